@@ -1,0 +1,308 @@
+"""The record: what one exploration found, as plain data.
+
+Two nouns carry everything. An `Entity` is one thing in one stage (a source line, an FX node, a kernel); an `Artifact`
+is one stage's printable value. A `Record` holds artifacts in pipeline order plus the facts that are not a stage's
+text. Links are not stored twice: the closure of `Entity.origins`, in both directions, is the selection.
+
+A record is JSON in and out, exactly: `Record.from_json(record.to_json()) == record`. Loading executes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from compiler.options import Options
+
+SCHEMA = 1
+
+STAGES: tuple[str, ...] = (
+    "source",
+    "bytecode",
+    "captured",
+    "pre_grad",
+    "joint",
+    "forward",
+    "backward",
+    "inference",
+    "decomposed",
+    "post_grad",
+    "ir",
+    "fused_ir",
+    "kernels",
+    "ttir",
+    "ttgir",
+    "llir",
+    "ptx",
+    "sass",
+    "amdgcn",
+    "timing",
+)
+
+
+class RecordError(ValueError):
+    """A record file that can't be read: the message names the field and what was expected there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """One thing in one stage.
+
+    `id` is canonical (`forward[0/0].mul_2`): the same input gives the same id. `attrs` holds JSON values only: for a
+    tensor-valued node `dtype`, `shape`, `stride`, `device`, `bytes`; for an FX node also `op`, `target`, `module`
+    (the `nn.Module` path), `file`, `line`. `inputs` are ids in the same artifact, `origins` ids in earlier stages.
+    """
+
+    id: str
+    kind: str
+    label: str
+    attrs: dict[str, Any] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """One stage's printable value. `lines` maps a 1-based line of `text` to the ids of the entities on it.
+
+    `graph` is the capture it belongs to (`0/0`: frame 0, compilation 0, numbered within this exploration) or "".
+    `attrs` may hold `numbers` (the line number to show for each line of `text`, 0 for none) and `path`.
+    """
+
+    id: str
+    stage: str
+    title: str
+    language: str
+    text: str
+    graph: str = ""
+    lines: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    entities: tuple[Entity, ...] = ()
+    attrs: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def entity(self, name: str) -> Entity:
+        """The entity with this id, or with this name inside the artifact (`mul_2`). Raises KeyError."""
+        wanted = {name, f"{self.id}.{name}"}
+        for candidate in self.entities:
+            if candidate.id in wanted:
+                return candidate
+        raise KeyError(f"{self.id} has no entity named {name!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One compilation of one code object by TorchDynamo. `id` is `frame/compilation`; `graphs` are artifact ids."""
+
+    id: str
+    function: str
+    file: str
+    line: int
+    outcome: Literal["compiled", "skipped", "failed"]
+    reason: str = ""
+    graphs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GraphBreak:
+    """A point where TorchDynamo ended a graph. `kind`, `explanation` and `hints` are torch's own words."""
+
+    id: str
+    frame: str
+    kind: str
+    reason: str
+    file: str
+    line: int
+    function: str
+    code: str = ""
+    explanation: str = ""
+    hints: tuple[str, ...] = ()
+    gb_id: str = ""
+    stack: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """One check that compiled code makes before it is reused. `source` is what is guarded (`L['x']`)."""
+
+    id: str
+    frame: str
+    kind: str
+    source: str
+    code: tuple[str, ...]
+    file: str = ""
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Recompile:
+    """A compilation of code that had been compiled before, and the guards that failed."""
+
+    id: str
+    frame: str
+    function: str
+    file: str
+    line: int
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a pass decided about some entities: `pass_name` ("fusion"), `verdict` ("fused", "refused"), and why."""
+
+    pass_name: str
+    graph: str
+    subjects: tuple[str, ...]
+    verdict: str
+    why: str = ""
+    numbers: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One generated kernel. `id` is the id of its entity in the kernels artifact; `lines` its first and last line.
+
+    `category` says what it is ("pointwise", "reduction", "extern", "template"); `bytes` is what it reads and writes
+    in one call, in bytes, as Inductor counts it (0 where it does not); `nodes` are ids of fused_ir entities.
+    """
+
+    id: str
+    name: str
+    graph: str
+    artifact: str
+    language: str
+    category: str
+    lines: tuple[int, int]
+    nodes: tuple[str, ...] = ()
+    calls: int = 1
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """A measured duration in seconds. `subject` is an artifact id or a candidate's name; `what` says what was timed."""
+
+    subject: str
+    what: str
+    seconds: float
+    low: float = 0.0
+    high: float = 0.0
+    runs: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A stage that could not be had: why, and what to do about it, in the user's terms."""
+
+    stage: str
+    reason: str
+    hint: str = ""
+    graph: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Where the record was made."""
+
+    python: str = ""
+    torch: str = ""
+    triton: str = ""
+    tcompile: str = ""
+    platform: str = ""
+    processor: str = ""
+    cores: int = 0
+    gpu: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Everything one exploration found, in pipeline order."""
+
+    title: str
+    options: Options
+    environment: Environment = field(default_factory=Environment)
+    artifacts: tuple[Artifact, ...] = ()
+    frames: tuple[Frame, ...] = ()
+    breaks: tuple[GraphBreak, ...] = ()
+    guards: tuple[Guard, ...] = ()
+    recompiles: tuple[Recompile, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    kernels: tuple[Kernel, ...] = ()
+    timings: tuple[Timing, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    schema: int = SCHEMA
+
+    def __getitem__(self, name: str) -> Artifact:
+        """The artifact with this id, or the first of this stage. Raises KeyError that says what there is."""
+        for candidate in self.artifacts:
+            if name in (candidate.id, candidate.stage):
+                return candidate
+        raise KeyError(self._absent(name))
+
+    def _absent(self, name: str) -> str:
+        why = [problem.reason for problem in self.problems if problem.stage == name]
+        if why:
+            return f"stage {name!r} is not in this record: {why[0]}"
+        present = ", ".join(dict.fromkeys(artifact.stage for artifact in self.artifacts))
+        return f"no artifact or stage {name!r} in this record; it has: {present or 'nothing'}"
+
+    def of_stage(self, stage: str) -> tuple[Artifact, ...]:
+        return tuple(artifact for artifact in self.artifacts if artifact.stage == stage)
+
+    def entities(self) -> Iterator[Entity]:
+        for artifact in self.artifacts:
+            yield from artifact.entities
+
+    def linked(self, entity_id: str) -> frozenset[str]:
+        """The ids linked to an entity: itself, all it came from, and all that came from it."""
+        up = {entity.id: entity.origins for entity in self.entities()}
+        down: dict[str, list[str]] = {}
+        for child, parents in up.items():
+            for parent in parents:
+                down.setdefault(parent, []).append(child)
+        return frozenset(_reach(entity_id, up) | _reach(entity_id, down))
+
+    def to_json(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Record:
+        """Read a record. Raises RecordError naming the field that is wrong."""
+        try:
+            version = msgspec.json.decode(text, type=_Versioned).schema
+        except msgspec.MsgspecError as error:
+            raise RecordError(f"this is not a tcompile record: {error}") from None
+        if version != SCHEMA:
+            raise RecordError(f"record schema {version} at `$.schema`; this version of tcompile reads schema {SCHEMA}")
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except msgspec.MsgspecError as error:
+            raise RecordError(f"this tcompile record is damaged: {error}") from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Record:
+        """Read a `.json` record from disk. Raises RecordError, or OSError when the file can't be read."""
+        return cls.from_json(Path(path).read_bytes())
+
+    def with_(self, **changes: Any) -> Record:
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True)
+class _Versioned:
+    schema: int
+
+
+def _reach(start: str, edges: dict[str, Any]) -> set[str]:
+    seen, todo = {start}, [start]
+    while todo:
+        for target in edges.get(todo.pop(), ()):
+            if target not in seen:
+                seen.add(target)
+                todo.append(target)
+    return seen
