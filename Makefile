@@ -1,0 +1,60 @@
+# `make lab` and `make test`, from a fresh clone; all that they install goes to .venv, and nothing needs activating.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.PHONY: help lab test lint types frontend constraints clean
+
+VENV := .venv
+PYTHON_HERE := $(VENV)/bin/python
+INSTALL := $(PYTHON_HERE) -m pip install --disable-pip-version-check --constraint constraints.txt
+TYPESCRIPT := typescript@5.9.3
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+
+help:
+	@echo 'make lab          open the first notebook in JupyterLab (PORT=8899 picks the port)'
+	@echo 'make test         install what the tests need, and run every check'
+	@echo 'make constraints  pin the newest versions of everything, after a change to pyproject.toml'
+	@echo 'make clean        remove .venv and what tools left behind'
+
+# torch before the rest, so that nothing else gets to choose which torch; it brings setuptools, which builds us.
+$(VENV)/ready: pyproject.toml constraints.txt
+	"$$(build_tools/find_python)" -m venv "$(VENV)"
+	$(INSTALL) torch
+	$(INSTALL) --no-build-isolation --editable '.[notebooks]'
+	touch $@
+
+$(VENV)/ready-to-test: $(VENV)/ready
+	$(INSTALL) --no-build-isolation --editable '.[notebooks,test]'
+	touch $@
+
+# No browser is started where there is no display: Jupyter prints the address.
+lab: $(VENV)/ready
+	exec $(PYTHON_HERE) -m jupyterlab --ServerApp.ip=127.0.0.1 \
+	    --LabApp.default_url=/lab/tree/notebooks/01_first_look.ipynb \
+	    $(if $(PORT),--ServerApp.port=$(PORT) --ServerApp.port_retries=0) \
+	    $(if $(filter 0,$(shell id -u)),--allow-root) \
+	    $(if $(DISPLAY)$(WAYLAND_DISPLAY)$(filter Darwin,$(shell uname)),,--no-browser)
+
+test: lint types frontend
+	build_tools/require_programs
+	$(PYTHON_HERE) -m pytest
+
+lint: $(VENV)/ready-to-test
+	$(PYTHON_HERE) -m ruff check
+	$(PYTHON_HERE) -m ruff format --check
+
+types: $(VENV)/ready-to-test
+	$(PYTHON_HERE) -m mypy
+
+frontend:
+	build_tools/require_programs
+	if command -v npx; then npx --yes --package $(TYPESCRIPT) tsc --project tsconfig.json; fi
+
+constraints:
+	rm -rf build/constraints && "$$(build_tools/find_python)" -m venv build/constraints
+	build/constraints/bin/python -m pip install '.[notebooks,test]'
+	{ head -1 constraints.txt; build/constraints/bin/python -m pip freeze --all --exclude tcompile --exclude pip | sed 's/+cpu$$//'; } > build/constraints.txt
+	mv build/constraints.txt constraints.txt && rm -rf build/constraints
+
+clean:
+	rm -rf "$(VENV)" build dist artifacts *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
