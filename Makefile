@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help lab test lint types frontend constraints clean
+.PHONY: help lab test programs lint types frontend constraints clean
 
 VENV := .venv
 PYTHON_HERE := $(VENV)/bin/python
@@ -35,9 +35,11 @@ lab: $(VENV)/ready
 	    $(if $(filter 0,$(shell id -u)),--allow-root) \
 	    $(if $(DISPLAY)$(WAYLAND_DISPLAY)$(filter Darwin,$(shell uname)),,--no-browser)
 
-test: lint types frontend
-	build_tools/require_programs
+test: programs lint types frontend
 	$(PYTHON_HERE) -m pytest
+
+programs:
+	@build_tools/require_programs
 
 lint: $(VENV)/ready-to-test
 	$(PYTHON_HERE) -m ruff check
@@ -46,8 +48,7 @@ lint: $(VENV)/ready-to-test
 types: $(VENV)/ready-to-test
 	$(PYTHON_HERE) -m mypy
 
-frontend:
-	build_tools/require_programs
+frontend: programs
 	if command -v npx; then npx --yes --package $(TYPESCRIPT) tsc --project tsconfig.json; fi
 
 constraints:

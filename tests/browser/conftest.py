@@ -1,0 +1,92 @@
+"""Fixtures of the tests in a browser: Chromium, a page that keeps what goes wrong, JupyterLab and Notebook 7."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.browser.jupyter_server import JupyterServer, running_server
+from tests.browser.notebook_page import ARTIFACTS, NotebookPage, write_notebook
+from tests.conftest import chromium
+
+FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.needs("chromium"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    if report.when == "call" and report.failed and (page := item.funcargs.get("page")):
+        page.screenshot(path=ARTIFACTS / f"failed-{_file_name(item)}.png")
+    return report
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium. A module's only: while it is up, this thread has a running event loop, which other tests can't have."""
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium(), args=list(FLAGS))
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page in a context of its own, 1400 by 900 points. What it shows when a test fails is kept in artifacts/."""
+    context = browser.new_context(viewport={"width": 1400, "height": 900})
+    yield context.new_page()
+    context.close()
+
+
+@pytest.fixture
+def console_errors(page: Page) -> list[str]:
+    """The errors of the page so far: those on its console, and exceptions that nothing caught."""
+    errors: list[str] = []
+    page.on(
+        "console",
+        lambda message: errors.append(f"{message.text} {message.location}") if message.type == "error" else None,
+    )
+    page.on("pageerror", lambda error: errors.append(f"{error}\n{error.stack}"))
+    return errors
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterServer]:
+    with running_server("lab", tmp_path_factory.mktemp("lab")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def notebook7(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterServer]:
+    with running_server("notebook", tmp_path_factory.mktemp("notebook7")) as server:
+        yield server
+
+
+@pytest.fixture
+def new_notebook(page: Page, request: pytest.FixtureRequest) -> Iterator[Callable[..., NotebookPage]]:
+    """`new_notebook(server, *cells)`: a notebook with these cells, open, its kernel idle."""
+    servers: list[JupyterServer] = []
+
+    def new(server: JupyterServer, *cells: str) -> NotebookPage:
+        name = f"{_file_name(request.node)}-{len(servers)}.ipynb"
+        servers.append(server)
+        write_notebook(server.folder / name, *cells)
+        return NotebookPage(page, server, name).open()
+
+    yield new
+    for server in servers:
+        server.stop_kernels()
+
+
+def _file_name(item: pytest.Item) -> str:
+    return re.sub(r"\W+", "-", item.name).strip("-")

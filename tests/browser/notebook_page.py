@@ -1,0 +1,106 @@
+"""A notebook open in a browser, driven as a person would: run cells, read outputs, save, reopen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from playwright.sync_api import Locator, Page
+
+from tests.browser.jupyter_server import JupyterServer
+
+ARTIFACTS = Path(__file__).parents[2] / "artifacts"
+READY_MS = 60_000
+CELL_MS = 300_000
+
+# What JupyterLab and Notebook 7 put on the page with `expose_app_in_browser`.
+PANEL = "window.jupyterapp.shell.currentWidget"
+
+
+def write_notebook(path: Path, *cells: str) -> None:
+    """A new notebook with these code cells, none of them run."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, path)
+
+
+class NotebookPage:
+    """One notebook of one server, in one browser page. Cells are numbered from 0."""
+
+    def __init__(self, page: Page, server: JupyterServer, name: str) -> None:
+        self.page = page
+        self.server = server
+        self.name = name
+
+    @property
+    def path(self) -> Path:
+        return self.server.folder / self.name
+
+    def open(self, *, kernel: bool = True) -> NotebookPage:
+        """Show the notebook, and wait for its cells and, unless told otherwise, for an idle kernel."""
+        self.page.goto(self.server.notebook_url(self.name))
+        self.page.locator(".jp-Notebook .jp-Cell").first.wait_for(timeout=READY_MS)
+        if kernel:
+            idle = f"() => {PANEL}?.sessionContext?.session?.kernel?.status === 'idle'"
+            self.page.wait_for_function(idle, timeout=READY_MS)
+        return self
+
+    def start_cell(self, index: int) -> None:
+        """Run a cell and return at once."""
+        self._activate(index)
+        self.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-cell'); }")
+
+    def run_cell(self, index: int) -> str:
+        """Run a cell to its end. Returns the text of its outputs."""
+        self.start_cell(index)
+        self.wait_for_cell(index)
+        return self.text(index)
+
+    def run_all(self) -> None:
+        """Run every cell to the end of the last one."""
+        self.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
+        for index in range(self.page.evaluate(f"() => {PANEL}.content.widgets.length")):
+            self.wait_for_cell(index)
+
+    def wait_for_cell(self, index: int) -> None:
+        done = f"index => {{ const model = {PANEL}.content.widgets[index].model; \
+            return model.executionState === 'idle' && model.executionCount !== null }}"
+        self.page.wait_for_function(done, arg=index, timeout=CELL_MS)
+
+    def is_running(self, index: int) -> bool:
+        return self.page.evaluate(f"index => {PANEL}.content.widgets[index].model.executionState", index) == "running"
+
+    def output(self, index: int) -> Locator:
+        """The element that holds a cell's outputs."""
+        return self.page.locator(".jp-Notebook .jp-Cell").nth(index).locator(".jp-OutputArea").first
+
+    def text(self, index: int) -> str:
+        """What a cell printed, displayed as text, or raised."""
+        outputs: list[dict[str, Any]] = self.page.evaluate(
+            f"i => {PANEL}.content.widgets[i].model.outputs.toJSON()", index
+        )
+        return "".join(_text(output) for output in outputs)
+
+    def save(self) -> nbformat.NotebookNode:
+        """Save as the menu would. Returns what is on disk."""
+        self.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+        return nbformat.read(self.path, as_version=4)
+
+    def screenshot(self, name: str) -> Path:
+        """Take a picture of the window, kept in artifacts/."""
+        path = ARTIFACTS / f"{name}.png"
+        self.page.screenshot(path=path)
+        return path
+
+    def _activate(self, index: int) -> None:
+        activate = "notebook.deselectAll(); notebook.activeCellIndex = index;"
+        self.page.evaluate(f"index => {{ const notebook = {PANEL}.content; {activate} }}", index)
+
+
+def _text(output: dict[str, Any]) -> str:
+    if output["output_type"] == "stream":
+        return "".join(output["text"])
+    if output["output_type"] == "error":
+        return f"{output['ename']}: {output['evalue']}"
+    return "".join(output["data"].get("text/plain", ""))
