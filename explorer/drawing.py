@@ -1,0 +1,317 @@
+"""Record -> `graphviz.Digraph`: a drawing of one graph that reads in print.
+
+Nodes are grouped by `nn.Module` in nested frames. Inputs, parameters and outputs are chips in the nodes that use or
+make them, not nodes: they make the fan-in and the long edges. A graph too big to read is drawn with its modules
+closed below a depth, and says so in its caption.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from html import escape
+from itertools import takewhile
+
+from graphviz import Digraph
+
+from compiler.record import Artifact, Entity
+from explorer.shapes import tensor_type
+
+READABLE = 80
+"""Boxes on one drawing: with more, modules are closed until they fit."""
+
+CHIPS_SHOWN = 3
+
+Path = tuple[str, ...]
+
+_INK, _GREY, _RULE = "#1a1a1a", "#5a5a5a", "#8a8a8a"
+_FRAMES = ("#f6f7f9", "#eceff3")
+_CHIP = {"input": "#cfe4f5", "parameter": "#f6e3b8", "saved": "#e3d9f0", "output": "#cdebd8"}
+_MANY = {"input": "inputs", "parameter": "parameters", "saved": "saved", "output": "outputs"}
+_ENDS = {"placeholder", "get_attr", "output"}
+_DYNAMO_NAME = re.compile(r"l_+(?:\w+_)?(?P<kind>parameters|buffers)_(?P<name>\w+?)_*", re.IGNORECASE)
+_MOVES_NO_DATA = re.compile(
+    r"(?:^|\.)(?:t|view|_unsafe_view|reshape|permute|transpose|expand|unsqueeze|squeeze|slice|select|split\w*|alias|"
+    r"detach|as_strided|getitem|chunk|unbind|contiguous)(?:\.|$)"
+)
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A value at the edge of the graph, named in the box that uses or makes it."""
+
+    kind: str
+    label: str
+    type: str = ""
+
+
+@dataclass
+class Box:
+    """One node of the drawing: an entity, or a module closed over `closed` entities. `module` is where it stands."""
+
+    id: str
+    title: str
+    type: str
+    module: Path
+    light: bool = False
+    closed: int = 0
+    module_type: str = ""
+    takes: dict[str, Chip] = field(default_factory=dict)
+    gives: dict[str, Chip] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a drawing shows: boxes by id, edges between them, and the depth that modules were closed at (0: none)."""
+
+    boxes: dict[str, Box]
+    edges: tuple[tuple[str, str], ...]
+    depth: int
+    entities: int
+
+
+def drawing(artifact: Artifact, depth: int | None = None, readable: int = READABLE, direction: str = "TB") -> Digraph:
+    """Draw one graph (an FX graph or Inductor IR) for print.
+
+    `depth` is how many levels of modules stay open; None opens as many as keep the drawing within `readable` boxes.
+    `direction` is Graphviz's rankdir (`TB`, `LR`). Building it needs no Graphviz program; rendering needs `dot`.
+    Raises ValueError when the artifact is text without data flow.
+    """
+    if not has_flow(artifact):
+        raise ValueError(f"{artifact.id} is text, not a graph; print it, or draw a stage such as 'captured'")
+    layout = plan(artifact, depth, readable)
+    graph = Digraph(artifact.stage, comment=artifact.id)
+    graph.attr(rankdir=direction, fontname="Helvetica", fontsize="11", fontcolor=_GREY, nodesep="0.22", ranksep="0.32")
+    graph.attr(label=_caption(artifact, layout), labelloc="b", labeljust="l", compound="true", bgcolor="white")
+    graph.attr("node", shape="plain", fontname="Helvetica", fontsize="11", fontcolor=_INK)
+    graph.attr("edge", color=_RULE, arrowsize="0.6", penwidth="0.9")
+    _add_boxes(graph, layout.boxes.values(), ())
+    graph.edges((_quoted(source), _quoted(target)) for source, target in layout.edges)
+    return graph
+
+
+def has_flow(artifact: Artifact) -> bool:
+    """Whether an artifact is a graph: some of its entities take others as inputs."""
+    return artifact.stage != "kernels" and any(entity.inputs for entity in artifact.entities)
+
+
+def plan(artifact: Artifact, depth: int | None = None, readable: int = READABLE) -> Plan:
+    """Which boxes and edges a drawing of this artifact has."""
+    entities = {entity.id: entity for entity in artifact.entities}
+    work = [entity for entity in artifact.entities if entity.kind not in _ENDS]
+    paths = _module_paths(work)
+    depth = _fitting_depth(paths, readable) if depth is None else depth
+    home = {entity_id: _box_id(entity_id, path, depth) for entity_id, path in paths.items()}
+    boxes: dict[str, Box] = {}
+    for entity in work:
+        box_id = home[entity.id]
+        box = boxes.setdefault(box_id, _box(entity, box_id, paths[entity.id][:depth]))
+        box.closed += box_id != entity.id
+    _name_closed(work, boxes)
+    _add_chips(artifact.entities, entities, home, boxes)
+    edges = _edges(work, home)
+    _type_closed(work, entities, home, boxes)
+    return Plan(boxes, edges, depth if any(box.closed for box in boxes.values()) else 0, len(work))
+
+
+def _fitting_depth(paths: Mapping[str, Path], readable: int) -> int:
+    """The deepest level at which the drawing still fits; the outermost modules when none does."""
+    depths = range(max(map(len, paths.values()), default=0), 0, -1)
+    return next((depth for depth in depths if len({_box_id(*item, depth) for item in paths.items()}) <= readable), 1)
+
+
+def _module_paths(work: list[Entity]) -> dict[str, Path]:
+    """The module each op stands in.
+
+    An op that names none (a sum of gradients in a backward graph) stands in the module around the one that made its
+    last operand: a block's sums then close with the block.
+    """
+    order = {entity.id: place for place, entity in enumerate(work)}
+    paths: dict[str, Path] = {}
+    adopted: set[str] = set()
+    for entity in work:
+        paths[entity.id] = _path(entity)
+        if "module" not in entity.attrs:
+            maker = max((source for source in entity.inputs if source in paths), key=order.__getitem__, default="")
+            around = paths.get(maker, ())
+            paths[entity.id] = around if maker in adopted else around[:-1]
+            adopted.add(entity.id)
+    return paths
+
+
+def _path(entity: Entity) -> Path:
+    return tuple(part for part in str(entity.attrs.get("module") or "").split(".") if part)
+
+
+def _shared(paths: list[Path]) -> Path:
+    """The longest beginning that all the paths have."""
+    return tuple(parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False)))
+
+
+def _box_id(entity_id: str, path: Path, depth: int) -> str:
+    return "module " + ".".join(path[: depth + 1]) if len(path) > depth else entity_id
+
+
+def _box(entity: Entity, box_id: str, module: Path) -> Box:
+    if box_id != entity.id:
+        return Box(box_id, box_id.rpartition(".")[2].removeprefix("module "), "", module)
+    light = bool(_MOVES_NO_DATA.search(str(entity.attrs.get("target") or entity.label)))
+    return Box(box_id, short_op(entity), tensor_type(entity.attrs), module, light)
+
+
+def _name_closed(work: list[Entity], boxes: Mapping[str, Box]) -> None:
+    """A closed module has its class beside its name, where one of its own ops tells it."""
+    types = {f"module {entity.attrs.get('module')}": str(entity.attrs.get("module_type") or "") for entity in work}
+    for box in boxes.values():
+        box.module_type = types.get(box.id, "")
+
+
+def _type_closed(
+    work: list[Entity], by_id: Mapping[str, Entity], home: Mapping[str, str], boxes: Mapping[str, Box]
+) -> None:
+    """A closed module has the type of the last tensor that leaves it."""
+    for entity in work:
+        for source in entity.inputs:
+            if source in home and home[source] != home[entity.id] and boxes[home[source]].closed:
+                boxes[home[source]].type = tensor_type(by_id[source].attrs)
+
+
+def short_op(entity: Entity) -> str:
+    """`aten.mm.default` is `mm`, `<built-in function linear>` is `linear`."""
+    target = str(entity.attrs.get("target") or "")
+    if match := re.fullmatch(r"<[\w -]*(?:function|method) '?([\w.]+)'?.*>", target):
+        return match[1].rpartition(".")[2]
+    parts = target.removeprefix("torch.ops.").split(".")
+    if len(parts) == 3 and parts[0] in ("aten", "prims", "inductor"):
+        return parts[1]
+    return parts[-1] or entity.label
+
+
+def _edges(work: list[Entity], home: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    found = {
+        (home[source], home[entity.id]): None
+        for entity in work
+        for source in entity.inputs
+        if source in home and home[source] != home[entity.id]
+    }
+    return tuple(found)
+
+
+def _add_chips(
+    entities: Iterable[Entity], by_id: Mapping[str, Entity], home: Mapping[str, str], boxes: Mapping[str, Box]
+) -> None:
+    for entity in entities:
+        if entity.kind == "output":
+            for source in entity.inputs:
+                if source in home:
+                    boxes[home[source]].gives[source] = _given(by_id[source])
+        elif entity.id in home:
+            for source in entity.inputs:
+                if source in by_id and by_id[source].kind in _ENDS:
+                    boxes[home[entity.id]].takes[source] = _taken(by_id[source])
+
+
+def _taken(entity: Entity) -> Chip:
+    names = (entity.label, *(origin.rpartition(".")[2] for origin in entity.origins))
+    for match in map(_DYNAMO_NAME.fullmatch, names):
+        if match:
+            return Chip("parameter", match["name"], tensor_type(entity.attrs))
+    kind = "parameter" if entity.kind == "get_attr" else "input"
+    return Chip(kind, _input_name(names), tensor_type(entity.attrs))
+
+
+def _input_name(names: tuple[str, ...]) -> str:
+    """TorchDynamo calls the local `x` `l_x_`; the name nearest to the user's wins."""
+    local = next((name for name in names if re.fullmatch(r"[lL]_\w+_", name)), None)
+    return local[2:-1].strip("_") if local else names[0]
+
+
+def _given(entity: Entity) -> Chip:
+    return Chip("saved", "saved") if entity.attrs.get("saved") else Chip("output", "output")
+
+
+def _add_boxes(graph: Digraph, boxes: Iterable[Box], path: Path) -> None:
+    """Boxes that stand in this module, and a frame for each module inside; a module with one inside is one frame."""
+    inner: dict[Path, list[Box]] = {}
+    for box in boxes:
+        inner.setdefault(box.module[: len(path) + 1], []).append(box)
+    for module, members in inner.items():
+        if module == path or len(members) == 1:
+            for box in members:
+                graph.node(_quoted(box.id), label=_label(box, ".".join(box.module[len(path) :])), tooltip=box.id)
+        else:
+            _add_frame(graph, members, path, _shared([box.module for box in members]))
+
+
+def _add_frame(graph: Digraph, members: list[Box], path: Path, module: Path) -> None:
+    with graph.subgraph(name=f"cluster {'.'.join(module)}") as frame:
+        frame.attr(label=".".join(module[len(path) :]), labelloc="t", labeljust="l", style="rounded,filled")
+        frame.attr(color="#c3c9d2", fillcolor=_FRAMES[len(path) % 2], fontcolor=_GREY, fontsize="10", margin="9")
+        _add_boxes(frame, members, module)
+
+
+def _label(box: Box, module: str) -> str:
+    """A Graphviz HTML label: chips of what it takes, its name, type and module, chips of what it gives."""
+    rows = [_chip_row(_few(box.takes.values())), f"<TR><TD>{_name(box, module)}</TD></TR>"]
+    ops = f"{box.closed} {'op' if box.closed == 1 else 'ops'}" if box.closed else ""
+    detail = "   ".join(part for part in (box.type, ops) if part)
+    if detail:
+        rows.append(f"<TR><TD>{_small(detail)}</TD></TR>")
+    rows.append(_chip_row(_few(box.gives.values())))
+    return f"<{_table(box)}{''.join(rows)}</TABLE>>"
+
+
+def _name(box: Box, module: str) -> str:
+    """The op, or the closed module with its class; an op alone in its module has the module's name beside it."""
+    name = f'<FONT POINT-SIZE="12"><B>{escape(box.title)}</B></FONT>'
+    if box.closed:
+        name, module = f"{name} {escape(box.module_type)}", f"in {module}" if module else ""
+    return f"{name}  {_small(module)}" if module else name
+
+
+def _table(box: Box) -> str:
+    style = "ROUNDED,DASHED" if box.light else "ROUNDED"
+    fill = "#dfe6ee" if box.closed else "#ffffff"
+    return (
+        f'<TABLE BORDER="1" STYLE="{style}" COLOR="{_RULE}" BGCOLOR="{fill}" CELLBORDER="0" CELLSPACING="0"'
+        ' CELLPADDING="3">'
+    )
+
+
+def _few(chips: Iterable[Chip]) -> list[Chip]:
+    """What fits in a box: of a kind with many chips, only how many there are."""
+    kinds: dict[str, list[Chip]] = {}
+    for chip in chips:
+        kinds.setdefault(chip.kind, []).append(chip)
+    return [
+        chip
+        for kind, members in kinds.items()
+        for chip in (members if len(members) <= CHIPS_SHOWN else [Chip(kind, f"{len(members)} {_MANY[kind]}")])
+    ]
+
+
+def _chip_row(chips: list[Chip]) -> str:
+    if not chips:
+        return ""
+    cells = "".join(
+        f'<TD BGCOLOR="{_CHIP[chip.kind]}" STYLE="ROUNDED">{_small(f"{chip.label} {chip.type}".rstrip(), _INK)}</TD>'
+        for chip in chips
+    )
+    return f'<TR><TD><TABLE BORDER="0" CELLSPACING="2" CELLPADDING="2"><TR>{cells}</TR></TABLE></TD></TR>'
+
+
+def _small(text: str, colour: str = _GREY) -> str:
+    return f'<FONT POINT-SIZE="9" COLOR="{colour}">{escape(text)}</FONT>'
+
+
+def _caption(artifact: Artifact, layout: Plan) -> str:
+    title = f"{artifact.title}  {artifact.graph}".rstrip()
+    if not layout.depth:
+        return f"{title}: {layout.entities} ops"
+    return f"{title}: {layout.entities} ops in {len(layout.boxes)} boxes, modules closed below depth {layout.depth}"
+
+
+def _quoted(name: str) -> str:
+    """A Graphviz node name: a colon in it would be taken for a port."""
+    return name.replace(":", "%3A")

@@ -1,0 +1,62 @@
+"""From any entity to the Python lines it came from, over all stages between."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
+
+from compiler.record import Record
+
+_LINE = re.compile(r"source\[(?P<file>.+)\]\.L(?P<number>\d+)")
+
+SourceLines = Mapping[str, tuple[str, ...]]
+"""Entity id -> ids of the source lines it came from, as the entity names them: a call chain is outermost first."""
+
+
+def source_lines(record: Record) -> SourceLines:
+    """The source lines of every entity; an entity that reaches none is left out."""
+    origins = {entity.id: entity.origins for entity in record.entities()}
+    known: dict[str, tuple[str, ...]] = {}
+    for entity_id in origins:
+        _follow(entity_id, origins, known)
+    return {entity_id: lines for entity_id, lines in known.items() if lines}
+
+
+def _follow(entity_id: str, origins: Mapping[str, tuple[str, ...]], known: dict[str, tuple[str, ...]]) -> None:
+    if entity_id in known:
+        return
+    known[entity_id] = (entity_id,) if _LINE.fullmatch(entity_id) else ()
+    lines = list(known[entity_id])
+    for origin in origins.get(entity_id, ()):
+        _follow(origin, origins, known)
+        lines.extend(known[origin])
+    known[entity_id] = tuple(dict.fromkeys(lines))
+
+
+def place(line_id: str) -> str:
+    """A source line as people write it: `source[cell].L12` is `cell:12`. Any other id comes back as it is."""
+    match = _LINE.fullmatch(line_id)
+    return f"{short_file(match['file'])}:{match['number']}" if match else line_id
+
+
+def short_file(file: str) -> str:
+    """The last part of a path, and `cell` for the file names that notebooks give to cells."""
+    name = PurePosixPath(file.replace("\\", "/")).name
+    return "cell" if name.startswith("<") or re.fullmatch(r"ipykernel_\d+|\d{6,}\.py", name) else name
+
+
+def innermost(entity_ids: Iterable[str], lines: SourceLines) -> tuple[str, ...]:
+    """The line each entity stands on (the last of its call chain), without repeats, in the entities' order."""
+    return tuple(dict.fromkeys(lines[entity_id][-1] for entity_id in entity_ids if entity_id in lines))
+
+
+def graphs_of_lines(record: Record, lines: SourceLines) -> dict[str, tuple[str, ...]]:
+    """Source line id -> the captured graphs (`0/0`, `1/0`) that its computation landed in, in pipeline order."""
+    landed: dict[str, dict[str, None]] = {}
+    for artifact in record.artifacts:
+        if artifact.graph and artifact.stage not in ("source", "bytecode"):
+            for entity in artifact.entities:
+                for line in lines.get(entity.id, ()):
+                    landed.setdefault(line, {})[artifact.graph] = None
+    return {line: tuple(graphs) for line, graphs in landed.items()}

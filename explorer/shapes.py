@@ -1,0 +1,60 @@
+"""Tensors as people write them: `f32[8, 64]`, `2.0 KiB`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_SHORT = {
+    "float64": "f64",
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "f8e4m3fn",
+    "float8_e5m2": "f8e5m2",
+    "complex64": "c64",
+    "complex128": "c128",
+    "int64": "i64",
+    "int32": "i32",
+    "int16": "i16",
+    "int8": "i8",
+    "uint8": "u8",
+    "bool": "b8",
+}
+
+
+def dtype_name(dtype: Any) -> str:
+    """`torch.float32` is `float32`; nothing is ""."""
+    return str(dtype or "").removeprefix("torch.")
+
+
+def shape_text(shape: Iterable[Any]) -> str:
+    """`[8, 64]`; sizes may be symbols: `[s0, 64]`."""
+    return f"[{', '.join(str(size) for size in shape)}]"
+
+
+def tensor_type(attrs: Mapping[str, Any]) -> str:
+    """`f32[8, 64]` from an entity's attrs, or "" when it is no tensor."""
+    if "shape" not in attrs:
+        return ""
+    name = dtype_name(attrs.get("dtype"))
+    return _SHORT.get(name, name) + shape_text(attrs["shape"])
+
+
+def size_text(count: int | float) -> str:
+    """A number of bytes: `512 B`, `2.0 KiB`, `3.4 MiB`."""
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration: `0.4 ms`, `35 ms`, `1.2 s`, `71 s`."""
+    if seconds < 0.01:
+        return f"{seconds * 1e3:.1f} ms"
+    if seconds < 1:
+        return f"{seconds * 1e3:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 20 else f"{seconds:.0f} s"

@@ -1,0 +1,292 @@
+"""Record -> pandas DataFrames, one for each kind of fact.
+
+Columns and their order are fixed (`COLUMNS`); a table without rows has them too. Text is `string`, a closed set of
+words is `category`, a count or a size in bytes is `Int64`, a duration in seconds is `Float64`. Several values in one
+cell are joined into text (`"; "`), so a table prints, sorts and filters as it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import pandas as pd
+
+from compiler.record import STAGES, Artifact, Entity, Record
+from explorer.shapes import dtype_name, shape_text
+
+Columns = dict[str, str]
+
+COLUMNS: dict[str, Columns] = {
+    "breaks": {
+        "id": "string",
+        "frame": "string",
+        "kind": "string",
+        "reason": "string",
+        "file": "string",
+        "line": "Int64",
+        "function": "string",
+        "code": "string",
+        "explanation": "string",
+        "hints": "string",
+        "gb_id": "string",
+        "stack": "string",
+    },
+    "guards": {
+        "id": "string",
+        "frame": "string",
+        "kind": "category",
+        "source": "string",
+        "code": "string",
+        "file": "string",
+        "line": "Int64",
+    },
+    "recompiles": {
+        "id": "string",
+        "frame": "string",
+        "function": "string",
+        "file": "string",
+        "line": "Int64",
+        "reasons": "string",
+    },
+    "frames": {
+        "id": "string",
+        "function": "string",
+        "file": "string",
+        "line": "Int64",
+        "outcome": "category",
+        "reason": "string",
+        "graphs": "string",
+    },
+    "graphs": {
+        "artifact": "string",
+        "stage": "stage",
+        "graph": "string",
+        "function": "string",
+        "nodes": "Int64",
+        "inputs": "Int64",
+        "calls": "Int64",
+        "ops": "Int64",
+        "outputs": "Int64",
+        "bytes": "Int64",
+    },
+    "kernels": {
+        "name": "string",
+        "graph": "string",
+        "artifact": "string",
+        "language": "category",
+        "category": "category",
+        "calls": "Int64",
+        "bytes": "Int64",
+        "nodes": "Int64",
+        "first_line": "Int64",
+        "last_line": "Int64",
+        "id": "string",
+    },
+    "decisions": {
+        "pass_name": "category",
+        "graph": "string",
+        "verdict": "category",
+        "subjects": "string",
+        "why": "string",
+    },
+    "saved": {
+        "name": "string",
+        "graph": "string",
+        "op": "string",
+        "dtype": "category",
+        "shape": "string",
+        "bytes": "Int64",
+        "module": "string",
+        "file": "string",
+        "line": "Int64",
+        "code": "string",
+        "id": "string",
+    },
+    "timings": {
+        "subject": "string",
+        "what": "category",
+        "seconds": "Float64",
+        "low": "Float64",
+        "high": "Float64",
+        "runs": "Int64",
+    },
+    "problems": {
+        "stage": "stage",
+        "graph": "string",
+        "reason": "string",
+        "hint": "string",
+    },
+}
+"""Table -> column -> dtype. `stage` is a category ordered as the pipeline is. `decisions` has one `Float64` column
+more for each number that its passes gave."""
+
+
+def breaks(record: Record) -> pd.DataFrame:
+    """One row a graph break: torch's own kind, reason, explanation and hints, and the line that ended the graph."""
+    return _facts("breaks", record.breaks)
+
+
+def guards(record: Record) -> pd.DataFrame:
+    """One row a guard: what is guarded (`source`), the check as Python (`code`), the line that asked for it."""
+    return _facts("guards", record.guards, separator=" and ")
+
+
+def recompiles(record: Record) -> pd.DataFrame:
+    """One row a recompilation, with the guards that failed."""
+    return _facts("recompiles", record.recompiles)
+
+
+def frames(record: Record) -> pd.DataFrame:
+    """One row a compilation of a code object: compiled, skipped or failed, and why."""
+    return _facts("frames", record.frames)
+
+
+def timings(record: Record) -> pd.DataFrame:
+    """One row a measured duration, in seconds; `low` and `high` bound it where it was repeated (`runs`)."""
+    return _facts("timings", record.timings)
+
+
+def problems(record: Record) -> pd.DataFrame:
+    """One row a stage that could not be had, why, and what to do about it."""
+    return _facts("problems", record.problems)
+
+
+def graphs(record: Record) -> pd.DataFrame:
+    """One row an FX graph: how many nodes, inputs, calls, different ops, outputs, and bytes that its calls write."""
+    functions = {frame.id: frame.function for frame in record.frames}
+    rows = [_graph_row(artifact, functions) for artifact in record.artifacts if is_graph(artifact)]
+    return _frame("graphs", rows)
+
+
+def ops(record: Record) -> pd.DataFrame:
+    """How often each op is called in each stage: index `op`, one `Int64` column a stage, in pipeline order.
+
+    Ops that are called most come first. The graphs of a stage are summed.
+    """
+    counts: dict[str, Counter[str]] = {}
+    for artifact in record.artifacts:
+        if is_graph(artifact):
+            counts.setdefault(artifact.stage, Counter()).update(op_counts(artifact))
+    table = pd.DataFrame(counts, dtype="Int64").fillna(0)
+    table.index = pd.Index(table.index, dtype="string", name="op")
+    table.columns = pd.Index(table.columns, dtype="string", name="stage")
+    most = dict(zip(table.index, table.max(axis=1), strict=True))
+    return table.loc[sorted(most, key=lambda op: (-most[op], op)), sorted(table.columns, key=stage_rank)]
+
+
+def kernels(record: Record) -> pd.DataFrame:
+    """One row a generated kernel: what it is, how often it is called, the bytes that one call reads and writes."""
+    rows = [
+        {
+            "name": kernel.name,
+            "graph": kernel.graph,
+            "artifact": kernel.artifact,
+            "language": kernel.language,
+            "category": kernel.category,
+            "calls": kernel.calls,
+            "bytes": kernel.bytes or None,
+            "nodes": len(kernel.nodes),
+            "first_line": kernel.lines[0],
+            "last_line": kernel.lines[1],
+            "id": kernel.id,
+        }
+        for kernel in record.kernels
+    ]
+    return _frame("kernels", rows)
+
+
+def decisions(record: Record) -> pd.DataFrame:
+    """One row a decision of a pass about some entities, and why; one more column for each number it was based on."""
+    table = _facts("decisions", record.decisions)
+    for name in sorted({name for decision in record.decisions for name in decision.numbers}):
+        values = [decision.numbers.get(name) for decision in record.decisions]
+        table[name] = pd.array(values, dtype="Float64")
+    return table
+
+
+def saved(record: Record) -> pd.DataFrame:
+    """One row a tensor that the forward graph keeps for the backward; empty where the record doesn't show it."""
+    rows = [
+        _saved_row(artifact, entity)
+        for artifact in record.of_stage("forward")
+        for entity in artifact.entities
+        if entity.attrs.get("saved")
+    ]
+    return _frame("saved", rows)
+
+
+def is_graph(artifact: Artifact) -> bool:
+    """Whether an artifact is an FX graph."""
+    return any(entity.kind in ("placeholder", "output") for entity in artifact.entities)
+
+
+def op_counts(artifact: Artifact) -> Counter[str]:
+    """How often an FX graph calls each op (`aten.mm.default`)."""
+    return Counter(op_name(entity) for entity in artifact.entities if entity.kind == "call")
+
+
+def op_name(entity: Entity) -> str:
+    return str(entity.attrs.get("target") or entity.label)
+
+
+def stage_rank(stage: str) -> tuple[int, str]:
+    """Sort key: pipeline order; stages that the pipeline doesn't list come last, by name."""
+    return (STAGES.index(stage) if stage in STAGES else len(STAGES), stage)
+
+
+def _graph_row(artifact: Artifact, functions: dict[str, str]) -> dict[str, Any]:
+    kinds = Counter(entity.kind for entity in artifact.entities)
+    return {
+        "artifact": artifact.id,
+        "stage": artifact.stage,
+        "graph": artifact.graph,
+        "function": functions.get(artifact.graph),
+        "nodes": len(artifact.entities),
+        "inputs": kinds["placeholder"] + kinds["get_attr"],
+        "calls": kinds["call"],
+        "ops": len(op_counts(artifact)),
+        "outputs": sum(len(set(entity.inputs)) for entity in artifact.entities if entity.kind == "output"),
+        "bytes": sum(entity.attrs.get("bytes") or 0 for entity in artifact.entities if entity.kind == "call"),
+    }
+
+
+def _saved_row(artifact: Artifact, entity: Entity) -> dict[str, Any]:
+    attrs = entity.attrs
+    return {
+        "name": entity.id.removeprefix(f"{artifact.id}."),
+        "graph": artifact.graph,
+        "op": op_name(entity) if entity.kind == "call" else "input",
+        "dtype": dtype_name(attrs.get("dtype")) or None,
+        "shape": shape_text(attrs["shape"]) if "shape" in attrs else None,
+        "bytes": attrs.get("bytes"),
+        "module": attrs.get("module"),
+        "file": attrs.get("file"),
+        "line": attrs.get("line"),
+        "code": attrs.get("code"),
+        "id": entity.id,
+    }
+
+
+def _facts(table: str, facts: Iterable[Any], separator: str = "; ") -> pd.DataFrame:
+    """Facts whose fields are named as the table's columns."""
+    return _frame(table, [{name: _cell(getattr(fact, name), separator) for name in COLUMNS[table]} for fact in facts])
+
+
+def _cell(value: Any, separator: str) -> Any:
+    return separator.join(str(part) for part in value) if isinstance(value, tuple) else value
+
+
+def _frame(table: str, rows: list[dict[str, Any]]) -> pd.DataFrame:
+    columns = {
+        name: pd.Series([row[name] for row in rows], dtype=_dtype(dtype, name, rows))
+        for name, dtype in COLUMNS[table].items()
+    }
+    return pd.DataFrame(columns)
+
+
+def _dtype(dtype: str, name: str, rows: list[dict[str, Any]]) -> Any:
+    if dtype != "stage":
+        return dtype
+    return pd.CategoricalDtype(sorted({row[name] for row in rows}, key=stage_rank), ordered=True)

@@ -1,0 +1,222 @@
+"""Record -> plain text: a summary that fits a terminal, and listings with line numbers and links to the source."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from typing import TextIO
+
+from pygments import highlight
+from pygments.formatters import TerminalFormatter
+from pygments.lexers import get_lexer_by_name
+from pygments.util import ClassNotFound
+
+from compiler.options import Options
+from compiler.record import STAGES, Artifact, Environment, Kernel, Record
+from explorer.provenance import SourceLines, innermost, place, short_file, source_lines
+from explorer.shapes import seconds_text, size_text
+
+WIDTH = 100
+KERNELS_SHOWN = 12
+FACTS_SHOWN = 8
+
+_KINDS = {
+    "line": ("line", "lines"),
+    "instruction": ("instruction", "instructions"),
+    "call": ("op", "ops"),
+    "placeholder": ("input", "inputs"),
+    "get_attr": ("constant", "constants"),
+    "extern": ("extern", "extern"),
+    "fused": ("fused", "fused"),
+    "other": ("other", "other"),
+    "template": ("template", "template"),
+    "pointwise": ("pointwise", "pointwise"),
+    "reduction": ("reduction", "reductions"),
+    "kernel": ("kernel", "kernels"),
+}
+_LEXERS = {"triton": "python", "fx": "python", "c++": "cpp", "ttir": "mlir", "ttgir": "mlir", "llir": "llvm"}
+
+
+def summary(record: Record, width: int = WIDTH) -> str:
+    """What was explored and what came out: stages with counts, kernels, graph breaks, problems."""
+    parts = [heading(record), _stages(record)]
+    parts += [_kernels(record), _breaks(record), _recompiles(record), _problems(record)]
+    lines = "\n\n".join(part for part in parts if part).splitlines()
+    return "\n".join(clip(line.rstrip(), width) for line in lines)
+
+
+def heading(record: Record) -> str:
+    return "\n".join(part for part in (record.title or "tcompile", settings(record)) if part)
+
+
+def settings(record: Record) -> str:
+    """One line: the versions, and the options that are not the default."""
+    return "  ".join([*versions(record.environment), *changed_options(record.options)])
+
+
+def versions(environment: Environment) -> list[str]:
+    named = {"torch": environment.torch, "triton": environment.triton, "python": environment.python}
+    return [f"{name} {version}" for name, version in named.items() if version] + (
+        [environment.gpu] if environment.gpu else []
+    )
+
+
+def changed_options(options: Options) -> list[str]:
+    """`mode=max-autotune` for each option that is not at its default."""
+    default = Options()
+    names = Options.__dataclass_fields__
+    return [f"{name}={_option(options, name)}" for name in names if getattr(options, name) != getattr(default, name)]
+
+
+def _option(options: Options, name: str) -> str:
+    value = getattr(options, name)
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def counts(artifacts: Sequence[Artifact]) -> str:
+    """How much is in a stage: `8 ops, 4 inputs`, or its lines where it has no entities."""
+    kinds = Counter(entity.kind for artifact in artifacts for entity in artifact.entities)
+    kinds.pop("output", None)
+    if kinds["kernel"]:
+        kinds = Counter(kernel=kinds["kernel"])
+    if not kinds:
+        kinds = Counter(line=sum(artifact.text.count("\n") + 1 for artifact in artifacts if artifact.text))
+    return ", ".join(_counted(kind, count) for kind, count in kinds.most_common())
+
+
+def _counted(kind: str, count: int) -> str:
+    one, many = _KINDS.get(kind, (kind, kind))
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def stage_order(record: Record) -> list[str]:
+    """The stages of a record in pipeline order; those of an unknown name come where they stand."""
+    present = dict.fromkeys(artifact.stage for artifact in record.artifacts)
+    return sorted(present, key=lambda stage: STAGES.index(stage) if stage in STAGES else len(STAGES))
+
+
+def stage_seconds(record: Record, stage: str) -> float:
+    """How long a stage took, in seconds; 0 where it was not measured."""
+    subjects = {artifact.id for artifact in record.of_stage(stage)} | {stage}
+    return sum(timing.seconds for timing in record.timings if timing.subject in subjects)
+
+
+def _stages(record: Record) -> str:
+    rows = [("stage", "graphs", "what is in it", "time")]
+    for stage in stage_order(record):
+        artifacts = record.of_stage(stage)
+        graphs = len({artifact.graph for artifact in artifacts if artifact.graph})
+        seconds = stage_seconds(record, stage)
+        rows.append((stage, str(graphs or ""), counts(artifacts), seconds_text(seconds) if seconds else ""))
+    return "\n".join(columns(rows, right=(1, 3))) if len(rows) > 1 else "no stage was recorded"
+
+
+def _kernels(record: Record) -> str:
+    if not record.kernels:
+        return ""
+    rows = [("kernel", "graph", "kind", "calls", "bytes"), *map(_kernel_row, record.kernels[:KERNELS_SHOWN])]
+    return "\n".join([*columns(rows, right=(3, 4)), *_left_out(record.kernels, KERNELS_SHOWN, "run.kernels")])
+
+
+def _kernel_row(kernel: Kernel) -> tuple[str, ...]:
+    size = size_text(kernel.bytes) if kernel.bytes else ""
+    return (clip(kernel.name, 48), kernel.graph, kernel.category, str(kernel.calls), size)
+
+
+def _breaks(record: Record) -> str:
+    lines = [
+        f"  {short_file(found.file)}:{found.line}  {_one_line(found.code)}  {_one_line(found.reason)}"
+        for found in record.breaks[:FACTS_SHOWN]
+    ]
+    return _section("graph break", record.breaks, lines, "run.breaks")
+
+
+def _recompiles(record: Record) -> str:
+    lines = [f"  {found.function}  {_one_line('; '.join(found.reasons))}" for found in record.recompiles[:FACTS_SHOWN]]
+    return _section("recompilation", record.recompiles, lines, "run.recompiles")
+
+
+def _problems(record: Record) -> str:
+    lines = []
+    for problem in record.problems[:FACTS_SHOWN]:
+        where = f"{problem.stage} {problem.graph}".rstrip()
+        lines.append(f"  {where}: {_one_line(problem.reason)}")
+        lines += [f"    {_one_line(problem.hint)}"] if problem.hint else []
+    return _section("problem", record.problems, lines, "run.problems")
+
+
+def _section(name: str, facts: Sequence[object], lines: list[str], where: str) -> str:
+    if not facts:
+        return ""
+    title = f"{len(facts)} {name}{'s' if len(facts) > 1 else ''}"
+    return "\n".join([title, *lines, *_left_out(facts, FACTS_SHOWN, where)])
+
+
+def _left_out(facts: Sequence[object], shown: int, where: str) -> list[str]:
+    return [f"  … and {len(facts) - shown} more: {where}"] if len(facts) > shown else []
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def clip(text: str, width: int) -> str:
+    """The text in at most `width` characters, with `…` where it was cut."""
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Rows of cells as aligned lines, two spaces between; the columns in `right` are right-aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    aligned = [str.rjust if index in right else str.ljust for index in range(len(widths))]
+    return ["  ".join(map(_aligned, aligned, row, widths)).rstrip() for row in rows]
+
+
+def _aligned(align: Callable[[str, int], str], cell: str, width: int) -> str:
+    return align(cell, width)
+
+
+def listing(record: Record, artifact: Artifact, colour: bool = False, lines: SourceLines | None = None) -> str:
+    """An artifact with line numbers and, before each line, the source line it came from (`cell:3`)."""
+    known = source_lines(record) if lines is None else lines
+    shown = text_lines(_colourful(artifact.text, artifact.language) if colour else artifact.text)
+    numbers = _numbers(artifact, len(shown))
+    links = [_link(artifact, line, known) for line in range(1, len(shown) + 1)]
+    wide, far = max(map(len, numbers), default=0), max(map(len, links), default=0)
+    return "\n".join(
+        f"{number:>{wide}}  {link:<{far}}{'  ' if far else ''}{text}".rstrip()
+        for number, link, text in zip(numbers, links, shown, strict=True)
+    )
+
+
+def _numbers(artifact: Artifact, count: int) -> list[str]:
+    given = artifact.attrs.get("numbers") or range(1, count + 1)
+    return [str(number) if number else "" for number in [*given, *[0] * count][:count]]
+
+
+def _link(artifact: Artifact, line: int, known: SourceLines) -> str:
+    """Where the entities on a line come from: the last two source lines, and how many more there are."""
+    if artifact.stage == "source":
+        return ""
+    places = [place(found) for found in innermost(artifact.lines.get(line, ()), known)]
+    more = f" +{len(places) - 2}" if len(places) > 2 else ""
+    return " ".join(clip(found, 28) for found in places[:2]) + more
+
+
+def text_lines(text: str) -> list[str]:
+    """The lines that `Artifact.lines` counts: only a newline ends one."""
+    return text.removesuffix("\n").split("\n")
+
+
+def _colourful(text: str, language: str) -> str:
+    try:
+        lexer = get_lexer_by_name(_LEXERS.get(language, language), stripnl=False, ensurenl=False)
+    except ClassNotFound:
+        return text
+    return str(highlight(text, lexer, TerminalFormatter()))
+
+
+def wants_colour(stream: TextIO) -> bool:
+    """Whether to colour what is written there: a terminal, and `NO_COLOR` is not set."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
