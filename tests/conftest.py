@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -58,3 +59,15 @@ def _require(program: str) -> None:
     if os.environ.get("CI") and program != "gpu":
         pytest.fail(f"{program} is not installed, and in CI no test is left out")
     pytest.skip(f"needs {program}")
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port of this machine that nothing listens on."""
+    return find_free_port()
+
+
+def find_free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from tests.conftest import find_free_port
 
 App = Literal["lab", "notebook"]
 
@@ -65,7 +66,7 @@ def running_server(app: App, root: Path) -> Iterator[JupyterServer]:
     """Run a server in a private folder `root` until the block ends."""
     folder = root / "notebooks"
     folder.mkdir()
-    port = _free_port()
+    port = find_free_port()
     server = JupyterServer(app, f"http://127.0.0.1:{port}", folder)
     log = root / "server.log"
     with log.open("wb") as output:
@@ -118,12 +119,6 @@ def _kernelspec() -> dict[str, object]:
 def _write_json(path: Path, content: object) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _wait_until_up(server: JupyterServer, process: subprocess.Popen[bytes], log: Path) -> None:

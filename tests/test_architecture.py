@@ -1,0 +1,133 @@
+"""The rules of the code base that a tool can check: who imports whom, what is private, how long, how named."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PYTHON = sorted(path for folder in ("compiler", "explorer") for path in (ROOT / folder).rglob("*.py"))
+SOURCES = sorted(
+    path
+    for folder in ("compiler", "explorer", "tests", "benchmarks")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in (".py", ".js", ".css")
+)
+
+LONGEST_FILE = 600
+LONGEST_FUNCTION = 60
+VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
+OF_JUPYTER = re.compile(r"explorer|IPython|ipykernel|ipywidgets|anywidget|traitlets|comm|jupyter\w*|notebook|nb\w+")
+PRIVATE = re.compile(r"(torch|triton)(\.\w+)*?\._(?!_\w+__)\w+(\.\w+)*")
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """The dotted name of everything a file imports: a module, or a name from one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def dotted(node: ast.AST) -> str:
+    """`torch.nn.Module` for the expression that says so, "" for any other."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (owner := dotted(node.value)):
+        return f"{owner}.{node.attr}"
+    return ""
+
+
+def private_names(tree: ast.AST) -> set[str]:
+    """The private names of torch and triton that a file imports, reaches by attribute, or spells in a string."""
+    spelled = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    reached = {dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    return {name for name in spelled | reached | set(imported(tree)) if PRIVATE.fullmatch(name)}
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("import torch._dynamo.config", {"torch._dynamo.config"}),
+        ("from torch._inductor import ir", {"torch._inductor.ir"}),
+        ("from torch import _C", {"torch._C"}),
+        ("import torch\ntorch.fx._lazy.f()", {"torch.fx._lazy", "torch.fx._lazy.f"}),
+        ("import_module('torch._dynamo')", {"torch._dynamo"}),
+        ("import torch\ntorch.__version__; torch.nn.Module", set()),
+    ],
+)
+def test_private_names_are_found(code: str, expected: set[str]) -> None:
+    assert private_names(ast.parse(code)) == expected
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=name_of)
+def test_private_torch_and_triton_names_stay_in_the_adapter(path: Path) -> None:
+    if not name_of(path).startswith("compiler/torch_api"):
+        assert not private_names(ast.parse(path.read_text()))
+
+
+@pytest.mark.parametrize("path", [path for path in PYTHON if "explorer" not in path.parts], ids=name_of)
+def test_the_compiler_knows_nothing_of_jupyter_or_the_explorer(path: Path) -> None:
+    packages = {name.split(".")[0] for name in imported(ast.parse(path.read_text()))}
+    assert not {package for package in packages if OF_JUPYTER.fullmatch(package)}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_a_file_fits_in_a_readers_head(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= LONGEST_FILE
+    assert path.stem not in VAGUE_NAMES
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=name_of)
+def test_no_function_is_long(path: Path) -> None:
+    functions = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef))
+    lengths = {node.name: (node.end_lineno or 0) - node.lineno + 1 for node in functions}
+    assert not {name: length for name, length in lengths.items() if length > LONGEST_FUNCTION}
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=name_of)
+def test_modules_and_public_classes_say_what_they_are(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    assert ast.get_docstring(tree), "the module has no docstring"
+    classes = (node for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_"))
+    assert not [node.name for node in classes if not ast.get_docstring(node)]
+
+
+@pytest.mark.parametrize("package", ["compiler", "explorer"])
+def test_the_public_names_are_sorted_documented_and_annotated(package: str) -> None:
+    module = importlib.import_module(package)
+    assert list(module.__all__) == sorted(module.__all__)
+    for name, value in public(module):
+        assert inspect.getdoc(value), f"{name} has no docstring"
+        if inspect.isfunction(value):
+            signature = inspect.signature(value)
+            parameters = [p for p in signature.parameters.values() if p.name not in ("self", "cls")]
+            assert all(p.annotation is not p.empty for p in parameters), f"{name} has parameters without types"
+            assert signature.return_annotation is not signature.empty, f"{name} does not say what it returns"
+
+
+def public(module: ModuleType) -> Iterator[tuple[str, object]]:
+    """The callables of `__all__`, and of its classes the methods and properties written in this repository."""
+    for name in module.__all__:
+        value = getattr(module, name)
+        if not callable(value):
+            continue
+        yield name, value
+        for attribute, member in vars(value).items() if inspect.isclass(value) else ():
+            function = (
+                member.fget if isinstance(member, property) else inspect.unwrap(getattr(member, "__func__", member))
+            )
+            if inspect.isfunction(function) and not attribute.startswith("_"):
+                yield f"{name}.{attribute}", function
