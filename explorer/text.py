@@ -149,12 +149,16 @@ def _problems(record: Record) -> str:
 def _section(name: str, facts: Sequence[object], lines: list[str], where: str) -> str:
     if not facts:
         return ""
-    title = f"{len(facts)} {name}{'s' if len(facts) > 1 else ''}"
-    return "\n".join([title, *lines, *_left_out(facts, FACTS_SHOWN, where)])
+    return "\n".join([counted(len(facts), name), *lines, *_left_out(facts, FACTS_SHOWN, where)])
 
 
 def _left_out(facts: Sequence[object], shown: int, where: str) -> list[str]:
     return [f"  … and {len(facts) - shown} more: {where}"] if len(facts) > shown else []
+
+
+def counted(count: int, name: str) -> str:
+    """`1 problem`, `2 problems`."""
+    return f"{count:,} {name}{'' if count == 1 else 's'}"
 
 
 def _one_line(text: str) -> str:
@@ -181,7 +185,7 @@ def listing(record: Record, artifact: Artifact, colour: bool = False, lines: Sou
     """An artifact with line numbers and, before each line, the source line it came from (`cell:3`)."""
     known = source_lines(record) if lines is None else lines
     shown = text_lines(_colourful(artifact.text, artifact.language) if colour else artifact.text)
-    numbers = _numbers(artifact, len(shown))
+    numbers = line_numbers(artifact, len(shown))
     links = [_link(artifact, line, known) for line in range(1, len(shown) + 1)]
     wide, far = max(map(len, numbers), default=0), max(map(len, links), default=0)
     return "\n".join(
@@ -190,7 +194,8 @@ def listing(record: Record, artifact: Artifact, colour: bool = False, lines: Sou
     )
 
 
-def _numbers(artifact: Artifact, count: int) -> list[str]:
+def line_numbers(artifact: Artifact, count: int) -> list[str]:
+    """The number to show for each line of an artifact; "" where a line has none."""
     given = artifact.attrs.get("numbers") or range(1, count + 1)
     return [str(number) if number else "" for number in [*given, *[0] * count][:count]]
 

@@ -1,0 +1,291 @@
+"""Record -> static HTML that needs no script: what a saved notebook shows on GitHub, on nbviewer and in JupyterLab.
+
+Those pages keep only some of HTML, so only that is used: `<details>`, tables, `<pre>`, inline `style`, `class`,
+`title` and `<img src="data:…">`. It reads without the styles too. Text takes the page's own colour and tints are
+translucent, so it works on light and dark. Every string from the record is escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from graphviz import CalledProcessError, ExecutableNotFound
+from pygments.lexers import PythonLexer
+from pygments.token import Comment, Keyword, String
+
+from compiler.record import Artifact, GraphBreak, Record
+from explorer import tables, text
+from explorer.drawing import drawing, has_flow
+from explorer.provenance import graphs_of_lines, short_file, source_lines
+from explorer.shapes import seconds_text, size_text
+
+BUDGET = 190_000
+"""Characters of stage text in one twin, shared by the artifacts; what is cut says how to see all of it."""
+
+TEXT_MOST, TEXT_LEAST = 14_000, 1_500
+"""Characters shown of one artifact: at most, and at least where there are very many."""
+
+SOURCE_LINES = 120
+PICTURE_BOXES, PICTURE_BYTES = 80, 90_000
+ROWS = 30
+
+GRAPH_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9")
+"""Okabe and Ito's palette, which colour-blind people can tell apart; graphs take them in turn."""
+
+_TINT = "rgba(127,127,127,0.12)"
+_RULE = "1px solid rgba(127,127,127,0.35)"
+_BOX = f"border:{_RULE};border-radius:4px;padding:0.4em 0.7em;margin:0.4em 0"
+_PRE = "margin:0.4em 0;padding:0.5em 0.7em;overflow:auto;max-height:32em;line-height:1.35;font-size:12px;" + (
+    f"background:{_TINT};border-radius:4px;white-space:pre;text-align:left"
+)
+_CELL = f"text-align:left;vertical-align:top;padding:0.2em 0.8em 0.2em 0.4em;border-bottom:{_RULE}"
+_NUMBER = _CELL.replace("text-align:left", "text-align:right")
+_SMALL = "font-size:85%;opacity:0.75"
+_NUMERIC = re.compile(r"[\d.,]+( ?(B|[KMGT]iB|ms|s))?")
+
+
+def twin(record: Record) -> str:
+    """The record as static HTML in one `<div class="tcompile-twin" title="tcompile-static">`."""
+    parts = [_heading(record), _ribbon(record), _sources(record), _picture(record), _stages(record)]
+    parts += [_kernels(record), _ops(record), _breaks(record), _recompiles(record), _problems(record), _footer()]
+    inside = "\n".join(part for part in parts if part)
+    return f'<div class="tcompile-twin" title="tcompile-static" style="max-width:100%;overflow:auto">\n{inside}\n</div>'
+
+
+def _heading(record: Record) -> str:
+    counts = [(record.breaks, "graph break"), (record.recompiles, "recompilation"), (record.problems, "problem")]
+    marks = [text.counted(len(facts), name) for facts, name in counts if facts]
+    settings = " · ".join([text.settings(record), *marks])
+    return f'<div><b>{_safe(record.title or "tcompile")}</b> <span style="{_SMALL}">{_safe(settings)}</span></div>'
+
+
+def _ribbon(record: Record) -> str:
+    stages = text.stage_order(record)
+    if not stages:
+        return "<div>No stage was recorded.</div>"
+    names = [f"<b>{_safe(stage)}</b>" for stage in stages]
+    sizes = [_safe(text.counts(record.of_stage(stage))) for stage in stages]
+    times = [text.stage_seconds(record, stage) for stage in stages]
+    rows = [names, sizes] + ([[seconds_text(time) if time else "" for time in times]] if any(times) else [])
+    style = _CELL.replace("border-bottom", "border-left") + ";font-size:12px"
+    body = "".join(f"<tr>{''.join(_cell(content, style) for content in row)}</tr>" for row in rows)
+    table = f'<table style="margin:0;border-collapse:collapse">{body}</table>'
+    return f'<div style="overflow:auto;margin:0.4em 0">{table}</div>'
+
+
+def _sources(record: Record) -> str:
+    """The user's code first and open, other files closed below it."""
+    sources = record.of_stage("source")
+    landed = graphs_of_lines(record, source_lines(record))
+    graphs = list(dict.fromkeys(graph for found in landed.values() for graph in found))
+    colours = {graph: GRAPH_COLOURS[index % len(GRAPH_COLOURS)] for index, graph in enumerate(graphs)}
+    shown = []
+    for index, artifact in enumerate(sources[:ROWS]):
+        body = _source(artifact, record.breaks, landed, colours)
+        shown.append(_details(_source_title(artifact), body, is_open=index == 0))
+    return "\n".join([*shown, _more(len(sources), ROWS, "files", "run.record.of_stage('source')")])
+
+
+def _source_title(artifact: Artifact) -> str:
+    return f"<b>source</b> {_safe(short_file(str(artifact.attrs.get('path') or artifact.title)))}"
+
+
+def _source(
+    artifact: Artifact,
+    breaks: Sequence[GraphBreak],
+    landed: dict[str, tuple[str, ...]],
+    colours: dict[str, str],
+) -> str:
+    """Lines with their number, the graph they landed in (or that they ended one) and its colour."""
+    code = _emphasised(artifact) if artifact.language == "python" else map(_safe, text.text_lines(artifact.text))
+    lines = list(code)
+    numbers = text.line_numbers(artifact, len(lines))
+    broken = {found.line for found in breaks if found.file == artifact.attrs.get("path")}
+    rows = []
+    for line in range(1, min(len(lines), SOURCE_LINES) + 1):
+        graphs = [graph for entity in artifact.lines.get(line, ()) for graph in landed.get(entity, ())]
+        ends = numbers[line - 1] and int(numbers[line - 1]) in broken
+        note = "break" if ends else " ".join(dict.fromkeys(graphs[:2]))
+        rows.append(_source_row(numbers[line - 1], note, colours.get(graphs[0], "") if graphs else "", lines[line - 1]))
+    more = _more(len(lines), SOURCE_LINES, "lines", f"print(run[{artifact.id!r}])")
+    return _pre(rows) + more
+
+
+def _source_row(number: str, note: str, colour: str, code: str) -> str:
+    gutter = f"{number:>4} {note[:8]:<8}"
+    if note == "break":
+        gutter = f'<b style="background-color:{_tint("#d55e00")}">{gutter}</b>'
+    elif colour:
+        gutter = f'<span style="background-color:{_tint(colour)}">{gutter}</span>'
+    return f"{gutter}  {code}"
+
+
+def _tint(colour: str) -> str:
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.35)"
+
+
+def _emphasised(artifact: Artifact) -> Iterator[str]:
+    """Lines of Python as HTML: keywords bold, comments and docstrings italic, which read on any background."""
+    tokens = PythonLexer(stripnl=False, ensurenl=False).get_tokens(artifact.text.removesuffix("\n"))
+    line = ""
+    for kind, value in tokens:
+        tag = "b" if kind in Keyword else "i" if kind in Comment or kind in String.Doc else ""
+        first, *rest = value.split("\n")
+        line += _tagged(tag, first)
+        for piece in rest:
+            yield line
+            line = _tagged(tag, piece)
+    yield line
+
+
+def _tagged(tag: str, code: str) -> str:
+    return f"<{tag}>{_safe(code)}</{tag}>" if tag and code.strip() else _safe(code)
+
+
+def _picture(record: Record) -> str:
+    """The first captured graph drawn, where Graphviz is there and the drawing is small enough to keep."""
+    captured = next((artifact for artifact in record.of_stage("captured") if has_flow(artifact)), None)
+    if captured is None:
+        return ""
+    try:
+        svg = _plain_svg(drawing(captured, readable=PICTURE_BOXES).pipe(format="svg", encoding="utf-8"))
+    except ExecutableNotFound:
+        return _note("The captured graph is drawn here where Graphviz (`dot`) is installed; its text is below.")
+    except CalledProcessError as error:
+        return _note(f"Graphviz could not draw the captured graph: {error}")
+    if len(svg) > PICTURE_BYTES:
+        return _note(f"The captured graph is too big for a picture here: run.drawing({captured.id!r}) draws it.")
+    source = base64.b64encode(svg.encode()).decode()
+    image = f'<img alt="{html.escape(captured.title)}" src="data:image/svg+xml;base64,{source}" style="max-width:100%">'
+    style = "background:#ffffff;border-radius:4px;padding:0.5em;overflow:auto;max-height:44em;display:inline-block"
+    title = f"<b>captured graph</b> {_safe(captured.graph)}, drawn"
+    return _details(title, f'<div style="{style};max-width:100%;box-sizing:border-box">{image}</div>', is_open=True)
+
+
+def _plain_svg(svg: str) -> str:
+    """An SVG without what an image can't use: ids, tool tips, comments, the font repeated at each text."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<!--.*?-->\s*|<title>.*?</title>\s*|</?a\b[^>]*>\s*", "", svg, flags=re.DOTALL)
+    svg = re.sub(r' (?:id|class|font-family)="[^"]*"', "", svg)
+    return svg.replace("<svg ", '<svg font-family="Arial,Helvetica,sans-serif" ', 1)
+
+
+def _stages(record: Record) -> str:
+    artifacts = [artifact for artifact in record.artifacts if artifact.stage != "source"]
+    room = max(TEXT_LEAST, min(TEXT_MOST, BUDGET // max(1, len(artifacts))))
+    fitting = BUDGET // room
+    shown = [_stage(artifact, room) for artifact in artifacts[:fitting]]
+    return "\n".join([*shown, _more(len(artifacts), fitting, "stages", "print(run)")])
+
+
+def _stage(artifact: Artifact, room: int) -> str:
+    title = f"<b>{_safe(artifact.stage)}</b> {_safe(artifact.title)}"
+    where = f" {_safe(artifact.graph)}" if artifact.graph and artifact.graph not in artifact.title else ""
+    size = f' <span style="{_SMALL}">{_safe(text.counts([artifact]))}</span>'
+    return _details(title + where + size, _clipped(artifact, room))
+
+
+def _clipped(artifact: Artifact, room: int) -> str:
+    """As many whole lines as fit, and how to see all."""
+    lines = text.text_lines(artifact.text)
+    shown: list[str] = []
+    for line in lines:
+        safe = _safe(text.clip(line, 400))
+        room -= len(safe) + 1
+        if room < 0:
+            break
+        shown.append(safe)
+    more = _more(len(lines), len(shown), "lines", f"print(run[{artifact.id!r}])")
+    return _pre(shown) + more
+
+
+def _pre(lines: list[str]) -> str:
+    return f'<pre style="{_PRE}">' + "\n".join(lines) + "</pre>"
+
+
+def _kernels(record: Record) -> str:
+    rows = [
+        (kernel.name, kernel.graph, kernel.category, str(kernel.calls), size_text(kernel.bytes) if kernel.bytes else "")
+        for kernel in record.kernels[:ROWS]
+    ]
+    table = _table(("kernel", "graph", "kind", "calls", "bytes a call"), rows)
+    return _facts("kernel", len(record.kernels), table, "run.kernels")
+
+
+def _ops(record: Record) -> str:
+    counts = tables.ops(record)
+    rows = [(str(op), *map(str, row)) for op, row in zip(counts.index, counts.to_numpy(), strict=True)]
+    table = _table(("op", *counts.columns), rows[:ROWS])
+    return _facts("op", len(rows), table, "run.ops")
+
+
+def _breaks(record: Record) -> str:
+    rows = [
+        (f"{short_file(found.file)}:{found.line}", found.code, found.reason, "; ".join(found.hints))
+        for found in record.breaks[:ROWS]
+    ]
+    table = _table(("where", "code", "why", "what helps"), rows)
+    return _facts("graph break", len(record.breaks), table, "run.breaks", is_open=True)
+
+
+def _recompiles(record: Record) -> str:
+    rows = [(found.function, "; ".join(found.reasons)) for found in record.recompiles[:ROWS]]
+    return _facts("recompilation", len(record.recompiles), _table(("function", "why"), rows), "run.recompiles")
+
+
+def _problems(record: Record) -> str:
+    rows = [
+        (f"{problem.stage} {problem.graph}".strip(), problem.reason, problem.hint) for problem in record.problems[:ROWS]
+    ]
+    table = _table(("stage", "why it could not be had", "what to do"), rows)
+    return _facts("problem", len(record.problems), table, "run.problems", is_open=True)
+
+
+def _facts(name: str, count: int, table: str, where: str, is_open: bool = False) -> str:
+    """A table of facts under its count; nothing where there are none."""
+    if not count:
+        return ""
+    return _details(f"<b>{text.counted(count, name)}</b>", table + _more(count, ROWS, "rows", where), is_open)
+
+
+def _table(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
+    head = "".join(f'<th style="{_CELL}">{_safe(column)}</th>' for column in columns)
+    body = "".join(f"<tr>{''.join(map(_text_cell, row))}</tr>" for row in rows)
+    return (
+        '<div style="overflow:auto"><table style="margin:0.4em 0;border-collapse:collapse;font-size:12px">'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _text_cell(content: str) -> str:
+    return _cell(_safe(text.clip(content, 400)), _NUMBER if _NUMERIC.fullmatch(content) else _CELL)
+
+
+def _cell(content: str, style: str) -> str:
+    return f'<td style="{style}">{content}</td>'
+
+
+def _details(title: str, body: str, is_open: bool = False) -> str:
+    state = " open" if is_open else ""
+    return f'<details{state} style="{_BOX}"><summary style="cursor:pointer">{title}</summary>{body}</details>'
+
+
+def _more(count: int, shown: int, what: str, where: str) -> str:
+    return _note(f"{shown:,} of {count:,} {what} shown; all of them: {where}") if count > shown else ""
+
+
+def _note(content: str) -> str:
+    return f'<div style="{_SMALL}">{_safe(content)}</div>'
+
+
+def _safe(content: str) -> str:
+    """Text for between tags."""
+    return html.escape(content, quote=False)
+
+
+def _footer() -> str:
+    return _note('Static view. To explore it, run the cell, or open the page that run.save("run.html") writes.')
