@@ -8,9 +8,12 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 import tomllib
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -142,7 +145,15 @@ def test_make_lab_serves_the_first_notebook_on_this_machine_only(free_port: int)
             address = next(line for line in lab.stdout if "/lab/tree/notebooks/01_first_look.ipynb?token=" in line)
             url = address[address.index("http") :].strip()
             assert url.startswith(f"http://127.0.0.1:{free_port}/")
-            with urllib.request.urlopen(url, timeout=60) as answer:
-                assert answer.status == 200
+            assert "<title>JupyterLab</title>" in fetch(url)
         finally:
             lab.terminate()
+
+
+def fetch(url: str) -> str:
+    """The page at an address; Jupyter prints its own a moment before it listens there."""
+    for _ in range(100):
+        with suppress(urllib.error.URLError), urllib.request.urlopen(url, timeout=60) as answer:
+            return answer.read().decode()
+        time.sleep(0.1)
+    pytest.fail(f"nothing answers at {url}")
