@@ -10,13 +10,15 @@ class OptionError(ValueError):
     """An option that does not exist or a value it can't have. The message names the valid ones."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Options:
     """Options of one exploration; see `%tcompile?` for each in words.
 
     `target` is a device or GPU name ("cpu", "cuda") or "" for the tensors' own device. `mode`, `dynamic`,
     `fullgraph`, `backend` and `options` are torch.compile's. `stages` is "" (all that come without extra work) or
     a tuple of stage names. `grad` is None (as the inputs say), True or False (explore under `torch.no_grad`).
+
+    `Options.of` checks what a user wrote. Options read from a record are not checked: another machine made them.
     """
 
     target: str = ""
@@ -29,3 +31,26 @@ class Options:
     grad: bool | None = None
     time: bool = False
     check: bool = False
+
+    @classmethod
+    def of(cls, **keywords: Any) -> Options:
+        """Options as a user writes them. `backend` may be a callable, and values of `options` may be.
+
+        Raises OptionError, which says what was meant and what is valid.
+        """
+        # It imports torch, and reading a record should not wait for that.
+        from compiler import option_checks
+
+        options, asked = option_checks.checked(keywords)
+        if options != asked:
+            # A record is JSON, which can't hold a backend that is a function. Not a field: not compared, not written.
+            object.__setattr__(options, "_asked", asked)
+        return options
+
+    def compile_arguments(self) -> dict[str, Any]:
+        """The keyword arguments of torch.compile that these options stand for."""
+        asked: Options = getattr(self, "_asked", self)
+        chosen: dict[str, Any] = {"fullgraph": self.fullgraph, "dynamic": self.dynamic, "backend": asked.backend}
+        if asked.options:
+            return chosen | {"options": dict(asked.options)}
+        return chosen | ({"mode": self.mode} if self.mode != "default" else {})

@@ -1,0 +1,263 @@
+"""The checks behind `Options.of`: names, values, and what goes together. Each error says what was meant."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from difflib import get_close_matches
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+import torch
+
+from compiler import option_answers as answers
+from compiler.options import OptionError, Options
+from compiler.record import STAGES
+from compiler.torch_api import settings
+
+
+def checked(keywords: Mapping[str, Any]) -> tuple[Options, Options]:
+    """The options that these keywords ask for: as JSON can hold them, and with the objects themselves.
+
+    Raises OptionError.
+    """
+    for name in keywords:
+        _check_name(name)
+    asked = Options(**{name: _CHECKS[name](value) for name, value in keywords.items()})
+    _check_together(asked)
+    settings_recorded = {name: _recorded(value) for name, value in asked.options.items()}
+    return replace(asked, backend=_recorded(asked.backend), options=settings_recorded), asked
+
+
+def _recorded(value: Any) -> Any:
+    """The value as it is in JSON; what JSON can't hold is named."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value))
+    except TypeError:
+        return f"{value.__module__}.{value.__qualname__}" if hasattr(value, "__qualname__") else repr(value)
+
+
+def assignments(texts: Iterable[str]) -> dict[str, Any]:
+    """`["triton.cudagraphs=True", "max_autotune_gemm_backends=ATEN"]` as a dict. Raises OptionError.
+
+    A value is a Python literal; a word that is none is text.
+    """
+    return dict(map(_assignment, texts))
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise OptionError(f"--options {text}: write it as name=value, for example --options max_autotune=True")
+    return name.strip(), literal(value.strip())
+
+
+def literal(text: str) -> Any:
+    """The Python literal that `text` spells, or `text` itself."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def available_targets() -> tuple[str, ...]:
+    """The devices that code can be generated for here: "cpu", and each CUDA GPU."""
+    gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    return ("cpu", *(("cuda",) if gpus else ()), *(f"cuda:{index}" for index in gpus))
+
+
+def option_names() -> tuple[str, ...]:
+    return tuple(option.name for option in fields(Options))
+
+
+def _check_name(name: str) -> None:
+    if name in _CHECKS:
+        return
+    valid = f"The options are: {', '.join(option_names())}."
+    if name in answers.KEYWORDS:
+        raise OptionError(f"there is no option {name}=. {answers.KEYWORDS[name]} {valid}")
+    if near := _nearest(name, option_names()):
+        raise OptionError(f"there is no option {name}=: did you mean {near}=? {valid}")
+    setting = _nearest(name, settings.inductor_settings(), cutoff=0.9)
+    if setting:
+        raise OptionError(f"{name} is one of Inductor's settings: options={{{setting!r}: …}} (--options {setting}=…)")
+    raise OptionError(f"there is no option {name}=. {valid}")
+
+
+def _check_together(options: Options) -> None:
+    if options.mode != "default" and options.options:
+        stands_for = settings.modes().get(options.mode, {})
+        raise OptionError(
+            f"torch.compile takes a mode or options, not both. mode={options.mode!r} stands for "
+            f"options={stands_for!r}: add yours to these and leave the mode out."
+        )
+    if options.backend == "inductor":
+        for name, value in options.options.items():
+            _check_setting(name, value)
+    elif options.mode != "default" and not callable(options.backend):
+        raise OptionError(
+            f"mode={options.mode!r} is a choice of settings of backend 'inductor'; backend {options.backend!r} has none"
+        )
+
+
+def _target(value: Any) -> str:
+    target = _text("target", value)
+    available = available_targets()
+    if target in ("", *available):
+        return target
+    here = ", ".join(repr(name) for name in available)
+    if target.partition(":")[0] in ("cuda", "gpu"):
+        raise OptionError(f"target={target!r}: this machine has no such GPU. Available here: {here}.")
+    raise OptionError(
+        f"target={target!r}: available here: {here}. Virtual GPUs (code for a GPU that the machine does not have) are "
+        "not part of this version."
+    )
+
+
+def _mode(value: Any) -> str:
+    if value is None:
+        return "default"
+    mode = _text("mode", value)
+    if mode in settings.modes():
+        return mode
+    raise OptionError(_wrong("mode", mode, list(settings.modes()), answers.MODES))
+
+
+def _backend(value: Any) -> Any:
+    if value is None:
+        return "inductor"
+    if callable(value):
+        return value
+    backend = _text("backend", value)
+    known = settings.backends()
+    if backend in known:
+        return backend
+    shown = dict.fromkeys([*settings.advertised_backends(), "aot_eager", "eager"])
+    near = _nearest(backend, known)
+    raise OptionError(_wrong("backend", backend, shown, answers.BACKENDS, near) + " A backend may also be a function.")
+
+
+def _options(value: Any) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise OptionError(f"options={value!r}: it is a dict of Inductor's settings, such as {{'max_autotune': True}}")
+    return {str(name).replace("-", "_"): setting for name, setting in value.items()}
+
+
+def _check_setting(name: str, value: Any) -> None:
+    known = settings.inductor_settings()
+    if name in known:
+        _check_type(name, value, known[name].annotation)
+        return
+    if name in settings.TAKEN_BY_TORCH_COMPILE:
+        return
+    near = _nearest(name, known)
+    meant = f": did you mean {near!r}?" if near else "."
+    raise OptionError(
+        f"options has {name!r}, which is none of Inductor's settings{meant} They are those of torch._inductor.config; "
+        "torch._inductor.list_options() lists them."
+    )
+
+
+def _check_type(name: str, value: Any, annotation: Any) -> None:
+    """As torch.compile checks: plain types; and the values of a Literal, which it leaves to fail later."""
+    if get_origin(annotation) is Literal and value not in get_args(annotation):
+        valid = ", ".join(map(repr, get_args(annotation)))
+        raise OptionError(f"options[{name!r}]={value!r}: it is one of {valid}.")
+    if isinstance(annotation, type) and get_origin(annotation) is None and not isinstance(value, annotation):
+        got = type(value).__name__
+        raise OptionError(
+            f"options[{name!r}]={value!r} is of type {got}; it must be {_described(annotation)}."
+            + _respelled(value, annotation)
+        )
+
+
+def _described(annotation: type) -> str:
+    return {"bool": "True or False", "NoneType": "None"}.get(annotation.__name__, f"of type {annotation.__name__}")
+
+
+def _respelled(value: Any, annotation: type) -> str:
+    if annotation is bool and str(value).lower() in _TRUTH:
+        return f" Write {_TRUTH[str(value).lower()]}."
+    return f" Write {float(value)}." if annotation is float and type(value) is int else ""
+
+
+_TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+def _stages(value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    names = [name.strip() for name in value.split(",")] if isinstance(value, str) else list(value)
+    for name in filter(None, names):
+        if name not in STAGES:
+            raise OptionError(_wrong("stages", name, STAGES))
+    return tuple(filter(None, names))
+
+
+def _dynamic(value: Any) -> bool | None:
+    if value is None or isinstance(value, bool):
+        return value
+    raise OptionError(f"dynamic={value!r}: {answers.DYNAMIC} To mark one dimension: torch._dynamo.mark_dynamic(x, 0).")
+
+
+def _grad(value: Any) -> bool | None:
+    if value is None or isinstance(value, bool):
+        return value
+    raise OptionError(f"grad={value!r}: None explores what the inputs ask for, True with gradients, False without.")
+
+
+def _flag(name: str) -> Callable[[Any], bool]:
+    def check(value: Any) -> bool:
+        if isinstance(value, bool):
+            return value
+        raise OptionError(f"{name}={value!r}: it is True or False.")
+
+    return check
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "target": _target,
+    "mode": _mode,
+    "dynamic": _dynamic,
+    "fullgraph": _flag("fullgraph"),
+    "backend": _backend,
+    "options": _options,
+    "stages": _stages,
+    "grad": _grad,
+    "time": _flag("time"),
+    "check": _flag("check"),
+}
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    raise OptionError(f"{name}={value!r}: it is a name (a str), not {type(value).__name__}.")
+
+
+def _wrong(
+    name: str, value: str, valid: Iterable[str], known: Mapping[str, str] | None = None, near: str | None = None
+) -> str:
+    valid = list(valid)
+    listed = f"Valid: {', '.join(map(repr, valid))}."
+    answer = (known or {}).get(value.lower())
+    if answer:
+        return f"{name}={value!r}: {answer} {listed}"
+    near = near or _nearest(value, valid)
+    return f"{name}={value!r}: {f'did you mean {near!r}? ' if near else ''}{listed}"
+
+
+def _nearest(word: str, names: Iterable[str], cutoff: float = 0.7) -> str | None:
+    """The name that `word` is probably meant to be: same letters, same last part, or nearly the same spelling."""
+    by_letters = {_letters(name): name for name in names}
+    last_parts = {_letters(name.rpartition(".")[2]): name for name in by_letters.values()}
+    wanted = _letters(word)
+    close = get_close_matches(wanted, by_letters, n=1, cutoff=cutoff)
+    return by_letters.get(wanted) or last_parts.get(wanted) or (by_letters[close[0]] if close else None)
+
+
+def _letters(word: str) -> str:
+    return word.lower().replace("-", "").replace("_", "")

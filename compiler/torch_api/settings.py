@@ -1,0 +1,61 @@
+"""What the installed torch.compile accepts: modes, backends, Inductor's settings; and what it has compiled already."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+import torch._inductor
+import torch._inductor.config as inductor_config
+from torch._dynamo import OptimizedModule
+
+TAKEN_BY_TORCH_COMPILE = ("guard_filter_fn", "use_aoti")
+"""Keys of `torch.compile(options=…)` that it takes out before Inductor sees the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One of Inductor's settings: `annotation` is the type it is declared with, `value` what it is now."""
+
+    annotation: Any
+    value: Any
+
+
+def modes() -> dict[str, dict[str, Any]]:
+    """The modes of torch.compile, each with the Inductor settings that it stands for."""
+    return torch._inductor.list_mode_options()
+
+
+def backends() -> list[str]:
+    """The names of all backends registered with TorchDynamo, those for debugging included."""
+    return torch.compiler.list_backends(exclude_tags=())
+
+
+def advertised_backends() -> list[str]:
+    """The backends that torch shows by default: without those for debugging and experiments."""
+    return torch.compiler.list_backends()
+
+
+@cache
+def inductor_settings() -> dict[str, Setting]:
+    """Inductor's settings by dotted name (`triton.cudagraphs`)."""
+    values = inductor_config.get_config_copy()
+    get_type = inductor_config.get_type  # type: ignore[attr-defined]
+    return {name: Setting(get_type(name), value) for name, value in values.items()}
+
+
+def is_compiled(target: object) -> bool:
+    """Whether torch.compile has been applied to this module, function or method."""
+    if isinstance(target, OptimizedModule):
+        return True
+    if isinstance(target, torch.nn.Module):
+        return target._compiled_call_impl is not None or _is_compile_wrapper(target.forward)
+    return _is_compile_wrapper(target)
+
+
+def _is_compile_wrapper(target: object) -> bool:
+    # torch.compiler.disable leaves the first mark too.
+    marked = hasattr(target, "_torchdynamo_orig_callable")
+    return marked and not getattr(target, "_torchdynamo_disable", False)

@@ -1,0 +1,205 @@
+"""What may be asked of an exploration; what is answered to what can't be."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from compiler import option_answers
+from compiler.option_checks import assignments, available_targets
+from compiler.options import OptionError, Options
+from compiler.record import Record
+from compiler.torch_api import settings
+
+
+def refusal(**keywords: Any) -> str:
+    with pytest.raises(OptionError) as caught:
+        Options.of(**keywords)
+    return str(caught.value)
+
+
+def some_backend(module: torch.fx.GraphModule, _inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
+    return module
+
+
+def test_no_option_is_required() -> None:
+    assert Options.of() == Options()
+
+
+def test_every_option_is_taken() -> None:
+    asked: dict[str, Any] = {
+        "target": "cpu",
+        "mode": "max-autotune",
+        "dynamic": True,
+        "fullgraph": True,
+        "backend": "inductor",
+        "options": {},
+        "stages": ("captured", "forward"),
+        "grad": False,
+        "time": True,
+        "check": True,
+    }
+    assert {field.name for field in dataclasses.fields(Options)} == set(asked)
+    assert dataclasses.asdict(Options.of(**asked)) == asked
+
+
+def test_none_is_the_default() -> None:
+    assert Options.of(mode=None, backend=None, options=None, stages=None, dynamic=None, grad=None) == Options()
+
+
+@pytest.mark.parametrize("mode", settings.modes())
+def test_every_mode_of_torch_is_a_mode(mode: str) -> None:
+    assert Options.of(mode=mode).mode == mode
+
+
+@pytest.mark.parametrize("backend", ["inductor", "eager", "aot_eager", "cudagraphs"])
+def test_a_registered_backend_is_a_backend(backend: str) -> None:
+    assert Options.of(backend=backend).backend == backend
+
+
+def test_stages_are_a_comma_list_or_names() -> None:
+    assert Options.of(stages="captured, forward") == Options.of(stages=["captured", "forward"])
+    assert Options.of(stages="") == Options()
+
+
+@pytest.mark.parametrize(
+    ("keywords", "expected"),
+    [
+        ({"mode": "training"}, ["mode='training'", "model.train()", "'max-autotune'", "'reduce-overhead'"]),
+        ({"mode": "evaluation"}, ["mode='evaluation'", "model.eval()", "grad=False (--no-grad)", "'default'"]),
+        ({"mode": "Training"}, ["model.train()"]),
+        ({"optimization_level": "O1"}, ["no option optimization_level=", "mode='max-autotune'", "torch.autocast"]),
+        ({"mode": "O1"}, ["mode='O1'", "modes, not levels", "'max-autotune'"]),
+        ({"device": "cuda"}, ["no option device=", "move the model and its inputs with .to(...)", "--target"]),
+        ({"backend": "graph"}, ["backend='graph'", "backend='eager'", "'inductor'"]),
+        ({"background": True}, ["no option background=", "first called"]),
+        ({"mode": "reduce_overhead"}, ["did you mean 'reduce-overhead'?"]),
+        ({"mode": "max_autotune"}, ["did you mean 'max-autotune'?"]),
+        ({"mode": "max-autotune-no-cudagraph"}, ["did you mean 'max-autotune-no-cudagraphs'?"]),
+        ({"backend": "inductr"}, ["did you mean 'inductor'?"]),
+        ({"backend": "aoteager"}, ["did you mean 'aot_eager'?"]),
+        ({"backend": "nvfuser"}, ["removed from PyTorch"]),
+        ({"backend": "cuda"}, ["device the tensors are on"]),
+        ({"dynamic_shapes": True}, ["torch.export", "dynamic=True"]),
+        ({"full_graph": True}, ["fullgraph=True"]),
+        ({"nopython": True}, ["fullgraph=True"]),
+        ({"fulgraph": True}, ["did you mean fullgraph=?"]),
+        ({"optimizer": None, "loss": None}, ["Keras"]),
+        ({"cudagraphs": True}, ["mode='reduce-overhead'"]),
+        ({"max_autotune": True}, ["options={'max_autotune': …}", "--options max_autotune=…"]),
+        ({"nonsense": 1}, ["no option nonsense=", "target, mode, dynamic, fullgraph, backend, options"]),
+    ],
+    ids=str,
+)
+def test_a_wrong_option_is_told_the_right_spelling(keywords: dict[str, Any], expected: list[str]) -> None:
+    message = refusal(**keywords)
+    assert [part for part in expected if part not in message] == []
+
+
+@pytest.mark.parametrize(
+    ("keywords", "expected"),
+    [
+        ({"mode": True}, "mode=True: it is a name (a str), not bool"),
+        ({"backend": 3}, "backend=3: it is a name (a str), not int"),
+        ({"dynamic": "auto"}, "dynamic=None finds out by itself"),
+        ({"fullgraph": "yes"}, "fullgraph='yes': it is True or False"),
+        ({"grad": "no"}, "grad='no': None explores"),
+        ({"options": ["max_autotune"]}, "it is a dict of Inductor's settings"),
+        ({"stages": "forward,bakward"}, "did you mean 'backward'?"),
+        ({"options": {"max_autotune": "true"}}, "it must be True or False. Write True."),
+        ({"options": {"epilog_fusion": True}}, "did you mean 'epilogue_fusion'?"),
+        ({"options": {"cudagraphs": True}}, "did you mean 'triton.cudagraphs'?"),
+        ({"options": {"cpu_backend": "rust"}}, "it is one of 'cpp', 'triton'"),
+        ({"mode": "max-autotune", "options": {"max_autotune": True}}, "a mode or options, not both"),
+        ({"mode": "max-autotune", "backend": "eager"}, "settings of backend 'inductor'; backend 'eager' has none"),
+    ],
+    ids=str,
+)
+def test_a_wrong_value_is_told_the_valid_ones(keywords: dict[str, Any], expected: str) -> None:
+    assert expected in refusal(**keywords)
+
+
+def test_the_answer_to_a_mode_with_options_is_what_the_mode_stands_for() -> None:
+    assert "'triton.cudagraphs': True" in refusal(mode="reduce-overhead", options={"max_autotune": True})
+
+
+def test_no_answer_is_about_an_option_that_is_valid() -> None:
+    assert not option_answers.KEYWORDS.keys() & {field.name for field in dataclasses.fields(Options)}
+    assert not option_answers.MODES.keys() & settings.modes().keys()
+    assert not option_answers.BACKENDS.keys() & set(settings.backends())
+
+
+def test_settings_are_spelled_with_dashes_or_underscores() -> None:
+    assert Options.of(options={"max-autotune": True}) == Options.of(options={"max_autotune": True})
+
+
+def test_options_of_another_backend_are_its_own_business() -> None:
+    assert Options.of(backend="eager", options={"anything": 1}).options == {"anything": 1}
+
+
+def test_a_target_is_a_device_that_is_there() -> None:
+    assert Options.of(target="cpu").target == "cpu"
+    assert "cpu" in available_targets()
+    assert ("cuda" in available_targets()) == torch.cuda.is_available()
+
+
+@pytest.mark.parametrize("target", ["h100", "rtx4090", "tpu"])
+def test_a_gpu_that_is_not_there_is_told_what_is(target: str) -> None:
+    assert f"target='{target}': available here: 'cpu'" in refusal(target=target)
+
+
+def test_a_cuda_gpu_that_is_not_there_is_told_so() -> None:
+    assert "this machine has no such GPU. Available here: 'cpu'" in refusal(target="cuda:64")
+
+
+def test_a_callable_backend_is_named_in_the_record_and_given_to_torch() -> None:
+    options = Options.of(backend=some_backend)
+    assert options.backend.endswith(".some_backend")
+    assert options.compile_arguments()["backend"] is some_backend
+
+
+def test_what_json_can_not_hold_does_not_break_the_record() -> None:
+    options = Options.of(
+        backend=some_backend, options={"a_pass": some_backend, "sizes": (1, 2), "dtype": torch.float32}
+    )
+    record = Record(title="", options=options)
+    assert Record.from_json(record.to_json()) == record
+    assert options.options == {"a_pass": options.backend, "sizes": [1, 2], "dtype": "torch.float32"}
+    given = options.compile_arguments()["options"]
+    assert given == {"a_pass": some_backend, "sizes": (1, 2), "dtype": torch.float32}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        Options.of(),
+        Options.of(mode="reduce-overhead", fullgraph=True, dynamic=False),
+        Options.of(options={"max_autotune": False, "cpp.threads": 2}),
+        Options.of(backend="eager"),
+        Options.of(backend=some_backend, options={"guess": 1}),
+    ],
+    ids=str,
+)
+def test_compile_arguments_are_accepted_by_torch_compile(options: Options) -> None:
+    assert callable(torch.compile(lambda x: x + 1, **options.compile_arguments()))
+
+
+def test_assignments_have_literal_values() -> None:
+    texts = ["a.b=True", "c=3", "d='x=y'", "e=None", "f=[1, 2]", "g=ATEN"]
+    assert assignments(texts) == {"a.b": True, "c": 3, "d": "x=y", "e": None, "f": [1, 2], "g": "ATEN"}
+
+
+@pytest.mark.parametrize("text", ["max_autotune", "=True", ""])
+def test_what_is_no_assignment_is_told_the_form(text: str) -> None:
+    with pytest.raises(OptionError, match="write it as name=value"):
+        assignments([text])
+
+
+def test_reading_a_record_does_not_import_torch() -> None:
+    code = "import sys, compiler.record; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
