@@ -1,0 +1,1 @@
+"""AOTAutograd's half: where each node of the joint, forward and backward graphs came from."""

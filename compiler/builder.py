@@ -1,0 +1,118 @@
+"""A record under construction: artifacts arrive one by one, and whoever listens is told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from compiler.options import Options
+from compiler.record import (
+    STAGES,
+    Artifact,
+    Decision,
+    Environment,
+    Frame,
+    GraphBreak,
+    Guard,
+    Kernel,
+    Problem,
+    Recompile,
+    Record,
+    Timing,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What a listener hears: a stage has started, an artifact is there (or a newer version of it), a stage could not
+    be had, or the exploration has finished. `seconds` is what PyTorch spent on the stage."""
+
+    kind: Literal["started", "artifact", "problem", "finished"]
+    stage: str
+    graph: str = ""
+    artifact: Artifact | None = None
+    seconds: float = 0.0
+    problem: Problem | None = None
+
+
+Listener = Callable[[Event], None]
+
+
+@dataclass
+class Builder:
+    """Collects the parts of a `Record`; `record()` gives what is there so far, in pipeline order."""
+
+    title: str
+    options: Options
+    environment: Environment
+    listener: Listener | None = None
+    artifacts: dict[str, Artifact] = field(default_factory=dict)
+    frames: dict[str, Frame] = field(default_factory=dict)
+    breaks: list[GraphBreak] = field(default_factory=list)
+    guards: list[Guard] = field(default_factory=list)
+    recompiles: list[Recompile] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    kernels: list[Kernel] = field(default_factory=list)
+    timings: list[Timing] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    def add(self, artifact: Artifact, seconds: float | None = None) -> Artifact:
+        if self.artifacts.get(artifact.id) == artifact:
+            return artifact
+        self.artifacts[artifact.id] = artifact
+        if seconds is not None:
+            self.timings.append(Timing(artifact.id, "compile", seconds))
+        self._tell(Event("artifact", artifact.stage, artifact.graph, artifact, seconds or 0.0))
+        return artifact
+
+    def started(self, stage: str, graph: str = "") -> None:
+        self._tell(Event("started", stage, graph))
+
+    def problem(self, problem: Problem) -> None:
+        if problem not in self.problems:
+            self.problems.append(problem)
+            self._tell(Event("problem", problem.stage, problem.graph, problem=problem))
+
+    def finished(self) -> None:
+        self._tell(Event("finished", ""))
+
+    def _tell(self, event: Event) -> None:
+        if self.listener is not None:
+            self.listener(event)
+
+    def record(self) -> Record:
+        return Record(
+            title=self.title,
+            options=self.options,
+            environment=self.environment,
+            artifacts=tuple(in_pipeline_order(self.artifacts.values())),
+            frames=tuple(self.frames.values()),
+            breaks=tuple(self.breaks),
+            guards=tuple(self.guards),
+            recompiles=tuple(self.recompiles),
+            decisions=tuple(self.decisions),
+            kernels=tuple(self.kernels),
+            timings=tuple(self.timings),
+            problems=tuple(self.problems),
+        )
+
+
+def in_pipeline_order(artifacts: Iterable[Artifact]) -> list[Artifact]:
+    order = {stage: index for index, stage in enumerate(STAGES)}
+    return sorted(artifacts, key=lambda artifact: order.get(artifact.stage, len(STAGES)))
+
+
+class Clock:
+    """Seconds since the last lap, less what tcompile itself spent in between."""
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+
+    def lap(self) -> float:
+        """Seconds since `resume`, the last time PyTorch had the floor."""
+        return time.perf_counter() - self._last
+
+    def resume(self) -> None:
+        self._last = time.perf_counter()

@@ -1,0 +1,70 @@
+"""FX graphs as artifacts: text, a node an entity, and origins that lead to the stage before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch.fx import GraphModule, Node
+
+from compiler.capture.sources import SourceBook
+from compiler.record import Artifact, Entity
+from compiler.torch_api import fx
+
+Origins = Callable[[Node], tuple[str, ...]]
+KINDS = {"call_function": "call", "call_method": "call", "call_module": "call"}
+
+
+def graph_artifact(
+    module: GraphModule, *, artifact_id: str, stage: str, title: str, graph: str, book: SourceBook, origins: Origins
+) -> Artifact:
+    """An FX graph as an artifact. `origins` gives the ids, in earlier stages, that a node came from."""
+    source, names = fx.graph_code(module)
+    entities = tuple(_entity(node, artifact_id, book, origins) for node in module.graph.nodes)
+    lines: dict[int, tuple[str, ...]] = {number: (f"{artifact_id}.{name}",) for number, name in names.items()}
+    return Artifact(artifact_id, stage, title, "python", book.shorten(source), graph, lines, entities)
+
+
+def _entity(node: Node, artifact_id: str, book: SourceBook, origins: Origins) -> Entity:
+    return Entity(
+        id=f"{artifact_id}.{node.name}",
+        kind=KINDS.get(node.op, node.op),
+        label=node.name,
+        attrs=_attrs(node, book),
+        inputs=tuple(f"{artifact_id}.{source.name}" for source in node.all_input_nodes),
+        origins=origins(node),
+    )
+
+
+def _attrs(node: Node, book: SourceBook) -> dict[str, Any]:
+    value = fx.value_of(node)
+    attrs: dict[str, Any] = {"op": node.op, "target": fx.target_name(node), **fx.tensor_attrs(value)}
+    if isinstance(value, tuple | list) and node.op != "output":
+        attrs["outputs"] = [fx.tensor_attrs(item) for item in value]
+    path, kind = fx.module_path(node)
+    if path:
+        attrs |= {"module": path, "module_type": kind}
+    frames = fx.source_frames(node)
+    if frames:
+        attrs |= {"file": book.name(frames[-1].file), "line": frames[-1].line, "code": frames[-1].code}
+    for name, text in (("source", fx.input_source(node)), ("description", fx.input_description(node))):
+        if text:
+            attrs[name] = text
+    if node.meta.get("is_gradient_acc"):
+        attrs["gradient_accumulation"] = True
+    if node.meta.get("autograd_backward"):
+        attrs["backward"] = True
+    return attrs
+
+
+def line_origins(book: SourceBook, call_site: Iterable[fx.SourceFrame]) -> Origins:
+    """Origins of a captured graph's nodes: the lines of the user's stack, outermost first."""
+    outer = [book.line(frame.file, frame.line) for frame in call_site]
+
+    def origins(node: Node) -> tuple[str, ...]:
+        if node.op in ("placeholder", "output"):
+            return ()
+        inner = [book.line(frame.file, frame.line) for frame in fx.source_frames(node)]
+        return tuple(dict.fromkeys([*outer, *inner]))
+
+    return origins

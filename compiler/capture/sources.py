@@ -1,0 +1,158 @@
+"""The Python source that a compilation touched, one artifact a file, cut down to the functions that matter.
+
+A cell or a short file is shown whole; of a long one (torch.nn.functional has 6,000 lines) only the definitions that
+hold a referenced line are shown, with the file's own line numbers in `attrs["numbers"]`.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from compiler.record import Artifact, Entity
+
+WHOLE_FILE_LINES = 400
+WHOLE_CELL_LINES = 5000
+GAP = "⋮"
+_CELL = re.compile(r"(ipykernel_\d+[/\\]\d+\.py$)|(^<ipython-input-)|(^<stdin>)|(^<tcompile)")
+
+
+def is_cell(file: str) -> bool:
+    """Whether a code object's file name is a notebook cell's or a prompt's."""
+    return bool(_CELL.search(file))
+
+
+class SourceBook:
+    """Collects the lines that compilations refer to, and prints the files they are in."""
+
+    def __init__(self) -> None:
+        self.lines: dict[str, set[int]] = {}
+        self._names: dict[str, str] = {}
+
+    def line(self, file: str, number: int) -> str:
+        """The id of a source line; asking for it is what puts its file into the book."""
+        self.lines.setdefault(file, set()).add(number)
+        return f"{self.artifact_id(file)}.L{number}"
+
+    def artifact_id(self, file: str) -> str:
+        return f"source[{self.name(file)}]"
+
+    def name(self, file: str) -> str:
+        """A short name that does not depend on this machine: `cell`, `cell 2`, `torch/nn/functional.py`."""
+        if file not in self._names:
+            wanted = "cell" if is_cell(file) else importable_path(file)
+            taken = set(self._names.values())
+            name, count = wanted, 1
+            while name in taken:
+                count += 1
+                name = f"{wanted} {count}"
+            self._names[file] = name
+        return self._names[file]
+
+    def shorten(self, text: str) -> str:
+        """`text` with the full path of every known file replaced by its short name."""
+        for file in sorted(self.lines, key=len, reverse=True):
+            text = text.replace(file, self.name(file))
+        return text
+
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """One artifact a file: cells first, then the user's files, then installed packages."""
+        present = [file for file in self.lines if linecache.getlines(file)]
+        return tuple(self._artifact(file) for file in sorted(present, key=self._rank))
+
+    def _rank(self, file: str) -> tuple[int, str]:
+        return (0 if is_cell(file) else 2 if is_installed(file) else 1, self.name(file))
+
+    def _artifact(self, file: str) -> Artifact:
+        source = [line.rstrip("\n") for line in linecache.getlines(file)]
+        wanted = self.lines[file]
+        numbers = list(_shown(file, source, wanted))
+        own = self.artifact_id(file)
+        lines, entities = {}, []
+        for position, number in enumerate(numbers, 1):
+            if number in wanted:
+                identity = f"{own}.L{number}"
+                code = source[number - 1].strip()
+                lines[position] = (identity,)
+                entities.append(Entity(identity, "line", code, {"file": self.name(file), "line": number, "code": code}))
+        text = "\n".join(source[number - 1] if number else GAP for number in numbers) + "\n"
+        attrs = {"numbers": numbers, "installed": is_installed(file)}
+        return Artifact(own, "source", self.name(file), "python", text, "", lines, tuple(entities), attrs)
+
+
+def _shown(file: str, source: list[str], wanted: set[int]) -> Iterator[int]:
+    """The line numbers to show, 0 where something is left out."""
+    if len(source) <= (WHOLE_CELL_LINES if is_cell(file) else WHOLE_FILE_LINES):
+        yield from range(1, len(source) + 1)
+        return
+    last = 0
+    for first, end in _enclosing(file, len(source), wanted):
+        if first > last + 1:
+            yield 0
+        yield from range(max(first, last + 1), end + 1)
+        last = max(last, end)
+    if last < len(source):
+        yield 0
+
+
+def _enclosing(file: str, count: int, wanted: set[int]) -> list[tuple[int, int]]:
+    """Line ranges of the definitions around the wanted lines, and the header of each class around those."""
+    spans = _definitions(file)
+    found: set[tuple[int, int]] = set()
+    for number in wanted:
+        around = [span for span in spans if span[0] <= number <= span[1]]
+        functions = [span for span in around if span[2] == "def"]
+        found.update((first, first) for first, _, kind in around if kind == "class")
+        found.add(functions[0][:2] if functions else (number, min(number, count)))
+    return sorted(found)
+
+
+@lru_cache(maxsize=64)
+def _definitions(file: str) -> tuple[tuple[int, int, str], ...]:
+    """(first line, last line, "def" or "class") of every definition in a file, in order; () if it does not parse."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return ()
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            kind = "class" if isinstance(node, ast.ClassDef) else "def"
+            found.append((first, node.end_lineno or node.lineno, kind))
+    return tuple(sorted(found))
+
+
+@lru_cache(maxsize=1)
+def _installed_roots() -> tuple[str, ...]:
+    paths = {*site.getsitepackages(), sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+    if site.ENABLE_USER_SITE:
+        paths.add(site.getusersitepackages())
+    return tuple(sorted((str(Path(path).resolve()) for path in paths), key=len, reverse=True))
+
+
+@lru_cache(maxsize=1024)
+def is_installed(file: str) -> bool:
+    """Whether a file belongs to the standard library or an installed package."""
+    if file.startswith("<frozen "):
+        return True
+    if file.startswith("<"):
+        return False
+    path = str(Path(file).resolve())
+    return any(path.startswith(f"{root}/") for root in _installed_roots())
+
+
+@lru_cache(maxsize=1024)
+def importable_path(file: str) -> str:
+    """A path relative to the `sys.path` entry it was imported from; its own name where there is none."""
+    roots = {str(Path(entry or ".").resolve()) for entry in sys.path} | set(_installed_roots())
+    path = str(Path(file).resolve()) if not file.startswith("<") else file
+    inside = [path[len(root) + 1 :] for root in roots if path.startswith(f"{root}/")]
+    return min(inside, key=len) if inside else Path(file).name

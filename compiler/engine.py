@@ -1,0 +1,156 @@
+"""explore(): run a user's function under torch.compile and record every stage.
+
+    with Exploration(Options()) as exploration:
+        loss = exploration.compile(model)(x).sum()
+        loss.backward()
+    exploration.record
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+
+from compiler.builder import Builder, Event, Listener
+from compiler.environment import environment
+from compiler.options import Options
+from compiler.process import preserved
+from compiler.record import Problem, Record
+from compiler.recorder import Recorder, tensors_device
+from compiler.torch_api import dynamo, fx, inductor
+
+__all__ = ["Event", "Exploration", "Explored", "explore"]
+
+_OWN_FOLDERS = tuple(str(Path(__file__).parent.parent / name) for name in ("compiler", "explorer"))
+
+
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """What `explore` returns: the record, and the value of the call."""
+
+    record: Record
+    value: Any
+
+
+class Exploration:
+    """One exploration, as a context manager. Every compilation inside the block is recorded, those that the user's
+    own `torch.compile` triggers too; `compile(fn)` gives the callable to use in place of `fn`.
+
+    `listener` hears of each stage as it comes. What the user's code raises passes through; what torch.compile can't
+    do becomes a `Problem`, and the user's code runs as if it were not compiled.
+    """
+
+    def __init__(self, options: Options | None = None, *, title: str = "", listener: Listener | None = None) -> None:
+        self.options = options or Options()
+        self._builder = Builder(title, self.options, environment(), listener)
+        self._recorder: Recorder | None = None
+        self._stack = ExitStack()
+
+    @property
+    def record(self) -> Record:
+        """What is known so far; complete once the block has ended."""
+        return self._builder.record()
+
+    def __enter__(self) -> Exploration:
+        with ExitStack() as stack:
+            stack.enter_context(preserved())
+            self._recorder = Recorder(self._builder, build=_builds(self.options))
+            stack.callback(self._recorder.add_sources)
+            stack.enter_context(dynamo.observing(self._recorder))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+        if not self._builder.frames:
+            self._builder.problem(_nothing_compiled())
+        self._builder.finished()
+
+    def compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """The callable to use in place of `fn` (a module, function or bound method) inside the block."""
+        if self._recorder is None:
+            raise RuntimeError("Exploration.compile is for use inside `with Exploration(...) as exploration:`")
+        if not self._builder.title:
+            self._builder.title = title_of(fn)
+        options = self.options
+        compiled = dynamo.compiled(fn, _backend(options), dynamic=options.dynamic, fullgraph=options.fullgraph)
+        return functools.partial(self._call, fn, compiled)
+
+    def _call(self, fn: Callable[..., Any], compiled: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        recorder = self._recorder
+        assert recorder is not None
+        self._on_gpu(fn, args, kwargs)
+        recorder.call_site = _call_site(sys._getframe(1))
+        try:
+            with _grad_mode(self.options.grad):
+                return compiled(*args, **kwargs)
+        except Exception as error:
+            if not (self.options.fullgraph and dynamo.is_dynamo_error(error)):
+                raise
+            return fn(*args, **kwargs)
+
+    def _on_gpu(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Code for a GPU that is here is built and run: it is what the user would run."""
+        parameters = list(fn.parameters()) if isinstance(fn, torch.nn.Module) else []
+        device = tensors_device([*args, *kwargs.values(), *parameters])
+        if device is not None and device.type != "cpu" and self._recorder is not None:
+            self._recorder.build = True
+
+
+def explore(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    options: Options | None = None,
+    listener: Listener | None = None,
+) -> Explored:
+    """Call `fn(*args, **kwargs)` under torch.compile and record every stage. Raises what `fn` raises."""
+    with Exploration(options, listener=listener) as exploration:
+        value = exploration.compile(fn)(*args, **(kwargs or {}))
+    return Explored(exploration.record, value)
+
+
+def title_of(fn: Any) -> str:
+    """What a user would call this function or module."""
+    if isinstance(fn, torch.nn.Module):
+        return type(fn).__name__
+    return getattr(fn, "__qualname__", type(fn).__name__).rsplit("<locals>.", 1)[-1]
+
+
+def _backend(options: Options) -> Any:
+    if options.backend != "inductor":
+        return dynamo.named_backend(options.backend)
+    return inductor.inductor_backend(options.mode, dict(options.options), options.dynamic)
+
+
+def _builds(options: Options) -> bool:
+    """Whether generated code is compiled and run. max-autotune measures its candidates, so it has to."""
+    return options.time or options.check or options.mode.startswith("max-autotune")
+
+
+def _grad_mode(grad: bool | None) -> Any:
+    return ExitStack() if grad is None else torch.set_grad_enabled(grad)
+
+
+def _call_site(frame: FrameType | None) -> tuple[fx.SourceFrame, ...]:
+    """The line of the user's code that made this call; () where the caller is not a user's file."""
+    while frame is not None and frame.f_code.co_filename.startswith(_OWN_FOLDERS):
+        frame = frame.f_back
+    if frame is None:
+        return ()
+    return (fx.SourceFrame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, ""),)
+
+
+def _nothing_compiled() -> Problem:
+    return Problem("captured", "nothing was compiled: no frame with tensor operations was seen",
+                   "call the function inside the cell, on tensors; a frame that torch skips shows under frames")  # fmt: skip

@@ -1,0 +1,223 @@
+"""The code that Inductor generated: kernels and the wrapper that calls them, as one linked artifact."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from compiler.record import Artifact, Entity, Kernel
+from compiler.torch_api.inductor import IrFacts
+
+_AOT_ID = re.compile(r"# AOT ID: \['[^']*'\]")
+_CACHE_PATH = re.compile(r"(['\"])[^'\"\n]*torchinductor_[^'\"\n]*/(\w+\.\w+)\1")
+_EXTERN = re.compile(r"\b(?:extern_kernels|torch\.ops|aten|prims|mkldnn)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A kernel that Inductor defined, and the names of the fused nodes it computes."""
+
+    name: str
+    nodes: tuple[str, ...]
+    category: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    kernel: str
+    first: int
+    last: int
+    text: str
+    buffers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fused:
+    """What the kernels stage needs of the fused_ir stage: ids, buffers and bytes by node name."""
+
+    ids: dict[str, str]
+    of_part: dict[str, str]
+    writers: dict[str, str]
+    facts: dict[str, IrFacts]
+
+
+def kernels_artifact(
+    code: str, *, artifact_id: str, title: str, graph: str, definitions: list[Definition], fused: list[IrFacts],
+    fused_id: str,
+) -> tuple[Artifact, tuple[Kernel, ...]]:
+    """Output code as an artifact, with an entity for each kernel and each call, and the kernels as facts."""
+    text = canonical(code, graph)
+    tree = ast.parse(text)
+    known = _fused(fused, fused_id)
+    spans = _definition_spans(tree, {definition.name for definition in definitions})
+    calls = list(_calls(tree, text, set(spans), set(known.writers)))
+    kernels = [_kernel(definition, spans, artifact_id, graph, text) for definition in _unique(definitions, spans)]
+    kernel_entities = [_kernel_entity(kernel, definitions, known) for kernel in kernels]
+    call_entities = _call_entities(calls, definitions, known, artifact_id)
+    artifact = Artifact(
+        artifact_id, "kernels", title, "python", text, graph,
+        _lines(kernels, calls, artifact_id), (*kernel_entities, *call_entities), {"language": _language(kernels)},
+    )  # fmt: skip
+    return artifact, (*_counted(kernels, calls, kernel_entities, known), *_externs(calls, call_entities, graph, artifact))
+
+
+def canonical(code: str, graph: str) -> str:
+    """Output code without what changes from run to run: cache paths and process-wide counters."""
+    code = _AOT_ID.sub(f"# AOT ID: ['{graph}']", code)
+    return _CACHE_PATH.sub(r"\1\2\1", code)
+
+
+def _fused(nodes: list[IrFacts], fused_id: str) -> _Fused:
+    ids = {node.name: f"{fused_id}.{node.name}" for node in nodes}
+    of_part = {part: node.name for node in nodes for part in (node.parts or (node.name,))}
+    writers = {buffer: node.name for node in nodes for buffer in node.writes}
+    return _Fused(ids, of_part, writers, {node.name: node for node in nodes})
+
+
+def _definition_spans(tree: ast.Module, names: set[str]) -> dict[str, tuple[int, int]]:
+    spans = {}
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            name = statement.targets[0].id
+            if name in names:
+                spans[name] = (statement.lineno, statement.end_lineno or statement.lineno)
+    return spans
+
+
+def _unique(definitions: list[Definition], spans: dict[str, tuple[int, int]]) -> list[Definition]:
+    first = {}
+    for definition in definitions:
+        if definition.name in spans:
+            first.setdefault(definition.name, definition)
+    return list(first.values())
+
+
+def _calls(tree: ast.Module, text: str, kernels: set[str], buffers: set[str]) -> Iterator[_Call]:
+    """Statements of the wrapper that launch a kernel or call ATen, in order."""
+    rows = text.split("\n")
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef) and function.name in ("call", "partition_0") or (
+            isinstance(function, ast.FunctionDef) and function.name.startswith("partition_")
+        ):
+            for statement in _leaves(function.body):
+                names = [node.id for node in ast.walk(statement) if isinstance(node, ast.Name)]
+                source = " ".join(row.strip() for row in rows[statement.lineno - 1 : statement.end_lineno])
+                kernel = next((name for name in names if name in kernels), "")
+                if not kernel and not _is_extern(statement, source):
+                    continue
+                used = tuple(dict.fromkeys(name for name in names if name in buffers))
+                yield _Call(kernel, statement.lineno, statement.end_lineno or statement.lineno, source, used)
+
+
+def _leaves(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    for statement in body:
+        if isinstance(statement, ast.With | ast.If | ast.For):
+            yield from _leaves(statement.body)
+        else:
+            yield statement
+
+
+def _is_extern(statement: ast.stmt, source: str) -> bool:
+    value = statement.value if isinstance(statement, ast.Assign | ast.Expr) else None
+    return isinstance(value, ast.Call) and bool(_EXTERN.search(ast.unparse(value.func)))
+
+
+def _kernel(
+    definition: Definition, spans: dict[str, tuple[int, int]], artifact_id: str, graph: str, text: str
+) -> Kernel:
+    first, last = spans[definition.name]
+    opening = text.split("\n")[first - 1]
+    language = "cpp" if "async_compile.cpp" in opening else "triton" if "triton" in opening else "python"
+    identity = f"{artifact_id}.{definition.name}"
+    return Kernel(identity, definition.name, graph, artifact_id, language, definition.category, (first, last))
+
+
+def _nodes_of(name: str, definitions: list[Definition], known: _Fused) -> tuple[str, ...]:
+    parts = [known.of_part.get(node, node) for definition in definitions if definition.name == name
+             for node in definition.nodes]  # fmt: skip
+    return tuple(dict.fromkeys(known.ids[part] for part in parts if part in known.ids))
+
+
+def _kernel_entity(kernel: Kernel, definitions: list[Definition], known: _Fused) -> Entity:
+    origins = _nodes_of(kernel.name, definitions, known)
+    attrs = {"language": kernel.language, "category": kernel.category, "line": kernel.lines[0]}
+    return Entity(kernel.id, "kernel", kernel.name, attrs, (), origins)
+
+
+def _call_entities(
+    calls: list[_Call], definitions: list[Definition], known: _Fused, artifact_id: str
+) -> list[Entity]:
+    """A call's nodes: for a kernel launched several times, those whose buffers this launch names."""
+    entities: list[Entity] = []
+    written: dict[str, str] = {}
+    done: set[str] = set()
+    for call in calls:
+        identity = f"{artifact_id}.call_L{call.first}"
+        candidates = _nodes_of(call.kernel, definitions, known) if call.kernel else ()
+        named = {known.ids[known.writers[buffer]] for buffer in call.buffers}
+        origins = tuple(node for node in candidates if node in named and node not in done) or candidates
+        if not call.kernel:
+            origins = tuple(sorted(known.ids[node] for node in _extern_nodes(call, known, done)))
+        done.update(origins)
+        inputs = dict.fromkeys(written[buffer] for buffer in call.buffers if buffer in written)
+        attrs = {"code": call.text, "line": call.first, "bytes": _bytes(origins, known)}
+        kind = "call" if call.kernel else "extern"
+        entities.append(Entity(identity, kind, _call_label(call), attrs, tuple(inputs), origins))
+        written.update({buffer: identity for buffer in call.buffers if known.ids[known.writers[buffer]] in origins})
+    return entities
+
+
+def _extern_nodes(call: _Call, known: _Fused, done: set[str]) -> list[str]:
+    """The node an ATen call computes: the one, not yet called, whose output buffer the call writes."""
+    writers = [known.writers[buffer] for buffer in call.buffers]
+    fresh = [name for name in writers if known.ids[name] not in done and known.facts[name].kind != "fused"]
+    externs = [name for name in fresh if known.facts[name].kind in ("extern", "template")]
+    return externs[-1:] if externs else []
+
+
+def _call_label(call: _Call) -> str:
+    if call.kernel:
+        return call.kernel
+    match = re.search(r"(?:extern_kernels|torch\.ops|aten|prims|mkldnn)[\w.]*", call.text)
+    return match[0].removeprefix("torch.ops.") if match else call.text
+
+
+def _bytes(origins: tuple[str, ...], known: _Fused) -> int:
+    by_id = {known.ids[name]: facts.bytes for name, facts in known.facts.items()}
+    return sum(by_id[origin] for origin in origins)
+
+
+def _lines(kernels: list[Kernel], calls: list[_Call], artifact_id: str) -> dict[int, tuple[str, ...]]:
+    lines: dict[int, tuple[str, ...]] = {}
+    for kernel in kernels:
+        lines.update({number: (kernel.id,) for number in range(kernel.lines[0], kernel.lines[1] + 1)})
+    for call in calls:
+        lines.update({number: (f"{artifact_id}.call_L{call.first}",) for number in range(call.first, call.last + 1)})
+    return lines
+
+
+def _counted(
+    kernels: list[Kernel], calls: list[_Call], entities: list[Entity], known: _Fused
+) -> Iterator[Kernel]:
+    launches = Counter(call.kernel for call in calls)
+    for kernel, entity in zip(kernels, entities, strict=True):
+        yield Kernel(
+            kernel.id, kernel.name, kernel.graph, kernel.artifact, kernel.language, kernel.category, kernel.lines,
+            entity.origins, launches[kernel.name], _bytes(entity.origins, known),
+        )  # fmt: skip
+
+
+def _externs(calls: list[_Call], entities: list[Entity], graph: str, artifact: Artifact) -> Iterator[Kernel]:
+    for call, entity in zip(calls, entities, strict=True):
+        if not call.kernel:
+            yield Kernel(
+                entity.id, entity.label, graph, artifact.id, "aten", "extern", (call.first, call.last),
+                entity.origins, 1, int(entity.attrs["bytes"]),
+            )  # fmt: skip
+
+
+def _language(kernels: list[Kernel]) -> str:
+    return kernels[0].language if kernels else "python"

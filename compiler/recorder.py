@@ -1,0 +1,266 @@
+"""Listens to PyTorch's pipeline and turns what it hears into artifacts and facts.
+
+One `Recorder` belongs to one exploration. It is called from inside Dynamo and Inductor (the observer protocols of
+`compiler.torch_api`), so it reads what it is given at once: graphs change under passes, IR dies with its graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import CodeType
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from compiler.autograd.provenance import Provenance
+from compiler.builder import Builder, Clock
+from compiler.capture.breaks import graph_break
+from compiler.capture.bytecode import GeneratedNames, bytecode_artifact
+from compiler.capture.graphs import graph_artifact, line_origins
+from compiler.capture.guards import guards_of
+from compiler.capture.sources import SourceBook
+from compiler.inductor.ir import fx_origins, ir_artifact, part_origins
+from compiler.inductor.kernels import Definition, kernels_artifact
+from compiler.record import Artifact, Decision, Frame, Problem, Recompile
+from compiler.torch_api import dynamo, fx, inductor
+from compiler.torch_api.dynamo import BreakFacts, CompileKey, GuardFacts
+from compiler.torch_api.inductor import IrFacts, Kind
+
+Compiled = Callable[..., Any]
+
+
+class Recorder:
+    """Implements `DynamoObserver`; makes a `GraphRecorder` for each captured graph."""
+
+    def __init__(self, builder: Builder, *, build: bool) -> None:
+        self.builder = builder
+        self.build = build
+        self.book = SourceBook()
+        self.names = GeneratedNames()
+        self.clock = Clock()
+        self.call_site: tuple[fx.SourceFrame, ...] = ()
+        self._frame_numbers: dict[int, int] = {}
+        self._codes: dict[str, CodeType] = {}
+
+    def frame_id(self, key: CompileKey) -> str:
+        """`frame/compilation`, frames numbered in the order in which this exploration met them."""
+        number = self._frame_numbers.setdefault(key[0], len(self._frame_numbers))
+        return f"{number}/{key[1]}"
+
+    def frame_started(self, key: CompileKey, code: CodeType) -> None:
+        frame = self.frame_id(key)
+        self._codes[frame] = code
+        self.book.line(code.co_filename, code.co_firstlineno)
+        self.builder.frames[frame] = Frame(
+            frame, self.names(code.co_name), self.book.name(code.co_filename), code.co_firstlineno, "skipped"
+        )
+        self.builder.started("captured", frame)
+        self.clock.resume()
+
+    def frame_ended(self, key: CompileKey, error: BaseException | None) -> None:
+        frame = self.builder.frames[self.frame_id(key)]
+        if isinstance(error, Exception):
+            self.builder.frames[frame.id] = replace(frame, outcome="failed", reason=_first_lines(error))
+            self.builder.problem(_capture_problem(frame, error))
+
+    def bytecode(self, key: CompileKey, original: CodeType, modified: CodeType) -> None:
+        frame = self.frame_id(key)
+        self.builder.frames[frame] = replace(self.builder.frames[frame], outcome="compiled")
+        function = self.names(original.co_name)
+        for code, suffix, title in ((original, "", "as written"), (modified, " modified", "as Dynamo rewrote it")):
+            self.builder.add(
+                bytecode_artifact(
+                    code, artifact_id=f"bytecode[{frame}{suffix}]", title=f"{function}, {title}", graph=frame,
+                    book=self.book, names=self.names,
+                )  # fmt: skip
+            )
+        self.add_sources()
+
+    def graph(self, key: CompileKey, module: GraphModule, inputs: Sequence[Any], run: Compiled) -> Compiled:
+        """Record one captured graph and what the backend makes of it; return what Dynamo is to call for it.
+
+        Without a build that is the captured graph itself, so autograd and random numbers are eager's own.
+        """
+        frame = self.frame_id(key)
+        seconds = self.clock.lap()
+        captured = fx.detached(module)
+        recorder = GraphRecorder(self, frame)
+        recorder.captured(captured, seconds)
+        with inductor.observing(recorder, build=self.build):
+            compiled = recorder.run_backend(run)
+        return compiled if self.build and compiled is not None and not recorder.problems else captured.forward
+
+    def graph_break(self, key: CompileKey, facts: BreakFacts) -> None:
+        frame = self.frame_id(key)
+        number = sum(found.frame == frame for found in self.builder.breaks)
+        self.builder.breaks.append(graph_break(f"break[{frame}].{number}", frame, facts, self.book))
+
+    def recompiled(self, key: CompileKey, reasons: Sequence[str]) -> None:
+        if not reasons:
+            return
+        frame = self.frame_id(key)
+        known = self.builder.frames.get(frame)
+        function, file, line = (known.function, known.file, known.line) if known else ("", "", 0)
+        texts = tuple(self.book.shorten(reason) for reason in reasons)
+        self.builder.recompiles.append(Recompile(f"recompile[{frame}]", frame, function, file, line, texts))
+
+    def guards(self, key: CompileKey, facts: Sequence[GuardFacts]) -> None:
+        found = guards_of(self.frame_id(key), facts, [self.book.name(file) for file in self.book.lines])
+        self.builder.guards.extend(found)
+
+    def add_sources(self) -> None:
+        for artifact in self.book.artifacts():
+            self.builder.add(artifact)
+
+
+class GraphRecorder:
+    """Implements `InductorObserver` for one captured graph. Each stage keeps what the next one's origins need."""
+
+    def __init__(self, recorder: Recorder, frame: str) -> None:
+        self.recorder = recorder
+        self.builder = recorder.builder
+        self.frame = frame
+        self.problems: list[Problem] = []
+        self.latest: dict[str, Artifact] = {}
+        self.fused: dict[str, list[IrFacts]] = {}
+        self.definitions: dict[str, list[Definition]] = {}
+        self.refusals: dict[tuple[str, str, str, str], None] = {}
+
+    def run_backend(self, run: Compiled) -> Compiled | None:
+        """Compile with the real backend. An error becomes a Problem: the captured graph still runs."""
+        self.recorder.clock.resume()
+        try:
+            return run()
+        except Exception as error:
+            self._problem("kernels", error)
+            return None
+
+    def captured(self, module: GraphModule, seconds: float) -> None:
+        origins = line_origins(self.recorder.book, self.recorder.call_site)
+        self._graph("captured", "captured", module, origins, "captured by TorchDynamo", seconds)
+        self.recorder.add_sources()
+
+    def pre_grad(self, module: GraphModule) -> None:
+        seconds = self.recorder.clock.lap()
+        origins = Provenance(module, self.latest["captured"], same_names=True)
+        self._graph("pre_grad", "pre_grad", module, origins, "after Inductor's pre-grad passes", seconds)
+
+    def joint(self, module: GraphModule) -> None:
+        seconds = self.recorder.clock.lap()
+        origins = Provenance(module, self._before_aot(), same_names=False)
+        self._graph("joint", "joint", module, origins, "forward and backward, traced together", seconds)
+
+    def aot_graph(self, kind: Kind, module: GraphModule) -> None:
+        seconds = self.recorder.clock.lap()
+        joint = self.latest.get("joint")
+        parent, same_names = (joint, True) if joint else (self._before_aot(), False)
+        title = {"forward": "forward half", "backward": "backward half", "inference": "without gradients"}[kind]
+        self._graph(kind, kind, module, Provenance(module, parent, same_names=same_names), title, seconds)
+
+    def post_grad(self, kind: Kind, module: GraphModule) -> None:
+        seconds = self.recorder.clock.lap()
+        origins = Provenance(module, self.latest[kind], same_names=True)
+        self._graph("post_grad", f"post_grad {kind}", module, origins, f"{kind}, after post-grad passes", seconds)
+
+    def ir(self, kind: Kind, nodes: Sequence[Any]) -> None:
+        seconds = self.recorder.clock.lap()
+        facts = [inductor.ir_facts(node) for node in nodes]
+        origins = fx_origins(self.latest.get(f"post_grad {kind}"))
+        self._add(f"ir {kind}", ir_artifact(
+            facts, artifact_id=self._id("ir", kind), stage="ir", title=f"{kind}, loops before fusion",
+            graph=self.frame, origins=origins,
+        ), seconds)  # fmt: skip
+
+    def refused(self, kind: Kind, first: str, second: str, reason: str) -> None:
+        self.refusals[kind, first, second, reason] = None
+
+    def fused_ir(self, kind: Kind, nodes: Sequence[Any]) -> None:
+        seconds = self.recorder.clock.lap()
+        facts = self.fused[kind] = [inductor.ir_facts(node) for node in nodes]
+        origins = part_origins(self.latest.get(f"ir {kind}"))
+        self._add(f"fused_ir {kind}", ir_artifact(
+            facts, artifact_id=self._id("fused_ir", kind), stage="fused_ir", title=f"{kind}, loops after fusion",
+            graph=self.frame, origins=origins,
+        ), seconds)  # fmt: skip
+        self._decisions(kind, facts)
+
+    def kernel(self, kind: Kind, name: str, nodes: tuple[str, ...], category: str) -> None:
+        self.definitions.setdefault(kind, []).append(Definition(name, nodes, category))
+
+    def code(self, kind: Kind, text: str, language: str) -> None:
+        seconds = self.recorder.clock.lap()
+        artifact, kernels = kernels_artifact(
+            text, artifact_id=self._id("kernels", kind), title=f"{kind}, generated code", graph=self.frame,
+            definitions=self.definitions.get(kind, []), fused=self.fused.get(kind, []),
+            fused_id=self._id("fused_ir", kind),
+        )  # fmt: skip
+        self.builder.kernels.extend(kernels)
+        self._add(f"kernels {kind}", artifact, seconds)
+
+    def failed(self, kind: Kind, error: Exception) -> None:
+        reached = [stage for stage in ("post_grad", "ir", "fused_ir", "kernels") if f"{stage} {kind}" not in self.latest]
+        self._problem(reached[0] if reached else "kernels", error)
+
+    def _before_aot(self) -> Artifact:
+        return self.latest.get("pre_grad") or self.latest["captured"]
+
+    def _id(self, stage: str, kind: Kind) -> str:
+        return f"{stage}[{self.frame} {kind}]"
+
+    def _graph(
+        self, stage: str, key: str, module: GraphModule, origins: Any, title: str, seconds: float
+    ) -> None:
+        suffix = key.removeprefix(stage)
+        artifact = graph_artifact(
+            module, artifact_id=f"{stage}[{self.frame}{suffix}]", stage=stage, title=title, graph=self.frame,
+            book=self.recorder.book, origins=origins,
+        )  # fmt: skip
+        self._add(key, artifact, seconds)
+
+    def _add(self, key: str, artifact: Artifact, seconds: float) -> None:
+        self.latest[key] = self.builder.add(artifact, seconds)
+        self.recorder.clock.resume()
+
+    def _decisions(self, kind: Kind, facts: list[IrFacts]) -> None:
+        ir = self._id("ir", kind)
+        for node in facts:
+            if node.parts:
+                parts = tuple(f"{ir}.{part}" for part in node.parts)
+                numbers = {"bytes": float(node.bytes)}
+                self.builder.decisions.append(Decision("fusion", self.frame, parts, "fused", node.name, numbers))
+        for of_kind, first, second, reason in self.refusals:
+            if of_kind == kind:
+                pair = (f"{ir}.{first}", f"{ir}.{second}")
+                self.builder.decisions.append(Decision("fusion", self.frame, pair, "refused", reason))
+
+    def _problem(self, stage: str, error: Exception) -> None:
+        problem = Problem(stage, _first_lines(error), _hint(error), self.frame)
+        self.problems.append(problem)
+        self.builder.problem(problem)
+
+
+def _capture_problem(frame: Frame, error: Exception) -> Problem:
+    where = f"{frame.function} ({frame.file}:{frame.line})"
+    if dynamo.is_unsupported(error):
+        return Problem("captured", f"TorchDynamo could not capture {where} in one graph: {_first_lines(error)}",
+                       "drop --fullgraph to see the graphs on both sides of the break", frame.id)  # fmt: skip
+    return Problem("captured", f"TorchDynamo could not capture {where}: {_first_lines(error)}", _hint(error), frame.id)
+
+
+def _first_lines(error: BaseException, count: int = 4) -> str:
+    inner = getattr(error, "inner_exception", None) or error
+    lines = [line.rstrip() for line in str(inner).splitlines() if line.strip()]
+    return "\n".join(lines[:count]) or type(inner).__name__
+
+
+def _hint(error: BaseException) -> str:
+    inner = getattr(error, "inner_exception", None) or error
+    return f"raised as {type(inner).__name__}; the function itself ran without torch.compile"
+
+
+def tensors_device(values: Sequence[Any]) -> torch.device | None:
+    """The device of the first tensor that is not on the CPU, or of the first tensor."""
+    devices = [value.device for value in values if isinstance(value, torch.Tensor)]
+    return next((device for device in devices if device.type != "cpu"), devices[0] if devices else None)

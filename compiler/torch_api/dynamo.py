@@ -1,0 +1,272 @@
+"""TorchDynamo observed: frames, bytecode, captured graphs, graph breaks, guards, recompiles.
+
+Hooks used: `register_bytecode_hook` for bytecode; for what has no hook (torch 2.11 to 2.13) a method is wrapped for
+the length of one exploration and put back. Compile ids are `(frame, compilation)` as torch numbers them in this
+process; the caller renumbers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import logging
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType
+from typing import Any, Protocol
+
+import torch
+import torch._dynamo.config as dynamo_config
+import torch._dynamo.convert_frame as convert_frame
+import torch._dynamo.eval_frame as eval_frame
+import torch._dynamo.pgo as pgo
+from torch._dynamo.backends.registry import lookup_backend
+from torch._dynamo.exc import TorchDynamoException, Unsupported
+from torch._dynamo.guards import DeletedGuardManagerWrapper
+from torch._dynamo.output_graph import OutputGraph
+from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+from torch._dynamo.utils import counters
+from torch._guards import CompileContext
+
+from compiler.torch_api.patching import replaced
+
+CompileKey = tuple[int, int]
+Compiled = Callable[..., Any]
+GLOBALS_PREFIXES = ("__compiled_fn_", "__resume_at_", "__import_", "__builtins_dict__")
+
+
+@dataclass(frozen=True, slots=True)
+class BreakFacts:
+    """What Dynamo says of one graph break. `stack` is the user's code, outermost first."""
+
+    kind: str
+    reason: str
+    stack: tuple[traceback.FrameSummary, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GuardFacts:
+    """One leaf guard of a cache entry, as `torch._C._dynamo.guards` holds it."""
+
+    kind: str
+    source: str
+    code: tuple[str, ...]
+
+
+class DynamoObserver(Protocol):
+    """Receives what happens while user code is compiled. Each method is called inside Dynamo: be quick."""
+
+    def frame_started(self, key: CompileKey, code: CodeType) -> None: ...
+    def frame_ended(self, key: CompileKey, error: BaseException | None) -> None: ...
+    def bytecode(self, key: CompileKey, original: CodeType, modified: CodeType) -> None: ...
+    def graph(self, key: CompileKey, module: torch.fx.GraphModule, inputs: Sequence[Any], run: Compiled) -> Compiled: ...
+    def graph_break(self, key: CompileKey, facts: BreakFacts) -> None: ...
+    def recompiled(self, key: CompileKey, reasons: Sequence[str]) -> None: ...
+    def guards(self, key: CompileKey, facts: Sequence[GuardFacts]) -> None: ...
+
+
+def current_key() -> CompileKey:
+    """The compilation under way, (-1, -1) outside of one."""
+    found = CompileContext.current_compile_id()
+    return _key(found) if found is not None else (-1, -1)
+
+
+def _key(compile_id: Any) -> CompileKey:
+    return (compile_id.frame_id or 0, compile_id.frame_compile_id or 0)
+
+
+@contextmanager
+def observing(observer: DynamoObserver) -> Iterator[None]:
+    """Observe every compilation in the block. Errors inside Dynamo leave a frame to plain Python, as it would run
+    without torch.compile; caches, counters, dynamic-shape history and the users' globals are put back at the end."""
+    session = _Session(observer)
+    with ExitStack() as stack:
+        stack.enter_context(_isolated())
+        stack.callback(session.forget)
+        stack.enter_context(dynamo_config.patch(suppress_errors=True))
+        stack.enter_context(_quiet_conversion_warnings())
+        stack.callback(convert_frame.register_bytecode_hook(session.on_bytecode).remove)
+        stack.enter_context(replaced(convert_frame, "_compile", session.wrap_compile))
+        stack.enter_context(replaced(OutputGraph, "_call_user_compiler", session.wrap_call_user_compiler))
+        stack.enter_context(replaced(InstructionTranslatorBase, "log_graph_break", session.wrap_log_graph_break))
+        reasons = "get_and_maybe_log_recompilation_reasons"
+        stack.enter_context(replaced(convert_frame, reasons, session.wrap_recompilation_reasons))
+        yield
+
+
+class _Session:
+    def __init__(self, observer: DynamoObserver) -> None:
+        self.observer = observer
+        self.codes: dict[CompileKey, CodeType] = {}
+        self.globals: dict[int, tuple[dict[str, Any], frozenset[str]]] = {}
+        self.pending: Sequence[str] = ()
+
+    def on_bytecode(self, original: CodeType, modified: CodeType) -> None:
+        self.observer.bytecode(current_key(), original, modified)
+
+    def wrap_compile(self, compile_frame: Compiled) -> Compiled:
+        def observed(code: CodeType, user_globals: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+            key = _key(kwargs["compile_id"])
+            self.codes[key] = code
+            self.globals.setdefault(id(user_globals), (user_globals, frozenset(user_globals)))
+            self.observer.frame_started(key, code)
+            try:
+                result = compile_frame(code, user_globals, *args, **kwargs)
+            except BaseException as error:
+                self.observer.frame_ended(key, error)
+                raise
+            self.observer.frame_ended(key, None)
+            return result
+
+        return observed
+
+    def wrap_call_user_compiler(self, call: Compiled) -> Compiled:
+        def observed(output: OutputGraph, module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+            compile_graph = output.compiler_fn
+
+            def backend(module: torch.fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Compiled:
+                return self.observer.graph(current_key(), module, inputs, lambda: compile_graph(module, inputs, **kwargs))
+
+            output.compiler_fn = backend
+            try:
+                return call(output, module, inputs)
+            finally:
+                output.compiler_fn = compile_graph
+
+        return observed
+
+    def wrap_log_graph_break(self, log: Compiled) -> Compiled:
+        def observed(translator: Any, options: Any, reason: str, exc: Any, *args: Any, **kwargs: Any) -> Any:
+            if not exc.logged:
+                self.observer.graph_break(current_key(), _break_facts(translator, reason, exc))
+            return log(translator, options, reason, exc, *args, **kwargs)
+
+        return observed
+
+    def wrap_recompilation_reasons(self, explain: Compiled) -> Compiled:
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            reasons = explain(*args, **kwargs)
+            self.observer.recompiled(current_key(), reasons)
+            return reasons
+
+        return observed
+
+    def forget(self) -> None:
+        """Report guards, then drop our cache entries (never the user's) and the globals that Dynamo installed."""
+        for key, code in self.codes.items():
+            for entry in eval_frame._debug_get_cache_entry_list(code):
+                if _key(entry.compile_id) == key and hasattr(entry.guard_manager, "root"):
+                    self.observer.guards(key, tuple(_leaf_guards(entry.guard_manager.root)))
+                    _invalidate(entry)
+        for user_globals, before in self.globals.values():
+            for name in [n for n in user_globals if n not in before and n.startswith(GLOBALS_PREFIXES)]:
+                del user_globals[name]
+
+
+def _break_facts(translator: Any, reason: str, exc: Any) -> BreakFacts:
+    stack = getattr(exc, "real_stack", None) or torch._guards.TracingContext.extract_stack()
+    kind = getattr(exc, "gb_type", None) or type(exc).__name__
+    return BreakFacts(kind, reason, tuple(stack))
+
+
+def _leaf_guards(manager: Any) -> Iterator[GuardFacts]:
+    for guard in manager.get_leaf_guards():
+        yield GuardFacts(type(guard).__name__, _source(manager), tuple(guard.verbose_code_parts()))
+    for child in manager.get_child_managers():
+        yield from _leaf_guards(child)
+    for guard in getattr(manager, "get_epilogue_lambda_guards", tuple)():
+        yield GuardFacts(type(guard).__name__, _source(manager), tuple(guard.verbose_code_parts()))
+
+
+def _source(manager: Any) -> str:
+    return str(manager.get_source()) if hasattr(manager, "get_source") else ""
+
+
+def _invalidate(entry: Any) -> None:
+    extra_state = entry.guard_manager.extra_state
+    if extra_state is not None:
+        extra_state.invalidate(entry, DeletedGuardManagerWrapper("the tcompile exploration that made it has ended"))
+
+
+@contextmanager
+def _isolated() -> Iterator[None]:
+    """Give the block its own dynamic-shape history and counters; forget backends that are registered in it."""
+    saved = (pgo._CODE_STATE, pgo._INIT_CODE_STATE)
+    backends = frozenset(eval_frame.cached_backends)
+    counted = {name: counter.copy() for name, counter in counters.items()}
+    pgo._CODE_STATE = pgo._INIT_CODE_STATE = None
+    try:
+        yield
+    finally:
+        pgo._CODE_STATE, pgo._INIT_CODE_STATE = saved
+        for added in set(eval_frame.cached_backends) - backends:
+            del eval_frame.cached_backends[added]
+        counters.clear()
+        counters.update(counted)
+
+
+@contextmanager
+def _quiet_conversion_warnings() -> Iterator[None]:
+    """Dynamo warns of each frame it leaves to Python; the record says it instead."""
+
+    def keep(entry: logging.LogRecord) -> bool:
+        return entry.levelno > logging.WARNING
+
+    logger = logging.getLogger("torch._dynamo")
+    children = [logger, logging.getLogger("torch._dynamo.convert_frame")]
+    for child in children:
+        child.addFilter(keep)
+    try:
+        yield
+    finally:
+        for child in children:
+            child.removeFilter(keep)
+
+
+def compiled(fn: Any, backend: Compiled, *, dynamic: bool | None, fullgraph: bool) -> Any:
+    """`torch.compile(fn)` with cache entries of its own, apart from any that the user's own torch.compile made."""
+    isolation: dict[str, Any] = {}
+    if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
+        isolation["isolate_recompiles"] = True
+    return torch.compile(fn, backend=backend, dynamic=dynamic, fullgraph=fullgraph, **isolation)
+
+
+def inner_function(fn: Any) -> Any:
+    """The function or module that torch.compile was given, or None if `fn` is not compiled."""
+    if isinstance(fn, eval_frame.OptimizedModule):
+        return fn._orig_mod
+    return getattr(fn, "_torchdynamo_orig_callable", None)
+
+
+def forget_compilations(fn: Any) -> None:
+    """Drop what torch.compile cached for `fn`, so that its next call compiles, and is observed."""
+    eval_frame.remove_from_cache(fn)
+
+
+def is_dynamo_error(error: BaseException) -> bool:
+    return isinstance(error, TorchDynamoException)
+
+
+def is_unsupported(error: BaseException) -> bool:
+    return isinstance(error, Unsupported)
+
+
+@lru_cache(maxsize=1)
+def break_registry() -> dict[str, dict[str, Any]]:
+    """Graph-break texts that ship with torch, by type: `Gb_type`, `Explanation`, `Hints`, and `id` (GB0001 …)."""
+    folder = Path(str(importlib.import_module("torch._dynamo").__file__)).parent
+    path = folder / "graph_break_registry.json"
+    if not path.exists():
+        return {}
+    entries = json.loads(path.read_text(encoding="utf-8"))
+    return {versions[0]["Gb_type"]: {**versions[0], "id": gb_id} for gb_id, versions in entries.items() if versions}
+
+
+def named_backend(name: Any) -> Compiled:
+    """A registered torch.compile backend, or the callable itself."""
+    return name if callable(name) else lookup_backend(name)

@@ -1,0 +1,163 @@
+"""FX graphs read: their code with a line map, and what each node's `meta` says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+_FRAME = re.compile(r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)\n(?:    (?P<code>.*))?')
+_INDEX = re.compile(r"\[['\"]?([^'\"\]]+)['\"]?\]")
+_RELEASES = re.compile(r";  (?:\w+ = )+None\b")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFrame:
+    """One line of a stack trace."""
+
+    file: str
+    line: int
+    function: str
+    code: str
+
+
+def graph_code(module: GraphModule) -> tuple[str, dict[int, str]]:
+    """The graph as Python-like code, and for each line that computes a node, that node's name.
+
+    Same printer as `GraphModule.print_readable` (torch.fx.graph.CodeGen), without its `x = None` releases.
+    """
+    nodes = list(module.graph.nodes)
+    code = module.graph.python_code("self", verbose=True, include_stride=True, include_device=True)
+    lines = code.src.strip("\n").split("\n")
+    skipped = len(code.src) - len(code.src.lstrip("\n"))
+    names: dict[int, str] = {}
+    for number, index in (code._lineno_map or {}).items():
+        position = number - skipped
+        if index is not None and 0 < position <= len(lines) and not _is_comment(lines[position - 1]):
+            names[position] = nodes[index].name
+    return "\n".join(_RELEASES.sub("", line).rstrip() for line in lines) + "\n", names
+
+
+def _is_comment(line: str) -> bool:
+    return not line.strip() or line.lstrip().startswith("#")
+
+
+def source_frames(node: Node) -> tuple[SourceFrame, ...]:
+    """The user's stack at the operation that made this node, outermost first; empty where torch kept none."""
+    return tuple(frame for frame in parse_stack(node.meta.get("stack_trace") or "") if not _is_dynamo(frame.file))
+
+
+def parse_stack(text: str) -> tuple[SourceFrame, ...]:
+    return tuple(
+        SourceFrame(match["file"], int(match["line"]), match["function"], (match["code"] or "").strip())
+        for match in _FRAME.finditer(text)
+    )
+
+
+def _is_dynamo(file: str) -> bool:
+    """Whether a frame is TorchDynamo's own wrapper rather than code that somebody wrote for this model."""
+    return "/torch/_dynamo/" in file.replace("\\", "/")
+
+
+def module_path(node: Node) -> tuple[str, str]:
+    """Path (`transformer.h.0.attn`) and class name of the innermost `nn.Module` around a node, or ("", "")."""
+    stack: Mapping[str, Any] = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    if not stack:
+        return "", ""
+    path, kind = list(stack.values())[-1]
+    name = kind.rsplit(".", 1)[-1] if isinstance(kind, str) else kind.__name__
+    return dotted(path), name
+
+
+def dotted(path: str) -> str:
+    """`L['self'].transformer.h[0]` as `transformer.h.0`."""
+    path = re.sub(r"^(L\['\w+'\]|G\['\w+'\]|L__\w+?___)\.?", "", path)
+    path = _INDEX.sub(r".\1", path).replace("._modules.", ".").replace("_modules.", "")
+    return path.strip(".")
+
+
+def value_of(node: Node) -> Any:
+    """The node's example value: a fake tensor, a number, a tuple of those, or None."""
+    return node.meta["val"] if "val" in node.meta else node.meta.get("example_value")
+
+
+def tensor_attrs(value: Any) -> dict[str, Any]:
+    """dtype, shape, stride, device and bytes of a tensor, as JSON values; {} for anything else."""
+    if not isinstance(value, torch.Tensor):
+        return {}
+    shape = [_size(size) for size in value.shape]
+    attrs: dict[str, Any] = {
+        "dtype": str(value.dtype).removeprefix("torch."),
+        "shape": shape,
+        "stride": [_size(size) for size in value.stride()] if value.layout == torch.strided else [],
+        "device": str(value.device),
+    }
+    if all(isinstance(size, int) for size in shape):
+        attrs["bytes"] = value.dtype.itemsize * _product(shape)
+    return attrs
+
+
+def _product(sizes: list[Any]) -> int:
+    total = 1
+    for size in sizes:
+        total *= size
+    return total
+
+
+def _size(value: Any) -> int | str:
+    return value if isinstance(value, int) else str(value)
+
+
+def target_name(node: Node) -> str:
+    """`aten.mm.default`, `torch.relu`, `x.sum`: the operation in the words a user would search for."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target)
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return f"torch.ops.higher_order.{target.name()}"
+    if isinstance(target, str):
+        return target
+    module = getattr(target, "__module__", "") or ""
+    name = getattr(target, "__name__", str(target))
+    if module in ("_operator", "operator"):
+        return f"operator.{name}"
+    return f"{module}.{name}" if module and not module.startswith("torch._C") else f"torch.{name}"
+
+
+def parents(node: Node) -> tuple[str, ...]:
+    """Names of the nodes, in earlier graphs, that `meta["from_node"]` says this one came from, nearest first."""
+    found: dict[str, None] = {}
+    todo = list(node.meta.get("from_node") or ())
+    while todo:
+        source = todo.pop(0)
+        found[source.name] = None
+        todo.extend(source.from_node or ())
+    return tuple(found)
+
+
+def input_source(node: Node) -> str:
+    """What a captured graph's placeholder stands for (`L['x']`), or ""."""
+    argument = node.meta.get("grapharg")
+    source = getattr(argument, "source", None) or getattr(node, "_dynamo_source", None)
+    name = getattr(source, "name", "")
+    return str(name() if callable(name) else name)
+
+
+def input_description(node: Node) -> str:
+    """What AOTAutograd says an input or output of its graph is (`desc` in torch 2.9 and newer), or ""."""
+    described = node.meta.get("desc")
+    return described.expr() if described is not None and hasattr(described, "expr") else ""
+
+
+def detached(module: GraphModule) -> GraphModule:
+    """A copy with its own graph that shares parameters: what compile_fx may change, this one keeps."""
+    graph = torch.fx.Graph()
+    output = graph.graph_copy(module.graph, {}, return_output_node=True)
+    if output is not None:
+        value, original = output
+        graph.output(value).meta = dict(original.meta)
+    return GraphModule(module, graph)

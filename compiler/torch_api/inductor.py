@@ -1,0 +1,317 @@
+"""TorchInductor observed: FX graphs before and after its passes, scheduler IR, fusion decisions, generated code.
+
+The way in is the `inner_compile` parameter of `compile_fx` (torch._inductor.compile_fx), so Inductor's own joint
+passes, partitioner and decompositions run as they do for everyone. Where torch has no hook, a function is wrapped for
+the length of one compilation. With `build=False` compilation stops once the code is generated: no g++, no Triton.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+import torch._functorch.config as functorch_config
+import torch._inductor.compile_fx as compile_fx
+import torch._inductor.config as inductor_config
+import torch._inductor.debug as inductor_debug
+from functorch.compile import make_boxed_func
+from torch._inductor.codegen.cpp import CppScheduling
+from torch._inductor.codegen.triton import TritonScheduling
+from torch._inductor.graph import GraphLowering
+from torch._inductor.scheduler import (
+    BaseSchedulerNode,
+    ExternKernelSchedulerNode,
+    FusedSchedulerNode,
+    NopKernelSchedulerNode,
+    WhyNoFuse,
+)
+
+from compiler.torch_api.patching import replaced
+
+Kind = Literal["forward", "backward", "inference"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFacts:
+    """Layout of one buffer; sizes and strides are ints, or strings where they are symbolic."""
+
+    dtype: str
+    shape: tuple[int | str, ...]
+    stride: tuple[int | str, ...]
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class IrFacts:
+    """One scheduler node. `fx` are names of post-grad FX nodes; `reads` and `writes` are buffer names."""
+
+    name: str
+    kind: str
+    label: str
+    text: str
+    fx: tuple[str, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    parts: tuple[str, ...]
+    bytes: int
+    tensor: TensorFacts | None
+
+
+class InductorObserver(Protocol):
+    """Receives each stage of one `compile_fx` call, in order."""
+
+    def pre_grad(self, module: torch.fx.GraphModule) -> None: ...
+    def joint(self, module: torch.fx.GraphModule) -> None: ...
+    def aot_graph(self, kind: Kind, module: torch.fx.GraphModule) -> None: ...
+    def post_grad(self, kind: Kind, module: torch.fx.GraphModule) -> None: ...
+    def ir(self, kind: Kind, nodes: Sequence[Any]) -> None: ...
+    def refused(self, kind: Kind, first: str, second: str, reason: str) -> None: ...
+    def fused_ir(self, kind: Kind, nodes: Sequence[Any]) -> None: ...
+    def kernel(self, kind: Kind, name: str, nodes: tuple[str, ...], category: str) -> None: ...
+    def code(self, kind: Kind, text: str, language: str) -> None: ...
+    def failed(self, kind: Kind, error: Exception) -> None: ...
+
+
+class _CodeGenerated(BaseException):
+    """Unwinds Inductor once its code exists. Not an Exception: Inductor would wrap that in its own error."""
+
+
+@contextmanager
+def observing(observer: InductorObserver, *, build: bool) -> Iterator[None]:
+    """Observe every `compile_fx` call in the block."""
+    session = _Session(observer, build)
+    with ExitStack() as stack:
+        stack.enter_context(inductor_config.patch(_inductor_settings(build)))
+        stack.enter_context(functorch_config.patch(force_non_lazy_backward_lowering=True, enable_autograd_cache=False))
+        for owner, name, make in session.wrappers():
+            stack.enter_context(replaced(owner, name, make))
+        yield
+
+
+def _inductor_settings(build: bool) -> dict[str, Any]:
+    """Caches would hide stages. Without a build the vector-ISA probe, which runs g++, takes the CPU at its word."""
+    settings: dict[str, Any] = {"fx_graph_cache": False, "fx_graph_remote_cache": False}
+    if not build:
+        settings |= {"cpp.vec_isa_ok": True, "compile_threads": 1}
+    return settings
+
+
+class _Session:
+    def __init__(self, observer: InductorObserver, build: bool) -> None:
+        self.observer = observer
+        self.build = build
+        self.kind: Kind = "inference"
+        self.depth = 0
+
+    def wrappers(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
+        found = [
+            (compile_fx, "compile_fx", self.wrap_compile_fx),
+            (compile_fx, "_recursive_pre_grad_passes", self.wrap_pre_grad_passes),
+            (compile_fx, "_recursive_joint_graph_passes", self.wrap_joint_passes),
+            (inductor_debug, "log_ir_pre_fusion", self.wrap_pre_fusion),
+            (inductor_debug, "log_ir_post_fusion", self.wrap_post_fusion),
+            (WhyNoFuse, "__call__", self.wrap_why_no_fuse),
+            (GraphLowering, "run", self.wrap_run),
+            (GraphLowering, "codegen", self.wrap_codegen),
+            (CppScheduling, "define_kernel", self.wrap_define_kernel),
+            (TritonScheduling, "define_kernel", self.wrap_define_kernel),
+        ]
+        if not self.build:
+            found.append((GraphLowering, "compile_to_module", self.stop_after_codegen))
+        return found
+
+    def wrap_compile_fx(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        default = compile_fx.compile_fx_inner
+
+        def observed(module: Any, inputs: Any, inner_compile: Any = default, *args: Any, **kwargs: Any) -> Any:
+            inner = self.wrap_inner(inner_compile) if inner_compile is default else inner_compile
+            return original(module, inputs, inner, *args, **kwargs)
+
+        return observed
+
+    def wrap_inner(self, compile_inner: Callable[..., Any]) -> Callable[..., Any]:
+        def observed(module: torch.fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Any:
+            self.kind = _kind_of(kwargs)
+            self.observer.aot_graph(self.kind, module)
+            try:
+                return compile_inner(module, inputs, **kwargs)
+            except _CodeGenerated:
+                return make_boxed_func(module.forward)
+            except Exception as error:
+                self.observer.failed(self.kind, error)
+                return make_boxed_func(module.forward)
+
+        return observed
+
+    def wrap_pre_grad_passes(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        def observed(module: Any, *args: Any, **kwargs: Any) -> Any:
+            with self.nested() as outermost:
+                result = run(module, *args, **kwargs)
+            if outermost:
+                self.observer.pre_grad(result)
+            return result
+
+        return observed
+
+    def wrap_joint_passes(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        def observed(module: Any, *args: Any, **kwargs: Any) -> Any:
+            with self.nested() as outermost:
+                if outermost and _is_joint(module):
+                    self.observer.joint(module)
+                return run(module, *args, **kwargs)
+
+        return observed
+
+    @contextmanager
+    def nested(self) -> Iterator[bool]:
+        self.depth += 1
+        try:
+            yield self.depth == 1
+        finally:
+            self.depth -= 1
+
+    def wrap_run(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        def observed(lowering: GraphLowering, *args: Any, **kwargs: Any) -> Any:
+            if getattr(lowering, "parent", None) is None:
+                self.observer.post_grad(self.kind, lowering.orig_gm)
+            return run(lowering, *args, **kwargs)
+
+        return observed
+
+    def wrap_pre_fusion(self, log: Callable[..., Any]) -> Callable[..., Any]:
+        def observed(nodes: Sequence[Any]) -> Any:
+            self.observer.ir(self.kind, nodes)
+            return log(nodes)
+
+        return observed
+
+    def wrap_post_fusion(self, log: Callable[..., Any]) -> Callable[..., Any]:
+        def observed(nodes: Sequence[Any]) -> Any:
+            self.observer.fused_ir(self.kind, nodes)
+            return log(nodes)
+
+        return observed
+
+    def wrap_why_no_fuse(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def observed(why: WhyNoFuse, reason: str, *args: Any) -> Any:
+            self.observer.refused(self.kind, why.name1, why.name2, reason % args if args else reason)
+            return call(why, reason, *args)
+
+        return observed
+
+    def wrap_define_kernel(self, define: Callable[..., Any]) -> Callable[..., Any]:
+        def observed(scheduling: Any, source: str, nodes: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+            name = define(scheduling, source, nodes, *args, **kwargs)
+            parts = [node for node in nodes if isinstance(node, BaseSchedulerNode)]
+            self.observer.kernel(self.kind, name, tuple(node.get_name() for node in parts), _category(parts))
+            return name
+
+        return observed
+
+    def wrap_codegen(self, generate: Callable[..., Any]) -> Callable[..., Any]:
+        def observed(lowering: GraphLowering) -> Any:
+            result = generate(lowering)
+            language = "cpp" if lowering.cpp_wrapper else "python"
+            self.observer.code(self.kind, result[0].value, language)
+            return result
+
+        return observed
+
+    def stop_after_codegen(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def stop(lowering: GraphLowering) -> Any:
+            if lowering.cpp_wrapper:
+                lowering.codegen_with_cpp_wrapper()
+            else:
+                lowering.codegen()
+            raise _CodeGenerated
+
+        return stop
+
+
+def _kind_of(options: dict[str, Any]) -> Kind:
+    if options.get("is_backward"):
+        return "backward"
+    return "inference" if options.get("is_inference") else "forward"
+
+
+def _is_joint(module: torch.fx.GraphModule) -> bool:
+    return any(node.op == "placeholder" and str(node.target).startswith("tangents") for node in module.graph.nodes)
+
+
+def _category(nodes: Sequence[BaseSchedulerNode]) -> str:
+    kinds = {ir_kind(part) for node in nodes for part in node.get_nodes()}
+    for kind in ("template", "reduction", "pointwise"):
+        if kind in kinds:
+            return kind
+    return "other"
+
+
+def ir_kind(node: BaseSchedulerNode) -> str:
+    """What a scheduler node is: extern, template, reduction, pointwise, fused or other."""
+    if isinstance(node, FusedSchedulerNode):
+        return "fused"
+    if isinstance(node, ExternKernelSchedulerNode):
+        return "extern"
+    if isinstance(node, NopKernelSchedulerNode):
+        return "other"
+    if node.is_template():
+        return "template"
+    return "reduction" if node.is_reduction() else "pointwise"
+
+
+def ir_facts(node: BaseSchedulerNode) -> IrFacts:
+    """A scheduler node as plain data. Only valid while Inductor is compiling the graph it belongs to."""
+    parts = list(node.get_nodes())
+    origins = {origin.name: None for part in parts for origin in _origins(part)}
+    return IrFacts(
+        name=node.get_name(),
+        kind=ir_kind(node),
+        label=_label(node, parts),
+        text=node.debug_str(),
+        fx=tuple(origins),
+        reads=tuple(sorted({dep.name for dep in node.read_writes.reads})),
+        writes=tuple(node.get_buffer_names()),
+        parts=tuple(part.get_name() for part in parts) if len(parts) > 1 else (),
+        bytes=int(node.get_read_write_buffers_sizes()),
+        tensor=_tensor(parts[-1]),
+    )
+
+
+def _origins(node: BaseSchedulerNode) -> list[torch.fx.Node]:
+    operation = node.node
+    found = list(operation.get_origins()) if operation is not None else []
+    return sorted(found, key=lambda origin: origin.name)
+
+
+def _label(node: BaseSchedulerNode, parts: Sequence[BaseSchedulerNode]) -> str:
+    if len(parts) > 1:
+        return f"{len(parts)} fused"
+    operation = parts[0].node
+    name = getattr(operation, "python_kernel_name", None) or getattr(operation, "cpp_kernel_name", None)
+    data = getattr(operation, "data", None)
+    reduction = getattr(data, "reduction_type", None)
+    return str(name or reduction or type(data if data is not None else operation).__name__)
+
+
+def _tensor(node: BaseSchedulerNode) -> TensorFacts | None:
+    layout = getattr(node.node, "layout", None)
+    if layout is None or not hasattr(layout, "size"):
+        return None
+    return TensorFacts(
+        dtype=str(layout.dtype).removeprefix("torch."),
+        shape=tuple(_size(value) for value in layout.size),
+        stride=tuple(_size(value) for value in layout.stride),
+        device=str(layout.device),
+    )
+
+
+def _size(value: Any) -> int | str:
+    return int(value) if isinstance(value, int) or getattr(value, "is_Integer", False) else str(value)
+
+
+def inductor_backend(mode: str, options: dict[str, Any], dynamic: bool | None) -> Callable[..., Any]:
+    """The backend that `torch.compile(mode=…, options=…)` uses. Raises RuntimeError for an unknown option."""
+    return torch._TorchCompileInductorWrapper(mode, options, dynamic)

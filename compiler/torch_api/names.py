@@ -1,0 +1,56 @@
+"""The private names in use, so that a test can say which one a new torch release moved."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+
+REQUIRED: tuple[str, ...] = (
+    "torch._dynamo.config:suppress_errors",
+    "torch._dynamo.convert_frame:_compile",
+    "torch._dynamo.convert_frame:get_and_maybe_log_recompilation_reasons",
+    "torch._dynamo.convert_frame:register_bytecode_hook",
+    "torch._dynamo.eval_frame:_debug_get_cache_entry_list",
+    "torch._dynamo.eval_frame:cached_backends",
+    "torch._dynamo.exc:TorchDynamoException",
+    "torch._dynamo.guards:DeletedGuardManagerWrapper",
+    "torch._dynamo.output_graph:OutputGraph._call_user_compiler",
+    "torch._dynamo.pgo:_CODE_STATE",
+    "torch._dynamo.pgo:_INIT_CODE_STATE",
+    "torch._dynamo.symbolic_convert:InstructionTranslatorBase.log_graph_break",
+    "torch._dynamo.utils:counters",
+    "torch._functorch.config:enable_autograd_cache",
+    "torch._functorch.config:force_non_lazy_backward_lowering",
+    "torch._guards:CompileContext.current_compile_id",
+    "torch._inductor.codegen.cpp:CppScheduling.define_kernel",
+    "torch._inductor.codegen.triton:TritonScheduling.define_kernel",
+    "torch._inductor.compile_fx:_recursive_joint_graph_passes",
+    "torch._inductor.compile_fx:_recursive_pre_grad_passes",
+    "torch._inductor.compile_fx:compile_fx",
+    "torch._inductor.compile_fx:compile_fx_inner",
+    "torch._inductor.compile_fx:min_cut_rematerialization_partition",
+    "torch._inductor.config:cpp.vec_isa_ok",
+    "torch._inductor.config:fx_graph_cache",
+    "torch._inductor.debug:log_ir_post_fusion",
+    "torch._inductor.debug:log_ir_pre_fusion",
+    "torch._inductor.graph:GraphLowering.codegen",
+    "torch._inductor.graph:GraphLowering.compile_to_module",
+    "torch._inductor.scheduler:WhyNoFuse.__call__",
+    "torch._inductor.virtualized:V.graph",
+)
+
+
+def missing() -> Iterator[str]:
+    """The names of `REQUIRED` that the installed torch lacks."""
+    for entry in REQUIRED:
+        module, _, path = entry.partition(":")
+        owner: object = importlib.import_module(module)
+        for part in path.split("."):
+            if not hasattr(owner, part) and not _is_virtualized(owner):
+                yield entry
+                break
+            owner = getattr(owner, part, None)
+
+
+def _is_virtualized(owner: object) -> bool:
+    return type(owner).__name__ == "_V"

@@ -1,0 +1,22 @@
+"""Replace an attribute for the length of a `with` block, whatever happens inside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+    """Set `owner.name` to `make(original)` inside the block. Raises AttributeError if there is no such name."""
+    original = getattr(owner, name)
+    own = name in vars(owner)
+    setattr(owner, name, make(original))
+    try:
+        yield
+    finally:
+        if own:
+            setattr(owner, name, original)
+        else:
+            delattr(owner, name)
