@@ -1,0 +1,236 @@
+"""The `tcompile` command: explore a function in a file, show a saved record, make its page."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from compiler.options import OptionError
+from compiler.record import Artifact, Record, RecordError
+from explorer import files, text
+
+if TYPE_CHECKING:
+    from explorer.run import Run
+
+FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
+
+_EXPLORE = """\
+Call a function or a model of a Python file under torch.compile, and show every stage it went through.
+
+examples:
+  tcompile explore model.py:model --input "randn(8, 64)" --html run.html
+  tcompile explore attention.py:attend --input "randn(2, 8, 64)" --input "causal=True" --mode max-autotune
+"""
+
+
+class UsageError(Exception):
+    """Something the user asked for that can't be done; told in one line."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(WRONG_USE, f"tcompile: {message} ({self.prog} --help tells more)\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command. Returns the exit code: 0, 1 when the user's code raised, 2 for wrong use."""
+    args = _parser().parse_args(argv)
+    try:
+        args.command(args)
+    except (UsageError, OptionError, RecordError) as error:
+        return _told(" ".join(str(error).split()), WRONG_USE)
+    except BrokenPipeError:
+        # The reader (`| head`) has all it wants; Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        return _told(f"{error.strerror}: {error.filename}" if error.filename else str(error), WRONG_USE)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0 if not getattr(args, "failed", False) else FAILED
+
+
+def _told(message: str, code: int) -> int:
+    print(f"tcompile: {message}", file=sys.stderr)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="tcompile", description="See every stage of torch.compile on your own code.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_explore(commands)
+    _add_show(commands)
+    _add_report(commands)
+    return parser
+
+
+def _add_explore(commands: Any) -> None:
+    command = commands.add_parser(
+        "explore",
+        help="explore a function or model in a file",
+        description=_EXPLORE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.set_defaults(command=_explore)
+    command.add_argument("code", metavar="FILE.py:NAME", help="a function, an nn.Module object, or a module class")
+    command.add_argument(
+        "--input",
+        dest="inputs",
+        action="append",
+        default=[],
+        metavar="VALUE",
+        help='one argument, as often as needed: "randn(8, 64)", "randint(0, 100, [8])", "ones(4, dtype=float16)", 3, '
+        'or by name: "mask=ones(8, 8)"',
+    )
+    command.add_argument("--seed", type=int, default=0, help="of torch's random numbers, for weights and inputs (0)")
+    command.add_argument("--html", type=_output(".html"), metavar="PATH", help="save a page to explore in a browser")
+    command.add_argument("--json", type=_output(".json"), metavar="PATH", help="save the record as data")
+    _add_options(command.add_argument_group("options of the exploration"))
+
+
+def _add_options(group: Any) -> None:
+    yes_no = argparse.BooleanOptionalAction
+    group.add_argument("--target", metavar="DEVICE", help="device or GPU that code is generated for")
+    group.add_argument("--mode", help="torch.compile's: default, reduce-overhead, max-autotune, …")
+    group.add_argument("--dynamic", action=yes_no, help="symbolic shapes: always, or never")
+    group.add_argument("--fullgraph", action="store_true", default=None, help="a graph break is an error")
+    group.add_argument("--backend", help="torch.compile's backend (inductor)")
+    group.add_argument("--options", action="append", metavar="NAME=VALUE", help="a setting of the backend")
+    group.add_argument("--stages", metavar="A,B", help="only these stages")
+    group.add_argument("--grad", action=yes_no, help="with gradients, or under torch.no_grad")
+    group.add_argument("--time", action="store_true", default=None, help="build the code and time it")
+    group.add_argument("--check", action="store_true", default=None, help="build the code and compare with eager")
+
+
+def _add_show(commands: Any) -> None:
+    command = commands.add_parser(
+        "show", help="show a saved record in the terminal", description="Show a saved record, or one stage of it."
+    )
+    command.set_defaults(command=_show)
+    command.add_argument("path", metavar="FILE", help="a record (.json), or a page saved by tcompile (.html)")
+    command.add_argument("stage", nargs="?", metavar="STAGE", help="forward, kernels, …, or an id: forward[0/0]")
+    command.add_argument("--raw", action="store_true", help="the stage's text alone, without numbers and links")
+
+
+def _add_report(commands: Any) -> None:
+    command = commands.add_parser(
+        "report", help="make the page of a saved record", description="Write the page to explore a saved record."
+    )
+    command.set_defaults(command=_report)
+    command.add_argument("path", metavar="FILE.json", help="a record")
+    command.add_argument("-o", "--output", type=_output(".html"), help="where to (FILE.html)")
+
+
+def _output(suffix: str) -> Any:
+    """An argparse type: a path with this suffix in a folder that is there, known before any work is done."""
+
+    def path_to_write(value: str) -> Path:
+        path = Path(value)
+        if path.suffix.lower() != suffix:
+            raise argparse.ArgumentTypeError(f"{value!r} does not end in {suffix}")
+        if not path.absolute().parent.is_dir():
+            raise argparse.ArgumentTypeError(f"there is no folder {str(path.parent)!r}")
+        return path
+
+    return path_to_write
+
+
+def _explore(args: argparse.Namespace) -> None:
+    import torch
+
+    from explorer import user_code
+
+    options = _options(args)
+    torch.manual_seed(args.seed)
+    try:
+        function, path = user_code.load(args.code)
+        inputs = _inputs(args.inputs)
+        user_code.check_call(function, args.code.rpartition(":")[2], inputs.args, inputs.kwargs)
+        run = user_code.run_user_code(path, lambda: _explored(function, inputs, options))
+    except user_code.LoadError as error:
+        raise UsageError(error) from None
+    except user_code.UserError as error:
+        traceback.print_exception(type(error.cause), error.cause, error.trace)
+        args.failed = True
+        return
+    _report_run(run, args)
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    """The options that were given, checked before the user's file is run. Raises OptionError."""
+    from compiler import option_checks
+    from compiler.options import Options
+
+    names = ("target", "mode", "dynamic", "fullgraph", "backend", "stages", "grad", "time", "check")
+    given = {name: getattr(args, name) for name in names}
+    given["options"] = option_checks.assignments(args.options) if args.options else None
+    chosen = {name: value for name, value in given.items() if value is not None}
+    Options.of(**chosen)
+    return chosen
+
+
+def _inputs(texts: Sequence[str]) -> Any:
+    from explorer import call_inputs
+
+    try:
+        return call_inputs.parse(texts)
+    except call_inputs.InputError as error:
+        raise UsageError(error) from None
+
+
+def _explored(function: Any, inputs: Any, options: dict[str, Any]) -> Run:
+    from explorer.explore import explore
+
+    return explore(function, *inputs.args, kwargs=inputs.kwargs, **options)
+
+
+def _report_run(run: Run, args: argparse.Namespace) -> None:
+    print(run)
+    for path in filter(None, (args.html, args.json)):
+        run.save(path)
+        print(f"\nwrote {path}", end="")
+    print()
+
+
+def _show(args: argparse.Namespace) -> None:
+    record = _read(args.path)
+    if args.stage is None:
+        print(text.summary(record))
+        return
+    chosen = _chosen(record, args.stage)
+    for artifact in chosen:
+        print(_shown(record, artifact, args.raw, len(chosen) > 1))
+
+
+def _chosen(record: Record, name: str) -> Sequence[Artifact]:
+    """All artifacts of a stage, or the one with this id."""
+    try:
+        first = record[name]
+    except KeyError as error:
+        raise UsageError(error.args[0]) from None
+    return [first] if name == first.id else record.of_stage(name)
+
+
+def _shown(record: Record, artifact: Artifact, raw: bool, titled: bool) -> str:
+    body = artifact.text.removesuffix("\n") if raw else text.listing(record, artifact, text.wants_colour(sys.stdout))
+    return f"# {artifact.id}  {artifact.title}\n{body}\n" if titled and not raw else body
+
+
+def _report(args: argparse.Namespace) -> None:
+    record = _read(args.path)
+    output = args.output or Path(args.path).with_suffix(".html")
+    files.write(record, output)
+    print(f"wrote {output}")
+
+
+def _read(path: str) -> Record:
+    try:
+        return files.read(path)
+    except RecordError:
+        raise
+    except ValueError as error:
+        raise UsageError(error) from None

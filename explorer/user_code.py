@@ -1,0 +1,150 @@
+"""`path/to/file.py:name` as the function or module to explore."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any
+
+from torch import nn
+
+
+class LoadError(ValueError):
+    """A file or a name in it that can't be explored. The message says what there is."""
+
+
+class UserError(Exception):
+    """The user's own code raised `cause`; `trace` is its traceback from the user's file on."""
+
+    def __init__(self, cause: Exception, trace: TracebackType | None) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        self.trace = trace
+
+
+def load(target: str) -> tuple[Callable[..., Any], Path]:
+    """The function or `nn.Module` that `path.py:name` names, and its file; a module class is made without arguments.
+
+    Raises LoadError, and UserError for what the file itself raises.
+    """
+    path_text, colon, name = target.rpartition(":")
+    if not colon or not name or not path_text:
+        raise LoadError(f"{target!r} names no function or model; write path/to/file.py:name")
+    path = Path(path_text)
+    _check_file(path)
+    module = _running_user_code(path, lambda: _imported(path))
+    return _callable(_lookup(module, name, path), name, path), path
+
+
+def run_user_code(path: Path, call: Callable[[], Any]) -> Any:
+    """Call it; what it raises becomes UserError, with the traceback from the user's file on."""
+    return _running_user_code(path, call)
+
+
+def check_call(function: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises LoadError when the function can't be called with so many inputs, or inputs of these names."""
+    try:
+        signature = inspect.signature(function.forward if isinstance(function, nn.Module) else function)
+    except (TypeError, ValueError):  # some builtins have no signature
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        count = len(args) + len(kwargs)
+        raise LoadError(
+            f"{name}{signature} can't be called with {count} input{'' if count == 1 else 's'}: {error}; "
+            "each --input gives one"
+        ) from None
+
+
+def _check_file(path: Path) -> None:
+    if path.is_dir():
+        raise LoadError(f"{str(path)!r} is a folder; name a Python file in it")
+    if not path.exists():
+        raise LoadError(f"there is no file {str(path)!r}")
+    if path.suffix != ".py":
+        raise LoadError(f"{str(path)!r} is not a Python file (.py)")
+
+
+def _imported(path: Path) -> ModuleType:
+    """The file run as a module, with its folder importable as it is for `python file.py`."""
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    name = path.stem if path.stem not in sys.modules else f"tcompile_user_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    if spec is None or spec.loader is None:
+        raise LoadError(f"{str(path)!r} can't be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _lookup(module: ModuleType, name: str, path: Path) -> Any:
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise LoadError(f"{path} has no {name!r}{_what_there_is(module, name)}")
+        found = getattr(found, part)
+    return found
+
+
+def _what_there_is(module: ModuleType, name: str) -> str:
+    own = [
+        key
+        for key, value in vars(module).items()
+        if not key.startswith("_") and callable(value) and (isinstance(value, nn.Module) or _is_own(value, module))
+    ]
+    close = difflib.get_close_matches(name, own, n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; it has: {', '.join(own)}" if own else "; it defines no function or model"
+
+
+def _is_own(value: Any, module: ModuleType) -> bool:
+    return getattr(value, "__module__", None) == module.__name__
+
+
+def _callable(found: Any, name: str, path: Path) -> Callable[..., Any]:
+    if isinstance(found, type):
+        return _made(found, name, path)
+    if not callable(found):
+        raise LoadError(f"{name!r} in {path} is of type {type(found).__name__}, not a function or a model")
+    return found
+
+
+def _made(cls: type, name: str, path: Path) -> Callable[..., Any]:
+    if not issubclass(cls, nn.Module):
+        raise LoadError(f"{name!r} in {path} is a class, but no nn.Module; name a function or a model")
+    signature = inspect.signature(cls)
+    try:
+        signature.bind()
+    except TypeError:
+        raise LoadError(
+            f"{name}{signature} can't be made without arguments; make one in {path} (model = {name}(…)) and name that"
+        ) from None
+    return _running_user_code(path, cls)
+
+
+def _running_user_code(path: Path, call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except Exception as error:
+        unread = isinstance(error, SyntaxError) and error.filename == str(path.resolve())
+        raise UserError(error, None if unread else _from_file(error.__traceback__, path)) from error
+
+
+def _from_file(trace: TracebackType | None, path: Path) -> TracebackType | None:
+    """The traceback from its first frame in this file; all of it where there is none."""
+    step = trace
+    while step is not None:
+        if Path(step.tb_frame.f_code.co_filename).resolve() == path.resolve():
+            return step
+        step = step.tb_next
+    return trace
