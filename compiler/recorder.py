@@ -41,13 +41,16 @@ class Recorder:
         self.names = GeneratedNames()
         self.clock = Clock()
         self.call_site: tuple[fx.SourceFrame, ...] = ()
-        self._frame_numbers: dict[int, int] = {}
+        self._frame_ids: dict[int, dict[int, str]] = {}
         self._codes: dict[str, CodeType] = {}
 
     def frame_id(self, key: CompileKey) -> str:
-        """`frame/compilation`, frames numbered in the order in which this exploration met them."""
-        number = self._frame_numbers.setdefault(key[0], len(self._frame_numbers))
-        return f"{number}/{key[1]}"
+        """`frame/compilation`, both numbered in the order in which this exploration met them."""
+        if key[0] not in self._frame_ids:
+            self._frame_ids[key[0]] = {}
+        number = list(self._frame_ids).index(key[0])
+        compilations = self._frame_ids[key[0]]
+        return compilations.setdefault(key[1], f"{number}/{len(compilations)}")
 
     def frame_started(self, key: CompileKey, code: CodeType) -> None:
         frame = self.frame_id(key)
@@ -90,7 +93,12 @@ class Recorder:
         recorder.captured(captured, seconds)
         with inductor.observing(recorder, build=self.build):
             compiled = recorder.run_backend(run)
-        return compiled if self.build and compiled is not None and not recorder.problems else captured.forward
+        runs_compiled = compiled is not None and not recorder.problems and self._compiled_runs()
+        return compiled if runs_compiled else captured.forward
+
+    def _compiled_runs(self) -> bool:
+        """Whether what the backend returned is what the user's call runs; Inductor's code is, once it is built."""
+        return self.build or self.builder.options.backend != "inductor"
 
     def graph_break(self, key: CompileKey, facts: BreakFacts) -> None:
         frame = self.frame_id(key)
@@ -132,10 +140,29 @@ class GraphRecorder:
         """Compile with the real backend. An error becomes a Problem: the captured graph still runs."""
         self.recorder.clock.resume()
         try:
-            return run()
+            compiled = run()
         except Exception as error:
-            self._problem("kernels", error)
+            self._problem(self._next_stage(), error)
             return None
+        self._say_where_it_ends()
+        return compiled
+
+    def _next_stage(self) -> str:
+        if not any(stage in self.latest for stage in ("forward", "inference")):
+            return "joint" if "pre_grad" in self.latest else "pre_grad"
+        return "post_grad"
+
+    def _say_where_it_ends(self) -> None:
+        """Backends other than Inductor make fewer stages; a reader should not wonder where the rest is."""
+        name = self.builder.options.backend
+        if not any(stage in self.latest for stage in ("forward", "inference")):
+            reason = f"backend {name!r} takes the captured graph as it is; it does not go through AOTAutograd"
+            self._missing("joint", reason)
+        elif not any(key.startswith("kernels") for key in self.latest) and not self.problems:
+            self._missing("kernels", f"backend {name!r} runs the graphs of AOTAutograd; it generates no code")
+
+    def _missing(self, stage: str, reason: str) -> None:
+        self.builder.problem(Problem(stage, reason, 'use backend="inductor" to see every stage', self.frame))
 
     def captured(self, module: GraphModule, seconds: float) -> None:
         origins = line_origins(self.recorder.book, self.recorder.call_site)

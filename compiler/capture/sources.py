@@ -6,7 +6,7 @@ hold a referenced line are shown, with the file's own line numbers in `attrs["nu
 
 from __future__ import annotations
 
-import ast
+import inspect
 import linecache
 import re
 import site
@@ -21,6 +21,8 @@ from compiler.record import Artifact, Entity
 WHOLE_FILE_LINES = 400
 WHOLE_CELL_LINES = 5000
 GAP = "⋮"
+_DEF = re.compile(r"\s*(async\s+)?def\s")
+_CLASS = re.compile(r"\s*class\s")
 _CELL = re.compile(r"(ipykernel_\d+[/\\]\d+\.py$)|(^<ipython-input-)|(^<stdin>)|(^<tcompile)")
 
 
@@ -93,7 +95,7 @@ def _shown(file: str, source: list[str], wanted: set[int]) -> Iterator[int]:
         yield from range(1, len(source) + 1)
         return
     last = 0
-    for first, end in _enclosing(file, len(source), wanted):
+    for first, end in _enclosing(source, wanted):
         if first > last + 1:
             yield 0
         yield from range(max(first, last + 1), end + 1)
@@ -102,32 +104,43 @@ def _shown(file: str, source: list[str], wanted: set[int]) -> Iterator[int]:
         yield 0
 
 
-def _enclosing(file: str, count: int, wanted: set[int]) -> list[tuple[int, int]]:
-    """Line ranges of the definitions around the wanted lines, and the header of each class around those."""
-    spans = _definitions(file)
+def _enclosing(source: list[str], wanted: set[int]) -> list[tuple[int, int]]:
+    """Line ranges of the functions around the wanted lines, and the header line of each class around those."""
     found: set[tuple[int, int]] = set()
     for number in wanted:
-        around = [span for span in spans if span[0] <= number <= span[1]]
-        functions = [span for span in around if span[2] == "def"]
-        found.update((first, first) for first, _, kind in around if kind == "class")
-        found.add(functions[0][:2] if functions else (number, min(number, count)))
+        if number > len(source):
+            continue
+        first = _opening(source, number, _DEF)
+        if not first:
+            found.add((number, number))
+            continue
+        end = first - 1 + len(inspect.getblock([f"{line}\n" for line in source[first - 1 :]]))
+        found.add((_decorated(source, first), max(end, number)))
+        if header := _opening(source, first, _CLASS):
+            found.add((header, header))
     return sorted(found)
 
 
-@lru_cache(maxsize=64)
-def _definitions(file: str) -> tuple[tuple[int, int, str], ...]:
-    """(first line, last line, "def" or "class") of every definition in a file, in order; () if it does not parse."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:
-        return ()
-    found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            kind = "class" if isinstance(node, ast.ClassDef) else "def"
-            found.append((first, node.end_lineno or node.lineno, kind))
-    return tuple(sorted(found))
+def _opening(source: list[str], number: int, pattern: re.Pattern[str]) -> int:
+    """The nearest line at or above `number`, indented less than it (or itself), that opens a definition; 0 if none."""
+    if pattern.match(source[number - 1]):
+        return number
+    indent = _indent(source[number - 1])
+    for candidate in range(number - 1, 0, -1):
+        line = source[candidate - 1]
+        if pattern.match(line) and _indent(line) < indent:
+            return candidate
+    return 0
+
+
+def _decorated(source: list[str], first: int) -> int:
+    while first > 1 and source[first - 2].lstrip().startswith("@"):
+        first -= 1
+    return first
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 @lru_cache(maxsize=1)

@@ -30,14 +30,15 @@ from torch._dynamo.exc import TorchDynamoException, Unsupported
 from torch._dynamo.guards import DeletedGuardManagerWrapper
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
-from torch._dynamo.utils import counters
+from torch._dynamo.utils import CleanupManager, counters
 from torch._guards import CompileContext
 
 from compiler.torch_api.patching import replaced
 
 CompileKey = tuple[int, int]
 Compiled = Callable[..., Any]
-GLOBALS_PREFIXES = ("__compiled_fn_", "__resume_at_", "__import_", "__builtins_dict__")
+IMPORTED = "__import_"
+CONVERSION_LOGGERS = ("torch._dynamo", "torch._dynamo.convert_frame", "torch._subclasses.fake_tensor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +104,12 @@ class _Session:
     def __init__(self, observer: DynamoObserver) -> None:
         self.observer = observer
         self.codes: dict[CompileKey, CodeType] = {}
+        self.modified: list[CodeType] = []
         self.globals: dict[int, tuple[dict[str, Any], frozenset[str]]] = {}
         self.pending: Sequence[str] = ()
 
     def on_bytecode(self, original: CodeType, modified: CodeType) -> None:
+        self.modified.append(modified)
         self.observer.bytecode(current_key(), original, modified)
 
     def wrap_compile(self, compile_frame: Compiled) -> Compiled:
@@ -118,6 +121,8 @@ class _Session:
             try:
                 result = compile_frame(code, user_globals, *args, **kwargs)
             except BaseException as error:
+                if isinstance(error, Unsupported) and not error.logged:
+                    self.observer.graph_break(key, _break_facts(str(error), error))
                 self.observer.frame_ended(key, error)
                 raise
             self.observer.frame_ended(key, None)
@@ -143,7 +148,7 @@ class _Session:
     def wrap_log_graph_break(self, log: Compiled) -> Compiled:
         def observed(translator: Any, options: Any, reason: str, exc: Any, *args: Any, **kwargs: Any) -> Any:
             if not exc.logged:
-                self.observer.graph_break(current_key(), _break_facts(translator, reason, exc))
+                self.observer.graph_break(current_key(), _break_facts(reason, exc))
             return log(translator, options, reason, exc, *args, **kwargs)
 
         return observed
@@ -157,18 +162,24 @@ class _Session:
         return observed
 
     def forget(self) -> None:
-        """Report guards, then drop our cache entries (never the user's) and the globals that Dynamo installed."""
+        """Report guards, then drop our cache entries (never the user's) and the globals that Dynamo installed.
+
+        Dynamo's own hooks remove those of a code object when it dies; here they run at once. Its import aliases
+        have no hook.
+        """
         for key, code in self.codes.items():
             for entry in eval_frame._debug_get_cache_entry_list(code):
                 if _key(entry.compile_id) == key and hasattr(entry.guard_manager, "root"):
                     self.observer.guards(key, tuple(_leaf_guards(entry.guard_manager.root)))
                     _invalidate(entry)
+        for code in self.modified:
+            CleanupManager.instance._remove_id(id(code))
         for user_globals, before in self.globals.values():
-            for name in [n for n in user_globals if n not in before and n.startswith(GLOBALS_PREFIXES)]:
+            for name in [n for n in user_globals if n not in before and n.startswith(IMPORTED)]:
                 del user_globals[name]
 
 
-def _break_facts(translator: Any, reason: str, exc: Any) -> BreakFacts:
+def _break_facts(reason: str, exc: Any) -> BreakFacts:
     stack = getattr(exc, "real_stack", None) or torch._guards.TracingContext.extract_stack()
     kind = getattr(exc, "gb_type", None) or type(exc).__name__
     return BreakFacts(kind, reason, tuple(stack))
@@ -212,20 +223,19 @@ def _isolated() -> Iterator[None]:
 
 @contextmanager
 def _quiet_conversion_warnings() -> Iterator[None]:
-    """Dynamo warns of each frame it leaves to Python; the record says it instead."""
+    """torch logs each frame it leaves to Python, and why; the record says it instead, and the plain call says nothing."""
 
     def keep(entry: logging.LogRecord) -> bool:
-        return entry.levelno > logging.WARNING
+        return entry.levelno not in (logging.WARNING, logging.ERROR)
 
-    logger = logging.getLogger("torch._dynamo")
-    children = [logger, logging.getLogger("torch._dynamo.convert_frame")]
-    for child in children:
-        child.addFilter(keep)
+    loggers = [logging.getLogger(name) for name in CONVERSION_LOGGERS]
+    for logger in loggers:
+        logger.addFilter(keep)
     try:
         yield
     finally:
-        for child in children:
-            child.removeFilter(keep)
+        for logger in loggers:
+            logger.removeFilter(keep)
 
 
 def compiled(fn: Any, backend: Compiled, *, dynamic: bool | None, fullgraph: bool) -> Any:

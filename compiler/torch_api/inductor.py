@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import torch
+import torch._dynamo.backends.common as aot_backends
 import torch._functorch.config as functorch_config
 import torch._inductor.compile_fx as compile_fx
 import torch._inductor.config as inductor_config
 import torch._inductor.debug as inductor_debug
-from functorch.compile import make_boxed_func
+from functorch.compile import default_partition, make_boxed_func
 from torch._inductor.codegen.cpp import CppScheduling
 from torch._inductor.codegen.triton import TritonScheduling
 from torch._inductor.graph import GraphLowering
@@ -105,9 +106,11 @@ class _Session:
         self.build = build
         self.kind: Kind = "inference"
         self.depth = 0
+        self.in_inductor = False
 
     def wrappers(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
         found = [
+            (aot_backends, "aot_module_simplified", self.wrap_aot),
             (compile_fx, "compile_fx", self.wrap_compile_fx),
             (compile_fx, "_recursive_pre_grad_passes", self.wrap_pre_grad_passes),
             (compile_fx, "_recursive_joint_graph_passes", self.wrap_joint_passes),
@@ -128,7 +131,47 @@ class _Session:
 
         def observed(module: Any, inputs: Any, inner_compile: Any = default, *args: Any, **kwargs: Any) -> Any:
             inner = self.wrap_inner(inner_compile) if inner_compile is default else inner_compile
-            return original(module, inputs, inner, *args, **kwargs)
+            before, self.in_inductor = self.in_inductor, True
+            try:
+                return original(module, inputs, inner, *args, **kwargs)
+            finally:
+                self.in_inductor = before
+
+        return observed
+
+    def wrap_aot(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Other AOTAutograd backends (aot_eager …) are observed at their compilers; Inductor further in."""
+
+        def observed(module: Any, inputs: Any, **kwargs: Any) -> Any:
+            if self.in_inductor:
+                return run(module, inputs, **kwargs)
+            return run(module, inputs, **self.observed_compilers(kwargs))
+
+        return observed
+
+    def observed_compilers(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        forward = kwargs["fw_compiler"]
+        backward = kwargs.get("bw_compiler") or forward
+        inference = kwargs.get("inference_compiler") or forward
+        partition = kwargs.get("partition_fn") or default_partition
+        return kwargs | {
+            "fw_compiler": self.reporting("forward", forward),
+            "bw_compiler": self.reporting("backward", backward),
+            "inference_compiler": self.reporting("inference", inference),
+            "partition_fn": self.reporting_joint(partition),
+        }
+
+    def reporting(self, kind: Kind, compile_graph: Callable[..., Any]) -> Callable[..., Any]:
+        def observed(module: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+            self.observer.aot_graph(kind, module)
+            return compile_graph(module, *args, **kwargs)
+
+        return observed
+
+    def reporting_joint(self, partition: Callable[..., Any]) -> Callable[..., Any]:
+        def observed(module: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+            self.observer.joint(module)
+            return partition(module, *args, **kwargs)
 
         return observed
 

@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Iterator
 
 REQUIRED: tuple[str, ...] = (
+    "torch._dynamo.backends.common:aot_module_simplified",
     "torch._dynamo.config:suppress_errors",
     "torch._dynamo.convert_frame:_compile",
     "torch._dynamo.convert_frame:get_and_maybe_log_recompilation_reasons",
@@ -18,6 +19,7 @@ REQUIRED: tuple[str, ...] = (
     "torch._dynamo.pgo:_CODE_STATE",
     "torch._dynamo.pgo:_INIT_CODE_STATE",
     "torch._dynamo.symbolic_convert:InstructionTranslatorBase.log_graph_break",
+    "torch._dynamo.utils:CleanupManager._remove_id",
     "torch._dynamo.utils:counters",
     "torch._functorch.config:enable_autograd_cache",
     "torch._functorch.config:force_non_lazy_backward_lowering",
