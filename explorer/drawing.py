@@ -15,7 +15,8 @@ from itertools import takewhile
 
 from graphviz import Digraph
 
-from compiler.record import Artifact, Entity
+from compiler.record import Artifact, Entity, Record
+from explorer.provenance import input_sources, saved_tensors
 from explorer.shapes import tensor_type
 
 READABLE = 80
@@ -30,7 +31,7 @@ _FRAMES = ("#f6f7f9", "#eceff3")
 _CHIP = {"input": "#cfe4f5", "parameter": "#f6e3b8", "saved": "#e3d9f0", "output": "#cdebd8"}
 _MANY = {"input": "inputs", "parameter": "parameters", "saved": "saved", "output": "outputs"}
 _ENDS = {"placeholder", "get_attr", "output"}
-_DYNAMO_NAME = re.compile(r"l_+(?:\w+_)?(?P<kind>parameters|buffers)_(?P<name>\w+?)_*", re.IGNORECASE)
+_SUBSCRIPT = re.compile(r"""\[(?:'([^']*)'|"([^"]*)"|(\w+))\]$|\.(\w+)$""")
 _MOVES_NO_DATA = re.compile(
     r"(?:^|\.)(?:t|view|_unsafe_view|reshape|permute|transpose|expand|unsqueeze|squeeze|slice|select|split\w*|alias|"
     r"detach|as_strided|getitem|chunk|unbind|contiguous)(?:\.|$)"
@@ -54,6 +55,7 @@ class Box:
     title: str
     type: str
     module: Path
+    note: str = ""
     light: bool = False
     closed: int = 0
     module_type: str = ""
@@ -71,8 +73,10 @@ class Plan:
     entities: int
 
 
-def drawing(artifact: Artifact, depth: int | None = None, readable: int = READABLE, direction: str = "TB") -> Digraph:
-    """Draw one graph (an FX graph or Inductor IR) for print.
+def drawing(
+    record: Record, artifact: Artifact, depth: int | None = None, readable: int = READABLE, direction: str = "TB"
+) -> Digraph:
+    """Draw one graph of a record (an FX graph or Inductor IR) for print.
 
     `depth` is how many levels of modules stay open; None opens as many as keep the drawing within `readable` boxes.
     `direction` is Graphviz's rankdir (`TB`, `LR`). Building it needs no Graphviz program; rendering needs `dot`.
@@ -80,10 +84,10 @@ def drawing(artifact: Artifact, depth: int | None = None, readable: int = READAB
     """
     if not has_flow(artifact):
         raise ValueError(f"{artifact.id} is text, not a graph; print it, or draw a stage such as 'captured'")
-    layout = plan(artifact, depth, readable)
+    layout = plan(record, artifact, depth, readable)
     graph = Digraph(artifact.stage, comment=artifact.id)
     graph.attr(rankdir=direction, fontname="Arial", fontsize="11", fontcolor=_GREY, nodesep="0.22", ranksep="0.32")
-    graph.attr(label=_caption(artifact, layout), labelloc="b", labeljust="l", compound="true", bgcolor="white")
+    graph.attr(label=_caption(artifact, layout), labelloc="b", labeljust="l", bgcolor="white")
     graph.attr("node", shape="plain", fontname="Arial", fontsize="11", fontcolor=_INK)
     graph.attr("edge", color=_RULE, arrowsize="0.6", penwidth="0.9")
     _add_boxes(graph, layout.boxes.values(), ())
@@ -96,7 +100,7 @@ def has_flow(artifact: Artifact) -> bool:
     return artifact.stage != "kernels" and any(entity.inputs for entity in artifact.entities)
 
 
-def plan(artifact: Artifact, depth: int | None = None, readable: int = READABLE) -> Plan:
+def plan(record: Record, artifact: Artifact, depth: int | None = None, readable: int = READABLE) -> Plan:
     """Which boxes and edges a drawing of this artifact has."""
     entities = {entity.id: entity for entity in artifact.entities}
     work = [entity for entity in artifact.entities if entity.kind not in _ENDS]
@@ -109,7 +113,7 @@ def plan(artifact: Artifact, depth: int | None = None, readable: int = READABLE)
         box = boxes.setdefault(box_id, _box(entity, box_id, paths[entity.id][:depth]))
         box.closed += box_id != entity.id
     _name_closed(work, boxes)
-    _add_chips(artifact.entities, entities, home, boxes)
+    _add_chips(artifact, home, boxes, _EdgeNames(input_sources(record), saved_tensors(record)))
     edges = _edges(work, home)
     _type_closed(work, entities, home, boxes)
     return Plan(boxes, edges, depth if any(box.closed for box in boxes.values()) else 0, len(work))
@@ -156,8 +160,9 @@ def _box_id(entity_id: str, path: Path, depth: int) -> str:
 def _box(entity: Entity, box_id: str, module: Path) -> Box:
     if box_id != entity.id:
         return Box(box_id, box_id.rpartition(".")[2].removeprefix("module "), "", module)
-    light = bool(_MOVES_NO_DATA.search(str(entity.attrs.get("target") or entity.label)))
-    return Box(box_id, short_op(entity), tensor_type(entity.attrs), module, light)
+    light = bool(_MOVES_NO_DATA.search(str(entity.attrs.get("target") or "")))
+    note = "" if "target" in entity.attrs else entity.label
+    return Box(box_id, short_op(entity), tensor_type(entity.attrs), module, note, light)
 
 
 def _name_closed(work: list[Entity], boxes: Mapping[str, Box]) -> None:
@@ -178,14 +183,12 @@ def _type_closed(
 
 
 def short_op(entity: Entity) -> str:
-    """`aten.mm.default` is `mm`, `<built-in function linear>` is `linear`."""
-    target = str(entity.attrs.get("target") or "")
+    """`aten.mm.default` is `mm`, `torch.nn.functional.relu` is `relu`, `extern_kernels.addmm` is `addmm`."""
+    target = str(entity.attrs.get("target") or entity.attrs.get("what") or entity.label)
     if match := re.fullmatch(r"<[\w -]*(?:function|method) '?([\w.]+)'?.*>", target):
-        return match[1].rpartition(".")[2]
+        target = match[1]
     parts = target.removeprefix("torch.ops.").split(".")
-    if len(parts) == 3 and parts[0] in ("aten", "prims", "inductor"):
-        return parts[1]
-    return parts[-1] or entity.label
+    return parts[1] if len(parts) == 3 and parts[0] != "torch" else parts[-1]
 
 
 def _edges(work: list[Entity], home: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -198,37 +201,37 @@ def _edges(work: list[Entity], home: Mapping[str, str]) -> tuple[tuple[str, str]
     return tuple(found)
 
 
-def _add_chips(
-    entities: Iterable[Entity], by_id: Mapping[str, Entity], home: Mapping[str, str], boxes: Mapping[str, Box]
-) -> None:
-    for entity in entities:
+@dataclass(frozen=True)
+class _EdgeNames:
+    """What the record knows of the values at a graph's edge."""
+
+    sources: Mapping[str, str]
+    saved: frozenset[str]
+
+    def taken(self, entity: Entity) -> Chip:
+        """An input as the user wrote it: `x`, or a module's own `weight`."""
+        source = self.sources.get(entity.id, "")
+        match = _SUBSCRIPT.search(source)
+        name = next(part for part in match.groups() if part is not None) if match else entity.label
+        own = entity.kind == "get_attr" or "_parameters[" in source or "_buffers[" in source
+        name = f"{source[3:-2]}" if re.fullmatch(r"L\['\w+'\]", source) else name
+        return Chip("parameter" if own else "input", name, tensor_type(entity.attrs))
+
+    def given(self, entity: Entity) -> Chip:
+        return Chip("saved", "saved") if entity.id in self.saved else Chip("output", "output")
+
+
+def _add_chips(artifact: Artifact, home: Mapping[str, str], boxes: Mapping[str, Box], names: _EdgeNames) -> None:
+    by_id = {entity.id: entity for entity in artifact.entities}
+    for entity in artifact.entities:
         if entity.kind == "output":
             for source in entity.inputs:
                 if source in home:
-                    boxes[home[source]].gives[source] = _given(by_id[source])
+                    boxes[home[source]].gives[source] = names.given(by_id[source])
         elif entity.id in home:
             for source in entity.inputs:
                 if source in by_id and by_id[source].kind in _ENDS:
-                    boxes[home[entity.id]].takes[source] = _taken(by_id[source])
-
-
-def _taken(entity: Entity) -> Chip:
-    names = (entity.label, *(origin.rpartition(".")[2] for origin in entity.origins))
-    for match in map(_DYNAMO_NAME.fullmatch, names):
-        if match:
-            return Chip("parameter", match["name"], tensor_type(entity.attrs))
-    kind = "parameter" if entity.kind == "get_attr" else "input"
-    return Chip(kind, _input_name(names), tensor_type(entity.attrs))
-
-
-def _input_name(names: tuple[str, ...]) -> str:
-    """TorchDynamo calls the local `x` `l_x_`; the name nearest to the user's wins."""
-    local = next((name for name in names if re.fullmatch(r"[lL]_\w+_", name)), None)
-    return local[2:-1].strip("_") if local else names[0]
-
-
-def _given(entity: Entity) -> Chip:
-    return Chip("saved", "saved") if entity.attrs.get("saved") else Chip("output", "output")
+                    boxes[home[entity.id]].takes[source] = names.taken(by_id[source])
 
 
 def _add_boxes(graph: Digraph, boxes: Iterable[Box], path: Path) -> None:
@@ -267,7 +270,8 @@ def _name(box: Box, module: str) -> str:
     name = f'<FONT POINT-SIZE="12"><B>{escape(box.title)}</B></FONT>'
     if box.closed:
         name, module = f"{name} {escape(box.module_type)}", f"in {module}" if module else ""
-    return f"{name}  {_small(module)}" if module else name
+    note = "  ".join(part for part in (box.note, module) if part)
+    return f"{name}  {_small(note)}" if note else name
 
 
 def _table(box: Box) -> str:

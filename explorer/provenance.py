@@ -60,3 +60,32 @@ def graphs_of_lines(record: Record, lines: SourceLines) -> dict[str, tuple[str, 
                 for line in lines.get(entity.id, ()):
                     landed.setdefault(line, {})[artifact.graph] = None
     return {line: tuple(graphs) for line, graphs in landed.items()}
+
+
+def input_sources(record: Record) -> dict[str, str]:
+    """Input of a graph -> where TorchDynamo took it from, as Python: `L['x']`, `L['self']._parameters['weight']`."""
+    found: dict[str, str] = {}
+    for entity in record.entities():
+        if entity.kind in ("placeholder", "get_attr"):
+            known = (found[origin] for origin in entity.origins if origin in found)
+            source = str(entity.attrs.get("source") or "") or next(known, "")
+            if source:
+                found[entity.id] = source
+    return found
+
+
+def saved_tensors(record: Record) -> frozenset[str]:
+    """Ids of what the forward graphs keep for the backward: outputs that the backward graph takes under that name."""
+    marked = {entity.id for entity in record.entities() if entity.attrs.get("saved")}
+    taken = {
+        (artifact.graph, entity.label)
+        for artifact in record.of_stage("backward")
+        for entity in artifact.entities
+        if entity.kind == "placeholder"
+    }
+    for artifact in record.of_stage("forward"):
+        labels = {entity.id: entity.label for entity in artifact.entities}
+        outputs = [entity for entity in artifact.entities if entity.kind == "output"]
+        given = {source for output in outputs for source in output.inputs}
+        marked |= {entity_id for entity_id in given if (artifact.graph, labels.get(entity_id)) in taken}
+    return frozenset(marked)

@@ -101,7 +101,7 @@ class Run:
         """
         from explorer.drawing import drawing
 
-        return drawing(self[name], depth=depth, direction=direction)
+        return drawing(self.record, self[name], depth=depth, direction=direction)
 
     def diff(self, other: Run | Record) -> RunDiff:
         """What differs between this run (`-`) and another (`+`): each stage's text, and op counts."""

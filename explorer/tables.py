@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from compiler.record import STAGES, Artifact, Entity, Record
+from explorer.provenance import input_sources, saved_tensors
 from explorer.shapes import dtype_name, shape_text
 
 Columns = dict[str, str]
@@ -98,6 +99,7 @@ COLUMNS: dict[str, Columns] = {
         "dtype": "category",
         "shape": "string",
         "bytes": "Int64",
+        "source": "string",
         "module": "string",
         "file": "string",
         "line": "Int64",
@@ -207,12 +209,16 @@ def decisions(record: Record) -> pd.DataFrame:
 
 
 def saved(record: Record) -> pd.DataFrame:
-    """One row a tensor that the forward graph keeps for the backward; empty where the record doesn't show it."""
+    """One row a tensor that the forward graph keeps for the backward; empty where the record doesn't show it.
+
+    `source` says where an input that is kept comes from, as Python: `L['x']`.
+    """
+    kept, sources = saved_tensors(record), input_sources(record)
     rows = [
-        _saved_row(artifact, entity)
+        _saved_row(artifact, entity, sources.get(entity.id))
         for artifact in record.of_stage("forward")
         for entity in artifact.entities
-        if entity.attrs.get("saved")
+        if entity.id in kept
     ]
     return _frame("saved", rows)
 
@@ -252,7 +258,7 @@ def _graph_row(artifact: Artifact, functions: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _saved_row(artifact: Artifact, entity: Entity) -> dict[str, Any]:
+def _saved_row(artifact: Artifact, entity: Entity, source: str | None) -> dict[str, Any]:
     attrs = entity.attrs
     return {
         "name": entity.id.removeprefix(f"{artifact.id}."),
@@ -261,6 +267,7 @@ def _saved_row(artifact: Artifact, entity: Entity) -> dict[str, Any]:
         "dtype": dtype_name(attrs.get("dtype")) or None,
         "shape": shape_text(attrs["shape"]) if "shape" in attrs else None,
         "bytes": attrs.get("bytes"),
+        "source": source,
         "module": attrs.get("module"),
         "file": attrs.get("file"),
         "line": attrs.get("line"),

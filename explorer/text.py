@@ -13,7 +13,7 @@ from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
 from compiler.options import Options
-from compiler.record import STAGES, Artifact, Environment, Kernel, Record
+from compiler.record import STAGES, Artifact, Environment, Record
 from explorer.provenance import SourceLines, innermost, place, short_file, source_lines
 from explorer.shapes import seconds_text, size_text
 
@@ -24,17 +24,19 @@ FACTS_SHOWN = 8
 _KINDS = {
     "line": ("line", "lines"),
     "instruction": ("instruction", "instructions"),
+    "kernel": ("kernel", "kernels"),
     "call": ("op", "ops"),
-    "placeholder": ("input", "inputs"),
-    "get_attr": ("constant", "constants"),
-    "extern": ("extern", "extern"),
     "fused": ("fused", "fused"),
-    "other": ("other", "other"),
-    "template": ("template", "template"),
     "pointwise": ("pointwise", "pointwise"),
     "reduction": ("reduction", "reductions"),
-    "kernel": ("kernel", "kernels"),
+    "template": ("template", "templates"),
+    "extern": ("library call", "library calls"),
+    "other": ("other", "other"),
+    "placeholder": ("input", "inputs"),
+    "get_attr": ("constant", "constants"),
 }
+"""Kind of entity -> how one and how many are called; what a stage is about comes first."""
+
 _LEXERS = {"triton": "python", "fx": "python", "c++": "cpp", "ttir": "mlir", "ttgir": "mlir", "llir": "llvm"}
 
 
@@ -76,13 +78,26 @@ def _option(options: Options, name: str) -> str:
 
 def counts(artifacts: Sequence[Artifact]) -> str:
     """How much is in a stage: `8 ops, 4 inputs`, or its lines where it has no entities."""
+    return ", ".join(_counted(kind, count) for kind, count in _kinds(artifacts))
+
+
+def size(artifacts: Sequence[Artifact]) -> str:
+    """How much is in a stage in one number: `8 ops`; of kinds that stand side by side, the sum."""
+    kinds = [(kind, count) for kind, count in _kinds(artifacts) if kind not in ("placeholder", "get_attr")]
+    if kinds and kinds[0][0] in ("fused", "pointwise", "reduction", "template", "extern", "other"):
+        return counted(sum(count for _, count in kinds), "node")
+    return _counted(*kinds[0]) if kinds else ""
+
+
+def _kinds(artifacts: Sequence[Artifact]) -> list[tuple[str, int]]:
     kinds = Counter(entity.kind for artifact in artifacts for entity in artifact.entities)
     kinds.pop("output", None)
-    if kinds["kernel"]:
-        kinds = Counter(kernel=kinds["kernel"])
+    if any(artifact.stage == "kernels" for artifact in artifacts):
+        kinds.pop("call", None)  # a line of the wrapper: the kernel that it calls is counted
     if not kinds:
         kinds = Counter(line=sum(artifact.text.count("\n") + 1 for artifact in artifacts if artifact.text))
-    return ", ".join(_counted(kind, count) for kind, count in kinds.most_common())
+    order = [*_KINDS, *(kind for kind in kinds if kind not in _KINDS)]
+    return [(kind, kinds[kind]) for kind in order if kinds[kind]]
 
 
 def _counted(kind: str, count: int) -> str:
@@ -97,9 +112,9 @@ def stage_order(record: Record) -> list[str]:
 
 
 def stage_seconds(record: Record, stage: str) -> float:
-    """How long a stage took, in seconds; 0 where it was not measured."""
-    subjects = {artifact.id for artifact in record.of_stage(stage)} | {stage}
-    return sum(timing.seconds for timing in record.timings if timing.subject in subjects)
+    """How long torch.compile took for a stage, in seconds; 0 where it was not measured."""
+    subjects = {artifact.id for artifact in record.of_stage(stage)}
+    return sum(timing.seconds for timing in record.timings if timing.what == "compile" and timing.subject in subjects)
 
 
 def _stages(record: Record) -> str:
@@ -112,16 +127,24 @@ def _stages(record: Record) -> str:
     return "\n".join(columns(rows, right=(1, 3))) if len(rows) > 1 else "no stage was recorded"
 
 
+def kernel_totals(record: Record) -> list[tuple[str, str, str, str]]:
+    """Kernels of the same name together: name, kind, calls, bytes of all calls; those that move most come first."""
+    calls: Counter[tuple[str, str]] = Counter()
+    moved: Counter[tuple[str, str]] = Counter()
+    for kernel in record.kernels:
+        calls[kernel.name, kernel.category] += kernel.calls
+        moved[kernel.name, kernel.category] += kernel.calls * kernel.bytes
+    order = sorted(calls, key=lambda key: -moved[key])
+    return [(*key, str(calls[key]), size_text(moved[key]) if moved[key] else "") for key in order]
+
+
 def _kernels(record: Record) -> str:
     if not record.kernels:
         return ""
-    rows = [("kernel", "graph", "kind", "calls", "bytes"), *map(_kernel_row, record.kernels[:KERNELS_SHOWN])]
-    return "\n".join([*columns(rows, right=(3, 4)), *_left_out(record.kernels, KERNELS_SHOWN, "run.kernels")])
-
-
-def _kernel_row(kernel: Kernel) -> tuple[str, ...]:
-    size = size_text(kernel.bytes) if kernel.bytes else ""
-    return (clip(kernel.name, 48), kernel.graph, kernel.category, str(kernel.calls), size)
+    totals = kernel_totals(record)
+    shown = [(clip(name, 56), *rest) for name, *rest in totals[:KERNELS_SHOWN]]
+    rows = columns([("kernel", "kind", "calls", "bytes"), *shown], right=(2, 3))
+    return "\n".join([*rows, *_left_out(totals, KERNELS_SHOWN, "run.kernels")])
 
 
 def _breaks(record: Record) -> str:

@@ -20,12 +20,12 @@ from compiler.record import Artifact, GraphBreak, Record
 from explorer import tables, text
 from explorer.drawing import drawing, has_flow
 from explorer.provenance import graphs_of_lines, short_file, source_lines
-from explorer.shapes import seconds_text, size_text
+from explorer.shapes import seconds_text
 
-BUDGET = 190_000
+BUDGET = 170_000
 """Characters of stage text in one twin, shared by the artifacts; what is cut says how to see all of it."""
 
-TEXT_MOST, TEXT_LEAST = 14_000, 1_500
+TEXT_MOST, TEXT_LEAST = 7_000, 1_500
 """Characters shown of one artifact: at most, and at least where there are very many."""
 
 SOURCE_LINES = 120
@@ -67,7 +67,7 @@ def _ribbon(record: Record) -> str:
     if not stages:
         return "<div>No stage was recorded.</div>"
     names = [f"<b>{_safe(stage)}</b>" for stage in stages]
-    sizes = [_safe(text.counts(record.of_stage(stage))) for stage in stages]
+    sizes = [_safe(text.size(record.of_stage(stage))) for stage in stages]
     times = [text.stage_seconds(record, stage) for stage in stages]
     rows = [names, sizes] + ([[seconds_text(time) if time else "" for time in times]] if any(times) else [])
     style = _CELL.replace("border-bottom", "border-left") + ";font-size:12px"
@@ -78,19 +78,19 @@ def _ribbon(record: Record) -> str:
 
 def _sources(record: Record) -> str:
     """The user's code first and open, other files closed below it."""
-    sources = record.of_stage("source")
+    sources = sorted(record.of_stage("source"), key=lambda artifact: bool(artifact.attrs.get("installed")))
     landed = graphs_of_lines(record, source_lines(record))
     graphs = list(dict.fromkeys(graph for found in landed.values() for graph in found))
     colours = {graph: GRAPH_COLOURS[index % len(GRAPH_COLOURS)] for index, graph in enumerate(graphs)}
     shown = []
     for index, artifact in enumerate(sources[:ROWS]):
         body = _source(artifact, record.breaks, landed, colours)
-        shown.append(_details(_source_title(artifact), body, is_open=index == 0))
+        shown.append(_details(_source_title(artifact), body, is_open=index == 0 or not artifact.attrs.get("installed")))
     return "\n".join([*shown, _more(len(sources), ROWS, "files", "run.record.of_stage('source')")])
 
 
 def _source_title(artifact: Artifact) -> str:
-    return f"<b>source</b> {_safe(short_file(str(artifact.attrs.get('path') or artifact.title)))}"
+    return f"<b>source</b> {_safe(artifact.title)}"
 
 
 def _source(
@@ -100,18 +100,25 @@ def _source(
     colours: dict[str, str],
 ) -> str:
     """Lines with their number, the graph they landed in (or that they ended one) and its colour."""
-    code = _emphasised(artifact) if artifact.language == "python" else map(_safe, text.text_lines(artifact.text))
-    lines = list(code)
+    lines = list(_emphasised(artifact) if artifact.language == "python" else map(_safe, text.text_lines(artifact.text)))
     numbers = text.line_numbers(artifact, len(lines))
-    broken = {found.line for found in breaks if found.file == artifact.attrs.get("path")}
-    rows = []
-    for line in range(1, min(len(lines), SOURCE_LINES) + 1):
+    broken = {str(found.line) for found in breaks if artifact.id == f"source[{found.file}]"}
+    shown = _worth_showing(artifact, len(lines))
+    rows: list[str] = []
+    for before, line in zip([0, *shown], shown, strict=False):
         graphs = [graph for entity in artifact.lines.get(line, ()) for graph in landed.get(entity, ())]
-        ends = numbers[line - 1] and int(numbers[line - 1]) in broken
-        note = "break" if ends else " ".join(dict.fromkeys(graphs[:2]))
+        note = "break" if numbers[line - 1] in broken else " ".join(dict.fromkeys(graphs[:2]))
+        rows += ["     ⋮"] if line > before + 1 else []
         rows.append(_source_row(numbers[line - 1], note, colours.get(graphs[0], "") if graphs else "", lines[line - 1]))
-    more = _more(len(lines), SOURCE_LINES, "lines", f"print(run[{artifact.id!r}])")
-    return _pre(rows) + more
+    return _pre(rows) + _more(len(lines), len(shown), "lines", f"print(run[{artifact.id!r}])")
+
+
+def _worth_showing(artifact: Artifact, count: int) -> list[int]:
+    """The lines to show: all of a short source; of a long one, those that computed something and a few around."""
+    if count <= SOURCE_LINES // 2:
+        return list(range(1, count + 1))
+    near = {line + step for line in artifact.lines for step in range(-3, 3) if 1 <= line + step <= count}
+    return sorted(near)[:SOURCE_LINES]
 
 
 def _source_row(number: str, note: str, colour: str, code: str) -> str:
@@ -152,7 +159,7 @@ def _picture(record: Record) -> str:
     if captured is None:
         return ""
     try:
-        svg = _plain_svg(drawing(captured, readable=PICTURE_BOXES).pipe(format="svg", encoding="utf-8"))
+        svg = _plain_svg(drawing(record, captured, readable=PICTURE_BOXES).pipe(format="svg", encoding="utf-8"))
     except ExecutableNotFound:
         return _note("The captured graph is drawn here where Graphviz (`dot`) is installed; its text is below.")
     except CalledProcessError as error:
@@ -208,12 +215,9 @@ def _pre(lines: list[str]) -> str:
 
 
 def _kernels(record: Record) -> str:
-    rows = [
-        (kernel.name, kernel.graph, kernel.category, str(kernel.calls), size_text(kernel.bytes) if kernel.bytes else "")
-        for kernel in record.kernels[:ROWS]
-    ]
-    table = _table(("kernel", "graph", "kind", "calls", "bytes a call"), rows)
-    return _facts("kernel", len(record.kernels), table, "run.kernels")
+    totals = text.kernel_totals(record)
+    table = _table(("kernel", "kind", "calls", "bytes of all calls"), totals[:ROWS])
+    return _facts("kernel", len(totals), table, "run.kernels")
 
 
 def _ops(record: Record) -> str:
