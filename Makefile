@@ -13,12 +13,14 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 help:
 	@echo 'make lab          open the first notebook in JupyterLab (PORT=8899 picks the port)'
 	@echo 'make test         install what the tests need, and run every check'
-	@echo 'make constraints  pin the newest versions of everything, after a change to pyproject.toml'
+	@echo 'make constraints  pin the newest versions of everything but torch'
 	@echo 'make clean        remove .venv and what tools left behind'
 
-# torch before the rest, so that nothing else gets to choose which torch; it brings setuptools, which builds us.
+# First pip, as an old one gets lost among so many pins; then torch, so that nothing else gets to choose which torch.
+# With torch comes setuptools, which builds us.
 $(VENV)/ready: pyproject.toml constraints.txt
 	"$$(build_tools/find_python)" -m venv "$(VENV)"
+	$(INSTALL) pip
 	$(INSTALL) torch
 	$(INSTALL) --no-build-isolation --editable '.[notebooks]'
 	touch $@
@@ -51,11 +53,9 @@ types: $(VENV)/ready-to-test
 frontend: programs
 	if command -v npx; then npx --yes --package $(TYPESCRIPT) tsc --project tsconfig.json; fi
 
-constraints:
-	rm -rf build/constraints && "$$(build_tools/find_python)" -m venv build/constraints
-	build/constraints/bin/python -m pip install '.[notebooks,test]'
-	{ head -1 constraints.txt; build/constraints/bin/python -m pip freeze --all --exclude tcompile --exclude pip | sed 's/+cpu$$//'; } > build/constraints.txt
-	mv build/constraints.txt constraints.txt && rm -rf build/constraints
+constraints: $(VENV)/ready
+	build_tools/resolve_constraints > constraints.new
+	mv constraints.new constraints.txt
 
 clean:
 	rm -rf "$(VENV)" build dist artifacts *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
