@@ -60,16 +60,16 @@ class Box:
     closed: int = 0
     module_type: str = ""
     takes: dict[str, Chip] = field(default_factory=dict)
-    gives: dict[str, Chip] = field(default_factory=dict)
+    gives: list[Chip] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a drawing shows: boxes by id, edges between them, and the depth that modules were closed at (0: none)."""
+    """What a drawing shows: boxes by id, edges between them, the depth that modules are closed below, if any are."""
 
     boxes: dict[str, Box]
     edges: tuple[tuple[str, str], ...]
-    depth: int
+    depth: int | None
     entities: int
 
 
@@ -116,13 +116,13 @@ def plan(record: Record, artifact: Artifact, depth: int | None = None, readable:
     _add_chips(artifact, home, boxes, _EdgeNames(input_sources(record), saved_tensors(record)))
     edges = _edges(work, home)
     _type_closed(work, entities, home, boxes)
-    return Plan(boxes, edges, depth if any(box.closed for box in boxes.values()) else 0, len(work))
+    return Plan(boxes, edges, depth if any(box.closed for box in boxes.values()) else None, len(work))
 
 
 def _fitting_depth(paths: Mapping[str, Path], readable: int) -> int:
     """The deepest level at which the drawing still fits; the outermost modules when none does."""
-    depths = range(max(map(len, paths.values()), default=0), 0, -1)
-    return next((depth for depth in depths if len({_box_id(*item, depth) for item in paths.items()}) <= readable), 1)
+    depths = range(max(map(len, paths.values()), default=0), -1, -1)
+    return next((depth for depth in depths if len({_box_id(*item, depth) for item in paths.items()}) <= readable), 0)
 
 
 def _module_paths(work: list[Entity]) -> dict[str, Path]:
@@ -217,17 +217,19 @@ class _EdgeNames:
         name = f"{source[3:-2]}" if re.fullmatch(r"L\['\w+'\]", source) else name
         return Chip("parameter" if own else "input", name, tensor_type(entity.attrs))
 
-    def given(self, entity: Entity) -> Chip:
-        return Chip("saved", "saved") if entity.id in self.saved else Chip("output", "output")
+    def given(self, entity: Entity, first: bool) -> list[Chip]:
+        """What the graph returns, what it keeps for the backward, or both: AOTAutograd puts what is returned first."""
+        kept = [Chip("saved", "saved")] if entity.id in self.saved else []
+        return [Chip("output", "output"), *kept] if first or not kept else kept
 
 
 def _add_chips(artifact: Artifact, home: Mapping[str, str], boxes: Mapping[str, Box], names: _EdgeNames) -> None:
     by_id = {entity.id: entity for entity in artifact.entities}
     for entity in artifact.entities:
         if entity.kind == "output":
-            for source in entity.inputs:
+            for place, source in enumerate(dict.fromkeys(entity.inputs)):
                 if source in home:
-                    boxes[home[source]].gives[source] = names.given(by_id[source])
+                    boxes[home[source]].gives += names.given(by_id[source], first=place == 0)
         elif entity.id in home:
             for source in entity.inputs:
                 if source in by_id and by_id[source].kind in _ENDS:
@@ -261,7 +263,7 @@ def _label(box: Box, module: str) -> str:
     detail = "   ".join(part for part in (box.type, ops) if part)
     if detail:
         rows.append(f"<TR><TD>{_small(detail)}</TD></TR>")
-    rows.append(_chip_row(_few(box.gives.values())))
+    rows.append(_chip_row(_few(box.gives)))
     return f"<{_table(box)}{''.join(rows)}</TABLE>>"
 
 
@@ -311,7 +313,7 @@ def _small(text: str, colour: str = _GREY) -> str:
 
 def _caption(artifact: Artifact, layout: Plan) -> str:
     title = f"{artifact.title}  {artifact.graph}".rstrip()
-    if not layout.depth:
+    if layout.depth is None:
         return f"{title}: {layout.entities} ops"
     return f"{title}: {layout.entities} ops in {len(layout.boxes)} boxes, modules closed below depth {layout.depth}"
 

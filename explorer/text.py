@@ -13,7 +13,7 @@ from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
 from compiler.options import Options
-from compiler.record import STAGES, Artifact, Environment, Record
+from compiler.record import STAGES, Artifact, Environment, GraphBreak, Record
 from explorer.provenance import SourceLines, innermost, place, short_file, source_lines
 from explorer.shapes import seconds_text, size_text
 
@@ -147,32 +147,39 @@ def _kernels(record: Record) -> str:
     return "\n".join([*rows, *_left_out(totals, KERNELS_SHOWN, "run.kernels")])
 
 
+def break_reason(found: GraphBreak) -> str:
+    """Why a graph ended, in one sentence: torch's explanation, or else its reason."""
+    return one_line(found.explanation or found.reason or found.kind)
+
+
 def _breaks(record: Record) -> str:
-    lines = [
-        f"  {short_file(found.file)}:{found.line}  {_one_line(found.code)}  {_one_line(found.reason)}"
-        for found in record.breaks[:FACTS_SHOWN]
-    ]
+    """Each line that ended graphs once, and how often."""
+    times = Counter(
+        f"  {short_file(found.file)}:{found.line}  {one_line(found.code)}  {break_reason(found)}"
+        for found in record.breaks
+    )
+    lines = [line + (f"  ({count} times)" if count > 1 else "") for line, count in times.items()]
     return _section("graph break", record.breaks, lines, "run.breaks")
 
 
 def _recompiles(record: Record) -> str:
-    lines = [f"  {found.function}  {_one_line('; '.join(found.reasons))}" for found in record.recompiles[:FACTS_SHOWN]]
+    lines = [f"  {found.function}  {one_line('; '.join(found.reasons))}" for found in record.recompiles[:FACTS_SHOWN]]
     return _section("recompilation", record.recompiles, lines, "run.recompiles")
 
 
 def _problems(record: Record) -> str:
     lines = []
-    for problem in record.problems[:FACTS_SHOWN]:
+    for problem in record.problems:
         where = f"{problem.stage} {problem.graph}".rstrip()
-        lines.append(f"  {where}: {_one_line(problem.reason)}")
-        lines += [f"    {_one_line(problem.hint)}"] if problem.hint else []
+        hint = f"\n    {one_line(problem.hint)}" if problem.hint else ""
+        lines.append(f"  {where}: {one_line(problem.reason)}{hint}")
     return _section("problem", record.problems, lines, "run.problems")
 
 
 def _section(name: str, facts: Sequence[object], lines: list[str], where: str) -> str:
     if not facts:
         return ""
-    return "\n".join([counted(len(facts), name), *lines, *_left_out(facts, FACTS_SHOWN, where)])
+    return "\n".join([counted(len(facts), name), *lines[:FACTS_SHOWN], *_left_out(lines, FACTS_SHOWN, where)])
 
 
 def _left_out(facts: Sequence[object], shown: int, where: str) -> list[str]:
@@ -184,7 +191,8 @@ def counted(count: int, name: str) -> str:
     return f"{count:,} {name}{'' if count == 1 else 's'}"
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """The text with each run of white space as one space."""
     return " ".join(text.split())
 
 

@@ -229,7 +229,7 @@ def _ops(record: Record) -> str:
 
 def _breaks(record: Record) -> str:
     rows = [
-        (f"{short_file(found.file)}:{found.line}", found.code, found.reason, "; ".join(found.hints))
+        (f"{short_file(found.file)}:{found.line}", found.code, text.break_reason(found), "; ".join(found.hints))
         for found in record.breaks[:ROWS]
     ]
     table = _table(("where", "code", "why", "what helps"), rows)

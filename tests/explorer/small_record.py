@@ -1,0 +1,164 @@
+"""A small record written by hand that has every kind of fact: `softmax(x @ w)`, forward and backward."""
+
+from __future__ import annotations
+
+from compiler.options import Options
+from compiler.record import (
+    Artifact,
+    Decision,
+    Entity,
+    Environment,
+    Frame,
+    GraphBreak,
+    Guard,
+    Kernel,
+    Problem,
+    Recompile,
+    Record,
+    Timing,
+)
+
+SOURCE = """\
+def f(x, w):
+    scores = x @ w  # <script>alert(1)</script>
+    return torch.softmax(scores, -1)
+"""
+
+
+def tensor(*shape: int, **more: object) -> dict[str, object]:
+    count = 1
+    for size in shape:
+        count *= size
+    return {"dtype": "float32", "shape": list(shape), "bytes": 4 * count, **more}
+
+
+def entity(artifact: str, name: str, kind: str, attrs: dict, inputs: str = "", origins: tuple = ()) -> Entity:
+    used = tuple(f"{artifact}.{label}" for label in inputs.split())
+    return Entity(f"{artifact}.{name}", kind, name, attrs, used, origins)
+
+
+def lines_of(entities: tuple[Entity, ...], *numbers: int) -> dict[int, tuple[str, ...]]:
+    return {number: (found.id,) for number, found in zip(numbers, entities, strict=True)}
+
+
+def source() -> Artifact:
+    found = tuple(Entity(f"source[cell].L{line}", "line", SOURCE.splitlines()[line - 1].strip()) for line in (2, 3))
+    return Artifact("source[cell]", "source", "cell", "python", SOURCE, "", lines_of(found, 2, 3), found)
+
+
+def captured() -> Artifact:
+    name = "captured[0/0]"
+    found = (
+        entity(name, "l_x_", "placeholder", tensor(8, 16, source="L['x']")),
+        entity(name, "l_w_", "placeholder", tensor(16, 4, source="L['w']")),
+        entity(name, "scores", "call", tensor(8, 4, target="operator.matmul"), "l_x_ l_w_", ("source[cell].L2",)),
+        entity(name, "softmax", "call", tensor(8, 4, target="torch.softmax"), "scores", ("source[cell].L3",)),
+        entity(name, "output", "output", {}, "softmax"),
+    )
+    text = "def forward(self, l_x_, l_w_):\n    scores = l_x_ @ l_w_\n    softmax = torch.softmax(scores, -1)\n"
+    text += "    return (softmax,)\n"
+    return Artifact(name, "captured", "captured graph", "python", text, "0/0", lines_of(found[2:], 2, 3, 4), found)
+
+
+def forward() -> Artifact:
+    name, before = "forward[0/0]", "captured[0/0]"
+    found = (
+        entity(name, "primals_1", "placeholder", tensor(8, 16), origins=(f"{before}.l_x_",)),
+        entity(name, "primals_2", "placeholder", tensor(16, 4), origins=(f"{before}.l_w_",)),
+        entity(
+            name, "mm", "call", tensor(8, 4, target="aten.mm.default"), "primals_1 primals_2", (f"{before}.scores",)
+        ),
+        entity(name, "div", "call", tensor(8, 4, target="aten.div.Tensor"), "mm", (f"{before}.softmax",)),
+        entity(name, "output", "output", {}, "div primals_1 div"),
+    )
+    text = "def forward(self, primals_1, primals_2):\n    mm = aten.mm(primals_1, primals_2)\n    div = aten.div(mm)\n"
+    text += "    return (div, primals_1, div)\n"
+    return Artifact(name, "forward", "forward half", "python", text, "0/0", lines_of(found[2:], 2, 3, 4), found)
+
+
+def backward() -> Artifact:
+    name, before = "backward[0/0]", "captured[0/0]"
+    found = (
+        entity(name, "primals_1", "placeholder", tensor(8, 16)),
+        entity(name, "div", "placeholder", tensor(8, 4)),
+        entity(name, "tangents_1", "placeholder", tensor(8, 4)),
+        entity(name, "mul", "call", tensor(8, 4, target="aten.mul.Tensor"), "tangents_1 div", (f"{before}.softmax",)),
+        entity(name, "mm_1", "call", tensor(16, 4, target="aten.mm.default"), "primals_1 mul", (f"{before}.scores",)),
+        entity(name, "output", "output", {}, "mm_1"),
+    )
+    text = "def forward(self, primals_1, div, tangents_1):\n    mul = aten.mul(tangents_1, div)\n"
+    text += "    mm_1 = aten.mm(primals_1, mul)\n    return (None, mm_1)\n"
+    return Artifact(name, "backward", "backward half", "python", text, "0/0", lines_of(found[3:], 2, 3, 4), found)
+
+
+def kernels() -> Artifact:
+    name = "kernels[0/0 forward]"
+    found = (
+        entity(name, "cpp_fused_div_0", "kernel", {"language": "cpp"}, origins=("forward[0/0].div",)),
+        entity(name, "call_L2", "extern", {}, origins=("forward[0/0].mm",)),
+        entity(name, "call_L3", "call", {}, origins=(f"{name}.cpp_fused_div_0",)),
+    )
+    text = "cpp_fused_div_0 = r'''void kernel(const float* in);'''\nextern_kernels.mm(x, w)\ncpp_fused_div_0(buf0)\n"
+    return Artifact(name, "kernels", "generated code", "python", text, "0/0", lines_of(found, 1, 2, 3), found)
+
+
+def small_record() -> Record:
+    return Record(
+        title="f",
+        options=Options(mode="max-autotune", stages=("source", "forward")),
+        environment=Environment(python="3.11", torch="2.13.0", triton="3.7.1"),
+        artifacts=(source(), captured(), forward(), backward(), kernels()),
+        frames=(Frame("0/0", "f", "cell", 1, "compiled", graphs=("captured[0/0]",)),),
+        breaks=(
+            GraphBreak(
+                id="break[0/0].0",
+                frame="0/0",
+                kind="Failed to trace builtin operator",
+                reason="Encountered graph break:\n\n  a long message\n",
+                file="cell",
+                line=2,
+                function="f",
+                code="print(x)",
+                explanation="Dynamo does not know how to trace builtin operator `print`",
+                hints=("Avoid calling builtin `print`.", "Log <after> the call."),
+                gb_id="GB0059",
+                stack=("cell:9 in <module>", "cell:2 in f"),
+            ),
+        ),
+        guards=(Guard("guard[0/0].0", "0/0", "TENSOR_MATCH", "L['x']", ("check(x)", "x.dim() == 2"), "cell", 2),),
+        recompiles=(Recompile("recompile[0/1]", "0/1", "f", "cell", 1, ("expected 8, actual 9",)),),
+        decisions=(
+            Decision("fusion", "0/0", ("ir.op0", "ir.op1"), "fused", "same loops", {"bytes": 128.0}),
+            Decision("fusion", "0/0", ("ir.op1", "ir.op2"), "refused", "intermediate nodes"),
+        ),
+        kernels=(
+            Kernel(
+                id="kernels[0/0 forward].call_L2",
+                name="extern_kernels.mm",
+                graph="0/0",
+                artifact="kernels[0/0 forward]",
+                language="aten",
+                category="extern",
+                lines=(2, 2),
+                bytes=896,
+            ),
+            Kernel(
+                id="kernels[0/0 forward].cpp_fused_div_0",
+                name="cpp_fused_div_0",
+                graph="0/0",
+                artifact="kernels[0/0 forward]",
+                language="cpp",
+                category="reduction",
+                lines=(1, 1),
+                nodes=("ir.op1",),
+                calls=2,
+                bytes=256,
+            ),
+        ),
+        timings=(
+            Timing("captured[0/0]", "compile", 0.121),
+            Timing("forward[0/0]", "compile", 0.0042),
+            Timing("forward[0/0]", "run", 5.0),
+        ),
+        problems=(Problem("ttir", "this machine has no Triton", "install triton", "0/0"),),
+    )

@@ -1,0 +1,103 @@
+"""Every kind of fact as a DataFrame: fixed columns, sensible dtypes, values that sort and filter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from compiler.options import Options
+from compiler.record import Record
+from explorer import tables
+from tests.explorer.small_record import small_record
+
+NAMES = [*tables.COLUMNS, "ops"]
+DTYPES = {"string", "category", "Int64", "Float64"}
+
+
+@pytest.mark.parametrize("name", tables.COLUMNS)
+def test_columns_and_dtypes_do_not_depend_on_the_rows(name: str) -> None:
+    full = getattr(tables, name)(small_record())
+    empty = getattr(tables, name)(Record("", Options()))
+    assert list(empty.columns) == list(tables.COLUMNS[name])
+    assert list(full.columns)[: len(empty.columns)] == list(empty.columns)
+    assert len(full) > 0
+    assert len(empty) == 0
+    assert {str(dtype) for dtype in [*full.dtypes, *empty.dtypes]} <= DTYPES
+    assert full.dtypes[empty.columns].map(str).equals(empty.dtypes.map(str))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_cell_holds_a_list(name: str) -> None:
+    table = getattr(tables, name)(small_record())
+    assert not any(isinstance(cell, list | tuple | dict) for column in table for cell in table[column])
+
+
+def test_ops_counts_each_op_in_each_stage() -> None:
+    ops = tables.ops(small_record())
+    assert list(ops.columns) == ["captured", "forward", "backward"]
+    assert ops.loc["aten.mm.default"].to_dict() == {"captured": 0, "forward": 1, "backward": 1}
+    assert ops.loc["torch.softmax", "captured"] == 1
+    assert (ops.dtypes.map(str) == "Int64").all()
+    assert (ops.index.name, ops.columns.name) == ("op", "stage")
+
+
+def test_ops_of_a_record_without_graphs_is_empty() -> None:
+    assert tables.ops(Record("", Options())).shape == (0, 0)
+
+
+def test_ops_sums_the_graphs_of_a_stage_and_puts_the_commonest_first() -> None:
+    record = small_record()
+    twice = record.with_(artifacts=record.artifacts + (record["backward"],) * 2)
+    ops = tables.ops(twice)
+    assert ops.loc["aten.mm.default", "backward"] == 3
+    assert list(ops.index[:2]) == ["aten.mm.default", "aten.mul.Tensor"]
+
+
+def test_graphs_counts_nodes_inputs_calls_and_bytes_written() -> None:
+    graphs = tables.graphs(small_record()).set_index("artifact")
+    row = graphs.loc["forward[0/0]"]
+    assert row[["nodes", "inputs", "calls", "ops", "outputs"]].to_list() == [5, 2, 2, 2, 2]
+    assert row["bytes"] == 2 * 8 * 4 * 4
+    assert row["function"] == "f"
+
+
+def test_stages_sort_as_the_pipeline_does() -> None:
+    stages = tables.graphs(small_record())["stage"]
+    assert stages.cat.ordered
+    assert list(stages.sort_values()) == ["captured", "forward", "backward"]
+
+
+def test_saved_is_what_the_backward_takes_from_the_forward() -> None:
+    saved = tables.saved(small_record()).set_index("name")
+    assert list(saved.index) == ["primals_1", "div"]
+    facts = saved.loc["div", ["op", "dtype", "shape", "bytes"]].to_list()
+    assert facts == ["aten.div.Tensor", "float32", "[8, 4]", 128]
+    assert saved.loc["primals_1", ["op", "source"]].to_list() == ["input", "L['x']"]
+    assert pd.isna(saved.loc["div", "source"])
+
+
+def test_kernels_has_bytes_only_where_they_are_counted() -> None:
+    record = small_record()
+    uncounted = record.with_(kernels=(record.kernels[0], replace(record.kernels[1], bytes=0)))
+    kernels = tables.kernels(uncounted).set_index("name")
+    assert kernels.loc["extern_kernels.mm", "bytes"] == 896
+    assert pd.isna(kernels.loc["cpp_fused_div_0", "bytes"])
+
+
+def test_numbers_of_decisions_become_columns() -> None:
+    decisions = tables.decisions(small_record())
+    assert decisions.columns[-1] == "bytes"
+    assert decisions["bytes"].to_list() == [128.0, pd.NA]
+    assert decisions.loc[0, "subjects"] == "ir.op0; ir.op1"
+
+
+def test_guards_read_as_one_condition() -> None:
+    assert tables.guards(small_record()).loc[0, "code"] == "check(x) and x.dim() == 2"
+
+
+def test_changing_a_table_changes_no_other() -> None:
+    record = small_record()
+    tables.breaks(record).loc[0, "code"] = "changed"
+    assert tables.breaks(record).loc[0, "code"] == "print(x)"

@@ -1,0 +1,115 @@
+"""The record as text: golden summaries and listings, clipped to the width, coloured only for a terminal."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+
+import pytest
+
+from compiler.options import Options
+from compiler.record import Artifact, Entity, Kernel, Record, Timing
+from explorer import text
+from tests.explorer.golden import assert_golden
+from tests.explorer.small_record import small_record
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def test_summary() -> None:
+    assert_golden("summary.txt", text.summary(small_record()))
+
+
+def test_listing_shows_numbers_and_the_lines_it_came_from() -> None:
+    record = small_record()
+    assert_golden("listing_forward.txt", text.listing(record, record["forward"]))
+    assert_golden("listing_source.txt", text.listing(record, record["source"]))
+
+
+def test_summary_of_nothing_says_so() -> None:
+    assert text.summary(Record("", Options())).splitlines() == ["tcompile", "", "no stage was recorded"]
+
+
+def test_summary_fits_the_width() -> None:
+    record = small_record()
+    wordy = replace(record.breaks[0], explanation="because " * 60)
+    long_name = replace(record.kernels[0], name="triton_poi_fused_" + "add_" * 60)
+    lines = text.summary(record.with_(breaks=(wordy,), kernels=(long_name,)), width=80).splitlines()
+    assert max(map(len, lines)) == 80
+    assert sum(line.endswith("…") for line in lines) >= 1
+
+
+def test_a_break_that_repeats_is_shown_once() -> None:
+    record = small_record()
+    shown = text.summary(record.with_(breaks=record.breaks * 3))
+    assert "3 graph breaks" in shown
+    assert shown.count("print(x)") == 1
+    assert "(3 times)" in shown
+
+
+def test_kernels_of_one_name_are_summed_and_the_biggest_come_first() -> None:
+    record = small_record()
+    totals = text.kernel_totals(record.with_(kernels=record.kernels * 2))
+    assert totals == [("extern_kernels.mm", "extern", "2", "1.8 KiB"), ("cpp_fused_div_0", "reduction", "4", "1.0 KiB")]
+
+
+def test_what_is_left_out_is_counted() -> None:
+    record = small_record()
+    many = tuple(Kernel(f"k{i}", f"k{i}", "0/0", "kernels", "cpp", "pointwise", (1, 1)) for i in range(40))
+    assert "… and 28 more: run.kernels" in text.summary(record.with_(kernels=many))
+
+
+def test_compile_times_only_are_added_up() -> None:
+    record = small_record()
+    assert text.stage_seconds(record, "forward") == pytest.approx(0.0042)
+    again = record.with_(timings=(*record.timings, Timing("forward[0/0]", "compile", 1.0)))
+    assert text.stage_seconds(again, "forward") == pytest.approx(1.0042)
+
+
+def test_only_options_that_were_chosen_are_named() -> None:
+    assert text.changed_options(Options()) == []
+    assert text.changed_options(small_record().options) == ["mode=max-autotune", "stages=source,forward"]
+
+
+def test_a_line_ends_at_a_newline_and_nowhere_else() -> None:
+    assert text.text_lines("a\x0cb\u2028c\nd\n") == ["a\x0cb\u2028c", "d"]
+
+
+def test_colour_changes_no_character_and_no_line() -> None:
+    record = small_record()
+    artifact = replace(record["captured"], text='\n\ndef f():\n    """Two\n    lines."""\n    return 1  # x\n')
+    plain, coloured = (text.listing(record, artifact, colour=colour) for colour in (False, True))
+    assert "\x1b[" in coloured
+    assert [line.rstrip() for line in ANSI.sub("", coloured).split("\n")] == plain.split("\n")
+
+
+def test_a_language_without_a_lexer_is_shown_plain() -> None:
+    record = small_record()
+    artifact = replace(record["captured"], language="no such language")
+    assert text.listing(record, artifact, colour=True) == text.listing(record, artifact)
+
+
+def test_colour_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert text.wants_colour(terminal)
+    assert not text.wants_colour(io.StringIO())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not text.wants_colour(terminal)
+
+
+def test_excerpts_keep_the_numbers_of_their_file() -> None:
+    record = small_record()
+    excerpt = Artifact("source[m.py]", "source", "m.py", "python", "⋮\na = 1\nb = 2\n", attrs={"numbers": [0, 71, 72]})
+    assert text.listing(record, excerpt).splitlines() == ["    ⋮", "71  a = 1", "72  b = 2"]
+
+
+def test_a_call_chain_links_to_the_line_it_stands_on() -> None:
+    record = small_record()
+    chain = ("source[cell].L2", "source[cell].L3")
+    made = Entity("forward[1/0].mm", "call", "mm", {}, (), chain)
+    artifact = Artifact("forward[1/0]", "forward", "t", "python", "mm\n", "1/0", {1: (made.id,)}, (made,))
+    assert text.listing(record.with_(artifacts=(*record.artifacts, artifact)), artifact) == "1  cell:3  mm"
