@@ -84,6 +84,11 @@ class Run:
         return _tables().timings(self.record)
 
     @property
+    def checks(self) -> pd.DataFrame:
+        """One row a result of the compiled code compared with eager's (`--check`)."""
+        return _tables().checks(self.record)
+
+    @property
     def problems(self) -> pd.DataFrame:
         """One row a stage that could not be had, why, and what to do about it."""
         return _tables().problems(self.record)

@@ -114,6 +114,13 @@ COLUMNS: dict[str, Columns] = {
         "high": "Float64",
         "runs": "Int64",
     },
+    "checks": {
+        "subject": "string",
+        "verdict": "category",
+        "max_absolute": "Float64",
+        "max_relative": "Float64",
+        "note": "string",
+    },
     "problems": {
         "stage": "stage",
         "graph": "string",
@@ -148,6 +155,11 @@ def frames(record: Record) -> pd.DataFrame:
 def timings(record: Record) -> pd.DataFrame:
     """One row a measured duration, in seconds; `low` and `high` bound it where it was repeated (`runs`)."""
     return _facts("timings", record.timings)
+
+
+def checks(record: Record) -> pd.DataFrame:
+    """One row a result of the compiled code compared with eager's: the biggest errors, and the verdict."""
+    return _facts("checks", record.checks)
 
 
 def problems(record: Record) -> pd.DataFrame:

@@ -43,7 +43,7 @@ _LEXERS = {"triton": "python", "fx": "python", "c++": "cpp", "ttir": "mlir", "tt
 def summary(record: Record, width: int = WIDTH) -> str:
     """What was explored and what came out: stages with counts, kernels, graph breaks, problems."""
     parts = [heading(record), _stages(record)]
-    parts += [_kernels(record), _breaks(record), _recompiles(record), _problems(record)]
+    parts += [_kernels(record), _breaks(record), _recompiles(record), _checks(record), _problems(record)]
     lines = "\n\n".join(part for part in parts if part).splitlines()
     return "\n".join(clip(line.rstrip(), width) for line in lines)
 
@@ -165,6 +165,14 @@ def _breaks(record: Record) -> str:
 def _recompiles(record: Record) -> str:
     lines = [f"  {found.function}  {one_line('; '.join(found.reasons))}" for found in record.recompiles[:FACTS_SHOWN]]
     return _section("recompilation", record.recompiles, lines, "run.recompiles")
+
+
+def _checks(record: Record) -> str:
+    lines = [
+        f"  {check.subject}: {check.verdict}, off by at most {check.max_absolute:.2g} {one_line(check.note)}".rstrip()
+        for check in record.checks
+    ]
+    return _section("check", record.checks, lines, "run.checks")
 
 
 def _problems(record: Record) -> str:

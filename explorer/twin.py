@@ -49,9 +49,20 @@ _NUMERIC = re.compile(r"[\d.,]+( ?(B|[KMGT]iB|ms|s))?")
 
 def twin(record: Record) -> str:
     """The record as static HTML in one `<div class="tcompile-twin" title="tcompile-static">`."""
-    parts = [_heading(record), _ribbon(record), _sources(record), _picture(record), _stages(record)]
-    parts += [_kernels(record), _ops(record), _breaks(record), _recompiles(record), _problems(record), _footer()]
-    inside = "\n".join(part for part in parts if part)
+    sections = (
+        _heading,
+        _ribbon,
+        _sources,
+        _picture,
+        _stages,
+        _kernels,
+        _ops,
+        _breaks,
+        _recompiles,
+        _checks,
+        _problems,
+    )
+    inside = "\n".join(part for part in [*(section(record) for section in sections), _footer()] if part)
     return f'<div class="tcompile-twin" title="tcompile-static" style="max-width:100%;overflow:auto">\n{inside}\n</div>'
 
 
@@ -122,7 +133,7 @@ def _worth_showing(artifact: Artifact, count: int) -> list[int]:
 
 
 def _source_row(number: str, note: str, colour: str, code: str) -> str:
-    gutter = f"{number:>4} {note[:8]:<8}"
+    gutter = _safe(f"{number:>4} {note[:8]:<8}")
     if note == "break":
         gutter = f'<b style="background-color:{_tint("#d55e00")}">{gutter}</b>'
     elif colour:
@@ -239,6 +250,15 @@ def _breaks(record: Record) -> str:
 def _recompiles(record: Record) -> str:
     rows = [(found.function, "; ".join(found.reasons)) for found in record.recompiles[:ROWS]]
     return _facts("recompilation", len(record.recompiles), _table(("function", "why"), rows), "run.recompiles")
+
+
+def _checks(record: Record) -> str:
+    rows = [
+        (check.subject, check.verdict, f"{check.max_absolute:.2g}", f"{check.max_relative:.2g}", check.note)
+        for check in record.checks[:ROWS]
+    ]
+    table = _table(("compiled against eager", "verdict", "absolute error", "relative error", "note"), rows)
+    return _facts("check", len(record.checks), table, "run.checks", is_open=True)
 
 
 def _problems(record: Record) -> str:

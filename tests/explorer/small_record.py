@@ -5,6 +5,7 @@ from __future__ import annotations
 from compiler.options import Options
 from compiler.record import (
     Artifact,
+    Check,
     Decision,
     Entity,
     Environment,
@@ -62,6 +63,7 @@ def captured() -> Artifact:
 
 def forward() -> Artifact:
     name, before = "forward[0/0]", "captured[0/0]"
+    scores = (f"{before}.scores",)
     found = (
         entity(name, "primals_1", "placeholder", tensor(8, 16), origins=(f"{before}.l_x_",)),
         entity(name, "primals_2", "placeholder", tensor(16, 4), origins=(f"{before}.l_w_",)),
@@ -160,5 +162,6 @@ def small_record() -> Record:
             Timing("forward[0/0]", "compile", 0.0042),
             Timing("forward[0/0]", "run", 5.0),
         ),
+        checks=(Check("output 0", 1.2e-7, 3e-7, "close"),),
         problems=(Problem("ttir", "this machine has no Triton", "install triton", "0/0"),),
     )
