@@ -49,20 +49,9 @@ _NUMERIC = re.compile(r"[\d.,]+( ?(B|[KMGT]iB|ms|s))?")
 
 def twin(record: Record) -> str:
     """The record as static HTML in one `<div class="tcompile-twin" title="tcompile-static">`."""
-    sections = (
-        _heading,
-        _ribbon,
-        _sources,
-        _picture,
-        _stages,
-        _kernels,
-        _ops,
-        _breaks,
-        _recompiles,
-        _checks,
-        _problems,
-    )
-    inside = "\n".join(part for part in [*(section(record) for section in sections), _footer()] if part)
+    above = (_heading, _ribbon, _sources, _picture, _stages)
+    below = (_kernels, _ops, _breaks, _recompiles, _checks, _problems)
+    inside = "\n".join(filter(None, [*(section(record) for section in above + below), _footer()]))
     return f'<div class="tcompile-twin" title="tcompile-static" style="max-width:100%;overflow:auto">\n{inside}\n</div>'
 
 

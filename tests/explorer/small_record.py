@@ -67,9 +67,7 @@ def forward() -> Artifact:
     found = (
         entity(name, "primals_1", "placeholder", tensor(8, 16), origins=(f"{before}.l_x_",)),
         entity(name, "primals_2", "placeholder", tensor(16, 4), origins=(f"{before}.l_w_",)),
-        entity(
-            name, "mm", "call", tensor(8, 4, target="aten.mm.default"), "primals_1 primals_2", (f"{before}.scores",)
-        ),
+        entity(name, "mm", "call", tensor(8, 4, target="aten.mm.default"), "primals_1 primals_2", scores),
         entity(name, "div", "call", tensor(8, 4, target="aten.div.Tensor"), "mm", (f"{before}.softmax",)),
         entity(name, "output", "output", {}, "div primals_1 div"),
     )

@@ -99,5 +99,6 @@ def test_guards_read_as_one_condition() -> None:
 
 def test_changing_a_table_changes_no_other() -> None:
     record = small_record()
-    tables.breaks(record).loc[0, "code"] = "changed"
+    changed = tables.breaks(record)
+    changed.loc[0, "code"] = "changed"
     assert tables.breaks(record).loc[0, "code"] == "print(x)"

@@ -19,9 +19,23 @@ from tests.explorer.explored import broken_record, mlp_record
 from tests.explorer.golden import assert_golden
 from tests.explorer.small_record import small_record
 
-KEPT_TAGS = set(
-    ["b", "br", "details", "div", "i", "img", "pre", "span", "summary", "table", "tbody", "td", "th", "thead", "tr"]
-)
+KEPT_TAGS = {
+    "b",
+    "br",
+    "details",
+    "div",
+    "i",
+    "img",
+    "pre",
+    "span",
+    "summary",
+    "table",
+    "tbody",
+    "td",
+    "th",
+    "thead",
+    "tr",
+}
 KEPT_ATTRIBUTES = {"class", "style", "title"}
 KEPT_MORE = {"details": {"open"}, "img": {"src", "alt"}}
 KEPT_PROPERTIES = {
