@@ -54,7 +54,7 @@ frontend: programs
 	if command -v npx; then npx --yes --package $(TYPESCRIPT) tsc --project tsconfig.json; fi
 
 constraints: $(VENV)/ready
-	build_tools/resolve_constraints > constraints.new
+	$(PYTHON_HERE) build_tools/resolve_constraints.py > constraints.new
 	mv constraints.new constraints.txt
 
 clean:

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Prints a line `name==version` for pip and for each package that installing tcompile with its extras brings here.
 
 The newest versions that the oldest Python we support can have, but of torch the one that is pinned by now: to change
