@@ -1,0 +1,32 @@
+"""`explorer.explore`: one call under torch.compile, every stage of it recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from compiler.options import Options
+from explorer.run import Run
+
+
+def explore(fn: Callable[..., Any], *args: Any, kwargs: Mapping[str, Any] | None = None, **options: Any) -> Run:
+    """Call `fn(*args, **kwargs)` under torch.compile and return the `Run`: what every stage made of it.
+
+    `fn` is a function, bound method or `nn.Module`. `options` are those of `%%tcompile`, by name: target, mode,
+    dynamic, fullgraph, backend, options, stages, grad, time, check. `run.value` is what the call returned. To explore
+    a backward pass too, let `fn` call `backward()`, or use `%%tcompile`.
+
+    Raises OptionError for an option that does not exist or a value it can't have, and whatever `fn` raises.
+    """
+    checked = Options.of(**options)
+    if not callable(fn):
+        raise TypeError(f"explore takes a function or module and then its arguments; got {type(fn).__name__}")
+    # It imports torch, which `explorer.load` and the command line's `show` do without.
+    from compiler import engine
+    from explorer.callee import named_refusal
+
+    why_not = named_refusal(fn)
+    if why_not:
+        raise TypeError(f"{getattr(fn, '__qualname__', fn)} can't be explored: it {why_not}")
+    explored = engine.explore(fn, args, kwargs, checked)
+    return Run(explored.record, explored.value)
