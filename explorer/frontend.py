@@ -1,0 +1,79 @@
+"""The front end as one script: the modules of `static/`, joined.
+
+The modules keep to a form that needs no bundler: an import is `import { a, b } from "./file.js";` from a line's start
+to its semicolon, an export is the word `export` (or `export default`) at a line's start, and no two modules declare the
+same name at their top level. Joining puts each module after those it imports and takes out imports, exports and
+whole-line comments.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+
+_IMPORT = re.compile(r'^import\s[^;]*?from "\./(?P<name>[\w.]+)";\n', re.MULTILINE)
+_EXPORT = re.compile(r"^export (?!default)", re.MULTILINE)
+_COMMENT = re.compile(r"^[ \t]*(?://[^\n]*|/\*\*.*?\*/[ \t]*)\n", re.MULTILINE | re.DOTALL)
+_BLANK = re.compile(r"\n{2,}")
+_DECLARED = re.compile(r"^(?:export )?(?:async )?(?:function\*?|class|const|let|var) (\w+)", re.MULTILINE)
+
+
+class FrontendError(RuntimeError):
+    """The modules of the front end can't be joined: two declare the same name."""
+
+
+@cache
+def widget_module() -> str:
+    """The front end as the ES module that anywidget loads: its default export makes `initialize` and `render`."""
+    return joined("widget.js")
+
+
+@cache
+def page_script() -> str:
+    """The front end as the script of a saved page."""
+    return joined("page.js")
+
+
+@cache
+def css() -> str:
+    return static_text("style.css")
+
+
+def static_text(name: str) -> str:
+    return files("explorer").joinpath("static", name).read_text(encoding="utf-8")
+
+
+def joined(entry: str) -> str:
+    """One script of a module and all it imports. Raises FrontendError when two declare the same name."""
+    sources = {name: static_text(name) for name in in_order(entry)}
+    _check_names(sources)
+    return "".join(_stripped(text) for text in sources.values())
+
+
+def in_order(entry: str) -> list[str]:
+    """A module's file and those it imports, each after those that it needs."""
+    order: list[str] = []
+
+    def visit(name: str) -> None:
+        if name in order:
+            return
+        for match in _IMPORT.finditer(static_text(name)):
+            visit(match["name"])
+        order.append(name)
+
+    visit(entry)
+    return order
+
+
+def _stripped(text: str) -> str:
+    return _BLANK.sub("\n", _EXPORT.sub("", _COMMENT.sub("", _IMPORT.sub("", text)))).lstrip("\n")
+
+
+def _check_names(sources: dict[str, str]) -> None:
+    owner: dict[str, str] = {}
+    for module, text in sources.items():
+        for name in _DECLARED.findall(text):
+            if name in owner:
+                raise FrontendError(f"{name!r} is declared at the top of both {owner[name]} and {module}: rename one")
+            owner[name] = module

@@ -1,0 +1,100 @@
+// Elements, icons and numbers in words. Strings are only ever inserted as text nodes.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/**
+ * Make an element. Properties that start with "on" are listeners, those with a dash and `role` are attributes, the
+ * rest are set as properties; `null` and `false` children are left out.
+ * @template {keyof HTMLElementTagNameMap} K
+ * @param {K} tag
+ * @param {Record<string, any>} [props]
+ * @param {...(Node | string | null | false)} children
+ * @returns {HTMLElementTagNameMap[K]}
+ */
+export function h(tag, props = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(props)) setProperty(element, name, value);
+  for (const child of children) if (child !== null && child !== false) element.append(child);
+  return element;
+}
+
+/** @param {HTMLElement} element @param {string} name @param {any} value */
+function setProperty(element, name, value) {
+  if (value === undefined || value === null) return;
+  if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+  else if (name === "class") element.className = value;
+  else if (name === "style") Object.assign(element.style, value);
+  else if (name.includes("-") || name === "role") element.setAttribute(name, String(value));
+  else /** @type {any} */ (element)[name] = value;
+}
+
+/** Paths on a 16 by 16 grid, drawn with a stroke. */
+const ICONS = {
+  search: "M7 12A5 5 0 1 0 7 2a5 5 0 0 0 0 10ZM10.6 10.6 14 14",
+  copy: "M6 6h7v8H6ZM3 10V2h7",
+  close: "M4 4l8 8M12 4l-8 8",
+  split: "M2.5 3h11v10h-11ZM8 3v10",
+  compare: "M5 2v9M2.5 8.5 5 11l2.5-2.5M11 14V5M8.5 7.5 11 5l2.5 2.5",
+  fold: "M4 6l4-3.5L12 6M4 10l4 3.5L12 10M2 8h12",
+  up: "M4 10l4-4 4 4",
+  down: "M4 6l4 4 4-4",
+  right: "M6 4l4 4-4 4",
+  theme: "M8 2a6 6 0 1 0 0 12V2Z",
+  help: "M5.5 6a2.5 2.5 0 1 1 3.5 2.3c-.7.3-1 .8-1 1.5M8 12.4v.2",
+  panel: "M2.5 3h11v10h-11ZM10 3v10",
+  warning: "M8 2.5 14.2 13.5H1.8ZM8 6.5v3.4M8 11.6v.2",
+  fit: "M2.5 6V2.5H6M10 2.5h3.5V6M13.5 10v3.5H10M6 13.5H2.5V10",
+};
+
+/** @typedef {keyof typeof ICONS} IconName */
+
+/** @param {IconName} name @returns {SVGSVGElement} */
+export function icon(name) {
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("viewBox", "0 0 16 16");
+  svg.setAttribute("aria-hidden", "true");
+  svg.classList.add("tc-icon");
+  const path = document.createElementNS(SVG, "path");
+  path.setAttribute("d", ICONS[name]);
+  svg.append(path);
+  return svg;
+}
+
+/**
+ * A button with an icon and a name that is its tooltip.
+ * @param {IconName} name @param {string} title @param {(event: MouseEvent) => void} onclick
+ */
+export function iconButton(name, title, onclick) {
+  return h("button", { class: "tc-button", type: "button", title, "aria-label": title, onclick }, icon(name));
+}
+
+/** @param {number} count e.g. 1300000 -> "1.24 MiB" */
+export function bytesInWords(count) {
+  if (count < 1024) return `${count} B`;
+  const units = ["KiB", "MiB", "GiB", "TiB"];
+  const power = Math.min(Math.floor(Math.log2(count) / 10), units.length);
+  const value = count / 1024 ** power;
+  return `${value >= 100 ? value.toFixed(0) : value.toPrecision(3)} ${units[power - 1]}`;
+}
+
+/** @param {number} seconds e.g. 0.0123 -> "12 ms" */
+export function secondsInWords(seconds) {
+  if (seconds < 0.001) return `${(seconds * 1e6).toFixed(0)} µs`;
+  if (seconds < 0.0995) return `${(seconds * 1e3).toFixed(0)} ms`;
+  return seconds < 9.95 ? `${seconds.toFixed(1)} s` : `${seconds.toFixed(0)} s`;
+}
+
+/** @param {number} count @param {string} one @param {string} [many] */
+export function counted(count, one, many = `${one}s`) {
+  return `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
+}
+
+/** Put text on the clipboard, also on pages that are not a secure context. @param {string} text */
+export async function copyText(text) {
+  if (navigator.clipboard && window.isSecureContext) return navigator.clipboard.writeText(text);
+  const area = h("textarea", { value: text, class: "tc-offscreen" });
+  document.body.append(area);
+  area.select();
+  document.execCommand("copy");
+  area.remove();
+}

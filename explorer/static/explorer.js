@@ -1,0 +1,298 @@
+// The whole of it: the ribbon on top, source and stages in panes, the inspector, and what joins them.
+
+import { h, iconButton } from "./dom.js";
+import { Inspector } from "./inspector.js";
+import { showKeys } from "./keys.js";
+import { Pane } from "./pane.js";
+import { Ribbon } from "./ribbon.js";
+import { splitter } from "./splitter.js";
+
+/** @typedef {import("./store.js").Store} Store */
+
+/** Below this width, in points, panes are stacked; below the second the inspector goes under the panes. */
+const NARROW = 760;
+const MEDIUM = 1120;
+
+export class Explorer {
+  /** @param {HTMLElement} root @param {Store} store @param {{page?: boolean}} [options] */
+  constructor(root, store, options = {}) {
+    this.root = root;
+    this.store = store;
+    this.page = options.page ?? false;
+    this.host = {
+      select: this.select.bind(this), hover: this.hover.bind(this), showBreaks: this.showBreaks.bind(this),
+      changed: () => this.markOpen(), activate: (/** @type {Pane} */ pane) => { this.active = pane; },
+      split: (/** @type {Pane} */ pane) => this.split(pane), close: (/** @type {Pane} */ pane) => this.close(pane),
+    };
+    this.ribbon = new Ribbon(store, (stage, beside) => this.openStage(stage, beside));
+    this.inspector = new Inspector(store, {
+      goTo: (id) => this.goTo(id), goToRow: (artifact, row) => this.goToRow(artifact, row),
+      preview: (ids) => this.hover(ids), clear: () => this.clear(),
+    });
+    this.source = new Pane(store, this.host, true);
+    /** @type {Pane[]} */
+    this.stagePanes = [];
+    this.active = this.source;
+    this.frame = 0;
+    this.build();
+    this.stopListening = store.listen((what, from) => this.changed(what, from));
+    this.changed("manifest", "");
+  }
+
+  build() {
+    this.title = h("div", { class: "tc-title" });
+    this.tools = h("div", { class: "tc-tools" });
+    if (this.page) this.tools.append(iconButton("theme", "Light or dark", () => this.toggleTheme()));
+    this.tools.append(
+      iconButton("panel", "Show or hide the inspector (i)", () => this.toggleInspector()),
+      iconButton("help", "Keys (?)", () => showKeys(this.root)),
+    );
+    this.panes = h("div", { class: "tc-panes" }, this.source.root);
+    this.main = h("div", { class: "tc-main" }, this.panes, splitter(), this.inspector.root);
+    this.root.classList.add("tcompile");
+    this.root.dataset.lmSuppressShortcuts = "true";
+    this.root.append(h("header", { class: "tc-top" }, this.title, this.ribbon.root, this.tools), this.main);
+    this.onKey = (/** @type {KeyboardEvent} */ event) => this.pressed(event);
+    this.root.addEventListener("keydown", this.onKey);
+    this.observer = new ResizeObserver(() => this.fitWidth());
+    this.observer.observe(this.root);
+    this.watchTheme();
+  }
+
+  // What changed
+
+  /** @param {string} what @param {string} from */
+  changed(what, from) {
+    if (what === "manifest") this.manifestChanged();
+    else if (what === "running") this.ribbon.render();
+    else if (what === "selection") this.selectionChanged(from);
+    else this.partArrived(what);
+  }
+
+  manifestChanged() {
+    this.title?.replaceChildren(h("b", {}, this.store.manifest.title || "tcompile"));
+    this.ribbon.render();
+    if (!this.stagePanes.length && !this.closedAll) this.openFirst();
+    for (const pane of this.allPanes()) pane.refresh();
+    this.later(() => this.inspector.render());
+  }
+
+  /** Open the first stage that is a graph; until there is one, whatever comes after the source. */
+  openFirst() {
+    const stages = this.store.manifest.stages.filter((stage) => stage.artifacts.some((artifact) => !this.isHome(artifact.id)));
+    const first = stages.find((stage) => stage.artifacts[0].drawable) ?? stages[0];
+    if (first) this.addPane().showStage(first.name);
+  }
+
+  /** @param {string} what */
+  partArrived(what) {
+    for (const pane of this.allPanes()) pane.refresh();
+    this.later(() => {
+      if (what === "entities") this.ribbon.mark(this.ribbon.openStages);
+      this.inspector.render();
+    });
+  }
+
+  /** @param {string} from */
+  selectionChanged(from) {
+    this.inspector.shownBreaks = [];
+    for (const pane of this.allPanes()) pane.selectionChanged(from);
+    this.ribbon.mark(this.ribbon.openStages);
+    this.inspector.render();
+  }
+
+  /** Do it once, before the next frame. @param {() => void} work */
+  later(work) {
+    cancelAnimationFrame(this.frame);
+    this.frame = requestAnimationFrame(work);
+  }
+
+  // Panes
+
+  /** @returns {Pane[]} */
+  allPanes() {
+    return [this.source, ...this.stagePanes];
+  }
+
+  /** @param {string} artifact */
+  isHome(artifact) {
+    return this.store.manifest.home.includes(artifact);
+  }
+
+  addPane() {
+    const pane = new Pane(this.store, this.host, false);
+    this.stagePanes.push(pane);
+    this.panes?.append(splitter(), pane.root);
+    this.active = pane;
+    return pane;
+  }
+
+  /** The stage pane that was used last. @returns {Pane} */
+  stagePane() {
+    if (this.stagePanes.includes(this.active)) return this.active;
+    return this.stagePanes.at(-1) ?? this.addPane();
+  }
+
+  /** @param {string} name @param {boolean} beside */
+  openStage(name, beside) {
+    const stage = this.store.stage(name);
+    if (!stage) return;
+    const home = stage.artifacts.find((artifact) => this.isHome(artifact.id));
+    if (home) return this.source.view?.focus();
+    const pane = beside ? this.besidePane() : this.stagePane();
+    pane.showStage(name);
+    this.active = pane;
+  }
+
+  /** A stage pane that is not the one used last: at most two are open. */
+  besidePane() {
+    const current = this.stagePane();
+    return this.stagePanes.find((pane) => pane !== current) ?? this.addPane();
+  }
+
+  /** @param {Pane} pane */
+  split(pane) {
+    const { artifact, stage } = pane;
+    this.active = pane;
+    const beside = this.besidePane();
+    if (artifact) beside.show(artifact, pane.mode === "graph" ? "text" : "graph");
+    else beside.showStage(stage);
+  }
+
+  /** @param {Pane} pane */
+  close(pane) {
+    pane.root.previousElementSibling?.remove();
+    this.stagePanes = this.stagePanes.filter((other) => other !== pane);
+    pane.destroy();
+    this.closedAll = !this.stagePanes.length;
+    this.active = this.stagePanes[0] ?? this.source;
+    this.markOpen();
+  }
+
+  markOpen() {
+    this.ribbon.mark(new Set(this.allPanes().map((pane) => pane.stage)));
+  }
+
+  // The selection
+
+  /** @param {string[]} ids @param {boolean} add @param {string} from */
+  select(ids, add, from) {
+    const chosen = new Set(add ? this.store.primary : []);
+    for (const id of ids) {
+      if (add && chosen.has(id)) chosen.delete(id);
+      else chosen.add(id);
+    }
+    this.store.select(chosen, from);
+  }
+
+  clear() {
+    this.inspector.shownBreaks = [];
+    this.store.select([]);
+  }
+
+  /** @param {string[]} ids */
+  hover(ids) {
+    const linked = ids.length ? this.store.links.closure(ids) : new Set();
+    for (const pane of this.allPanes()) pane.view?.preview(/** @type {Set<string>} */ (linked));
+  }
+
+  /** Select an entity and open its artifact. @param {string} id */
+  goTo(id) {
+    const artifact = this.store.links.owner(id);
+    const open = this.allPanes().find((pane) => pane.artifact === artifact);
+    if (!open && artifact) (this.isHome(artifact) ? this.source : this.stagePane()).show(artifact);
+    this.store.select([id]);
+  }
+
+  /** @param {string} artifact @param {number} row */
+  goToRow(artifact, row) {
+    const ids = this.store.artifacts.get(artifact)?.rows.get(row) ?? [];
+    if (ids.length) this.goTo(ids[0]);
+    else this.source.show(artifact);
+  }
+
+  /** @param {import("./store.js").BreakInfo[]} items */
+  showBreaks(items) {
+    this.inspector.showBreaks(items);
+    this.root.classList.remove("tc-no-inspector");
+  }
+
+  // Keys
+
+  /** @param {KeyboardEvent} event */
+  pressed(event) {
+    if (event.defaultPrevented || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (event.target instanceof Element && event.target.closest("input, select, textarea, dialog")) return;
+    /** @type {Record<string, () => void>} */
+    const actions = {
+      "[": () => this.stepStage(-1), "]": () => this.stepStage(1), "/": () => this.active.openSearch(),
+      "?": () => showKeys(this.root), i: () => this.toggleInspector(), n: () => this.active.step?.(1),
+      p: () => this.active.step?.(-1), g: () => this.toggleGraph(), o: () => this.cyclePanes(),
+      "\\": () => this.split(this.stagePane()), Escape: () => this.clear(),
+    };
+    const action = actions[event.key];
+    if (!action) return;
+    event.preventDefault();
+    action();
+  }
+
+  /** @param {number} direction */
+  stepStage(direction) {
+    const pane = this.stagePane();
+    const stages = this.store.manifest.stages.filter((stage) => !stage.artifacts.some((artifact) => this.isHome(artifact.id)));
+    const at = stages.findIndex((stage) => stage.name === pane.stage) + direction;
+    if (stages[at]) pane.showStage(stages[at].name);
+    pane.view?.focus();
+  }
+
+  toggleGraph() {
+    const pane = this.stagePane();
+    pane.show(pane.artifact, pane.mode === "graph" ? "text" : "graph");
+    pane.view?.focus();
+  }
+
+  cyclePanes() {
+    const panes = this.allPanes();
+    panes[(panes.indexOf(this.active) + 1) % panes.length].view?.focus();
+  }
+
+  // Looks
+
+  toggleInspector() {
+    this.root.classList.toggle("tc-no-inspector");
+  }
+
+  fitWidth() {
+    const width = this.root.clientWidth;
+    this.root.classList.toggle("tc-narrow", width < NARROW);
+    this.root.classList.toggle("tc-medium", width >= NARROW && width < MEDIUM);
+  }
+
+  toggleTheme() {
+    const dark = getComputedStyle(this.root).colorScheme === "dark";
+    document.documentElement.dataset.tcTheme = dark ? "light" : "dark";
+  }
+
+  /** Drawings on canvas don't follow CSS: tell them when the theme changes. */
+  watchTheme() {
+    const changed = () => requestAnimationFrame(() => this.allPanes().forEach((pane) => pane.view?.themeChanged()));
+    this.themeObserver = new MutationObserver(changed);
+    for (const element of [document.documentElement, document.body]) {
+      this.themeObserver.observe(element, { attributeFilter: ["class", "data-jp-theme-name", "data-jp-theme-light", "data-tc-theme"] });
+    }
+    this.media = window.matchMedia("(prefers-color-scheme: dark)");
+    this.media.addEventListener("change", (this.onMedia = changed));
+  }
+
+  destroy() {
+    this.stopListening();
+    this.observer?.disconnect();
+    this.themeObserver?.disconnect();
+    if (this.onMedia) this.media?.removeEventListener("change", this.onMedia);
+    if (this.onKey) this.root.removeEventListener("keydown", this.onKey);
+    cancelAnimationFrame(this.frame);
+    this.ribbon.destroy();
+    for (const pane of this.allPanes()) pane.destroy();
+    this.root.replaceChildren();
+  }
+}

@@ -1,0 +1,27 @@
+// The list of keys.
+
+import { h } from "./dom.js";
+
+const KEYS = [
+  ["↑ ↓", "move between lines, and preview their links"],
+  ["Enter", "select the line; with Ctrl, add to the selection"],
+  ["← →", "fold and unfold a block"],
+  ["[ ]", "previous and next stage"],
+  ["n p", "next and previous linked line"],
+  ["g", "text or graph"],
+  ["o", "go to the other pane"],
+  ["\\", "open a pane beside"],
+  ["/", "search; Enter and Shift-Enter go through what is found"],
+  ["i", "show or hide the inspector"],
+  ["Escape", "clear the selection"],
+  ["?", "this list"],
+];
+
+/** @param {HTMLElement} root */
+export function showKeys(root) {
+  const rows = KEYS.flatMap(([key, what]) => [h("dt", {}, ...key.split(" ").map((one) => h("kbd", {}, one))), h("dd", {}, what)]);
+  const dialog = h("dialog", { class: "tc-keys", "aria-label": "Keys", onclose: () => dialog.remove(), onclick: () => dialog.close() },
+    h("h3", {}, "Keys"), h("dl", {}, ...rows), h("button", { class: "tc-button tc-text", type: "button" }, "Close"));
+  root.append(dialog);
+  dialog.showModal();
+}

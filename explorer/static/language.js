@@ -1,0 +1,207 @@
+// Syntax colour and folds, by small hand-written rules. A token is [class, text]; class "" is plain.
+
+/** @typedef {[string, string]} Token */
+/**
+ * A stretch of text that spans lines: a string, a comment, or code in another language inside a string.
+ * @typedef {{from: number, fromColumn: number, to: number, toColumn: number, kind: string, language: string}} Span
+ */
+
+/** @param {string} words */
+const wordSet = (words) => new Set(words.split(" "));
+
+const PYTHON_WORDS = wordSet(
+  "and as assert async await break class continue def del elif else except finally for from global if import in is " +
+    "lambda nonlocal not or pass raise return try while with yield match case",
+);
+const PYTHON_CONSTANTS = wordSet("None True False self cls Ellipsis NotImplemented");
+const CPP_WORDS = wordSet(
+  "alignas auto break case catch class const constexpr continue default delete do else enum explicit extern for friend " +
+    "goto if inline mutable namespace new noexcept operator private protected public register return sizeof static " +
+    "static_cast reinterpret_cast struct switch template this throw try typedef typename union using virtual volatile " +
+    "while __restrict__",
+);
+const CPP_TYPES = wordSet(
+  "bool char double float half int int8_t int16_t int32_t int64_t long short signed size_t uint8_t uint16_t uint32_t " +
+    "uint64_t unsigned void bfloat16 at std c10",
+);
+const IR_WORDS = wordSet("define declare func module attributes target return ret br call load store for yield if");
+
+/** @typedef {{words: Set<string>, constants: Set<string>, pattern: RegExp}} Grammar */
+
+const STRING = String.raw`[rbfuRBFU]{0,2}(?:"(?:\\.|[^"\\])*"?|'(?:\\.|[^'\\])*'?)`;
+const NUMBER = String.raw`\b(?:0[xX][\da-fA-F]+|\d+\.?\d*(?:[eE][+-]?\d+)?)[a-zA-Z]*\b`;
+
+/**
+ * Groups: 1 comment, 2 string, 3 decorator, preprocessor or type mark, 4 number, 5 word.
+ * @param {Set<string>} words @param {Set<string>} constants @param {string[]} parts comment, string, mark, word
+ */
+function grammar(words, constants, ...parts) {
+  const [comment, string, mark, word] = parts;
+  return { words, constants, pattern: new RegExp(`(${comment})|(${string})|(${mark})|(${NUMBER})|(${word})`, "g") };
+}
+
+const WORD = String.raw`[A-Za-z_]\w*`;
+const NEVER = "$^";
+
+/** @type {Record<string, Grammar>} */
+const GRAMMARS = {
+  python: grammar(PYTHON_WORDS, PYTHON_CONSTANTS, "#.*", STRING, String.raw`^\s*@[\w.]+`, WORD),
+  cpp: grammar(CPP_WORDS, CPP_TYPES, String.raw`\/\/.*|\/\*.*?\*\/`, STRING, String.raw`^\s*#\s*\w+.*`, WORD),
+  bytecode: grammar(wordSet(""), PYTHON_CONSTANTS, ";.*", STRING, String.raw`>>|-->|\b[A-Z][A-Z_]{2,}\b`, WORD),
+  ir: grammar(
+    IR_WORDS, PYTHON_CONSTANTS, String.raw`\/\/.*|;.*`, STRING,
+    String.raw`[%@!#^$][\w.$#:-]+|\.[a-z]\w+|\b(?:i|f|bf|u|s|b)(?:1|8|16|32|64)\b`, String.raw`[A-Za-z_][\w.]*`,
+  ),
+  text: grammar(wordSet(""), wordSet(""), NEVER, NEVER, NEVER, WORD),
+};
+
+/** @type {Record<string, string>} */
+const ALIASES = {
+  py: "python", triton: "python", "c++": "cpp", c: "cpp", cuda: "cpp", mlir: "ir", ttir: "ir", ttgir: "ir", llir: "ir",
+  llvm: "ir", ptx: "ir", sass: "ir", amdgcn: "ir", bytecode: "bytecode", dis: "bytecode",
+};
+
+/** @param {string} language */
+function grammarName(language) {
+  return language in GRAMMARS ? language : (ALIASES[language] ?? "text");
+}
+
+/** Past this many characters a line is not coloured: nobody reads that far, and the browser would crawl. */
+const LONGEST = 4000;
+
+/** @param {string} line @param {string} language @returns {Token[]} */
+export function tokenise(line, language) {
+  const { pattern, words, constants } = GRAMMARS[grammarName(language)];
+  /** @type {Token[]} */
+  const tokens = [];
+  let end = 0;
+  for (const match of line.slice(0, LONGEST).matchAll(pattern)) {
+    if (match.index > end) tokens.push(["", line.slice(end, match.index)]);
+    end = match.index + match[0].length;
+    tokens.push([tokenClass(match, words, constants, line[end]), match[0]]);
+  }
+  if (end < line.length) tokens.push(["", line.slice(end)]);
+  return tokens;
+}
+
+/** @param {RegExpMatchArray} match @param {Set<string>} words @param {Set<string>} constants @param {string} after */
+function tokenClass(match, words, constants, after) {
+  if (match[1]) return "c";
+  if (match[2]) return "s";
+  if (match[3]) return "m";
+  if (match[4]) return "n";
+  if (words.has(match[0])) return "k";
+  if (constants.has(match[0])) return "b";
+  return after === "(" ? "f" : "";
+}
+
+const SPANNING = {
+  python: /#[^\n]*|("""|''')[\s\S]*?(?:\1|$(?![\s\S]))|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?/g,
+  cpp: /\/\/[^\n]*|\/\*[\s\S]*?(?:\*\/|$(?![\s\S]))|"(?:\\.|[^"\\\n])*"?/g,
+};
+
+/**
+ * The stretches that span lines. A long string that a code-compiling call takes is code: Inductor's wrapper holds its
+ * kernels like that.
+ * @param {string[]} lines @param {string} language @returns {Span[]}
+ */
+export function spans(lines, language) {
+  const name = grammarName(language);
+  if (name !== "python" && name !== "cpp") return [];
+  const text = lines.join("\n");
+  /** @type {Span[]} */
+  const found = [];
+  let line = 0;
+  let start = 0;
+  for (const match of text.matchAll(SPANNING[name])) {
+    if (!match[0].includes("\n")) continue;
+    for (let next = text.indexOf("\n", start); next !== -1 && next < match.index; next = text.indexOf("\n", start)) {
+      start = next + 1;
+      line += 1;
+    }
+    found.push(spanAt(match[0], line, match.index - start, name, lines[line].slice(0, match.index - start)));
+  }
+  return found;
+}
+
+/** @param {string} text @param {number} line @param {number} column @param {string} name @param {string} before */
+function spanAt(text, line, column, name, before) {
+  const rows = text.split("\n");
+  const embedded = name === "python" ? embeddedLanguage(before) : "";
+  const kind = name === "cpp" ? "c" : "s";
+  return {
+    from: line, fromColumn: column, to: line + rows.length - 1, toColumn: rows[rows.length - 1].length, kind,
+    language: embedded,
+  };
+}
+
+/** @param {string} before what stands on the line before a long string */
+function embeddedLanguage(before) {
+  const call = /async_compile\.(\w+)\(|(\w*(?:cpp|triton|cuda|ptx)\w*)\s*(?:\(|=)/.exec(before);
+  if (!call) return "";
+  return /triton/.test(call[1] ?? call[2]) ? "triton" : "cpp";
+}
+
+/**
+ * The tokens of one line, with the span it lies in.
+ * @param {string} line @param {number} row @param {string} language @param {Span | undefined} span
+ * @returns {Token[]}
+ */
+export function tokeniseRow(line, row, language, span) {
+  if (!span || row < span.from || row > span.to) return tokenise(line, language);
+  const from = row === span.from ? span.fromColumn : 0;
+  const to = row === span.to ? span.toColumn : line.length;
+  const inside = line.slice(from, to);
+  /** @type {Token[]} */
+  const middle = span.language ? tokenise(inside, span.language) : [[span.kind, inside]];
+  return [...tokenise(line.slice(0, from), language), ...middle, ...tokenise(line.slice(to), language)];
+}
+
+/** @param {Span[]} all in order @param {number} row @returns {Span | undefined} the span that reaches into a row */
+export function spanOf(all, row) {
+  let low = 0;
+  let high = all.length - 1;
+  while (low <= high) {
+    const middle = (low + high) >> 1;
+    if (all[middle].to < row) low = middle + 1;
+    else if (all[middle].from > row) high = middle - 1;
+    else return all[middle];
+  }
+  return undefined;
+}
+
+/** A block shorter than this is not worth folding. */
+const SHORTEST_FOLD = 4;
+
+/**
+ * What can be folded: first row -> last row, by indentation and by code inside strings.
+ * @param {string[]} lines @param {Span[]} all @returns {Map<number, number>}
+ */
+export function foldRegions(lines, all) {
+  /** @type {Map<number, number>} */
+  const regions = new Map();
+  /** @type {{indent: number, row: number}[]} */
+  const open = [];
+  let last = 0;
+  lines.forEach((line, row) => {
+    const indent = line.search(/\S/);
+    if (indent < 0) return;
+    closeFolds(open, indent, last, regions);
+    open.push({ indent, row });
+    last = row;
+  });
+  closeFolds(open, 0, last, regions);
+  for (const span of all) if (span.to - span.from >= SHORTEST_FOLD) regions.set(span.from, span.to);
+  return regions;
+}
+
+/**
+ * @param {{indent: number, row: number}[]} open @param {number} indent @param {number} last
+ * @param {Map<number, number>} regions
+ */
+function closeFolds(open, indent, last, regions) {
+  for (let block = open.at(-1); block && block.indent >= indent; block = open.at(-1)) {
+    if (last - block.row >= SHORTEST_FOLD) regions.set(block.row, last);
+    open.pop();
+  }
+}

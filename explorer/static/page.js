@@ -1,0 +1,36 @@
+// The front end as a saved page: parts of the record are in the page itself.
+
+import { Explorer } from "./explorer.js";
+import { decompress, Store } from "./store.js";
+
+/** @param {Element} block @returns {Uint8Array<ArrayBuffer>} the bytes of a data block */
+function bytesOf(block) {
+  return Uint8Array.from(atob((block.textContent ?? "").trim()), (character) => character.charCodeAt(0));
+}
+
+/** Follow the system's light or dark until the reader chooses. */
+function followSystem() {
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const follow = () => {
+    document.documentElement.dataset.tcTheme = dark.matches ? "dark" : "light";
+  };
+  dark.addEventListener("change", follow);
+  follow();
+}
+
+async function openPage() {
+  followSystem();
+  const blocks = [...document.querySelectorAll("script[data-part]")];
+  const find = (/** @type {string} */ artifact, /** @type {string} */ part) =>
+    /** @type {HTMLElement | undefined} */ (blocks.find((block) => block instanceof HTMLElement && block.dataset.artifact === artifact && block.dataset.part === part));
+  const store = new Store((artifact, part) => {
+    const block = find(artifact, part);
+    if (block) store.receive(artifact, part, block.dataset.digest ?? "", bytesOf(block));
+  });
+  const root = /** @type {HTMLElement} */ (document.getElementById("tcompile"));
+  new Explorer(root, store, { page: true });
+  const manifest = find("", "manifest");
+  if (manifest) store.setManifest(await decompress(bytesOf(manifest)));
+}
+
+openPage();

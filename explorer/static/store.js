@@ -1,0 +1,199 @@
+// What is known of a record: the manifest, and the parts of artifacts that have arrived. Shared by all views of it.
+
+import { Links } from "./links.js";
+
+/**
+ * @typedef {{id: string, kind: string, label: string, attrs: Record<string, any>, inputs: string[],
+ *   origins: string[]}} Entity
+ * @typedef {"entities" | "text" | "decisions"} PartName
+ * @typedef {{digest: string, bytes: number}} PartInfo
+ * @typedef {{id: string, stage: string, title: string, language: string, graph: string, lines: number, chars: number,
+ *   entities: number, drawable: boolean, parts: Record<string, PartInfo>}} ArtifactInfo
+ * @typedef {{stage: string, reason: string, hint: string, graph: string}} Problem
+ * @typedef {{name: string, title: string, about: string, count: number, unit: string, seconds: number | null,
+ *   problems: Problem[], artifacts: ArtifactInfo[]}} StageInfo
+ * @typedef {{id: string, frame: string, kind: string, reason: string, file: string, line: number, function: string,
+ *   code: string, explanation: string, hints: string[], gb_id: string, stack: string[],
+ *   place: [string, number] | null}} BreakInfo
+ * @typedef {{id: string, function: string, file: string, line: number, outcome: string, reason: string,
+ *   graphs: string[]}} FrameInfo
+ * @typedef {{title: string, options: Record<string, any>, environment: Record<string, any>, home: string[],
+ *   stages: StageInfo[], breaks: BreakInfo[], frames: FrameInfo[], guards: number, recompiles: any[],
+ *   kernels: {language: string, category: string, count: number}[],
+ *   decisions: {pass: string, verdict: string, count: number}[],
+ *   landed: Record<string, Record<string, number[]>>}} Manifest
+ * @typedef {{subjects: string[], pass_name: string, verdict: string, why: string,
+ *   numbers: Record<string, number>}} Decision
+ * @typedef {{stage?: string, title?: string, elapsed?: number}} Running
+ */
+
+/**
+ * One artifact as far as it has arrived. `rows` maps a 0-based line to the entities on it, `rowsOf` the other way.
+ * @typedef {{info: ArtifactInfo, entities?: Entity[], rows: Map<number, string[]>, rowsOf: Map<string, number[]>,
+ *   lines?: string[], numbers?: number[], decisions?: Decision[], have: Record<string, string>}} Artifact
+ */
+
+/** @type {Manifest} */
+const EMPTY = {
+  title: "", options: {}, environment: {}, home: [], stages: [], breaks: [], frames: [], guards: 0, recompiles: [],
+  kernels: [], decisions: [], landed: {},
+};
+
+/** @param {Uint8Array<ArrayBuffer>} bytes zlib-compressed JSON */
+export async function decompress(bytes) {
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Response(stream).json();
+}
+
+export class Store {
+  /** @param {(artifact: string, part: PartName) => void} ask gets a part on its way; it arrives by `receive` */
+  constructor(ask) {
+    this.ask = ask;
+    /** @type {Manifest} */
+    this.manifest = EMPTY;
+    /** @type {Map<string, Artifact>} */
+    this.artifacts = new Map();
+    /** @type {Running} */
+    this.running = {};
+    this.runningSince = 0;
+    /** @type {Links | null} */
+    this.index = null;
+    /** @type {Set<string>} */
+    this.asked = new Set();
+    /** @type {Set<(what: string, artifact: string) => void>} */
+    this.listeners = new Set();
+    /** @type {Set<string>} */
+    this.primary = new Set();
+    /** @type {Set<string>} */
+    this.linked = new Set();
+    /** @type {Map<string, number>} */
+    this.linkedIn = new Map();
+  }
+
+  /** @param {(what: string, artifact: string) => void} listener @returns {() => void} stops it */
+  listen(listener) {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  /** @param {string} what "manifest", "running", "selection", or the name of a part @param {string} [artifact] */
+  tell(what, artifact = "") {
+    for (const listener of [...this.listeners]) listener(what, artifact);
+  }
+
+  /** Take the manifest as it now is, and ask for every artifact's entities: links need them all. @param {Manifest} now */
+  setManifest(now) {
+    if (!now || !now.stages) return;
+    this.manifest = now;
+    const infos = now.stages.flatMap((stage) => stage.artifacts);
+    for (const id of this.artifacts.keys()) if (!infos.some((info) => info.id === id)) this.artifacts.delete(id);
+    for (const info of infos) this.place(info);
+    this.index = null;
+    this.tell("manifest");
+    for (const info of infos) this.need(info.id, "entities");
+  }
+
+  /** @param {ArtifactInfo} info */
+  place(info) {
+    const known = this.artifacts.get(info.id);
+    if (known) known.info = info;
+    else this.artifacts.set(info.id, { info, rows: new Map(), rowsOf: new Map(), have: {} });
+  }
+
+  /** @param {Running} running */
+  setRunning(running) {
+    this.running = running ?? {};
+    this.runningSince = performance.now() - 1000 * (this.running.elapsed ?? 0);
+    this.tell("running");
+  }
+
+  /** Ask for a part unless it is there, on its way, or does not exist. @param {string} id @param {PartName} part */
+  need(id, part) {
+    const artifact = this.artifacts.get(id);
+    const wanted = artifact?.info.parts[part]?.digest;
+    const key = `${id} ${part} ${wanted}`;
+    if (!artifact || !wanted || artifact.have[part] === wanted || this.asked.has(key)) return;
+    this.asked.add(key);
+    this.ask(id, part);
+  }
+
+  /**
+   * A part has arrived, asked for or not.
+   * @param {string} id @param {PartName} part @param {string} digest @param {Uint8Array<ArrayBuffer>} bytes
+   */
+  async receive(id, part, digest, bytes) {
+    this.asked.add(`${id} ${part} ${digest}`);
+    const content = await decompress(bytes);
+    const artifact = this.artifacts.get(id);
+    if (!artifact || artifact.info.parts[part]?.digest !== digest) return this.asked.delete(`${id} ${part} ${digest}`);
+    artifact.have[part] = digest;
+    if (part === "entities") this.takeEntities(artifact, content);
+    else if (part === "text") takeText(artifact, content);
+    else artifact.decisions = content;
+    this.tell(part, id);
+  }
+
+  /** @param {Artifact} artifact @param {{entities: Entity[], lines: Record<string, string[]>}} content */
+  takeEntities(artifact, content) {
+    artifact.entities = content.entities;
+    artifact.rows = new Map(Object.entries(content.lines).map(([line, ids]) => [Number(line) - 1, ids]));
+    artifact.rowsOf = new Map();
+    for (const [row, ids] of artifact.rows) {
+      for (const id of ids) addTo(artifact.rowsOf, id, row);
+    }
+    this.index = null;
+    this.follow();
+  }
+
+  /** @returns {Links} */
+  get links() {
+    this.index ??= new Links([...this.artifacts].map(([id, artifact]) => [id, artifact.entities ?? []]));
+    return this.index;
+  }
+
+  /** @param {string} id of an entity @returns {Artifact | undefined} */
+  artifactOf(id) {
+    return this.artifacts.get(this.links.owner(id));
+  }
+
+  /** @param {string} name */
+  stage(name) {
+    return this.manifest.stages.find((stage) => stage.name === name);
+  }
+
+  /** @param {Iterable<string>} ids @param {string} [from] which pane it was selected in: it does not scroll */
+  select(ids, from = "") {
+    this.primary = new Set(ids);
+    this.follow();
+    this.tell("selection", from);
+  }
+
+  /** Find what the selection is linked to, and how much of it is in each artifact. */
+  follow() {
+    this.linked = this.primary.size ? this.links.closure(this.primary) : new Set();
+    this.linkedIn = new Map();
+    for (const id of this.linked) {
+      const artifact = this.links.owner(id);
+      this.linkedIn.set(artifact, (this.linkedIn.get(artifact) ?? 0) + 1);
+    }
+  }
+
+  /** The call stack in the user's source that an entity came from, outermost first. @param {string} id */
+  stack(id) {
+    return this.links.nearest(id, new Set(this.manifest.home));
+  }
+}
+
+/** @param {Map<string, number[]>} lists @param {string} key @param {number} value */
+function addTo(lists, key, value) {
+  const list = lists.get(key);
+  if (list) list.push(value);
+  else lists.set(key, [value]);
+}
+
+/** @param {Artifact} artifact @param {{text: string, numbers: number[] | null}} content */
+function takeText(artifact, content) {
+  artifact.lines = content.text.split("\n");
+  if (artifact.lines.at(-1) === "") artifact.lines.pop();
+  artifact.numbers = content.numbers ?? undefined;
+}

@@ -1,0 +1,489 @@
+// One artifact as text: line numbers, colour, folds, search, and the lines of the selection marked.
+
+import { copyText, counted, h, icon } from "./dom.js";
+import { foldRegions, spanOf, spans, tokeniseRow } from "./language.js";
+import { VirtualRows } from "./virtual_rows.js";
+
+/** @typedef {import("./store.js").Artifact} Artifact */
+/** @typedef {{title: string, open: () => void}} Break */
+/**
+ * What the pane around a view listens to. `ids` is empty where a line holds nothing.
+ * @typedef {{onSelect: (ids: string[], add: boolean) => void, onHover: (ids: string[]) => void}} Callbacks
+ */
+
+const PRIMARY = 2;
+const LINKED = 1;
+const MOST_HITS = 10000;
+
+let views = 0;
+
+export class TextView {
+  /**
+   * @param {HTMLElement} root @param {Callbacks} callbacks
+   * @param {Artifact} artifact its text has arrived
+   * @param {{tints?: Map<number, string[]>, breaks?: Map<number, Break>}} [gutter] by row
+   */
+  constructor(root, callbacks, artifact, gutter = {}) {
+    this.name = `tc-view-${++views}`;
+    this.root = root;
+    this.callbacks = callbacks;
+    this.artifact = artifact;
+    this.lines = artifact.lines ?? [];
+    this.tints = gutter.tints ?? new Map();
+    this.breaks = gutter.breaks ?? new Map();
+    this.spans = spans(this.lines, artifact.info.language);
+    this.folds = foldRegions(this.lines, this.spans);
+    /** @type {Set<number>} */
+    this.folded = new Set();
+    /** @type {Int32Array} */
+    this.shown = new Int32Array(0);
+    this.marks = new Uint8Array(this.lines.length);
+    /** @type {Set<number>} */
+    this.previewed = new Set();
+    /** @type {[number, number][]} */
+    this.hits = [];
+    this.query = "";
+    this.hit = -1;
+    this.cursor = 0;
+    /** @type {number[]} */
+    this.linkedRows = [];
+    this.digits = String(this.number(this.lines.length - 1) || this.lines.length).length;
+    this.scroller = this.makeScroller();
+    this.ruler = h("canvas", { class: "tc-ruler", onclick: (/** @type {MouseEvent} */ event) => this.jump(event) });
+    root.replaceChildren(h("div", { class: "tc-text-view" }, this.scroller, this.ruler));
+    this.rows = new VirtualRows(this.scroller, (index) => this.row(this.shown[index]));
+    this.observer = new ResizeObserver(() => this.drawRuler());
+    this.observer.observe(root);
+    this.refold();
+  }
+
+  makeScroller() {
+    return h("div", {
+      class: "tc-scroll tc-code", tabIndex: 0, role: "listbox", "aria-label": this.artifact.info.title,
+      "aria-multiselectable": "true",
+      onclick: (/** @type {MouseEvent} */ event) => this.clicked(event),
+      onpointerover: (/** @type {PointerEvent} */ event) => this.hovered(event),
+      onpointerleave: () => this.callbacks.onHover([]),
+      onkeydown: (/** @type {KeyboardEvent} */ event) => this.pressed(event),
+      onfocus: () => this.paint(),
+      onblur: () => this.paint(),
+    });
+  }
+
+  /** The number to show beside a row; 0 for none. @param {number} row */
+  number(row) {
+    const numbers = this.artifact.numbers;
+    return numbers ? (numbers[row] ?? 0) : row + 1;
+  }
+
+  // Folds
+
+  refold() {
+    const shown = [];
+    for (let row = 0; row < this.lines.length; row++) {
+      shown.push(row);
+      if (this.folded.has(row)) row = this.folds.get(row) ?? row;
+    }
+    this.shown = Int32Array.from(shown);
+    const widest = this.lines.reduce((most, line) => Math.max(most, line.length), 0);
+    this.rows.reset(shown.length, `${Math.min(widest, 20000) + this.digits + 8}ch`);
+    this.drawRuler();
+  }
+
+  /** @param {number} row */
+  toggleFold(row) {
+    if (!this.folded.delete(row)) this.folded.add(row);
+    this.refold();
+  }
+
+  /** Fold every long block, or open all when some are folded. */
+  toggleAllFolds() {
+    if (this.folded.size) this.folded.clear();
+    else for (const row of outermost(this.folds, this.lines.length)) this.folded.add(row);
+    this.refold();
+  }
+
+  /** Open the folds around a row. @param {number} row */
+  unfoldAround(row) {
+    const around = [...this.folded].filter((first) => first < row && row <= (this.folds.get(first) ?? first));
+    around.forEach((first) => this.folded.delete(first));
+    if (around.length) this.refold();
+  }
+
+  /** @param {number} row @returns {number} where it is among the rows shown, or where its fold is */
+  position(row) {
+    let low = 0;
+    let high = this.shown.length - 1;
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (this.shown[middle] <= row) low = middle;
+      else high = middle - 1;
+    }
+    return low;
+  }
+
+  // Rows
+
+  /** @param {number} row */
+  row(row) {
+    const code = h("span", { class: "tc-line" });
+    this.fill(code, row);
+    const element = h("div", { class: "tc-row", role: "option", id: `${this.name}-${row}` }, this.gutter(row), code);
+    element.dataset.row = String(row);
+    const number = this.number(row);
+    if (row > 0 && number && number !== this.number(row - 1) + 1) element.classList.add("tc-gap");
+    this.mark(element, row);
+    return element;
+  }
+
+  /** @param {number} row */
+  gutter(row) {
+    const number = this.number(row);
+    const gutter = h("span", { class: "tc-gutter", style: { minWidth: `${this.digits + 4}ch` } });
+    const stop = this.breaks.get(row);
+    if (stop) gutter.append(h("button", { class: "tc-break", type: "button", title: stop.title, "aria-label": stop.title, onclick: stop.open, tabIndex: -1 }, icon("warning")));
+    gutter.append(h("span", { class: "tc-number" }, number ? String(number) : ""));
+    gutter.append(this.folds.has(row) ? this.foldButton(row) : h("span", { class: "tc-fold" }));
+    const tints = (this.tints.get(row) ?? []).map((/** @type {string} */ tint) => h("i", { class: tint }));
+    if (this.tints.size) gutter.append(h("span", { class: "tc-tints" }, ...tints));
+    return gutter;
+  }
+
+  /** @param {number} row */
+  foldButton(row) {
+    const folded = this.folded.has(row);
+    const title = folded ? "Unfold" : "Fold";
+    const onclick = () => this.toggleFold(row);
+    return h("button", { class: "tc-fold", type: "button", title, "aria-label": title, tabIndex: -1, onclick }, icon(folded ? "right" : "down"));
+  }
+
+  /** @param {HTMLElement} code @param {number} row */
+  fill(code, row) {
+    const tokens = tokeniseRow(this.lines[row], row, this.artifact.info.language, spanOf(this.spans, row));
+    const hits = this.hitsOf(row);
+    let column = 0;
+    for (const [kind, text] of tokens) {
+      appendToken(code, kind, text, column, hits, this.query.length);
+      column += text.length;
+    }
+    if (!this.folded.has(row)) return;
+    const hidden = (this.folds.get(row) ?? row) - row;
+    code.append(h("button", { class: "tc-folded", type: "button", tabIndex: -1, onclick: () => this.toggleFold(row) }, `⋯ ${counted(hidden, "line")}`));
+  }
+
+  /** @param {HTMLElement} element @param {number} row */
+  mark(element, row) {
+    const last = this.folded.has(row) ? (this.folds.get(row) ?? row) : row;
+    let mark = 0;
+    for (let inside = row; inside <= last; inside++) mark = Math.max(mark, this.marks[inside]);
+    element.classList.toggle("tc-primary", mark === PRIMARY);
+    element.classList.toggle("tc-linked", mark === LINKED);
+    element.classList.toggle("tc-previewed", this.previewed.has(row));
+    element.classList.toggle("tc-cursor", row === this.cursor && document.activeElement === this.scroller);
+    element.setAttribute("aria-selected", String(mark === PRIMARY));
+  }
+
+  paint() {
+    for (const [index, element] of this.rows.live) this.mark(element, this.shown[index]);
+  }
+
+  // The selection
+
+  /** @param {Set<string>} primary @param {Set<string>} linked @param {boolean} reveal scroll to it */
+  select(primary, linked, reveal) {
+    this.marks.fill(0);
+    this.markRows(linked, LINKED);
+    this.markRows(primary, PRIMARY);
+    this.linkedRows = rowsMarked(this.marks);
+    if (reveal) this.revealSelection();
+    this.paint();
+    this.drawRuler();
+  }
+
+  /** @param {Set<string>} ids @param {number} mark */
+  markRows(ids, mark) {
+    for (const id of ids) for (const row of this.artifact.rowsOf.get(id) ?? []) this.marks[row] = mark;
+  }
+
+  /** Scroll so that a selected line, else a linked one, is in sight; not at all if one is. */
+  revealSelection() {
+    const rows = this.linkedRows;
+    if (!rows.length) return;
+    const chosen = rows.filter((row) => this.marks[row] === PRIMARY);
+    const wanted = chosen.length ? chosen : rows;
+    const [first, last] = this.rows.inSight();
+    if (wanted.some((row) => this.isShown(row, first + 1, last - 3))) return;
+    this.goTo(wanted[0]);
+  }
+
+  /** @param {number} row @param {number} first @param {number} last positions in sight */
+  isShown(row, first, last) {
+    const position = this.position(row);
+    return this.shown[position] === row && position >= first && position < last;
+  }
+
+  /** @param {Set<string>} linked */
+  preview(linked) {
+    this.previewed = new Set();
+    for (const id of linked) for (const row of this.artifact.rowsOf.get(id) ?? []) this.previewed.add(row);
+    this.paint();
+  }
+
+  /** Put the cursor on a row and bring it into sight. @param {number} row */
+  goTo(row) {
+    this.unfoldAround(row);
+    this.cursor = row;
+    this.rows.reveal(this.position(row));
+    this.scroller.setAttribute("aria-activedescendant", `${this.name}-${row}`);
+    this.paint();
+  }
+
+  /** Go to the next or previous row of the selection. @param {number} direction @returns {[number, number]} */
+  stepLinked(direction) {
+    const rows = this.linkedRows;
+    if (!rows.length) return [0, 0];
+    const after = rows.findIndex((row) => row > this.cursor);
+    const before = rows.findLastIndex((row) => row < this.cursor);
+    const next = direction > 0 ? (after < 0 ? 0 : after) : before < 0 ? rows.length - 1 : before;
+    this.goTo(rows[next]);
+    return [next + 1, rows.length];
+  }
+
+  // Mouse and keys
+
+  /** @param {Event} event @returns {HTMLElement | null} */
+  rowAt(event) {
+    return event.target instanceof Element ? event.target.closest(".tc-row") : null;
+  }
+
+  /** @param {MouseEvent} event */
+  clicked(event) {
+    const element = this.rowAt(event);
+    if (!element || (event.target instanceof Element && event.target.closest("button"))) return;
+    if (!window.getSelection()?.isCollapsed) return;
+    this.cursor = Number(element.dataset.row);
+    const ids = this.artifact.rows.get(this.cursor) ?? [];
+    const word = ids.length > 1 ? wordAt(event) : "";
+    const named = ids.filter((id) => word && id.endsWith(`.${word}`));
+    this.callbacks.onSelect(named.length ? named : ids, event.ctrlKey || event.metaKey);
+    this.paint();
+  }
+
+  /** @param {PointerEvent} event */
+  hovered(event) {
+    const element = this.rowAt(event);
+    this.callbacks.onHover(element ? (this.artifact.rows.get(Number(element.dataset.row)) ?? []) : []);
+  }
+
+  /** @param {KeyboardEvent} event */
+  pressed(event) {
+    const page = Math.max(this.rows.inSight()[1] - this.rows.inSight()[0] - 2, 1);
+    /** @type {Record<string, number>} */
+    const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
+    if (event.key in steps && !event.altKey) this.moveCursor(steps[event.key]);
+    else if (event.key === "ArrowLeft" && this.folds.has(this.cursor)) this.setFold(true);
+    else if (event.key === "ArrowRight" && this.folded.has(this.cursor)) this.setFold(false);
+    else if (event.key === "Enter" || event.key === " ") {
+      this.callbacks.onSelect(this.artifact.rows.get(this.cursor) ?? [], event.ctrlKey || event.metaKey);
+    } else return;
+    event.preventDefault();
+  }
+
+  /** @param {boolean} folded */
+  setFold(folded) {
+    if (this.folded.has(this.cursor) !== folded) this.toggleFold(this.cursor);
+  }
+
+  /** @param {number} steps */
+  moveCursor(steps) {
+    const position = Math.min(Math.max(this.position(this.cursor) + steps, 0), this.shown.length - 1);
+    this.goTo(this.shown[position]);
+    this.callbacks.onHover(this.artifact.rows.get(this.cursor) ?? []);
+  }
+
+  // Search
+
+  /** Find text, small letters matching both unless there is a capital. @param {string} query @returns {[number, number, boolean]} */
+  find(query) {
+    this.query = query;
+    this.hits = query ? findAll(this.lines, query) : [];
+    this.hit = this.hits.findIndex(([row]) => row >= this.cursor);
+    if (this.hit < 0 && this.hits.length) this.hit = 0;
+    return this.showHit();
+  }
+
+  /** @param {number} direction @returns {[number, number, boolean]} which hit, of how many, and whether there are more */
+  stepHit(direction) {
+    if (this.hits.length) this.hit = (this.hit + direction + this.hits.length) % this.hits.length;
+    return this.showHit();
+  }
+
+  /** @returns {[number, number, boolean]} */
+  showHit() {
+    if (this.hits.length) this.goTo(this.hits[this.hit][0]);
+    this.refill();
+    this.revealColumn();
+    this.drawRuler();
+    return [this.hit + 1, this.hits.length, this.hits.length >= MOST_HITS];
+  }
+
+  /** Scroll sideways to the current hit, if it is out of sight. */
+  revealColumn() {
+    const hit = this.scroller.querySelector(".tc-current");
+    if (!hit) return;
+    const [seen, wanted] = [this.scroller.getBoundingClientRect(), hit.getBoundingClientRect()];
+    const gutter = this.scroller.querySelector(".tc-gutter")?.clientWidth ?? 0;
+    if (wanted.left < seen.left + gutter || wanted.right > seen.right) {
+      this.scroller.scrollLeft += wanted.left - seen.left - seen.width / 2;
+    }
+  }
+
+  /** @param {number} row @returns {[number, boolean][]} columns of the hits in a row, and whether it is the current one */
+  hitsOf(row) {
+    if (!this.hits.length) return [];
+    let index = lowerBound(this.hits, row);
+    /** @type {[number, boolean][]} */
+    const found = [];
+    for (; index < this.hits.length && this.hits[index][0] === row; index++) {
+      found.push([this.hits[index][1], index === this.hit]);
+    }
+    return found;
+  }
+
+  refill() {
+    for (const [index, element] of this.rows.live) {
+      const code = /** @type {HTMLElement} */ (element.lastChild);
+      code.replaceChildren();
+      this.fill(code, this.shown[index]);
+    }
+  }
+
+  copy() {
+    return copyText(this.lines.join("\n") + "\n");
+  }
+
+  // The ruler beside the scroll bar
+
+  drawRuler() {
+    const { clientWidth: width, clientHeight: height } = this.ruler;
+    if (!width || !height) return;
+    const scrolls = this.scroller.scrollHeight > this.scroller.clientHeight + 1;
+    const scale = window.devicePixelRatio || 1;
+    this.ruler.width = width * scale;
+    this.ruler.height = height * scale;
+    const style = getComputedStyle(this.root);
+    const brush = this.ruler.getContext("2d");
+    if (!brush) return;
+    brush.scale(scale, scale);
+    const step = height / Math.max(this.lines.length, 1);
+    /** @param {string} colour @param {Iterable<number>} rows @param {number} left @param {number} wide */
+    const draw = (colour, rows, left, wide) => {
+      brush.fillStyle = style.getPropertyValue(colour);
+      for (const row of rows) brush.fillRect(left, Math.floor(row * step), wide, Math.max(step, 2));
+    };
+    if (!scrolls) return;
+    draw("--tc-find", this.hits.map(([row]) => row), width / 2, width / 2);
+    draw("--tc-link", this.linkedRows, 0, width / 2);
+    draw("--tc-accent", this.linkedRows.filter((row) => this.marks[row] === PRIMARY), 0, width);
+    draw("--tc-warning", this.breaks.keys(), 0, width);
+  }
+
+  /** @param {MouseEvent} event */
+  jump(event) {
+    const row = Math.floor((event.offsetY / this.ruler.clientHeight) * this.lines.length);
+    this.rows.reveal(this.position(row));
+  }
+
+  themeChanged() {
+    this.drawRuler();
+  }
+
+  focus() {
+    this.scroller.focus({ preventScroll: true });
+  }
+
+  destroy() {
+    this.rows.destroy();
+    this.observer.disconnect();
+  }
+}
+
+/** The word that is pointed at. @param {MouseEvent} event @returns {string} */
+function wordAt(event) {
+  const range = document.caretRangeFromPoint?.(event.clientX, event.clientY);
+  const text = range?.startContainer.nodeType === Node.TEXT_NODE ? (range.startContainer.textContent ?? "") : "";
+  const at = range?.startOffset ?? 0;
+  const before = /\w*$/.exec(text.slice(0, at))?.[0] ?? "";
+  return before + (/^\w*/.exec(text.slice(at))?.[0] ?? "");
+}
+
+/** @param {Uint8Array} marks */
+function rowsMarked(marks) {
+  const rows = [];
+  for (let row = 0; row < marks.length; row++) if (marks[row]) rows.push(row);
+  return rows;
+}
+
+/**
+ * The blocks to fold when all are: outermost, but not one that is most of the text.
+ * @param {Map<number, number>} folds @param {number} total
+ */
+function outermost(folds, total) {
+  const rows = [];
+  let end = -1;
+  for (const [first, last] of [...folds].sort((a, b) => a[0] - b[0])) {
+    if (first <= end || last - first > 0.6 * total) continue;
+    rows.push(first);
+    end = last;
+  }
+  return rows;
+}
+
+/** @param {string[]} lines @param {string} query @returns {[number, number][]} row and column of each hit, in order */
+function findAll(lines, query) {
+  const exact = query !== query.toLowerCase();
+  const wanted = exact ? query : query.toLowerCase();
+  /** @type {[number, number][]} */
+  const hits = [];
+  for (let row = 0; row < lines.length && hits.length < MOST_HITS; row++) {
+    const line = exact ? lines[row] : lines[row].toLowerCase();
+    for (let at = line.indexOf(wanted); at >= 0; at = line.indexOf(wanted, at + wanted.length)) hits.push([row, at]);
+  }
+  return hits;
+}
+
+/** @param {[number, number][]} hits @param {number} row */
+function lowerBound(hits, row) {
+  let low = 0;
+  let high = hits.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (hits[middle][0] < row) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/**
+ * Append one token, split where hits begin and end.
+ * @param {HTMLElement} code @param {string} kind @param {string} text @param {number} column where the token begins
+ * @param {[number, boolean][]} hits @param {number} length of a hit
+ */
+function appendToken(code, kind, text, column, hits, length) {
+  const name = kind && `tc-t-${kind}`;
+  let done = 0;
+  for (const [at, current] of hits) {
+    const from = Math.max(at - column, done);
+    const to = Math.min(at + length - column, text.length);
+    if (from >= to) continue;
+    appendText(code, name, text.slice(done, from));
+    appendText(code, `${name} tc-hit${current ? " tc-current" : ""}`, text.slice(from, to));
+    done = to;
+  }
+  appendText(code, name, text.slice(done));
+}
+
+/** @param {HTMLElement} code @param {string} name of the CSS class @param {string} text */
+export function appendText(code, name, text) {
+  if (text) code.append(name ? h("span", { class: name }, text) : text);
+}

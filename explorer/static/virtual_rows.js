@@ -1,0 +1,94 @@
+// A list of equally high rows of which only those in sight are elements, so that 50,000 scroll smoothly.
+
+import { h } from "./dom.js";
+
+/** Rows kept ready above and below what is in sight. */
+const SPARE = 30;
+
+export class VirtualRows {
+  /**
+   * @param {HTMLElement} scroller scrolls; gets the rows as its content
+   * @param {(index: number) => HTMLElement} make
+   */
+  constructor(scroller, make) {
+    this.scroller = scroller;
+    this.make = make;
+    this.count = 0;
+    this.height = 18;
+    /** @type {Map<number, HTMLElement>} */
+    this.live = new Map();
+    this.content = h("div", { class: "tc-rows" });
+    this.scroller.append(this.content);
+    this.frame = 0;
+    this.scroller.addEventListener("scroll", () => this.later(), { passive: true });
+    this.observer = new ResizeObserver(() => this.measure());
+    this.observer.observe(this.scroller);
+  }
+
+  /** @param {number} count @param {string} width CSS length of the widest row */
+  reset(count, width) {
+    this.count = count;
+    this.content.style.minWidth = `max(100%, ${width})`;
+    for (const row of this.live.values()) row.remove();
+    this.live.clear();
+    this.measure();
+  }
+
+  measure() {
+    this.height = parseFloat(getComputedStyle(this.content).lineHeight) || this.height;
+    this.content.style.height = `${this.count * this.height}px`;
+    this.draw();
+  }
+
+  later() {
+    if (this.frame) return;
+    this.frame = requestAnimationFrame(() => {
+      this.frame = 0;
+      this.draw();
+    });
+  }
+
+  /** @returns {[number, number]} first row in sight, and the one after the last */
+  inSight() {
+    const { scrollTop, clientHeight } = this.scroller;
+    const first = Math.floor(scrollTop / this.height);
+    return [Math.max(first, 0), Math.min(Math.ceil((scrollTop + clientHeight) / this.height), this.count)];
+  }
+
+  draw() {
+    if (!this.scroller.clientHeight) return;
+    const [first, last] = this.inSight();
+    const from = Math.max(first - SPARE, 0);
+    const to = Math.min(last + SPARE, this.count);
+    for (const [index, row] of this.live) {
+      if (index >= from && index < to) continue;
+      row.remove();
+      this.live.delete(index);
+    }
+    const fresh = document.createDocumentFragment();
+    for (let index = from; index < to; index++) if (!this.live.has(index)) fresh.append(this.place(index));
+    this.content.append(fresh);
+  }
+
+  /** @param {number} index */
+  place(index) {
+    const row = this.make(index);
+    row.style.top = `${index * this.height}px`;
+    this.live.set(index, row);
+    return row;
+  }
+
+  /** Bring a row into sight: not at all if it is, else a third down. @param {number} index */
+  reveal(index) {
+    const [first, last] = this.inSight();
+    if (index >= first + 1 && index < last - 1) return;
+    const third = this.scroller.clientHeight / 3;
+    this.scroller.scrollTop = Math.max(index * this.height - third, 0);
+    this.draw();
+  }
+
+  destroy() {
+    this.observer.disconnect();
+    cancelAnimationFrame(this.frame);
+  }
+}

@@ -1,0 +1,94 @@
+// The front end as an anywidget: parts of the record come from the kernel.
+
+import { Explorer } from "./explorer.js";
+import { Store } from "./store.js";
+
+/**
+ * What anywidget gives of a model.
+ * @typedef {{get: (name: string) => any, set: (name: string, value: any) => void, save_changes: () => void,
+ *   send: (message: any) => void, on: (event: string, listener: (...args: any[]) => void) => void,
+ *   off: (event: string, listener?: (...args: any[]) => void) => void}} Model
+ */
+
+/** One per model: its views share what has arrived. */
+export default () => {
+  /** @type {Store} */
+  let store;
+  return {
+    /** @param {{model: Model}} context */
+    initialize({ model }) {
+      store = connected(model);
+    },
+    /** @param {{model: Model, el: HTMLElement}} context */
+    render({ el }) {
+      const root = document.createElement("div");
+      el.append(root);
+      const explorer = new Explorer(root, store);
+      const showTwins = hideTwins(el);
+      return () => {
+        explorer.destroy();
+        showTwins();
+      };
+    },
+  };
+};
+
+/** A store that follows a model, asks it for parts, and shares the selection with it. @param {Model} model */
+function connected(model) {
+  const store = new Store((artifact, part) => model.send({ type: "want", artifact, part }));
+  model.on("msg:custom", (message, buffers) => {
+    if (message.type !== "part") return;
+    const { buffer, byteOffset, byteLength } = buffers[0];
+    store.receive(message.artifact, message.part, message.digest, new Uint8Array(buffer, byteOffset, byteLength));
+  });
+  model.on("change:manifest", () => store.setManifest(model.get("manifest")));
+  model.on("change:running", () => store.setRunning(model.get("running")));
+  model.on("change:selection", () => takeSelection(store, model));
+  store.listen((what) => {
+    if (what === "selection") giveSelection(store, model);
+    else if (what === "entities") takeSelection(store, model);
+  });
+  store.setManifest(model.get("manifest"));
+  store.setRunning(model.get("running"));
+  takeSelection(store, model);
+  return store;
+}
+
+/** @param {Store} store @param {Model} model */
+function takeSelection(store, model) {
+  const wanted = /** @type {string[]} */ (model.get("selection"));
+  if (wanted.length !== store.primary.size || wanted.some((id) => !store.primary.has(id))) store.select(wanted);
+}
+
+/** @param {Store} store @param {Model} model */
+function giveSelection(store, model) {
+  const given = /** @type {string[]} */ (model.get("selection"));
+  const chosen = [...store.primary];
+  if (given.length === chosen.length && given.every((id, index) => id === chosen[index])) return;
+  model.set("selection", chosen);
+  model.save_changes();
+}
+
+/**
+ * Hide the static twin, the output before this one in the same cell: it is for readers who have no kernel.
+ * @param {HTMLElement} el @returns {() => void} shows it again
+ */
+function hideTwins(el) {
+  /** @type {Set<HTMLElement>} */
+  const hidden = new Set();
+  const hide = () => {
+    const area = el.closest(".jp-OutputArea, .output, .cell-output") ?? el.closest(".jp-Cell, .cell");
+    for (const twin of area?.querySelectorAll(".tcompile-twin, [title='tcompile-static']") ?? []) {
+      const output = /** @type {HTMLElement} */ (twin.closest(".jp-OutputArea-child") ?? twin);
+      output.style.display = "none";
+      hidden.add(output);
+    }
+  };
+  const observer = new ResizeObserver(hide);
+  observer.observe(el);
+  hide();
+  return () => {
+    observer.disconnect();
+    for (const output of hidden) output.style.removeProperty("display");
+  };
+}
