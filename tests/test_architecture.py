@@ -18,7 +18,7 @@ SOURCES = sorted(
     path
     for folder in ("compiler", "explorer", "tests", "benchmarks")
     for path in (ROOT / folder).rglob("*")
-    if path.suffix in (".py", ".js", ".css")
+    if path.suffix in (".py", ".js")
 )
 
 LONGEST_FILE = 600
