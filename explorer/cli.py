@@ -190,7 +190,7 @@ def _explored(function: Any, inputs: Any, options: dict[str, Any]) -> Run:
 
 def _report_run(run: Run, args: argparse.Namespace) -> None:
     print(run)
-    for path in filter(None, (args.html, args.json)):
+    for path in filter(None, (args.json, args.html)):
         run.save(path)
         print(f"\nwrote {path}", end="")
     print()

@@ -1,0 +1,224 @@
+"""What a user holds: stages, tables, files that are whole or untouched, diffs with both sides named."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import graphviz
+import pandas as pd
+import pytest
+
+from compiler.options import Options
+from compiler.record import Record, RecordError
+from explorer import files, tables
+from explorer.run import Run, load
+from tests.explorer.explored import mlp_record
+from tests.explorer.golden import assert_golden
+from tests.explorer.small_record import small_record
+
+TABLES = [*tables.COLUMNS, "ops"]
+
+
+class FakeWidget:
+    """What `Run` needs of a widget."""
+
+    def __init__(self) -> None:
+        self.selection: list[str] = []
+
+
+@pytest.fixture
+def run() -> Run:
+    return Run(small_record(), value=42)
+
+
+def test_every_table_is_a_property(run: Run) -> None:
+    assert all(isinstance(getattr(run, name), pd.DataFrame) for name in TABLES)
+    assert all(len(getattr(run, name)) for name in TABLES)
+
+
+def test_a_stage_prints_as_its_text(run: Run) -> None:
+    assert str(run["forward"]) == small_record()["forward"].text
+    assert run["forward[0/0]"] is run["forward"]
+
+
+def test_a_stage_that_is_not_there_says_why_or_what_there_is(run: Run) -> None:
+    with pytest.raises(KeyError, match="this machine has no Triton"):
+        run["ttir"]
+    with pytest.raises(KeyError, match="it has: source, captured, forward, backward, kernels"):
+        run["nonsense"]
+
+
+def test_stages_complete_in_ipython(run: Run) -> None:
+    assert {"forward", "forward[0/0]"} <= set(run._ipython_key_completions_())
+
+
+def test_print_is_the_summary_and_repr_is_short(run: Run) -> None:
+    assert str(run).startswith("f\ntorch 2.13.0")
+    assert repr(run) == "<Run f: 5 stages; print(run) for a summary>"
+
+
+def test_drawing_is_a_digraph(run: Run) -> None:
+    assert isinstance(run.drawing("forward"), graphviz.Digraph)
+    assert "rankdir=LR" in run.drawing("forward", direction="LR").source
+
+
+def test_shown_as_text_always_and_as_html_that_needs_no_script(run: Run) -> None:
+    bundle = run._repr_mimebundle_()
+    assert bundle["text/plain"] == str(run)
+    assert bundle["text/html"].startswith('<div class="tcompile-twin"')
+
+
+def test_selection_without_a_widget(run: Run) -> None:
+    assert run.selection == ()
+    run.selection = "forward[0/0].mm"
+    assert run.selection == ("forward[0/0].mm",)
+    run.selection = ["forward[0/0].mm", "source[cell].L2"]
+    assert run.selection == ("forward[0/0].mm", "source[cell].L2")
+
+
+def test_selection_goes_through_to_the_widget() -> None:
+    widget = FakeWidget()
+    run = Run(small_record(), widget=widget)
+    run.selection = "forward[0/0].mm"
+    assert widget.selection == ["forward[0/0].mm"]
+    widget.selection = ["source[cell].L3"]
+    assert run.selection == ("source[cell].L3",)
+    assert run.widget() is widget
+
+
+def test_selecting_what_is_not_there_names_what_was_meant(run: Run) -> None:
+    with pytest.raises(ValueError, match=r"did you mean 'forward\[0/0\]\.mm'"):
+        run.selection = "forward[0/0].mmm"
+    assert run.selection == ()
+
+
+def test_json_comes_back_the_same(run: Run, tmp_path: Path) -> None:
+    path = run.save(tmp_path / "run.json")
+    again = load(path)
+    assert again.record == run.record
+    assert again.value is None
+
+
+def test_a_real_record_comes_back_the_same(tmp_path: Path) -> None:
+    path = Run(mlp_record()).save(tmp_path / "run.json")
+    assert load(path).record == mlp_record()
+
+
+@pytest.mark.parametrize("name", ["run.pkl", "run", "run.htm", "run.json.gz"])
+def test_an_unknown_suffix_is_refused_before_anything_is_touched(run: Run, tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=r"a run is saved as '\.html' \(a page to explore\) or '\.json' \(data\)"):
+        run.save(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_save_leaves_the_file_as_it_was(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = run.save(tmp_path / "run.json")
+    before = path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        Run(mlp_record()).save(path)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["run.json"]  # noqa: PTH208 names, hidden ones too
+
+
+def test_saving_keeps_links_and_permissions(run: Run, tmp_path: Path) -> None:
+    target = run.save(tmp_path / "run.json")
+    target.chmod(0o640)
+    link = tmp_path / "link.json"
+    link.symlink_to(target)
+    Run(mlp_record()).save(link)
+    assert link.is_symlink()
+    assert load(target).record == mlp_record()
+    assert target.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_damaged_file_is_refused_by_name_and_field(run: Run, tmp_path: Path) -> None:
+    path = run.save(tmp_path / "run.json")
+    path.write_text(path.read_text().replace('"line":2,', '"line":"two",', 1))
+    with pytest.raises(RecordError, match=r"run\.json: .*`int`, got `str` - at `\$\.breaks\[0\]\.line`"):
+        load(path)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        load(tmp_path / "run.json")
+
+
+def test_the_page_comes_back_the_same(run: Run, tmp_path: Path) -> None:
+    path = run.save(tmp_path / "run.html")
+    assert load(path).record == run.record
+
+
+@pytest.mark.parametrize("content", [b"<!doctype html><p>hello</p>", b"\xff\xfe\x00"])
+def test_another_page_is_no_run(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "run.html"
+    path.write_bytes(content)
+    with pytest.raises(RecordError, match=r"run\.html: "):
+        load(path)
+
+
+def changed() -> Record:
+    """The small record as another mode would give it: one op less, no kernels."""
+    record = small_record()
+    forward = record["forward"]
+    less = replace(forward, text=forward.text.replace("    div = aten.div(mm)\n", ""))
+    less = replace(less, entities=tuple(entity for entity in forward.entities if entity.label != "div"))
+    artifacts = tuple(less if artifact is forward else artifact for artifact in record.artifacts[:-1])
+    return record.with_(artifacts=artifacts, options=Options())
+
+
+def test_diff_is_golden(run: Run) -> None:
+    assert_golden("diff.txt", str(run.diff(changed())))
+
+
+def test_diff_names_both_sides(run: Run) -> None:
+    assert run.diff(changed()).names == ("f (mode=max-autotune stages=source,forward)", "f (default options)")
+    assert run.diff(run.record.with_(title="g")).names == ("f", "g")
+    assert run.diff(run).names == ("f (first)", "f (second)")
+
+
+def test_diff_of_one_stage(run: Run) -> None:
+    diff = run.diff(changed())["forward"]
+    assert (diff.added, diff.removed) == (0, 1)
+    assert re.findall(r"^-    .*$", str(diff), re.MULTILINE) == ["-    div = aten.div(mm)"]
+    with pytest.raises(KeyError, match="neither side has an artifact or stage 'sass'"):
+        run.diff(changed())["sass"]
+
+
+def test_diff_counts_ops(run: Run) -> None:
+    (row,) = run.diff(changed()).ops.to_dict("records")
+    assert (row["stage"], row["op"], row["change"]) == ("forward", "aten.div.Tensor", -1)
+
+
+def test_diff_of_the_same_says_so(run: Run) -> None:
+    diff = run.diff(run)
+    assert len(diff.ops) == 0
+    assert "@@" not in str(diff)
+    assert str(diff["forward"]) == "forward[0/0]: the same in f (first) and f (second)"
+
+
+def test_diff_with_a_record_without_stages(run: Run) -> None:
+    diff = run.diff(Record("nothing", Options()))
+    assert {artifact.verdict for artifact in diff.artifacts} == {"only in f"}
+    assert len(diff.ops) == 0
+
+
+def test_diff_as_html_escapes_user_code(run: Run) -> None:
+    other = changed()
+    source = other["source"]
+    more = replace(source, text=source.text + "# <script>alert(1)</script>\n")
+    other = other.with_(artifacts=(more, *other.artifacts[1:]), title="<script>")
+    html = run.diff(other)._repr_html_()
+    assert "<script" not in html
+    assert "+# &lt;script&gt;alert(1)" in html
+
+
+def test_known_suffixes_are_case_insensitive(tmp_path: Path) -> None:
+    assert files.known_suffix(tmp_path / "RUN.JSON") == ".json"
