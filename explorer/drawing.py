@@ -31,7 +31,8 @@ _FRAMES = ("#f6f7f9", "#eceff3")
 _CHIP = {"input": "#cfe4f5", "parameter": "#f6e3b8", "saved": "#e3d9f0", "output": "#cdebd8"}
 _MANY = {"input": "inputs", "parameter": "parameters", "saved": "saved", "output": "outputs"}
 _ENDS = {"placeholder", "get_attr", "output"}
-_SUBSCRIPT = re.compile(r"""\[(?:'([^']*)'|"([^"]*)"|(\w+))\]$|\.(\w+)$""")
+_OWN_TENSOR = re.compile(r"\._(?:parameters|buffers)\['(?P<name>\w+)'\]$")
+_VARIABLE = re.compile(r"^[LG]\['(\w+)'\]")
 _MOVES_NO_DATA = re.compile(
     r"(?:^|\.)(?:t|view|_unsafe_view|reshape|permute|transpose|expand|unsqueeze|squeeze|slice|select|split\w*|alias|"
     r"detach|as_strided|getitem|chunk|unbind|contiguous)(?:\.|$)"
@@ -209,13 +210,12 @@ class _EdgeNames:
     saved: frozenset[str]
 
     def taken(self, entity: Entity) -> Chip:
-        """An input as the user wrote it: `x`, or a module's own `weight`."""
+        """An input as the user wrote it: `x`, `args[0]`, or a module's own `weight`."""
         source = self.sources.get(entity.id, "")
-        match = _SUBSCRIPT.search(source)
-        name = next(part for part in match.groups() if part is not None) if match else entity.label
-        own = entity.kind == "get_attr" or "_parameters[" in source or "_buffers[" in source
-        name = f"{source[3:-2]}" if re.fullmatch(r"L\['\w+'\]", source) else name
-        return Chip("parameter" if own else "input", name, tensor_type(entity.attrs))
+        own = _OWN_TENSOR.search(source)
+        if own or entity.kind == "get_attr":
+            return Chip("parameter", own["name"] if own else entity.label, tensor_type(entity.attrs))
+        return Chip("input", _VARIABLE.sub(r"\1", source) or entity.label, tensor_type(entity.attrs))
 
     def given(self, entity: Entity, first: bool) -> list[Chip]:
         """What the graph returns, what it keeps for the backward, or both: AOTAutograd puts what is returned first."""
@@ -313,9 +313,10 @@ def _small(text: str, colour: str = _GREY) -> str:
 
 def _caption(artifact: Artifact, layout: Plan) -> str:
     title = f"{artifact.title}  {artifact.graph}".rstrip()
+    ops = f"{layout.entities} {'op' if layout.entities == 1 else 'ops'}"
     if layout.depth is None:
-        return f"{title}: {layout.entities} ops"
-    return f"{title}: {layout.entities} ops in {len(layout.boxes)} boxes, modules closed below depth {layout.depth}"
+        return f"{title}: {ops}"
+    return f"{title}: {ops} in {len(layout.boxes)} boxes, modules closed below depth {layout.depth}"
 
 
 def _quoted(name: str) -> str:

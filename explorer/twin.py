@@ -28,8 +28,8 @@ BUDGET = 170_000
 TEXT_MOST, TEXT_LEAST = 7_000, 1_500
 """Characters shown of one artifact: at most, and at least where there are very many."""
 
-SOURCE_LINES = 120
-PICTURE_BOXES, PICTURE_BYTES = 80, 90_000
+SOURCES, SOURCE_LINES = 12, 120
+PICTURES, PICTURE_BOXES, PICTURE_BYTES = 4, 80, 90_000
 ROWS = 30
 
 GRAPH_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9")
@@ -49,7 +49,7 @@ _NUMERIC = re.compile(r"[\d.,]+( ?(B|[KMGT]iB|ms|s))?")
 
 def twin(record: Record) -> str:
     """The record as static HTML in one `<div class="tcompile-twin" title="tcompile-static">`."""
-    above = (_heading, _ribbon, _sources, _picture, _stages)
+    above = (_heading, _ribbon, _sources, _pictures, _stages)
     below = (_kernels, _ops, _breaks, _recompiles, _checks, _problems)
     inside = "\n".join(filter(None, [*(section(record) for section in above + below), _footer()]))
     return f'<div class="tcompile-twin" title="tcompile-static" style="max-width:100%;overflow:auto">\n{inside}\n</div>'
@@ -59,7 +59,7 @@ def _heading(record: Record) -> str:
     counts = [(record.breaks, "graph break"), (record.recompiles, "recompilation"), (record.problems, "problem")]
     marks = [text.counted(len(facts), name) for facts, name in counts if facts]
     settings = " · ".join([text.settings(record), *marks])
-    return f'<div><b>{_safe(record.title or "tcompile")}</b> <span style="{_SMALL}">{_safe(settings)}</span></div>'
+    return f"<div><b>{_safe(record.title or 'tcompile')}</b> {_muted(settings)}</div>"
 
 
 def _ribbon(record: Record) -> str:
@@ -83,10 +83,10 @@ def _sources(record: Record) -> str:
     graphs = list(dict.fromkeys(graph for found in landed.values() for graph in found))
     colours = {graph: GRAPH_COLOURS[index % len(GRAPH_COLOURS)] for index, graph in enumerate(graphs)}
     shown = []
-    for index, artifact in enumerate(sources[:ROWS]):
+    for index, artifact in enumerate(sources[:SOURCES]):
         body = _source(artifact, record.breaks, landed, colours)
         shown.append(_details(_source_title(artifact), body, is_open=index == 0 or not artifact.attrs.get("installed")))
-    return "\n".join([*shown, _more(len(sources), ROWS, "files", "run.record.of_stage('source')")])
+    return "\n".join([*shown, _more(len(sources), SOURCES, "files", "run.record.of_stage('source')")])
 
 
 def _source_title(artifact: Artifact) -> str:
@@ -153,24 +153,32 @@ def _tagged(tag: str, code: str) -> str:
     return f"<{tag}>{_safe(code)}</{tag}>" if tag and code.strip() else _safe(code)
 
 
-def _picture(record: Record) -> str:
-    """The first captured graph drawn, where Graphviz is there and the drawing is small enough to keep."""
-    captured = next((artifact for artifact in record.of_stage("captured") if has_flow(artifact)), None)
-    if captured is None:
-        return ""
-    try:
-        svg = _plain_svg(drawing(record, captured, readable=PICTURE_BOXES).pipe(format="svg", encoding="utf-8"))
-    except ExecutableNotFound:
-        return _note("The captured graph is drawn here where Graphviz (`dot`) is installed; its text is below.")
-    except CalledProcessError as error:
-        return _note(f"Graphviz could not draw the captured graph: {error}")
-    if len(svg) > PICTURE_BYTES:
-        return _note(f"The captured graph is too big for a picture here: run.drawing({captured.id!r}) draws it.")
+def _pictures(record: Record) -> str:
+    """The first captured graphs drawn, where Graphviz is there and the drawings are small enough to keep."""
+    captured = [artifact for artifact in record.of_stage("captured") if has_flow(artifact)]
+    shown: list[str] = []
+    room = PICTURE_BYTES
+    for artifact in captured[:PICTURES]:
+        try:
+            svg = _plain_svg(drawing(record, artifact, readable=PICTURE_BOXES).pipe(format="svg", encoding="utf-8"))
+        except ExecutableNotFound:
+            return _note("The captured graph is drawn here where Graphviz (`dot`) is installed; its text is below.")
+        except CalledProcessError as error:
+            return _note(f"Graphviz could not draw {artifact.id}: {error}")
+        room -= len(svg)
+        if room < 0:
+            shown.append(_note(f"{artifact.id} is too big for a picture here: run.drawing({artifact.id!r}) draws it."))
+            break
+        shown.append(_picture(artifact, svg, is_open=not shown))
+    return "\n".join([*shown, _more(len(captured), PICTURES, "captured graphs", "run.drawing('captured[…]')")])
+
+
+def _picture(artifact: Artifact, svg: str, is_open: bool) -> str:
     source = base64.b64encode(svg.encode()).decode()
-    image = f'<img alt="{html.escape(captured.title)}" src="data:image/svg+xml;base64,{source}" style="max-width:100%">'
+    image = f'<img alt="{html.escape(artifact.title)}" src="data:image/svg+xml;base64,{source}" style="max-width:100%">'
     style = "background:#ffffff;border-radius:4px;padding:0.5em;overflow:auto;max-height:44em;display:inline-block"
-    title = f"<b>captured graph</b> {_safe(captured.graph)}, drawn"
-    return _details(title, f'<div style="{style};max-width:100%;box-sizing:border-box">{image}</div>', is_open=True)
+    title = f"<b>captured graph</b> {_safe(artifact.graph)}, drawn"
+    return _details(title, f'<div style="{style};max-width:100%;box-sizing:border-box">{image}</div>', is_open)
 
 
 def _plain_svg(svg: str) -> str:
@@ -182,18 +190,31 @@ def _plain_svg(svg: str) -> str:
 
 
 def _stages(record: Record) -> str:
+    """Each stage closed under its size; a stage of several graphs has each of them closed inside."""
     artifacts = [artifact for artifact in record.artifacts if artifact.stage != "source"]
     room = max(TEXT_LEAST, min(TEXT_MOST, BUDGET // max(1, len(artifacts))))
-    fitting = BUDGET // room
-    shown = [_stage(artifact, room) for artifact in artifacts[:fitting]]
-    return "\n".join([*shown, _more(len(artifacts), fitting, "stages", "print(run)")])
+    fitting = artifacts[: BUDGET // room]
+    stages: dict[str, list[Artifact]] = {}
+    for artifact in fitting:
+        stages.setdefault(artifact.stage, []).append(artifact)
+    shown = [_stage(stage, members, room) for stage, members in stages.items()]
+    return "\n".join([*shown, _more(len(artifacts), len(fitting), "stages and graphs", "print(run)")])
 
 
-def _stage(artifact: Artifact, room: int) -> str:
-    title = f"<b>{_safe(artifact.stage)}</b> {_safe(artifact.title)}"
-    where = f" {_safe(artifact.graph)}" if artifact.graph and artifact.graph not in artifact.title else ""
-    size = f' <span style="{_SMALL}">{_safe(text.counts([artifact]))}</span>'
-    return _details(title + where + size, _clipped(artifact, room))
+def _stage(stage: str, artifacts: list[Artifact], room: int) -> str:
+    if len(artifacts) == 1:
+        return _details(f"<b>{_safe(stage)}</b> {_artifact_title(artifacts[0])}", _clipped(artifacts[0], room))
+    inside = "".join(_details(_artifact_title(artifact), _clipped(artifact, room)) for artifact in artifacts)
+    return _details(f"<b>{_safe(stage)}</b> {_muted(text.counts(artifacts))}", inside)
+
+
+def _artifact_title(artifact: Artifact) -> str:
+    where = f" {artifact.graph}" if artifact.graph and artifact.graph not in artifact.title else ""
+    return f"{_safe(artifact.title + where)} {_muted(text.counts([artifact]))}"
+
+
+def _muted(content: str) -> str:
+    return f'<span style="{_SMALL}">{_safe(content)}</span>'
 
 
 def _clipped(artifact: Artifact, room: int) -> str:

@@ -53,6 +53,23 @@ def test_parameters_have_the_name_that_their_module_gives_them() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("source", "kind", "label"),
+    [
+        ("L['x']", "input", "x"),
+        ("L['args'][0]", "input", "args[0]"),
+        ("G['table']", "input", "table"),
+        ("L['batch']['mask']", "input", "batch['mask']"),
+        ("L['self']._modules['norm']._buffers['running_mean']", "parameter", "running_mean"),
+        ("", "input", "arg"),
+    ],
+)
+def test_inputs_have_the_name_that_the_user_gave_them(source: str, kind: str, label: str) -> None:
+    argument = Entity(f"{CAPTURED}.arg", "placeholder", "arg", tensor(4, source=source))
+    (chip,) = boxes(record_with(argument, call("a", "arg")), "captured")["a"].takes.values()
+    assert (chip.kind, chip.label) == (kind, label)
+
+
 def test_names_of_inputs_follow_the_graph_through_later_stages() -> None:
     takes = [chip.label for box in boxes(mlp_record(), "forward").values() for chip in box.takes.values()]
     assert sorted(set(takes)) == ["bias", "weight", "x"]
