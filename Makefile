@@ -7,7 +7,7 @@ SHELL := /bin/bash
 VENV := .venv
 PYTHON_HERE := $(VENV)/bin/python
 INSTALL := $(PYTHON_HERE) -m pip install --disable-pip-version-check --constraint constraints.txt
-TYPESCRIPT := typescript@5.9.3
+TYPESCRIPT := typescript@7.0.2
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 help:

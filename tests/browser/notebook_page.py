@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import nbformat
 from playwright.sync_api import Locator, Page
@@ -86,6 +86,16 @@ class NotebookPage:
         """Save as the menu would. Returns what is on disk."""
         self.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
         return nbformat.read(self.path, as_version=4)
+
+    def use_theme(self, name: Literal["Light", "Dark"]) -> None:
+        """Change the theme of the open page."""
+        self.page.evaluate(
+            "name => window.jupyterapp.commands.execute('apputils:change-theme', {theme: name})", f"JupyterLab {name}"
+        )
+
+    def show(self, element: Locator) -> None:
+        """Scroll so that an element starts at the top."""
+        element.evaluate("element => element.scrollIntoView({block: 'start'})")
 
     def screenshot(self, name: str) -> Path:
         """Take a picture of the window, kept in artifacts/."""

@@ -1,0 +1,43 @@
+"""Our front end on a page, driven as a person would: choose a stage, click a line or a node, read what is marked."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Locator
+
+
+class ExplorerView:
+    """One explorer, inside `around`: the output of a notebook's cell, or the body of a saved page."""
+
+    def __init__(self, around: Locator) -> None:
+        self.root = around.locator(".tcompile")
+
+    @property
+    def stages(self) -> list[str]:
+        """The stages on the ribbon that are there to be opened, in order."""
+        chips = self.root.locator(".tc-ribbon [data-stage]:not(.tc-absent)")
+        return chips.evaluate_all("chips => chips.map(chip => chip.dataset.stage)")
+
+    @property
+    def source(self) -> Locator:
+        """The pane of the user's own code."""
+        return self.root.locator(".tc-pane.tc-home")
+
+    @property
+    def stage(self) -> Locator:
+        """The pane of the stage that was opened first."""
+        return self.root.locator(".tc-pane:not(.tc-home)").first
+
+    def open_stage(self, name: str, view: str = "Text") -> None:
+        self.root.locator(f".tc-ribbon [data-stage={name}]").click()
+        choice = self.stage.locator(".tc-modes").get_by_text(view, exact=True)
+        if choice.count():
+            choice.click()
+
+    def line(self, pane: Locator, text: str) -> Locator:
+        """The first line of a pane that holds some text."""
+        return pane.locator(".tc-row").filter(has_text=text).first
+
+    def marked(self, pane: Locator) -> list[str]:
+        """The lines in sight in a pane that are selected, or linked to what is."""
+        rows = pane.locator(".tc-row.tc-primary .tc-line, .tc-row.tc-linked .tc-line")
+        return [text.strip() for text in rows.all_inner_texts()]

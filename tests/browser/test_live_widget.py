@@ -1,0 +1,167 @@
+"""The live widget in JupyterLab and Notebook 7: there while the cell runs, and Python and it follow each other."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+import nbformat
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.explorer_view import ExplorerView
+from tests.browser.jupyter_server import JupyterServer
+from tests.browser.notebook_page import NotebookPage
+
+NewNotebook = Callable[..., NotebookPage]
+
+LOAD = "%load_ext explorer\nimport time, torch\nfrom torch import nn"
+EXPLORE = """%%tcompile -o run
+model = nn.Sequential(
+    nn.Linear(64, 128), nn.Dropout(0.1), nn.ReLU(),
+    nn.Linear(128, 128), nn.Dropout(0.1), nn.ReLU(),
+    nn.Linear(128, 10),
+)
+x = torch.randn(8, 64)
+model(x).sum().backward()"""
+EXPLORE_AND_WAIT = """%%tcompile
+def normalise(x, w):
+    y = x @ w
+    return torch.softmax(y, -1)
+
+def wait(result, seconds):
+    time.sleep(seconds)
+    return result
+
+wait(normalise(torch.randn(8, 64), torch.randn(64, 32)), 15)"""
+SELECTION = "print(list(run.selection))"
+WIDGET_MS = 60_000
+STAGES = [
+    "source",
+    "bytecode",
+    "captured",
+    "pre_grad",
+    "joint",
+    "forward",
+    "backward",
+    "post_grad",
+    "ir",
+    "fused_ir",
+    "kernels",
+]
+
+# What Notebook 7 and the widget manager say about themselves.
+NOT_OURS = ("reading 'schema'", "widget model not found")
+
+
+@pytest.fixture(params=["lab", "notebook7"])
+def server(request: pytest.FixtureRequest) -> JupyterServer:
+    running: JupyterServer = request.getfixturevalue(request.param)
+    running.use_theme(dark=False)
+    return running
+
+
+@pytest.fixture
+def our_errors(console_errors: list[str]) -> Callable[[], list[str]]:
+    return lambda: [error for error in console_errors if not any(known in error for known in NOT_OURS)]
+
+
+@pytest.fixture
+def explored(server: JupyterServer, new_notebook: NewNotebook) -> tuple[NotebookPage, ExplorerView]:
+    """A notebook whose cell 1 has explored an MLP and shows the widget; its cell 2 prints the selection."""
+    notebook = new_notebook(server, LOAD, EXPLORE, SELECTION, "run.selection = 'source[cell].L8'")
+    notebook.run_cell(0)
+    notebook.run_cell(1)
+    view = ExplorerView(notebook.output(1))
+    expect(view.source.locator(".tc-row").first).to_be_visible(timeout=WIDGET_MS)
+    return notebook, view
+
+
+def selection(notebook: NotebookPage) -> list[str]:
+    return ast.literal_eval(notebook.run_cell(2))
+
+
+def test_the_widget_shows_every_stage_and_what_each_line_became(
+    explored: tuple[NotebookPage, ExplorerView], our_errors: Callable[[], list[str]]
+) -> None:
+    notebook, view = explored
+    assert view.stages == STAGES
+    for theme in ("Light", "Dark"):
+        notebook.use_theme(theme)
+        for stage, mode in (("captured", "Graph"), ("backward", "Graph"), ("kernels", "Text")):
+            view.open_stage(stage, mode)
+            notebook.page.wait_for_timeout(500)
+            notebook.show(view.root)
+            notebook.screenshot(f"{notebook.server.app}-{theme.lower()}-{stage}")
+    assert not our_errors()
+
+
+def test_a_click_on_a_line_reaches_python(explored: tuple[NotebookPage, ExplorerView]) -> None:
+    notebook, view = explored
+    view.open_stage("forward")
+    view.line(view.stage, "aten.addmm").click()
+    expect(view.source.locator(".tc-row.tc-linked")).not_to_have_count(0)
+    [chosen] = selection(notebook)
+    assert chosen.startswith("forward[0/0].")
+    assert chosen.split(".")[-1].startswith("addmm")
+
+
+def test_a_click_on_a_node_reaches_python(explored: tuple[NotebookPage, ExplorerView]) -> None:
+    notebook, view = explored
+    view.open_stage("captured", "Graph")
+    raise NotImplementedError
+
+
+def test_a_selection_made_in_python_is_marked_in_every_pane(explored: tuple[NotebookPage, ExplorerView]) -> None:
+    notebook, view = explored
+    view.open_stage("forward")
+    assert not notebook.run_cell(3)
+    expect(view.line(view.source, "model(x).sum().backward()")).to_contain_class("tc-primary")
+    assert view.marked(view.stage)
+    assert selection(notebook) == ["source[cell].L8"]
+
+
+def test_the_widget_can_be_used_while_the_cell_still_runs(server: JupyterServer, new_notebook: NewNotebook) -> None:
+    notebook = new_notebook(server, LOAD, EXPLORE_AND_WAIT)
+    notebook.run_cell(0)
+    notebook.start_cell(1)
+    view = ExplorerView(notebook.output(1))
+    view.root.locator("[data-stage=captured]").wait_for(timeout=WIDGET_MS)
+    assert notebook.is_running(1)
+    view.open_stage("captured")
+    view.line(view.stage, "softmax").click()
+    expect(view.line(view.source, "torch.softmax(y, -1)")).to_contain_class("tc-linked")
+    view.root.locator("[data-stage=kernels]").wait_for(timeout=WIDGET_MS)
+    assert notebook.is_running(1)
+    notebook.screenshot(f"{server.app}-while-running")
+    notebook.wait_for_cell(1)
+
+
+def test_a_page_that_is_loaded_again_shows_the_widget_again(explored: tuple[NotebookPage, ExplorerView]) -> None:
+    notebook, view = explored
+    notebook.save()
+    notebook.open()
+    expect(view.source.locator(".tc-row").first).to_be_visible(timeout=WIDGET_MS)
+    assert view.stages == STAGES
+
+
+def test_a_saved_notebook_opened_without_its_kernel_shows_the_static_twin(
+    explored: tuple[NotebookPage, ExplorerView], our_errors: Callable[[], list[str]]
+) -> None:
+    notebook, view = explored
+    twin = notebook.output(1).get_by_title("tcompile-static")
+    expect(twin).to_be_hidden()
+    assert has_twin_before_widget(notebook.save().cells[1])
+    notebook.server.stop_kernels()
+    notebook.open(kernel=False)
+    expect(twin).to_be_visible(timeout=WIDGET_MS)
+    expect(twin).to_contain_text("Kernels")
+    expect(view.root).to_have_count(0)
+    notebook.show(twin)
+    notebook.screenshot(f"{notebook.server.app}-reopened")
+    assert not our_errors()
+
+
+def has_twin_before_widget(cell: nbformat.NotebookNode) -> bool:
+    kinds = [set(output.get("data", ())) for output in cell.outputs]
+    return "text/html" in kinds[0] and "application/vnd.jupyter.widget-view+json" in kinds[1]
