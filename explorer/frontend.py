@@ -1,9 +1,9 @@
 """The front end as one script: the modules of `static/`, joined.
 
 The modules keep to a form that needs no bundler: an import is `import { a, b } from "./file.js";` from a line's start
-to its semicolon, an export is the word `export` (or `export default`) at a line's start, and no two modules declare the
-same name at their top level. Joining puts each module after those it imports and takes out imports, exports and
-whole-line comments.
+to its semicolon, an export is the word `export` (or `export default`) at a line's start, no two modules declare the
+same name at their top level, and no string goes over a line's end. Joining puts each module after those it imports and
+takes out imports, the word `export`, JSDoc, whole-line comments, indentation and blank lines.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from importlib.resources import files
 
 _IMPORT = re.compile(r'^import\s[^;]*?from "\./(?P<name>[\w.]+)";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?!default)", re.MULTILINE)
-_COMMENT = re.compile(r"^[ \t]*(?://[^\n]*|/\*\*.*?\*/[ \t]*)\n", re.MULTILINE | re.DOTALL)
-_BLANK = re.compile(r"\n{2,}")
+_COMMENT = re.compile(r"^[ \t]*//[^\n]*\n|/\*\*.*?\*/[ \t]?", re.MULTILINE | re.DOTALL)
+_INDENT_OR_BLANK = re.compile(r"(?<=\n)\s+")
 _DECLARED = re.compile(r"^(?:export )?(?:async )?(?:function\*?|class|const|let|var) (\w+)", re.MULTILINE)
 
 
@@ -67,7 +67,7 @@ def in_order(entry: str) -> list[str]:
 
 
 def _stripped(text: str) -> str:
-    return _BLANK.sub("\n", _EXPORT.sub("", _COMMENT.sub("", _IMPORT.sub("", text)))).lstrip("\n")
+    return _INDENT_OR_BLANK.sub("", _EXPORT.sub("", _COMMENT.sub("", _IMPORT.sub("", text)))).lstrip()
 
 
 def _check_names(sources: dict[str, str]) -> None:

@@ -20,50 +20,51 @@ from compiler.record import STAGES, Artifact, Decision, Entity, GraphBreak, Reco
 
 COMPRESSION = 9
 
-#: stage -> (short name for the ribbon, what it is in one sentence, the kinds of entity it counts, their name)
-STAGE_WORDS: dict[str, tuple[str, str, frozenset[str], str]] = {
-    "source": ("Source", "The Python code that was run.", frozenset({"line"}), "lines"),
-    "bytecode": (
-        "Bytecode",
-        "The Python bytecode that TorchDynamo read, and what it put in its place.",
-        frozenset({"instruction"}),
-        "instr",
+
+@dataclass(frozen=True, slots=True)
+class StageWords:
+    """How a stage is told to a person. Its ribbon chip counts entities of `kinds`, or lines of text without any."""
+
+    title: str
+    about: str
+    kinds: frozenset[str] = frozenset()
+    unit: str = "lines"
+
+
+_CALLS = frozenset({"call"})
+_LOOPS = frozenset({"pointwise", "reduction", "extern", "template", "fused", "other"})
+
+STAGE_WORDS: dict[str, StageWords] = {
+    "source": StageWords("Source", "The Python code that was run.", frozenset({"line"})),
+    "bytecode": StageWords(
+        "Bytecode", "What TorchDynamo read, and what it put in its place.", frozenset({"instruction"}), "instr"
     ),
-    "captured": ("Captured", "The graphs TorchDynamo captured while it read the bytecode.", frozenset({"call"}), "ops"),
-    "pre_grad": ("Pre-grad", "The captured graph after Inductor's first passes.", frozenset({"call"}), "ops"),
-    "joint": ("Joint", "Forward and backward in one graph of ATen operations.", frozenset({"call"}), "ops"),
-    "forward": ("Forward", "What runs in the forward pass, as ATen operations.", frozenset({"call"}), "ops"),
-    "backward": ("Backward", "What runs in the backward pass, as ATen operations.", frozenset({"call"}), "ops"),
-    "inference": ("Inference", "The graph without gradients, as ATen operations.", frozenset({"call"}), "ops"),
-    "decomposed": ("Decomposed", "The graph in simpler operations.", frozenset({"call"}), "ops"),
-    "post_grad": ("Post-grad", "The graph after Inductor's passes, as it is lowered.", frozenset({"call"}), "ops"),
-    "ir": (
-        "Inductor IR",
-        "Loops over buffers, before fusion.",
-        frozenset({"pointwise", "reduction", "extern", "template", "fused", "other"}),
-        "nodes",
+    "captured": StageWords("Captured", "The graphs that TorchDynamo captured from the bytecode.", _CALLS, "ops"),
+    "pre_grad": StageWords("Pre-grad", "The captured graphs after Inductor's first passes.", _CALLS, "ops"),
+    "joint": StageWords("Joint", "Forward and backward in one graph of ATen operations.", _CALLS, "ops"),
+    "forward": StageWords("Forward", "What the forward pass runs, as ATen operations.", _CALLS, "ops"),
+    "backward": StageWords("Backward", "What the backward pass runs, as ATen operations.", _CALLS, "ops"),
+    "inference": StageWords("Inference", "Graphs without gradients, as ATen operations.", _CALLS, "ops"),
+    "decomposed": StageWords("Decomposed", "The graphs in simpler operations.", _CALLS, "ops"),
+    "post_grad": StageWords("Post-grad", "The graphs after Inductor's passes, as they are lowered.", _CALLS, "ops"),
+    "ir": StageWords("Inductor IR", "Loops over buffers, before fusion.", _LOOPS, "nodes"),
+    "fused_ir": StageWords("Fused IR", "The loops after fusion: each becomes one kernel.", _LOOPS, "nodes"),
+    "kernels": StageWords(
+        "Kernels", "Generated kernels, and the code that calls them.", frozenset({"kernel"}), "kernels"
     ),
-    "fused_ir": (
-        "Fused IR",
-        "The same loops after fusion: each becomes one kernel.",
-        frozenset({"pointwise", "reduction", "extern", "template", "fused", "other"}),
-        "nodes",
-    ),
-    "kernels": ("Kernels", "The generated kernels and the code that calls them.", frozenset({"kernel"}), "kernels"),
-    "ttir": ("TTIR", "Triton's own intermediate representation.", frozenset(), ""),
-    "ttgir": ("TTGIR", "Triton's representation with GPU layouts.", frozenset(), ""),
-    "llir": ("LLVM IR", "LLVM's intermediate representation.", frozenset(), ""),
-    "ptx": ("PTX", "NVIDIA's virtual instruction set.", frozenset(), ""),
-    "sass": ("SASS", "The GPU's own instructions.", frozenset(), ""),
-    "amdgcn": ("AMD GCN", "The GPU's own instructions.", frozenset(), ""),
-    "timing": ("Timing", "How long it took.", frozenset(), ""),
+    "ttir": StageWords("TTIR", "Triton's intermediate representation."),
+    "ttgir": StageWords("TTGIR", "Triton's representation with GPU layouts."),
+    "llir": StageWords("LLVM IR", "LLVM's intermediate representation."),
+    "ptx": StageWords("PTX", "NVIDIA's virtual instruction set."),
+    "sass": StageWords("SASS", "The GPU's own instructions."),
+    "amdgcn": StageWords("AMD GCN", "The GPU's own instructions."),
+    "timing": StageWords("Timing", "How long it took."),
 }
 
 
-def stage_title(stage: str) -> str:
-    """The name a person reads for a stage; unknown stages are named by their own word."""
-    words = STAGE_WORDS.get(stage)
-    return words[0] if words else stage.replace("_", " ").capitalize()
+def stage_words(stage: str) -> StageWords:
+    """What to call a stage; one that is not known is called by its own name."""
+    return STAGE_WORDS.get(stage) or StageWords(stage.replace("_", " ").capitalize(), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +150,13 @@ class Payload:
 
     def _stage(self, name: str) -> dict[str, Any]:
         artifacts = self.record.of_stage(name)
-        words = STAGE_WORDS.get(name, (stage_title(name), "", frozenset[str](), ""))
+        words = stage_words(name)
         return {
             "name": name,
-            "title": words[0],
-            "about": words[1],
-            "count": sum(counted(artifact, words[2]) for artifact in artifacts),
-            "unit": words[3],
+            "title": words.title,
+            "about": words.about,
+            "count": sum(counted(artifact, words.kinds) for artifact in artifacts),
+            "unit": words.unit,
             "seconds": stage_seconds(self.record, name),
             "problems": [msgspec.to_builtins(item) for item in self.record.problems if item.stage == name],
             "artifacts": [self._artifact(artifact) for artifact in artifacts],
@@ -208,7 +209,7 @@ def counted(artifact: Artifact, kinds: frozenset[str]) -> int:
 def stage_seconds(record: Record, stage: str) -> float | None:
     """Seconds spent making a stage's artifacts, or None where nobody measured it."""
     subjects = {stage, *(artifact.id for artifact in record.of_stage(stage))}
-    measured = [timing.seconds for timing in record.timings if timing.subject in subjects]
+    measured = [item.seconds for item in record.timings if item.subject in subjects and item.what == "compile"]
     return sum(measured) if measured else None
 
 

@@ -10,7 +10,7 @@ import traitlets
 
 from compiler.record import Record
 from explorer import frontend
-from explorer.payload import Part, Payload, stage_title
+from explorer.payload import Part, Payload, stage_words
 
 #: A text longer than this many bytes is sent when somebody opens it.
 LARGE: Final = 64 * 1024
@@ -54,7 +54,9 @@ class Explorer(anywidget.AnyWidget):
         now = time.monotonic()
         if stage != self.running.get("stage"):
             self._running_since = now
-        return {"stage": stage, "title": stage_title(stage), "elapsed": now - self._running_since} if stage else {}
+        return (
+            {"stage": stage, "title": stage_words(stage).title, "elapsed": now - self._running_since} if stage else {}
+        )
 
     def _push(self) -> None:
         """Send what is new and not large: the kernel can't answer requests while a cell runs."""
@@ -77,4 +79,3 @@ class Explorer(anywidget.AnyWidget):
         part = self._payload.parts_of(message["artifact"]).get(message["part"])
         if part is not None:
             self._send_part(part)
-

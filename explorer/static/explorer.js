@@ -227,7 +227,7 @@ export class Explorer {
     const actions = {
       "[": () => this.stepStage(-1), "]": () => this.stepStage(1), "/": () => this.active.openSearch(),
       "?": () => showKeys(this.root), i: () => this.toggleInspector(), n: () => this.active.step?.(1),
-      p: () => this.active.step?.(-1), g: () => this.toggleGraph(), o: () => this.cyclePanes(),
+      p: () => this.active.step?.(-1), o: () => this.cyclePanes(),
       "\\": () => this.split(this.stagePane()), Escape: () => this.clear(),
     };
     const action = actions[event.key];

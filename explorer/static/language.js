@@ -76,9 +76,12 @@ export function tokenise(line, language) {
   const tokens = [];
   let end = 0;
   for (const match of line.slice(0, LONGEST).matchAll(pattern)) {
+    const after = match.index + match[0].length;
+    const kind = tokenClass(match, words, constants, line[after]);
+    if (!kind) continue;
     if (match.index > end) tokens.push(["", line.slice(end, match.index)]);
-    end = match.index + match[0].length;
-    tokens.push([tokenClass(match, words, constants, line[end]), match[0]]);
+    tokens.push([kind, match[0]]);
+    end = after;
   }
   if (end < line.length) tokens.push(["", line.slice(end)]);
   return tokens;

@@ -2,14 +2,13 @@
 
 import { counted, h, icon, iconButton } from "./dom.js";
 import { DiffView } from "./diff_view.js";
-import { DrawingView } from "./drawing_view.js";
 import { TextView } from "./text_view.js";
 
 /** @typedef {import("./store.js").Store} Store */
 /** @typedef {import("./store.js").StageInfo} StageInfo */
 /** @typedef {import("./store.js").BreakInfo} BreakInfo */
 /** @typedef {"text" | "graph" | "diff"} Mode */
-/** @typedef {TextView | DrawingView | DiffView} View */
+/** @typedef {TextView | DiffView} View */
 /**
  * What a pane asks of the explorer around it.
  * @typedef {{select: (ids: string[], add: boolean, pane: string) => void, hover: (ids: string[]) => void,
@@ -157,7 +156,6 @@ export class Pane {
     };
     const [first, second] = this.parts().map((id) => /** @type {import("./store.js").Artifact} */ (this.store.artifacts.get(id)));
     if (this.mode === "diff") return new DiffView(this.body, callbacks, first, second);
-    if (this.mode === "graph") return new DrawingView(this.body, callbacks, first);
     return new TextView(this.body, callbacks, first, { tints: this.tints(), breaks: this.breaks() });
   }
 
@@ -213,7 +211,7 @@ export class Pane {
     if (info) tools.append(...this.tools());
     if (!this.home) tools.append(iconButton("split", "Open another pane beside this one", () => this.host.split(this)), iconButton("close", "Close this pane", () => this.host.close(this)));
     const left = this.mode === "diff" ? [this.chooser(this.other, (id) => this.compareAs(id, this.artifact)), h("span", { class: "tc-versus" }, "→"), chooser] : [chooser];
-    this.header.replaceChildren(...left, ...(info?.drawable ? [this.modes()] : []), this.linkCount(), tools);
+    this.header.replaceChildren(...left, this.linkCount(), tools);
   }
 
   /** @param {string} other @param {string} artifact */

@@ -1,0 +1,74 @@
+"""The front end's modules join into one script that an engine takes, small enough to be shipped with each widget."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from explorer import frontend
+
+STATIC = Path(frontend.__file__).parent / "static"
+
+
+def test_every_module_comes_after_those_it_imports() -> None:
+    order = frontend.in_order("widget.js")
+    for index, name in enumerate(order):
+        needed = re.findall(r'from "\./([\w.]+)"', frontend.static_text(name).split("\n\n/**")[0])
+        assert {file for file in needed if file != name} <= set(order[:index])
+
+
+def test_every_module_is_part_of_the_widget_or_the_page() -> None:
+    joined = {*frontend.in_order("widget.js"), *frontend.in_order("page.js")}
+    assert joined == {path.name for path in STATIC.glob("*.js")}
+
+
+@pytest.mark.parametrize("script", [frontend.widget_module, frontend.page_script])
+def test_joining_leaves_no_import_and_no_comment_block(script) -> None:
+    text = script()
+    assert not re.search(r"^\s*import\s", text, re.MULTILINE)
+    assert "/**" not in text
+    assert len(re.findall(r"^export ", text, re.MULTILINE)) == (script is frontend.widget_module)
+
+
+@pytest.mark.needs("node")
+@pytest.mark.parametrize("script", [frontend.widget_module, frontend.page_script])
+def test_the_joined_script_is_javascript(script, tmp_path: Path) -> None:
+    path = tmp_path / "joined.mjs"
+    path.write_text(script())
+    subprocess.run(["node", "--check", path], check=True)
+
+
+def test_two_modules_that_declare_the_same_name_are_refused(monkeypatch) -> None:
+    files = {
+        "a.js": 'import { twice } from "./b.js";\n\nconst size = twice(1);\n',
+        "b.js": "const size = 2;\nexport function twice(n) {\n  return n * size;\n}\n",
+    }
+    monkeypatch.setattr(frontend, "static_text", files.__getitem__)
+    with pytest.raises(frontend.FrontendError, match=r"'size' is declared at the top of both b\.js and a\.js"):
+        frontend.joined("a.js")
+
+
+def test_joining_takes_out_imports_exports_comments_and_indentation(monkeypatch) -> None:
+    files = {
+        "a.js": '// Uses b.\n\nimport {\n  one,\n  two,\n} from "./b.js";\n\nexport default () => one + two;\n',
+        "b.js": "/**\n * Text.\n */\nexport const one = 1; // stays\nexport async function two() {\n  return 2;\n}\n",
+    }
+    monkeypatch.setattr(frontend, "static_text", files.__getitem__)
+    assert frontend.joined("a.js") == (
+        "const one = 1; // stays\nasync function two() {\nreturn 2;\n}\nexport default () => one + two;\n"
+    )
+
+
+NODE_TESTS = STATIC.parents[1] / "tests" / "explorer" / "static"
+
+
+@pytest.mark.needs("node")
+def test_the_parts_that_need_no_page() -> None:
+    """The tests of single modules, in JavaScript."""
+    files = sorted(NODE_TESTS.glob("*.test.mjs"))
+    assert files
+    done = subprocess.run(["node", "--test", *files], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

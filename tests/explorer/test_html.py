@@ -1,0 +1,80 @@
+"""The saved page: one file that loads nothing, runs only its own script, and shows what users wrote as text."""
+
+from __future__ import annotations
+
+import base64
+import re
+import zlib
+from dataclasses import replace
+from hashlib import sha256
+
+import msgspec
+
+from compiler.record import Artifact, Record
+from explorer.html import page
+from explorer.payload import Payload
+from tests.explorer.explored import mlp_record
+from tests.explorer.small_record import small_record
+
+BLOCK = re.compile(r'<script type="application/x-tcompile" ([^>]*)>([^<]*)</script>')
+HOSTILE = "</script><script>alert('title')</script><!--<img src=x onerror=alert(1)>"
+
+
+def blocks(html: str) -> dict[tuple[str, str], object]:
+    """What the data blocks hold, by artifact and part."""
+    found = {}
+    for attributes, data in BLOCK.findall(html):
+        named = dict(re.findall(r'data-(\w+)="([^"]*)"', attributes))
+        found[named["artifact"], named["part"]] = msgspec.json.decode(zlib.decompress(base64.b64decode(data)))
+    return found
+
+
+def test_the_page_holds_the_whole_record() -> None:
+    record = mlp_record()
+    found = blocks(page(record))
+    payload = Payload(record)
+    assert {key: found[key] for key in found if key[0]} == {
+        (part.artifact, part.name): part.content() for part in payload.parts()
+    }
+    assert found["", "manifest"] == msgspec.json.decode(msgspec.json.encode(payload.manifest()))
+
+
+def test_the_same_record_gives_the_same_page() -> None:
+    record = mlp_record()
+    assert page(record) == page(Record.from_json(record.to_json()))
+
+
+def test_the_policy_lets_exactly_this_script_and_style_through() -> None:
+    html = page(small_record())
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', html)
+    (style,) = re.findall(r"<style>(.*?)</style>", html, re.DOTALL)
+    (script,) = re.findall(r'<script type="module">(.*?)</script>', html, re.DOTALL)
+    hashes = [base64.b64encode(sha256(text.encode()).digest()).decode() for text in (script, style)]
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    assert re.findall(r"'sha256-([^']+)'", policy) == hashes
+    assert set(re.findall(r"([\w-]+-src) ", policy)) == {"default-src", "script-src", "style-src"}
+
+
+def test_the_page_names_no_address() -> None:
+    html = BLOCK.sub("", page(small_record()))
+    assert not re.findall(r"(?:src|href)\s*=", re.sub(r"<script.*</script>", "", html, flags=re.DOTALL))
+    assert re.findall(r"https?://[^\s\"']+", html) == ["http://www.w3.org/2000/svg"]
+
+
+def test_what_users_wrote_can_end_no_element() -> None:
+    record = replace(small_record(), title=HOSTILE)
+    hostile = Artifact("source[</script>]", "source", HOSTILE, "python", HOSTILE)
+    html = page(replace(record, artifacts=(hostile, *record.artifacts)))
+    assert "alert('title')" not in html
+    assert "<img" not in html
+    assert html.count("</script>") == len(BLOCK.findall(html)) + 1
+    assert "&lt;/script&gt;&lt;script&gt;alert(" in re.findall("<title>(.*)</title>", html)[0]
+
+
+def test_without_javascript_the_page_says_what_it_needs() -> None:
+    assert "needs JavaScript" in re.findall("<noscript>(.*?)</noscript>", page(small_record()), re.DOTALL)[0]
+
+
+def test_the_page_of_an_mlp_is_at_most_300_kb() -> None:
+    assert len(page(mlp_record()).encode()) <= 300_000

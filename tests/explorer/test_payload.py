@@ -1,0 +1,162 @@
+"""What the front end is given: it holds all of the record, only once, and the same bytes for the same record."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from compiler.options import Options
+from compiler.record import Artifact, Decision, Entity, Problem, Record, Timing
+from explorer.payload import Part, Payload, manifest, stage_names
+from tests.explorer.explored import broken_record, mlp_record
+from tests.explorer.small_record import small_record
+
+
+def empty(*stages: str, problems: tuple[Problem, ...] = ()) -> Record:
+    artifacts = tuple(Artifact(f"{stage}[0]", stage, stage, "text", "") for stage in stages)
+    return Record("", Options(), artifacts=artifacts, problems=problems)
+
+
+def test_the_parts_hold_every_entity_line_and_text_of_the_record() -> None:
+    record = mlp_record()
+    payload = Payload(record)
+    for artifact in record.artifacts:
+        parts = payload.parts_of(artifact.id)
+        entities = parts["entities"].content()
+        assert msgspec.convert(entities["entities"], tuple[Entity, ...]) == artifact.entities
+        assert msgspec.convert(entities["lines"], dict[int, tuple[str, ...]], strict=False) == artifact.lines
+        assert parts["text"].content() == {"text": artifact.text, "numbers": artifact.attrs.get("numbers")}
+
+
+def test_the_same_record_gives_the_same_bytes() -> None:
+    again = Record.from_json(mlp_record().to_json())
+    assert list(Payload(again).parts()) == list(Payload(mlp_record()).parts())
+    assert manifest(again) == manifest(mlp_record())
+
+
+def test_the_manifest_names_each_part_with_its_digest() -> None:
+    payload = Payload(mlp_record())
+    named = {
+        (artifact["id"], name, part["digest"])
+        for stage in payload.manifest()["stages"]
+        for artifact in stage["artifacts"]
+        for name, part in artifact["parts"].items()
+    }
+    assert named == {(part.artifact, part.name, part.digest) for part in payload.parts()}
+
+
+def test_the_manifest_is_json_and_holds_no_text_of_an_artifact() -> None:
+    record = mlp_record()
+    assert "async_compile" in record["kernels"].text
+    assert "async_compile" not in json.dumps(manifest(record))
+
+
+def test_an_mlp_is_at_most_300_kb_on_the_wire() -> None:
+    payload = Payload(mlp_record())
+    total = len(json.dumps(payload.manifest())) + sum(len(part.data) for part in payload.parts())
+    assert total <= 300_000
+
+
+def test_a_growing_record_keeps_the_parts_it_had() -> None:
+    record = mlp_record()
+    payload = Payload(replace(record, artifacts=record.artifacts[:4]))
+    before = {(part.artifact, part.name): part for part in payload.parts()}
+    payload.update(record)
+    after = {(part.artifact, part.name): part for part in payload.parts()}
+    assert len(after) > len(before)
+    assert all(after[key] is part for key, part in before.items() if key[1] != "decisions")
+
+
+def test_an_artifact_that_changed_gets_a_new_digest() -> None:
+    record = small_record()
+    payload = Payload(record)
+    first = payload.parts_of("source[cell]")["text"].digest
+    changed = replace(record["source[cell]"], text="something else\n")
+    payload.update(replace(record, artifacts=(changed, *record.artifacts[1:])))
+    assert payload.parts_of("source[cell]")["text"].digest != first
+
+
+def test_a_stage_without_artifacts_stands_where_it_belongs() -> None:
+    record = empty("source", "captured", "kernels", problems=(Problem("forward", "no gradients"),))
+    assert stage_names(record) == ["source", "captured", "forward", "kernels"]
+    stage = manifest(record)["stages"][2]
+    assert stage["artifacts"] == []
+    assert stage["problems"][0]["reason"] == "no gradients"
+
+
+def test_a_stage_that_nobody_knows_is_shown_under_its_own_name() -> None:
+    record = empty("source", "tile_loops", "kernels")
+    assert [stage["title"] for stage in manifest(record)["stages"]] == ["Source", "Tile loops", "Kernels"]
+
+
+def test_the_seconds_of_a_stage_are_those_of_compiling_it() -> None:
+    timings = (
+        Timing("captured[0]", "compile", 0.25),
+        Timing("captured", "compile", 0.5),
+        Timing("captured[0]", "run", 9.0),
+    )
+    record = replace(empty("source", "captured"), timings=timings)
+    assert [stage["seconds"] for stage in manifest(record)["stages"]] == [None, 0.75]
+
+
+def test_a_chip_counts_what_its_stage_is_about() -> None:
+    stages = {stage["name"]: (stage["count"], stage["unit"]) for stage in manifest(small_record())["stages"]}
+    assert stages["source"] == (2, "lines")
+    assert stages["captured"] == (2, "ops")
+    assert stages["kernels"][1] == "kernels"
+
+
+def test_source_lines_are_told_by_the_graph_they_landed_in() -> None:
+    record = broken_record()
+    (source,) = (artifact for artifact in record.of_stage("source") if "explored" in artifact.id)
+    code = source.text.splitlines()
+    landed = manifest(record)["landed"][source.id]
+    by_graph = {graph: [code[row - 1].strip() for row in rows] for graph, rows in landed.items()}
+    first, second = (by_graph[artifact.graph] for artifact in record.of_stage("captured"))
+    assert "y = x.relu()" in first
+    assert "return y.sin() + 1" not in first
+    assert "return y.sin() + 1" in second
+
+
+def test_a_graph_break_has_its_place_in_the_source_shown() -> None:
+    record = broken_record()
+    (item,) = manifest(record)["breaks"]
+    artifact, row = item["place"]
+    assert "graph_break()" in record[artifact].text.splitlines()[row - 1]
+
+
+def test_the_users_own_file_comes_before_installed_ones() -> None:
+    own, library = (
+        Artifact("source[a]", "source", "a", "python", "x\n"),
+        Artifact("source[b]", "source", "b", "python", "y\n", attrs={"installed": True}),
+    )
+    record = replace(empty(), artifacts=(library, own))
+    assert manifest(record)["home"] == ["source[a]", "source[b]"]
+
+
+def test_decisions_go_with_the_artifact_they_are_about() -> None:
+    record = empty("source", "ir")
+    entity = Entity("ir[0].op0", "pointwise", "op0")
+    decision = Decision("fusion", "0", ("ir[0].op0", "ir[0].gone"), "refused", "too big")
+    record = replace(
+        record,
+        artifacts=(record.artifacts[0], replace(record.artifacts[1], entities=(entity,))),
+        decisions=(decision,),
+    )
+    payload = Payload(record)
+    assert [found["why"] for found in payload.parts_of("ir[0]")["decisions"].content()] == ["too big"]
+    assert "decisions" not in payload.parts_of("source[0]")
+
+
+def test_an_unknown_artifact_is_a_key_error() -> None:
+    with pytest.raises(KeyError, match="nothing"):
+        Payload(small_record()).parts_of("nothing")
+
+
+def test_a_part_says_how_long_it_is_unpacked() -> None:
+    part = Part.of("a", "text", {"text": "x" * 1000})
+    assert part.size == len(json.dumps({"text": "x" * 1000}, separators=(",", ":")))
+    assert len(part.data) < part.size
