@@ -11,6 +11,7 @@ from compiler.options import Options
 from compiler.record import (
     STAGES,
     Artifact,
+    Check,
     Decision,
     Environment,
     Frame,
@@ -27,7 +28,8 @@ from compiler.record import (
 @dataclass(frozen=True, slots=True)
 class Event:
     """What a listener hears: a stage has started, an artifact is there (or a newer version of it), a stage could not
-    be had, or the exploration has finished. `seconds` is what PyTorch spent on the stage."""
+    be had, or the exploration has finished. `seconds` is what PyTorch spent on the stage.
+    """
 
     kind: Literal["started", "artifact", "problem", "finished"]
     stage: str
@@ -56,6 +58,7 @@ class Builder:
     decisions: list[Decision] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
     timings: list[Timing] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
     def add(self, artifact: Artifact, seconds: float | None = None) -> Artifact:
@@ -95,6 +98,7 @@ class Builder:
             decisions=tuple(self.decisions),
             kernels=tuple(self.kernels),
             timings=tuple(self.timings),
+            checks=tuple(self.checks),
             problems=tuple(self.problems),
         )
 

@@ -1,9 +1,9 @@
 """explore(): run a user's function under torch.compile and record every stage.
 
-    with Exploration(Options()) as exploration:
-        loss = exploration.compile(model)(x).sum()
-        loss.backward()
-    exploration.record
+with Exploration(Options()) as exploration:
+    loss = exploration.compile(model)(x).sum()
+    loss.backward()
+exploration.record
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ import torch
 
 from compiler.builder import Builder, Event, Listener
 from compiler.environment import environment
+from compiler.measure.calls import Call
+from compiler.measure.check import checks
+from compiler.measure.timing import forward_timings
 from compiler.options import Options
 from compiler.process import preserved
 from compiler.record import Problem, Record
@@ -52,6 +55,7 @@ class Exploration:
         self.options = options or Options()
         self._builder = Builder(title, self.options, environment(), listener)
         self._recorder: Recorder | None = None
+        self._calls: list[Call] = []
         self._stack = ExitStack()
 
     @property
@@ -71,10 +75,26 @@ class Exploration:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._stack.close()
+        with self._stack:
+            if kind is None:
+                self._measure()
         if not self._builder.frames:
             self._builder.problem(_nothing_compiled())
         self._builder.finished()
+
+    def _measure(self) -> None:
+        """Time and check the first call; a failure there is a Problem, not the user's error."""
+        if not self._calls or not (self.options.time or self.options.check):
+            return
+        self._builder.started("timing")
+        try:
+            if self.options.time:
+                self._builder.timings.extend(forward_timings(self._calls[0]))
+            if self.options.check:
+                self._builder.checks.extend(checks(self._calls[0]))
+        except Exception as error:  # noqa: BLE001 - whatever the user's call raises when it is repeated
+            reason = f"the call could not be repeated: {type(error).__name__}: {error}"
+            self._builder.problem(Problem("timing", reason, "explore a call that can run more than once"))
 
     def compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """The callable to use in place of `fn` (a module, function or bound method) inside the block."""
@@ -91,6 +111,8 @@ class Exploration:
         assert recorder is not None
         self._on_gpu(fn, args, kwargs)
         recorder.call_site = _call_site(sys._getframe(1))
+        if not self._calls:
+            self._calls.append(Call(fn, compiled, args, kwargs))
         try:
             with _grad_mode(self.options.grad):
                 return compiled(*args, **kwargs)
@@ -152,5 +174,5 @@ def _call_site(frame: FrameType | None) -> tuple[fx.SourceFrame, ...]:
 
 
 def _nothing_compiled() -> Problem:
-    return Problem("captured", "nothing was compiled: no frame with tensor operations was seen",
-                   "call the function inside the cell, on tensors; a frame that torch skips shows under frames")  # fmt: skip
+    reason = "nothing was compiled: no frame with tensor operations was seen"
+    return Problem("captured", reason, "call the function inside the cell, on tensors")

@@ -196,6 +196,19 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """Compiled numbers against eager's. `subject` is "output 0", "gradient 3"; errors are absolute, and relative to
+    the largest magnitude; `verdict` is "equal", "close" (within the dtype's tolerance), "differs", "not comparable".
+    """
+
+    subject: str
+    max_absolute: float
+    max_relative: float
+    verdict: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """A stage that could not be had: why, and what to do about it, in the user's terms."""
 
@@ -234,6 +247,7 @@ class Record:
     decisions: tuple[Decision, ...] = ()
     kernels: tuple[Kernel, ...] = ()
     timings: tuple[Timing, ...] = ()
+    checks: tuple[Check, ...] = ()
     problems: tuple[Problem, ...] = ()
     schema: int = SCHEMA
 

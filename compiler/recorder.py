@@ -75,13 +75,17 @@ class Recorder:
         for code, suffix, title in ((original, "", "as written"), (modified, " modified", "as Dynamo rewrote it")):
             self.builder.add(
                 bytecode_artifact(
-                    code, artifact_id=f"bytecode[{frame}{suffix}]", title=f"{function}, {title}", graph=frame,
-                    book=self.book, names=self.names,
-                )  # fmt: skip
+                    code,
+                    artifact_id=f"bytecode[{frame}{suffix}]",
+                    title=f"{function}, {title}",
+                    graph=frame,
+                    book=self.book,
+                    names=self.names,
+                )
             )
         self.add_sources()
 
-    def graph(self, key: CompileKey, module: GraphModule, inputs: Sequence[Any], run: Compiled) -> Compiled:
+    def graph(self, key: CompileKey, module: GraphModule, run: Compiled) -> Compiled:
         """Record one captured graph and what the backend makes of it; return what Dynamo is to call for it.
 
         Without a build that is the captured graph itself, so autograd and random numbers are eager's own.
@@ -90,11 +94,14 @@ class Recorder:
         seconds = self.clock.lap()
         captured = fx.detached(module)
         recorder = GraphRecorder(self, frame)
+        known = self.builder.frames[frame]
+        self.builder.frames[frame] = replace(known, graphs=(*known.graphs, f"captured[{frame}]"))
         recorder.captured(captured, seconds)
         with inductor.observing(recorder, build=self.build):
             compiled = recorder.run_backend(run)
-        runs_compiled = compiled is not None and not recorder.problems and self._compiled_runs()
-        return compiled if runs_compiled else captured.forward
+        if compiled is None or recorder.problems or not self._compiled_runs():
+            return captured.forward
+        return compiled
 
     def _compiled_runs(self) -> bool:
         """Whether what the backend returned is what the user's call runs; Inductor's code is, once it is built."""
@@ -141,7 +148,7 @@ class GraphRecorder:
         self.recorder.clock.resume()
         try:
             compiled = run()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever a backend raises becomes a Problem
             self._problem(self._next_stage(), error)
             return None
         self._say_where_it_ends()
@@ -218,6 +225,12 @@ class GraphRecorder:
 
     def code(self, kind: Kind, text: str, language: str) -> None:
         seconds = self.recorder.clock.lap()
+        if language == "cpp":
+            artifact = Artifact(
+                self._id("kernels", kind), "kernels", f"{kind}, generated code", "cpp", text, self.frame
+            )
+            self._add(f"kernels {kind}", artifact, seconds)
+            return
         artifact, kernels = kernels_artifact(
             text, artifact_id=self._id("kernels", kind), title=f"{kind}, generated code", graph=self.frame,
             definitions=self.definitions.get(kind, []), fused=self.fused.get(kind, []),
@@ -227,7 +240,9 @@ class GraphRecorder:
         self._add(f"kernels {kind}", artifact, seconds)
 
     def failed(self, kind: Kind, error: Exception) -> None:
-        reached = [stage for stage in ("post_grad", "ir", "fused_ir", "kernels") if f"{stage} {kind}" not in self.latest]
+        reached = [
+            stage for stage in ("post_grad", "ir", "fused_ir", "kernels") if f"{stage} {kind}" not in self.latest
+        ]
         self._problem(reached[0] if reached else "kernels", error)
 
     def _before_aot(self) -> Artifact:
@@ -236,13 +251,11 @@ class GraphRecorder:
     def _id(self, stage: str, kind: Kind) -> str:
         return f"{stage}[{self.frame} {kind}]"
 
-    def _graph(
-        self, stage: str, key: str, module: GraphModule, origins: Any, title: str, seconds: float
-    ) -> None:
+    def _graph(self, stage: str, key: str, module: GraphModule, origins: Any, title: str, seconds: float) -> None:
         suffix = key.removeprefix(stage)
         artifact = graph_artifact(
             module, artifact_id=f"{stage}[{self.frame}{suffix}]", stage=stage, title=title, graph=self.frame,
-            book=self.recorder.book, origins=origins,
+            book=self.recorder.book, origins=origins, parent=getattr(origins, "parent", None),
         )  # fmt: skip
         self._add(key, artifact, seconds)
 

@@ -9,7 +9,7 @@ from types import CodeType
 from compiler.capture.sources import SourceBook
 from compiler.record import Artifact, Entity
 
-_GENERATED = re.compile(r"__(compiled_fn|resume_at)_\d+(?:_\d+)?(?:_[0-9a-f]{8}(?:_[0-9a-f]{4}){3}_[0-9a-f]{12})?")
+_GENERATED = re.compile(r"__(compiled_fn)_\d+(?:_[0-9a-f]{8}(?:_[0-9a-f]{4}){3}_[0-9a-f]{12})?|__(resume_at)_\d+_\d+")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
@@ -25,9 +25,10 @@ class GeneratedNames:
 
     def _canonical(self, match: re.Match[str]) -> str:
         if match[0] not in self._names:
-            count = self._counts.get(match[1], 0)
-            self._counts[match[1]] = count + 1
-            self._names[match[0]] = f"__{match[1]}_{count}"
+            kind = match[1] or match[2]
+            count = self._counts.get(kind, 0)
+            self._counts[kind] = count + 1
+            self._names[match[0]] = f"__{kind}_{count}"
         return self._names[match[0]]
 
 
@@ -36,7 +37,8 @@ def bytecode_artifact(
 ) -> Artifact:
     """The instructions of one code object, each linked to its source line. `attrs` has the function and its file."""
     instructions = list(dis.get_instructions(code))
-    text, lines, entities = [_header(code, book)], {}, []
+    text, entities = [_header(code, book)], []
+    lines: dict[int, tuple[str, ...]] = {}
     last_line: int | None = None
     for number, instruction in enumerate(instructions, 2):
         line = instruction.positions.lineno if instruction.positions else None
@@ -54,7 +56,8 @@ def bytecode_artifact(
 
 
 def _header(code: CodeType, book: SourceBook) -> str:
-    return f"# {code.co_qualname}({', '.join(code.co_varnames[: code.co_argcount])})  {book.name(code.co_filename)}:{code.co_firstlineno}"
+    parameters = ", ".join(code.co_varnames[: code.co_argcount])
+    return f"# {code.co_qualname}({parameters})  {book.name(code.co_filename)}:{code.co_firstlineno}"
 
 
 def _row(instruction: dis.Instruction, argument: str, line: int | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from torch.fx import GraphModule, Node
@@ -12,15 +13,28 @@ from compiler.record import Artifact, Entity
 from compiler.torch_api import fx
 
 Origins = Callable[[Node], tuple[str, ...]]
+PLACE = ("line", "file", "code")
+MODULE = ("module", "module_type")
 KINDS = {"call_function": "call", "call_method": "call", "call_module": "call"}
 
 
 def graph_artifact(
-    module: GraphModule, *, artifact_id: str, stage: str, title: str, graph: str, book: SourceBook, origins: Origins
+    module: GraphModule,
+    *,
+    artifact_id: str,
+    stage: str,
+    title: str,
+    graph: str,
+    book: SourceBook,
+    origins: Origins,
+    parent: Artifact | None = None,
 ) -> Artifact:
-    """An FX graph as an artifact. `origins` gives the ids, in earlier stages, that a node came from."""
+    """An FX graph as an artifact. `origins` gives the ids, in the stage before, that a node came from; a node that
+    torch gave no stack or module takes those of the node in `parent` that it came from (`attrs["inherited"]`).
+    """
     source, names = fx.graph_code(module)
-    entities = tuple(_entity(node, artifact_id, book, origins) for node in module.graph.nodes)
+    known = {entity.id: entity for entity in parent.entities} if parent else {}
+    entities = tuple(_inheriting(_entity(node, artifact_id, book, origins), known) for node in module.graph.nodes)
     lines: dict[int, tuple[str, ...]] = {number: (f"{artifact_id}.{name}",) for number, name in names.items()}
     return Artifact(artifact_id, stage, title, "python", book.shorten(source), graph, lines, entities)
 
@@ -34,6 +48,17 @@ def _entity(node: Node, artifact_id: str, book: SourceBook, origins: Origins) ->
         inputs=tuple(f"{artifact_id}.{source.name}" for source in node.all_input_nodes),
         origins=origins(node),
     )
+
+
+def _inheriting(entity: Entity, known: dict[str, Entity]) -> Entity:
+    if entity.kind != "call":
+        return entity
+    attrs = dict(entity.attrs)
+    for names in (PLACE, MODULE):
+        giver = next((known[o] for o in entity.origins if o in known and names[0] in known[o].attrs), None)
+        if names[0] not in attrs and giver is not None:
+            attrs |= {name: giver.attrs[name] for name in names if name in giver.attrs} | {"inherited": True}
+    return replace(entity, attrs=attrs)
 
 
 def _attrs(node: Node, book: SourceBook) -> dict[str, Any]:

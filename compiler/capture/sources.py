@@ -77,7 +77,8 @@ class SourceBook:
         wanted = self.lines[file]
         numbers = list(_shown(file, source, wanted))
         own = self.artifact_id(file)
-        lines, entities = {}, []
+        lines: dict[int, tuple[str, ...]] = {}
+        entities = []
         for position, number in enumerate(numbers, 1):
             if number in wanted:
                 identity = f"{own}.L{number}"

@@ -22,7 +22,7 @@ def ir_artifact(
     for node in nodes:
         identity = f"{artifact_id}.{node.name}"
         body = node.text.split("\n")
-        lines.update({number: (identity,) for number in range(len(text) + 1, len(text) + len(body) + 1)})
+        lines.update(dict.fromkeys(range(len(text) + 1, len(text) + len(body) + 1), (identity,)))
         text += [*body, "", ""]
         inputs = dict.fromkeys(writers[name] for name in node.reads if name in writers)
         entities.append(Entity(identity, node.kind, node.name, _attrs(node), tuple(inputs), origins(node)))

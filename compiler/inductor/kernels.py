@@ -13,6 +13,7 @@ from compiler.torch_api.inductor import IrFacts
 
 _AOT_ID = re.compile(r"# AOT ID: \['[^']*'\]")
 _CACHE_PATH = re.compile(r"(['\"])[^'\"\n]*torchinductor_[^'\"\n]*/(\w+\.\w+)\1")
+_WRAPPER = re.compile(r"(call|partition_\d+)$")
 _EXTERN = re.compile(r"\b(?:extern_kernels|torch\.ops|aten|prims|mkldnn)\b")
 
 
@@ -45,7 +46,13 @@ class _Fused:
 
 
 def kernels_artifact(
-    code: str, *, artifact_id: str, title: str, graph: str, definitions: list[Definition], fused: list[IrFacts],
+    code: str,
+    *,
+    artifact_id: str,
+    title: str,
+    graph: str,
+    definitions: list[Definition],
+    fused: list[IrFacts],
     fused_id: str,
 ) -> tuple[Artifact, tuple[Kernel, ...]]:
     """Output code as an artifact, with an entity for each kernel and each call, and the kernels as facts."""
@@ -61,7 +68,10 @@ def kernels_artifact(
         artifact_id, "kernels", title, "python", text, graph,
         _lines(kernels, calls, artifact_id), (*kernel_entities, *call_entities), {"language": _language(kernels)},
     )  # fmt: skip
-    return artifact, (*_counted(kernels, calls, kernel_entities, known), *_externs(calls, call_entities, graph, artifact))
+    return artifact, (
+        *_counted(kernels, calls, kernel_entities, known),
+        *_externs(calls, call_entities, graph, artifact),
+    )
 
 
 def canonical(code: str, graph: str) -> str:
@@ -88,7 +98,7 @@ def _definition_spans(tree: ast.Module, names: set[str]) -> dict[str, tuple[int,
 
 
 def _unique(definitions: list[Definition], spans: dict[str, tuple[int, int]]) -> list[Definition]:
-    first = {}
+    first: dict[str, Definition] = {}
     for definition in definitions:
         if definition.name in spans:
             first.setdefault(definition.name, definition)
@@ -99,14 +109,12 @@ def _calls(tree: ast.Module, text: str, kernels: set[str], buffers: set[str]) ->
     """Statements of the wrapper that launch a kernel or call ATen, in order."""
     rows = text.split("\n")
     for function in ast.walk(tree):
-        if isinstance(function, ast.FunctionDef) and function.name in ("call", "partition_0") or (
-            isinstance(function, ast.FunctionDef) and function.name.startswith("partition_")
-        ):
+        if isinstance(function, ast.FunctionDef) and _WRAPPER.match(function.name):
             for statement in _leaves(function.body):
                 names = [node.id for node in ast.walk(statement) if isinstance(node, ast.Name)]
                 source = " ".join(row.strip() for row in rows[statement.lineno - 1 : statement.end_lineno])
                 kernel = next((name for name in names if name in kernels), "")
-                if not kernel and not _is_extern(statement, source):
+                if not kernel and not _is_extern(statement):
                     continue
                 used = tuple(dict.fromkeys(name for name in names if name in buffers))
                 yield _Call(kernel, statement.lineno, statement.end_lineno or statement.lineno, source, used)
@@ -120,7 +128,7 @@ def _leaves(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             yield statement
 
 
-def _is_extern(statement: ast.stmt, source: str) -> bool:
+def _is_extern(statement: ast.stmt) -> bool:
     value = statement.value if isinstance(statement, ast.Assign | ast.Expr) else None
     return isinstance(value, ast.Call) and bool(_EXTERN.search(ast.unparse(value.func)))
 
@@ -147,9 +155,7 @@ def _kernel_entity(kernel: Kernel, definitions: list[Definition], known: _Fused)
     return Entity(kernel.id, "kernel", kernel.name, attrs, (), origins)
 
 
-def _call_entities(
-    calls: list[_Call], definitions: list[Definition], known: _Fused, artifact_id: str
-) -> list[Entity]:
+def _call_entities(calls: list[_Call], definitions: list[Definition], known: _Fused, artifact_id: str) -> list[Entity]:
     """A call's nodes: for a kernel launched several times, those whose buffers this launch names."""
     entities: list[Entity] = []
     written: dict[str, str] = {}
@@ -193,15 +199,13 @@ def _bytes(origins: tuple[str, ...], known: _Fused) -> int:
 def _lines(kernels: list[Kernel], calls: list[_Call], artifact_id: str) -> dict[int, tuple[str, ...]]:
     lines: dict[int, tuple[str, ...]] = {}
     for kernel in kernels:
-        lines.update({number: (kernel.id,) for number in range(kernel.lines[0], kernel.lines[1] + 1)})
+        lines.update(dict.fromkeys(range(kernel.lines[0], kernel.lines[1] + 1), (kernel.id,)))
     for call in calls:
-        lines.update({number: (f"{artifact_id}.call_L{call.first}",) for number in range(call.first, call.last + 1)})
+        lines.update(dict.fromkeys(range(call.first, call.last + 1), (f"{artifact_id}.call_L{call.first}",)))
     return lines
 
 
-def _counted(
-    kernels: list[Kernel], calls: list[_Call], entities: list[Entity], known: _Fused
-) -> Iterator[Kernel]:
+def _counted(kernels: list[Kernel], calls: list[_Call], entities: list[Entity], known: _Fused) -> Iterator[Kernel]:
     launches = Counter(call.kernel for call in calls)
     for kernel, entity in zip(kernels, entities, strict=True):
         yield Kernel(

@@ -37,7 +37,7 @@ from compiler.torch_api.patching import replaced
 
 CompileKey = tuple[int, int]
 Compiled = Callable[..., Any]
-IMPORTED = "__import_"
+GENERATED = ("__compiled_fn_", "__resume_at_", "__builtins_dict__", "__import_")
 CONVERSION_LOGGERS = ("torch._dynamo", "torch._dynamo.convert_frame", "torch._subclasses.fake_tensor")
 
 
@@ -65,7 +65,7 @@ class DynamoObserver(Protocol):
     def frame_started(self, key: CompileKey, code: CodeType) -> None: ...
     def frame_ended(self, key: CompileKey, error: BaseException | None) -> None: ...
     def bytecode(self, key: CompileKey, original: CodeType, modified: CodeType) -> None: ...
-    def graph(self, key: CompileKey, module: torch.fx.GraphModule, inputs: Sequence[Any], run: Compiled) -> Compiled: ...
+    def graph(self, key: CompileKey, module: torch.fx.GraphModule, run: Compiled) -> Compiled: ...
     def graph_break(self, key: CompileKey, facts: BreakFacts) -> None: ...
     def recompiled(self, key: CompileKey, reasons: Sequence[str]) -> None: ...
     def guards(self, key: CompileKey, facts: Sequence[GuardFacts]) -> None: ...
@@ -84,7 +84,8 @@ def _key(compile_id: Any) -> CompileKey:
 @contextmanager
 def observing(observer: DynamoObserver) -> Iterator[None]:
     """Observe every compilation in the block. Errors inside Dynamo leave a frame to plain Python, as it would run
-    without torch.compile; caches, counters, dynamic-shape history and the users' globals are put back at the end."""
+    without torch.compile; caches, counters, dynamic-shape history and the users' globals are put back at the end.
+    """
     session = _Session(observer)
     with ExitStack() as stack:
         stack.enter_context(_isolated())
@@ -108,9 +109,9 @@ class _Session:
         self.globals: dict[int, tuple[dict[str, Any], frozenset[str]]] = {}
         self.pending: Sequence[str] = ()
 
-    def on_bytecode(self, original: CodeType, modified: CodeType) -> None:
-        self.modified.append(modified)
-        self.observer.bytecode(current_key(), original, modified)
+    def on_bytecode(self, code: CodeType, new_code: CodeType) -> None:
+        self.modified.append(new_code)
+        self.observer.bytecode(current_key(), code, new_code)
 
     def wrap_compile(self, compile_frame: Compiled) -> Compiled:
         def observed(code: CodeType, user_globals: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -132,10 +133,10 @@ class _Session:
 
     def wrap_call_user_compiler(self, call: Compiled) -> Compiled:
         def observed(output: OutputGraph, module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
-            compile_graph = output.compiler_fn
+            compile_graph: Any = output.compiler_fn
 
             def backend(module: torch.fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Compiled:
-                return self.observer.graph(current_key(), module, inputs, lambda: compile_graph(module, inputs, **kwargs))
+                return self.observer.graph(current_key(), module, lambda: compile_graph(module, inputs, **kwargs))
 
             output.compiler_fn = backend
             try:
@@ -164,18 +165,18 @@ class _Session:
     def forget(self) -> None:
         """Report guards, then drop our cache entries (never the user's) and the globals that Dynamo installed.
 
-        Dynamo's own hooks remove those of a code object when it dies; here they run at once. Its import aliases
-        have no hook.
+        Dynamo's own hooks remove those of a code object when it dies; here they run at once. Import aliases and
+        what an abandoned frame left have no hook.
         """
         for key, code in self.codes.items():
             for entry in eval_frame._debug_get_cache_entry_list(code):
                 if _key(entry.compile_id) == key and hasattr(entry.guard_manager, "root"):
                     self.observer.guards(key, tuple(_leaf_guards(entry.guard_manager.root)))
                     _invalidate(entry)
-        for code in self.modified:
+        for code in (code for code in self.modified if code in CleanupManager.instance):
             CleanupManager.instance._remove_id(id(code))
         for user_globals, before in self.globals.values():
-            for name in [n for n in user_globals if n not in before and n.startswith(IMPORTED)]:
+            for name in [n for n in user_globals if n not in before and n.startswith(GENERATED)]:
                 del user_globals[name]
 
 
@@ -223,7 +224,7 @@ def _isolated() -> Iterator[None]:
 
 @contextmanager
 def _quiet_conversion_warnings() -> Iterator[None]:
-    """torch logs each frame it leaves to Python, and why; the record says it instead, and the plain call says nothing."""
+    """Torch logs each frame it leaves to Python, and why; the record says it, and the plain call says nothing."""
 
     def keep(entry: logging.LogRecord) -> bool:
         return entry.levelno not in (logging.WARNING, logging.ERROR)

@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 
 _FRAME = re.compile(r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)\n(?:    (?P<code>.*))?')
 _INDEX = re.compile(r"\[['\"]?([^'\"\]]+)['\"]?\]")
+_ASSIGNED = re.compile(r'(?:^\s+|;  )(\w+)(?:: "[^"]*")? = ')
 _RELEASES = re.compile(r";  (?:\w+ = )+None\b")
 
 
@@ -30,20 +31,17 @@ def graph_code(module: GraphModule) -> tuple[str, dict[int, str]]:
 
     Same printer as `GraphModule.print_readable` (torch.fx.graph.CodeGen), without its `x = None` releases.
     """
-    nodes = list(module.graph.nodes)
     code = module.graph.python_code("self", verbose=True, include_stride=True, include_device=True)
-    lines = code.src.strip("\n").split("\n")
-    skipped = len(code.src) - len(code.src.lstrip("\n"))
-    names: dict[int, str] = {}
-    for number, index in (code._lineno_map or {}).items():
-        position = number - skipped
-        if index is not None and 0 < position <= len(lines) and not _is_comment(lines[position - 1]):
-            names[position] = nodes[index].name
-    return "\n".join(_RELEASES.sub("", line).rstrip() for line in lines) + "\n", names
-
-
-def _is_comment(line: str) -> bool:
-    return not line.strip() or line.lstrip().startswith("#")
+    lines = [_RELEASES.sub("", line).rstrip() for line in code.src.strip("\n").split("\n")]
+    nodes = {node.name for node in module.graph.nodes}
+    names = {}
+    for number, line in enumerate(lines, 1):
+        assigned = [name for name in _ASSIGNED.findall(line) if name in nodes]
+        if line.lstrip().startswith("return "):
+            assigned = ["output"]
+        if assigned:
+            names[number] = assigned[-1]
+    return "\n".join(lines).rstrip("\n") + "\n", names
 
 
 def source_frames(node: Node) -> tuple[SourceFrame, ...]:
@@ -158,6 +156,6 @@ def detached(module: GraphModule) -> GraphModule:
     graph = torch.fx.Graph()
     output = graph.graph_copy(module.graph, {}, return_output_node=True)
     if output is not None:
-        value, original = output
-        graph.output(value).meta = dict(original.meta)
+        value, original = output if isinstance(output, tuple) else (output, None)
+        graph.output(value).meta = dict(original.meta) if isinstance(original, Node) else {}
     return GraphModule(module, graph)

@@ -18,7 +18,8 @@ import torch._functorch.config as functorch_config
 import torch._inductor.compile_fx as compile_fx
 import torch._inductor.config as inductor_config
 import torch._inductor.debug as inductor_debug
-from functorch.compile import default_partition, make_boxed_func
+from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._functorch.partitioners import default_partition
 from torch._inductor.codegen.cpp import CppScheduling
 from torch._inductor.codegen.triton import TritonScheduling
 from torch._inductor.graph import GraphLowering
@@ -183,7 +184,7 @@ class _Session:
                 return compile_inner(module, inputs, **kwargs)
             except _CodeGenerated:
                 return make_boxed_func(module.forward)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - whatever Inductor raises is told to the observer
                 self.observer.failed(self.kind, error)
                 return make_boxed_func(module.forward)
 
@@ -263,7 +264,7 @@ class _Session:
 
         return observed
 
-    def stop_after_codegen(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def stop_after_codegen(self, _original: Callable[..., Any]) -> Callable[..., Any]:
         def stop(lowering: GraphLowering) -> Any:
             if lowering.cpp_wrapper:
                 lowering.codegen_with_cpp_wrapper()
@@ -312,7 +313,7 @@ def ir_facts(node: BaseSchedulerNode) -> IrFacts:
     return IrFacts(
         name=node.get_name(),
         kind=ir_kind(node),
-        label=_label(node, parts),
+        label=_label(parts),
         text=node.debug_str(),
         fx=tuple(origins),
         reads=tuple(sorted({dep.name for dep in node.read_writes.reads})),
@@ -329,7 +330,7 @@ def _origins(node: BaseSchedulerNode) -> list[torch.fx.Node]:
     return sorted(found, key=lambda origin: origin.name)
 
 
-def _label(node: BaseSchedulerNode, parts: Sequence[BaseSchedulerNode]) -> str:
+def _label(parts: Sequence[BaseSchedulerNode]) -> str:
     if len(parts) > 1:
         return f"{len(parts)} fused"
     operation = parts[0].node

@@ -1,0 +1,63 @@
+"""Compiled numbers against eager's, on the user's own call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from compiler.measure.calls import Call, unnoticed
+from compiler.record import Check
+
+# Relative to the largest magnitude of the eager tensor: what torch.testing.assert_close allows, by dtype.
+TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1.6e-2}
+
+
+def checks(call: Call) -> tuple[Check, ...]:
+    """One `Check` for each output and each gradient of the sum of the outputs.
+
+    A call that draws random numbers is not comparable: Inductor draws others than eager does, by design
+    (`torch._inductor.config.fallback_random`).
+    """
+    with unnoticed(call):
+        before = torch.random.get_rng_state()
+        expected = _results(call, compiled=False)
+        if not torch.equal(before, torch.random.get_rng_state()):
+            return (Check("outputs", 0.0, 0.0, "not comparable", "the call draws random numbers"),)
+        return tuple(
+            _compare(name, mine, theirs)
+            for (name, theirs), (_, mine) in zip(expected, _results(call, compiled=True), strict=True)
+        )
+
+
+def _results(call: Call, *, compiled: bool) -> list[tuple[str, torch.Tensor]]:
+    args, kwargs = call.copied_arguments()
+    value = (call.compiled if compiled else call.fn)(*args, **kwargs)
+    outputs = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    named = [(f"output {index}", output.detach()) for index, output in enumerate(outputs)]
+    return named + _gradients(call, outputs)
+
+
+def _gradients(call: Call, outputs: list[torch.Tensor]) -> list[tuple[str, torch.Tensor]]:
+    roots = [output.sum() for output in outputs if output.requires_grad]
+    inputs = call.tensors()
+    if not roots or not inputs:
+        return []
+    gradients = torch.autograd.grad(roots, inputs, allow_unused=True)
+    return [(f"gradient {index}", found) for index, found in enumerate(gradients) if found is not None]
+
+
+def _compare(name: str, mine: torch.Tensor, theirs: torch.Tensor) -> Check:
+    if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
+        note = f"eager gives {theirs.dtype} {tuple(theirs.shape)}, compiled {mine.dtype} {tuple(mine.shape)}"
+        return Check(name, 0.0, 0.0, "differs", note)
+    difference = _largest(mine.double() - theirs.double()) if mine.numel() else 0.0
+    scale = max(_largest(theirs.double()) if theirs.numel() else 0.0, 1e-30)
+    allowed = TOLERANCE.get(mine.dtype, 0.0)
+    verdict = "equal" if difference == 0 else "close" if difference <= allowed * max(scale, 1.0) else "differs"
+    return Check(name, difference, difference / scale, verdict, f"allowed {allowed:g} of the largest magnitude")
+
+
+def _largest(tensor: Any) -> float:
+    return float(tensor.abs().max())

@@ -1,0 +1,381 @@
+"""explore() on real functions: every stage there, the value eager's own, the process as it was."""
+
+from __future__ import annotations
+
+import logging
+import random
+import signal
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import nn
+
+from compiler.engine import Event, Exploration, explore
+from compiler.options import Options
+from compiler.record import Record
+from tests.compiler.models import MLP, ResNet18, gpt2
+
+TRAINING = [
+    "source",
+    "bytecode",
+    "captured",
+    "pre_grad",
+    "joint",
+    "forward",
+    "backward",
+    "post_grad",
+    "ir",
+    "fused_ir",
+    "kernels",
+]
+
+
+def stages(record: Record) -> list[str]:
+    return list(dict.fromkeys(artifact.stage for artifact in record.artifacts))
+
+
+def softmax_of_matmul(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x @ w, -1)
+
+
+def breaks_in_the_middle(x: torch.Tensor) -> torch.Tensor:
+    y = torch.relu(x)
+    print("in between")
+    return y.sum() + x.mean()
+
+
+@pytest.fixture(scope="module")
+def mlp_record() -> Record:
+    torch.manual_seed(0)
+    model, x = MLP().train(), torch.randn(8, 64)
+    with Exploration() as exploration:
+        exploration.compile(model)(x).sum().backward()
+    return exploration.record
+
+
+def test_training_has_every_stage(mlp_record: Record) -> None:
+    assert stages(mlp_record) == TRAINING
+    assert mlp_record.problems == ()
+    assert mlp_record.title == "MLP"
+
+
+def test_inference_has_an_inference_graph_and_no_joint_one() -> None:
+    record = explore(softmax_of_matmul, (torch.randn(64, 128), torch.randn(128, 256))).record
+    assert "inference" in stages(record)
+    assert not {"joint", "forward", "backward"} & set(stages(record))
+
+
+def test_record_survives_json(mlp_record: Record) -> None:
+    assert Record.from_json(mlp_record.to_json()) == mlp_record
+
+
+def test_same_input_gives_the_same_text() -> None:
+    def once() -> list[tuple[str, str]]:
+        torch.manual_seed(0)
+        model = MLP().train()
+        record = explore(model, (torch.randn(8, 64),)).record
+        return [(artifact.id, artifact.text) for artifact in record.artifacts]
+
+    first, second = once(), once()
+    assert first == second
+
+
+def test_values_gradients_and_dropout_are_those_of_eager() -> None:
+    torch.manual_seed(0)
+    model, x = MLP().train(), torch.randn(8, 64)
+    torch.manual_seed(1)
+    expected = model(x)
+    expected.sum().backward()
+    gradients = [parameter.grad.clone() for parameter in model.parameters()]
+    after = torch.random.get_rng_state()
+    model.zero_grad()
+    torch.manual_seed(1)
+    with Exploration() as exploration:
+        value = exploration.compile(model)(x)
+        value.sum().backward()
+    assert torch.equal(value, expected)
+    assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), gradients, strict=True))
+    assert torch.equal(torch.random.get_rng_state(), after)
+
+
+def test_batch_norm_statistics_advance_once() -> None:
+    model, x = ResNet18().train(), torch.randn(2, 3, 32, 32)
+    with Exploration() as exploration:
+        exploration.compile(model)(x)
+    assert int(model.stem[1].num_batches_tracked) == 1
+    assert "backward" in stages(exploration.record)
+
+
+def test_every_fx_compute_node_has_its_facts(mlp_record: Record) -> None:
+    for stage in ("captured", "forward", "backward", "post_grad"):
+        for artifact in mlp_record.of_stage(stage):
+            for entity in artifact.entities:
+                if entity.kind == "call":
+                    assert {"dtype", "shape", "stride", "device", "target"} <= set(entity.attrs), entity
+                    assert entity.attrs["line"] > 0, entity
+
+
+def test_every_line_map_points_at_entities(mlp_record: Record) -> None:
+    for artifact in mlp_record.artifacts:
+        ids = {entity.id for entity in artifact.entities}
+        rows = artifact.text.count("\n")
+        for number, found in artifact.lines.items():
+            assert 1 <= number <= rows
+            assert set(found) <= ids
+
+
+def test_line_map_names_the_node_on_the_line(mlp_record: Record) -> None:
+    forward = mlp_record["forward"]
+    rows = forward.text.split("\n")
+    for number, (identity,) in forward.lines.items():
+        name = forward.entity(identity).label
+        if forward.entity(identity).kind == "call":
+            assert rows[number - 1].strip().startswith(f"{name}:"), rows[number - 1]
+
+
+def test_backward_kernels_lead_to_the_python_line() -> None:
+    model, x = MLP().train(), torch.randn(8, 64)
+    record = explore(model, (x,)).record
+    lines = {e.id: e.attrs["code"] for a in record.of_stage("source") for e in a.entities}
+    for kernel in record.kernels:
+        reached = {lines[i] for i in record.linked(kernel.id) if i in lines}
+        assert any("self." in code for code in reached), kernel
+
+
+def share_reaching_source(record: Record, artifact_id: str) -> float:
+    parents = {entity.id: entity.origins for entity in record.entities()}
+    lines = {entity.id for artifact in record.of_stage("source") for entity in artifact.entities}
+    reached = dict.fromkeys(lines, True)
+
+    def reaches(identity: str) -> bool:
+        if identity not in reached:
+            reached[identity] = False
+            reached[identity] = any(reaches(parent) for parent in parents.get(identity, ()))
+        return reached[identity]
+
+    calls = [entity for entity in record[artifact_id].entities if entity.kind == "call"]
+    return sum(reaches(entity.id) for entity in calls) / len(calls)
+
+
+@pytest.mark.parametrize("stage", ["captured", "pre_grad", "joint", "forward", "backward", "post_grad"])
+def test_gpt2_nodes_reach_python_source(gpt2_record: Record, stage: str) -> None:
+    for artifact in gpt2_record.of_stage(stage):
+        assert share_reaching_source(gpt2_record, artifact.id) >= 0.95, artifact.id
+
+
+@pytest.fixture(scope="module")
+def gpt2_record() -> Record:
+    pytest.importorskip("transformers", reason="pip install transformers to explore GPT-2")
+    model, arguments = gpt2(layers=2)
+    with Exploration() as exploration:
+        exploration.compile(model)(**arguments).loss.backward()
+    return exploration.record
+
+
+def test_a_graph_break_gives_two_graphs_and_says_where(capsys: pytest.CaptureFixture[str]) -> None:
+    record = explore(breaks_in_the_middle, (torch.randn(8, 8),)).record
+    assert capsys.readouterr().out == "in between\n"
+    assert len(record.of_stage("captured")) == 2
+    (found,) = record.breaks
+    assert found.code == 'print("in between")'
+    assert found.gb_id.startswith("GB")
+    assert found.hints
+
+
+def test_fullgraph_failure_is_a_problem_and_the_value_still_comes(capsys: pytest.CaptureFixture[str]) -> None:
+    x = torch.randn(8, 8)
+    explored = explore(breaks_in_the_middle, (x,), options=Options(fullgraph=True))
+    assert torch.equal(explored.value, torch.relu(x).sum() + x.mean())
+    assert capsys.readouterr().out == "in between\n"
+    assert "print" in explored.record.problems[0].reason
+    assert "--fullgraph" in explored.record.problems[0].hint
+    assert len(explored.record.breaks) == 1
+
+
+def test_the_users_own_error_is_the_users_own(capsys: pytest.CaptureFixture[str]) -> None:
+    def wrong(x: torch.Tensor) -> torch.Tensor:
+        return x @ torch.randn(3, 3)
+
+    with pytest.raises(RuntimeError, match="cannot be multiplied") as caught:
+        explore(wrong, (torch.randn(8, 8),))
+    assert any(entry.name == "wrong" for entry in caught.traceback)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_failing_lowering_is_a_problem_and_the_rest_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor.graph import GraphLowering
+
+    def fails(self: object, *args: object) -> None:
+        raise NotImplementedError("no lowering for this op")
+
+    monkeypatch.setattr(GraphLowering, "codegen", fails)
+    x = torch.randn(4, 4)
+    explored = explore(softmax_of_matmul, (x, x))
+    assert torch.equal(explored.value, softmax_of_matmul(x, x))
+    assert "no lowering for this op" in explored.record.problems[0].reason
+    assert "post_grad" in stages(explored.record)
+
+
+def test_the_users_own_torch_compile_is_recorded() -> None:
+    @torch.compile
+    def own(x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(x) * 2
+
+    x = torch.randn(16)
+    with Exploration() as exploration:
+        value = own(x)
+    assert torch.allclose(value, torch.sin(x) * 2)
+    assert "kernels" in stages(exploration.record)
+
+
+def test_backends_without_code_say_where_they_end() -> None:
+    x = torch.randn(4, 4, requires_grad=True)
+    eager = explore(softmax_of_matmul, (x, x), options=Options(backend="eager")).record
+    assert stages(eager) == ["source", "bytecode", "captured"]
+    assert "does not go through AOTAutograd" in eager.problems[0].reason
+    aot = explore(softmax_of_matmul, (x, x), options=Options(backend="aot_eager")).record
+    assert stages(aot) == ["source", "bytecode", "captured", "joint", "forward", "backward"]
+    assert "generates no code" in aot.problems[0].reason
+
+
+def test_events_come_in_order_with_artifacts() -> None:
+    heard: list[Event] = []
+    explore(softmax_of_matmul, (torch.randn(4, 4), torch.randn(4, 4)), listener=heard.append)
+    seen = [event.stage for event in heard if event.kind == "artifact"]
+    assert seen.index("captured") < seen.index("inference") < seen.index("ir") < seen.index("kernels")
+    assert heard[-1].kind == "finished"
+
+
+def test_nothing_compiled_is_said() -> None:
+    with Exploration() as exploration:
+        pass
+    assert "nothing was compiled" in exploration.record.problems[0].reason
+
+
+# The process as it was
+
+
+def process_state() -> dict[str, object]:
+    import torch._dynamo.config as dynamo_config
+    import torch._functorch.config as functorch_config
+    import torch._inductor.config as inductor_config
+
+    names = ("torch._dynamo", "torch._dynamo.convert_frame", "torch._subclasses.fake_tensor", "torch.__trace")
+    return {
+        "configs": [c.get_config_copy() for c in (dynamo_config, functorch_config, inductor_config)],
+        "filters": warnings.filters[:],
+        "logging": [(n, list(logging.getLogger(n).handlers), list(logging.getLogger(n).filters)) for n in names],
+        "torch rng": torch.random.get_rng_state().tolist(),
+        "python rng": random.getstate(),
+        "recursion": sys.getrecursionlimit(),
+        "globals": sorted(globals()),
+        "counters": {k: dict(v) for k, v in torch._dynamo.utils.counters.items()},
+        "dtype": torch.get_default_dtype(),
+        "grad": torch.is_grad_enabled(),
+        "hooks": _hooked(),
+    }
+
+
+def _hooked() -> list[object]:
+    from torch._dynamo import convert_frame
+    from torch._dynamo.output_graph import OutputGraph
+    from torch._inductor import compile_fx
+    from torch._inductor.graph import GraphLowering
+
+    return [
+        convert_frame._compile,
+        dict(convert_frame._bytecode_hooks),
+        OutputGraph._call_user_compiler,
+        compile_fx.compile_fx,
+        compile_fx._recursive_joint_graph_passes,
+        GraphLowering.codegen,
+        GraphLowering.compile_to_module,
+    ]
+
+
+@contextmanager
+def untouched() -> Iterator[None]:
+    """The process is the same after the block as before it."""
+    explore(softmax_of_matmul, (torch.ones(2, 2), torch.ones(2, 2)))  # torch sets some state once, on first use
+    before = process_state()
+    yield
+    after = process_state()
+    for name, value in before.items():
+        assert after[name] == value, name
+
+
+def test_process_is_untouched_by_an_exploration() -> None:
+    with untouched():
+        explore(softmax_of_matmul, (torch.ones(4, 4), torch.ones(4, 4)))
+
+
+def test_process_is_untouched_when_the_user_code_raises() -> None:
+    def fails(x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("mine")
+
+    with untouched(), pytest.raises(ValueError, match="mine"):
+        explore(fails, (torch.ones(2),))
+
+
+def test_process_is_untouched_when_a_stage_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor.scheduler import Scheduler
+
+    def fails(*args: object) -> None:
+        raise RuntimeError("broken")
+
+    with untouched(), monkeypatch.context() as patch:
+        patch.setattr(Scheduler, "codegen", fails)
+        record = explore(softmax_of_matmul, (torch.ones(4, 4), torch.ones(4, 4))).record
+    assert "broken" in record.problems[0].reason
+
+
+@pytest.mark.parametrize("stage", ["captured", "joint", "forward", "fused_ir", "kernels", "backward", "bytecode"])
+def test_process_is_untouched_by_an_interrupt(stage: str) -> None:
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 2, 64, dropout=0.0, batch_first=True), 2)
+    x = torch.ones(2, 8, 32)
+
+    def interrupt(event: Event) -> None:
+        if event.kind == "artifact" and event.stage == stage:
+            signal.raise_signal(signal.SIGINT)
+
+    exploration = Exploration(listener=interrupt)
+
+    def interrupted() -> None:
+        with exploration:
+            exploration.compile(model)(x)
+
+    with untouched(), pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert stage in stages(exploration.record)
+    assert torch.allclose(explore(model, (x,)).value, model(x))
+
+
+def test_the_users_compiled_functions_keep_their_caches() -> None:
+    calls = []
+
+    def backend(module: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> object:
+        calls.append(module)
+        return module.forward
+
+    compiled = torch.compile(softmax_of_matmul, backend=backend)
+    x = torch.randn(4, 4)
+    compiled(x, x)
+    explore(softmax_of_matmul, (x, x))
+    compiled(x, x)
+    assert len(calls) == 1
+
+
+def test_an_exploration_does_not_make_the_next_one_dynamic() -> None:
+    explore(softmax_of_matmul, (torch.randn(4, 8), torch.randn(8, 8)))
+    record = explore(softmax_of_matmul, (torch.randn(6, 8), torch.randn(8, 8))).record
+    assert record["captured"].entities[0].attrs["shape"] == [6, 8]
+
+
+def test_exploring_fifty_times_recompiles_nothing_twice() -> None:
+    x = torch.randn(4, 4)
+    ids = {tuple(a.id for a in explore(softmax_of_matmul, (x, x)).record.artifacts) for _ in range(50)}
+    assert len(ids) == 1
