@@ -61,16 +61,16 @@ def replace_file(path: Path, data: bytes) -> Path:
 
 
 def _page(record: Record) -> str:
-    from explorer import html
+    from explorer import html, page_record
 
-    return html.page(record)
+    return page_record.with_facts(html.page(record), record)
 
 
 def _from_page(data: bytes) -> Record:
-    from explorer import html
+    from explorer import page_record
 
     try:
         text = data.decode()
     except UnicodeDecodeError:
         raise RecordError("this is not a page saved by tcompile: it is not UTF-8 text") from None
-    return html.record_of(text)
+    return page_record.record_of(text)

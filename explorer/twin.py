@@ -238,14 +238,14 @@ def _pre(lines: list[str]) -> str:
 def _kernels(record: Record) -> str:
     totals = text.kernel_totals(record)
     table = _table(("kernel", "kind", "calls", "bytes of all calls"), totals[:ROWS])
-    return _facts("kernel", len(totals), table, "run.kernels")
+    return _facts("different kernel", len(totals), table, "run.kernels")
 
 
 def _ops(record: Record) -> str:
     counts = tables.ops(record)
     rows = [(str(op), *map(str, row)) for op, row in zip(counts.index, counts.to_numpy(), strict=True)]
     table = _table(("op", *counts.columns), rows[:ROWS])
-    return _facts("op", len(rows), table, "run.ops")
+    return _facts("different op", len(rows), table, "run.ops")
 
 
 def _breaks(record: Record) -> str:
