@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import nbformat
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, expect
 
 from tests.browser.explorer_view import ExplorerView
 from tests.browser.jupyter_server import JupyterServer
@@ -106,12 +106,6 @@ def test_a_click_on_a_line_reaches_python(explored: tuple[NotebookPage, Explorer
     assert chosen.split(".")[-1].startswith("addmm")
 
 
-def test_a_click_on_a_node_reaches_python(explored: tuple[NotebookPage, ExplorerView]) -> None:
-    notebook, view = explored
-    view.open_stage("captured", "Graph")
-    raise NotImplementedError
-
-
 def test_a_selection_made_in_python_is_marked_in_every_pane(explored: tuple[NotebookPage, ExplorerView]) -> None:
     notebook, view = explored
     view.open_stage("forward")
@@ -129,7 +123,7 @@ def test_the_widget_can_be_used_while_the_cell_still_runs(server: JupyterServer,
     view.root.locator("[data-stage=captured]").wait_for(timeout=WIDGET_MS)
     assert notebook.is_running(1)
     view.open_stage("captured")
-    view.line(view.stage, "softmax").click()
+    view.line(view.stage, "= torch.softmax").click()
     expect(view.line(view.source, "torch.softmax(y, -1)")).to_contain_class("tc-linked")
     view.root.locator("[data-stage=kernels]").wait_for(timeout=WIDGET_MS)
     assert notebook.is_running(1)
@@ -145,21 +139,30 @@ def test_a_page_that_is_loaded_again_shows_the_widget_again(explored: tuple[Note
     assert view.stages == STAGES
 
 
+def test_the_static_twin_is_hidden_where_there_is_a_widget(explored: tuple[NotebookPage, ExplorerView]) -> None:
+    notebook, _ = explored
+    expect(static_twin(notebook)).to_be_hidden()
+
+
 def test_a_saved_notebook_opened_without_its_kernel_shows_the_static_twin(
     explored: tuple[NotebookPage, ExplorerView], our_errors: Callable[[], list[str]]
 ) -> None:
     notebook, view = explored
-    twin = notebook.output(1).get_by_title("tcompile-static")
-    expect(twin).to_be_hidden()
     assert has_twin_before_widget(notebook.save().cells[1])
     notebook.server.stop_kernels()
-    notebook.open(kernel=False)
-    expect(twin).to_be_visible(timeout=WIDGET_MS)
-    expect(twin).to_contain_text("Kernels")
-    expect(view.root).to_have_count(0)
-    notebook.show(twin)
-    notebook.screenshot(f"{notebook.server.app}-reopened")
+    for theme in ("Light", "Dark"):
+        notebook.open(kernel=False)
+        notebook.use_theme(theme)
+        expect(static_twin(notebook)).to_be_visible(timeout=WIDGET_MS)
+        expect(static_twin(notebook)).to_contain_text("Kernels", ignore_case=True)
+        expect(view.root).to_have_count(0)
+        notebook.show(static_twin(notebook))
+        notebook.screenshot(f"{notebook.server.app}-{theme.lower()}-reopened")
     assert not our_errors()
+
+
+def static_twin(notebook: NotebookPage) -> Locator:
+    return notebook.output(1).get_by_title("tcompile-static")
 
 
 def has_twin_before_widget(cell: nbformat.NotebookNode) -> bool:
