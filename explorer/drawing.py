@@ -129,15 +129,15 @@ def _fitting_depth(paths: Mapping[str, Path], readable: int) -> int:
 def _module_paths(work: list[Entity]) -> dict[str, Path]:
     """The module each op stands in.
 
-    An op that names none (a sum of gradients in a backward graph) stands in the module around the one that made its
-    last operand: a block's sums then close with the block.
+    An op that has none of its own (a sum of gradients in a backward graph) stands in the module around the one that
+    made its last operand: a block's sums then close with the block.
     """
     order = {entity.id: place for place, entity in enumerate(work)}
     paths: dict[str, Path] = {}
     adopted: set[str] = set()
     for entity in work:
         paths[entity.id] = _path(entity)
-        if "module" not in entity.attrs:
+        if "module" not in entity.attrs or entity.attrs.get("gradient_accumulation"):
             maker = max((source for source in entity.inputs if source in paths), key=order.__getitem__, default="")
             around = paths.get(maker, ())
             paths[entity.id] = around if maker in adopted else around[:-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 
 from compiler.record import Record
@@ -11,26 +11,44 @@ from compiler.record import Record
 _LINE = re.compile(r"source\[(?P<file>.+)\]\.L(?P<number>\d+)")
 
 SourceLines = Mapping[str, tuple[str, ...]]
-"""Entity id -> ids of the source lines it came from, as the entity names them: a call chain is outermost first."""
+"""Entity id -> ids of source lines; an entity that reaches none is left out."""
 
 
 def source_lines(record: Record) -> SourceLines:
-    """The source lines of every entity; an entity that reaches none is left out."""
+    """Every source line that each entity came from: of a call chain all lines, outermost first."""
+    return _reached(record, lambda chain: chain)
+
+
+def innermost_lines(record: Record) -> SourceLines:
+    """The source lines that each entity stands on: of a call chain only the last."""
+    return _reached(record, lambda chain: chain[-1:])
+
+
+def _reached(record: Record, of_chain: Callable[[tuple[str, ...]], tuple[str, ...]]) -> SourceLines:
     origins = {entity.id: entity.origins for entity in record.entities()}
     known: dict[str, tuple[str, ...]] = {}
     for entity_id in origins:
-        _follow(entity_id, origins, known)
+        _follow(entity_id, origins, of_chain, known)
     return {entity_id: lines for entity_id, lines in known.items() if lines}
 
 
-def _follow(entity_id: str, origins: Mapping[str, tuple[str, ...]], known: dict[str, tuple[str, ...]]) -> None:
+def _follow(
+    entity_id: str,
+    origins: Mapping[str, tuple[str, ...]],
+    of_chain: Callable[[tuple[str, ...]], tuple[str, ...]],
+    known: dict[str, tuple[str, ...]],
+) -> None:
+    """Add what this entity reaches to `known`; the stages are few, so the recursion is shallow."""
     if entity_id in known:
         return
     known[entity_id] = (entity_id,) if _LINE.fullmatch(entity_id) else ()
-    lines = list(known[entity_id])
-    for origin in origins.get(entity_id, ()):
-        _follow(origin, origins, known)
-        lines.extend(known[origin])
+    parents = origins.get(entity_id, ())
+    chain = tuple(parent for parent in parents if _LINE.fullmatch(parent))
+    lines = [*known[entity_id], *of_chain(chain)]
+    for parent in parents:
+        if parent not in chain:
+            _follow(parent, origins, of_chain, known)
+            lines.extend(known[parent])
     known[entity_id] = tuple(dict.fromkeys(lines))
 
 
@@ -44,11 +62,6 @@ def short_file(file: str) -> str:
     """The last part of a path, and `cell` for the file names that notebooks give to cells."""
     name = PurePosixPath(file.replace("\\", "/")).name
     return "cell" if name.startswith("<") or re.fullmatch(r"ipykernel_\d+|\d{6,}\.py", name) else name
-
-
-def innermost(entity_ids: Iterable[str], lines: SourceLines) -> tuple[str, ...]:
-    """The line each entity stands on (the last of its call chain), without repeats, in the entities' order."""
-    return tuple(dict.fromkeys(lines[entity_id][-1] for entity_id in entity_ids if entity_id in lines))
 
 
 def graphs_of_lines(record: Record, lines: SourceLines) -> dict[str, tuple[str, ...]]:

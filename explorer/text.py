@@ -14,7 +14,7 @@ from pygments.util import ClassNotFound
 
 from compiler.options import Options
 from compiler.record import STAGES, Artifact, Environment, GraphBreak, Record
-from explorer.provenance import SourceLines, innermost, place, short_file, source_lines
+from explorer.provenance import SourceLines, innermost_lines, place, short_file
 from explorer.shapes import seconds_text, size_text
 
 WIDTH = 100
@@ -220,9 +220,9 @@ def _aligned(align: Callable[[str, int], str], cell: str, width: int) -> str:
     return align(cell, width)
 
 
-def listing(record: Record, artifact: Artifact, colour: bool = False, lines: SourceLines | None = None) -> str:
+def listing(record: Record, artifact: Artifact, colour: bool = False) -> str:
     """An artifact with line numbers and, before each line, the source line it came from (`cell:3`)."""
-    known = source_lines(record) if lines is None else lines
+    known = innermost_lines(record)
     shown = text_lines(_colourful(artifact.text, artifact.language) if colour else artifact.text)
     numbers = line_numbers(artifact, len(shown))
     links = [_link(artifact, line, known) for line in range(1, len(shown) + 1)]
@@ -240,10 +240,11 @@ def line_numbers(artifact: Artifact, count: int) -> list[str]:
 
 
 def _link(artifact: Artifact, line: int, known: SourceLines) -> str:
-    """Where the entities on a line come from: the last two source lines, and how many more there are."""
+    """Where the entities on a line come from: two source lines, and how many more there are."""
     if artifact.stage == "source":
         return ""
-    places = [place(found) for found in innermost(artifact.lines.get(line, ()), known)]
+    lines = (found for entity_id in artifact.lines.get(line, ()) for found in known.get(entity_id, ()))
+    places = [place(found) for found in dict.fromkeys(lines)]
     more = f" +{len(places) - 2}" if len(places) > 2 else ""
     return " ".join(clip(found, 28) for found in places[:2]) + more
 

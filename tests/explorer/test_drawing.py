@@ -103,9 +103,9 @@ def test_a_drawing_with_too_many_boxes_closes_modules_until_it_fits() -> None:
 
 def test_sums_of_gradients_close_with_their_block() -> None:
     """An op of a backward graph without a module would make a cycle around a closed block."""
-    record = record_with(
-        call("a", module="h.1.mlp"), call("total", "a"), call("more", "total a"), call("b", "more", "h.0.mlp")
-    )
+    more = call("more", "total a", module="head")
+    more.attrs["gradient_accumulation"] = True
+    record = record_with(call("a", module="h.1.mlp"), call("total", "a"), more, call("b", "more", "h.0.mlp"))
     found = plan(record, record["captured"], depth=1)
     assert list(found.boxes) == ["module h.1", "module h.0"]
     assert found.edges == (("module h.1", "module h.0"),)
