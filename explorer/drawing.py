@@ -207,7 +207,7 @@ class _EdgeNames:
     """What the record knows of the values at a graph's edge."""
 
     sources: Mapping[str, str]
-    saved: frozenset[str]
+    saved: Mapping[str, str]
 
     def taken(self, entity: Entity) -> Chip:
         """An input as the user wrote it: `x`, `args[0]`, or a module's own `weight`."""
@@ -215,7 +215,8 @@ class _EdgeNames:
         own = _OWN_TENSOR.search(source)
         if own or entity.kind == "get_attr":
             return Chip("parameter", own["name"] if own else entity.label, tensor_type(entity.attrs))
-        return Chip("input", _VARIABLE.sub(r"\1", source) or entity.label, tensor_type(entity.attrs))
+        kind = "saved" if entity.id in self.saved.values() else "input"
+        return Chip(kind, _VARIABLE.sub(r"\1", source) or entity.label, tensor_type(entity.attrs))
 
     def given(self, entity: Entity, first: bool) -> list[Chip]:
         """What the graph returns, what it keeps for the backward, or both: AOTAutograd puts what is returned first."""

@@ -87,18 +87,20 @@ def input_sources(record: Record) -> dict[str, str]:
     return found
 
 
-def saved_tensors(record: Record) -> frozenset[str]:
-    """Ids of what the forward graphs keep for the backward: outputs that the backward graph takes under that name."""
-    marked = {entity.id for entity in record.entities() if entity.attrs.get("saved")}
+def saved_tensors(record: Record) -> dict[str, str]:
+    """What forward graphs keep for the backward -> where the backward takes it: an input of the same name."""
     taken = {
-        (artifact.graph, entity.label)
+        (artifact.graph, entity.label): entity.id
         for artifact in record.of_stage("backward")
         for entity in artifact.entities
         if entity.kind == "placeholder"
     }
+    saved: dict[str, str] = {}
     for artifact in record.of_stage("forward"):
         labels = {entity.id: entity.label for entity in artifact.entities}
         outputs = [entity for entity in artifact.entities if entity.kind == "output"]
-        given = {source for output in outputs for source in output.inputs}
-        marked |= {entity_id for entity_id in given if (artifact.graph, labels.get(entity_id)) in taken}
-    return frozenset(marked)
+        for given in (source for output in outputs for source in output.inputs):
+            place = taken.get((artifact.graph, labels.get(given, "")))
+            if place is not None:
+                saved[given] = place
+    return saved

@@ -43,6 +43,14 @@ def test_inputs_and_outputs_are_chips_and_not_boxes() -> None:
     assert [chip.kind for chip in drawn["div"].gives] == ["output", "saved"]
 
 
+def test_the_backward_shows_what_it_gets_from_the_forward() -> None:
+    drawn = boxes(small_record(), "backward")
+    assert [(chip.kind, chip.label) for chip in drawn["mul"].takes.values()] == [
+        ("input", "tangents_1"),
+        ("saved", "div"),
+    ]
+
+
 def test_parameters_have_the_name_that_their_module_gives_them() -> None:
     drawn = boxes(mlp_record(), "captured")
     first = next(iter(drawn.values()))

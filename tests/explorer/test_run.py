@@ -89,6 +89,15 @@ def test_selection_goes_through_to_the_widget() -> None:
     assert run.widget() is widget
 
 
+def test_the_real_widget_is_made_once_and_takes_the_selection(run: Run) -> None:
+    run.selection = "forward[0/0].mm"
+    widget = run.widget()
+    assert widget is run.widget()
+    assert widget.selection == ["forward[0/0].mm"]
+    widget.selection = ["source[cell].L3"]
+    assert run.selection == ("source[cell].L3",)
+
+
 def test_selecting_what_is_not_there_names_what_was_meant(run: Run) -> None:
     with pytest.raises(ValueError, match=r"did you mean 'forward\[0/0\]\.mm'"):
         run.selection = "forward[0/0].mmm"
