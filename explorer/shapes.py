@@ -52,7 +52,9 @@ def size_text(count: int | float) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """A duration: `0.4 ms`, `35 ms`, `1.2 s`, `71 s`."""
+    """A duration: `12 µs`, `0.4 ms`, `35 ms`, `1.2 s`, `71 s`."""
+    if seconds < 0.0001:
+        return f"{seconds * 1e6:.0f} µs"
     if seconds < 0.01:
         return f"{seconds * 1e3:.1f} ms"
     if seconds < 1:

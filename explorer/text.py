@@ -43,7 +43,8 @@ _LEXERS = {"triton": "python", "fx": "python", "c++": "cpp", "ttir": "mlir", "tt
 def summary(record: Record, width: int = WIDTH) -> str:
     """What was explored and what came out: stages with counts, kernels, graph breaks, problems."""
     parts = [heading(record), _stages(record)]
-    parts += [_kernels(record), _breaks(record), _recompiles(record), _checks(record), _problems(record)]
+    parts += [_kernels(record), _timings(record), _checks(record)]
+    parts += [_breaks(record), _recompiles(record), _problems(record)]
     lines = "\n\n".join(part for part in parts if part).splitlines()
     return "\n".join(clip(line.rstrip(), width) for line in lines)
 
@@ -167,9 +168,21 @@ def _recompiles(record: Record) -> str:
     return _section("recompilation", record.recompiles, lines, "run.recompiles")
 
 
+def _timings(record: Record) -> str:
+    """What was measured by running it; the time to compile stands with the stages."""
+    measured = [timing for timing in record.timings if timing.what != "compile"]
+    lines = []
+    for timing in measured:
+        spread = f" ({seconds_text(timing.low)} to {seconds_text(timing.high)}, {timing.runs} runs)"
+        took = seconds_text(timing.seconds) + (spread if timing.runs > 1 else "")
+        lines.append(f"  {timing.subject}: {timing.what} {took}")
+    return _section("measured time", measured, lines, "run.timings")
+
+
 def _checks(record: Record) -> str:
     lines = [
-        f"  {check.subject}: {check.verdict}, off by at most {check.max_absolute:.2g} {one_line(check.note)}".rstrip()
+        f"  {check.subject}: {check.verdict}, off by at most {check.max_absolute:.2g}"
+        + (f" ({one_line(check.note)})" if check.note else "")
         for check in record.checks
     ]
     return _section("check", record.checks, lines, "run.checks")
