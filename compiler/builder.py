@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from compiler.options import Options
@@ -13,6 +13,7 @@ from compiler.record import (
     Artifact,
     Check,
     Decision,
+    Entity,
     Environment,
     Frame,
     GraphBreak,
@@ -59,9 +60,18 @@ class Builder:
     kernels: list[Kernel] = field(default_factory=list)
     timings: list[Timing] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
+    hidden: dict[str, tuple[str, ...]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
     def add(self, artifact: Artifact, seconds: float | None = None) -> Artifact:
+        """Keep an artifact, unless `options.stages` leaves its stage out: then only its origins are kept, so that
+        links reach across it. Returns what was given: it is what the next stage's origins are found in.
+        """
+        if not self.keeps(artifact.stage):
+            self.hidden.update((entity.id, self._visible(entity.origins)) for entity in artifact.entities)
+            return artifact
+        if self.hidden:
+            artifact = replace(artifact, entities=tuple(map(self._shown, artifact.entities)))
         if self.artifacts.get(artifact.id) == artifact:
             return artifact
         self.artifacts[artifact.id] = artifact
@@ -69,6 +79,16 @@ class Builder:
             self.timings.append(Timing(artifact.id, "compile", seconds))
         self._tell(Event("artifact", artifact.stage, artifact.graph, artifact, seconds or 0.0))
         return artifact
+
+    def keeps(self, stage: str) -> bool:
+        return not self.options.stages or stage == "source" or stage in self.options.stages
+
+    def _shown(self, entity: Entity) -> Entity:
+        return replace(entity, origins=self._visible(entity.origins))
+
+    def _visible(self, origins: Iterable[str]) -> tuple[str, ...]:
+        found = (visible for origin in origins for visible in self.hidden.get(origin, (origin,)))
+        return tuple(dict.fromkeys(found))
 
     def started(self, stage: str, graph: str = "") -> None:
         self._tell(Event("started", stage, graph))

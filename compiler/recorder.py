@@ -23,7 +23,7 @@ from compiler.capture.guards import guards_of
 from compiler.capture.sources import SourceBook
 from compiler.inductor.ir import fx_origins, ir_artifact, part_origins
 from compiler.inductor.kernels import Definition, kernels_artifact
-from compiler.record import Artifact, Decision, Frame, Problem, Recompile
+from compiler.record import STAGES, Artifact, Decision, Frame, Problem, Recompile
 from compiler.torch_api import dynamo, fx, inductor
 from compiler.torch_api.dynamo import BreakFacts, CompileKey, GuardFacts
 from compiler.torch_api.inductor import IrFacts, Kind
@@ -97,11 +97,17 @@ class Recorder:
         known = self.builder.frames[frame]
         self.builder.frames[frame] = replace(known, graphs=(*known.graphs, f"captured[{frame}]"))
         recorder.captured(captured, seconds)
+        if not self._needs_backend():
+            return captured.forward
         with inductor.observing(recorder, build=self.build):
             compiled = recorder.run_backend(run)
         if compiled is None or recorder.problems or not self._compiled_runs():
             return captured.forward
         return compiled
+
+    def _needs_backend(self) -> bool:
+        later = STAGES[STAGES.index("captured") + 1 :]
+        return self.build or any(self.builder.keeps(stage) for stage in later)
 
     def _compiled_runs(self) -> bool:
         """Whether what the backend returned is what the user's call runs; Inductor's code is, once it is built."""

@@ -12,6 +12,7 @@ from compiler.record import Artifact, Entity, Kernel
 from compiler.torch_api.inductor import IrFacts
 
 _AOT_ID = re.compile(r"# AOT ID: \['[^']*'\]")
+_KERNEL_PATH = re.compile(r"^# kernel path: .*\n", re.MULTILINE)
 _CACHE_PATH = re.compile(r"(['\"])[^'\"\n]*torchinductor_[^'\"\n]*/(\w+\.\w+)\1")
 _WRAPPER = re.compile(r"(call|partition_\d+)$")
 _EXTERN = re.compile(r"\b(?:extern_kernels|torch\.ops|aten|prims|mkldnn)\b")
@@ -76,7 +77,7 @@ def kernels_artifact(
 
 def canonical(code: str, graph: str) -> str:
     """Output code without what changes from run to run: cache paths and process-wide counters."""
-    code = _AOT_ID.sub(f"# AOT ID: ['{graph}']", code)
+    code = _KERNEL_PATH.sub("", _AOT_ID.sub(f"# AOT ID: ['{graph}']", code))
     return _CACHE_PATH.sub(r"\1\2\1", code)
 
 

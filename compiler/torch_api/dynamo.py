@@ -25,6 +25,7 @@ import torch._dynamo.config as dynamo_config
 import torch._dynamo.convert_frame as convert_frame
 import torch._dynamo.eval_frame as eval_frame
 import torch._dynamo.pgo as pgo
+from torch._C._dynamo.eval_frame import reset_code
 from torch._dynamo.backends.registry import lookup_backend
 from torch._dynamo.exc import TorchDynamoException, Unsupported
 from torch._dynamo.guards import DeletedGuardManagerWrapper
@@ -162,17 +163,23 @@ class _Session:
 
         return observed
 
+    def _entries(self, code: CodeType) -> list[Any]:
+        found = eval_frame._debug_get_cache_entry_list(code)
+        return [entry for entry in found if not isinstance(entry.guard_manager, DeletedGuardManagerWrapper)]
+
     def forget(self) -> None:
         """Report guards, then drop our cache entries (never the user's) and the globals that Dynamo installed.
 
         Dynamo's own hooks remove those of a code object when it dies; here they run at once. Import aliases and
         what an abandoned frame left have no hook.
         """
+        entries = {id(code): self._entries(code) for code in self.codes.values()}
         for key, code in self.codes.items():
-            for entry in eval_frame._debug_get_cache_entry_list(code):
-                if _key(entry.compile_id) == key and hasattr(entry.guard_manager, "root"):
+            for entry in entries[id(code)]:
+                if _key(entry.compile_id) == key:
                     self.observer.guards(key, tuple(_leaf_guards(entry.guard_manager.root)))
-                    _invalidate(entry)
+        for code in {id(code): code for code in self.codes.values()}.values():
+            _forget_entries(code, [entry for entry in entries[id(code)] if _key(entry.compile_id) in self.codes])
         for code in (code for code in self.modified if code in CleanupManager.instance):
             CleanupManager.instance._remove_id(id(code))
         for user_globals, before in self.globals.values():
@@ -199,10 +206,16 @@ def _source(manager: Any) -> str:
     return str(manager.get_source()) if hasattr(manager, "get_source") else ""
 
 
-def _invalidate(entry: Any) -> None:
-    extra_state = entry.guard_manager.extra_state
-    if extra_state is not None:
-        extra_state.invalidate(entry, DeletedGuardManagerWrapper("the tcompile exploration that made it has ended"))
+def _forget_entries(code: CodeType, ours: Sequence[Any]) -> None:
+    """Drop our entries of a code object. Where the user has none, all that torch knows of it goes, so that an
+    exploration never counts against the recompile limit and a frame that was given up can be compiled again.
+    """
+    if len(ours) == len(eval_frame._debug_get_cache_entry_list(code)):
+        reset_code(code)
+        return
+    for entry in ours:
+        reason = DeletedGuardManagerWrapper("the tcompile exploration that made it has ended")
+        entry.guard_manager.extra_state.invalidate(entry, reason)
 
 
 @contextmanager

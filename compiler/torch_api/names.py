@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Iterator
 
 REQUIRED: tuple[str, ...] = (
+    "torch._C._dynamo.eval_frame:reset_code",
     "torch._dynamo.backends.common:aot_module_simplified",
     "torch._dynamo.config:suppress_errors",
     "torch._dynamo.convert_frame:_compile",

@@ -1,0 +1,98 @@
+"""Generated code linked to what it computes, on programs whose kernels are known."""
+
+from __future__ import annotations
+
+import torch
+
+from compiler.engine import explore
+from compiler.record import Record
+
+
+def record_of(fn: object, *args: torch.Tensor) -> Record:
+    return explore(fn, args).record
+
+
+def two_kernels_and_a_matmul(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    y = torch.sigmoid(x) + 1
+    z = y @ w
+    return torch.tanh(z).sum(0)
+
+
+def test_kernels_of_a_known_program() -> None:
+    record = record_of(two_kernels_and_a_matmul, torch.randn(32, 16), torch.randn(16, 8))
+    assert [(kernel.category, kernel.language) for kernel in record.kernels] == [
+        ("pointwise", "cpp"),
+        ("reduction", "cpp"),
+        ("extern", "aten"),
+    ]
+    pointwise, reduction, extern = record.kernels
+    assert lines_of(record, pointwise.id) == {"y = torch.sigmoid(x) + 1"}
+    assert lines_of(record, reduction.id) == {"return torch.tanh(z).sum(0)"}
+    assert lines_of(record, extern.id) == {"z = y @ w"}
+
+
+def lines_of(record: Record, identity: str) -> set[str]:
+    lines = {e.id: e.attrs["code"] for a in record.of_stage("source") for e in a.entities}
+    found = {lines[linked] for linked in record.linked(identity) if linked in lines}
+    return {code for code in found if "explore(" not in code}
+
+
+def test_bytes_count_what_is_read_and_written_once() -> None:
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    (kernel,) = record_of(doubled, torch.randn(1024)).kernels
+    assert kernel.bytes == 2 * 4 * 1024
+
+
+def test_calls_follow_the_data() -> None:
+    record = record_of(two_kernels_and_a_matmul, torch.randn(32, 16), torch.randn(16, 8))
+    calls = [entity for entity in record["kernels"].entities if entity.kind in ("call", "extern")]
+    first, second, third = calls
+    assert first.inputs == ()
+    assert second.inputs == (first.id,)
+    assert third.inputs == (second.id,)
+    assert [call.kind for call in calls] == ["call", "extern", "call"]
+
+
+def test_a_kernel_launched_twice_is_one_kernel_with_two_calls() -> None:
+    def twice(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(x @ w)
+        return torch.relu(y @ w)
+
+    record = record_of(twice, torch.randn(16, 16), torch.randn(16, 16))
+    (relu,) = [kernel for kernel in record.kernels if kernel.category == "pointwise"]
+    assert relu.calls == 2
+    calls = [entity for entity in record["kernels"].entities if entity.kind == "call"]
+    assert len({call.origins for call in calls}) == 2
+
+
+def test_definition_lines_hold_the_kernel() -> None:
+    record = record_of(two_kernels_and_a_matmul, torch.randn(32, 16), torch.randn(16, 8))
+    rows = record["kernels"].text.split("\n")
+    for kernel in record.kernels:
+        first, last = kernel.lines
+        assert kernel.name.rsplit(".", 1)[-1] in rows[first - 1]
+        if kernel.language == "cpp":
+            assert rows[last - 1].endswith("''')")
+
+
+def test_code_names_no_path_of_this_machine() -> None:
+    record = record_of(two_kernels_and_a_matmul, torch.randn(32, 16), torch.randn(16, 8))
+    for artifact in record.artifacts:
+        assert "/tmp/" not in artifact.text, artifact.id
+        assert "torchinductor_" not in artifact.text, artifact.id
+        assert __file__ not in artifact.text, artifact.id
+
+
+def test_fusion_says_what_was_fused_and_why_not() -> None:
+    def two_reductions(x: torch.Tensor) -> torch.Tensor:
+        return x.sum(0).max() + (x * 2).sum(1).min()
+
+    record = record_of(two_reductions, torch.randn(64, 32))
+    verdicts = {decision.verdict for decision in record.decisions}
+    assert verdicts == {"fused", "refused"}
+    refused = [decision for decision in record.decisions if decision.verdict == "refused"]
+    assert all(decision.why for decision in refused)
+    known = {entity.id for entity in record["ir"].entities}
+    assert all(set(decision.subjects) & known for decision in record.decisions)

@@ -1,0 +1,62 @@
+"""Source artifacts: the right lines, numbered as in the file, under names that do not depend on the machine."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from pathlib import Path
+
+import torch
+
+from compiler.capture.sources import GAP, SourceBook, importable_path, is_cell, is_installed
+
+
+def test_a_short_file_is_shown_whole() -> None:
+    book = SourceBook()
+    book.line(__file__, 3)
+    (artifact,) = book.artifacts()
+    assert artifact.text == Path(__file__).read_text()
+    assert artifact.lines == {3: (f"{artifact.id}.L3",)}
+
+
+def test_a_long_file_is_cut_to_the_functions_around_the_lines() -> None:
+    functional = torch.nn.functional
+    first = inspect.getsourcelines(functional.layer_norm)[1]
+    source, _ = inspect.getsourcelines(functional.layer_norm)
+    book = SourceBook()
+    identity = book.line(functional.__file__, first + len(source) - 1)
+    (artifact,) = book.artifacts()
+    rows = artifact.text.split("\n")
+    numbers = artifact.attrs["numbers"]
+    assert rows[0] == GAP
+    assert numbers[0] == 0
+    assert [row for row, number in zip(rows, numbers, strict=False) if number] == [line.rstrip("\n") for line in source]
+    assert identity in {found for ids in artifact.lines.values() for found in ids}
+
+
+def test_methods_keep_their_class_header_and_decorators() -> None:
+    book = SourceBook()
+    method = torch.nn.Module.register_full_backward_hook
+    lines, first = inspect.getsourcelines(method)
+    book.line(torch.nn.modules.module.__file__, first + len(lines) - 1)
+    (artifact,) = book.artifacts()
+    assert "class Module:" in artifact.text
+    assert "def register_full_backward_hook(" in artifact.text
+    assert "def forward(" not in artifact.text
+
+
+def test_names_are_short_and_distinct() -> None:
+    book = SourceBook()
+    assert book.name(torch.nn.functional.__file__) == "torch/nn/functional.py"
+    assert book.name("/tmp/ipykernel_12/345.py") == "cell"
+    assert book.name("/tmp/ipykernel_12/678.py") == "cell 2"
+
+
+def test_what_is_a_cell_and_what_is_installed() -> None:
+    assert is_cell("/tmp/ipykernel_4242/1234567.py")
+    assert is_cell("<ipython-input-3-abcdef>")
+    assert not is_cell(__file__)
+    assert is_installed(torch.__file__)
+    assert is_installed(functools.__file__)
+    assert not is_installed(__file__)
+    assert importable_path(torch.__file__) == "torch/__init__.py"
