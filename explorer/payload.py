@@ -123,6 +123,10 @@ class Payload:
         decisions = self._decisions.get(artifact)
         return parts | {"decisions": decisions} if decisions else parts
 
+    def part(self, artifact: str, name: str) -> Part | None:
+        """A part by name, or None when the record does not have it."""
+        return self.parts_of(artifact).get(name) if artifact in self._made else None
+
     def parts(self) -> Iterable[Part]:
         """Every part, artifacts in pipeline order."""
         for artifact in self.record.artifacts:

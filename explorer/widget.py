@@ -76,6 +76,6 @@ class Explorer(anywidget.AnyWidget):
     def _on_message(self, _: Any, message: dict[str, Any], __: list[Any]) -> None:
         if message.get("type") != "want":
             return
-        part = self._payload.parts_of(message["artifact"]).get(message["part"])
+        part = self._payload.part(message["artifact"], message["part"])
         if part is not None:
             self._send_part(part)

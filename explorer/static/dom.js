@@ -89,6 +89,25 @@ export function counted(count, one, many = `${one}s`) {
   return `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
 }
 
+/**
+ * Put new children into an element, and the focus, if it was in there, on the child with the same name, else on
+ * `otherwise`: lost focus would send the next key to the notebook.
+ * @param {HTMLElement} parent @param {Node[]} children @param {HTMLElement} [otherwise]
+ */
+export function replaceKeepingFocus(parent, children, otherwise = parent) {
+  const focused = document.activeElement;
+  const had = parent.contains(focused);
+  parent.replaceChildren(...children);
+  if (!had || !focused) return;
+  const same = [...parent.querySelectorAll(focused.tagName)].find((element) => nameOfControl(element) === nameOfControl(focused));
+  (same instanceof HTMLElement ? same : otherwise).focus({ preventScroll: true });
+}
+
+/** @param {Element} element */
+function nameOfControl(element) {
+  return element.getAttribute("aria-label") ?? element.textContent;
+}
+
 /** Put text on the clipboard, also on pages that are not a secure context. @param {string} text */
 export async function copyText(text) {
   if (navigator.clipboard && window.isSecureContext) return navigator.clipboard.writeText(text);

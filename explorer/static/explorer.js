@@ -50,10 +50,11 @@ export class Explorer {
     this.panes = h("div", { class: "tc-panes" }, this.source.root);
     this.main = h("div", { class: "tc-main" }, this.panes, splitter(), this.inspector.root);
     this.root.classList.add("tcompile");
-    this.root.dataset.lmSuppressShortcuts = "true";
     this.root.append(h("header", { class: "tc-top" }, this.title, this.ribbon.root, this.tools), this.main);
     this.onKey = (/** @type {KeyboardEvent} */ event) => this.pressed(event);
     this.root.addEventListener("keydown", this.onKey);
+    this.onKeyFirst = (/** @type {KeyboardEvent} */ event) => this.keepFromJupyter(event);
+    window.addEventListener("keydown", this.onKeyFirst, true);
     this.observer = new ResizeObserver(() => this.fitWidth());
     this.observer.observe(this.root);
     this.watchTheme();
@@ -236,6 +237,17 @@ export class Explorer {
     action();
   }
 
+  /**
+   * Mark where a plain key is pressed, before Jupyter sees the event: to Jupyter, D twice deletes the cell. Keys with
+   * Ctrl and the like stay Jupyter's.
+   * @param {KeyboardEvent} event
+   */
+  keepFromJupyter(event) {
+    if (!(event.target instanceof HTMLElement) || !this.root.contains(event.target)) return;
+    const ours = !event.ctrlKey && !event.metaKey && !event.altKey;
+    event.target.toggleAttribute("data-lm-suppress-shortcuts", ours);
+  }
+
   /** @param {number} direction */
   stepStage(direction) {
     const pane = this.stagePane();
@@ -290,6 +302,7 @@ export class Explorer {
     this.themeObserver?.disconnect();
     if (this.onMedia) this.media?.removeEventListener("change", this.onMedia);
     if (this.onKey) this.root.removeEventListener("keydown", this.onKey);
+    if (this.onKeyFirst) window.removeEventListener("keydown", this.onKeyFirst, true);
     cancelAnimationFrame(this.frame);
     this.ribbon.destroy();
     for (const pane of this.allPanes()) pane.destroy();

@@ -1,6 +1,6 @@
 // Everything about the selected entity, and with nothing selected an overview of the record.
 
-import { bytesInWords, h, icon, iconButton } from "./dom.js";
+import { bytesInWords, h, icon, iconButton, replaceKeepingFocus } from "./dom.js";
 
 /** @typedef {import("./store.js").Store} Store */
 /** @typedef {import("./store.js").Entity} Entity */
@@ -8,7 +8,7 @@ import { bytesInWords, h, icon, iconButton } from "./dom.js";
 /** @typedef {{goTo: (id: string) => void, goToRow: (artifact: string, row: number) => void, preview: (ids: string[]) => void, clear: () => void}} Actions */
 
 /** Attributes with a place of their own, so not listed again. */
-const PLACED = new Set(["dtype", "shape", "stride", "device", "bytes", "module", "module_type", "target", "code", "op"]);
+const PLACED = new Set(["dtype", "shape", "stride", "device", "bytes", "module", "module_type", "target", "code", "op", "file", "line"]);
 /** So many of a list are shown before the rest is asked for. */
 const FEW = 6;
 
@@ -17,7 +17,8 @@ export class Inspector {
   constructor(store, actions) {
     this.store = store;
     this.actions = actions;
-    this.root = h("aside", { class: "tc-inspector", "aria-label": "Inspector", tabIndex: -1 });
+    this.cards = h("div", { class: "tc-cards" });
+    this.root = h("aside", { class: "tc-inspector", "aria-label": "Inspector", tabIndex: -1 }, this.cards);
     /** @type {BreakInfo[]} */
     this.shownBreaks = [];
     this.at = 0;
@@ -32,9 +33,13 @@ export class Inspector {
   render() {
     const ids = [...this.store.primary].filter((id) => this.store.links.entity(id));
     this.at = Math.min(this.at, Math.max(ids.length - 1, 0));
-    if (this.shownBreaks.length) this.root.replaceChildren(...this.shownBreaks.flatMap((item) => this.breakCard(item)));
-    else if (ids.length) this.root.replaceChildren(...this.entityCard(ids));
-    else this.root.replaceChildren(...this.overview());
+    replaceKeepingFocus(this.cards, this.content(ids), this.root);
+  }
+
+  /** @param {string[]} ids @returns {HTMLElement[]} */
+  content(ids) {
+    if (this.shownBreaks.length) return this.shownBreaks.flatMap((item) => this.breakCard(item));
+    return ids.length ? this.entityCard(ids) : this.overview();
   }
 
   // One entity
@@ -78,7 +83,7 @@ export class Inspector {
 
   /** @param {Entity} entity */
   codeOf(entity) {
-    const code = entity.attrs.code;
+    const code = entity.attrs.code === entity.label ? "" : entity.attrs.code;
     return h("div", {}, code ? h("pre", { class: "tc-code" }, String(code).trim()) : null);
   }
 
@@ -248,6 +253,7 @@ function tensorFacts({ attrs }) {
     ["Stride", Array.isArray(attrs.stride) ? `[${attrs.stride.join(", ")}]` : ""],
     ["Size", attrs.bytes ? bytesInWords(attrs.bytes) : ""],
     ["Device", attrs.device ?? ""],
+    ["Line", attrs.file && attrs.line ? `${attrs.file}:${attrs.line}` : ""],
     ["Module", module],
   ];
 }

@@ -1,6 +1,6 @@
 // A pane: what it shows is chosen in its header; text, graph or a comparison fill it.
 
-import { counted, h, icon, iconButton } from "./dom.js";
+import { h, icon, iconButton, replaceKeepingFocus } from "./dom.js";
 import { DiffView } from "./diff_view.js";
 import { TextView } from "./text_view.js";
 
@@ -40,7 +40,7 @@ export class Pane {
     this.legend = h("div", { class: "tc-legend" });
     this.body = h("div", { class: "tc-pane-body" });
     this.root = h("section", {
-      class: home ? "tc-pane tc-home" : "tc-pane", "aria-label": home ? "Source" : "Stage",
+      class: home ? "tc-pane tc-home" : "tc-pane", "aria-label": home ? "Source" : "Stage", tabIndex: -1,
       onfocusin: () => host.activate(this), onpointerdown: () => host.activate(this),
     }, this.header, this.searchBar, this.legend, this.body);
   }
@@ -96,6 +96,7 @@ export class Pane {
   /** Show what is there now; makes the view anew only if its content is new. */
   refresh() {
     if (!this.store.artifacts.has(this.artifact) && this.home) this.artifact = this.store.manifest.home[0] ?? "";
+    this.stage = this.store.artifacts.get(this.artifact)?.info.stage ?? this.stage;
     this.renderHeader();
     const key = this.contentKey();
     if (key !== this.key) {
@@ -122,13 +123,16 @@ export class Pane {
   renderBody() {
     const scroll = this.body.querySelector(".tc-scroll")?.scrollTop ?? 0;
     const before = this.shownId;
+    const focused = this.body.contains(document.activeElement) || document.activeElement === this.root;
     this.view?.destroy();
     this.view = null;
     this.body.replaceChildren();
     this.renderLegend();
+    if (focused) this.root.focus({ preventScroll: true });
     if (!this.artifact) return this.body.append(this.absent());
     if (!this.arrived()) return this.body.append(waiting());
     this.view = this.makeView();
+    if (focused) this.view.focus();
     this.shownId = this.artifact + this.mode;
     const scroller = this.body.querySelector(".tc-scroll");
     if (scroller && before === this.shownId) scroller.scrollTop = scroll;
@@ -211,7 +215,7 @@ export class Pane {
     if (info) tools.append(...this.tools());
     if (!this.home) tools.append(iconButton("split", "Open another pane beside this one", () => this.host.split(this)), iconButton("close", "Close this pane", () => this.host.close(this)));
     const left = this.mode === "diff" ? [this.chooser(this.other, (id) => this.compareAs(id, this.artifact)), h("span", { class: "tc-versus" }, "→"), chooser] : [chooser];
-    this.header.replaceChildren(...left, this.linkCount(), tools);
+    replaceKeepingFocus(this.header, [...left, this.linkCount(), tools], this.root);
   }
 
   /** @param {string} other @param {string} artifact */
@@ -356,11 +360,6 @@ export class Pane {
     if (!stage || this.store.linkedIn.get(this.artifact)) return;
     const best = this.bestLinked(stage);
     if (best) this.show(best.id);
-  }
-
-  describe() {
-    const info = this.store.artifacts.get(this.artifact)?.info;
-    return info ? `${info.title}, ${counted(info.lines, "line")}` : "";
   }
 
   destroy() {

@@ -1,6 +1,6 @@
 // The pipeline across the top: a chip a stage, in order.
 
-import { h, icon, secondsInWords } from "./dom.js";
+import { h, icon, replaceKeepingFocus, secondsInWords } from "./dom.js";
 
 /** @typedef {import("./store.js").Store} Store */
 /** @typedef {import("./store.js").StageInfo} StageInfo */
@@ -13,7 +13,9 @@ export class Ribbon {
   constructor(store, open) {
     this.store = store;
     this.open = open;
-    this.root = h("nav", { class: "tc-ribbon", "aria-label": "Stages of the pipeline" });
+    this.root = h("nav", { class: "tc-ribbon", "aria-label": "Stages of the pipeline", onscroll: () => this.fade() });
+    this.observer = new ResizeObserver(() => this.fade());
+    this.observer.observe(this.root);
     /** @type {Map<string, HTMLButtonElement>} */
     this.chips = new Map();
     /** @type {Set<string>} */
@@ -28,9 +30,17 @@ export class Ribbon {
     this.chips = new Map(stages.map((stage, index) => [stage.name, chips[index]]));
     const missing = running.stage && !this.chips.has(running.stage);
     if (missing) chips.push(this.runningChip(running.title ?? running.stage ?? ""));
-    this.root.replaceChildren(...chips);
+    replaceKeepingFocus(this.root, chips);
     this.clock();
     this.mark(this.openStages);
+    this.fade();
+  }
+
+  /** Fade the ends that go on out of sight. */
+  fade() {
+    const { scrollLeft, scrollWidth, clientWidth } = this.root;
+    this.root.classList.toggle("tc-more-before", scrollLeft > 1);
+    this.root.classList.toggle("tc-more-after", scrollLeft + clientWidth < scrollWidth - 1);
   }
 
   /** @param {StageInfo} stage @returns {HTMLButtonElement} */
@@ -43,6 +53,7 @@ export class Ribbon {
     facts.append(h("span", { class: "tc-chip-time" }, stage.seconds === null ? "" : secondsInWords(stage.seconds)));
     const chip = h("button", {
       class: "tc-chip", type: "button", title: this.tooltip(stage),
+      "aria-label": stage.title,
       onclick: (/** @type {MouseEvent} */ event) => this.open(stage.name, event.ctrlKey || event.metaKey || event.shiftKey),
     }, h("span", { class: "tc-chip-top" }, ...parts), facts, h("span", { class: "tc-chip-links" }));
     chip.dataset.stage = stage.name;
@@ -104,5 +115,6 @@ export class Ribbon {
 
   destroy() {
     clearInterval(this.timer);
+    this.observer.disconnect();
   }
 }

@@ -24,10 +24,9 @@ export default () => {
       const root = document.createElement("div");
       el.append(root);
       const explorer = new Explorer(root, store);
-      const showTwins = hideTwins(el);
       return () => {
         explorer.destroy();
-        showTwins();
+        root.remove();
       };
     },
   };
@@ -67,28 +66,4 @@ function giveSelection(store, model) {
   if (given.length === chosen.length && given.every((id, index) => id === chosen[index])) return;
   model.set("selection", chosen);
   model.save_changes();
-}
-
-/**
- * Hide the static twin, the output before this one in the same cell: it is for readers who have no kernel.
- * @param {HTMLElement} el @returns {() => void} shows it again
- */
-function hideTwins(el) {
-  /** @type {Set<HTMLElement>} */
-  const hidden = new Set();
-  const hide = () => {
-    const area = el.closest(".jp-OutputArea, .output, .cell-output") ?? el.closest(".jp-Cell, .cell");
-    for (const twin of area?.querySelectorAll(".tcompile-twin, [title='tcompile-static']") ?? []) {
-      const output = /** @type {HTMLElement} */ (twin.closest(".jp-OutputArea-child") ?? twin);
-      output.style.display = "none";
-      hidden.add(output);
-    }
-  };
-  const observer = new ResizeObserver(hide);
-  observer.observe(el);
-  hide();
-  return () => {
-    observer.disconnect();
-    for (const output of hidden) output.style.removeProperty("display");
-  };
 }

@@ -1,0 +1,299 @@
+"""The saved page, opened from disk with the network blocked: what a reader who gets the file sees and does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+
+from compiler.options import Options
+from compiler.record import Artifact, Record
+from explorer.html import page as page_of
+from tests.browser.explorer_view import ExplorerView
+from tests.browser.notebook_page import ARTIFACTS
+from tests.explorer.explored import broken_record, mlp_record
+from tests.explorer.small_record import small_record
+
+HOSTILE = "</script><script>window.attacked = 1</script><img src=x onerror='window.attacked = 1'>"
+LONG = 50_000
+
+OpenPage = Callable[[Record], ExplorerView]
+
+
+@pytest.fixture
+def requests(page: Page) -> list[str]:
+    """The addresses that the page asked for; none is answered but files."""
+    asked: list[str] = []
+
+    def block(route: Route) -> None:
+        if route.request.url.startswith("file:"):
+            route.continue_()
+        else:
+            asked.append(route.request.url)
+            route.abort()
+
+    page.route("**/*", block)
+    return asked
+
+
+@pytest.fixture
+def open_page(page: Page, requests: list[str], console_errors: list[str], tmp_path: Path) -> Iterator[OpenPage]:
+    """Saves a record as a page and opens it. At the end nothing was asked of the network, and nothing went wrong."""
+
+    def open_record(record: Record) -> ExplorerView:
+        path = tmp_path / "run.html"
+        path.write_text(page_of(record), encoding="utf-8")
+        page.goto(path.as_uri())
+        view = ExplorerView(page.locator("body"))
+        expect(view.root.locator(".tc-ribbon .tc-chip").first).to_be_visible()
+        return view
+
+    yield open_record
+    assert requests == []
+    assert console_errors == []
+
+
+def long_record(lines: int) -> Record:
+    text = "".join(
+        f"    buf{number} = triton_poi_fused_{number % 97}(arg{number}, {number})\n" for number in range(lines)
+    )
+    return Record("long", Options(), artifacts=(Artifact("kernels[0/0]", "kernels", "generated code", "python", text),))
+
+
+def rows(view: ExplorerView, pane: str = ".tc-pane:not(.tc-home)") -> list[int]:
+    """The lines of a pane that are in sight, by number."""
+    inside = """scroller => {
+        const frame = scroller.getBoundingClientRect();
+        return [...scroller.querySelectorAll(".tc-row")].flatMap(row => {
+            const { top, bottom } = row.getBoundingClientRect();
+            return bottom > frame.top && top < frame.bottom ? [Number(row.dataset.row)] : [];
+        }).sort((a, b) => a - b);
+    }"""
+    return view.root.locator(f"{pane} .tc-scroll").first.evaluate(inside)
+
+
+def test_a_line_lights_up_what_it_became_in_every_pane(open_page: OpenPage) -> None:
+    view = open_page(mlp_record())
+    view.open_stage("forward")
+    view.root.locator("[data-stage=kernels]").click(modifiers=["Shift"])
+    view.line(view.source, "x = self.hidden(x)").click()
+    forward, kernels = view.root.locator(".tc-pane:not(.tc-home)").all()
+    expect(view.line(view.source, "x = self.hidden(x)")).to_contain_class("tc-primary")
+    assert any("addmm" in line for line in view.marked(forward))
+    assert not any("self.head" in line for line in view.marked(forward))
+    assert view.marked(kernels)
+
+
+def test_a_selection_is_scrolled_into_sight_in_every_other_pane(open_page: OpenPage) -> None:
+    view = open_page(mlp_record())
+    view.open_stage("kernels")
+    view.line(view.source, "return self.head(x)").click()
+    marked = [int(row) for row in view.stage.locator(".tc-linked").evaluate_all("rows => rows.map(r => r.dataset.row)")]
+    assert set(marked) & set(rows(view))
+
+
+def test_the_inspector_leads_from_a_node_to_all_it_is_linked_to(open_page: OpenPage, page: Page) -> None:
+    view = open_page(mlp_record())
+    view.open_stage("forward")
+    view.line(view.stage, "aten.addmm").locator(".tc-number").click()
+    inspector = view.root.locator(".tc-inspector")
+    expect(inspector.locator("h3")).to_have_text("addmm")
+    expect(inspector).to_contain_text("float32 [32, 128]")
+    expect(inspector).to_contain_text("16.0 KiB")
+    expect(inspector).to_contain_text("hidden.0 · Linear")
+    inspector.locator(".tc-stack .tc-link").last.click()
+    expect(inspector.locator("h3")).to_have_text("x = self.hidden(x)")
+    expect(view.line(view.source, "x = self.hidden(x)")).to_contain_class("tc-primary")
+
+
+def test_pointing_at_a_line_previews_its_links(open_page: OpenPage) -> None:
+    view = open_page(mlp_record())
+    view.open_stage("forward")
+    view.line(view.source, "return self.head(x)").hover()
+    expect(view.stage.locator(".tc-previewed")).not_to_have_count(0)
+    expect(view.stage.locator(".tc-linked")).to_have_count(0)
+
+
+def test_a_graph_break_is_marked_where_it_is_and_explained(open_page: OpenPage) -> None:
+    view = open_page(broken_record())
+    mark = view.line(view.source, "graph_break()").locator(".tc-break")
+    assert (mark.get_attribute("title") or "").startswith("Graph break: ")
+    mark.click()
+    expect(view.root.locator(".tc-inspector h3")).to_have_text("Graph break")
+    (item,) = broken_record().breaks
+    expect(view.root.locator(".tc-inspector")).to_contain_text(item.hints[0])
+
+
+def test_code_is_tinted_by_the_graph_it_landed_in(open_page: OpenPage) -> None:
+    view = open_page(broken_record())
+    tint = "row => row.querySelector('.tc-tints i')?.className"
+    first = view.line(view.source, "y = x.relu()").evaluate(tint)
+    second = view.line(view.source, "return y.sin() + 1").evaluate(tint)
+    assert first
+    assert second
+    assert first != second
+    expect(view.source.locator(".tc-legend-item")).to_have_count(2)
+
+
+def test_what_users_wrote_is_shown_as_text(open_page: OpenPage, page: Page) -> None:
+    source = Artifact("source[cell]", "source", HOSTILE, "python", f"# {HOSTILE}\n")
+    record = replace(small_record(), title=HOSTILE)
+    view = open_page(replace(record, artifacts=(source, *record.artifacts[1:])))
+    expect(view.source.locator(".tc-line").first).to_have_text(f"# {HOSTILE}")
+    expect(view.root.locator(".tc-title")).to_have_text(HOSTILE)
+    assert page.evaluate("window.attacked") is None
+    assert view.root.locator("img").count() == 0
+
+
+def test_a_stage_that_could_not_be_had_says_why(open_page: OpenPage) -> None:
+    view = open_page(small_record())
+    view.root.locator("[data-stage=ttir]").click()
+    expect(view.stage).to_contain_text("this machine has no Triton")
+    expect(view.stage).to_contain_text("install triton")
+
+
+def test_everything_can_be_reached_with_the_keyboard(open_page: OpenPage, page: Page) -> None:
+    view = open_page(mlp_record())
+    view.source.locator(".tc-scroll").focus()
+    line = view.line(view.source, "x = self.deeper(x)")
+    for _ in range(int(line.get_attribute("data-row") or 0)):
+        page.keyboard.press("ArrowDown")
+    expect(view.stage.locator(".tc-previewed")).not_to_have_count(0)
+    page.keyboard.press("Enter")
+    expect(line).to_contain_class("tc-primary")
+    page.keyboard.press("o")
+    before = view.stage.locator(".tc-choose").input_value()
+    page.keyboard.press("]")
+    assert view.stage.locator(".tc-choose").input_value() != before
+    page.keyboard.press("[")
+    assert view.stage.locator(".tc-choose").input_value() == before
+    page.keyboard.press("Escape")
+    expect(view.root.locator(".tc-primary")).to_have_count(0)
+    page.keyboard.press("?")
+    expect(view.root.locator("dialog")).to_contain_text("previous and next stage")
+    page.keyboard.press("Escape")
+    expect(view.root.locator("dialog")).to_have_count(0)
+
+
+def test_search_counts_and_goes_through_what_it_finds(open_page: OpenPage, page: Page) -> None:
+    view = open_page(long_record(2000))
+    view.stage.locator(".tc-scroll").focus()
+    page.keyboard.press("/")
+    page.keyboard.type("fused_96(")
+    count = view.stage.locator(".tc-search-count")
+    expect(count).to_have_text("1 of 20")
+    page.keyboard.press("Enter")
+    expect(count).to_have_text("2 of 20")
+    assert 96 + 97 in rows(view)
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.press("Shift+Enter")
+    expect(count).to_have_text("20 of 20")
+    page.keyboard.press("Escape")
+    expect(view.stage.locator(".tc-hit")).to_have_count(0)
+    expect(view.stage.locator(".tc-search")).to_be_hidden()
+
+
+def test_fifty_thousand_lines_scroll_smoothly(open_page: OpenPage, page: Page) -> None:
+    view = open_page(long_record(LONG))
+    expect(view.stage.locator(".tc-row").first).to_be_visible()
+    slowest = page.evaluate("""async () => {
+        const scroller = document.querySelector(".tc-pane:not(.tc-home) .tc-scroll");
+        const frame = () => new Promise(requestAnimationFrame);
+        let slowest = 0;
+        for (let step = 0; step < 60; step++) {
+            scroller.scrollTop += 15000;
+            const start = performance.now();
+            await frame();
+            await frame();
+            slowest = Math.max(slowest, (performance.now() - start) / 2);
+        }
+        scroller.scrollTop = scroller.scrollHeight;
+        await frame();
+        await frame();
+        return slowest;
+    }""")
+    assert rows(view)[-1] == LONG - 1
+    assert view.stage.locator(".tc-row").count() < 200
+    assert slowest < 250
+
+
+def test_blocks_fold_and_a_selection_in_one_opens_it(open_page: OpenPage) -> None:
+    view = open_page(mlp_record())
+    view.open_stage("kernels")
+    lines = view.stage.locator(".tc-rows").evaluate("rows => rows.clientHeight")
+    view.stage.get_by_role("button", name="Fold or unfold long blocks").click()
+    assert view.stage.locator(".tc-rows").evaluate("rows => rows.clientHeight") < lines
+    expect(view.stage.locator(".tc-folded").first).to_contain_text("lines")
+    folded = view.stage.locator(".tc-folded").count()
+    view.line(view.source, "x = self.deeper(x)").click()
+    assert view.stage.locator(".tc-folded").count() <= folded
+    assert view.marked(view.stage)
+
+
+def test_two_artifacts_are_compared_with_both_sides_named(open_page: OpenPage) -> None:
+    view = open_page(mlp_record())
+    view.open_stage("forward")
+    view.stage.get_by_role("button", name="Compare with another artifact").click()
+    other, shown = view.stage.locator(".tc-choose").all()
+    other.select_option("joint[0/0]")
+    heading = view.stage.locator(".tc-diff-heading")
+    expect(heading).to_contain_text("joint[0/0]")
+    expect(heading).to_contain_text("forward[0/0]")
+    expect(heading).to_contain_text("differ")
+    assert shown.input_value() == "forward[0/0]"
+    expect(view.stage.locator(".tc-removed").first).to_be_visible()
+    other.select_option("post_grad[0/0 forward]")
+    expect(heading).to_contain_text("post_grad[0/0 forward]")
+
+
+def test_a_second_stage_opens_beside_the_first_and_closes(open_page: OpenPage) -> None:
+    view = open_page(mlp_record())
+    view.root.locator("[data-stage=backward]").click(modifiers=["Shift"])
+    panes = view.root.locator(".tc-pane:not(.tc-home)")
+    expect(panes).to_have_count(2)
+    expect(view.root.locator(".tc-chip[aria-pressed=true]")).to_have_count(3)
+    panes.last.get_by_role("button", name="Close this pane").click()
+    expect(panes).to_have_count(1)
+
+
+@pytest.mark.parametrize(("width", "name"), [(1440, "wide"), (1000, "medium"), (600, "narrow")])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_looks_right(browser: Browser, tmp_path: Path, scheme: str, width: int, name: str) -> None:
+    """Pictures to look at; and nothing sticks out, whatever the width."""
+    path = tmp_path / "run.html"
+    path.write_text(page_of(mlp_record()), encoding="utf-8")
+    context = browser.new_context(viewport={"width": width, "height": 860}, color_scheme=scheme)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    view = ExplorerView(page.locator("body"))
+    view.open_stage("forward")
+    view.line(view.source, "x = self.hidden(x)").click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    background = view.root.evaluate("root => getComputedStyle(root).backgroundColor")
+    assert (sum(map(int, background[4:-1].split(","))) < 384) == (scheme == "dark")
+    page.screenshot(path=ARTIFACTS / f"page-{scheme}-{name}.png")
+    context.close()
+
+
+def test_the_reader_can_choose_light_or_dark(open_page: OpenPage) -> None:
+    view = open_page(small_record())
+    colour = "root => getComputedStyle(root).backgroundColor"
+    before = view.root.evaluate(colour)
+    view.root.get_by_role("button", name="Light or dark").click()
+    assert view.root.evaluate(colour) != before
+    view.root.get_by_role("button", name="Light or dark").click()
+    assert view.root.evaluate(colour) == before
+
+
+def test_without_javascript_the_page_says_so(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "run.html"
+    path.write_text(page_of(small_record()), encoding="utf-8")
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    assert page.locator("noscript p").is_visible()
+    assert "needs JavaScript" in page.locator("noscript").inner_html()
+    context.close()

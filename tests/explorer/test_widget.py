@@ -1,0 +1,129 @@
+"""The widget's Python half: what it sends, when, and how the selection goes both ways."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from compiler.options import Options
+from compiler.record import Artifact, Record
+from explorer import widget as widget_module
+from explorer.payload import Payload
+from explorer.widget import LARGE, Explorer
+from tests.explorer.explored import mlp_record
+from tests.explorer.small_record import small_record
+
+Sent = list[tuple[dict[str, Any], list[bytes]]]
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
+    """The custom messages that widgets have sent."""
+    messages: Sent = []
+    monkeypatch.setattr(Explorer, "send", lambda _, content, buffers=None: messages.append((content, buffers or [])))
+    return messages
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, which a test sets."""
+    now = [100.0]
+    monkeypatch.setattr(widget_module.time, "monotonic", lambda: now[0])
+    return now
+
+
+def parts(sent: Sent) -> list[tuple[str, str]]:
+    return [(message["artifact"], message["part"]) for message, _ in sent if message["type"] == "part"]
+
+
+def long_record() -> Record:
+    long = Artifact("kernels[0/0]", "kernels", "kernels", "python", "x" * LARGE)
+    return Record("", Options(), artifacts=(long,))
+
+
+def test_a_new_widget_holds_the_manifest_and_sends_what_is_not_large(sent: Sent) -> None:
+    record = mlp_record()
+    made = Explorer(record)
+    payload = Payload(record)
+    assert made.manifest == payload.manifest()
+    assert parts(sent) == [(part.artifact, part.name) for part in payload.parts()]
+    assert {buffer for _, buffers in sent for buffer in buffers} == {part.data for part in payload.parts()}
+
+
+def test_a_large_text_is_sent_when_it_is_asked_for(sent: Sent) -> None:
+    made = Explorer(long_record())
+    assert parts(sent) == [("kernels[0/0]", "entities")]
+    sent.clear()
+    made._handle_custom_msg({"type": "want", "artifact": "kernels[0/0]", "part": "text"}, [])
+    [(message, [data])] = sent
+    part = Payload(long_record()).parts_of("kernels[0/0]")["text"]
+    assert message == {"type": "part", "artifact": "kernels[0/0]", "part": "text", "digest": part.digest}
+    assert data == part.data
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"type": "want", "artifact": "gone[0/0]", "part": "text"},
+        {"type": "want", "artifact": "kernels[0/0]", "part": "gone"},
+        {"type": "hello"},
+    ],
+)
+def test_what_the_record_does_not_have_is_not_answered(sent: Sent, message: dict[str, str]) -> None:
+    made = Explorer(long_record())
+    sent.clear()
+    made._on_message(made, message, [])
+    assert sent == []
+
+
+def test_an_update_sends_what_is_new_only(sent: Sent, clock: list[float]) -> None:
+    record = small_record()
+    made = Explorer(replace(record, artifacts=record.artifacts[:1], decisions=()))
+    clock[0] += 60
+    made.update(replace(record, artifacts=record.artifacts[:2], decisions=()))
+    sent.clear()
+    made.update(replace(record, artifacts=record.artifacts[:3], decisions=()))
+    new = record.artifacts[2].id
+    assert parts(sent) == [(new, "entities"), (new, "text")]
+    assert [len(stage["artifacts"]) for stage in made.manifest["stages"] if stage["name"] == record.artifacts[2].stage]
+
+
+def test_what_was_sent_at_once_is_sent_again_as_the_front_end_may_not_have_listened(
+    sent: Sent, clock: list[float]
+) -> None:
+    record = small_record()
+    made = Explorer(replace(record, artifacts=record.artifacts[:1], decisions=()))
+    sent.clear()
+    clock[0] += 1
+    made.update(replace(record, artifacts=record.artifacts[:2], decisions=()))
+    assert {artifact for artifact, _ in parts(sent)} == {artifact.id for artifact in record.artifacts[:2]}
+
+
+def test_running_says_which_stage_and_for_how_long(sent: Sent, clock: list[float]) -> None:
+    record = small_record()
+    made = Explorer(record, running="captured")
+    clock[0] += 2
+    made.update(record, running="captured")
+    assert made.running == {"stage": "captured", "title": "Captured", "elapsed": 2.0}
+    made.update(record, running="tile_loops")
+    assert made.running == {"stage": "tile_loops", "title": "Tile loops", "elapsed": 0.0}
+    made.update(record)
+    assert made.running == {}
+
+
+def test_python_hears_of_the_selection_and_sets_it(sent: Sent) -> None:
+    made = Explorer(small_record())
+    heard: list[list[str]] = []
+    made.observe(lambda change: heard.append(change["new"]), names="selection")
+    made.set_state({"selection": ["forward[0/0].mm"]})
+    made.selection = ["source[cell].L2"]
+    assert heard == [["forward[0/0].mm"], ["source[cell].L2"]]
+
+
+def test_the_script_is_the_joined_front_end() -> None:
+    made = Explorer(small_record())
+    assert made._esm.endswith("}\n")
+    assert "export default" in made._esm
+    assert ".tcompile" in made._css
