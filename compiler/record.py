@@ -197,13 +197,15 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Compiled numbers against eager's. `subject` is "output 0", "gradient 3"; errors are absolute, and relative to
-    the largest magnitude; `verdict` is "equal", "close" (within the dtype's tolerance), "differs", "not comparable".
+    """Compiled numbers against eager's. `subject` is "output 0", "gradient 3".
+
+    Errors are absolute, and relative to the largest magnitude; None where they are not finite. `verdict` is "equal",
+    "close" (within the dtype's tolerance), "differs" or "not comparable".
     """
 
     subject: str
-    max_absolute: float
-    max_relative: float
+    max_absolute: float | None
+    max_relative: float | None
     verdict: str
     note: str = ""
 

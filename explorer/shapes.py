@@ -28,6 +28,11 @@ def dtype_name(dtype: Any) -> str:
     return str(dtype or "").removeprefix("torch.")
 
 
+def error_text(value: float | None) -> str:
+    """`2.4e-07`; an error that is not a finite number says so."""
+    return "not finite" if value is None else f"{value:.2g}"
+
+
 def shape_text(shape: Iterable[Any]) -> str:
     """`[8, 64]`; sizes may be symbols: `[s0, 64]`."""
     return f"[{', '.join(str(size) for size in shape)}]"

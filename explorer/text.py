@@ -15,7 +15,7 @@ from pygments.util import ClassNotFound
 from compiler.options import Options
 from compiler.record import STAGES, Artifact, Environment, GraphBreak, Record
 from explorer.provenance import SourceLines, innermost_lines, place, short_file
-from explorer.shapes import seconds_text, size_text
+from explorer.shapes import error_text, seconds_text, size_text
 
 WIDTH = 100
 KERNELS_SHOWN = 12
@@ -181,7 +181,7 @@ def _timings(record: Record) -> str:
 
 def _checks(record: Record) -> str:
     lines = [
-        f"  {check.subject}: {check.verdict}, off by at most {check.max_absolute:.2g}"
+        f"  {check.subject}: {check.verdict}, off by at most {error_text(check.max_absolute)}"
         + (f" ({one_line(check.note)})" if check.note else "")
         for check in record.checks
     ]

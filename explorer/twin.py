@@ -20,7 +20,7 @@ from compiler.record import Artifact, GraphBreak, Record
 from explorer import tables, text
 from explorer.drawing import drawing, has_flow
 from explorer.provenance import graphs_of_lines, short_file, source_lines
-from explorer.shapes import seconds_text
+from explorer.shapes import error_text, seconds_text
 
 BUDGET = 170_000
 """Characters of stage text in one twin, shared by the artifacts; what is cut says how to see all of it."""
@@ -264,7 +264,7 @@ def _recompiles(record: Record) -> str:
 
 def _checks(record: Record) -> str:
     rows = [
-        (check.subject, check.verdict, f"{check.max_absolute:.2g}", f"{check.max_relative:.2g}", check.note)
+        (check.subject, check.verdict, error_text(check.max_absolute), error_text(check.max_relative), check.note)
         for check in record.checks[:ROWS]
     ]
     table = _table(("compiled against eager", "verdict", "absolute error", "relative error", "note"), rows)

@@ -54,7 +54,7 @@ def _inheriting(entity: Entity, known: dict[str, Entity]) -> Entity:
     if entity.kind != "call":
         return entity
     attrs = dict(entity.attrs)
-    for names in (PLACE, MODULE):
+    for names in (PLACE,) if "gradient_accumulation" in attrs else (PLACE, MODULE):
         giver = next((known[o] for o in entity.origins if o in known and names[0] in known[o].attrs), None)
         if names[0] not in attrs and giver is not None:
             attrs |= {name: giver.attrs[name] for name in names if name in giver.attrs} | {"inherited": True}

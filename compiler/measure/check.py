@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -52,12 +52,16 @@ def _compare(name: str, mine: torch.Tensor, theirs: torch.Tensor) -> Check:
     if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
         note = f"eager gives {theirs.dtype} {tuple(theirs.shape)}, compiled {mine.dtype} {tuple(mine.shape)}"
         return Check(name, 0.0, 0.0, "differs", note)
-    difference = _largest(mine.double() - theirs.double()) if mine.numel() else 0.0
-    scale = max(_largest(theirs.double()) if theirs.numel() else 0.0, 1e-30)
     allowed = TOLERANCE.get(mine.dtype, 0.0)
-    verdict = "equal" if difference == 0 else "close" if difference <= allowed * max(scale, 1.0) else "differs"
-    return Check(name, difference, difference / scale, verdict, f"allowed {allowed:g} of the largest magnitude")
+    note = f"allowed {allowed:g} of the largest magnitude"
+    if not mine.numel() or torch.equal(mine, theirs):
+        return Check(name, 0.0, 0.0, "equal", note)
+    difference, scale = _largest(mine.double() - theirs.double()), max(_largest(theirs.double()), 1e-30)
+    if not (math.isfinite(difference) and math.isfinite(scale)):
+        return Check(name, None, None, "differs", "not a number or infinite, in one and not the same in the other")
+    verdict = "close" if difference <= allowed * max(scale, 1.0) else "differs"
+    return Check(name, difference, difference / scale, verdict, note)
 
 
-def _largest(tensor: Any) -> float:
+def _largest(tensor: torch.Tensor) -> float:
     return float(tensor.abs().max())

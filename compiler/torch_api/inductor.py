@@ -23,6 +23,7 @@ from torch._functorch.partitioners import default_partition
 from torch._inductor.codegen.cpp import CppScheduling
 from torch._inductor.codegen.triton import TritonScheduling
 from torch._inductor.graph import GraphLowering
+from torch._inductor.ir import Layout
 from torch._inductor.scheduler import (
     BaseSchedulerNode,
     ExternKernelSchedulerNode,
@@ -325,8 +326,14 @@ def ir_facts(node: BaseSchedulerNode) -> IrFacts:
 
 
 def _origins(node: BaseSchedulerNode) -> list[torch.fx.Node]:
+    """FX nodes that a scheduler node computes. An ATen call's `origins` name the producers of its arguments too; its
+    `origin_node` is the one it computes.
+    """
     operation = node.node
-    found = list(operation.get_origins()) if operation is not None else []
+    if operation is None:
+        return []
+    own = operation.get_origin_node() if ir_kind(node) == "extern" else None
+    found = [own] if own is not None else operation.get_origins()
     return sorted(found, key=lambda origin: origin.name)
 
 
@@ -342,7 +349,7 @@ def _label(parts: Sequence[BaseSchedulerNode]) -> str:
 
 def _tensor(node: BaseSchedulerNode) -> TensorFacts | None:
     layout = getattr(node.node, "layout", None)
-    if layout is None or not hasattr(layout, "size"):
+    if not isinstance(layout, Layout):
         return None
     return TensorFacts(
         dtype=str(layout.dtype).removeprefix("torch."),

@@ -79,17 +79,17 @@ def test_definition_lines_hold_the_kernel() -> None:
 
 def test_code_names_no_path_of_this_machine() -> None:
     record = record_of(two_kernels_and_a_matmul, torch.randn(32, 16), torch.randn(16, 8))
-    for artifact in record.artifacts:
+    for artifact in (artifact for artifact in record.artifacts if artifact.stage != "source"):
         assert "/tmp/" not in artifact.text, artifact.id
         assert "torchinductor_" not in artifact.text, artifact.id
         assert __file__ not in artifact.text, artifact.id
 
 
 def test_fusion_says_what_was_fused_and_why_not() -> None:
-    def two_reductions(x: torch.Tensor) -> torch.Tensor:
-        return x.sum(0).max() + (x * 2).sum(1).min()
+    def softmax_beside_a_column_sum(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.softmax(x, -1) * 2, x.sum(0)
 
-    record = record_of(two_reductions, torch.randn(64, 32))
+    record = record_of(softmax_beside_a_column_sum, torch.randn(64, 32))
     verdicts = {decision.verdict for decision in record.decisions}
     assert verdicts == {"fused", "refused"}
     refused = [decision for decision in record.decisions if decision.verdict == "refused"]
