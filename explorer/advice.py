@@ -21,6 +21,12 @@ def nothing_compiled(cell: Cell, choice: Choice) -> Problem:
             f"nothing was captured of {choice.chosen.text}: TorchDynamo saw no tensor operations in it",
             "torch.compile captures operations on tensors, in Python code; --fn NAME compiles another call",
         )
+    if choice.compiled_before:
+        return Problem(
+            "captured",
+            f"{choice.compiled_before} was compiled before this cell, and what was made then is used again",
+            "call torch.compiler.reset() in the cell, before the call; or explore the function that was compiled",
+        )
     if choice.left_to_cell:
         return Problem(
             "captured",

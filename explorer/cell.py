@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 from IPython.core.error import UsageError
 
-from compiler.torch_api import settings
 from explorer import callee as callees
 from explorer.choice import Choice, Site, marked, with_choice
 from explorer.lookup import torch_compile_line
@@ -64,8 +63,8 @@ class Cell:
     def choice(self, compile_one: CompileOne) -> Choice:
         """The choice that one run of the cell makes; `compile_one` gives the callable to use in place of one."""
         if self.fn:
-            return Choice(self.sites, compile_one, callees.named_refusal, self._compiled_already)
-        return Choice(self.sites, compile_one, callees.refusal, self._compiled_by_cell)
+            return Choice(self.sites, compile_one, callees.named_refusal)
+        return Choice(self.sites, compile_one, callees.refusal, self._compiles_itself)
 
     def run(self, choice: Choice) -> Any:
         """Run the cell; the value of its last expression, or None."""
@@ -117,12 +116,9 @@ class Cell:
         with self.shell.compile.extra_flags(_ALLOW_AWAIT if self.shell.autoawait else 0):
             return with_choice(self.shell.compile(_tree(node, mode), self.name, mode), choice)
 
-    def _compiled_already(self, callee: object) -> str:
-        return "it is compiled already" if settings.is_compiled(callee) else ""
-
-    def _compiled_by_cell(self, callee: object) -> str:
+    def _compiles_itself(self) -> str:
         line = torch_compile_line(self.body, self.shell.user_ns)
-        return f"the cell calls torch.compile itself (line {line})" if line else self._compiled_already(callee)
+        return f"the cell calls torch.compile itself (line {line})" if line else ""
 
 
 def planned(body: list[ast.stmt], interactivity: str) -> Iterator[tuple[ast.stmt, Mode]]:

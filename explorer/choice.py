@@ -11,8 +11,9 @@ import ast
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any
+from typing import Any, NoReturn
 
+from compiler.torch_api import settings
 from explorer import callee as callees
 
 MARK = "\0the choice of a tcompile cell\0"
@@ -31,8 +32,8 @@ class Choice:
     """Chooses at run time: the first call whose callee is not refused is compiled, and all others of that callee.
 
     `refuse` says why a callee is not for compiling, "" when it is. `compile_one` gives the callable to use in place
-    of a module, function or bound method. `theirs` says where the cell compiles by itself, "" where it does not:
-    then nothing is chosen.
+    of a module, function or bound method. Nothing is chosen once a callee that torch.compile has compiled already is
+    met, or where `theirs` says that the cell compiles by itself ("" where it does not).
     """
 
     def __init__(
@@ -40,11 +41,12 @@ class Choice:
         sites: list[Site],
         compile_one: Callable[[Any], Callable[..., Any]],
         refuse: Callable[[object], str] = callees.refusal,
-        theirs: Callable[[object], str] = lambda _callee: "",
+        theirs: Callable[[], str] = lambda: "",
     ) -> None:
         self.sites = sites
         self.chosen: Site | None = None
         self.left_to_cell = ""
+        self.compiled_before = ""
         self.refused: dict[str, str] = {}
         self._compile_one = compile_one
         self._refuse = refuse
@@ -72,24 +74,34 @@ class Choice:
         return call
 
     def close(self) -> None:
-        """From here on every callee is itself; code that outlives the cell (a generator) runs bare."""
+        """From here on every callee is itself; code that outlives the cell (a generator) runs bare.
+
+        All that leads to the exploration is let go: Python can't collect a cycle through a code object's constants.
+        """
         self._open = False
         self._callee = self._compiled = None
+        self._compile_one = self._refuse = self._theirs = _closed
 
     def _wanted(self, callee: Any, site: int) -> bool:
-        if self.left_to_cell:
+        if self.left_to_cell or self.compiled_before:
             return False
         why_not = self._refuse(callee)
         if why_not:
             self.refused.setdefault(self.sites[site].text, why_not)
             return False
-        self.left_to_cell = self._theirs(callee)
-        return not self.left_to_cell
+        self.left_to_cell = self._theirs()
+        if not self.left_to_cell and settings.is_compiled(callee):
+            self.compiled_before = self.sites[site].text
+        return not self.left_to_cell and not self.compiled_before
 
     def _choose(self, callee: Any, site: int) -> Callable[..., Any]:
         self.chosen, self._callee = self.sites[site], callee
         self._compiled = callees.compiled(callee, self._compile_one)
         return self._compiled
+
+
+def _closed(*_: object) -> NoReturn:
+    raise RuntimeError("this cell is done: nothing more of it is compiled")
 
 
 def marked(statement: ast.stmt, sites: list[Site], name: str = "") -> ast.stmt:

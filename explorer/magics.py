@@ -95,8 +95,7 @@ class TcompileMagics(Magics):
         # fmt: on
         args = self._parsed(line, cell)
         if args.help:
-            display({"text/plain": self.tcompile.parser.format_help().removeprefix("::\n\n  ")}, raw=True)
-            return None
+            return self._show_help()
         parsed = self._cell(args, cell)
         if parsed.awaits:
             raise UsageError(_CAN_NOT_AWAIT)
@@ -109,9 +108,11 @@ class TcompileMagics(Magics):
     def tcompile_awaiting(self, line: str, cell: str) -> Any:
         """What %%tcompile becomes in a cell that awaits: it has to be awaited itself."""
         args = self._parsed(line, cell)
-        parsed = self._cell(args, cell)
 
         async def run() -> Any:
+            if args.help:
+                return self._show_help()
+            parsed = self._cell(args, cell)
             with self._session(args, parsed) as session:
                 value = await session.run_cell_async()
             return None if parsed.is_silenced else value
@@ -151,6 +152,9 @@ class TcompileMagics(Magics):
         if cell is None and not args.code and not args.help:
             raise UsageError("%tcompile needs something to run: %tcompile f(x, w)")
         return args
+
+    def _show_help(self) -> None:
+        display({"text/plain": self.tcompile.parser.format_help().removeprefix("::\n\n  ")}, raw=True)
 
     def _cell(self, args: argparse.Namespace, cell: str | None) -> Cell:
         return Cell(self.shell, args.code if cell is None else cell, args.fn)

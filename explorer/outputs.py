@@ -130,7 +130,7 @@ def _summary(run: Run) -> str:
     """In words what a run is about; where nothing was compiled, why, and what to do."""
     if run.record.artifacts:
         return str(run)
-    told = [f"tcompile: {problem.reason}.\n{problem.hint}." for problem in run.record.problems]
+    told = [f"tcompile: {problem.reason}.\nWhat to do: {problem.hint}." for problem in run.record.problems]
     return "\n".join(told) or "tcompile: the cell ended before anything was compiled."
 
 

@@ -57,8 +57,7 @@ class Session:
 
     def _record(self, *, failed: bool) -> Record:
         record = self._exploration.record
-        if record.frames:
+        if failed or any(frame.outcome != "skipped" for frame in record.frames):
             return record
         # The engine does not know the cell: its own word on why nothing was compiled gives way.
-        problems = () if failed else (nothing_compiled(self._cell, self._choice),)
-        return record.with_(problems=problems)
+        return record.with_(problems=(nothing_compiled(self._cell, self._choice),))

@@ -1,0 +1,460 @@
+"""%%tcompile and %tcompile in an IPython shell: options, what is compiled, what is told, what is kept."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import torch
+from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
+from IPython.utils.capture import capture_output
+from traitlets.config import Config
+
+from explorer import magics
+from explorer.run import Run
+
+SETUP = """
+import functools
+import numpy as np
+import torch
+from torch import nn
+
+def f(x, w=2.0):
+    return torch.sin(x) * w
+
+def g(x):
+    return x + 1
+
+async def awaited(x):
+    return f(x)
+
+def yielding(x):
+    yield f(x)
+
+def my_backend(module, inputs):
+    return module
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(3, 4)
+        self.second = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.second(self.first(x).relu())
+
+    def loss(self, x):
+        return self(x).square().sum()
+
+class Adder:
+    def __call__(self, x):
+        return x + 1
+
+net = Net()
+adder = Adder()
+x = torch.arange(6.0).reshape(2, 3)
+criterion = nn.MSELoss()
+"""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What came of running a cell: IPython's result, and all that was printed or shown as text."""
+
+    result: ExecutionResult
+    text: str
+
+    @property
+    def error(self) -> str:
+        error = self.result.error_before_exec or self.result.error_in_exec
+        return f"{type(error).__name__}: {error}" if error else ""
+
+
+class Shell:
+    def __init__(self, ipython: InteractiveShell) -> None:
+        self.ipython = ipython
+
+    def ran(self, cell: str) -> Ran:
+        with capture_output() as captured:
+            result = self.ipython.run_cell(cell, store_history=True)
+        shown = [output.data.get("text/plain", "") for output in captured.outputs]
+        return Ran(result, "\n".join([captured.stdout, captured.stderr, *shown]))
+
+    def explored(self, code: str, line: str = "--backend eager") -> Run:
+        """The run that a cell leaves. It must have gone well."""
+        ran = self.ran(f"%%tcompile {line}\n{code}")
+        assert ran.error == ""
+        return self.ipython.user_ns["_tc"]
+
+    def __getitem__(self, name: str) -> object:
+        return self.ipython.user_ns[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.ipython.user_ns
+
+
+@pytest.fixture(scope="module")
+def ipython() -> Iterator[InteractiveShell]:
+    shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
+    shell.run_cell("%load_ext explorer")
+    shell.run_cell(SETUP)
+    yield shell
+    shell.run_cell("%unload_ext explorer")
+    InteractiveShell.clear_instance()
+
+
+@pytest.fixture
+def shell(ipython: InteractiveShell) -> Iterator[Shell]:
+    before = dict(ipython.user_ns)
+    yield Shell(ipython)
+    for name in ipython.user_ns.keys() - before.keys():
+        if not name.startswith("__"):  # torch.compile keeps what it needs under such names
+            del ipython.user_ns[name]
+    ipython.user_ns.update(before)
+
+
+CHOSEN = [
+    ("f(x)", "f"),
+    ("net(x)", "Net"),
+    ("net(x).sum().backward()", "Net"),
+    ("print(f(x))", "f"),
+    ("g(f(x))", "f"),
+    ("f(x) + g(x)", "f"),
+    ("np.asarray(f(x))", "f"),
+    ("torch.relu(g(x))", "g"),
+    ("criterion(net(x), torch.zeros(2, 2))", "Net"),
+    ("criterion(x, x)", "MSELoss"),
+    ("g(x)\ny = f(x)", "f"),
+    ("y = f(x)\ny += g(x)", "g"),
+    ("for i in range(2):\n    y = f(x + i)", "f"),
+    ("with torch.no_grad():\n    y = net(x)", "Net"),
+    ("if x.sum() > 0:\n    y = f(x)\nelse:\n    y = g(x)", "f"),
+    ("if x.sum() < 0:\n    y = f(x)\nelse:\n    y = g(x)", "g"),
+    ("[g(x) for _ in range(2)]", "g"),
+    ("net.loss(x)", "Net.loss"),
+    ("net.first(x)", "Linear"),
+    ("functools.partial(f, w=3.0)(x)", "f"),
+    ("adder(x)", "Adder.__call__"),
+    ("(lambda v: v + 1)(x)", "<lambda>"),
+    ("torch.no_grad()(f)(x)", "f"),
+    ("opt = torch.optim.SGD(net.parameters())\nfor _ in range(2):\n    opt.zero_grad()\n"
+     "    loss = criterion(net(x), torch.zeros(2, 2))\n    loss.backward()\n    opt.step()", "Net"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "name"), CHOSEN)
+def test_the_first_call_of_the_users_own_is_compiled(shell: Shell, code: str, name: str) -> None:
+    run = shell.explored(code)
+    assert run.record.title == name
+    assert run["captured"].text
+
+
+@pytest.mark.parametrize(
+    ("fn", "code", "name"),
+    [
+        ("g", "g(f(x))", "g"),
+        ("f", "y = f(x)\nprint(y)", "f"),
+        ("net", "for _ in range(2):\n    y = net(x)\nprint(y)", "Net"),
+        ("net.first", "y = net.first(x)\ng(y)", "Linear"),
+        ("net.loss", "net.loss(x).backward()", "Net.loss"),
+        ("layers[0]", "layers = [net.first]\nlayers[ 0 ](x)\nprint(1)", "Linear"),
+        ("torch.nn.functional.relu", "torch.nn.functional.relu(x)", "relu"),
+        ('"layers[0]"', "layers = [net.first]\nlayers[0](x)", "Linear"),
+    ],
+)
+def test_fn_picks_another_call(shell: Shell, fn: str, code: str, name: str) -> None:
+    assert shell.explored(code, f"--backend eager --fn {fn}").record.title == name
+
+
+def test_one_callable_is_compiled_once_for_all_its_calls(shell: Shell) -> None:
+    run = shell.explored("for _ in range(3):\n    y = f(g(f(x)))")
+    assert [frame.function for frame in run.record.frames] == ["f"]
+
+
+def test_forward_and_backward_are_explored(shell: Shell) -> None:
+    run = shell.explored("net(x).sum().backward()", "")
+    stages = {artifact.stage for artifact in run.record.artifacts}
+    assert {"captured", "joint", "forward", "backward", "post_grad", "ir", "fused_ir", "kernels"} <= stages
+    assert not run.record.problems
+
+
+@pytest.mark.parametrize(
+    ("code", "function"),
+    [
+        ("c = torch.compile(g, backend='eager')\nf(c(x))", "g"),
+        ("@torch.compile(backend='eager')\ndef h(v):\n    return g(v)\nf(h(x))", "h"),
+        ("def train(v):\n    return torch.compile(g, backend='eager')(v)\ntrain(x)", "g"),
+        ("from torch import compile as c\nh = c(g, backend='eager')\nf(h(x))", "g"),
+        ("n = Net()\nn.compile(backend='eager')\nf(n(x))", "forward"),
+    ],
+)
+def test_a_cell_that_compiles_by_itself_is_recorded_as_it_is(shell: Shell, code: str, function: str) -> None:
+    assert [frame.function for frame in shell.explored(code).record.frames] == [function]
+
+
+def test_what_was_compiled_before_is_recorded_as_it_is(shell: Shell) -> None:
+    shell.ran("def h(v):\n    return v + 3\nc = torch.compile(h, backend='eager')")
+    assert [frame.function for frame in shell.explored("g(c(x))").record.frames] == ["h"]
+    shell.ran("c(x)")
+    ran = shell.ran("%%tcompile\ng(c(x))")
+    assert "c was compiled before this cell, and what was made then is used again" in ran.text
+    assert [frame.function for frame in shell.explored("torch.compiler.reset()\ng(c(x))").record.frames] == ["h"]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "what_to_do"),
+    [
+        ("x.sum()", "x.sum is built in", "end the cell with a call of your function or model"),
+        ("x", "the last statement, `x`, calls nothing", "end the cell with a call"),
+        ("np.asarray(x)", "np.asarray is built in", "end the cell with a call"),
+        ("torch.nn.functional.relu(x)", "belongs to torch", "name another callee with --fn"),
+        ("Net()", "Net is a class", "end the cell with a call"),
+        ("await awaited(x)", "awaited is async", "end the cell with a call"),
+        ("list(yielding(x))", "yielding is a generator", "end the cell with a call"),
+        ("def h(v):\n    return v", "the last statement defines h and does not call it", "end the cell with a call"),
+        ("y = f(x)\ny", "`y`, calls nothing", "f is called on line 2: write --fn f, or make that call the last"),
+        ("y = net(x).sum()\ny.backward()", "y.backward belongs to torch", "net is called on line 2: write --fn net"),
+        ("%%time\nf(x)", "the cell is another cell magic's", "write %%tcompile below the other magic's line"),
+        ("# nothing", "the cell is empty", "end the cell with a call"),
+        ("if x.sum() < 0:\n    f(x)", "`if x.sum() < 0:…`", "f is called on line 3: write --fn f"),
+        ("(lambda: 1)()", "nothing was captured of lambda: 1", "torch.compile captures operations on tensors"),
+    ],
+)
+def test_where_nothing_is_compiled_the_user_is_told_why(shell: Shell, code: str, reason: str, what_to_do: str) -> None:
+    ran = shell.ran(f"%%tcompile\n{code}")
+    assert ran.error == ""
+    assert reason in ran.text
+    assert what_to_do in ran.text
+    assert [problem.stage for problem in shell["_tc"].record.problems] == ["captured"]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("--mode training", "model.train()"),
+        ("--mode evaluation", "model.eval()"),
+        ("--mode reduce_overhead", "did you mean 'reduce-overhead'?"),
+        ("--optimization_level O1", "modes, not levels"),
+        ("--device cuda", "move the model and its inputs with .to(...)"),
+        ("--backend graph", "backend='eager'"),
+        ("--background", "nothing is compiled in the background"),
+        ("--background=True", "nothing is compiled in the background"),
+        ("--fulgraph", "did you mean fullgraph=?"),
+        ("--options max_autotune", "write it as name=value"),
+        ("--options max_autotune=true", "Write True"),
+        ("--options epilog_fusion=True", "did you mean 'epilogue_fusion'?"),
+        ("--target h100", "available here: 'cpu'"),
+        ("--stages bakward", "did you mean 'backward'?"),
+        ("--mode", "expected one argument"),
+        ("--dynamic=maybe", "--dynamic"),
+        ("-o 1st", "this must be a name"),
+        ("-o class", "this must be a name"),
+        ("--fn h", "the cell does not call it. It calls: noted, f"),
+        ("--fn ff", "did you mean f?"),
+        ("--fn f(", "name what is called as the cell writes it"),
+        ("f(x)", "takes options on its line and the code below"),
+    ],
+)
+def test_a_wrong_option_is_answered_and_nothing_runs(shell: Shell, line: str, expected: str) -> None:
+    ran = shell.ran(f"%%tcompile {line}\nnoted = list\ny = noted(f(x))")
+    assert ran.error.startswith("UsageError: ")
+    assert expected in ran.error
+    assert "y" not in shell
+    assert "_tc" not in shell
+
+
+def test_fn_that_only_a_function_calls_is_told_so(shell: Shell) -> None:
+    ran = shell.ran("%%tcompile --fn net\ndef train():\n    return net(x)\ntrain()")
+    assert "the cell's own statements don't call it" in ran.error
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("--dynamic", {"dynamic": True}),
+        ("--no-dynamic", {"dynamic": False}),
+        ("--dynamic=False", {"dynamic": False}),
+        ("--dynamic=None", {"dynamic": None}),
+        ("--fullgraph", {"fullgraph": True}),
+        ("--fullgraph=False", {"fullgraph": False}),
+        ("--no-grad", {"grad": False}),
+        ("--target cpu", {"target": "cpu"}),
+        ("--stages captured,bytecode", {"stages": ("captured", "bytecode")}),
+        ('--stages "captured"', {"stages": ("captured",)}),
+        ("--options guess=1 --options a.b=None", {"options": {"guess": 1, "a.b": None}}),
+    ],
+)
+def test_options_are_read_from_the_magics_line(shell: Shell, line: str, expected: dict[str, object]) -> None:
+    options = shell.explored("f(x)", f"--backend eager {line}").record.options
+    assert {name: getattr(options, name) for name in expected} == expected
+
+
+def test_a_backend_may_be_a_function_of_the_notebook(shell: Shell) -> None:
+    assert shell.explored("f(x)", "--backend my_backend").record.options.backend.endswith("my_backend")
+
+
+def test_the_result_is_kept_under_a_name(shell: Shell) -> None:
+    shell.ran("%%tcompile -o first --backend eager\nf(x)")
+    assert isinstance(shell["first"], Run)
+    assert "_tc" not in shell
+    assert torch.equal(shell["first"].value, shell["f"](shell["x"]))
+
+
+def test_the_run_of_a_cell_that_fails_is_kept(shell: Shell) -> None:
+    ran = shell.ran("%%tcompile --backend eager\ny = f(x)\n1 / (f(x).sum() * 0).int().item()")
+    assert ran.error == "ZeroDivisionError: division by zero"
+    assert shell["_tc"]["captured"].text
+
+
+def test_help_shows_the_options_and_runs_nothing(shell: Shell) -> None:
+    for cell in ("%tcompile --help", "%%tcompile --help\ny = f(x)", "%%tcompile -h\nawait awaited(x)"):
+        ran = shell.ran(cell)
+        assert ran.error == ""
+        assert "--no-widget" in ran.text
+        assert "%tcompile [--target TARGET]" in ran.text
+    assert "y" not in shell
+
+
+def test_the_docstring_has_the_options(shell: Shell) -> None:
+    assert "--fullgraph" in shell.ipython.find_line_magic("tcompile").__doc__
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("%tcompile f(x)", "f(x)"),
+        ("%tcompile --backend eager f( x,  w=3.0 )", "f(x, w=3.0)"),
+        ("%tcompile -o kept --backend eager len('a  b' + str(f(x)))", "len('a  b' + str(f(x)))"),
+        ("%tcompile --backend eager -- -f(x)", "-f(x)"),
+        ("%tcompile --dynamic f(x)[0]", "f(x)[0]"),
+        ("%tcompile --backend eager f(x); g(x)", "g(x)"),
+        ("y = %tcompile --backend eager f(x)", "f(x)"),
+    ],
+)
+def test_a_line_does_what_the_bare_line_does(shell: Shell, line: str, code: str) -> None:
+    ran = shell.ran(line)
+    value = shell["y"] if line.startswith("y =") else ran.result.result
+    assert ran.error == ""
+    assert str(value) == str(shell.ran(code).result.result)
+
+
+def test_a_line_that_ends_in_a_semicolon_shows_no_value(shell: Shell) -> None:
+    assert shell.ran("%tcompile --backend eager f(x);").result.result is None
+
+
+def test_an_error_in_a_line_is_the_users(shell: Shell) -> None:
+    ran = shell.ran("%tcompile --backend eager f(undefined)")
+    assert ran.error == "NameError: name 'undefined' is not defined"
+    assert "/explorer/" not in ran.text
+
+
+def test_a_line_needs_something_to_run(shell: Shell) -> None:
+    assert "needs something to run" in shell.ran("%tcompile --fullgraph").error
+
+
+def test_below_another_magic_a_cell_is_explored(shell: Shell) -> None:
+    ran = shell.ran("%%time\n%%tcompile --backend eager\ny = f(x)\ny + 1")
+    assert "Wall time" in ran.text
+    assert torch.equal(ran.result.result, shell["y"] + 1)
+    shell.ran("%%capture seen\n%%tcompile --backend eager\nprint('inside')\nf(x)")
+    assert "inside" in shell["seen"].stdout
+
+
+def test_below_another_magic_a_cell_that_awaits_is_refused(shell: Shell) -> None:
+    ran = shell.ran("%%time\n%%tcompile\nawait awaited(x)")
+    assert "'await' outside function" in ran.error
+
+
+@pytest.mark.parametrize(
+    "cell", ["%tcompile await awaited(x)", "_ = get_ipython().run_cell_magic('tcompile', '', 'await awaited(x)')"]
+)
+def test_where_ipython_can_not_await_the_user_is_told_so(shell: Shell, cell: str) -> None:
+    assert "make %%tcompile the first line of the cell" in shell.ran(cell).error
+
+
+def test_a_cell_that_awaits_shows_its_value(shell: Shell) -> None:
+    assert torch.equal(shell.ran("%%tcompile\ny = await awaited(x)\nf(y)").result.result, shell["f"](shell["y"]))
+    assert shell.ran("%%tcompile\ny = await awaited(x)\nf(y);").result.result is None
+
+
+def test_in_a_terminal_a_summary_is_printed(shell: Shell) -> None:
+    ran = shell.ran("%%tcompile --backend eager\nf(x)")
+    assert "captured" in ran.text
+    assert str(shell["_tc"]).strip() in ran.text
+
+
+def test_a_display_that_fails_does_not_break_the_cell(ipython: InteractiveShell, shell: Shell) -> None:
+    class Broken(magics.TextOutput):
+        def hear(self, *_: object) -> None:
+            raise OSError("no display")
+
+    registered = ipython.magics_manager.registry["TcompileMagics"]
+    registered._output, kept = lambda _args: Broken(), registered._output
+    try:
+        with pytest.warns(UserWarning, match="could not show this exploration"):
+            ran = shell.ran("%%tcompile --backend eager\nf(x)")
+    finally:
+        registered._output = kept
+    assert ran.error == ""
+    assert shell["_tc"]["captured"].text
+
+
+def test_the_extension_can_be_unloaded_and_loaded_again(ipython: InteractiveShell) -> None:
+    shell = Shell(ipython)
+    transformers = list(ipython.input_transformers_post)
+    shell.ran("%unload_ext explorer")
+    assert "not found" in shell.ran("%%tcompile\n1").error
+    assert len(ipython.input_transformers_post) == len(transformers) - 1
+    shell.ran("%load_ext explorer")
+    shell.ran("%reload_ext explorer")
+    assert len(ipython.input_transformers_post) == len(transformers)
+    assert shell.ran("%%tcompile --backend eager\nf(x)").error == ""
+
+
+def test_a_cell_can_be_run_fifty_times() -> None:
+    """In a process of its own: its memory is measured."""
+    script = """
+        import gc, sys, psutil, torch
+        from collections import Counter
+        from IPython.core.interactiveshell import InteractiveShell
+        from IPython.utils.capture import capture_output
+
+        shell = InteractiveShell.instance()
+        shell.history_manager.enabled = False
+        shell.run_cell("%load_ext explorer")
+        cell = '''%%tcompile
+        import torch
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(4, 2)
+            def forward(self, x):
+                return torch.softmax(self.layer(x), -1)
+        net = Net()
+        net(torch.randn(3, 4)).max().backward()'''
+
+        def alive():
+            gc.collect()
+            names = ("Net", "Run", "Record", "Artifact", "Entity", "Exploration", "Session", "GraphModule", "Event")
+            return {name: count for name, count in Counter(type(o).__name__ for o in gc.get_objects()).items()
+                    if name in names}
+
+        for run in range(50):
+            with capture_output() as captured:
+                assert shell.run_cell(cell, store_history=True).success, captured.stdout
+            record = shell.user_ns["_tc"].record
+            assert not record.recompiles and not record.problems and record["backward"].text, (run, record.problems)
+            if run == 9:
+                early, memory = alive(), psutil.Process().memory_info().rss
+        grown = (psutil.Process().memory_info().rss - memory) / 2**20
+        assert alive() == early, (alive(), early)
+        assert grown < 24, f"{grown:.0f} MiB in 40 runs"
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False, timeout=600
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
