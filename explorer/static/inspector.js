@@ -205,7 +205,7 @@ export class Inspector {
     const kernels = manifest.kernels.reduce((sum, kernel) => sum + kernel.count, 0);
     const parts = [
       h("header", {}, h("div", { class: "tc-heading" }, h("h3", {}, manifest.title || "Overview")), h("p", { class: "tc-where" }, "Select anything to see what it became, and what it came from.")),
-      facts([["Frames", String(manifest.frames.length)], ["Graph breaks", String(manifest.breaks.length)], ["Guards", String(manifest.guards)], ["Kernels", String(kernels)]]),
+      facts([["Frames", String(manifest.frames.length)], ["Graph breaks", String(manifest.breaks.length)], ["Guards", String(manifest.guards || "")], ["Kernels", String(kernels || "")]]),
       this.problems(),
       this.breaks(),
       this.frames(),

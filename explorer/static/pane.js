@@ -30,6 +30,8 @@ export class Pane {
     this.artifact = "";
     this.other = "";
     this.stage = "";
+    /** Whether anything but the first was asked for: until then, the pane of the source shows what comes first. */
+    this.chosen = false;
     /** @type {Mode} */
     this.mode = "text";
     /** @type {View | null} */
@@ -54,6 +56,7 @@ export class Pane {
     this.artifact = artifact;
     this.stage = info.stage;
     this.mode = mode === "graph" && !info.drawable ? "text" : mode;
+    this.chosen = true;
     this.refresh();
   }
 
@@ -95,7 +98,7 @@ export class Pane {
 
   /** Show what is there now; makes the view anew only if its content is new. */
   refresh() {
-    if (!this.store.artifacts.has(this.artifact) && this.home) this.artifact = this.store.manifest.home[0] ?? "";
+    if (this.home && !(this.chosen && this.store.artifacts.has(this.artifact))) this.artifact = this.store.manifest.home[0] ?? "";
     this.stage = this.store.artifacts.get(this.artifact)?.info.stage ?? this.stage;
     this.renderHeader();
     const key = this.contentKey();

@@ -139,7 +139,7 @@ export class TextView {
   /** @param {number} row */
   gutter(row) {
     const number = this.number(row);
-    const gutter = h("span", { class: "tc-gutter", style: { minWidth: `${this.digits + 4}ch` } });
+    const gutter = h("span", { class: "tc-gutter", style: { minWidth: `${this.digits + (this.breaks.size ? 7 : 4)}ch` } });
     const stop = this.breaks.get(row);
     if (stop) gutter.append(h("button", { class: "tc-break", type: "button", title: stop.title, "aria-label": stop.title, onclick: stop.open, tabIndex: -1 }, icon("warning")));
     gutter.append(h("span", { class: "tc-number" }, number ? String(number) : ""));
