@@ -46,7 +46,7 @@ def graph_code(module: GraphModule) -> tuple[str, dict[int, str]]:
 
 def source_frames(node: Node) -> tuple[SourceFrame, ...]:
     """The user's stack at the operation that made this node, outermost first; empty where torch kept none."""
-    return tuple(frame for frame in parse_stack(node.meta.get("stack_trace") or "") if not _is_dynamo(frame.file))
+    return tuple(frame for frame in parse_stack(node.meta.get("stack_trace") or "") if not is_dynamo(frame.file))
 
 
 def parse_stack(text: str) -> tuple[SourceFrame, ...]:
@@ -56,8 +56,8 @@ def parse_stack(text: str) -> tuple[SourceFrame, ...]:
     )
 
 
-def _is_dynamo(file: str) -> bool:
-    """Whether a frame is TorchDynamo's own wrapper rather than code that somebody wrote for this model."""
+def is_dynamo(file: str) -> bool:
+    """Whether a file is TorchDynamo's own wrapper rather than code that somebody wrote for this model."""
     return "/torch/_dynamo/" in file.replace("\\", "/")
 
 

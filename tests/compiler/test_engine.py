@@ -382,6 +382,12 @@ def test_exploring_fifty_times_recompiles_nothing_twice() -> None:
     assert "kernels" in found.pop()
 
 
+def test_a_module_of_torch_is_known_by_its_own_name() -> None:
+    record = explore(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (torch.randn(2, 4),)).record
+    assert [frame.function for frame in record.frames] == ["Sequential"]
+    assert not any("_dynamo" in artifact.id for artifact in record.of_stage("source"))
+
+
 def test_a_frame_that_was_given_up_can_be_explored_again() -> None:
     x = torch.randn(4, 4)
     explore(breaks_in_the_middle, (x,), options=Options(fullgraph=True))
