@@ -1,14 +1,15 @@
 // A pane: what it shows is chosen in its header; text, graph or a comparison fill it.
 
-import { h, icon, iconButton, replaceKeepingFocus } from "./dom.js";
-import { DiffView } from "./diff_view.js";
+import { comparison } from "./comparison.js";
+import { counted, h, icon, iconButton, replaceKeepingFocus } from "./dom.js";
 import { TextView } from "./text_view.js";
 
 /** @typedef {import("./store.js").Store} Store */
+/** @typedef {import("./store.js").Artifact} Artifact */
 /** @typedef {import("./store.js").StageInfo} StageInfo */
 /** @typedef {import("./store.js").BreakInfo} BreakInfo */
 /** @typedef {"text" | "graph" | "diff"} Mode */
-/** @typedef {TextView | DiffView} View */
+/** @typedef {TextView} View */
 /**
  * What a pane asks of the explorer around it.
  * @typedef {{select: (ids: string[], add: boolean, pane: string) => void, hover: (ids: string[]) => void,
@@ -86,14 +87,14 @@ export class Pane {
     this.refresh();
   }
 
-  /** What the shown artifact is most naturally compared with: the one before it in the same graph. */
+  /** What the shown artifact is most naturally compared with: the one before it of the same graph and direction. */
   counterpart() {
     const all = [...this.store.artifacts.values()].map((artifact) => artifact.info);
     const at = all.findIndex((info) => info.id === this.artifact);
     const before = all.slice(0, at).reverse();
-    const graph = all[at]?.graph.split(" ")[0];
-    const related = before.find((info) => info.graph.split(" ")[0] === graph && info.language === all[at].language);
-    return (related ?? before[0] ?? all[at + 1])?.id ?? "";
+    const alike = before.find((info) => bracketed(info.id) === bracketed(this.artifact));
+    const related = before.find((info) => info.graph === all[at]?.graph && info.language === all[at].language);
+    return (alike ?? related ?? before[0] ?? all[at + 1])?.id ?? "";
   }
 
   /** Show what is there now; makes the view anew only if its content is new. */
@@ -161,9 +162,21 @@ export class Pane {
       onSelect: (/** @type {string[]} */ ids, /** @type {boolean} */ add) => this.host.select(ids, add, this.name),
       onHover: (/** @type {string[]} */ ids) => this.host.hover(ids),
     };
-    const [first, second] = this.parts().map((id) => /** @type {import("./store.js").Artifact} */ (this.store.artifacts.get(id)));
-    if (this.mode === "diff") return new DiffView(this.body, callbacks, first, second);
+    const [first, second] = this.parts().map((id) => /** @type {Artifact} */ (this.store.artifacts.get(id)));
+    if (this.mode === "diff") return this.makeComparison(callbacks, first, second);
     return new TextView(this.body, callbacks, first, { tints: this.tints(), breaks: this.breaks() });
+  }
+
+  /** @param {import("./text_view.js").Callbacks} callbacks @param {Artifact} left @param {Artifact} right */
+  makeComparison(callbacks, left, right) {
+    const { artifact, looks } = comparison(left, right);
+    const changed = looks.classes?.filter(Boolean).length ?? 0;
+    this.legend.replaceChildren(
+      h("span", { class: "tc-legend-item tc-removed" }, "−", h("b", {}, left.info.id), h("small", {}, left.info.title)),
+      h("span", { class: "tc-legend-item tc-added" }, "+", h("b", {}, right.info.id), h("small", {}, right.info.title)),
+      h("span", { class: "tc-legend-item" }, changed ? `${counted(changed, "line")} differ` : "no difference"),
+    );
+    return new TextView(this.body, callbacks, artifact, looks);
   }
 
   /** @returns {Map<number, string[]>} */
@@ -248,7 +261,7 @@ export class Pane {
 
   linkCount() {
     const count = this.mode === "diff" ? 0 : (this.store.linkedIn.get(this.artifact) ?? 0);
-    const difference = this.view instanceof DiffView && this.view.changes > 0;
+    const difference = this.view instanceof TextView && Boolean(this.view.looks.stops?.length);
     const label = h("span", { class: "tc-link-label" }, difference ? "differences" : `${count.toLocaleString("en")} linked`);
     const step = (/** @type {number} */ direction) => {
       const [at, all] = this.view?.stepLinked(direction) ?? [0, 0];
@@ -382,8 +395,12 @@ function breakInWords(item) {
  * @param {StageInfo} stage @param {import("./store.js").ArtifactInfo} artifact
  */
 export function nameOf(stage, artifact) {
-  const which = /\[(.*)\]/.exec(artifact.id)?.[1];
-  return `${stage.title} ${which ?? artifact.title}`;
+  return `${stage.title} ${bracketed(artifact.id) || artifact.title}`;
+}
+
+/** What tells an artifact from the others of its stage. @param {string} id */
+function bracketed(id) {
+  return /\[(.*)\]/.exec(id)?.[1] ?? "";
 }
 
 function waiting() {

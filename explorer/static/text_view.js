@@ -7,6 +7,12 @@ import { VirtualRows } from "./virtual_rows.js";
 /** @typedef {import("./store.js").Artifact} Artifact */
 /** @typedef {{title: string, open: () => void}} Break */
 /**
+ * What is special about some rows: colours of the graphs they landed in, breaks, CSS classes, parts that are emphasised
+ * (from and to column), numbers to show; blocks that are folded from the start; and where "next" stops, if not at links.
+ * @typedef {{tints?: Map<number, string[]>, breaks?: Map<number, Break>, classes?: string[], labels?: string[],
+ *   emphasis?: Map<number, [number, number]>, folded?: Map<number, number>, stops?: number[]}} Looks
+ */
+/**
  * What the pane around a view listens to. `ids` is empty where a line holds nothing.
  * @typedef {{onSelect: (ids: string[], add: boolean) => void, onHover: (ids: string[]) => void}} Callbacks
  */
@@ -21,20 +27,19 @@ export class TextView {
   /**
    * @param {HTMLElement} root @param {Callbacks} callbacks
    * @param {Artifact} artifact its text has arrived
-   * @param {{tints?: Map<number, string[]>, breaks?: Map<number, Break>}} [gutter] by row
+   * @param {Looks} [looks] by row
    */
-  constructor(root, callbacks, artifact, gutter = {}) {
+  constructor(root, callbacks, artifact, looks = {}) {
     this.name = `tc-view-${++views}`;
     this.root = root;
     this.callbacks = callbacks;
     this.artifact = artifact;
     this.lines = artifact.lines ?? [];
-    this.tints = gutter.tints ?? new Map();
-    this.breaks = gutter.breaks ?? new Map();
+    this.looks = looks;
     this.spans = spans(this.lines, artifact.info.language);
-    this.folds = foldRegions(this.lines, this.spans);
+    this.folds = looks.folded ?? foldRegions(this.lines, this.spans);
     /** @type {Set<number>} */
-    this.folded = new Set();
+    this.folded = new Set(looks.folded?.keys());
     /** @type {Int32Array} */
     this.shown = new Int32Array(0);
     this.marks = new Uint8Array(this.lines.length);
@@ -47,7 +52,7 @@ export class TextView {
     this.cursor = 0;
     /** @type {number[]} */
     this.linkedRows = [];
-    this.digits = String(this.number(this.lines.length - 1) || this.lines.length).length;
+    this.digits = looks.labels ? 11 : String(this.number(this.lines.length - 1) || this.lines.length).length;
     this.scroller = this.makeScroller();
     this.ruler = h("canvas", { class: "tc-ruler", onclick: (/** @type {MouseEvent} */ event) => this.jump(event) });
     root.replaceChildren(h("div", { class: "tc-text-view" }, this.scroller, this.ruler));
@@ -132,20 +137,22 @@ export class TextView {
     element.dataset.row = String(row);
     const number = this.number(row);
     if (row > 0 && number && number !== this.number(row - 1) + 1) element.classList.add("tc-gap");
+    if (this.looks.classes?.[row]) element.classList.add(this.looks.classes[row]);
     this.mark(element, row);
     return element;
   }
 
   /** @param {number} row */
   gutter(row) {
-    const number = this.number(row);
-    const gutter = h("span", { class: "tc-gutter", style: { minWidth: `${this.digits + (this.breaks.size ? 7 : 4)}ch` } });
-    const stop = this.breaks.get(row);
-    if (stop) gutter.append(h("button", { class: "tc-break", type: "button", title: stop.title, "aria-label": stop.title, onclick: stop.open, tabIndex: -1 }, icon("warning")));
-    gutter.append(h("span", { class: "tc-number" }, number ? String(number) : ""));
+    const { tints, breaks, labels } = this.looks;
+    const width = this.digits + (breaks?.size ? 7 : 4);
+    const gutter = h("span", { class: "tc-gutter", style: { minWidth: `${width}ch` } });
+    const stop = breaks?.get(row);
+    if (stop) gutter.append(breakButton(stop));
+    gutter.append(h("span", { class: "tc-number" }, labels?.[row] ?? String(this.number(row) || "")));
     gutter.append(this.folds.has(row) ? this.foldButton(row) : h("span", { class: "tc-fold" }));
-    const tints = (this.tints.get(row) ?? []).map((/** @type {string} */ tint) => h("i", { class: tint }));
-    if (this.tints.size) gutter.append(h("span", { class: "tc-tints" }, ...tints));
+    const colours = (tints?.get(row) ?? []).map((tint) => h("i", { class: tint }));
+    if (tints?.size) gutter.append(h("span", { class: "tc-tints" }, ...colours));
     return gutter;
   }
 
@@ -160,10 +167,10 @@ export class TextView {
   /** @param {HTMLElement} code @param {number} row */
   fill(code, row) {
     const tokens = tokeniseRow(this.lines[row], row, this.artifact.info.language, spanOf(this.spans, row));
-    const hits = this.hitsOf(row);
+    const ranges = this.hits.length ? this.hitsOf(row) : this.emphasisOf(row);
     let column = 0;
     for (const [kind, text] of tokens) {
-      appendToken(code, kind, text, column, hits, this.query.length);
+      appendToken(code, kind && `tc-t-${kind}`, text, column, ranges);
       column += text.length;
     }
     if (!this.folded.has(row)) return;
@@ -240,7 +247,7 @@ export class TextView {
 
   /** Go to the next or previous row of the selection. @param {number} direction @returns {[number, number]} */
   stepLinked(direction) {
-    const rows = this.linkedRows;
+    const rows = this.looks.stops ?? this.linkedRows;
     if (!rows.length) return [0, 0];
     const after = rows.findIndex((row) => row > this.cursor);
     const before = rows.findLastIndex((row) => row < this.cursor);
@@ -338,16 +345,21 @@ export class TextView {
     }
   }
 
-  /** @param {number} row @returns {[number, boolean][]} columns of the hits in a row, and whether it is the current one */
+  /** @param {number} row @returns {Range[]} */
   hitsOf(row) {
-    if (!this.hits.length) return [];
-    let index = lowerBound(this.hits, row);
-    /** @type {[number, boolean][]} */
+    /** @type {Range[]} */
     const found = [];
-    for (; index < this.hits.length && this.hits[index][0] === row; index++) {
-      found.push([this.hits[index][1], index === this.hit]);
+    for (let index = lowerBound(this.hits, row); this.hits[index]?.[0] === row; index++) {
+      const column = this.hits[index][1];
+      found.push([column, column + this.query.length, index === this.hit ? "tc-hit tc-current" : "tc-hit"]);
     }
     return found;
+  }
+
+  /** @param {number} row @returns {Range[]} */
+  emphasisOf(row) {
+    const part = this.looks.emphasis?.get(row);
+    return part ? [[...part, "tc-differs"]] : [];
   }
 
   refill() {
@@ -385,7 +397,7 @@ export class TextView {
     draw("--tc-find", this.hits.map(([row]) => row), width / 2, width / 2);
     draw("--tc-link", this.linkedRows, 0, width / 2);
     draw("--tc-accent", this.linkedRows.filter((row) => this.marks[row] === PRIMARY), 0, width);
-    draw("--tc-warning", this.breaks.keys(), 0, width);
+    draw("--tc-warning", this.looks.breaks?.keys() ?? this.looks.stops ?? [], 0, width);
   }
 
   /** @param {MouseEvent} event */
@@ -465,25 +477,35 @@ function lowerBound(hits, row) {
 }
 
 /**
- * Append one token, split where hits begin and end.
- * @param {HTMLElement} code @param {string} kind @param {string} text @param {number} column where the token begins
- * @param {[number, boolean][]} hits @param {number} length of a hit
+ * A stretch of a line, from and to a column, and its CSS classes.
+ * @typedef {[number, number, string]} Range
  */
-function appendToken(code, kind, text, column, hits, length) {
-  const name = kind && `tc-t-${kind}`;
+
+/**
+ * Append one token, split where ranges begin and end.
+ * @param {HTMLElement} code @param {string} name of its CSS class @param {string} text
+ * @param {number} column where the token begins @param {Range[]} ranges
+ */
+function appendToken(code, name, text, column, ranges) {
   let done = 0;
-  for (const [at, current] of hits) {
-    const from = Math.max(at - column, done);
-    const to = Math.min(at + length - column, text.length);
+  for (const [start, end, more] of ranges) {
+    const from = Math.max(start - column, done);
+    const to = Math.min(end - column, text.length);
     if (from >= to) continue;
     appendText(code, name, text.slice(done, from));
-    appendText(code, `${name} tc-hit${current ? " tc-current" : ""}`, text.slice(from, to));
+    appendText(code, `${name} ${more}`, text.slice(from, to));
     done = to;
   }
   appendText(code, name, text.slice(done));
 }
 
 /** @param {HTMLElement} code @param {string} name of the CSS class @param {string} text */
-export function appendText(code, name, text) {
+function appendText(code, name, text) {
   if (text) code.append(name ? h("span", { class: name }, text) : text);
+}
+
+/** @param {Break} stop */
+function breakButton({ title, open }) {
+  const properties = { class: "tc-break", type: "button", title, "aria-label": title, tabIndex: -1, onclick: open };
+  return h("button", properties, icon("warning"));
 }

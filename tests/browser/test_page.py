@@ -239,7 +239,7 @@ def test_two_artifacts_are_compared_with_both_sides_named(open_page: OpenPage) -
     view.stage.get_by_role("button", name="Compare with another artifact").click()
     other, shown = view.stage.locator(".tc-choose").all()
     other.select_option("joint[0/0]")
-    heading = view.stage.locator(".tc-diff-heading")
+    heading = view.stage.locator(".tc-legend")
     expect(heading).to_contain_text("joint[0/0]")
     expect(heading).to_contain_text("forward[0/0]")
     expect(heading).to_contain_text("differ")
