@@ -83,6 +83,7 @@ def test_what_can_not_be_compiled_is_refused(what: Any, message: str) -> None:
 
 
 def test_importing_the_package_needs_neither_torch_nor_ipython() -> None:
-    code = "import sys, explorer; sys.exit(', '.join({'torch', 'IPython', 'ipywidgets', 'pandas'} & sys.modules.keys()) or None)"
+    heavy = {"torch", "IPython", "ipywidgets", "pandas"}
+    code = f"import sys, explorer; sys.exit(', '.join({heavy} & sys.modules.keys()) or None)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.stderr == ""
