@@ -134,7 +134,7 @@ function longestRising(pairs) {
   const before = new Int32Array(pairs.length);
   pairs.forEach(([, y], index) => {
     let low = 0;
-    for (let high = tops.length; low < high; ) {
+    for (let high = tops.length; low < high;) {
       const middle = (low + high) >> 1;
       if (pairs[tops[middle]][1] < y) low = middle + 1;
       else high = middle;
@@ -167,6 +167,7 @@ export function differingPart(a, b) {
   let from = 0;
   while (from < a.length && from < b.length && a[from] === b[from]) from += 1;
   let tail = 0;
-  while (tail < a.length - from && tail < b.length - from && a[a.length - tail - 1] === b[b.length - tail - 1]) tail += 1;
+  while (tail < a.length - from && tail < b.length - from && a[a.length - tail - 1] === b[b.length - tail - 1])
+    tail += 1;
   return { from, leftTo: a.length - tail, rightTo: b.length - tail };
 }

@@ -40,8 +40,10 @@ function unified(pairs) {
     const from = at;
     while (at < pairs.length && !pairs[at].same) at += 1;
     const change = pairs.slice(from, at);
-    for (const { left, right } of change) if (left >= 0) rows.push({ line: left, other: -1, sign: "-", partner: right });
-    for (const { left, right } of change) if (right >= 0) rows.push({ line: right, other: -1, sign: "+", partner: left });
+    for (const { left, right } of change)
+      if (left >= 0) rows.push({ line: left, other: -1, sign: "-", partner: right });
+    for (const { left, right } of change)
+      if (right >= 0) rows.push({ line: right, other: -1, sign: "+", partner: left });
     if (at < pairs.length) rows.push({ line: pairs[at].right, other: pairs[at].left, sign: "", partner: -1 });
   }
   return rows;

@@ -20,14 +20,22 @@ export class Explorer {
     this.store = store;
     this.page = options.page ?? false;
     this.host = {
-      select: this.select.bind(this), hover: this.hover.bind(this), showBreaks: this.showBreaks.bind(this),
-      changed: () => this.markOpen(), activate: (/** @type {Pane} */ pane) => { this.active = pane; },
-      split: (/** @type {Pane} */ pane) => this.split(pane), close: (/** @type {Pane} */ pane) => this.close(pane),
+      select: this.select.bind(this),
+      hover: this.hover.bind(this),
+      showBreaks: this.showBreaks.bind(this),
+      changed: () => this.markOpen(),
+      activate: (/** @type {Pane} */ pane) => {
+        this.active = pane;
+      },
+      split: (/** @type {Pane} */ pane) => this.split(pane),
+      close: (/** @type {Pane} */ pane) => this.close(pane),
     };
     this.ribbon = new Ribbon(store, (stage, beside) => this.openStage(stage, beside));
     this.inspector = new Inspector(store, {
-      goTo: (id) => this.goTo(id), goToRow: (artifact, row) => this.goToRow(artifact, row),
-      preview: (ids) => this.hover(ids), clear: () => this.clear(),
+      goTo: (id) => this.goTo(id),
+      goToRow: (artifact, row) => this.goToRow(artifact, row),
+      preview: (ids) => this.hover(ids),
+      clear: () => this.clear(),
     });
     this.source = new Pane(store, this.host, true);
     /** @type {Pane[]} */
@@ -80,7 +88,9 @@ export class Explorer {
 
   /** Open the first stage that is a graph; until there is one, whatever comes after the source. */
   openFirst() {
-    const stages = this.store.manifest.stages.filter((stage) => stage.artifacts.some((artifact) => !this.isHome(artifact.id)));
+    const stages = this.store.manifest.stages.filter((stage) =>
+      stage.artifacts.some((artifact) => !this.isHome(artifact.id)),
+    );
     const first = stages.find((stage) => stage.artifacts[0].drawable) ?? stages[0];
     if (first) this.addPane().showStage(first.name);
   }
@@ -226,10 +236,16 @@ export class Explorer {
     if (event.target instanceof Element && event.target.closest("input, select, textarea, dialog")) return;
     /** @type {Record<string, () => void>} */
     const actions = {
-      "[": () => this.stepStage(-1), "]": () => this.stepStage(1), "/": () => this.active.openSearch(),
-      "?": () => showKeys(this.root), i: () => this.toggleInspector(), n: () => this.active.step?.(1),
-      p: () => this.active.step?.(-1), o: () => this.cyclePanes(),
-      "\\": () => this.split(this.stagePane()), Escape: () => this.clear(),
+      "[": () => this.stepStage(-1),
+      "]": () => this.stepStage(1),
+      "/": () => this.active.searchBar.open(),
+      "?": () => showKeys(this.root),
+      i: () => this.toggleInspector(),
+      n: () => this.active.header.step(1),
+      p: () => this.active.header.step(-1),
+      o: () => this.cyclePanes(),
+      "\\": () => this.split(this.stagePane()),
+      Escape: () => this.clear(),
     };
     const action = actions[event.key];
     if (!action) return;
@@ -251,7 +267,9 @@ export class Explorer {
   /** @param {number} direction */
   stepStage(direction) {
     const pane = this.stagePane();
-    const stages = this.store.manifest.stages.filter((stage) => !stage.artifacts.some((artifact) => this.isHome(artifact.id)));
+    const stages = this.store.manifest.stages.filter(
+      (stage) => !stage.artifacts.some((artifact) => this.isHome(artifact.id)),
+    );
     const at = stages.findIndex((stage) => stage.name === pane.stage) + direction;
     if (stages[at]) pane.showStage(stages[at].name);
     pane.view?.focus();
@@ -290,7 +308,9 @@ export class Explorer {
     const changed = () => requestAnimationFrame(() => this.allPanes().forEach((pane) => pane.view?.themeChanged()));
     this.themeObserver = new MutationObserver(changed);
     for (const element of [document.documentElement, document.body]) {
-      this.themeObserver.observe(element, { attributeFilter: ["class", "data-jp-theme-name", "data-jp-theme-light", "data-tc-theme"] });
+      this.themeObserver.observe(element, {
+        attributeFilter: ["class", "data-jp-theme-name", "data-jp-theme-light", "data-tc-theme"],
+      });
     }
     this.media = window.matchMedia("(prefers-color-scheme: dark)");
     this.media.addEventListener("change", (this.onMedia = changed));

@@ -8,7 +8,20 @@ import { bytesInWords, h, icon, iconButton, replaceKeepingFocus } from "./dom.js
 /** @typedef {{goTo: (id: string) => void, goToRow: (artifact: string, row: number) => void, preview: (ids: string[]) => void, clear: () => void}} Actions */
 
 /** Attributes with a place of their own, so not listed again. */
-const PLACED = new Set(["dtype", "shape", "stride", "device", "bytes", "module", "module_type", "target", "code", "op", "file", "line"]);
+const PLACED = new Set([
+  "dtype",
+  "shape",
+  "stride",
+  "device",
+  "bytes",
+  "module",
+  "module_type",
+  "target",
+  "code",
+  "op",
+  "file",
+  "line",
+]);
 /** So many of a list are shown before the rest is asked for. */
 const FEW = 6;
 
@@ -66,7 +79,10 @@ export class Inspector {
     const heading = h("div", { class: "tc-heading" }, h("h3", { title: entity.id }, entity.label || entity.id));
     if (ids.length > 1) heading.append(this.stepper(ids.length));
     heading.append(iconButton("close", "Clear the selection (Escape)", () => this.actions.clear()));
-    const target = entity.attrs.target && entity.attrs.target !== entity.label ? h("code", { class: "tc-target" }, String(entity.attrs.target)) : "";
+    const target =
+      entity.attrs.target && entity.attrs.target !== entity.label
+        ? h("code", { class: "tc-target" }, String(entity.attrs.target))
+        : "";
     const where = h("p", { class: "tc-where" }, `${entity.kind} in ${artifact?.info.title ?? ""}`);
     return h("header", {}, heading, target, where);
   }
@@ -78,7 +94,13 @@ export class Inspector {
       this.at = (this.at + step + count) % count;
       this.render();
     };
-    return h("span", { class: "tc-stepper" }, iconButton("up", "Previous selected", () => move(-1)), `${this.at + 1} of ${count}`, iconButton("down", "Next selected", () => move(1)));
+    return h(
+      "span",
+      { class: "tc-stepper" },
+      iconButton("up", "Previous selected", () => move(-1)),
+      `${this.at + 1} of ${count}`,
+      iconButton("down", "Next selected", () => move(1)),
+    );
   }
 
   /** @param {Entity} entity */
@@ -119,10 +141,22 @@ export class Inspector {
   /** Links to entities; past the first few, a button shows the rest. @param {string[]} ids @param {string} [current] */
   list(ids, current) {
     const list = h("div", { class: "tc-list" });
-    const show = (/** @type {string[]} */ some) => list.append(...some.map((id) => this.link(id, [this.shortName(id)], id === current)));
+    const show = (/** @type {string[]} */ some) =>
+      list.append(...some.map((id) => this.link(id, [this.shortName(id)], id === current)));
     show(ids.slice(0, FEW));
     if (ids.length <= FEW) return list;
-    const more = h("button", { class: "tc-more", type: "button", onclick: () => { more.remove(); show(ids.slice(FEW, 500)); } }, `${ids.length - FEW} more`);
+    const more = h(
+      "button",
+      {
+        class: "tc-more",
+        type: "button",
+        onclick: () => {
+          more.remove();
+          show(ids.slice(FEW, 500));
+        },
+      },
+      `${ids.length - FEW} more`,
+    );
     list.append(more);
     return list;
   }
@@ -136,12 +170,20 @@ export class Inspector {
 
   /** @param {string} id @param {(Node | string)[]} content @param {boolean} [current] */
   link(id, content, current = false) {
-    return h("button", {
-      class: current ? "tc-link tc-here" : "tc-link", type: "button", title: id,
-      onclick: () => this.actions.goTo(id),
-      onpointerenter: () => this.actions.preview([id]), onpointerleave: () => this.actions.preview([]),
-      onfocus: () => this.actions.preview([id]), onblur: () => this.actions.preview([]),
-    }, ...content);
+    return h(
+      "button",
+      {
+        class: current ? "tc-link tc-here" : "tc-link",
+        type: "button",
+        title: id,
+        onclick: () => this.actions.goTo(id),
+        onpointerenter: () => this.actions.preview([id]),
+        onpointerleave: () => this.actions.preview([]),
+        onfocus: () => this.actions.preview([id]),
+        onblur: () => this.actions.preview([]),
+      },
+      ...content,
+    );
   }
 
   /** What passes decided about it. @param {Entity} entity */
@@ -152,7 +194,14 @@ export class Inspector {
     const about = (artifact.decisions ?? []).filter((decision) => decision.subjects.includes(entity.id)).slice(0, 50);
     const items = about.map((decision) => {
       const others = decision.subjects.filter((id) => id !== entity.id);
-      return h("li", {}, h("b", {}, `${decision.pass_name}: ${decision.verdict}`), " ", ...others.slice(0, FEW).map((id) => this.link(id, [this.shortName(id)])), h("div", { class: "tc-why" }, decision.why));
+      return h(
+        "li",
+        {},
+        h("b", {}, `${decision.pass_name}: ${decision.verdict}`),
+        " ",
+        ...others.slice(0, FEW).map((id) => this.link(id, [this.shortName(id)])),
+        h("div", { class: "tc-why" }, decision.why),
+      );
     });
     return section("Decisions", h("ul", { class: "tc-decisions" }, ...items));
   }
@@ -177,14 +226,23 @@ export class Inspector {
 
   /** @param {BreakInfo} item @returns {HTMLElement[]} */
   breakCard(item) {
-    const heading = h("div", { class: "tc-heading" }, icon("warning"), h("h3", {}, "Graph break"), iconButton("close", "Close", () => this.actions.clear()));
+    const heading = h(
+      "div",
+      { class: "tc-heading" },
+      icon("warning"),
+      h("h3", {}, "Graph break"),
+      iconButton("close", "Close", () => this.actions.clear()),
+    );
     return [
       h("header", { class: "tc-break-card" }, heading, h("p", {}, item.kind || item.reason), this.breakPlace(item)),
       section("Why", h("div", {}, item.explanation ? h("p", { class: "tc-prose" }, item.explanation) : null)),
       section("What to do", h("ul", {}, ...item.hints.map((hint) => h("li", {}, hint)))),
       section("Stack", h("div", {}, item.stack.length ? h("pre", { class: "tc-code" }, item.stack.join("\n")) : null)),
       section("In torch's words", h("div", {}, item.reason ? h("pre", {}, item.reason) : null)),
-      facts([["Id", item.gb_id], ["In", item.function]]),
+      facts([
+        ["Id", item.gb_id],
+        ["In", item.function],
+      ]),
     ].filter((part) => part.childElementCount > 0);
   }
 
@@ -194,7 +252,17 @@ export class Inspector {
     const place = item.place;
     if (!place) return h("p", { class: "tc-where" }, name);
     const onclick = () => this.actions.goToRow(place[0], place[1] - 1);
-    return h("p", {}, h("button", { class: "tc-link", type: "button", onclick }, h("span", { class: "tc-place" }, name), " ", h("span", { class: "tc-code" }, item.code.trim())));
+    return h(
+      "p",
+      {},
+      h(
+        "button",
+        { class: "tc-link", type: "button", onclick },
+        h("span", { class: "tc-place" }, name),
+        " ",
+        h("span", { class: "tc-code" }, item.code.trim()),
+      ),
+    );
   }
 
   // The overview
@@ -204,32 +272,81 @@ export class Inspector {
     const { manifest } = this.store;
     const kernels = manifest.kernels.reduce((sum, kernel) => sum + kernel.count, 0);
     const parts = [
-      h("header", {}, h("div", { class: "tc-heading" }, h("h3", {}, manifest.title || "Overview")), h("p", { class: "tc-where" }, "Select anything to see what it became, and what it came from.")),
-      facts([["Frames", String(manifest.frames.length)], ["Graph breaks", String(manifest.breaks.length)], ["Guards", String(manifest.guards || "")], ["Kernels", String(kernels || "")]]),
+      h(
+        "header",
+        {},
+        h("div", { class: "tc-heading" }, h("h3", {}, manifest.title || "Overview")),
+        h("p", { class: "tc-where" }, "Select anything to see what it became, and what it came from."),
+      ),
+      facts([
+        ["Frames", String(manifest.frames.length)],
+        ["Graph breaks", String(manifest.breaks.length)],
+        ["Guards", String(manifest.guards || "")],
+        ["Kernels", String(kernels || "")],
+      ]),
       this.problems(),
       this.breaks(),
       this.frames(),
       section("Kernels", facts(manifest.kernels.map((item) => [`${item.category}`, `${item.count} ${item.language}`]))),
       section("Decisions", facts(manifest.decisions.map((item) => [item.pass, `${item.count} ${item.verdict}`]))),
       section("Options", facts(changedOptions(manifest.options))),
-      section("Environment", facts(Object.entries(manifest.environment).filter(([, value]) => value).map(([name, value]) => [name, String(value)]))),
+      section(
+        "Environment",
+        facts(
+          Object.entries(manifest.environment)
+            .filter(([, value]) => value)
+            .map(([name, value]) => [name, String(value)]),
+        ),
+      ),
     ];
     return parts.filter((part) => part.childElementCount > 0);
   }
 
   problems() {
-    const problems = this.store.manifest.stages.flatMap((stage) => stage.problems.map((problem) => ({ stage, problem })));
-    const items = problems.map(({ stage, problem }) => h("li", { class: "tc-problem-item" }, h("b", {}, stage.title), " ", problem.reason, problem.hint ? h("div", { class: "tc-why" }, problem.hint) : null));
+    const problems = this.store.manifest.stages.flatMap((stage) =>
+      stage.problems.map((problem) => ({ stage, problem })),
+    );
+    const items = problems.map(({ stage, problem }) =>
+      h(
+        "li",
+        { class: "tc-problem-item" },
+        h("b", {}, stage.title),
+        " ",
+        problem.reason,
+        problem.hint ? h("div", { class: "tc-why" }, problem.hint) : null,
+      ),
+    );
     return section("Problems", h("ul", {}, ...items));
   }
 
   breaks() {
-    const items = this.store.manifest.breaks.map((item) => h("li", {}, this.breakPlace(item), h("div", { class: "tc-why" }, item.kind || item.reason), h("button", { class: "tc-more", type: "button", onclick: () => this.showBreaks([item]) }, "why, and what to do")));
+    const items = this.store.manifest.breaks.map((item) =>
+      h(
+        "li",
+        {},
+        this.breakPlace(item),
+        h("div", { class: "tc-why" }, item.kind || item.reason),
+        h(
+          "button",
+          { class: "tc-more", type: "button", onclick: () => this.showBreaks([item]) },
+          "why, and what to do",
+        ),
+      ),
+    );
     return section("Graph breaks", h("ul", {}, ...items));
   }
 
   frames() {
-    const items = this.store.manifest.frames.map((frame) => h("li", {}, h("b", {}, frame.function), ` ${frame.outcome}`, h("span", { class: "tc-place" }, ` ${frame.id}`), frame.reason ? h("div", { class: "tc-why" }, frame.reason) : null));
+    const items = this.store.manifest.frames.map((frame) =>
+      h(
+        "li",
+        {},
+        h("b", {}, frame.function),
+        ` ${frame.outcome}`,
+        h("span", { class: "tc-place" }, ` ${frame.id}`),
+        frame.reason ? h("div", { class: "tc-why" }, frame.reason) : null,
+      ),
+    );
     return section("Frames", h("ul", {}, ...items));
   }
 }
@@ -241,13 +358,19 @@ function section(title, content) {
 
 /** @param {[string, string][]} pairs */
 function facts(pairs) {
-  return h("dl", { class: "tc-facts" }, ...pairs.filter(([, value]) => value).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+  return h(
+    "dl",
+    { class: "tc-facts" },
+    ...pairs.filter(([, value]) => value).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]),
+  );
 }
 
 /** @param {Entity} entity @returns {[string, string][]} */
 function tensorFacts({ attrs }) {
   const shape = Array.isArray(attrs.shape) ? `[${attrs.shape.join(", ")}]` : "";
-  const module = attrs.module ? [attrs.module, attrs.module_type].filter(Boolean).join(" · ") : (attrs.module_type ?? "");
+  const module = attrs.module
+    ? [attrs.module, attrs.module_type].filter(Boolean).join(" · ")
+    : (attrs.module_type ?? "");
   return [
     ["Shape", [attrs.dtype, shape].filter(Boolean).join(" ")],
     ["Stride", Array.isArray(attrs.stride) ? `[${attrs.stride.join(", ")}]` : ""],

@@ -19,9 +19,17 @@ const KEYS = [
 
 /** @param {HTMLElement} root */
 export function showKeys(root) {
-  const rows = KEYS.flatMap(([key, what]) => [h("dt", {}, ...key.split(" ").map((one) => h("kbd", {}, one))), h("dd", {}, what)]);
-  const dialog = h("dialog", { class: "tc-keys", "aria-label": "Keys", onclose: () => dialog.remove(), onclick: () => dialog.close() },
-    h("h3", {}, "Keys"), h("dl", {}, ...rows), h("button", { class: "tc-button tc-text", type: "button" }, "Close"));
+  const rows = KEYS.flatMap(([key, what]) => [
+    h("dt", {}, ...key.split(" ").map((one) => h("kbd", {}, one))),
+    h("dd", {}, what),
+  ]);
+  const dialog = h(
+    "dialog",
+    { class: "tc-keys", "aria-label": "Keys", onclose: () => dialog.remove(), onclick: () => dialog.close() },
+    h("h3", {}, "Keys"),
+    h("dl", {}, ...rows),
+    h("button", { class: "tc-button tc-text", type: "button" }, "Close"),
+  );
   root.append(dialog);
   dialog.showModal();
 }

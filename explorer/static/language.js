@@ -49,16 +49,33 @@ const GRAMMARS = {
   cpp: grammar(CPP_WORDS, CPP_TYPES, String.raw`\/\/.*|\/\*.*?\*\/`, STRING, String.raw`^\s*#\s*\w+.*`, WORD),
   bytecode: grammar(wordSet(""), PYTHON_CONSTANTS, ";.*", STRING, String.raw`>>|-->|\b[A-Z][A-Z_]{2,}\b`, WORD),
   ir: grammar(
-    IR_WORDS, PYTHON_CONSTANTS, String.raw`\/\/.*|;.*`, STRING,
-    String.raw`[%@!#^$][\w.$#:-]+|\.[a-z]\w+|\b(?:i|f|bf|u|s|b)(?:1|8|16|32|64)\b`, String.raw`[A-Za-z_][\w.]*`,
+    IR_WORDS,
+    PYTHON_CONSTANTS,
+    String.raw`\/\/.*|;.*`,
+    STRING,
+    String.raw`[%@!#^$][\w.$#:-]+|\.[a-z]\w+|\b(?:i|f|bf|u|s|b)(?:1|8|16|32|64)\b`,
+    String.raw`[A-Za-z_][\w.]*`,
   ),
   text: grammar(wordSet(""), wordSet(""), NEVER, NEVER, NEVER, WORD),
 };
 
 /** @type {Record<string, string>} */
 const ALIASES = {
-  py: "python", triton: "python", "c++": "cpp", c: "cpp", cuda: "cpp", mlir: "ir", ttir: "ir", ttgir: "ir", llir: "ir",
-  llvm: "ir", ptx: "ir", sass: "ir", amdgcn: "ir", bytecode: "bytecode", dis: "bytecode",
+  py: "python",
+  triton: "python",
+  "c++": "cpp",
+  c: "cpp",
+  cuda: "cpp",
+  mlir: "ir",
+  ttir: "ir",
+  ttgir: "ir",
+  llir: "ir",
+  llvm: "ir",
+  ptx: "ir",
+  sass: "ir",
+  amdgcn: "ir",
+  bytecode: "bytecode",
+  dis: "bytecode",
 };
 
 /** @param {string} language */
@@ -133,7 +150,11 @@ function spanAt(text, line, column, name, before) {
   const embedded = name === "python" ? embeddedLanguage(before) : "";
   const kind = name === "cpp" ? "c" : "s";
   return {
-    from: line, fromColumn: column, to: line + rows.length - 1, toColumn: rows[rows.length - 1].length, kind,
+    from: line,
+    fromColumn: column,
+    to: line + rows.length - 1,
+    toColumn: rows[rows.length - 1].length,
+    kind,
     language: embedded,
   };
 }

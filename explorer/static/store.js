@@ -35,8 +35,18 @@ import { Links } from "./links.js";
 
 /** @type {Manifest} */
 const EMPTY = {
-  title: "", options: {}, environment: {}, home: [], stages: [], breaks: [], frames: [], guards: 0, recompiles: [],
-  kernels: [], decisions: [], landed: {},
+  title: "",
+  options: {},
+  environment: {},
+  home: [],
+  stages: [],
+  breaks: [],
+  frames: [],
+  guards: 0,
+  recompiles: [],
+  kernels: [],
+  decisions: [],
+  landed: {},
 };
 
 /** @param {Uint8Array<ArrayBuffer>} bytes zlib-compressed JSON */

@@ -2,6 +2,7 @@
 
 import { copyText, counted, h, icon } from "./dom.js";
 import { foldRegions, spanOf, spans, tokeniseRow } from "./language.js";
+import { Ruler } from "./ruler.js";
 import { VirtualRows } from "./virtual_rows.js";
 
 /** @typedef {import("./store.js").Artifact} Artifact */
@@ -54,8 +55,8 @@ export class TextView {
     this.linkedRows = [];
     this.digits = looks.labels ? 11 : String(this.number(this.lines.length - 1) || this.lines.length).length;
     this.scroller = this.makeScroller();
-    this.ruler = h("canvas", { class: "tc-ruler", onclick: (/** @type {MouseEvent} */ event) => this.jump(event) });
-    root.replaceChildren(h("div", { class: "tc-text-view" }, this.scroller, this.ruler));
+    this.ruler = new Ruler((share) => this.rows.reveal(this.position(Math.floor(share * this.lines.length))));
+    root.replaceChildren(h("div", { class: "tc-text-view" }, this.scroller, this.ruler.root));
     this.rows = new VirtualRows(this.scroller, (index) => this.row(this.shown[index]));
     this.observer = new ResizeObserver(() => this.drawRuler());
     this.observer.observe(root);
@@ -64,7 +65,10 @@ export class TextView {
 
   makeScroller() {
     return h("div", {
-      class: "tc-scroll tc-code", tabIndex: 0, role: "listbox", "aria-label": this.artifact.info.title,
+      class: "tc-scroll tc-code",
+      tabIndex: 0,
+      role: "listbox",
+      "aria-label": this.artifact.info.title,
       "aria-multiselectable": "true",
       onclick: (/** @type {MouseEvent} */ event) => this.clicked(event),
       onpointerover: (/** @type {PointerEvent} */ event) => this.hovered(event),
@@ -161,7 +165,11 @@ export class TextView {
     const folded = this.folded.has(row);
     const title = folded ? "Unfold" : "Fold";
     const onclick = () => this.toggleFold(row);
-    return h("button", { class: "tc-fold", type: "button", title, "aria-label": title, tabIndex: -1, onclick }, icon(folded ? "right" : "down"));
+    return h(
+      "button",
+      { class: "tc-fold", type: "button", title, "aria-label": title, tabIndex: -1, onclick },
+      icon(folded ? "right" : "down"),
+    );
   }
 
   /** @param {HTMLElement} code @param {number} row */
@@ -175,7 +183,13 @@ export class TextView {
     }
     if (!this.folded.has(row)) return;
     const hidden = (this.folds.get(row) ?? row) - row;
-    code.append(h("button", { class: "tc-folded", type: "button", tabIndex: -1, onclick: () => this.toggleFold(row) }, `⋯ ${counted(hidden, "line")}`));
+    code.append(
+      h(
+        "button",
+        { class: "tc-folded", type: "button", tabIndex: -1, onclick: () => this.toggleFold(row) },
+        `⋯ ${counted(hidden, "line")}`,
+      ),
+    );
   }
 
   /** @param {HTMLElement} element @param {number} row */
@@ -374,36 +388,14 @@ export class TextView {
     return copyText(this.lines.join("\n") + "\n");
   }
 
-  // The ruler beside the scroll bar
-
   drawRuler() {
-    const { clientWidth: width, clientHeight: height } = this.ruler;
-    if (!width || !height) return;
-    const scrolls = this.scroller.scrollHeight > this.scroller.clientHeight + 1;
-    const scale = window.devicePixelRatio || 1;
-    this.ruler.width = width * scale;
-    this.ruler.height = height * scale;
-    const style = getComputedStyle(this.root);
-    const brush = this.ruler.getContext("2d");
-    if (!brush) return;
-    brush.scale(scale, scale);
-    const step = height / Math.max(this.lines.length, 1);
-    /** @param {string} colour @param {Iterable<number>} rows @param {number} left @param {number} wide */
-    const draw = (colour, rows, left, wide) => {
-      brush.fillStyle = style.getPropertyValue(colour);
-      for (const row of rows) brush.fillRect(left, Math.floor(row * step), wide, Math.max(step, 2));
-    };
-    if (!scrolls) return;
-    draw("--tc-find", this.hits.map(([row]) => row), width / 2, width / 2);
-    draw("--tc-link", this.linkedRows, 0, width / 2);
-    draw("--tc-accent", this.linkedRows.filter((row) => this.marks[row] === PRIMARY), 0, width);
-    draw("--tc-warning", this.looks.breaks?.keys() ?? this.looks.stops ?? [], 0, width);
-  }
-
-  /** @param {MouseEvent} event */
-  jump(event) {
-    const row = Math.floor((event.offsetY / this.ruler.clientHeight) * this.lines.length);
-    this.rows.reveal(this.position(row));
+    const { breaks, stops } = this.looks;
+    this.ruler.draw(this.lines.length, this.scroller, [
+      { colour: "--tc-find", rows: this.hits.map(([row]) => row), from: 0.5, to: 1 },
+      { colour: "--tc-link", rows: this.linkedRows, from: 0, to: 0.5 },
+      { colour: "--tc-accent", rows: this.linkedRows.filter((row) => this.marks[row] === PRIMARY), from: 0, to: 1 },
+      { colour: "--tc-warning", rows: breaks?.keys() ?? stops ?? [], from: 0, to: 1 },
+    ]);
   }
 
   themeChanged() {
