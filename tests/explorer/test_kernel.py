@@ -159,7 +159,7 @@ def test_where_nothing_is_compiled_the_note_takes_the_place_of_the_html(kernel: 
     messages = kernel.run("%%tcompile\nx.sum()")
     last = shown(messages, "update_display_data")[-1]
     assert "nothing was compiled: the last statement" in last["text/plain"]
-    assert "`x.sum()`" in last["text/html"]
+    assert "<code>x.sum()</code>" in last["text/html"]
 
 
 def test_a_name_in_angle_brackets_is_shown_as_text(kernel: Kernel) -> None:
