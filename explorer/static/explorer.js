@@ -6,6 +6,7 @@ import { showKeys } from "./keys.js";
 import { Pane } from "./pane.js";
 import { Ribbon } from "./ribbon.js";
 import { splitter } from "./splitter.js";
+import { TextView } from "./text_view.js";
 
 /** @typedef {import("./store.js").Store} Store */
 
@@ -42,6 +43,7 @@ export class Explorer {
     this.stagePanes = [];
     this.active = this.source;
     this.frame = 0;
+    this.stopping = new AbortController();
     this.build();
     this.stopListening = store.listen((what, from) => this.changed(what, from));
     this.changed("manifest", "");
@@ -59,10 +61,9 @@ export class Explorer {
     this.main = h("div", { class: "tc-main" }, this.panes, splitter(), this.inspector.root);
     this.root.classList.add("tcompile");
     this.root.append(h("header", { class: "tc-top" }, this.title, this.ribbon.root, this.tools), this.main);
-    this.onKey = (/** @type {KeyboardEvent} */ event) => this.pressed(event);
-    this.root.addEventListener("keydown", this.onKey);
-    this.onKeyFirst = (/** @type {KeyboardEvent} */ event) => this.keepFromJupyter(event);
-    window.addEventListener("keydown", this.onKeyFirst, true);
+    const { signal } = this.stopping;
+    this.root.addEventListener("keydown", (event) => this.pressed(event), { signal });
+    window.addEventListener("keydown", (event) => this.keepFromJupyter(event), { signal, capture: true });
     this.observer = new ResizeObserver(() => this.fitWidth());
     this.observer.observe(this.root);
     this.watchTheme();
@@ -107,6 +108,7 @@ export class Explorer {
   /** @param {string} from */
   selectionChanged(from) {
     this.inspector.shownBreaks = [];
+    this.hover([]);
     for (const pane of this.allPanes()) pane.selectionChanged(from);
     this.ribbon.mark(this.ribbon.openStages);
     this.inspector.render();
@@ -218,8 +220,9 @@ export class Explorer {
   /** @param {string} artifact @param {number} row */
   goToRow(artifact, row) {
     const ids = this.store.artifacts.get(artifact)?.rows.get(row) ?? [];
-    if (ids.length) this.goTo(ids[0]);
-    else this.source.show(artifact);
+    if (ids.length) return this.goTo(ids[0]);
+    this.source.show(artifact);
+    if (this.source.view instanceof TextView) this.source.view.goTo(row);
   }
 
   /** @param {import("./store.js").BreakInfo[]} items */
@@ -312,17 +315,15 @@ export class Explorer {
         attributeFilter: ["class", "data-jp-theme-name", "data-jp-theme-light", "data-tc-theme"],
       });
     }
-    this.media = window.matchMedia("(prefers-color-scheme: dark)");
-    this.media.addEventListener("change", (this.onMedia = changed));
+    const { signal } = this.stopping;
+    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", changed, { signal });
   }
 
   destroy() {
     this.stopListening();
+    this.stopping.abort();
     this.observer?.disconnect();
     this.themeObserver?.disconnect();
-    if (this.onMedia) this.media?.removeEventListener("change", this.onMedia);
-    if (this.onKey) this.root.removeEventListener("keydown", this.onKey);
-    if (this.onKeyFirst) window.removeEventListener("keydown", this.onKeyFirst, true);
     cancelAnimationFrame(this.frame);
     this.ribbon.destroy();
     for (const pane of this.allPanes()) pane.destroy();

@@ -5,25 +5,17 @@ import { bytesInWords, h, icon, iconButton, replaceKeepingFocus } from "./dom.js
 /** @typedef {import("./store.js").Store} Store */
 /** @typedef {import("./store.js").Entity} Entity */
 /** @typedef {import("./store.js").BreakInfo} BreakInfo */
-/** @typedef {{goTo: (id: string) => void, goToRow: (artifact: string, row: number) => void, preview: (ids: string[]) => void, clear: () => void}} Actions */
+/**
+ * What can be done from here: select an entity or a row and open its artifact, preview links, clear the selection.
+ * @typedef {{goTo: (id: string) => void, goToRow: (artifact: string, row: number) => void,
+ *   preview: (ids: string[]) => void, clear: () => void}} Actions
+ */
 
 /** Attributes with a place of their own, so not listed again. */
-const PLACED = new Set([
-  "dtype",
-  "shape",
-  "stride",
-  "device",
-  "bytes",
-  "module",
-  "module_type",
-  "target",
-  "code",
-  "op",
-  "file",
-  "line",
-]);
+const PLACED = new Set("dtype shape stride device bytes module module_type target code op file line".split(" "));
 /** So many of a list are shown before the rest is asked for. */
 const FEW = 6;
+const MOST = 500;
 
 export class Inspector {
   /** @param {Store} store @param {Actions} actions */
@@ -79,12 +71,15 @@ export class Inspector {
     const heading = h("div", { class: "tc-heading" }, h("h3", { title: entity.id }, entity.label || entity.id));
     if (ids.length > 1) heading.append(this.stepper(ids.length));
     heading.append(iconButton("close", "Clear the selection (Escape)", () => this.actions.clear()));
-    const target =
-      entity.attrs.target && entity.attrs.target !== entity.label
-        ? h("code", { class: "tc-target" }, String(entity.attrs.target))
-        : "";
+    const { target } = entity.attrs;
     const where = h("p", { class: "tc-where" }, `${entity.kind} in ${artifact?.info.title ?? ""}`);
-    return h("header", {}, heading, target, where);
+    return h(
+      "header",
+      {},
+      heading,
+      target && target !== entity.label ? h("code", { class: "tc-target" }, target) : null,
+      where,
+    );
   }
 
   /** @param {number} count */
@@ -145,18 +140,11 @@ export class Inspector {
       list.append(...some.map((id) => this.link(id, [this.shortName(id)], id === current)));
     show(ids.slice(0, FEW));
     if (ids.length <= FEW) return list;
-    const more = h(
-      "button",
-      {
-        class: "tc-more",
-        type: "button",
-        onclick: () => {
-          more.remove();
-          show(ids.slice(FEW, 500));
-        },
-      },
-      `${ids.length - FEW} more`,
-    );
+    const showRest = () => {
+      more.remove();
+      show(ids.slice(FEW, MOST));
+    };
+    const more = h("button", { class: "tc-more", type: "button", onclick: showRest }, `${ids.length - FEW} more`);
     list.append(more);
     return list;
   }
@@ -164,8 +152,7 @@ export class Inspector {
   /** @param {string} id */
   shortName(id) {
     const entity = this.store.links.entity(id);
-    if (entity?.kind !== "line") return entity?.label || id;
-    return this.placeName(id);
+    return entity?.kind === "line" ? this.placeName(id) : entity?.label || id;
   }
 
   /** @param {string} id @param {(Node | string)[]} content @param {boolean} [current] */
@@ -208,13 +195,7 @@ export class Inspector {
 
   /** What it is in every stage it is linked to. @param {Entity} entity */
   chain(entity) {
-    const linked = this.store.links.closure([entity.id]);
-    /** @type {Map<string, string[]>} */
-    const byArtifact = new Map();
-    for (const id of linked) {
-      const owner = this.store.links.owner(id);
-      byArtifact.set(owner, [...(byArtifact.get(owner) ?? []), id]);
-    }
+    const byArtifact = this.store.byArtifact(this.store.links.closure([entity.id]));
     const rows = this.store.manifest.stages.flatMap((stage) => {
       const ids = stage.artifacts.flatMap((artifact) => byArtifact.get(artifact.id) ?? []);
       return ids.length ? [h("dt", {}, stage.title), h("dd", {}, this.list(ids, entity.id))] : [];
