@@ -229,3 +229,19 @@ function closeFolds(open, indent, last, regions) {
     open.pop();
   }
 }
+
+/** @typedef {{spans: Span[], folds: Map<number, number>, widest: number}} Structure */
+
+/** @type {WeakMap<string[], Structure>} */
+const structures = new WeakMap();
+
+/** What is found by reading a whole text, read once. @param {string[]} lines @param {string} language @returns {Structure} */
+export function structureOf(lines, language) {
+  const known = structures.get(lines);
+  if (known) return known;
+  const all = spans(lines, language);
+  const widest = lines.reduce((most, line) => Math.max(most, line.length), 0);
+  const structure = { spans: all, folds: foldRegions(lines, all), widest };
+  structures.set(lines, structure);
+  return structure;
+}

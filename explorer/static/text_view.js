@@ -1,7 +1,7 @@
 // One artifact as text: line numbers, colour, folds, search, and the lines of the selection marked.
 
 import { copyText, counted, h, icon } from "./dom.js";
-import { foldRegions, spanOf, spans, tokeniseRow } from "./language.js";
+import { spanOf, structureOf, tokeniseRow } from "./language.js";
 import { Ruler } from "./ruler.js";
 import { VirtualRows } from "./virtual_rows.js";
 
@@ -21,6 +21,8 @@ import { VirtualRows } from "./virtual_rows.js";
 const PRIMARY = 2;
 const LINKED = 1;
 const MOST_HITS = 10000;
+/** How far a pane scrolls sideways at most, in characters. */
+const WIDEST = 20000;
 
 let views = 0;
 
@@ -37,8 +39,10 @@ export class TextView {
     this.artifact = artifact;
     this.lines = artifact.lines ?? [];
     this.looks = looks;
-    this.spans = spans(this.lines, artifact.info.language);
-    this.folds = looks.folded ?? foldRegions(this.lines, this.spans);
+    const structure = structureOf(this.lines, artifact.info.language);
+    this.spans = structure.spans;
+    this.widest = structure.widest;
+    this.folds = looks.folded ?? structure.folds;
     /** @type {Set<number>} */
     this.folded = new Set(looks.folded?.keys());
     /** @type {Int32Array} */
@@ -94,8 +98,7 @@ export class TextView {
       if (this.folded.has(row)) row = this.folds.get(row) ?? row;
     }
     this.shown = Int32Array.from(shown);
-    const widest = this.lines.reduce((most, line) => Math.max(most, line.length), 0);
-    this.rows.reset(shown.length, `${Math.min(widest, 20000) + this.digits + 8}ch`);
+    this.rows.reset(shown.length, `${Math.min(this.widest, WIDEST) + this.digits + 8}ch`);
     this.drawRuler();
   }
 
