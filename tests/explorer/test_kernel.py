@@ -155,6 +155,12 @@ def test_two_lines_of_one_cell_keep_both_widgets(kernel: Kernel) -> None:
     assert kernel.value("one.widget().comm is not None and two.widget().comm is not None") == "True"
 
 
+def test_where_the_front_end_names_no_cells_no_widget_is_closed(kernel: Kernel) -> None:
+    kernel.run("%%tcompile -o one\nf(x)")
+    kernel.run("%%tcompile -o two\nf(x)")
+    assert kernel.value("one.widget().comm is not None and two.widget().comm is not None") == "True"
+
+
 def test_where_nothing_is_compiled_the_note_takes_the_place_of_the_html(kernel: Kernel) -> None:
     messages = kernel.run("%%tcompile\nx.sum()")
     last = shown(messages, "update_display_data")[-1]
