@@ -8,9 +8,12 @@ takes out imports, the word `export`, JSDoc, whole-line comments, indentation an
 
 from __future__ import annotations
 
+import base64
 import re
+import zlib
 from functools import cache
 from importlib.resources import files
+from string import Template
 
 _IMPORT = re.compile(r'^import\s[^;]*?from "\./(?P<name>[\w.]+)";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?!default)", re.MULTILINE)
@@ -23,10 +26,25 @@ class FrontendError(RuntimeError):
     """The modules of the front end can't be joined: two declare the same name."""
 
 
+UNPACK = Template("""\
+const packed = Uint8Array.from(atob("$packed"), (character) => character.charCodeAt(0));
+const script = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+const module = new Blob([await new Response(script).text()], { type: "text/javascript" });
+const address = URL.createObjectURL(module);
+const { default: made } = await import(address);
+URL.revokeObjectURL(address);
+export default made;
+""")
+
+
 @cache
 def widget_module() -> str:
-    """The front end as the ES module that anywidget loads: its default export makes `initialize` and `render`."""
-    return joined("widget.js")
+    """The front end as the ES module that anywidget loads: its default export makes `initialize` and `render`.
+
+    It is sent with every widget, so it is compressed, with a few lines before it that unpack it.
+    """
+    packed = base64.b64encode(zlib.compress(joined("widget.js").encode(), 9)).decode()
+    return UNPACK.substitute(packed=packed)
 
 
 @cache

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import subprocess
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,20 +28,29 @@ def test_every_module_is_part_of_the_widget_or_the_page() -> None:
     assert joined == {path.name for path in STATIC.glob("*.js")}
 
 
-@pytest.mark.parametrize("script", [frontend.widget_module, frontend.page_script])
-def test_joining_leaves_no_import_and_no_comment_block(script) -> None:
-    text = script()
+@pytest.mark.parametrize("entry", ["widget.js", "page.js"])
+def test_joining_leaves_no_import_and_no_comment_block(entry: str) -> None:
+    text = frontend.joined(entry)
     assert not re.search(r"^\s*import\s", text, re.MULTILINE)
     assert "/**" not in text
-    assert len(re.findall(r"^export ", text, re.MULTILINE)) == (script is frontend.widget_module)
+    assert len(re.findall(r"^export ", text, re.MULTILINE)) == (entry == "widget.js")
 
 
 @pytest.mark.needs("node")
 @pytest.mark.parametrize("script", [frontend.widget_module, frontend.page_script])
-def test_the_joined_script_is_javascript(script, tmp_path: Path) -> None:
-    path = tmp_path / "joined.mjs"
+def test_what_browsers_get_is_javascript(script: Callable[[], str], tmp_path: Path) -> None:
+    path = tmp_path / "script.mjs"
     path.write_text(script())
     subprocess.run(["node", "--check", path], check=True)
+
+
+def test_the_widgets_module_unpacks_to_the_joined_script() -> None:
+    (packed,) = re.findall(r'atob\("([^"]+)"\)', frontend.widget_module())
+    assert zlib.decompress(base64.b64decode(packed)).decode() == frontend.joined("widget.js")
+
+
+def test_the_widgets_module_is_small_enough_to_be_sent_with_each_widget() -> None:
+    assert len(frontend.widget_module()) < 64 * 1024
 
 
 def test_two_modules_that_declare_the_same_name_are_refused(monkeypatch) -> None:

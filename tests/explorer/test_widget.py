@@ -10,6 +10,7 @@ import pytest
 
 from compiler.options import Options
 from compiler.record import Artifact, Record
+from explorer import frontend
 from explorer import widget as widget_module
 from explorer.payload import Payload
 from explorer.widget import LARGE, Explorer
@@ -119,6 +120,5 @@ def test_python_hears_of_the_selection_and_sets_it() -> None:
 
 def test_the_script_is_the_joined_front_end() -> None:
     made = Explorer(small_record())
-    assert made._esm.endswith("}\n")
-    assert "export default" in made._esm
-    assert ".tcompile" in made._css
+    assert made._esm == frontend.widget_module()
+    assert made._css == frontend.css()
