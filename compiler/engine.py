@@ -25,7 +25,6 @@ from compiler.measure.calls import Call
 from compiler.measure.check import checks
 from compiler.measure.timing import forward_timings
 from compiler.options import Options
-from compiler.process import preserved
 from compiler.record import Problem, Record
 from compiler.recorder import Recorder, tensors_device
 from compiler.torch_api import dynamo, fx, inductor
@@ -65,7 +64,6 @@ class Exploration:
 
     def __enter__(self) -> Exploration:
         with ExitStack() as stack:
-            stack.enter_context(preserved())
             self._recorder = Recorder(self._builder, build=_builds(self.options))
             stack.callback(self._recorder.add_sources)
             stack.enter_context(dynamo.observing(self._recorder))
@@ -150,9 +148,10 @@ def title_of(fn: Any) -> str:
 
 
 def _backend(options: Options) -> Any:
-    if options.backend != "inductor":
-        return dynamo.named_backend(options.backend)
-    return inductor.inductor_backend(options.mode, dict(options.options), options.dynamic)
+    asked = options.compile_arguments()
+    if asked["backend"] != "inductor":
+        return dynamo.named_backend(asked["backend"])
+    return inductor.inductor_backend(options.mode, asked.get("options", {}), options.dynamic)
 
 
 def _builds(options: Options) -> bool:

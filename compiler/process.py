@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def preserved() -> Iterator[None]:
-    """Put back what compiling changes in passing: warning filters and the recursion limit (Inductor raises it).
+    """Put back what one compilation changes in passing: warning filters and the recursion limit (Inductor raises it).
 
     Random state is not here: a compiled call must advance it just as the plain call would, and Inductor restores it
     around its own work (torch._dynamo.utils.preserve_rng_state).

@@ -369,6 +369,30 @@ def test_the_users_compiled_functions_keep_their_caches() -> None:
     assert len(calls) == 1
 
 
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_what_the_user_compiled_before_hides_no_stage(backend: str) -> None:
+    def mine(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x) + 1
+
+    x = torch.randn(4)
+    torch.compile(mine, backend="eager")(x)
+    assert explore(mine, (x,), options=Options(backend=backend)).record.of_stage("captured")
+
+
+def test_what_the_user_code_sets_stays_set() -> None:
+    limit = sys.getrecursionlimit()
+    try:
+        with Exploration() as exploration:
+            exploration.compile(softmax_of_matmul)(torch.ones(2, 2), torch.ones(2, 2))
+            sys.setrecursionlimit(limit + 7)
+            warnings.simplefilter("error", BytesWarning)
+        assert sys.getrecursionlimit() == limit + 7
+        assert warnings.filters[0][:3] == ("error", None, BytesWarning)
+    finally:
+        sys.setrecursionlimit(limit)
+        warnings.filters.pop(0)
+
+
 def test_an_exploration_does_not_make_the_next_one_dynamic() -> None:
     explore(softmax_of_matmul, (torch.randn(4, 8), torch.randn(8, 8)))
     record = explore(softmax_of_matmul, (torch.randn(6, 8), torch.randn(8, 8))).record
