@@ -33,6 +33,7 @@ from torch._inductor.scheduler import (
 )
 
 from compiler.torch_api.patching import replaced
+from compiler.torch_api.without_build import unprepared
 
 Kind = Literal["forward", "backward", "inference"]
 
@@ -88,6 +89,8 @@ def observing(observer: InductorObserver, *, build: bool) -> Iterator[None]:
     session = _Session(observer, build)
     with ExitStack() as stack:
         stack.enter_context(inductor_config.patch(_inductor_settings(build)))
+        if not build:
+            stack.enter_context(unprepared())
         stack.enter_context(functorch_config.patch(force_non_lazy_backward_lowering=True, enable_autograd_cache=False))
         for owner, name, make in session.wrappers():
             stack.enter_context(replaced(owner, name, make))
@@ -95,11 +98,9 @@ def observing(observer: InductorObserver, *, build: bool) -> Iterator[None]:
 
 
 def _inductor_settings(build: bool) -> dict[str, Any]:
-    """Caches would hide stages. Without a build the vector-ISA probe, which runs g++, takes the CPU at its word."""
+    """Caches would hide stages; worker processes are for builds."""
     settings: dict[str, Any] = {"fx_graph_cache": False, "fx_graph_remote_cache": False}
-    if not build:
-        settings |= {"cpp.vec_isa_ok": True, "compile_threads": 1}
-    return settings
+    return settings if build else settings | {"compile_threads": 1}
 
 
 class _Session:
