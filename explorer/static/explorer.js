@@ -246,6 +246,7 @@ export class Explorer {
       i: () => this.toggleInspector(),
       n: () => this.active.header.step(1),
       p: () => this.active.header.step(-1),
+      g: () => this.toggleGraph(),
       o: () => this.cyclePanes(),
       "\\": () => this.split(this.stagePane()),
       Escape: () => this.clear(),

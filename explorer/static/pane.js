@@ -2,6 +2,7 @@
 
 import { comparison } from "./comparison.js";
 import { counted, h, icon } from "./dom.js";
+import { DrawingView } from "./drawing_view.js";
 import { bracketed, PaneHeader } from "./pane_header.js";
 import { SearchBar } from "./search_bar.js";
 import { breaksOf, legendOf, tintsOf } from "./source_marks.js";
@@ -12,7 +13,7 @@ import { TextView } from "./text_view.js";
 /** @typedef {import("./store.js").StageInfo} StageInfo */
 /** @typedef {import("./store.js").Problem} Problem */
 /** @typedef {"text" | "graph" | "diff"} Mode */
-/** @typedef {TextView} View */
+/** @typedef {TextView | DrawingView} View */
 /**
  * What a pane asks of the explorer around it.
  * @typedef {{select: (ids: string[], add: boolean, pane: string) => void, hover: (ids: string[]) => void,
@@ -184,6 +185,7 @@ export class Pane {
     };
     const [first, second] = this.shown().map((id) => /** @type {Artifact} */ (this.store.artifacts.get(id)));
     if (this.mode === "diff") return this.makeComparison(callbacks, first, second);
+    if (this.mode === "graph") return new DrawingView(this.body, callbacks, first);
     const { manifest } = this.store;
     const breaks = breaksOf(manifest, this.artifact, this.host.showBreaks);
     this.legend.replaceChildren(...legendOf(manifest, this.artifact));

@@ -249,6 +249,33 @@ def test_two_artifacts_are_compared_with_both_sides_named(open_page: OpenPage) -
     expect(heading).to_contain_text("post_grad[0/0 forward]")
 
 
+def test_a_node_of_the_graph_lights_up_its_links(open_page: OpenPage, page: Page) -> None:
+    view = open_page(mlp_record())
+    view.open_stage("forward", "Graph")
+    view.click_a_node()
+    expect(view.source.locator(".tc-linked")).not_to_have_count(0)
+    page.keyboard.press("g")
+    expect(view.stage.locator(".tc-row.tc-primary")).not_to_have_count(0)
+
+
+def test_a_graph_is_searched_and_its_groups_open_and_close(open_page: OpenPage, page: Page) -> None:
+    view = open_page(mlp_record())
+    view.open_stage("forward", "Graph")
+    canvas = view.stage.locator("canvas").first
+    pictures = [canvas.screenshot()]
+    for name in ("close all", "open all"):
+        view.stage.get_by_role("button", name=name).click()
+        page.wait_for_timeout(200)
+        pictures.append(canvas.screenshot())
+    assert pictures[1] != pictures[2]
+    canvas.focus()
+    page.keyboard.press("/")
+    page.keyboard.type("addmm")
+    expect(view.stage.locator(".tc-search-count")).to_have_text("1 of 3")
+    page.keyboard.press("Enter")
+    expect(view.stage.locator(".tc-search-count")).to_have_text("2 of 3")
+
+
 def test_a_second_stage_opens_beside_the_first_and_closes(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
     view.root.locator("[data-stage=backward]").click(modifiers=["Shift"])
@@ -269,8 +296,10 @@ def test_it_looks_right(browser: Browser, tmp_path: Path, scheme: str, width: in
     page = context.new_page()
     page.goto(path.as_uri())
     view = ExplorerView(page.locator("body"))
-    view.open_stage("forward")
-    view.line(view.source, "x = self.hidden(x)").click()
+    view.open_stage("kernels")
+    view.open_stage("forward", "Graph")
+    view.root.locator("[data-stage=backward]").click(modifiers=["Shift"] if name == "wide" else [])
+    view.line(view.source, "x = self.hidden(x)").locator(".tc-number").click()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     background = view.root.evaluate("root => getComputedStyle(root).backgroundColor")
     assert (sum(map(int, background[4:-1].split(","))) < 384) == (scheme == "dark")

@@ -53,24 +53,25 @@ def test_the_widgets_module_is_small_enough_to_be_sent_with_each_widget() -> Non
     assert len(frontend.widget_module()) < 64 * 1024
 
 
-def test_two_modules_that_declare_the_same_name_are_refused(monkeypatch) -> None:
+def test_two_modules_that_export_the_same_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
-        "a.js": 'import { twice } from "./b.js";\n\nconst size = twice(1);\n',
-        "b.js": "const size = 2;\nexport function twice(n) {\n  return n * size;\n}\n",
+        "a.js": 'import { twice } from "./b.js";\n\nexport const size = twice(1);\n',
+        "b.js": "export const size = 2;\nexport function twice(n) {\n  return n * size;\n}\n",
     }
     monkeypatch.setattr(frontend, "static_text", files.__getitem__)
-    with pytest.raises(frontend.FrontendError, match=r"'size' is declared at the top of both b\.js and a\.js"):
+    with pytest.raises(frontend.FrontendError, match=r"'size' is exported by both b\.js and a\.js"):
         frontend.joined("a.js")
 
 
-def test_joining_takes_out_imports_exports_comments_and_indentation(monkeypatch) -> None:
+def test_joining_keeps_what_a_module_does_not_export_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
         "a.js": '// Uses b.\n\nimport {\n  one,\n  two,\n} from "./b.js";\n\nexport default () => one + two;\n',
         "b.js": "/**\n * Text.\n */\nexport const one = 1; // stays\nexport async function two() {\n  return 2;\n}\n",
     }
     monkeypatch.setattr(frontend, "static_text", files.__getitem__)
     assert frontend.joined("a.js") == (
-        "const one = 1; // stays\nasync function two() {\nreturn 2;\n}\nexport default () => one + two;\n"
+        "const { one, two } = (() => {\nconst one = 1; // stays\nasync function two() {\nreturn 2;\n}\n"
+        "return { one, two };\n})();\nexport default () => one + two;\n"
     )
 
 
