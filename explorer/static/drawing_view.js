@@ -10,7 +10,7 @@ export class DrawingView {
   constructor(root, callbacks, artifact) {
     this.artifact = artifact;
     this.canvas = h("div", { class: "tc-drawing" });
-    root.replaceChildren(this.canvas, this.tools());
+    root.replaceChildren(this.tools(), this.canvas);
     this.graph = new GraphView(this.canvas, {
       onSelect: (ids) => callbacks.onSelect(ids, false),
       onHover: (id) => callbacks.onHover(id === null ? [] : [id]),

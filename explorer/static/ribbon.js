@@ -112,7 +112,7 @@ export class Ribbon {
       if (!chip) continue;
       const linked = stage.artifacts.reduce((sum, artifact) => sum + (this.store.linkedIn.get(artifact.id) ?? 0), 0);
       const links = chip.querySelector(".tc-chip-links");
-      if (links) links.textContent = linked ? linked.toLocaleString("en") : "";
+      if (links) links.textContent = linked > 99 ? "99+" : String(linked || "");
       chip.classList.toggle("tc-has-links", linked > 0);
       if (open.has(stage.name) && chip.getAttribute("aria-pressed") !== "true") this.show(chip);
       chip.setAttribute("aria-pressed", String(open.has(stage.name)));
