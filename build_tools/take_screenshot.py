@@ -18,7 +18,7 @@ from tests.browser.notebook_page import PANEL, NotebookPage, write_notebook
 from tests.conftest import chromium
 
 PICTURE = Path(__file__).parents[1] / "docs/screenshot.png"
-SIZE = {"width": 1500, "height": 900}
+SIZE = {"width": 1590, "height": 900}
 MODEL = """%load_ext explorer
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -28,6 +28,7 @@ gpt2.loss_type = "ForCausalLM"
 tokens = torch.randint(0, 8192, (1, 64))"""
 EXPLORE = """%%tcompile -o run
 gpt2(tokens, labels=tokens).loss.backward()"""
+MIDDLE = 4  # of the eight operations of the activation, the one in the middle
 SELECT = """run.selection = [
     node.id for node in run["captured"].entities if node.attrs.get("module") == "transformer.h.0.mlp.act"
 ]"""
@@ -40,6 +41,9 @@ def picture(page: Page, notebook: NotebookPage) -> None:
     view.open_stage("captured", "Graph")
     view.root.locator(".tc-ribbon [data-stage=kernels]").click(modifiers=["Shift"])
     notebook.run_cell(2)
+    view.root.get_by_label("Show or hide the inspector").click()
+    for _ in range(MIDDLE):
+        view.stage.get_by_label("Next linked").click()
     page.mouse.move(0, 0)
     page.evaluate(f"() => {PANEL}.content.widgets[1].node.scrollIntoView({{block: 'start'}})")
     page.wait_for_timeout(1500)
