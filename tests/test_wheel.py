@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-BUILT_FROM = ("compiler", "explorer", "pyproject.toml")
+BUILT_FROM = ("compiler", "explorer", "pyproject.toml", "README.md")
 PROGRAM = """
 import torch
 
