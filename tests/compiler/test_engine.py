@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from graphlib import TopologicalSorter
 
 import pytest
 import torch
@@ -174,6 +175,23 @@ def gpt2_record() -> Record:
     with Exploration() as exploration:
         exploration.compile(model)(**arguments).loss.backward()
     return exploration.record
+
+
+def test_gpt2_blocks_of_the_backward_graph_can_be_closed_without_a_cycle(gpt2_record: Record) -> None:
+    backward = gpt2_record["backward"]
+    calls = [entity for entity in backward.entities if entity.kind == "call"]
+    assert any(entity.attrs.get("gradient_accumulation") for entity in calls)
+    block = {entity.id: block_of(entity.attrs.get("module", "")) or entity.id for entity in calls}
+    sorter: TopologicalSorter[str] = TopologicalSorter()
+    for entity in calls:
+        sources = {block[source] for source in entity.inputs if source in block}
+        sorter.add(block[entity.id], *(sources - {block[entity.id]}))
+    order = [name for name in sorter.static_order() if name.startswith("transformer.h.")]
+    assert order == ["transformer.h.1", "transformer.h.0"]
+
+
+def block_of(module: str) -> str:
+    return ".".join(module.split(".")[:3]) if module.startswith("transformer.h.") else ""
 
 
 def test_a_graph_break_gives_two_graphs_and_says_where(capsys: pytest.CaptureFixture[str]) -> None:
