@@ -50,7 +50,7 @@ def picture(page: Page, notebook: NotebookPage) -> None:
     page.screenshot(path=PICTURE)
 
 
-with tempfile.TemporaryDirectory() as folder, running_server("lab", Path(folder)) as server, sync_playwright() as driver:
+with tempfile.TemporaryDirectory() as root, running_server("lab", Path(root)) as server, sync_playwright() as driver:
     write_notebook(server.folder / "gpt2.ipynb", MODEL, EXPLORE, SELECT)
     browser = driver.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
     page = browser.new_context(viewport=SIZE).new_page()
