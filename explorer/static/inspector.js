@@ -366,12 +366,19 @@ function tensorFacts({ attrs }) {
 function otherFacts(entity) {
   return Object.entries(entity.attrs)
     .filter(([name]) => !PLACED.has(name))
-    .map(([name, value]) => [name.replaceAll("_", " "), typeof value === "string" ? value : JSON.stringify(value)]);
+    .map(([name, value]) => [name.replaceAll("_", " "), valueInWords(value)]);
+}
+
+/** @param {any} value */
+function valueInWords(value) {
+  if (typeof value === "string") return value;
+  const flat = Array.isArray(value) && value.every((item) => typeof item !== "object");
+  return flat ? value.join(", ") : JSON.stringify(value);
 }
 
 /** @param {Record<string, any>} options @returns {[string, string][]} those that were set */
 function changedOptions(options) {
   return Object.entries(options)
     .filter(([, value]) => value !== null && value !== false && value !== "" && JSON.stringify(value).length > 2)
-    .map(([name, value]) => [name, typeof value === "string" ? value : JSON.stringify(value)]);
+    .map(([name, value]) => [name, valueInWords(value)]);
 }

@@ -9,6 +9,7 @@ const KEYS = [
   ["[ ]", "previous and next stage"],
   ["n p", "next and previous linked line"],
   ["g", "text or graph"],
+  ["F L + −", "in a graph: show all, list the nodes, zoom; arrows go along edges, Enter opens a group"],
   ["o", "go to the other pane"],
   ["\\", "open a pane beside"],
   ["/", "search; Enter and Shift-Enter go through what is found"],

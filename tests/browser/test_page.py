@@ -220,6 +220,33 @@ def test_fifty_thousand_lines_scroll_smoothly(open_page: OpenPage, page: Page) -
     assert slowest < 250
 
 
+def test_a_pane_that_was_off_the_page_is_where_it_was(open_page: OpenPage, page: Page) -> None:
+    view = open_page(long_record(2000))
+    view.stage.locator(".tc-scroll").evaluate("scroller => { scroller.scrollTop = 19000 }")
+    page.wait_for_timeout(100)
+    before = rows(view)
+    page.evaluate("""async () => {
+        const root = document.querySelector(".tcompile");
+        const frame = () => new Promise(requestAnimationFrame);
+        const home = root.parentNode;
+        root.remove();
+        for (let wait = 0; wait < 3; wait++) await frame();
+        home.append(root);
+        for (let wait = 0; wait < 3; wait++) await frame();
+    }""")
+    assert before[0] > 900
+    assert rows(view) == before
+
+
+def test_a_text_is_copied_whole(open_page: OpenPage, page: Page) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    view = open_page(mlp_record())
+    view.open_stage("kernels")
+    view.stage.get_by_role("button", name="Copy the text").click()
+    expect(view.stage.locator(".tc-done")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == mlp_record()["kernels"].text.rstrip("\n") + "\n"
+
+
 def test_blocks_fold_and_a_selection_in_one_opens_it(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
     view.open_stage("kernels")
