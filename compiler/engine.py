@@ -22,8 +22,6 @@ import torch
 from compiler.builder import Builder, Event, Listener
 from compiler.environment import environment
 from compiler.measure.calls import Call
-from compiler.measure.check import checks
-from compiler.measure.timing import forward_timings
 from compiler.options import Options
 from compiler.record import Problem, Record
 from compiler.recorder import Recorder, tensors_device
@@ -84,6 +82,10 @@ class Exploration:
         """Time and check the first call; a failure there is a Problem, not the user's error."""
         if not self._calls or not (self.options.time or self.options.check):
             return
+        # torch.utils.benchmark takes longer to import than a small function to explore.
+        from compiler.measure.check import checks
+        from compiler.measure.timing import forward_timings
+
         self._builder.started("timing")
         try:
             if self.options.time:

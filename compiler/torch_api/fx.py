@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -49,6 +50,7 @@ def source_frames(node: Node) -> tuple[SourceFrame, ...]:
     return tuple(frame for frame in parse_stack(node.meta.get("stack_trace") or "") if not is_dynamo(frame.file))
 
 
+@lru_cache(maxsize=1024)
 def parse_stack(text: str) -> tuple[SourceFrame, ...]:
     return tuple(
         SourceFrame(match["file"], int(match["line"]), match["function"], (match["code"] or "").strip())
