@@ -21,6 +21,8 @@ import { CHIP, FONTS, HEADER } from "./graph_scene.js";
 const TEXT = 0.5;
 const CURVES = 0.3;
 const SHAPES = 0.16;
+/** Least length in pixels of a wire seen from afar. */
+const FAINTEST = 2.5;
 
 export class Painter {
   /**
@@ -85,13 +87,21 @@ export class Painter {
     context.strokeStyle = context.fillStyle = colour;
     context.lineWidth = Math.max(width, 0.7 * this.pixel);
     context.beginPath();
-    for (const wire of wires) if (camera.scale < CURVES) this.straightWire(wire);
-    else this.curvedWire(wire);
+    for (const wire of wires) {
+      if (camera.scale >= CURVES) this.curvedWire(wire);
+      else if (camera.scale >= SHAPES || this.shows(wire)) this.straightWire(wire);
+    }
     context.stroke();
     if (camera.scale < CURVES) return;
     context.beginPath();
     for (const wire of wires) if (wire.to) this.arrowHead(wire, width);
     context.fill();
+  }
+
+  /** Whether a wire is long enough to be seen from afar. @param {Wire} wire */
+  shows({ points, top, bottom }) {
+    const across = Math.abs(points[points.length - 2] - points[0]);
+    return Math.max(bottom - top, across) > FAINTEST * this.pixel;
   }
 
   /** @param {Wire} wire */

@@ -203,12 +203,11 @@ function drawPiece(piece, boxes, options) {
   const width = x.reduce((most, value, i) => Math.max(most, value + reach.right[i]), 0);
   const routes = net.chains.map((chain, e) => {
     const [first, last] = [chain[0], chain[chain.length - 1]];
-    const points = [x[first] + piece.fromPort[e], y[first] + own[first].height / 2];
-    for (const dummy of chain.slice(1, -1)) {
-      const top = tops[net.rank[dummy]];
-      points.push(x[dummy], top, x[dummy], top + heights[net.rank[dummy]]);
-    }
-    points.push(x[last] + piece.toPort[e], y[last] - own[last].height / 2);
+    const bottom = (/** @type {number} */ node) => tops[net.rank[node]] + heights[net.rank[node]];
+    const [from, to] = [x[first] + piece.fromPort[e], x[last] + piece.toPort[e]];
+    const points = [from, y[first] + own[first].height / 2, from, bottom(first)];
+    for (const dummy of chain.slice(1, -1)) points.push(x[dummy], tops[net.rank[dummy]], x[dummy], bottom(dummy));
+    points.push(to, tops[net.rank[last]], to, y[last] - own[last].height / 2);
     return straightened(points);
   });
   return { x, y, width, height, routes, crossings };
