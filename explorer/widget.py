@@ -32,7 +32,7 @@ class Explorer(anywidget.AnyWidget):
     manifest = traitlets.Dict().tag(sync=True)
     selection = traitlets.List(traitlets.Unicode()).tag(sync=True)
     running = traitlets.Dict().tag(sync=True)
-    parts = traitlets.List().tag(sync=True)
+    parts: traitlets.List[Any] = traitlets.List().tag(sync=True)
 
     def __init__(self, record: Record, running: str = "") -> None:
         self._payload = Payload(record)

@@ -120,7 +120,10 @@ function uniqueAnchors(a, b, al, ah, bl, bh) {
   return longestRising(both.sort((p, q) => p[0] - q[0]));
 }
 
-/** @param {Int32Array} lines @param {number} low @param {number} high @returns {Map<number, number>} -1: more than once */
+/**
+ * Where each line is, -1 for those that are there more than once.
+ * @param {Int32Array} lines @param {number} low @param {number} high @returns {Map<number, number>}
+ */
 function onceIn(lines, low, high) {
   const where = new Map();
   for (let at = low; at < high; at++) where.set(lines[at], where.has(lines[at]) ? -1 : at);
@@ -162,7 +165,10 @@ function rowsOf(pairs, leftCount, rightCount) {
   return rows;
 }
 
-/** What differs inside two lines: where the difference begins and ends on each side. @param {string} a @param {string} b */
+/**
+ * What differs inside two lines: where the difference begins and ends on each side.
+ * @param {string} a @param {string} b
+ */
 export function differingPart(a, b) {
   let from = 0;
   while (from < a.length && from < b.length && a[from] === b[from]) from += 1;

@@ -32,7 +32,10 @@ export function comparison(left, right) {
   return { artifact, looks };
 }
 
-/** Each change as its removed and then its added lines. @param {import("./compare.js").DiffRow[]} pairs @returns {Row[]} */
+/**
+ * Each change as its removed and then its added lines.
+ * @param {import("./compare.js").DiffRow[]} pairs @returns {Row[]}
+ */
 function unified(pairs) {
   /** @type {Row[]} */
   const rows = [];

@@ -15,10 +15,10 @@ const PYTHON_WORDS = wordSet(
 );
 const PYTHON_CONSTANTS = wordSet("None True False self cls Ellipsis NotImplemented");
 const CPP_WORDS = wordSet(
-  "alignas auto break case catch class const constexpr continue default delete do else enum explicit extern for friend " +
-    "goto if inline mutable namespace new noexcept operator private protected public register return sizeof static " +
-    "static_cast reinterpret_cast struct switch template this throw try typedef typename union using virtual volatile " +
-    "while __restrict__",
+  "alignas auto break case catch class const constexpr continue default delete do else enum explicit " +
+    "extern for friend goto if inline mutable namespace new noexcept operator private protected public " +
+    "register return sizeof static static_cast reinterpret_cast struct switch template this throw try " +
+    "typedef typename union using virtual volatile while __restrict__",
 );
 const CPP_TYPES = wordSet(
   "bool char double float half int int8_t int16_t int32_t int64_t long short signed size_t uint8_t uint16_t uint32_t " +
@@ -235,7 +235,10 @@ function closeFolds(open, indent, last, regions) {
 /** @type {WeakMap<string[], Structure>} */
 const structures = new WeakMap();
 
-/** What is found by reading a whole text, read once. @param {string[]} lines @param {string} language @returns {Structure} */
+/**
+ * What is found by reading a whole text, which is done once.
+ * @param {string[]} lines @param {string} language @returns {Structure}
+ */
 export function structureOf(lines, language) {
   const known = structures.get(lines);
   if (known) return known;

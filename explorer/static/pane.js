@@ -63,7 +63,10 @@ export class Pane {
     this.refresh();
   }
 
-  /** Open a stage: the artifact most of the selection is in, else the first; or why there is none. @param {string} name */
+  /**
+   * Open a stage: the artifact most of the selection is in, else the first; or why there is none.
+   * @param {string} name
+   */
   showStage(name) {
     const stage = this.store.stage(name);
     if (!stage) return;

@@ -12,7 +12,10 @@ export class Ruler {
     this.root.addEventListener("click", (event) => jump(event.offsetY / this.root.clientHeight));
   }
 
-  /** @param {number} count of rows @param {HTMLElement} scroller no marks where all is in sight @param {Marks[]} layers */
+  /**
+   * No marks where all is in sight anyway.
+   * @param {number} count of rows @param {HTMLElement} scroller @param {Marks[]} layers
+   */
   draw(count, scroller, layers) {
     const { clientWidth: width, clientHeight: height } = this.root;
     const brush = this.root.getContext("2d");

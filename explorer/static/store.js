@@ -91,7 +91,10 @@ export class Store {
     for (const listener of [...this.listeners]) listener(what, artifact);
   }
 
-  /** Take the manifest as it now is, and ask for every artifact's entities: links need them all. @param {Manifest} now */
+  /**
+   * Take the manifest as it now is, and ask for every artifact's entities: links need them all.
+   * @param {Manifest} now
+   */
   setManifest(now) {
     if (!now || !now.stages) return;
     this.manifest = now;

@@ -1,6 +1,7 @@
 // One artifact as text: line numbers, colour, folds, search, and the lines of the selection marked.
 
 import { copyText, counted, h, icon } from "./dom.js";
+import { findAll, firstIn, MOST_HITS } from "./hits.js";
 import { spanOf, structureOf, tokeniseRow } from "./language.js";
 import { Ruler } from "./ruler.js";
 import { VirtualRows } from "./virtual_rows.js";
@@ -9,7 +10,7 @@ import { VirtualRows } from "./virtual_rows.js";
 /** @typedef {{title: string, open: () => void}} Break */
 /**
  * What is special about some rows: colours of the graphs they landed in, breaks, CSS classes, parts that are emphasised
- * (from and to column), numbers to show; blocks that are folded from the start; and where "next" stops, if not at links.
+ * (from and to column), numbers to show; blocks folded from the start; and where "next" stops, if not at links.
  * @typedef {{tints?: Map<number, string[]>, breaks?: Map<number, Break>, classes?: string[], labels?: string[],
  *   emphasis?: Map<number, [number, number]>, folded?: Map<number, number>, stops?: number[]}} Looks
  */
@@ -20,7 +21,6 @@ import { VirtualRows } from "./virtual_rows.js";
 
 const PRIMARY = 2;
 const LINKED = 1;
-const MOST_HITS = 10000;
 /** How far a pane scrolls sideways at most, in characters. */
 const WIDEST = 20000;
 
@@ -327,7 +327,10 @@ export class TextView {
 
   // Search
 
-  /** Find text, small letters matching both unless there is a capital. @param {string} query @returns {[number, number, boolean]} */
+  /**
+   * Find text, small letters matching both unless there is a capital.
+   * @param {string} query @returns {import("./search_bar.js").Found}
+   */
   find(query) {
     this.query = query;
     this.hits = query ? findAll(this.lines, query) : [];
@@ -336,13 +339,13 @@ export class TextView {
     return this.showHit();
   }
 
-  /** @param {number} direction @returns {[number, number, boolean]} which hit, of how many, and whether there are more */
+  /** @param {number} direction @returns {import("./search_bar.js").Found} */
   stepHit(direction) {
     if (this.hits.length) this.hit = (this.hit + direction + this.hits.length) % this.hits.length;
     return this.showHit();
   }
 
-  /** @returns {[number, number, boolean]} */
+  /** @returns {import("./search_bar.js").Found} */
   showHit() {
     if (this.hits.length) this.goTo(this.hits[this.hit][0]);
     this.refill();
@@ -366,7 +369,7 @@ export class TextView {
   hitsOf(row) {
     /** @type {Range[]} */
     const found = [];
-    for (let index = lowerBound(this.hits, row); this.hits[index]?.[0] === row; index++) {
+    for (let index = firstIn(this.hits, row); this.hits[index]?.[0] === row; index++) {
       const column = this.hits[index][1];
       found.push([column, column + this.query.length, index === this.hit ? "tc-hit tc-current" : "tc-hit"]);
     }
@@ -444,31 +447,6 @@ function outermost(folds, total) {
     end = last;
   }
   return rows;
-}
-
-/** @param {string[]} lines @param {string} query @returns {[number, number][]} row and column of each hit, in order */
-function findAll(lines, query) {
-  const exact = query !== query.toLowerCase();
-  const wanted = exact ? query : query.toLowerCase();
-  /** @type {[number, number][]} */
-  const hits = [];
-  for (let row = 0; row < lines.length && hits.length < MOST_HITS; row++) {
-    const line = exact ? lines[row] : lines[row].toLowerCase();
-    for (let at = line.indexOf(wanted); at >= 0; at = line.indexOf(wanted, at + wanted.length)) hits.push([row, at]);
-  }
-  return hits;
-}
-
-/** @param {[number, number][]} hits @param {number} row */
-function lowerBound(hits, row) {
-  let low = 0;
-  let high = hits.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (hits[middle][0] < row) low = middle + 1;
-    else high = middle;
-  }
-  return low;
 }
 
 /**
