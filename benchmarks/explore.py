@@ -1,0 +1,277 @@
+"""What tcompile costs, measured in fresh processes; each figure is printed beside its bar.
+
+    python benchmarks/explore.py                          everything that this machine can measure
+    python benchmarks/explore.py --ratio --models mlp     some sections, some models
+
+--ratio       exploring ÷ the first call of plain torch.compile: forward and backward, both cold, in turns
+--captured    seconds until the captured graph is there, in the engine and in a notebook's cell
+--provenance  share of compute nodes, stage by stage, that lead to a line of Python
+--size        bytes of the saved page, and of what the widget is sent
+--frontend    the page in headless Chromium: first paint, selection, groups, panning
+--memory      peak memory of the exploring process
+--recording   on a GPU: compiling while it is recorded ÷ compiling
+
+Cold is a fresh process whose every cache of torch's is its own, and empty. Measurements that are compared run in turns,
+after one round that is thrown away where disk caches matter; a ratio is that of the medians. Results are written as
+JSON into benchmarks/results/. Ends with code 1 if a bar was missed or a measurement failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.figures import Figure, load, write
+from benchmarks.fresh import ProcessError, measured
+from benchmarks.models import MODELS, TITLES
+
+RATIO_BARS = {"mlp": 0.15, "gpt2": 0.65}
+PAGE_BARS = {"mlp": 300_000, "gpt2": 3_000_000}
+WIDGET_BARS = {"mlp": 300_000}
+CAPTURED_BARS = {"gpt2": 6.0}
+PROVENANCE_BARS = {"gpt2": 95.0}
+RECORDING_BAR = 1.05
+RECORDED_MODELS = ("mlp", "encoder", "resnet18")
+FX_STAGES = ("captured", "pre_grad", "joint", "forward", "backward", "inference", "post_grad")
+
+
+@dataclass
+class Bench:
+    """What was asked for, and what has been measured already, for sections that need the same."""
+
+    models: list[str]
+    rounds: int
+    folder: Path
+    explored: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def record_path(self, model: str) -> Path:
+        return self.folder / f"{model}.json"
+
+    def explore(self, model: str) -> dict[str, Any]:
+        """Explore a model once more, and keep the record."""
+        say(f"exploring {TITLES[model]}")
+        found = measured("benchmarks.one_process", "explore", model, "--keep", str(self.record_path(model)))
+        if found["problems"]:
+            raise ProcessError(f"exploring {TITLES[model]} met problems:\n    " + "\n    ".join(found["problems"]))
+        self.explored.setdefault(model, []).append(found)
+        return found
+
+    def once(self, model: str) -> list[dict[str, Any]]:
+        """What is known of exploring a model; explores it if nothing is."""
+        return self.explored.get(model) or [self.explore(model)]
+
+    def record(self, model: str) -> Any:
+        from compiler.record import Record
+
+        self.once(model)
+        return Record.load(self.record_path(model))
+
+    def page(self, model: str) -> Path:
+        from explorer.run import Run
+
+        return Run(self.record(model)).save(self.folder / f"{model}.html")
+
+
+def ratio(bench: Bench) -> Iterable[Figure]:
+    for model in bench.models:
+        explored, compiled = [], []
+        for _ in range(bench.rounds):
+            explored.append(bench.explore(model))
+            say(f"compiling {TITLES[model]} with torch.compile")
+            compiled.append(measured("benchmarks.one_process", "compile", model))
+        yield compared(f"{TITLES[model]}: explore ÷ torch.compile", explored, compiled, RATIO_BARS.get(model))
+
+
+def compared(name: str, ours: list[dict[str, Any]], theirs: list[dict[str, Any]], bar: float | None) -> Figure:
+    """The ratio of the median seconds of two measurements made in turns; the note has seconds, and CPU seconds."""
+    seconds = [[run["seconds"] for run in runs] for runs in (ours, theirs)]
+    cpu = [[run["cpu_seconds"] for run in runs] for runs in (ours, theirs)]
+    (mine, plain), (my_cpu, plain_cpu) = map(medians, (seconds, cpu))
+    note = f"{mine:.1f} s ÷ {plain:.1f} s; CPU {my_cpu:.1f} s ÷ {plain_cpu:.1f} s = {my_cpu / plain_cpu:.2f}"
+    runs = tuple(a / b for a, b in zip(*seconds, strict=True))
+    return Figure(name, mine / plain, "", bar, note=note, runs=runs, details={"seconds": seconds, "cpu_seconds": cpu})
+
+
+def medians(lists: Iterable[list[float]]) -> list[float]:
+    return [statistics.median(values) for values in lists]
+
+
+def captured(bench: Bench) -> Iterable[Figure]:
+    for model in bench.models:
+        runs = tuple(captured_at(run["events"]) for run in bench.once(model))
+        bar = CAPTURED_BARS.get(model)
+        yield Figure(f"{TITLES[model]}: captured graph, from the call", statistics.median(runs), "s", bar, runs=runs)
+        say(f"running a cell that explores {TITLES[model]}")
+        cell = measured("benchmarks.cell", model)
+        if cell["captured"] is None:
+            raise ProcessError(f"the cell that explores {TITLES[model]} ended before its captured graph was sent")
+        note = f"the cell took {cell['seconds']:.1f} s; its kernel peaked at {cell['peak_mib']:.0f} MiB"
+        yield Figure(
+            f"{TITLES[model]}: captured graph in the notebook", cell["captured"], "s", bar, note=note, details=cell
+        )
+
+
+def captured_at(events: list[dict[str, Any]]) -> float:
+    """When the biggest captured graph was there."""
+    graphs = [event for event in events if event["artifact"].startswith("captured[")]
+    return float(max(graphs, key=lambda event: event["entities"])["at"])
+
+
+def provenance(bench: Bench) -> Iterable[Figure]:
+    for model in bench.models:
+        for stage, (reaching, all_) in shares(bench.record(model)).items():
+            name = f"{TITLES[model]}: {stage} nodes that lead to a line of Python"
+            yield Figure(
+                name, 100 * reaching / all_, "%", PROVENANCE_BARS.get(model), True, f"{reaching:,} of {all_:,}"
+            )
+
+
+def shares(record: Any) -> dict[str, tuple[int, int]]:
+    """For each FX stage, how many of its compute nodes reach a source line through origins, and how many there are."""
+    from explorer.provenance import source_lines
+
+    reaching = source_lines(record)
+    found = {}
+    for stage in FX_STAGES:
+        calls = [entity.id for a in record.of_stage(stage) for entity in a.entities if entity.kind == "call"]
+        if calls:
+            found[stage] = (sum(identity in reaching for identity in calls), len(calls))
+    return found
+
+
+def size(bench: Bench) -> Iterable[Figure]:
+    for model in bench.models:
+        yield kilobytes(f"{TITLES[model]}: run.html", bench.page(model).stat().st_size, PAGE_BARS.get(model))
+        sent = widget_bytes(bench.record(model))
+        parts = ", ".join(f"{name} {count / 1000:.0f}" for name, count in sent.items())
+        yield kilobytes(f"{TITLES[model]}: widget payload", sum(sent.values()), WIDGET_BARS.get(model), parts)
+
+
+def kilobytes(name: str, count: int, bar: int | None, note: str = "") -> Figure:
+    return Figure(name, count / 1000, "kB", None if bar is None else bar / 1000, note=note)
+
+
+def widget_bytes(record: Any) -> dict[str, int]:
+    """Bytes that showing a record in a notebook takes, all its parts asked for: code, style, manifest and parts."""
+    import msgspec
+
+    from explorer import frontend
+    from explorer.payload import Payload
+
+    payload = Payload(record)
+    return {
+        "script": len(frontend.widget_module().encode()),
+        "style": len(frontend.css().encode()),
+        "manifest": len(msgspec.json.encode(payload.manifest())),
+        "parts": sum(len(part.data) for part in payload.parts()),
+    }
+
+
+def front_end(bench: Bench) -> Iterable[Figure]:
+    from benchmarks.frontend import frontend_figures
+
+    for model in bench.models:
+        if model != "mlp":
+            page = bench.page(model)
+            say(f"opening the page of {TITLES[model]} in Chromium")
+            for figure in frontend_figures(page):
+                yield Figure(**{**vars(figure), "name": f"{TITLES[model]}: {figure.name}"})
+
+
+def memory(bench: Bench) -> Iterable[Figure]:
+    for model in bench.models:
+        run = bench.once(model)[-1]
+        note = f"{run['peak_mib_before']:,.0f} MiB before: torch, the model and its inputs"
+        yield Figure(f"{TITLES[model]}: peak memory of exploring", run["peak_mib"], "MiB", note=note)
+
+
+def recording(bench: Bench) -> Iterable[Figure]:
+    for model in bench.models:
+        runs: dict[str, list[dict[str, Any]]] = {"explore": [], "compile": []}
+        for number in range(bench.rounds + 1):
+            for what in ("explore", "compile") if number % 2 else ("compile", "explore"):
+                say(f"{what} {TITLES[model]} on the GPU, round {number} of {bench.rounds}")
+                found = measured("benchmarks.one_process", what, model, "--device", "cuda")
+                if number:  # the first round warms the disk
+                    runs[what].append(found)
+        name = f"{TITLES[model]}: compiling while recorded ÷ compiling, GPU"
+        yield compared(name, runs["explore"], runs["compile"], RECORDING_BAR)
+
+
+def has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+SECTIONS: dict[str, Callable[[Bench], Iterable[Figure]]] = {
+    "ratio": ratio,
+    "captured": captured,
+    "provenance": provenance,
+    "size": size,
+    "frontend": front_end,
+    "memory": memory,
+    "recording": recording,
+}
+DEFAULT_MODELS = dict.fromkeys(SECTIONS, ("mlp", "gpt2")) | {
+    "provenance": ("gpt2",),
+    "frontend": ("gpt2",),
+    "recording": RECORDED_MODELS,
+}
+
+
+def say(text: str) -> None:
+    print(f"… {text}", file=sys.stderr, flush=True)
+
+
+def run_section(section: str, bench: Bench) -> bool:
+    """Measure, print and write one section; whether all its bars were kept."""
+    before = load()
+    print(f"\n{section} ({before})", flush=True)
+    figures: list[Figure] = []
+    kept = True
+    try:
+        for figure in SECTIONS[section](bench):
+            figures.append(figure)
+            print(figure.line(), flush=True)
+    except (ProcessError, RuntimeError) as error:
+        print(f"FAILED: {error}", flush=True)
+        kept = False
+    write(section, figures, before, load())
+    return kept and all(figure.met is not False for figure in figures)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for section in SECTIONS:
+        parser.add_argument(f"--{section}", action="append_const", dest="sections", const=section)
+    parser.add_argument("--models", nargs="+", choices=MODELS, help="instead of those that have bars")
+    parser.add_argument("--rounds", type=int, default=3, help="how often to measure what is compared (3)")
+    parser.add_argument("--keep", type=Path, help="folder for records and pages; otherwise they are not kept")
+    return parser.parse_args()
+
+
+def main() -> int:
+    asked = arguments()
+    sections = asked.sections or [section for section in SECTIONS if section != "recording" or has_gpu()]
+    with tempfile.TemporaryDirectory(prefix="tcompile-bench-") as temporary:
+        folder = asked.keep or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        bench = Bench([], asked.rounds, folder)
+        kept = []
+        for section in sections:
+            bench.models = list(asked.models or DEFAULT_MODELS[section])
+            kept.append(run_section(section, bench))
+    return 0 if all(kept) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

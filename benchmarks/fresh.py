@@ -1,0 +1,63 @@
+"""Fresh processes for measurements: every cache of torch's is their own, and empty."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+LIMIT_SECONDS = 1800
+TOLD_LINES = 15
+
+
+class ProcessError(RuntimeError):
+    """A measurement's process failed: which, how, and the end of what it said."""
+
+
+@contextmanager
+def cold() -> Iterator[dict[str, str]]:
+    """Environment variables for a process that finds nothing compiled before.
+
+    The temporary folder has to be its own, too: Inductor keeps precompiled headers there, whatever its cache folder is.
+    """
+    with tempfile.TemporaryDirectory(prefix="tcompile-bench-", ignore_cleanup_errors=True) as folder:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("TORCH", "TRITON"))}
+        yield kept | {
+            "TMPDIR": folder,
+            "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
+            "TRITON_CACHE_DIR": f"{folder}/triton",
+            "HF_HUB_OFFLINE": "1",
+        }
+
+
+def measured(module: str, *arguments: str) -> dict[str, Any]:
+    """Run `python -m module arguments` cold; the JSON object that it prints last. Raises ProcessError."""
+    command = [sys.executable, "-m", module, *arguments]
+    with cold() as environment:
+        try:
+            done = subprocess.run(
+                command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise ProcessError(f"{shown(command)} was stopped after {LIMIT_SECONDS} s") from None
+    if done.returncode:
+        raise ProcessError(f"{shown(command)} ended with code {done.returncode}:\n{ending(done.stderr)}")
+    try:
+        return dict(json.loads(done.stdout.splitlines()[-1]))
+    except (IndexError, ValueError):
+        raise ProcessError(f"{shown(command)} printed no JSON but:\n{ending(done.stdout + done.stderr)}") from None
+
+
+def shown(command: list[str]) -> str:
+    return " ".join(["python", *command[1:]])
+
+
+def ending(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.rstrip().splitlines()[-TOLD_LINES:])

@@ -1,0 +1,136 @@
+// What benchmarks/frontend.py measures inside the page. Times are milliseconds.
+
+(() => {
+  const frame = () => new Promise((resolve) => requestAnimationFrame(resolve));
+
+  /** After the frame that is being made has been painted. */
+  const painting = () =>
+    new Promise((resolve) => {
+      const { port1, port2 } = new MessageChannel();
+      port1.onmessage = () => resolve(undefined);
+      port2.postMessage(null);
+    });
+
+  /** From the start of some work until the frame that shows it is painted: what a user waits. */
+  async function waited(work) {
+    const start = performance.now();
+    work();
+    await frame(); // what the work asked for is painted in this frame: it asked first
+    await painting();
+    return performance.now() - start;
+  }
+
+  const rest = async () => {
+    for (let count = 0; count < 3; count++) await frame();
+  };
+
+  async function until(condition, what) {
+    for (const start = performance.now(); !condition(); await frame()) {
+      if (performance.now() - start > 30_000) throw new Error(`waited 30 s for ${what}`);
+    }
+  }
+
+  /** From the page's last byte being parsed until source and first graph are painted. */
+  async function firstPaint() {
+    const shown = () => document.querySelector(".tc-home .tc-line") && document.querySelector(".tc-pane:not(.tc-home) canvas");
+    await until(shown, "the source and a graph");
+    await painting();
+    const { domInteractive } = performance.getEntriesByType("navigation")[0];
+    return performance.now() - domInteractive;
+  }
+
+  /** The id of each stage's biggest artifact. */
+  function biggest() {
+    const { stages } = window.tcompile.explorer.store.manifest;
+    const bySize = (artifacts) => [...artifacts].sort((a, b) => b.entities - a.entities);
+    return Object.fromEntries(stages.map((stage) => [stage.name, bySize(stage.artifacts)[0]?.id]));
+  }
+
+  /** Open an artifact as a graph, another one's text beside it, and the source. */
+  async function openPanes(graph, text) {
+    const { explorer } = window.tcompile;
+    explorer.stagePanes[0].show(graph, "graph");
+    if (!explorer.stagePanes[1]) explorer.split(explorer.stagePanes[0]);
+    explorer.stagePanes[1].show(text, "text");
+    const views = () => [explorer.source, ...explorer.stagePanes].every((pane) => pane.view);
+    await until(views, `${graph} and ${text}`);
+    await rest();
+    return explorer.stagePanes[0].view.graph;
+  }
+
+  /** Select nodes all over the graph, one after the other; how long until all panes show it. */
+  async function selections(artifact, text, count) {
+    await openPanes(artifact, text);
+    const { explorer } = window.tcompile;
+    const calls = explorer.store.artifacts.get(artifact).entities.filter((entity) => entity.kind === "call");
+    const times = [];
+    for (let number = 0; number < count; number++) {
+      const { id } = calls[Math.floor((number * calls.length) / count)];
+      times.push(await waited(() => explorer.select([id], false, "")));
+      if (!explorer.store.primary.has(id) || explorer.store.linked.size < 3) throw new Error(`${id} was not selected`);
+      await rest();
+    }
+    explorer.clear();
+    return times;
+  }
+
+  /** Open every group that is closed when the graph comes up, those inside it while it is open, and close it again. */
+  async function openings(artifact, text, most) {
+    const graph = await openPanes(artifact, text);
+    const times = [];
+    async function openInside(group) {
+      for (const { path, open } of group.groups) {
+        if (times.length === most) return;
+        if (!open) times.push(await waited(() => graph.toggleGroup(path)));
+        if (!graph.model.groups.get(path).open) throw new Error(`${path} did not open`);
+        await openInside(graph.model.groups.get(path));
+        if (!open) graph.toggleGroup(path);
+        await rest();
+      }
+    }
+    await openInside(graph.model.root);
+    if (!times.length) throw new Error(`${artifact} has no closed group`);
+    return times;
+  }
+
+  /** Open all groups of a graph at once. */
+  async function openingAll(artifact, text) {
+    const graph = await openPanes(artifact, text);
+    const time = await waited(() => graph.openAll());
+    graph.closeAll();
+    await rest();
+    return time;
+  }
+
+  /** Drag a graph that fills the window about for some seconds; paintings a second. */
+  async function panning(entities, seconds, whole) {
+    const { explorer } = window.tcompile;
+    const GraphView = explorer.stagePanes[0].view.graph.constructor;
+    const root = document.createElement("div");
+    Object.assign(root.style, { position: "fixed", inset: "0", zIndex: "99", background: "white" });
+    explorer.root.append(root);
+    const graph = new GraphView(root, { onSelect() {}, onHover() {} });
+    graph.setGraph(entities);
+    graph.openAll();
+    if (whole) graph.fit();
+    await rest();
+    let painted = 0;
+    const paint = graph.paint.bind(graph);
+    graph.paint = () => {
+      painted += 1;
+      paint();
+    };
+    const start = performance.now();
+    for (let step = 0; performance.now() - start < 1000 * seconds; step++) {
+      const turn = step / 15;
+      if (!graph.pan(9 * Math.cos(turn), 9 * Math.sin(turn))) throw new Error("the graph did not move");
+      await frame();
+    }
+    const fps = (1000 * painted) / (performance.now() - start);
+    graph.destroy();
+    root.remove();
+    return fps;
+  }
+
+  window.bench = { firstPaint, biggest, selections, openings, openingAll, panning };
+})();

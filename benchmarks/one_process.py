@@ -1,0 +1,115 @@
+"""What one fresh process measures: `python -m benchmarks.one_process explore gpt2`; a JSON object on stdout.
+
+`explore` records one training step, `compile` runs it under plain torch.compile. Both start from the same state: torch
+and the model are there, nothing of torch.compile's machinery is imported. Time runs until the backward has ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.models import MODELS, Step
+
+
+@dataclass(frozen=True)
+class Start:
+    """When a measurement began: on the clock, and in CPU seconds."""
+
+    clock: float
+    cpu: float
+
+    @classmethod
+    def now(cls) -> Start:
+        return cls(time.perf_counter(), cpu_seconds())
+
+    def seconds(self) -> float:
+        return time.perf_counter() - self.clock
+
+    def spent(self) -> dict[str, float]:
+        return {"seconds": self.seconds(), "cpu_seconds": cpu_seconds() - self.cpu, "peak_mib": peak_mib()}
+
+
+def cpu_seconds() -> float:
+    """CPU seconds of this process and of all that it started, g++ included."""
+    me = psutil.Process()
+    times = [process.cpu_times() for process in (me, *me.children(recursive=True))]
+    return sum(sum(used[:4]) for used in times)
+
+
+def peak_mib() -> float:
+    """Peak resident memory of this process in MiB. (`ru_maxrss` counts what the parent had before exec, too.)"""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(found[1]) / 1024 if found else float("nan")
+
+
+def explore(step: Step, keep: Path | None) -> dict[str, Any]:
+    """Explore the step; `events` says when each artifact came. The record is written to `keep`."""
+    start = Start.now()
+    from compiler.engine import Event, Exploration
+
+    heard: list[dict[str, Any]] = []
+
+    def hear(event: Event) -> None:
+        if event.artifact is not None:
+            size = len(event.artifact.entities)
+            heard.append({"artifact": event.artifact.id, "entities": size, "at": start.seconds()})
+
+    with Exploration(listener=hear) as exploration:
+        step.run(exploration.compile(step.model))
+        wait_for_gpu(step)
+    result = {**start.spent(), "events": heard, "problems": [item.reason for item in exploration.record.problems]}
+    if keep:
+        keep.write_text(exploration.record.to_json(), encoding="utf-8")
+    return result
+
+
+def compile_step(step: Step, _keep: Path | None) -> dict[str, Any]:
+    """The first call under plain torch.compile."""
+    import torch
+
+    start = Start.now()
+    step.run(torch.compile(step.model))
+    wait_for_gpu(step)
+    return start.spent()
+
+
+def wait_for_gpu(step: Step) -> None:
+    import torch
+
+    if next(step.model.parameters()).is_cuda:
+        torch.cuda.synchronize()
+
+
+MEASURES: dict[str, Callable[[Step, Path | None], dict[str, Any]]] = {"explore": explore, "compile": compile_step}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=MEASURES)
+    parser.add_argument("model", choices=MODELS)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--keep", type=Path, help="where to write the record")
+    asked = parser.parse_args()
+    with redirect_stdout(sys.stderr):
+        import torch
+
+        torch.manual_seed(0)
+        step = MODELS[asked.model]().to(asked.device)
+        before = peak_mib()
+        result = MEASURES[asked.what](step, asked.keep)
+    print(json.dumps({**result, "peak_mib_before": before}))
+
+
+if __name__ == "__main__":
+    main()
