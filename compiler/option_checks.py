@@ -114,7 +114,7 @@ def _check_virtual(options: Options) -> None:
             )
     if options.backend != "inductor":
         raise OptionError(
-            f"target={options.target!r} is the GPU that backend 'inductor' writes code for: leave out backend= or target="
+            f"target={options.target!r} is the GPU that backend 'inductor' writes code for: leave out one of the two."
         )
 
 

@@ -98,7 +98,7 @@ H200 = Target(
     memory_bus_width=6144,
     memory=141 * _GIB,
     memory_bandwidth=4800 * _GB,
-    l2_cache=50 * _MIB,
+    l2_cache=60 * _MIB,
     shared_memory_per_multiprocessor=228 * _KIB,
     shared_memory_per_block=48 * _KIB,
     shared_memory_per_block_optin=227 * _KIB,
@@ -108,6 +108,7 @@ H200 = Target(
     sources=(
         "NVIDIA H200 Tensor Core GPU Data Sheet",
         "NVIDIA H100 Tensor Core GPU Architecture whitepaper, V1.04 (same GH100 chip)",
+        "L2: as torch.cuda.get_device_properties() reports it on an H200",
         _PROGRAMMING_GUIDE,
     ),
 )

@@ -31,6 +31,8 @@ REQUIRED: tuple[str, ...] = (
     "torch._guards:CompileContext.current_compile_id",
     "torch._inductor.codegen.cpp:CppScheduling.define_kernel",
     "torch._inductor.codegen.triton:TritonScheduling.define_kernel",
+    "torch._dynamo.exc:SkipFrame",
+    "torch._inductor.compile_fx:_check_triton_bf16_support",
     "torch._inductor.compile_fx:_compile_fx_main",
     "torch._inductor.compile_fx:_recursive_joint_graph_passes",
     "torch._inductor.compile_fx:_recursive_pre_grad_passes",
@@ -64,6 +66,7 @@ REQUIRED: tuple[str, ...] = (
     "torch._inductor.virtualized:V.graph",
     "torch._subclasses.fake_tensor:FakeTensorMode.avoid_device_init",
     "torch._utils_internal:max_clock_rate",
+    "torch.amp.autocast_mode:_enter_autocast",
 )
 
 

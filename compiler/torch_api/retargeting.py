@@ -7,6 +7,7 @@ What differs from such a machine is told to the observer: a choice that Inductor
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +19,7 @@ import torch._inductor.fx_passes.fuse_attention as fuse_attention
 import torch._inductor.fx_passes.joint_graph as joint_graph
 import torch._inductor.fx_passes.pad_mm as pad_mm
 import torch._inductor.pattern_matcher as pattern_matcher
+from torch._dynamo.exc import SkipFrame
 from torch._functorch.partitioners import default_partition
 from torch._guards import detect_fake_mode
 from torch._inductor.select_algorithm import AlgorithmSelectorCache, ExternKernelCaller
@@ -27,11 +29,16 @@ from torch.fx import GraphModule
 from compiler.targets import Target
 from compiler.torch_api import fx
 from compiler.torch_api.attention import TargetAttention
+from compiler.torch_api.autocast import TargetAutocast
 from compiler.torch_api.moving import CPU, Mover, device_swap, swap_devices
 from compiler.torch_api.virtual import DEVICE, virtual_gpu
 
 Told = Callable[[str, str, str], None]
 """Hears of a choice: the pass, its verdict, and why."""
+
+
+class NoInstructionsError(RuntimeError):
+    """The target can't compute in a format that the graph uses."""
 
 
 class Retargeting:
@@ -49,6 +56,7 @@ class Retargeting:
             (compile_fx, "compile_fx_backward", self.wrap_compile),
             (joint_graph, "constant_fold_uniform_value", self.wrap_constant_folding),
             (pad_mm, "_should_pad", self.wrap_should_pad),
+            (compile_fx, "_check_triton_bf16_support", self.wrap_bfloat16_check),
             (compile_fx, "_warn_tf32_disabled", lambda _warn: lambda: None),
             (fuse_attention, "_warn_tf32_disabled", lambda _warn: lambda: None),
             (pattern_matcher, "aot_function", self.wrap_aot_function),
@@ -58,7 +66,7 @@ class Retargeting:
 
     def wrap_main(self, run: Callable[..., Any]) -> Callable[..., Any]:
         def observed(*args: Any, **kwargs: Any) -> Any:
-            with TargetAttention(self.target, self.tell):
+            with TargetAttention(self.target, self.tell), TargetAutocast():
                 return run(*args, **kwargs)
 
         return observed
@@ -84,6 +92,19 @@ class Retargeting:
         with virtual_gpu(self.target), mode:
             mover.graph(module)
             yield mover.values(inputs)
+
+    def wrap_bfloat16_check(self, check: Callable[..., None]) -> Callable[..., None]:
+        def checked(*args: Any) -> None:
+            try:
+                with warnings.catch_warnings(action="ignore"):
+                    check(*args)
+            except SkipFrame:
+                raise NoInstructionsError(
+                    f"{self.target.title} has no bfloat16 instructions: torch.compile leaves a graph with bfloat16 "
+                    "inputs or outputs to eager there. float16 and float32 are compiled."
+                ) from None
+
+        return checked
 
     def wrap_constant_folding(self, fold: Callable[[GraphModule], Any]) -> Callable[[GraphModule], Any]:
         """It computes the constants it folds, with real tensors on the graph's device: here, on the CPU."""
