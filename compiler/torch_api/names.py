@@ -54,7 +54,6 @@ REQUIRED: tuple[str, ...] = (
     "torch._inductor.fx_passes.fuse_attention:_warn_tf32_disabled",
     "torch._inductor.fx_passes.joint_graph:constant_fold_uniform_value",
     "torch._inductor.fx_passes.pad_mm:_should_pad",
-    "torch._inductor.fx_passes.pad_mm:hint_symbols",
     "torch._inductor.fx_passes.pad_mm:is_mm_compute_bound",
     "torch._inductor.graph:GraphLowering.codegen",
     "torch._inductor.graph:GraphLowering.compile_to_module",

@@ -126,7 +126,7 @@ class Retargeting:
         def should_pad(_match: Any, left: Any, right: Any, *_of_op: Any, **_bias: Any) -> bool:
             if inductor_config.force_shape_pad:
                 return True
-            rows, inner, columns = pad_mm.hint_symbols((left.shape[-2], left.shape[-1], right.shape[-1]))
+            rows, inner, columns = _hints((left.shape[-2], left.shape[-1], right.shape[-1]))
             if not pad_mm.is_mm_compute_bound(rows, inner, columns, left.dtype):
                 return False
             padded = left.dtype in (torch.float16, torch.bfloat16)
@@ -165,6 +165,13 @@ class Retargeting:
             return call
 
         return on_cpu
+
+
+def _hints(sizes: Sequence[int | torch.SymInt]) -> list[int]:
+    """The sizes that Inductor decides by where they are symbolic; torch 2.11 has another name for it."""
+    module: Any = pad_mm
+    hints = module.hint_symbols if hasattr(module, "hint_symbols") else module.realize_symbols
+    return list(hints(sizes))
 
 
 def _mode_of(inputs: Sequence[Any]) -> FakeTensorMode:

@@ -247,6 +247,18 @@ def test_max_autotune_shows_a_template_and_says_how_it_was_chosen() -> None:
     assert "BLOCK_M" in chosen[0].verdict
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("dtype", "verdict"), [(torch.bfloat16, "padded"), (torch.float32, "left as it is")])
+def test_padding_is_chosen_by_a_rule_that_is_told(dtype: torch.dtype, verdict: str, dynamic: bool) -> None:
+    linear = nn.Linear(510, 301, bias=False, dtype=dtype)
+    record, _ = explored(linear, torch.randn(64, 510, dtype=dtype), dynamic=dynamic, grad=False)
+    (decision,) = [decision for decision in record.decisions if decision.pass_name == "padding"]
+    assert decision.verdict == verdict
+    assert "64×510 by 510×301" in decision.why
+    padded = any("512" in line and "cuda" in line for line in record["post_grad"].text.split("\n"))
+    assert padded == (verdict == "padded")
+
+
 def test_the_same_input_gives_the_same_text_whatever_was_explored_before() -> None:
     def once(name: str) -> list[tuple[str, str]]:
         torch.manual_seed(0)
