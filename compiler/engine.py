@@ -22,10 +22,7 @@ import torch
 from compiler.builder import Builder, Event, Listener
 from compiler.environment import environment
 from compiler.measure.calls import Call
-from compiler.measure.check import checks
-from compiler.measure.timing import forward_timings
 from compiler.options import Options
-from compiler.process import preserved
 from compiler.record import Problem, Record
 from compiler.recorder import Recorder, tensors_device
 from compiler.targets import Target, is_virtual, target
@@ -66,7 +63,6 @@ class Exploration:
 
     def __enter__(self) -> Exploration:
         with ExitStack() as stack:
-            stack.enter_context(preserved())
             self._recorder = Recorder(self._builder, build=_builds(self.options), target=_virtual(self.options))
             stack.callback(self._recorder.add_sources)
             stack.enter_context(dynamo.observing(self._recorder))
@@ -87,6 +83,10 @@ class Exploration:
         """Time and check the first call; a failure there is a Problem, not the user's error."""
         if not self._calls or not (self.options.time or self.options.check):
             return
+        # torch.utils.benchmark takes longer to import than a small function to explore.
+        from compiler.measure.check import checks
+        from compiler.measure.timing import forward_timings
+
         self._builder.started("timing")
         try:
             if self.options.time:
@@ -153,9 +153,10 @@ def title_of(fn: Any) -> str:
 
 
 def _backend(options: Options) -> Any:
-    if options.backend != "inductor":
-        return dynamo.named_backend(options.backend)
-    return inductor.inductor_backend(options.mode, dict(options.options), options.dynamic)
+    asked = options.compile_arguments()
+    if asked["backend"] != "inductor":
+        return dynamo.named_backend(asked["backend"])
+    return inductor.inductor_backend(options.mode, asked.get("options", {}), options.dynamic)
 
 
 def _builds(options: Options) -> bool:

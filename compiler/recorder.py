@@ -57,9 +57,13 @@ class Recorder:
     def frame_started(self, key: CompileKey, code: CodeType) -> None:
         frame = self.frame_id(key)
         self._codes[frame] = code
-        self.book.line(code.co_filename, code.co_firstlineno)
+        function = self.names(code.co_name)
+        if fx.is_dynamo(code.co_filename):  # torch's wrapper around a module of torch.nn: the user knows the module
+            function = self.builder.title or function
+        else:
+            self.book.line(code.co_filename, code.co_firstlineno)
         self.builder.frames[frame] = Frame(
-            frame, self.names(code.co_name), self.book.name(code.co_filename), code.co_firstlineno, "skipped"
+            frame, function, self.book.name(code.co_filename), code.co_firstlineno, "skipped"
         )
         self.builder.started("captured", frame)
         self.clock.resume()
@@ -73,7 +77,7 @@ class Recorder:
     def bytecode(self, key: CompileKey, original: CodeType, modified: CodeType) -> None:
         frame = self.frame_id(key)
         self.builder.frames[frame] = replace(self.builder.frames[frame], outcome="compiled")
-        function = self.names(original.co_name)
+        function = self.builder.frames[frame].function
         for code, suffix, title in ((original, "", "as written"), (modified, " modified", "as Dynamo rewrote it")):
             self.builder.add(
                 bytecode_artifact(

@@ -105,7 +105,7 @@ def plan(record: Record, artifact: Artifact, depth: int | None = None, readable:
     """Which boxes and edges a drawing of this artifact has."""
     entities = {entity.id: entity for entity in artifact.entities}
     work = [entity for entity in artifact.entities if entity.kind not in _ENDS]
-    paths = _module_paths(work)
+    paths = {entity.id: _path(entity) for entity in work}
     depth = _fitting_depth(paths, readable) if depth is None else depth
     home = {entity_id: _box_id(entity_id, path, depth) for entity_id, path in paths.items()}
     boxes: dict[str, Box] = {}
@@ -124,25 +124,6 @@ def _fitting_depth(paths: Mapping[str, Path], readable: int) -> int:
     """The deepest level at which the drawing still fits; the outermost modules when none does."""
     depths = range(max(map(len, paths.values()), default=0), -1, -1)
     return next((depth for depth in depths if len({_box_id(*item, depth) for item in paths.items()}) <= readable), 0)
-
-
-def _module_paths(work: list[Entity]) -> dict[str, Path]:
-    """The module each op stands in.
-
-    An op that has none of its own (a sum of gradients in a backward graph) stands in the module around the one that
-    made its last operand: a block's sums then close with the block.
-    """
-    order = {entity.id: place for place, entity in enumerate(work)}
-    paths: dict[str, Path] = {}
-    adopted: set[str] = set()
-    for entity in work:
-        paths[entity.id] = _path(entity)
-        if "module" not in entity.attrs or entity.attrs.get("gradient_accumulation"):
-            maker = max((source for source in entity.inputs if source in paths), key=order.__getitem__, default="")
-            around = paths.get(maker, ())
-            paths[entity.id] = around if maker in adopted else around[:-1]
-            adopted.add(entity.id)
-    return paths
 
 
 def _path(entity: Entity) -> Path:

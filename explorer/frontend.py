@@ -1,32 +1,51 @@
 """The front end as one script: the modules of `static/`, joined.
 
 The modules keep to a form that needs no bundler: an import is `import { a, b } from "./file.js";` from a line's start
-to its semicolon, an export is the word `export` (or `export default`) at a line's start, no two modules declare the
-same name at their top level, and no string goes over a line's end. Joining puts each module after those it imports and
-takes out imports, the word `export`, JSDoc, whole-line comments, indentation and blank lines.
+to its semicolon, an export is the word `export` (or `export default`, in the last module) at a line's start, no two
+modules export the same name, and no string goes over a line's end. Joining puts each module after those it imports, in
+a function of its own that returns what it exports, and takes out imports, the word `export`, JSDoc, whole-line
+comments, indentation and blank lines.
 """
 
 from __future__ import annotations
 
+import base64
 import re
+import zlib
 from functools import cache
 from importlib.resources import files
+from string import Template
 
 _IMPORT = re.compile(r'^import\s[^;]*?from "\./(?P<name>[\w.]+)";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?!default)", re.MULTILINE)
 _COMMENT = re.compile(r"^[ \t]*//[^\n]*\n|/\*\*.*?\*/[ \t]?", re.MULTILINE | re.DOTALL)
 _INDENT_OR_BLANK = re.compile(r"(?<=\n)\s+")
-_DECLARED = re.compile(r"^(?:export )?(?:async )?(?:function\*?|class|const|let|var) (\w+)", re.MULTILINE)
+_EXPORTED = re.compile(r"^export (?:async )?(?:function|class|const) (\w+)", re.MULTILINE)
 
 
 class FrontendError(RuntimeError):
-    """The modules of the front end can't be joined: two declare the same name."""
+    """The modules of the front end can't be joined: two export the same name."""
+
+
+UNPACK = Template("""\
+const packed = Uint8Array.from(atob("$packed"), (character) => character.charCodeAt(0));
+const script = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+const module = new Blob([await new Response(script).text()], { type: "text/javascript" });
+const address = URL.createObjectURL(module);
+const { default: made } = await import(address);
+URL.revokeObjectURL(address);
+export default made;
+""")
 
 
 @cache
 def widget_module() -> str:
-    """The front end as the ES module that anywidget loads: its default export makes `initialize` and `render`."""
-    return joined("widget.js")
+    """The front end as the ES module that anywidget loads: its default export makes `initialize` and `render`.
+
+    It is sent with every widget, so it is compressed, with a few lines before it that unpack it.
+    """
+    packed = base64.b64encode(zlib.compress(joined("widget.js").encode(), 9)).decode()
+    return UNPACK.substitute(packed=packed)
 
 
 @cache
@@ -45,10 +64,10 @@ def static_text(name: str) -> str:
 
 
 def joined(entry: str) -> str:
-    """One script of a module and all it imports. Raises FrontendError when two declare the same name."""
-    sources = {name: static_text(name) for name in in_order(entry)}
+    """One script of a module and all it imports. Raises FrontendError when two export the same name."""
+    *needed, _ = sources = {name: static_text(name) for name in in_order(entry)}
     _check_names(sources)
-    return "".join(_stripped(text) for text in sources.values())
+    return "".join(_as_function(sources[name]) for name in needed) + _stripped(sources[entry])
 
 
 def in_order(entry: str) -> list[str]:
@@ -70,10 +89,15 @@ def _stripped(text: str) -> str:
     return _INDENT_OR_BLANK.sub("", _EXPORT.sub("", _COMMENT.sub("", _IMPORT.sub("", text)))).lstrip()
 
 
+def _as_function(text: str) -> str:
+    exported = ", ".join(_EXPORTED.findall(text))
+    return f"const {{ {exported} }} = (() => {{\n{_stripped(text)}return {{ {exported} }};\n}})();\n"
+
+
 def _check_names(sources: dict[str, str]) -> None:
     owner: dict[str, str] = {}
     for module, text in sources.items():
-        for name in _DECLARED.findall(text):
+        for name in _EXPORTED.findall(text):
             if name in owner:
-                raise FrontendError(f"{name!r} is declared at the top of both {owner[name]} and {module}: rename one")
+                raise FrontendError(f"{name!r} is exported by both {owner[name]} and {module}: rename one")
             owner[name] = module

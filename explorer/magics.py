@@ -183,7 +183,7 @@ class TcompileMagics(Magics):
 
         def keep(run: Run) -> None:
             self.shell.push({args.output: run})
-            if output.widget is not None:
+            if notebook_cell and output.widget is not None:
                 self._shown.add(notebook_cell, execution, run, output.widget)
 
         return Session(cell, self._options(args), output, keep)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 import time
 import traceback
 import warnings
@@ -18,6 +19,8 @@ from explorer.run import Run
 
 UPDATE_SECONDS = 0.25
 """At most so often is a running view brought up to date: sending it takes time from the cell."""
+
+_NOTE = "border-left:4px solid rgba(127,127,127,0.5);padding:0.2em 0.8em"
 
 
 class Output(Protocol):
@@ -65,7 +68,7 @@ class NotebookOutput:
         self._updated = 0.0
 
     def begin(self) -> None:
-        self._static = display(_note("exploring…"), raw=True, display_id=True)
+        self._static = display(_note("Exploring…"), raw=True, display_id=True)
 
     def hear(self, event: Event, known: Callable[[], Record]) -> None:
         if self.widget is None and event.kind == "artifact" and event.stage == "captured" and self._with_widget:
@@ -92,7 +95,7 @@ class NotebookOutput:
         if self.widget is not None:
             self.widget.update(known(), event.stage)
         elif self._static is not None:
-            self._static.update(_note(f"exploring… {event.stage}"), raw=True)
+            self._static.update(_note(f"Exploring… {event.stage}"), raw=True)
 
 
 class GuardedOutput:
@@ -135,7 +138,10 @@ def _summary(run: Run) -> str:
 
 
 def _note(text: str) -> dict[str, str]:
-    return {"text/plain": text, "text/html": f"<pre>{html.escape(text)}</pre>"}
+    """A few lines of text, with `code` in backticks, as an output."""
+    lines = [re.sub("`([^`]*)`", r"<code>\1</code>", html.escape(line)) for line in text.splitlines()]
+    paragraphs = "".join(f'<p style="margin:0.2em 0">{line}</p>' for line in lines)
+    return {"text/plain": text, "text/html": f'<div style="{_NOTE}">{paragraphs}</div>'}
 
 
 class ShownWidgets:

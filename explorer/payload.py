@@ -155,12 +155,13 @@ class Payload:
     def _stage(self, name: str) -> dict[str, Any]:
         artifacts = self.record.of_stage(name)
         words = stage_words(name)
+        count = sum(counted(artifact, words.kinds) for artifact in artifacts)
         return {
             "name": name,
             "title": words.title,
             "about": words.about,
-            "count": sum(counted(artifact, words.kinds) for artifact in artifacts),
-            "unit": words.unit,
+            "count": count,
+            "unit": words.unit.removesuffix("s") if count == 1 else words.unit,
             "seconds": stage_seconds(self.record, name),
             "problems": [msgspec.to_builtins(item) for item in self.record.problems if item.stage == name],
             "artifacts": [self._artifact(artifact) for artifact in artifacts],

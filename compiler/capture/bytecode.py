@@ -8,6 +8,7 @@ from types import CodeType
 
 from compiler.capture.sources import SourceBook
 from compiler.record import Artifact, Entity
+from compiler.torch_api.fx import is_dynamo
 
 _GENERATED = re.compile(r"__(compiled_fn)_\d+(?:_[0-9a-f]{8}(?:_[0-9a-f]{4}){3}_[0-9a-f]{12})?|__(resume_at)_\d+_\d+")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -40,6 +41,7 @@ def bytecode_artifact(
     text, entities = [_header(code, book)], []
     lines: dict[int, tuple[str, ...]] = {}
     last_line: int | None = None
+    internal = is_dynamo(code.co_filename)
     for number, instruction in enumerate(instructions, 2):
         line = instruction.positions.lineno if instruction.positions else None
         argument = names(_ADDRESS.sub("", instruction.argrepr))
@@ -48,7 +50,7 @@ def bytecode_artifact(
         identity = f"{artifact_id}.{instruction.offset}"
         lines[number] = (identity,)
         attrs = {"offset": instruction.offset, "opcode": instruction.opname, "argument": argument, "line": line or 0}
-        origins = (book.line(code.co_filename, line),) if line else ()
+        origins = (book.line(code.co_filename, line),) if line and not internal else ()
         entities.append(Entity(identity, "instruction", instruction.opname, attrs, (), origins))
     attrs = {"function": names(code.co_qualname), "file": book.name(code.co_filename), "line": code.co_firstlineno}
     body = "\n".join(text) + "\n"

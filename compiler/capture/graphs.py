@@ -34,7 +34,7 @@ def graph_artifact(
     """
     source, names = fx.graph_code(module)
     known = {entity.id: entity for entity in parent.entities} if parent else {}
-    entities = tuple(_inheriting(_entity(node, artifact_id, book, origins), known) for node in module.graph.nodes)
+    entities = _housed([_inheriting(_entity(node, artifact_id, book, origins), known) for node in module.graph.nodes])
     lines: dict[int, tuple[str, ...]] = {number: (f"{artifact_id}.{name}",) for number, name in names.items()}
     return Artifact(artifact_id, stage, title, "python", book.shorten(source), graph, lines, entities)
 
@@ -61,12 +61,31 @@ def _inheriting(entity: Entity, known: dict[str, Entity]) -> Entity:
     return replace(entity, attrs=attrs)
 
 
+def _housed(entities: list[Entity]) -> tuple[Entity, ...]:
+    """Put the calls that have no module (a sum of gradients) into the module around the one that made their last
+    operand: a block's sums are then inside the block, and a block that is shown closed makes no cycle.
+    """
+    modules = {entity.id: str(entity.attrs.get("module", "")) for entity in entities if entity.kind == "call"}
+    place = {identity: index for index, identity in enumerate(modules)}
+    adopted: set[str] = set()
+    housed = []
+    for entity in entities:
+        if modules.get(entity.id) == "" and (makers := [source for source in entity.inputs if source in place]):
+            maker = max(makers, key=place.__getitem__)
+            modules[entity.id] = modules[maker] if maker in adopted else modules[maker].rpartition(".")[0]
+            adopted.add(entity.id)
+        attrs = {"module": modules[entity.id], "inherited": True} if modules.get(entity.id) else {}
+        housed.append(replace(entity, attrs=entity.attrs | attrs) if entity.id in adopted and attrs else entity)
+    return tuple(housed)
+
+
 def _attrs(node: Node, book: SourceBook) -> dict[str, Any]:
     value = fx.value_of(node)
     attrs: dict[str, Any] = {"op": node.op, "target": fx.target_name(node), **fx.tensor_attrs(value)}
     if isinstance(value, tuple | list) and node.op != "output":
         attrs["outputs"] = [fx.tensor_attrs(item) for item in value]
-    path, kind = fx.module_path(node)
+    accumulates = bool(node.meta.get("is_gradient_acc"))  # torch gives a sum the module of one of its terms
+    path, kind = ("", "") if accumulates else fx.module_path(node)
     if path:
         attrs |= {"module": path, "module_type": kind}
     frames = fx.source_frames(node)
@@ -75,7 +94,7 @@ def _attrs(node: Node, book: SourceBook) -> dict[str, Any]:
     for name, text in (("source", fx.input_source(node)), ("description", fx.input_description(node))):
         if text:
             attrs[name] = text
-    if node.meta.get("is_gradient_acc"):
+    if accumulates:
         attrs["gradient_accumulation"] = True
     if node.meta.get("autograd_backward"):
         attrs["backward"] = True

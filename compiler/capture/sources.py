@@ -37,6 +37,7 @@ class SourceBook:
     def __init__(self) -> None:
         self.lines: dict[str, set[int]] = {}
         self._names: dict[str, str] = {}
+        self._made: dict[str, tuple[int, Artifact]] = {}
 
     def line(self, file: str, number: int) -> str:
         """The id of a source line; asking for it is what puts its file into the book."""
@@ -67,7 +68,15 @@ class SourceBook:
     def artifacts(self) -> tuple[Artifact, ...]:
         """One artifact a file: cells first, then the user's files, then installed packages."""
         present = [file for file in self.lines if linecache.getlines(file)]
-        return tuple(self._artifact(file) for file in sorted(present, key=self._rank))
+        return tuple(self._as_known(file) for file in sorted(present, key=self._rank))
+
+    def _as_known(self, file: str) -> Artifact:
+        """The file's artifact, made anew only when more of its lines are wanted."""
+        wanted, artifact = self._made.get(file, (0, None))
+        if artifact is None or wanted != len(self.lines[file]):
+            artifact = self._artifact(file)
+            self._made[file] = (len(self.lines[file]), artifact)
+        return artifact
 
     def _rank(self, file: str) -> tuple[int, str]:
         return (0 if is_cell(file) else 2 if is_installed(file) else 1, self.name(file))
@@ -107,14 +116,16 @@ def _shown(file: str, source: list[str], wanted: set[int]) -> Iterator[int]:
 
 def _enclosing(source: list[str], wanted: set[int]) -> list[tuple[int, int]]:
     """Line ranges of the functions around the wanted lines, and the header line of each class around those."""
+    last: dict[int, int] = {}
     found: set[tuple[int, int]] = set()
     for number in wanted:
         if number > len(source):
             continue
-        first = _opening(source, number, _DEF)
-        if not first:
+        if first := _opening(source, number, _DEF):
+            last[first] = max(last.get(first, 0), number)
+        else:
             found.add((number, number))
-            continue
+    for first, number in last.items():
         end = first - 1 + len(inspect.getblock([f"{line}\n" for line in source[first - 1 :]]))
         found.add((_decorated(source, first), max(end, number)))
         if header := _opening(source, first, _CLASS):

@@ -34,6 +34,7 @@ from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.utils import CleanupManager, counters
 from torch._guards import CompileContext
 
+from compiler.process import full_collections_postponed, preserved
 from compiler.torch_api.patching import replaced
 
 CompileKey = tuple[int, int]
@@ -121,7 +122,8 @@ class _Session:
             self.globals.setdefault(id(user_globals), (user_globals, frozenset(user_globals)))
             self.observer.frame_started(key, code)
             try:
-                result = compile_frame(code, user_globals, *args, **kwargs)
+                with preserved(), full_collections_postponed():
+                    result = compile_frame(code, user_globals, *args, **kwargs)
             except BaseException as error:
                 if isinstance(error, Unsupported) and not error.logged:
                     self.observer.graph_break(key, _break_facts(str(error), error))
@@ -253,11 +255,18 @@ def _quiet_conversion_warnings() -> Iterator[None]:
 
 
 def compiled(fn: Any, backend: Compiled, *, dynamic: bool | None, fullgraph: bool) -> Any:
-    """`torch.compile(fn)` with cache entries of its own, apart from any that the user's own torch.compile made."""
+    """`torch.compile(fn)` with cache entries of its own, apart from any that the user's own torch.compile made.
+
+    torch tells entries apart by their backend, so this one gets a backend that is nobody else's.
+    """
     isolation: dict[str, Any] = {}
     if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
         isolation["isolate_recompiles"] = True
-    return torch.compile(fn, backend=backend, dynamic=dynamic, fullgraph=fullgraph, **isolation)
+
+    def own_backend(module: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Compiled:
+        return backend(module, inputs, **options)
+
+    return torch.compile(fn, backend=own_backend, dynamic=dynamic, fullgraph=fullgraph, **isolation)
 
 
 def inner_function(fn: Any) -> Any:

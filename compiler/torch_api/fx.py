@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -46,9 +47,10 @@ def graph_code(module: GraphModule) -> tuple[str, dict[int, str]]:
 
 def source_frames(node: Node) -> tuple[SourceFrame, ...]:
     """The user's stack at the operation that made this node, outermost first; empty where torch kept none."""
-    return tuple(frame for frame in parse_stack(node.meta.get("stack_trace") or "") if not _is_dynamo(frame.file))
+    return tuple(frame for frame in parse_stack(node.meta.get("stack_trace") or "") if not is_dynamo(frame.file))
 
 
+@lru_cache(maxsize=1024)
 def parse_stack(text: str) -> tuple[SourceFrame, ...]:
     return tuple(
         SourceFrame(match["file"], int(match["line"]), match["function"], (match["code"] or "").strip())
@@ -56,8 +58,8 @@ def parse_stack(text: str) -> tuple[SourceFrame, ...]:
     )
 
 
-def _is_dynamo(file: str) -> bool:
-    """Whether a frame is TorchDynamo's own wrapper rather than code that somebody wrote for this model."""
+def is_dynamo(file: str) -> bool:
+    """Whether a file is TorchDynamo's own wrapper rather than code that somebody wrote for this model."""
     return "/torch/_dynamo/" in file.replace("\\", "/")
 
 

@@ -36,6 +36,7 @@ from compiler.targets import Target
 from compiler.torch_api import virtual
 from compiler.torch_api.patching import replaced
 from compiler.torch_api.retargeting import Retargeting
+from compiler.torch_api.without_build import unprepared
 
 Kind = Literal["forward", "backward", "inference"]
 
@@ -97,6 +98,8 @@ def observing(observer: InductorObserver, *, build: bool, target: Target | None 
         settings |= virtual.inductor_settings(target)
     with ExitStack() as stack:
         stack.enter_context(inductor_config.patch(settings))
+        if not build:
+            stack.enter_context(unprepared())
         stack.enter_context(functorch_config.patch(force_non_lazy_backward_lowering=True, enable_autograd_cache=False))
         for owner, name, make in wrappers:
             stack.enter_context(replaced(owner, name, make))
@@ -104,11 +107,9 @@ def observing(observer: InductorObserver, *, build: bool, target: Target | None 
 
 
 def _inductor_settings(build: bool) -> dict[str, Any]:
-    """Caches would hide stages. Without a build the vector-ISA probe, which runs g++, takes the CPU at its word."""
+    """Caches would hide stages; worker processes are for builds."""
     settings: dict[str, Any] = {"fx_graph_cache": False, "fx_graph_remote_cache": False}
-    if not build:
-        settings |= {"cpp.vec_isa_ok": True, "compile_threads": 1}
-    return settings
+    return settings if build else settings | {"compile_threads": 1}
 
 
 class _Session:

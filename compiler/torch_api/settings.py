@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -56,6 +57,8 @@ def is_compiled(target: object) -> bool:
 
 
 def _is_compile_wrapper(target: object) -> bool:
-    # torch.compiler.disable leaves the first mark too.
-    marked = hasattr(target, "_torchdynamo_orig_callable")
-    return marked and not getattr(target, "_torchdynamo_disable", False)
+    function = getattr(target, "__func__", target) if isinstance(target, MethodType) else target
+    marks = vars(function) if isinstance(function, FunctionType) else {}
+    # torch.compiler.disable leaves the first mark too; functools.wraps copies all of them to another function.
+    is_its_own = marks.get("_torchdynamo_wrapper_id", id(function)) == id(function)
+    return "_torchdynamo_orig_callable" in marks and is_its_own and not marks.get("_torchdynamo_disable", False)

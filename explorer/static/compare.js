@@ -120,7 +120,10 @@ function uniqueAnchors(a, b, al, ah, bl, bh) {
   return longestRising(both.sort((p, q) => p[0] - q[0]));
 }
 
-/** @param {Int32Array} lines @param {number} low @param {number} high @returns {Map<number, number>} -1: more than once */
+/**
+ * Where each line is, -1 for those that are there more than once.
+ * @param {Int32Array} lines @param {number} low @param {number} high @returns {Map<number, number>}
+ */
 function onceIn(lines, low, high) {
   const where = new Map();
   for (let at = low; at < high; at++) where.set(lines[at], where.has(lines[at]) ? -1 : at);
@@ -134,7 +137,7 @@ function longestRising(pairs) {
   const before = new Int32Array(pairs.length);
   pairs.forEach(([, y], index) => {
     let low = 0;
-    for (let high = tops.length; low < high; ) {
+    for (let high = tops.length; low < high;) {
       const middle = (low + high) >> 1;
       if (pairs[tops[middle]][1] < y) low = middle + 1;
       else high = middle;
@@ -162,11 +165,15 @@ function rowsOf(pairs, leftCount, rightCount) {
   return rows;
 }
 
-/** What differs inside two lines: where the difference begins and ends on each side. @param {string} a @param {string} b */
+/**
+ * What differs inside two lines: where the difference begins and ends on each side.
+ * @param {string} a @param {string} b
+ */
 export function differingPart(a, b) {
   let from = 0;
   while (from < a.length && from < b.length && a[from] === b[from]) from += 1;
   let tail = 0;
-  while (tail < a.length - from && tail < b.length - from && a[a.length - tail - 1] === b[b.length - tail - 1]) tail += 1;
+  while (tail < a.length - from && tail < b.length - from && a[a.length - tail - 1] === b[b.length - tail - 1])
+    tail += 1;
   return { from, leftTo: a.length - tail, rightTo: b.length - tail };
 }

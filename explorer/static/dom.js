@@ -99,7 +99,9 @@ export function replaceKeepingFocus(parent, children, otherwise = parent) {
   const had = parent.contains(focused);
   parent.replaceChildren(...children);
   if (!had || !focused) return;
-  const same = [...parent.querySelectorAll(focused.tagName)].find((element) => nameOfControl(element) === nameOfControl(focused));
+  const same = [...parent.querySelectorAll(focused.tagName)].find(
+    (element) => nameOfControl(element) === nameOfControl(focused),
+  );
   (same instanceof HTMLElement ? same : otherwise).focus({ preventScroll: true });
 }
 

@@ -6,6 +6,7 @@ import { showKeys } from "./keys.js";
 import { Pane } from "./pane.js";
 import { Ribbon } from "./ribbon.js";
 import { splitter } from "./splitter.js";
+import { TextView } from "./text_view.js";
 
 /** @typedef {import("./store.js").Store} Store */
 
@@ -20,20 +21,29 @@ export class Explorer {
     this.store = store;
     this.page = options.page ?? false;
     this.host = {
-      select: this.select.bind(this), hover: this.hover.bind(this), showBreaks: this.showBreaks.bind(this),
-      changed: () => this.markOpen(), activate: (/** @type {Pane} */ pane) => { this.active = pane; },
-      split: (/** @type {Pane} */ pane) => this.split(pane), close: (/** @type {Pane} */ pane) => this.close(pane),
+      select: this.select.bind(this),
+      hover: this.hover.bind(this),
+      showBreaks: this.showBreaks.bind(this),
+      changed: () => this.markOpen(),
+      activate: (/** @type {Pane} */ pane) => {
+        this.active = pane;
+      },
+      split: (/** @type {Pane} */ pane) => this.split(pane),
+      close: (/** @type {Pane} */ pane) => this.close(pane),
     };
     this.ribbon = new Ribbon(store, (stage, beside) => this.openStage(stage, beside));
     this.inspector = new Inspector(store, {
-      goTo: (id) => this.goTo(id), goToRow: (artifact, row) => this.goToRow(artifact, row),
-      preview: (ids) => this.hover(ids), clear: () => this.clear(),
+      goTo: (id) => this.goTo(id),
+      goToRow: (artifact, row) => this.goToRow(artifact, row),
+      preview: (ids) => this.hover(ids),
+      clear: () => this.clear(),
     });
     this.source = new Pane(store, this.host, true);
     /** @type {Pane[]} */
     this.stagePanes = [];
     this.active = this.source;
     this.frame = 0;
+    this.stopping = new AbortController();
     this.build();
     this.stopListening = store.listen((what, from) => this.changed(what, from));
     this.changed("manifest", "");
@@ -51,10 +61,9 @@ export class Explorer {
     this.main = h("div", { class: "tc-main" }, this.panes, splitter(), this.inspector.root);
     this.root.classList.add("tcompile");
     this.root.append(h("header", { class: "tc-top" }, this.title, this.ribbon.root, this.tools), this.main);
-    this.onKey = (/** @type {KeyboardEvent} */ event) => this.pressed(event);
-    this.root.addEventListener("keydown", this.onKey);
-    this.onKeyFirst = (/** @type {KeyboardEvent} */ event) => this.keepFromJupyter(event);
-    window.addEventListener("keydown", this.onKeyFirst, true);
+    const { signal } = this.stopping;
+    this.root.addEventListener("keydown", (event) => this.pressed(event), { signal });
+    window.addEventListener("keydown", (event) => this.keepFromJupyter(event), { signal, capture: true });
     this.observer = new ResizeObserver(() => this.fitWidth());
     this.observer.observe(this.root);
     this.watchTheme();
@@ -80,7 +89,9 @@ export class Explorer {
 
   /** Open the first stage that is a graph; until there is one, whatever comes after the source. */
   openFirst() {
-    const stages = this.store.manifest.stages.filter((stage) => stage.artifacts.some((artifact) => !this.isHome(artifact.id)));
+    const stages = this.store.manifest.stages.filter((stage) =>
+      stage.artifacts.some((artifact) => !this.isHome(artifact.id)),
+    );
     const first = stages.find((stage) => stage.artifacts[0].drawable) ?? stages[0];
     if (first) this.addPane().showStage(first.name);
   }
@@ -97,6 +108,7 @@ export class Explorer {
   /** @param {string} from */
   selectionChanged(from) {
     this.inspector.shownBreaks = [];
+    this.hover([]);
     for (const pane of this.allPanes()) pane.selectionChanged(from);
     this.ribbon.mark(this.ribbon.openStages);
     this.inspector.render();
@@ -208,8 +220,9 @@ export class Explorer {
   /** @param {string} artifact @param {number} row */
   goToRow(artifact, row) {
     const ids = this.store.artifacts.get(artifact)?.rows.get(row) ?? [];
-    if (ids.length) this.goTo(ids[0]);
-    else this.source.show(artifact);
+    if (ids.length) return this.goTo(ids[0]);
+    this.source.show(artifact);
+    if (this.source.view instanceof TextView) this.source.view.goTo(row);
   }
 
   /** @param {import("./store.js").BreakInfo[]} items */
@@ -226,10 +239,17 @@ export class Explorer {
     if (event.target instanceof Element && event.target.closest("input, select, textarea, dialog")) return;
     /** @type {Record<string, () => void>} */
     const actions = {
-      "[": () => this.stepStage(-1), "]": () => this.stepStage(1), "/": () => this.active.openSearch(),
-      "?": () => showKeys(this.root), i: () => this.toggleInspector(), n: () => this.active.step?.(1),
-      p: () => this.active.step?.(-1), o: () => this.cyclePanes(),
-      "\\": () => this.split(this.stagePane()), Escape: () => this.clear(),
+      "[": () => this.stepStage(-1),
+      "]": () => this.stepStage(1),
+      "/": () => this.active.searchBar.open(),
+      "?": () => showKeys(this.root),
+      i: () => this.toggleInspector(),
+      n: () => this.active.header.step(1),
+      p: () => this.active.header.step(-1),
+      g: () => this.toggleGraph(),
+      o: () => this.cyclePanes(),
+      "\\": () => this.split(this.stagePane()),
+      Escape: () => this.clear(),
     };
     const action = actions[event.key];
     if (!action) return;
@@ -251,7 +271,9 @@ export class Explorer {
   /** @param {number} direction */
   stepStage(direction) {
     const pane = this.stagePane();
-    const stages = this.store.manifest.stages.filter((stage) => !stage.artifacts.some((artifact) => this.isHome(artifact.id)));
+    const stages = this.store.manifest.stages.filter(
+      (stage) => !stage.artifacts.some((artifact) => this.isHome(artifact.id)),
+    );
     const at = stages.findIndex((stage) => stage.name === pane.stage) + direction;
     if (stages[at]) pane.showStage(stages[at].name);
     pane.view?.focus();
@@ -290,19 +312,19 @@ export class Explorer {
     const changed = () => requestAnimationFrame(() => this.allPanes().forEach((pane) => pane.view?.themeChanged()));
     this.themeObserver = new MutationObserver(changed);
     for (const element of [document.documentElement, document.body]) {
-      this.themeObserver.observe(element, { attributeFilter: ["class", "data-jp-theme-name", "data-jp-theme-light", "data-tc-theme"] });
+      this.themeObserver.observe(element, {
+        attributeFilter: ["class", "data-jp-theme-name", "data-jp-theme-light", "data-tc-theme"],
+      });
     }
-    this.media = window.matchMedia("(prefers-color-scheme: dark)");
-    this.media.addEventListener("change", (this.onMedia = changed));
+    const { signal } = this.stopping;
+    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", changed, { signal });
   }
 
   destroy() {
     this.stopListening();
+    this.stopping.abort();
     this.observer?.disconnect();
     this.themeObserver?.disconnect();
-    if (this.onMedia) this.media?.removeEventListener("change", this.onMedia);
-    if (this.onKey) this.root.removeEventListener("keydown", this.onKey);
-    if (this.onKeyFirst) window.removeEventListener("keydown", this.onKeyFirst, true);
     cancelAnimationFrame(this.frame);
     this.ribbon.destroy();
     for (const pane of this.allPanes()) pane.destroy();

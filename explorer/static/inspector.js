@@ -5,12 +5,17 @@ import { bytesInWords, h, icon, iconButton, replaceKeepingFocus } from "./dom.js
 /** @typedef {import("./store.js").Store} Store */
 /** @typedef {import("./store.js").Entity} Entity */
 /** @typedef {import("./store.js").BreakInfo} BreakInfo */
-/** @typedef {{goTo: (id: string) => void, goToRow: (artifact: string, row: number) => void, preview: (ids: string[]) => void, clear: () => void}} Actions */
+/**
+ * What can be done from here: select an entity or a row and open its artifact, preview links, clear the selection.
+ * @typedef {{goTo: (id: string) => void, goToRow: (artifact: string, row: number) => void,
+ *   preview: (ids: string[]) => void, clear: () => void}} Actions
+ */
 
 /** Attributes with a place of their own, so not listed again. */
-const PLACED = new Set(["dtype", "shape", "stride", "device", "bytes", "module", "module_type", "target", "code", "op", "file", "line"]);
+const PLACED = new Set("dtype shape stride device bytes module module_type target code op file line".split(" "));
 /** So many of a list are shown before the rest is asked for. */
 const FEW = 6;
+const MOST = 500;
 
 export class Inspector {
   /** @param {Store} store @param {Actions} actions */
@@ -66,9 +71,15 @@ export class Inspector {
     const heading = h("div", { class: "tc-heading" }, h("h3", { title: entity.id }, entity.label || entity.id));
     if (ids.length > 1) heading.append(this.stepper(ids.length));
     heading.append(iconButton("close", "Clear the selection (Escape)", () => this.actions.clear()));
-    const target = entity.attrs.target && entity.attrs.target !== entity.label ? h("code", { class: "tc-target" }, String(entity.attrs.target)) : "";
+    const { target } = entity.attrs;
     const where = h("p", { class: "tc-where" }, `${entity.kind} in ${artifact?.info.title ?? ""}`);
-    return h("header", {}, heading, target, where);
+    return h(
+      "header",
+      {},
+      heading,
+      target && target !== entity.label ? h("code", { class: "tc-target" }, target) : null,
+      where,
+    );
   }
 
   /** @param {number} count */
@@ -78,7 +89,13 @@ export class Inspector {
       this.at = (this.at + step + count) % count;
       this.render();
     };
-    return h("span", { class: "tc-stepper" }, iconButton("up", "Previous selected", () => move(-1)), `${this.at + 1} of ${count}`, iconButton("down", "Next selected", () => move(1)));
+    return h(
+      "span",
+      { class: "tc-stepper" },
+      iconButton("up", "Previous selected", () => move(-1)),
+      `${this.at + 1} of ${count}`,
+      iconButton("down", "Next selected", () => move(1)),
+    );
   }
 
   /** @param {Entity} entity */
@@ -119,10 +136,15 @@ export class Inspector {
   /** Links to entities; past the first few, a button shows the rest. @param {string[]} ids @param {string} [current] */
   list(ids, current) {
     const list = h("div", { class: "tc-list" });
-    const show = (/** @type {string[]} */ some) => list.append(...some.map((id) => this.link(id, [this.shortName(id)], id === current)));
+    const show = (/** @type {string[]} */ some) =>
+      list.append(...some.map((id) => this.link(id, [this.shortName(id)], id === current)));
     show(ids.slice(0, FEW));
     if (ids.length <= FEW) return list;
-    const more = h("button", { class: "tc-more", type: "button", onclick: () => { more.remove(); show(ids.slice(FEW, 500)); } }, `${ids.length - FEW} more`);
+    const showRest = () => {
+      more.remove();
+      show(ids.slice(FEW, MOST));
+    };
+    const more = h("button", { class: "tc-more", type: "button", onclick: showRest }, `${ids.length - FEW} more`);
     list.append(more);
     return list;
   }
@@ -130,18 +152,25 @@ export class Inspector {
   /** @param {string} id */
   shortName(id) {
     const entity = this.store.links.entity(id);
-    if (entity?.kind !== "line") return entity?.label || id;
-    return this.placeName(id);
+    return entity?.kind === "line" ? this.placeName(id) : entity?.label || id;
   }
 
   /** @param {string} id @param {(Node | string)[]} content @param {boolean} [current] */
   link(id, content, current = false) {
-    return h("button", {
-      class: current ? "tc-link tc-here" : "tc-link", type: "button", title: id,
-      onclick: () => this.actions.goTo(id),
-      onpointerenter: () => this.actions.preview([id]), onpointerleave: () => this.actions.preview([]),
-      onfocus: () => this.actions.preview([id]), onblur: () => this.actions.preview([]),
-    }, ...content);
+    return h(
+      "button",
+      {
+        class: current ? "tc-link tc-here" : "tc-link",
+        type: "button",
+        title: id,
+        onclick: () => this.actions.goTo(id),
+        onpointerenter: () => this.actions.preview([id]),
+        onpointerleave: () => this.actions.preview([]),
+        onfocus: () => this.actions.preview([id]),
+        onblur: () => this.actions.preview([]),
+      },
+      ...content,
+    );
   }
 
   /** What passes decided about it. @param {Entity} entity */
@@ -152,20 +181,21 @@ export class Inspector {
     const about = (artifact.decisions ?? []).filter((decision) => decision.subjects.includes(entity.id)).slice(0, 50);
     const items = about.map((decision) => {
       const others = decision.subjects.filter((id) => id !== entity.id);
-      return h("li", {}, h("b", {}, `${decision.pass_name}: ${decision.verdict}`), " ", ...others.slice(0, FEW).map((id) => this.link(id, [this.shortName(id)])), h("div", { class: "tc-why" }, decision.why));
+      return h(
+        "li",
+        {},
+        h("b", {}, `${decision.pass_name}: ${decision.verdict}`),
+        " ",
+        ...others.slice(0, FEW).map((id) => this.link(id, [this.shortName(id)])),
+        h("div", { class: "tc-why" }, decision.why),
+      );
     });
     return section("Decisions", h("ul", { class: "tc-decisions" }, ...items));
   }
 
   /** What it is in every stage it is linked to. @param {Entity} entity */
   chain(entity) {
-    const linked = this.store.links.closure([entity.id]);
-    /** @type {Map<string, string[]>} */
-    const byArtifact = new Map();
-    for (const id of linked) {
-      const owner = this.store.links.owner(id);
-      byArtifact.set(owner, [...(byArtifact.get(owner) ?? []), id]);
-    }
+    const byArtifact = this.store.byArtifact(this.store.links.closure([entity.id]));
     const rows = this.store.manifest.stages.flatMap((stage) => {
       const ids = stage.artifacts.flatMap((artifact) => byArtifact.get(artifact.id) ?? []);
       return ids.length ? [h("dt", {}, stage.title), h("dd", {}, this.list(ids, entity.id))] : [];
@@ -177,14 +207,23 @@ export class Inspector {
 
   /** @param {BreakInfo} item @returns {HTMLElement[]} */
   breakCard(item) {
-    const heading = h("div", { class: "tc-heading" }, icon("warning"), h("h3", {}, "Graph break"), iconButton("close", "Close", () => this.actions.clear()));
+    const heading = h(
+      "div",
+      { class: "tc-heading" },
+      icon("warning"),
+      h("h3", {}, "Graph break"),
+      iconButton("close", "Close", () => this.actions.clear()),
+    );
     return [
       h("header", { class: "tc-break-card" }, heading, h("p", {}, item.kind || item.reason), this.breakPlace(item)),
       section("Why", h("div", {}, item.explanation ? h("p", { class: "tc-prose" }, item.explanation) : null)),
       section("What to do", h("ul", {}, ...item.hints.map((hint) => h("li", {}, hint)))),
       section("Stack", h("div", {}, item.stack.length ? h("pre", { class: "tc-code" }, item.stack.join("\n")) : null)),
       section("In torch's words", h("div", {}, item.reason ? h("pre", {}, item.reason) : null)),
-      facts([["Id", item.gb_id], ["In", item.function]]),
+      facts([
+        ["Id", item.gb_id],
+        ["In", item.function],
+      ]),
     ].filter((part) => part.childElementCount > 0);
   }
 
@@ -194,7 +233,17 @@ export class Inspector {
     const place = item.place;
     if (!place) return h("p", { class: "tc-where" }, name);
     const onclick = () => this.actions.goToRow(place[0], place[1] - 1);
-    return h("p", {}, h("button", { class: "tc-link", type: "button", onclick }, h("span", { class: "tc-place" }, name), " ", h("span", { class: "tc-code" }, item.code.trim())));
+    return h(
+      "p",
+      {},
+      h(
+        "button",
+        { class: "tc-link", type: "button", onclick },
+        h("span", { class: "tc-place" }, name),
+        " ",
+        h("span", { class: "tc-code" }, item.code.trim()),
+      ),
+    );
   }
 
   // The overview
@@ -204,32 +253,81 @@ export class Inspector {
     const { manifest } = this.store;
     const kernels = manifest.kernels.reduce((sum, kernel) => sum + kernel.count, 0);
     const parts = [
-      h("header", {}, h("div", { class: "tc-heading" }, h("h3", {}, manifest.title || "Overview")), h("p", { class: "tc-where" }, "Select anything to see what it became, and what it came from.")),
-      facts([["Frames", String(manifest.frames.length)], ["Graph breaks", String(manifest.breaks.length)], ["Guards", String(manifest.guards)], ["Kernels", String(kernels)]]),
+      h(
+        "header",
+        {},
+        h("div", { class: "tc-heading" }, h("h3", {}, manifest.title || "Overview")),
+        h("p", { class: "tc-where" }, "Select anything to see what it became, and what it came from."),
+      ),
+      facts([
+        ["Frames", String(manifest.frames.length)],
+        ["Graph breaks", String(manifest.breaks.length)],
+        ["Guards", String(manifest.guards || "")],
+        ["Kernels", String(kernels || "")],
+      ]),
       this.problems(),
       this.breaks(),
       this.frames(),
       section("Kernels", facts(manifest.kernels.map((item) => [`${item.category}`, `${item.count} ${item.language}`]))),
       section("Decisions", facts(manifest.decisions.map((item) => [item.pass, `${item.count} ${item.verdict}`]))),
       section("Options", facts(changedOptions(manifest.options))),
-      section("Environment", facts(Object.entries(manifest.environment).filter(([, value]) => value).map(([name, value]) => [name, String(value)]))),
+      section(
+        "Environment",
+        facts(
+          Object.entries(manifest.environment)
+            .filter(([, value]) => value)
+            .map(([name, value]) => [name, String(value)]),
+        ),
+      ),
     ];
     return parts.filter((part) => part.childElementCount > 0);
   }
 
   problems() {
-    const problems = this.store.manifest.stages.flatMap((stage) => stage.problems.map((problem) => ({ stage, problem })));
-    const items = problems.map(({ stage, problem }) => h("li", { class: "tc-problem-item" }, h("b", {}, stage.title), " ", problem.reason, problem.hint ? h("div", { class: "tc-why" }, problem.hint) : null));
+    const problems = this.store.manifest.stages.flatMap((stage) =>
+      stage.problems.map((problem) => ({ stage, problem })),
+    );
+    const items = problems.map(({ stage, problem }) =>
+      h(
+        "li",
+        { class: "tc-problem-item" },
+        h("b", {}, stage.title),
+        " ",
+        problem.reason,
+        problem.hint ? h("div", { class: "tc-why" }, problem.hint) : null,
+      ),
+    );
     return section("Problems", h("ul", {}, ...items));
   }
 
   breaks() {
-    const items = this.store.manifest.breaks.map((item) => h("li", {}, this.breakPlace(item), h("div", { class: "tc-why" }, item.kind || item.reason), h("button", { class: "tc-more", type: "button", onclick: () => this.showBreaks([item]) }, "why, and what to do")));
+    const items = this.store.manifest.breaks.map((item) =>
+      h(
+        "li",
+        {},
+        this.breakPlace(item),
+        h("div", { class: "tc-why" }, item.kind || item.reason),
+        h(
+          "button",
+          { class: "tc-more", type: "button", onclick: () => this.showBreaks([item]) },
+          "why, and what to do",
+        ),
+      ),
+    );
     return section("Graph breaks", h("ul", {}, ...items));
   }
 
   frames() {
-    const items = this.store.manifest.frames.map((frame) => h("li", {}, h("b", {}, frame.function), ` ${frame.outcome}`, h("span", { class: "tc-place" }, ` ${frame.id}`), frame.reason ? h("div", { class: "tc-why" }, frame.reason) : null));
+    const items = this.store.manifest.frames.map((frame) =>
+      h(
+        "li",
+        {},
+        h("b", {}, frame.function),
+        ` ${frame.outcome}`,
+        h("span", { class: "tc-place" }, ` ${frame.id}`),
+        frame.reason ? h("div", { class: "tc-why" }, frame.reason) : null,
+      ),
+    );
     return section("Frames", h("ul", {}, ...items));
   }
 }
@@ -241,13 +339,19 @@ function section(title, content) {
 
 /** @param {[string, string][]} pairs */
 function facts(pairs) {
-  return h("dl", { class: "tc-facts" }, ...pairs.filter(([, value]) => value).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+  return h(
+    "dl",
+    { class: "tc-facts" },
+    ...pairs.filter(([, value]) => value).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]),
+  );
 }
 
 /** @param {Entity} entity @returns {[string, string][]} */
 function tensorFacts({ attrs }) {
   const shape = Array.isArray(attrs.shape) ? `[${attrs.shape.join(", ")}]` : "";
-  const module = attrs.module ? [attrs.module, attrs.module_type].filter(Boolean).join(" · ") : (attrs.module_type ?? "");
+  const module = attrs.module
+    ? [attrs.module, attrs.module_type].filter(Boolean).join(" · ")
+    : (attrs.module_type ?? "");
   return [
     ["Shape", [attrs.dtype, shape].filter(Boolean).join(" ")],
     ["Stride", Array.isArray(attrs.stride) ? `[${attrs.stride.join(", ")}]` : ""],
@@ -262,12 +366,19 @@ function tensorFacts({ attrs }) {
 function otherFacts(entity) {
   return Object.entries(entity.attrs)
     .filter(([name]) => !PLACED.has(name))
-    .map(([name, value]) => [name.replaceAll("_", " "), typeof value === "string" ? value : JSON.stringify(value)]);
+    .map(([name, value]) => [name.replaceAll("_", " "), valueInWords(value)]);
+}
+
+/** @param {any} value */
+function valueInWords(value) {
+  if (typeof value === "string") return value;
+  const flat = Array.isArray(value) && value.every((item) => typeof item !== "object");
+  return flat ? value.join(", ") : JSON.stringify(value);
 }
 
 /** @param {Record<string, any>} options @returns {[string, string][]} those that were set */
 function changedOptions(options) {
   return Object.entries(options)
     .filter(([, value]) => value !== null && value !== false && value !== "" && JSON.stringify(value).length > 2)
-    .map(([name, value]) => [name, typeof value === "string" ? value : JSON.stringify(value)]);
+    .map(([name, value]) => [name, valueInWords(value)]);
 }

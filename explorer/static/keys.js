@@ -9,6 +9,7 @@ const KEYS = [
   ["[ ]", "previous and next stage"],
   ["n p", "next and previous linked line"],
   ["g", "text or graph"],
+  ["F L + −", "in a graph: show all, list the nodes, zoom; arrows go along edges, Enter opens a group"],
   ["o", "go to the other pane"],
   ["\\", "open a pane beside"],
   ["/", "search; Enter and Shift-Enter go through what is found"],
@@ -19,9 +20,17 @@ const KEYS = [
 
 /** @param {HTMLElement} root */
 export function showKeys(root) {
-  const rows = KEYS.flatMap(([key, what]) => [h("dt", {}, ...key.split(" ").map((one) => h("kbd", {}, one))), h("dd", {}, what)]);
-  const dialog = h("dialog", { class: "tc-keys", "aria-label": "Keys", onclose: () => dialog.remove(), onclick: () => dialog.close() },
-    h("h3", {}, "Keys"), h("dl", {}, ...rows), h("button", { class: "tc-button tc-text", type: "button" }, "Close"));
+  const rows = KEYS.flatMap(([key, what]) => [
+    h("dt", {}, ...key.split(" ").map((one) => h("kbd", {}, one))),
+    h("dd", {}, what),
+  ]);
+  const dialog = h(
+    "dialog",
+    { class: "tc-keys", "aria-label": "Keys", onclose: () => dialog.remove(), onclick: () => dialog.close() },
+    h("h3", {}, "Keys"),
+    h("dl", {}, ...rows),
+    h("button", { class: "tc-button tc-text", type: "button" }, "Close"),
+  );
   root.append(dialog);
   dialog.showModal();
 }

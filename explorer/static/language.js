@@ -15,10 +15,10 @@ const PYTHON_WORDS = wordSet(
 );
 const PYTHON_CONSTANTS = wordSet("None True False self cls Ellipsis NotImplemented");
 const CPP_WORDS = wordSet(
-  "alignas auto break case catch class const constexpr continue default delete do else enum explicit extern for friend " +
-    "goto if inline mutable namespace new noexcept operator private protected public register return sizeof static " +
-    "static_cast reinterpret_cast struct switch template this throw try typedef typename union using virtual volatile " +
-    "while __restrict__",
+  "alignas auto break case catch class const constexpr continue default delete do else enum explicit " +
+    "extern for friend goto if inline mutable namespace new noexcept operator private protected public " +
+    "register return sizeof static static_cast reinterpret_cast struct switch template this throw try " +
+    "typedef typename union using virtual volatile while __restrict__",
 );
 const CPP_TYPES = wordSet(
   "bool char double float half int int8_t int16_t int32_t int64_t long short signed size_t uint8_t uint16_t uint32_t " +
@@ -49,16 +49,33 @@ const GRAMMARS = {
   cpp: grammar(CPP_WORDS, CPP_TYPES, String.raw`\/\/.*|\/\*.*?\*\/`, STRING, String.raw`^\s*#\s*\w+.*`, WORD),
   bytecode: grammar(wordSet(""), PYTHON_CONSTANTS, ";.*", STRING, String.raw`>>|-->|\b[A-Z][A-Z_]{2,}\b`, WORD),
   ir: grammar(
-    IR_WORDS, PYTHON_CONSTANTS, String.raw`\/\/.*|;.*`, STRING,
-    String.raw`[%@!#^$][\w.$#:-]+|\.[a-z]\w+|\b(?:i|f|bf|u|s|b)(?:1|8|16|32|64)\b`, String.raw`[A-Za-z_][\w.]*`,
+    IR_WORDS,
+    PYTHON_CONSTANTS,
+    String.raw`\/\/.*|;.*`,
+    STRING,
+    String.raw`[%@!#^$][\w.$#:-]+|\.[a-z]\w+|\b(?:i|f|bf|u|s|b)(?:1|8|16|32|64)\b`,
+    String.raw`[A-Za-z_][\w.]*`,
   ),
   text: grammar(wordSet(""), wordSet(""), NEVER, NEVER, NEVER, WORD),
 };
 
 /** @type {Record<string, string>} */
 const ALIASES = {
-  py: "python", triton: "python", "c++": "cpp", c: "cpp", cuda: "cpp", mlir: "ir", ttir: "ir", ttgir: "ir", llir: "ir",
-  llvm: "ir", ptx: "ir", sass: "ir", amdgcn: "ir", bytecode: "bytecode", dis: "bytecode",
+  py: "python",
+  triton: "python",
+  "c++": "cpp",
+  c: "cpp",
+  cuda: "cpp",
+  mlir: "ir",
+  ttir: "ir",
+  ttgir: "ir",
+  llir: "ir",
+  llvm: "ir",
+  ptx: "ir",
+  sass: "ir",
+  amdgcn: "ir",
+  bytecode: "bytecode",
+  dis: "bytecode",
 };
 
 /** @param {string} language */
@@ -133,7 +150,11 @@ function spanAt(text, line, column, name, before) {
   const embedded = name === "python" ? embeddedLanguage(before) : "";
   const kind = name === "cpp" ? "c" : "s";
   return {
-    from: line, fromColumn: column, to: line + rows.length - 1, toColumn: rows[rows.length - 1].length, kind,
+    from: line,
+    fromColumn: column,
+    to: line + rows.length - 1,
+    toColumn: rows[rows.length - 1].length,
+    kind,
     language: embedded,
   };
 }
@@ -207,4 +228,23 @@ function closeFolds(open, indent, last, regions) {
     if (last - block.row >= SHORTEST_FOLD) regions.set(block.row, last);
     open.pop();
   }
+}
+
+/** @typedef {{spans: Span[], folds: Map<number, number>, widest: number}} Structure */
+
+/** @type {WeakMap<string[], Structure>} */
+const structures = new WeakMap();
+
+/**
+ * What is found by reading a whole text, which is done once.
+ * @param {string[]} lines @param {string} language @returns {Structure}
+ */
+export function structureOf(lines, language) {
+  const known = structures.get(lines);
+  if (known) return known;
+  const all = spans(lines, language);
+  const widest = lines.reduce((most, line) => Math.max(most, line.length), 0);
+  const structure = { spans: all, folds: foldRegions(lines, all), widest };
+  structures.set(lines, structure);
+  return structure;
 }

@@ -27,6 +27,7 @@ import { placeAcross } from "./layout_place.js";
 
 const GAP = 16;
 const LAYER_GAP = 28;
+const EDGE_WEIGHT = 12;
 
 /**
  * Place boxes in layers so that edges run downward, with few crossings and straight long edges.
@@ -68,20 +69,26 @@ function shifted(route, dx, dy, backward) {
 // ---- cycles and connected pieces
 
 /**
- * Edges with those that close a cycle turned round (depth first, in the order given).
+ * Edges with those that close a cycle turned round (depth first, from nodes that no edge enters, in the order given).
  * @param {number} count @param {ArrayLike<number>[]} edges
  */
 function withoutCycles(count, edges) {
-  const { start, list } = buckets(count, Int32Array.from(edges, (edge) => edge[0]));
+  const { start, list } = buckets(
+    count,
+    Int32Array.from(edges, (edge) => edge[0]),
+  );
   const state = new Uint8Array(count);
   const next = start.slice(0, count);
   const flipped = new Uint8Array(edges.length);
-  for (let root = 0; root < count; root++) {
+  const entered = new Uint8Array(count);
+  for (const edge of edges) entered[edge[1]] = 1;
+  const roots = [...entered.keys()].sort((a, b) => entered[a] - entered[b]);
+  for (const root of roots) {
     const stack = state[root] ? [] : [root];
     while (stack.length) {
       const node = stack[stack.length - 1];
       state[node] = 1;
-      if (next[node] === start[node + 1]) (state[node] = 2), stack.pop();
+      if (next[node] === start[node + 1]) ((state[node] = 2), stack.pop());
       else {
         const edge = list[next[node]++];
         const target = edges[edge][1];
@@ -182,8 +189,7 @@ function pack(parts, gap, bordered) {
 /** @param {Piece} piece @param {Box[]} boxes @param {LayoutOptions} options */
 function drawPiece(piece, boxes, options) {
   const own = piece.nodes.map((node) => boxes[node]);
-  const ones = piece.from.map(() => 1);
-  const rank = networkSimplex({ count: own.length, from: piece.from, to: piece.to, length: ones, weight: ones });
+  const rank = rankNodes(piece);
   pinBorder(piece.nodes, rank, options);
   const share = (/** @type {number[]} */ ends, /** @type {number[]} */ ports) =>
     ends.map((node, e) => Math.max(-0.5, Math.min(0.5, ports[e] / (own[node].width || 1))));
@@ -197,12 +203,11 @@ function drawPiece(piece, boxes, options) {
   const width = x.reduce((most, value, i) => Math.max(most, value + reach.right[i]), 0);
   const routes = net.chains.map((chain, e) => {
     const [first, last] = [chain[0], chain[chain.length - 1]];
-    const points = [x[first] + piece.fromPort[e], y[first] + own[first].height / 2];
-    for (const dummy of chain.slice(1, -1)) {
-      const top = tops[net.rank[dummy]];
-      points.push(x[dummy], top, x[dummy], top + heights[net.rank[dummy]]);
-    }
-    points.push(x[last] + piece.toPort[e], y[last] - own[last].height / 2);
+    const bottom = (/** @type {number} */ node) => tops[net.rank[node]] + heights[net.rank[node]];
+    const [from, to] = [x[first] + piece.fromPort[e], x[last] + piece.toPort[e]];
+    const points = [from, y[first] + own[first].height / 2, from, bottom(first)];
+    for (const dummy of chain.slice(1, -1)) points.push(x[dummy], tops[net.rank[dummy]], x[dummy], bottom(dummy));
+    points.push(to, tops[net.rank[last]], to, y[last] - own[last].height / 2);
     return straightened(points);
   });
   return { x, y, width, height, routes, crossings };
@@ -216,6 +221,13 @@ function extents({ size }, boxes) {
     right[i] = Math.ceil(width - anchor);
   });
   return { left, right };
+}
+
+/** Layers, with short edges. Edges from one node share most of their way, so that each weighs less. @param {Piece} piece */
+function rankNodes({ nodes, from, to }) {
+  const { start } = buckets(nodes.length, Int32Array.from(from));
+  const weight = from.map((node) => Math.max(1, Math.round(EDGE_WEIGHT / (start[node + 1] - start[node]))));
+  return networkSimplex({ count: nodes.length, from, to, length: from.map(() => 1), weight });
 }
 
 /** Put border nodes outside all others. @param {number[]} nodes @param {Int32Array} rank @param {LayoutOptions} options */

@@ -17,31 +17,28 @@ export function buckets(keys, keyOf) {
 }
 
 /**
- * Crossings of straight lines between two layers: line i runs from `tops[i]` to `bottoms[i]`. Lines that share an end
- * don't cross there.
- * @param {ArrayLike<number>} tops @param {ArrayLike<number>} bottoms
+ * Crossings of straight lines between two layers: line i runs from `tops[i]` to `bottoms[i]` and stands for `loads[i]`
+ * lines (default: one). Lines that share an end don't cross there.
+ * @param {ArrayLike<number>} tops @param {ArrayLike<number>} bottoms @param {ArrayLike<number>} [loads]
  */
-export function countCrossings(tops, bottoms) {
-  const order = Array.from({ length: tops.length }, (_, i) => i);
-  order.sort((a, b) => tops[a] - tops[b] || bottoms[a] - bottoms[b]);
-  return inversions(Float64Array.from(order, (i) => bottoms[i]));
-}
-
-/** Pairs out of order, by merge sort. @param {Float64Array<ArrayBuffer>} values */
-function inversions(values) {
-  let source = values;
-  let target = new Float64Array(values.length);
-  let count = 0;
-  for (let width = 1; width < values.length; width *= 2) {
-    for (let low = 0; low < values.length; low += 2 * width) {
-      const middle = Math.min(low + width, values.length);
-      const high = Math.min(low + 2 * width, values.length);
-      for (let k = low, i = low, j = middle; k < high; k++) {
-        if (j >= high || (i < middle && source[i] <= source[j])) target[k] = source[i++];
-        else (target[k] = source[j++]), (count += middle - i);
-      }
-    }
-    [source, target] = [target, source];
+export function countCrossings(tops, bottoms, loads) {
+  const lines = Array.from({ length: tops.length }, (_, i) => i);
+  const rank = new Int32Array(tops.length);
+  lines.sort((a, b) => bottoms[a] - bottoms[b]);
+  lines.forEach((line, i) => {
+    const before = lines[i - 1];
+    rank[line] = i && bottoms[before] === bottoms[line] ? rank[before] : i + 1;
+  });
+  lines.sort((a, b) => tops[a] - tops[b] || bottoms[a] - bottoms[b]);
+  const sums = new Float64Array(tops.length + 1);
+  let [crossings, seen] = [0, 0];
+  for (const line of lines) {
+    const load = loads ? loads[line] : 1;
+    let notRight = 0;
+    for (let i = rank[line]; i > 0; i -= i & -i) notRight += sums[i];
+    for (let i = rank[line]; i < sums.length; i += i & -i) sums[i] += load;
+    crossings += load * (seen - notRight);
+    seen += load;
   }
-  return count;
+  return crossings;
 }

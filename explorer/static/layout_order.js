@@ -3,11 +3,16 @@
 import { countCrossings, buckets } from "./layout_count.js";
 
 /**
- * A graph in layers. Nodes from `real` on are dummies, one for each layer that an edge passes. Segment s runs from node
- * `above[s]` to `below[s]` in the next layer; `aboveAt` and `belowAt` say where at its ends, as a share of the box from
- * its anchor (-0.5 to 0.5). `chains[e]` are the nodes of edge e. `up` and `down` list the segments at each node.
+ * A graph in layers. Nodes from `real` on are dummies, for edges that pass a layer; edges from one node share them as long
+ * as they can. Segment s runs from node `above[s]` to `below[s]` in the next layer and is part of `load[s]` edges;
+ * `aboveAt` and `belowAt` say where at its ends, as a share of the box from its anchor (-0.5 to 0.5). `chains[e]` are the
+ * nodes of edge e. `up` and `down` list the segments at each node.
  * @typedef {{real: number, size: number, rank: Int32Array, layers: Int32Array[], pos: Int32Array, chains: number[][],
- *   above: Int32Array, below: Int32Array, aboveAt: Float64Array, belowAt: Float64Array, up: Buckets, down: Buckets}} Layered
+ *   above: Int32Array, below: Int32Array, aboveAt: Float64Array, belowAt: Float64Array, load: number[], up: Buckets,
+ *   down: Buckets}} Layered
+ *
+ * Where lines end, sorted, and how many each stands for.
+ * @typedef {{at: Float64Array, load: Float64Array}} Ends
  *
  * @typedef {import("./layout_count.js").Buckets} Buckets
  * @typedef {{from: number[], to: number[], fromAt: number[], toAt: number[]}} Links
@@ -16,23 +21,34 @@ import { countCrossings, buckets } from "./layout_count.js";
 const ORDER_WORK = 3e6;
 const SWEEPS = 24;
 const PATIENCE = 6;
-const STARTS = [4, 2, 0].flatMap((period) => [true, false].map((downward) => ({ downward, period })));
+const STARTS = [0, 4, 2].flatMap((period) => [true, false].map((downward) => ({ downward, period })));
 
 /** @param {Int32Array} realRank @param {Links} links @returns {Layered} */
 export function buildLayers(realRank, { from, to, fromAt, toAt }) {
   const rank = Array.from(realRank);
-  const [above, below, aboveAt, belowAt] = /** @type {number[][]} */ ([[], [], [], []]);
+  const [above, below, aboveAt, belowAt, load] = /** @type {number[][]} */ ([[], [], [], [], []]);
+  /** @param {number} a @param {number} b @param {number} aAt @param {number} bAt */
+  const join = (a, b, aAt, bAt) => {
+    above.push(a);
+    below.push(b);
+    aboveAt.push(aAt);
+    belowAt.push(bAt);
+    return load.push(1) - 1;
+  };
+  /** @type {Map<string, {nodes: number[], segments: number[]}>} */
+  const trunks = new Map();
   const chains = from.map((source, e) => {
-    const chain = [source];
-    for (let r = rank[source] + 1; r < rank[to[e]]; r++) chain.push(rank.push(r) - 1);
-    chain.push(to[e]);
-    for (let i = 1; i < chain.length; i++) {
-      above.push(chain[i - 1]);
-      below.push(chain[i]);
-      aboveAt.push(i === 1 ? fromAt[e] : 0);
-      belowAt.push(i === chain.length - 1 ? toAt[e] : 0);
+    const key = `${source} ${fromAt[e]}`;
+    const { nodes, segments } = trunks.get(key) ?? { nodes: [source], segments: [] };
+    trunks.set(key, { nodes, segments });
+    const passed = rank[to[e]] - rank[source];
+    for (const s of segments.slice(0, passed - 1)) load[s]++;
+    for (let i = nodes.length; i < passed; i++) {
+      nodes.push(rank.push(rank[source] + i) - 1);
+      segments.push(join(nodes[i - 1], nodes[i], i === 1 ? fromAt[e] : 0, 0));
     }
-    return chain;
+    join(nodes[passed - 1], to[e], passed === 1 ? fromAt[e] : 0, toAt[e]);
+    return [...nodes.slice(0, passed), to[e]];
   });
   const size = rank.length;
   const depth = rank.reduce((most, r) => Math.max(most, r), 0) + 1;
@@ -40,16 +56,26 @@ export function buildLayers(realRank, { from, to, fromAt, toAt }) {
   const { start, list } = buckets(depth, ranks);
   const layers = Array.from({ length: depth }, (_, r) => list.slice(start[r], start[r + 1]));
   const ends = { above: Int32Array.from(above), below: Int32Array.from(below) };
-  const at = { aboveAt: Float64Array.from(aboveAt), belowAt: Float64Array.from(belowAt) };
+  const at = { aboveAt: Float64Array.from(aboveAt), belowAt: Float64Array.from(belowAt), load };
   const sides = { up: buckets(size, ends.below), down: buckets(size, ends.above) };
-  return { real: realRank.length, size, rank: ranks, layers, pos: new Int32Array(size), chains, ...ends, ...at, ...sides };
+  return {
+    real: realRank.length,
+    size,
+    rank: ranks,
+    layers,
+    pos: new Int32Array(size),
+    chains,
+    ...ends,
+    ...at,
+    ...sides,
+  };
 }
 
 /** Order every layer; returns the crossings left. Big graphs get fewer starts and sweeps. @param {Layered} net */
 export function orderLayers(net) {
   const effort = ORDER_WORK / (net.size + net.above.length);
-  const starts = STARTS.slice(0, Math.max(1, effort / 16));
-  const sweeps = Math.max(3, Math.min(SWEEPS, effort / starts.length));
+  const starts = STARTS.slice(0, Math.max(2, effort / 16));
+  const sweeps = Math.max(5, Math.min(SWEEPS, effort / starts.length));
   let best = { crossings: Infinity, layers: net.layers };
   for (const { downward, period } of starts) {
     if (best.crossings === 0) break;
@@ -71,7 +97,7 @@ function improve(net, sweeps, period, best) {
     if (sweep) medianSweep(net, sweep % 2 === 1, sweep % period < period / 2);
     transpose(net, sweep % 4 < 2);
     const crossings = allCrossings(net);
-    if (crossings < least) (least = crossings), (vain = 0);
+    if (crossings < least) ((least = crossings), (vain = 0));
     if (crossings < best.crossings) best = { crossings, layers: net.layers.map((layer) => layer.slice()) };
   }
   return best;
@@ -107,29 +133,33 @@ function traverse(net, downward) {
 function allCrossings(net) {
   let total = 0;
   for (const layer of net.layers) {
-    const [tops, bottoms] = /** @type {number[][]} */ ([[], []]);
+    const [tops, bottoms, loads] = /** @type {number[][]} */ ([[], [], []]);
     for (const node of layer) {
       for (let k = net.down.start[node]; k < net.down.start[node + 1]; k++) {
         const s = net.down.list[k];
         tops.push(net.pos[node] + net.aboveAt[s]);
         bottoms.push(net.pos[net.below[s]] + net.belowAt[s]);
+        loads.push(net.load[s]);
       }
     }
-    total += countCrossings(tops, bottoms);
+    total += countCrossings(tops, bottoms, loads);
   }
   return total;
 }
 
-/** Where the lines from a node end in the layer above (or below), sorted. @param {Layered} net @param {number} node @param {boolean} upward */
-function ends(net, node, upward) {
+/** Where the lines from a node end in the layer above (or below). @param {Layered} net @param {number} node @param {boolean} upward @returns {Ends} */
+function endsOf(net, node, upward) {
   const { start, list } = upward ? net.up : net.down;
   const [other, at] = upward ? [net.above, net.aboveAt] : [net.below, net.belowAt];
-  const found = new Float64Array(start[node + 1] - start[node]);
-  for (let i = 0; i < found.length; i++) {
-    const s = list[start[node] + i];
-    found[i] = net.pos[other[s]] + at[s];
-  }
-  return found.length > 1 ? found.sort() : found;
+  const size = start[node + 1] - start[node];
+  const ends = { at: new Float64Array(size), load: new Float64Array(size) };
+  const place = (/** @type {number} */ s) => net.pos[other[s]] + at[s];
+  const segments = list.subarray(start[node], start[node + 1]);
+  (size > 1 ? segments.slice().sort((a, b) => place(a) - place(b)) : segments).forEach((s, i) => {
+    ends.at[i] = place(s);
+    ends.load[i] = net.load[s];
+  });
+  return ends;
 }
 
 /** @param {Float64Array} sorted */
@@ -150,8 +180,8 @@ function medianSweep(net, downward, flip) {
     const layer = net.layers[downward ? step : depth - 1 - step];
     const value = new Map();
     for (const node of layer) {
-      const found = ends(net, node, downward);
-      if (found.length) value.set(node, weightedMedian(found));
+      const { at } = endsOf(net, node, downward);
+      if (at.length) value.set(node, weightedMedian(at));
     }
     const movable = layer.filter((node) => value.has(node));
     const sign = flip ? -1 : 1;
@@ -183,12 +213,15 @@ function transpose(net, swapEqual) {
 
 /** @param {Layered} net @param {Int32Array} layer @param {boolean} swapEqual */
 function transposeLayer(net, layer, swapEqual) {
-  const up = Array.from(layer, (node) => ends(net, node, true));
-  const down = Array.from(layer, (node) => ends(net, node, false));
+  const up = Array.from(layer, (node) => endsOf(net, node, true));
+  const down = Array.from(layer, (node) => endsOf(net, node, false));
   let gained = 0;
   for (let i = 0; i + 1 < layer.length; i++) {
     const gain =
-      between(up[i], up[i + 1]) - between(up[i + 1], up[i]) + between(down[i], down[i + 1]) - between(down[i + 1], down[i]);
+      between(up[i], up[i + 1]) -
+      between(up[i + 1], up[i]) +
+      between(down[i], down[i + 1]) -
+      between(down[i + 1], down[i]);
     if (gain < 0 || (gain === 0 && !swapEqual)) continue;
     gained += gain;
     for (const list of /** @type {any[]} */ ([layer, up, down])) [list[i], list[i + 1]] = [list[i + 1], list[i]];
@@ -198,12 +231,13 @@ function transposeLayer(net, layer, swapEqual) {
   return gained;
 }
 
-/** Crossings of the lines of a node with those of its right neighbour. @param {Float64Array} left @param {Float64Array} right */
+/** Crossings of the lines of a node with those of its right neighbour. @param {Ends} left @param {Ends} right */
 function between(left, right) {
   let count = 0;
-  for (let i = 0, j = 0; i < left.length; i++) {
-    while (j < right.length && right[j] < left[i]) j++;
-    count += j;
+  let before = 0;
+  for (let i = 0, j = 0; i < left.at.length; i++) {
+    for (; j < right.at.length && right.at[j] < left.at[i]; j++) before += right.load[j];
+    count += before * left.load[i];
   }
   return count;
 }

@@ -18,7 +18,8 @@ export function placeAcross(net, reach, gap) {
   const program = separations(net, reach, gap, block, count);
   for (let s = 0; s < net.above.length; s++) pull(net, reach, s, block, program);
   const value = networkSimplex(program);
-  const least = net.layers.reduce((low, [first]) => Math.min(low, value[block[first]] - reach.left[first]), Infinity);
+  const firsts = net.layers.flatMap((layer) => [...layer.subarray(0, 1)]);
+  const least = Math.min(...firsts.map((node) => value[block[node]] - reach.left[node]));
   return Float64Array.from(block, (b) => value[b] - least);
 }
 

@@ -22,7 +22,11 @@ async function openPage() {
   followSystem();
   const blocks = [...document.querySelectorAll("script[data-part]")];
   const find = (/** @type {string} */ artifact, /** @type {string} */ part) =>
-    /** @type {HTMLElement | undefined} */ (blocks.find((block) => block instanceof HTMLElement && block.dataset.artifact === artifact && block.dataset.part === part));
+    /** @type {HTMLElement | undefined} */ (
+      blocks.find(
+        (block) => block instanceof HTMLElement && block.dataset.artifact === artifact && block.dataset.part === part,
+      )
+    );
   const store = new Store((artifact, part) => {
     const block = find(artifact, part);
     if (block) store.receive(artifact, part, block.dataset.digest ?? "", bytesOf(block));

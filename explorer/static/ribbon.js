@@ -51,11 +51,20 @@ export class Ribbon {
     if (stage.artifacts.length) facts.append(h("span", {}, `${stage.count.toLocaleString("en")} ${stage.unit}`.trim()));
     else facts.append(h("span", {}, "not available"));
     facts.append(h("span", { class: "tc-chip-time" }, stage.seconds === null ? "" : secondsInWords(stage.seconds)));
-    const chip = h("button", {
-      class: "tc-chip", type: "button", title: this.tooltip(stage),
-      "aria-label": stage.title,
-      onclick: (/** @type {MouseEvent} */ event) => this.open(stage.name, event.ctrlKey || event.metaKey || event.shiftKey),
-    }, h("span", { class: "tc-chip-top" }, ...parts), facts, h("span", { class: "tc-chip-links" }));
+    const chip = h(
+      "button",
+      {
+        class: "tc-chip",
+        type: "button",
+        title: this.tooltip(stage),
+        "aria-label": stage.title,
+        onclick: (/** @type {MouseEvent} */ event) =>
+          this.open(stage.name, event.ctrlKey || event.metaKey || event.shiftKey),
+      },
+      h("span", { class: "tc-chip-top" }, ...parts),
+      facts,
+      h("span", { class: "tc-chip-links" }),
+    );
     chip.dataset.stage = stage.name;
     chip.classList.toggle("tc-problem", stage.problems.length > 0);
     chip.classList.toggle("tc-absent", stage.artifacts.length === 0);
@@ -71,7 +80,12 @@ export class Ribbon {
   /** @param {string} title @returns {HTMLButtonElement} */
   runningChip(title) {
     const facts = h("span", { class: "tc-chip-facts" }, h("span", { class: "tc-chip-time" }));
-    const chip = h("button", { class: "tc-chip tc-running", type: "button", disabled: true }, h("span", { class: "tc-chip-top" }, h("span", { class: "tc-chip-name" }, title)), facts);
+    const chip = h(
+      "button",
+      { class: "tc-chip tc-running", type: "button", disabled: true },
+      h("span", { class: "tc-chip-top" }, h("span", { class: "tc-chip-name" }, title)),
+      facts,
+    );
     return chip;
   }
 
@@ -98,7 +112,7 @@ export class Ribbon {
       if (!chip) continue;
       const linked = stage.artifacts.reduce((sum, artifact) => sum + (this.store.linkedIn.get(artifact.id) ?? 0), 0);
       const links = chip.querySelector(".tc-chip-links");
-      if (links) links.textContent = linked ? linked.toLocaleString("en") : "";
+      if (links) links.textContent = linked > 99 ? "99+" : String(linked || "");
       chip.classList.toggle("tc-has-links", linked > 0);
       if (open.has(stage.name) && chip.getAttribute("aria-pressed") !== "true") this.show(chip);
       chip.setAttribute("aria-pressed", String(open.has(stage.name)));
@@ -110,7 +124,8 @@ export class Ribbon {
     const left = chip.offsetLeft - this.root.offsetLeft;
     const { scrollLeft, clientWidth } = this.root;
     if (left < scrollLeft) this.root.scrollLeft = left;
-    else if (left + chip.offsetWidth > scrollLeft + clientWidth) this.root.scrollLeft = left + chip.offsetWidth - clientWidth;
+    else if (left + chip.offsetWidth > scrollLeft + clientWidth)
+      this.root.scrollLeft = left + chip.offsetWidth - clientWidth;
   }
 
   destroy() {

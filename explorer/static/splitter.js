@@ -7,7 +7,13 @@ const LEAST = 120;
 
 /** @returns {HTMLElement} changes the sizes of the elements before and after it */
 export function splitter() {
-  const bar = h("div", { class: "tc-splitter", role: "separator", tabIndex: 0, "aria-label": "Resize", title: "Drag, or use the arrow keys" });
+  const bar = h("div", {
+    class: "tc-splitter",
+    role: "separator",
+    tabIndex: 0,
+    "aria-label": "Resize",
+    title: "Drag, or use the arrow keys",
+  });
   bar.addEventListener("pointerdown", (event) => {
     event.preventDefault();
     bar.setPointerCapture(event.pointerId);
@@ -41,7 +47,9 @@ function along(bar, event) {
 /** @param {HTMLElement} bar @param {number} distance in points */
 function moveBy(bar, distance) {
   const size = isVertical(bar) ? "offsetWidth" : "offsetHeight";
-  const items = /** @type {HTMLElement[]} */ ([...(bar.parentElement?.children ?? [])]).filter((item) => !item.classList.contains("tc-splitter"));
+  const items = /** @type {HTMLElement[]} */ ([...(bar.parentElement?.children ?? [])]).filter(
+    (item) => !item.classList.contains("tc-splitter"),
+  );
   const sizes = items.map((item) => item[size]);
   const before = items.indexOf(/** @type {HTMLElement} */ (bar.previousElementSibling));
   const room = Math.max(LEAST - sizes[before], Math.min(distance, sizes[before + 1] - LEAST));

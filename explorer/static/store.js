@@ -35,8 +35,18 @@ import { Links } from "./links.js";
 
 /** @type {Manifest} */
 const EMPTY = {
-  title: "", options: {}, environment: {}, home: [], stages: [], breaks: [], frames: [], guards: 0, recompiles: [],
-  kernels: [], decisions: [], landed: {},
+  title: "",
+  options: {},
+  environment: {},
+  home: [],
+  stages: [],
+  breaks: [],
+  frames: [],
+  guards: 0,
+  recompiles: [],
+  kernels: [],
+  decisions: [],
+  landed: {},
 };
 
 /** @param {Uint8Array<ArrayBuffer>} bytes zlib-compressed JSON */
@@ -81,7 +91,10 @@ export class Store {
     for (const listener of [...this.listeners]) listener(what, artifact);
   }
 
-  /** Take the manifest as it now is, and ask for every artifact's entities: links need them all. @param {Manifest} now */
+  /**
+   * Take the manifest as it now is, and ask for every artifact's entities: links need them all.
+   * @param {Manifest} now
+   */
   setManifest(now) {
     if (!now || !now.stages) return;
     this.manifest = now;
@@ -171,11 +184,15 @@ export class Store {
   /** Find what the selection is linked to, and how much of it is in each artifact. */
   follow() {
     this.linked = this.primary.size ? this.links.closure(this.primary) : new Set();
-    this.linkedIn = new Map();
-    for (const id of this.linked) {
-      const artifact = this.links.owner(id);
-      this.linkedIn.set(artifact, (this.linkedIn.get(artifact) ?? 0) + 1);
-    }
+    this.linkedIn = new Map([...this.byArtifact(this.linked)].map(([artifact, ids]) => [artifact, ids.length]));
+  }
+
+  /** @param {Iterable<string>} ids of entities */
+  byArtifact(ids) {
+    /** @type {Map<string, string[]>} */
+    const groups = new Map();
+    for (const id of ids) addTo(groups, this.links.owner(id), id);
+    return groups;
   }
 
   /** The call stack in the user's source that an entity came from, outermost first. @param {string} id */
@@ -184,7 +201,7 @@ export class Store {
   }
 }
 
-/** @param {Map<string, number[]>} lists @param {string} key @param {number} value */
+/** @template T @param {Map<string, T[]>} lists @param {string} key @param {T} value */
 function addTo(lists, key, value) {
   const list = lists.get(key);
   if (list) list.push(value);

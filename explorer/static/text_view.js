@@ -1,11 +1,19 @@
 // One artifact as text: line numbers, colour, folds, search, and the lines of the selection marked.
 
 import { copyText, counted, h, icon } from "./dom.js";
-import { foldRegions, spanOf, spans, tokeniseRow } from "./language.js";
+import { findAll, firstIn, MOST_HITS } from "./hits.js";
+import { spanOf, structureOf, tokeniseRow } from "./language.js";
+import { Ruler } from "./ruler.js";
 import { VirtualRows } from "./virtual_rows.js";
 
 /** @typedef {import("./store.js").Artifact} Artifact */
 /** @typedef {{title: string, open: () => void}} Break */
+/**
+ * What is special about some rows: colours of the graphs they landed in, breaks, CSS classes, parts that are emphasised
+ * (from and to column), numbers to show; blocks folded from the start; and where "next" stops, if not at links.
+ * @typedef {{tints?: Map<number, string[]>, breaks?: Map<number, Break>, classes?: string[], labels?: string[],
+ *   emphasis?: Map<number, [number, number]>, folded?: Map<number, number>, stops?: number[]}} Looks
+ */
 /**
  * What the pane around a view listens to. `ids` is empty where a line holds nothing.
  * @typedef {{onSelect: (ids: string[], add: boolean) => void, onHover: (ids: string[]) => void}} Callbacks
@@ -13,7 +21,8 @@ import { VirtualRows } from "./virtual_rows.js";
 
 const PRIMARY = 2;
 const LINKED = 1;
-const MOST_HITS = 10000;
+/** How far a pane scrolls sideways at most, in characters. */
+const WIDEST = 20000;
 
 let views = 0;
 
@@ -21,20 +30,21 @@ export class TextView {
   /**
    * @param {HTMLElement} root @param {Callbacks} callbacks
    * @param {Artifact} artifact its text has arrived
-   * @param {{tints?: Map<number, string[]>, breaks?: Map<number, Break>}} [gutter] by row
+   * @param {Looks} [looks] by row
    */
-  constructor(root, callbacks, artifact, gutter = {}) {
+  constructor(root, callbacks, artifact, looks = {}) {
     this.name = `tc-view-${++views}`;
     this.root = root;
     this.callbacks = callbacks;
     this.artifact = artifact;
     this.lines = artifact.lines ?? [];
-    this.tints = gutter.tints ?? new Map();
-    this.breaks = gutter.breaks ?? new Map();
-    this.spans = spans(this.lines, artifact.info.language);
-    this.folds = foldRegions(this.lines, this.spans);
+    this.looks = looks;
+    const structure = structureOf(this.lines, artifact.info.language);
+    this.spans = structure.spans;
+    this.widest = structure.widest;
+    this.folds = looks.folded ?? structure.folds;
     /** @type {Set<number>} */
-    this.folded = new Set();
+    this.folded = new Set(looks.folded?.keys());
     /** @type {Int32Array} */
     this.shown = new Int32Array(0);
     this.marks = new Uint8Array(this.lines.length);
@@ -47,10 +57,10 @@ export class TextView {
     this.cursor = 0;
     /** @type {number[]} */
     this.linkedRows = [];
-    this.digits = String(this.number(this.lines.length - 1) || this.lines.length).length;
+    this.digits = looks.labels ? 11 : String(this.number(this.lines.length - 1) || this.lines.length).length;
     this.scroller = this.makeScroller();
-    this.ruler = h("canvas", { class: "tc-ruler", onclick: (/** @type {MouseEvent} */ event) => this.jump(event) });
-    root.replaceChildren(h("div", { class: "tc-text-view" }, this.scroller, this.ruler));
+    this.ruler = new Ruler((share) => this.rows.reveal(this.position(Math.floor(share * this.lines.length))));
+    root.replaceChildren(h("div", { class: "tc-text-view" }, this.scroller, this.ruler.root));
     this.rows = new VirtualRows(this.scroller, (index) => this.row(this.shown[index]));
     this.observer = new ResizeObserver(() => this.drawRuler());
     this.observer.observe(root);
@@ -59,7 +69,10 @@ export class TextView {
 
   makeScroller() {
     return h("div", {
-      class: "tc-scroll tc-code", tabIndex: 0, role: "listbox", "aria-label": this.artifact.info.title,
+      class: "tc-scroll tc-code",
+      tabIndex: 0,
+      role: "listbox",
+      "aria-label": this.artifact.info.title,
       "aria-multiselectable": "true",
       onclick: (/** @type {MouseEvent} */ event) => this.clicked(event),
       onpointerover: (/** @type {PointerEvent} */ event) => this.hovered(event),
@@ -85,8 +98,7 @@ export class TextView {
       if (this.folded.has(row)) row = this.folds.get(row) ?? row;
     }
     this.shown = Int32Array.from(shown);
-    const widest = this.lines.reduce((most, line) => Math.max(most, line.length), 0);
-    this.rows.reset(shown.length, `${Math.min(widest, 20000) + this.digits + 8}ch`);
+    this.rows.reset(shown.length, `${Math.min(this.widest, WIDEST) + this.digits + 8}ch`);
     this.drawRuler();
   }
 
@@ -132,20 +144,22 @@ export class TextView {
     element.dataset.row = String(row);
     const number = this.number(row);
     if (row > 0 && number && number !== this.number(row - 1) + 1) element.classList.add("tc-gap");
+    if (this.looks.classes?.[row]) element.classList.add(this.looks.classes[row]);
     this.mark(element, row);
     return element;
   }
 
   /** @param {number} row */
   gutter(row) {
-    const number = this.number(row);
-    const gutter = h("span", { class: "tc-gutter", style: { minWidth: `${this.digits + 4}ch` } });
-    const stop = this.breaks.get(row);
-    if (stop) gutter.append(h("button", { class: "tc-break", type: "button", title: stop.title, "aria-label": stop.title, onclick: stop.open, tabIndex: -1 }, icon("warning")));
-    gutter.append(h("span", { class: "tc-number" }, number ? String(number) : ""));
+    const { tints, breaks, labels } = this.looks;
+    const width = this.digits + (breaks?.size ? 7 : 4);
+    const gutter = h("span", { class: "tc-gutter", style: { minWidth: `${width}ch` } });
+    const stop = breaks?.get(row);
+    if (stop) gutter.append(breakButton(stop));
+    gutter.append(h("span", { class: "tc-number" }, labels?.[row] ?? String(this.number(row) || "")));
     gutter.append(this.folds.has(row) ? this.foldButton(row) : h("span", { class: "tc-fold" }));
-    const tints = (this.tints.get(row) ?? []).map((/** @type {string} */ tint) => h("i", { class: tint }));
-    if (this.tints.size) gutter.append(h("span", { class: "tc-tints" }, ...tints));
+    const colours = (tints?.get(row) ?? []).map((tint) => h("i", { class: tint }));
+    if (tints?.size) gutter.append(h("span", { class: "tc-tints" }, ...colours));
     return gutter;
   }
 
@@ -154,21 +168,31 @@ export class TextView {
     const folded = this.folded.has(row);
     const title = folded ? "Unfold" : "Fold";
     const onclick = () => this.toggleFold(row);
-    return h("button", { class: "tc-fold", type: "button", title, "aria-label": title, tabIndex: -1, onclick }, icon(folded ? "right" : "down"));
+    return h(
+      "button",
+      { class: "tc-fold", type: "button", title, "aria-label": title, tabIndex: -1, onclick },
+      icon(folded ? "right" : "down"),
+    );
   }
 
   /** @param {HTMLElement} code @param {number} row */
   fill(code, row) {
     const tokens = tokeniseRow(this.lines[row], row, this.artifact.info.language, spanOf(this.spans, row));
-    const hits = this.hitsOf(row);
+    const ranges = this.hits.length ? this.hitsOf(row) : this.emphasisOf(row);
     let column = 0;
     for (const [kind, text] of tokens) {
-      appendToken(code, kind, text, column, hits, this.query.length);
+      appendToken(code, kind && `tc-t-${kind}`, text, column, ranges);
       column += text.length;
     }
     if (!this.folded.has(row)) return;
     const hidden = (this.folds.get(row) ?? row) - row;
-    code.append(h("button", { class: "tc-folded", type: "button", tabIndex: -1, onclick: () => this.toggleFold(row) }, `⋯ ${counted(hidden, "line")}`));
+    code.append(
+      h(
+        "button",
+        { class: "tc-folded", type: "button", tabIndex: -1, onclick: () => this.toggleFold(row) },
+        `⋯ ${counted(hidden, "line")}`,
+      ),
+    );
   }
 
   /** @param {HTMLElement} element @param {number} row */
@@ -240,7 +264,7 @@ export class TextView {
 
   /** Go to the next or previous row of the selection. @param {number} direction @returns {[number, number]} */
   stepLinked(direction) {
-    const rows = this.linkedRows;
+    const rows = this.looks.stops ?? this.linkedRows;
     if (!rows.length) return [0, 0];
     const after = rows.findIndex((row) => row > this.cursor);
     const before = rows.findLastIndex((row) => row < this.cursor);
@@ -303,7 +327,10 @@ export class TextView {
 
   // Search
 
-  /** Find text, small letters matching both unless there is a capital. @param {string} query @returns {[number, number, boolean]} */
+  /**
+   * Find text, small letters matching both unless there is a capital.
+   * @param {string} query @returns {import("./search_bar.js").Found}
+   */
   find(query) {
     this.query = query;
     this.hits = query ? findAll(this.lines, query) : [];
@@ -312,13 +339,13 @@ export class TextView {
     return this.showHit();
   }
 
-  /** @param {number} direction @returns {[number, number, boolean]} which hit, of how many, and whether there are more */
+  /** @param {number} direction @returns {import("./search_bar.js").Found} */
   stepHit(direction) {
     if (this.hits.length) this.hit = (this.hit + direction + this.hits.length) % this.hits.length;
     return this.showHit();
   }
 
-  /** @returns {[number, number, boolean]} */
+  /** @returns {import("./search_bar.js").Found} */
   showHit() {
     if (this.hits.length) this.goTo(this.hits[this.hit][0]);
     this.refill();
@@ -338,16 +365,21 @@ export class TextView {
     }
   }
 
-  /** @param {number} row @returns {[number, boolean][]} columns of the hits in a row, and whether it is the current one */
+  /** @param {number} row @returns {Range[]} */
   hitsOf(row) {
-    if (!this.hits.length) return [];
-    let index = lowerBound(this.hits, row);
-    /** @type {[number, boolean][]} */
+    /** @type {Range[]} */
     const found = [];
-    for (; index < this.hits.length && this.hits[index][0] === row; index++) {
-      found.push([this.hits[index][1], index === this.hit]);
+    for (let index = firstIn(this.hits, row); this.hits[index]?.[0] === row; index++) {
+      const column = this.hits[index][1];
+      found.push([column, column + this.query.length, index === this.hit ? "tc-hit tc-current" : "tc-hit"]);
     }
     return found;
+  }
+
+  /** @param {number} row @returns {Range[]} */
+  emphasisOf(row) {
+    const part = this.looks.emphasis?.get(row);
+    return part ? [[...part, "tc-differs"]] : [];
   }
 
   refill() {
@@ -362,36 +394,14 @@ export class TextView {
     return copyText(this.lines.join("\n") + "\n");
   }
 
-  // The ruler beside the scroll bar
-
   drawRuler() {
-    const { clientWidth: width, clientHeight: height } = this.ruler;
-    if (!width || !height) return;
-    const scrolls = this.scroller.scrollHeight > this.scroller.clientHeight + 1;
-    const scale = window.devicePixelRatio || 1;
-    this.ruler.width = width * scale;
-    this.ruler.height = height * scale;
-    const style = getComputedStyle(this.root);
-    const brush = this.ruler.getContext("2d");
-    if (!brush) return;
-    brush.scale(scale, scale);
-    const step = height / Math.max(this.lines.length, 1);
-    /** @param {string} colour @param {Iterable<number>} rows @param {number} left @param {number} wide */
-    const draw = (colour, rows, left, wide) => {
-      brush.fillStyle = style.getPropertyValue(colour);
-      for (const row of rows) brush.fillRect(left, Math.floor(row * step), wide, Math.max(step, 2));
-    };
-    if (!scrolls) return;
-    draw("--tc-find", this.hits.map(([row]) => row), width / 2, width / 2);
-    draw("--tc-link", this.linkedRows, 0, width / 2);
-    draw("--tc-accent", this.linkedRows.filter((row) => this.marks[row] === PRIMARY), 0, width);
-    draw("--tc-warning", this.breaks.keys(), 0, width);
-  }
-
-  /** @param {MouseEvent} event */
-  jump(event) {
-    const row = Math.floor((event.offsetY / this.ruler.clientHeight) * this.lines.length);
-    this.rows.reveal(this.position(row));
+    const { breaks, stops } = this.looks;
+    this.ruler.draw(this.lines.length, this.scroller, [
+      { colour: "--tc-find", rows: this.hits.map(([row]) => row), from: 0.5, to: 1 },
+      { colour: "--tc-link", rows: this.linkedRows, from: 0, to: 0.5 },
+      { colour: "--tc-accent", rows: this.linkedRows.filter((row) => this.marks[row] === PRIMARY), from: 0, to: 1 },
+      { colour: "--tc-warning", rows: breaks?.keys() ?? stops ?? [], from: 0, to: 1 },
+    ]);
   }
 
   themeChanged() {
@@ -439,51 +449,36 @@ function outermost(folds, total) {
   return rows;
 }
 
-/** @param {string[]} lines @param {string} query @returns {[number, number][]} row and column of each hit, in order */
-function findAll(lines, query) {
-  const exact = query !== query.toLowerCase();
-  const wanted = exact ? query : query.toLowerCase();
-  /** @type {[number, number][]} */
-  const hits = [];
-  for (let row = 0; row < lines.length && hits.length < MOST_HITS; row++) {
-    const line = exact ? lines[row] : lines[row].toLowerCase();
-    for (let at = line.indexOf(wanted); at >= 0; at = line.indexOf(wanted, at + wanted.length)) hits.push([row, at]);
-  }
-  return hits;
-}
-
-/** @param {[number, number][]} hits @param {number} row */
-function lowerBound(hits, row) {
-  let low = 0;
-  let high = hits.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (hits[middle][0] < row) low = middle + 1;
-    else high = middle;
-  }
-  return low;
-}
+/**
+ * A stretch of a line, from and to a column, and its CSS classes.
+ * @typedef {[number, number, string]} Range
+ */
 
 /**
- * Append one token, split where hits begin and end.
- * @param {HTMLElement} code @param {string} kind @param {string} text @param {number} column where the token begins
- * @param {[number, boolean][]} hits @param {number} length of a hit
+ * Append one token, split where ranges begin and end.
+ * @param {HTMLElement} code @param {string} name of its CSS class @param {string} text
+ * @param {number} column where the token begins @param {Range[]} ranges
  */
-function appendToken(code, kind, text, column, hits, length) {
-  const name = kind && `tc-t-${kind}`;
+function appendToken(code, name, text, column, ranges) {
   let done = 0;
-  for (const [at, current] of hits) {
-    const from = Math.max(at - column, done);
-    const to = Math.min(at + length - column, text.length);
+  for (const [start, end, more] of ranges) {
+    const from = Math.max(start - column, done);
+    const to = Math.min(end - column, text.length);
     if (from >= to) continue;
     appendText(code, name, text.slice(done, from));
-    appendText(code, `${name} tc-hit${current ? " tc-current" : ""}`, text.slice(from, to));
+    appendText(code, `${name} ${more}`, text.slice(from, to));
     done = to;
   }
   appendText(code, name, text.slice(done));
 }
 
 /** @param {HTMLElement} code @param {string} name of the CSS class @param {string} text */
-export function appendText(code, name, text) {
+function appendText(code, name, text) {
   if (text) code.append(name ? h("span", { class: name }, text) : text);
+}
+
+/** @param {Break} stop */
+function breakButton({ title, open }) {
+  const properties = { class: "tc-break", type: "button", title, "aria-label": title, tabIndex: -1, onclick: open };
+  return h("button", properties, icon("warning"));
 }

@@ -20,6 +20,9 @@ export class VirtualRows {
     this.content = h("div", { class: "tc-rows" });
     this.scroller.append(this.content);
     this.frame = 0;
+    /** Where it was scrolled to: Jupyter takes cells that are out of sight off the page, and they forget. */
+    this.top = 0;
+    this.away = false;
     this.scroller.addEventListener("scroll", () => this.later(), { passive: true });
     this.observer = new ResizeObserver(() => this.measure());
     this.observer.observe(this.scroller);
@@ -35,8 +38,13 @@ export class VirtualRows {
   }
 
   measure() {
+    if (!this.scroller.clientHeight) this.away = true;
     this.height = parseFloat(getComputedStyle(this.content).lineHeight) || this.height;
     this.content.style.height = `${this.count * this.height}px`;
+    if (this.away && this.scroller.clientHeight) {
+      this.scroller.scrollTop = this.top;
+      this.away = false;
+    }
     this.draw();
   }
 
@@ -57,6 +65,7 @@ export class VirtualRows {
 
   draw() {
     if (!this.scroller.clientHeight) return;
+    this.top = this.scroller.scrollTop;
     const [first, last] = this.inSight();
     const from = Math.max(first - SPARE, 0);
     const to = Math.min(last + SPARE, this.count);

@@ -3,6 +3,7 @@
 import { Explorer } from "./explorer.js";
 import { Store } from "./store.js";
 
+/** @typedef {import("./store.js").PartName} PartName */
 /**
  * What anywidget gives of a model.
  * @typedef {{get: (name: string) => any, set: (name: string, value: any) => void, save_changes: () => void,
@@ -35,11 +36,14 @@ export default () => {
 /** A store that follows a model, asks it for parts, and shares the selection with it. @param {Model} model */
 function connected(model) {
   const store = new Store((artifact, part) => model.send({ type: "want", artifact, part }));
+  /** @param {string[]} key @param {DataView<ArrayBuffer>} data */
+  const receive = ([artifact, part, digest], { buffer, byteOffset, byteLength }) =>
+    store.receive(artifact, /** @type {PartName} */ (part), digest, new Uint8Array(buffer, byteOffset, byteLength));
+  const receiveSent = () => model.get("parts").forEach((/** @type {any[]} */ [data, ...key]) => receive(key, data));
   model.on("msg:custom", (message, buffers) => {
-    if (message.type !== "part") return;
-    const { buffer, byteOffset, byteLength } = buffers[0];
-    store.receive(message.artifact, message.part, message.digest, new Uint8Array(buffer, byteOffset, byteLength));
+    if (message.type === "part") receive(message.key, buffers[0]);
   });
+  model.on("change:parts", receiveSent);
   model.on("change:manifest", () => store.setManifest(model.get("manifest")));
   model.on("change:running", () => store.setRunning(model.get("running")));
   model.on("change:selection", () => takeSelection(store, model));
@@ -47,6 +51,7 @@ function connected(model) {
     if (what === "selection") giveSelection(store, model);
     else if (what === "entities") takeSelection(store, model);
   });
+  receiveSent();
   store.setManifest(model.get("manifest"));
   store.setRunning(model.get("running"));
   takeSelection(store, model);

@@ -41,3 +41,14 @@ class ExplorerView:
         """The lines in sight in a pane that are selected, or linked to what is."""
         rows = pane.locator(".tc-row.tc-primary .tc-line, .tc-row.tc-linked .tc-line")
         return [text.strip() for text in rows.all_inner_texts()]
+
+    def click_a_node(self) -> None:
+        """Click down the middle of the graph in the stage pane until something is selected."""
+        canvas = self.stage.locator("canvas").first
+        area = canvas.bounding_box()
+        assert area is not None
+        for step in range(1, 40):
+            canvas.click(position={"x": area["width"] / 2, "y": area["height"] * step / 40})
+            if self.root.locator(".tc-inspector .tc-chain").count():
+                return
+        raise AssertionError("no node in the middle of the graph")

@@ -106,6 +106,17 @@ def test_a_click_on_a_line_reaches_python(explored: tuple[NotebookPage, Explorer
     assert chosen.split(".")[-1].startswith("addmm")
 
 
+def test_a_click_on_a_node_reaches_python(explored: tuple[NotebookPage, ExplorerView]) -> None:
+    notebook, view = explored
+    view.open_stage("captured", "Graph")
+    view.click_a_node()
+    [chosen] = selection(notebook)
+    assert chosen.startswith("captured[0/0].")
+    expect(view.source.locator(".tc-row.tc-linked")).not_to_have_count(0)
+    notebook.show(view.root)
+    notebook.screenshot(f"{notebook.server.app}-node")
+
+
 def test_a_selection_made_in_python_is_marked_in_every_pane(explored: tuple[NotebookPage, ExplorerView]) -> None:
     notebook, view = explored
     view.open_stage("forward")

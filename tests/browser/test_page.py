@@ -220,6 +220,33 @@ def test_fifty_thousand_lines_scroll_smoothly(open_page: OpenPage, page: Page) -
     assert slowest < 250
 
 
+def test_a_pane_that_was_off_the_page_is_where_it_was(open_page: OpenPage, page: Page) -> None:
+    view = open_page(long_record(2000))
+    view.stage.locator(".tc-scroll").evaluate("scroller => { scroller.scrollTop = 19000 }")
+    page.wait_for_timeout(100)
+    before = rows(view)
+    page.evaluate("""async () => {
+        const root = document.querySelector(".tcompile");
+        const frame = () => new Promise(requestAnimationFrame);
+        const home = root.parentNode;
+        root.remove();
+        for (let wait = 0; wait < 3; wait++) await frame();
+        home.append(root);
+        for (let wait = 0; wait < 3; wait++) await frame();
+    }""")
+    assert before[0] > 900
+    assert rows(view) == before
+
+
+def test_a_text_is_copied_whole(open_page: OpenPage, page: Page) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    view = open_page(mlp_record())
+    view.open_stage("kernels")
+    view.stage.get_by_role("button", name="Copy the text").click()
+    expect(view.stage.locator(".tc-done")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == mlp_record()["kernels"].text.rstrip("\n") + "\n"
+
+
 def test_blocks_fold_and_a_selection_in_one_opens_it(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
     view.open_stage("kernels")
@@ -239,7 +266,7 @@ def test_two_artifacts_are_compared_with_both_sides_named(open_page: OpenPage) -
     view.stage.get_by_role("button", name="Compare with another artifact").click()
     other, shown = view.stage.locator(".tc-choose").all()
     other.select_option("joint[0/0]")
-    heading = view.stage.locator(".tc-diff-heading")
+    heading = view.stage.locator(".tc-legend")
     expect(heading).to_contain_text("joint[0/0]")
     expect(heading).to_contain_text("forward[0/0]")
     expect(heading).to_contain_text("differ")
@@ -247,6 +274,33 @@ def test_two_artifacts_are_compared_with_both_sides_named(open_page: OpenPage) -
     expect(view.stage.locator(".tc-removed").first).to_be_visible()
     other.select_option("post_grad[0/0 forward]")
     expect(heading).to_contain_text("post_grad[0/0 forward]")
+
+
+def test_a_node_of_the_graph_lights_up_its_links(open_page: OpenPage, page: Page) -> None:
+    view = open_page(mlp_record())
+    view.open_stage("forward", "Graph")
+    view.click_a_node()
+    expect(view.source.locator(".tc-linked")).not_to_have_count(0)
+    page.keyboard.press("g")
+    expect(view.stage.locator(".tc-row.tc-primary")).not_to_have_count(0)
+
+
+def test_a_graph_is_searched_and_its_groups_open_and_close(open_page: OpenPage, page: Page) -> None:
+    view = open_page(mlp_record())
+    view.open_stage("forward", "Graph")
+    canvas = view.stage.locator("canvas").first
+    pictures = [canvas.screenshot()]
+    for name in ("close all", "open all"):
+        view.stage.get_by_role("button", name=name).click()
+        page.wait_for_timeout(200)
+        pictures.append(canvas.screenshot())
+    assert pictures[1] != pictures[2]
+    canvas.focus()
+    page.keyboard.press("/")
+    page.keyboard.type("addmm")
+    expect(view.stage.locator(".tc-search-count")).to_have_text("1 of 3")
+    page.keyboard.press("Enter")
+    expect(view.stage.locator(".tc-search-count")).to_have_text("2 of 3")
 
 
 def test_a_second_stage_opens_beside_the_first_and_closes(open_page: OpenPage) -> None:
@@ -269,8 +323,10 @@ def test_it_looks_right(browser: Browser, tmp_path: Path, scheme: str, width: in
     page = context.new_page()
     page.goto(path.as_uri())
     view = ExplorerView(page.locator("body"))
-    view.open_stage("forward")
-    view.line(view.source, "x = self.hidden(x)").click()
+    view.open_stage("kernels")
+    view.open_stage("forward", "Graph")
+    view.root.locator("[data-stage=backward]").click(modifiers=["Shift"] if name == "wide" else [])
+    view.line(view.source, "x = self.hidden(x)").locator(".tc-number").click()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     background = view.root.evaluate("root => getComputedStyle(root).backgroundColor")
     assert (sum(map(int, background[4:-1].split(","))) < 384) == (scheme == "dark")

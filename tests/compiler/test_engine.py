@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from graphlib import TopologicalSorter
 
 import pytest
 import torch
@@ -174,6 +175,23 @@ def gpt2_record() -> Record:
     with Exploration() as exploration:
         exploration.compile(model)(**arguments).loss.backward()
     return exploration.record
+
+
+def test_gpt2_blocks_of_the_backward_graph_can_be_closed_without_a_cycle(gpt2_record: Record) -> None:
+    backward = gpt2_record["backward"]
+    calls = [entity for entity in backward.entities if entity.kind == "call"]
+    assert any(entity.attrs.get("gradient_accumulation") for entity in calls)
+    block = {entity.id: block_of(entity.attrs.get("module", "")) or entity.id for entity in calls}
+    sorter: TopologicalSorter[str] = TopologicalSorter()
+    for entity in calls:
+        sources = {block[source] for source in entity.inputs if source in block}
+        sorter.add(block[entity.id], *(sources - {block[entity.id]}))
+    order = [name for name in sorter.static_order() if name.startswith("transformer.h.")]
+    assert order == ["transformer.h.1", "transformer.h.0"]
+
+
+def block_of(module: str) -> str:
+    return ".".join(module.split(".")[:3]) if module.startswith("transformer.h.") else ""
 
 
 def test_a_graph_break_gives_two_graphs_and_says_where(capsys: pytest.CaptureFixture[str]) -> None:
@@ -369,6 +387,30 @@ def test_the_users_compiled_functions_keep_their_caches() -> None:
     assert len(calls) == 1
 
 
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_what_the_user_compiled_before_hides_no_stage(backend: str) -> None:
+    def mine(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x) + 1
+
+    x = torch.randn(4)
+    torch.compile(mine, backend="eager")(x)
+    assert explore(mine, (x,), options=Options(backend=backend)).record.of_stage("captured")
+
+
+def test_what_the_user_code_sets_stays_set() -> None:
+    limit = sys.getrecursionlimit()
+    try:
+        with Exploration() as exploration:
+            exploration.compile(softmax_of_matmul)(torch.ones(2, 2), torch.ones(2, 2))
+            sys.setrecursionlimit(limit + 7)
+            warnings.simplefilter("error", BytesWarning)
+        assert sys.getrecursionlimit() == limit + 7
+        assert warnings.filters[0][:3] == ("error", None, BytesWarning)
+    finally:
+        sys.setrecursionlimit(limit)
+        warnings.filters.pop(0)
+
+
 def test_an_exploration_does_not_make_the_next_one_dynamic() -> None:
     explore(softmax_of_matmul, (torch.randn(4, 8), torch.randn(8, 8)))
     record = explore(softmax_of_matmul, (torch.randn(6, 8), torch.randn(8, 8))).record
@@ -380,6 +422,12 @@ def test_exploring_fifty_times_recompiles_nothing_twice() -> None:
     found = {tuple(stages(explore(softmax_of_matmul, (x, x)).record)) for _ in range(50)}
     assert len(found) == 1
     assert "kernels" in found.pop()
+
+
+def test_a_module_of_torch_is_known_by_its_own_name() -> None:
+    record = explore(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (torch.randn(2, 4),)).record
+    assert [frame.function for frame in record.frames] == ["Sequential"]
+    assert not any("_dynamo" in artifact.id for artifact in record.of_stage("source"))
 
 
 def test_a_frame_that_was_given_up_can_be_explored_again() -> None:

@@ -7,6 +7,7 @@ import gc
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -104,6 +105,7 @@ class Comparison:
         self.shell = shell
 
     def set_up(self) -> None:
+        torch.compiler.reset()  # it keeps things in the namespace, and complains when they are gone before it is
         self.shell.reset()
         self.shell.run_cell(SETUP, store_history=True)
 
@@ -370,6 +372,18 @@ def test_ast_transformers_of_the_shell_are_applied(cells: Comparison) -> None:
         assert cells.magic("y = f(x)\n21").result == 42
     finally:
         cells.shell.ast_transformers.pop()
+
+
+def test_what_the_cell_sets_stays_set(cells: Comparison) -> None:
+    limit = sys.getrecursionlimit()
+    code = "import warnings\nsys.setrecursionlimit(4321)\nwarnings.filterwarnings('ignore', 'of the cell')\nf(x)"
+    try:
+        cells.magic(code)
+        assert sys.getrecursionlimit() == 4321
+        assert any(message and message.pattern == "of the cell" for _, message, *_ in warnings.filters)
+    finally:
+        sys.setrecursionlimit(limit)
+        warnings.filters[:] = [entry for entry in warnings.filters if not entry[1] or entry[1].pattern != "of the cell"]
 
 
 def test_line_numbers_are_those_of_the_cell_as_it_is_seen(cells: Comparison) -> None:

@@ -109,16 +109,6 @@ def test_a_drawing_with_too_many_boxes_closes_modules_until_it_fits() -> None:
     assert plan(record, record["captured"], readable=7).depth is None
 
 
-def test_sums_of_gradients_close_with_their_block() -> None:
-    """An op of a backward graph without a module would make a cycle around a closed block."""
-    more = call("more", "total a", module="head")
-    more.attrs["gradient_accumulation"] = True
-    record = record_with(call("a", module="h.1.mlp"), call("total", "a"), more, call("b", "more", "h.0.mlp"))
-    found = plan(record, record["captured"], depth=1)
-    assert list(found.boxes) == ["module h.1", "module h.0"]
-    assert found.edges == (("module h.1", "module h.0"),)
-
-
 def test_an_op_of_the_outermost_module_stays_there() -> None:
     record = record_with(call("a", module="h.1.mlp"), call("outer", "a", module=""))
     assert boxes(record, "captured")["outer"].module == ()

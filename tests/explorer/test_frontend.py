@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import subprocess
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,40 +28,50 @@ def test_every_module_is_part_of_the_widget_or_the_page() -> None:
     assert joined == {path.name for path in STATIC.glob("*.js")}
 
 
-@pytest.mark.parametrize("script", [frontend.widget_module, frontend.page_script])
-def test_joining_leaves_no_import_and_no_comment_block(script) -> None:
-    text = script()
+@pytest.mark.parametrize("entry", ["widget.js", "page.js"])
+def test_joining_leaves_no_import_and_no_comment_block(entry: str) -> None:
+    text = frontend.joined(entry)
     assert not re.search(r"^\s*import\s", text, re.MULTILINE)
     assert "/**" not in text
-    assert len(re.findall(r"^export ", text, re.MULTILINE)) == (script is frontend.widget_module)
+    assert len(re.findall(r"^export ", text, re.MULTILINE)) == (entry == "widget.js")
 
 
 @pytest.mark.needs("node")
 @pytest.mark.parametrize("script", [frontend.widget_module, frontend.page_script])
-def test_the_joined_script_is_javascript(script, tmp_path: Path) -> None:
-    path = tmp_path / "joined.mjs"
+def test_what_browsers_get_is_javascript(script: Callable[[], str], tmp_path: Path) -> None:
+    path = tmp_path / "script.mjs"
     path.write_text(script())
     subprocess.run(["node", "--check", path], check=True)
 
 
-def test_two_modules_that_declare_the_same_name_are_refused(monkeypatch) -> None:
+def test_the_widgets_module_unpacks_to_the_joined_script() -> None:
+    (packed,) = re.findall(r'atob\("([^"]+)"\)', frontend.widget_module())
+    assert zlib.decompress(base64.b64decode(packed)).decode() == frontend.joined("widget.js")
+
+
+def test_the_widgets_module_is_small_enough_to_be_sent_with_each_widget() -> None:
+    assert len(frontend.widget_module()) < 100_000
+
+
+def test_two_modules_that_export_the_same_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
-        "a.js": 'import { twice } from "./b.js";\n\nconst size = twice(1);\n',
-        "b.js": "const size = 2;\nexport function twice(n) {\n  return n * size;\n}\n",
+        "a.js": 'import { twice } from "./b.js";\n\nexport const size = twice(1);\n',
+        "b.js": "export const size = 2;\nexport function twice(n) {\n  return n * size;\n}\n",
     }
     monkeypatch.setattr(frontend, "static_text", files.__getitem__)
-    with pytest.raises(frontend.FrontendError, match=r"'size' is declared at the top of both b\.js and a\.js"):
+    with pytest.raises(frontend.FrontendError, match=r"'size' is exported by both b\.js and a\.js"):
         frontend.joined("a.js")
 
 
-def test_joining_takes_out_imports_exports_comments_and_indentation(monkeypatch) -> None:
+def test_joining_keeps_what_a_module_does_not_export_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
         "a.js": '// Uses b.\n\nimport {\n  one,\n  two,\n} from "./b.js";\n\nexport default () => one + two;\n',
         "b.js": "/**\n * Text.\n */\nexport const one = 1; // stays\nexport async function two() {\n  return 2;\n}\n",
     }
     monkeypatch.setattr(frontend, "static_text", files.__getitem__)
     assert frontend.joined("a.js") == (
-        "const one = 1; // stays\nasync function two() {\nreturn 2;\n}\nexport default () => one + two;\n"
+        "const { one, two } = (() => {\nconst one = 1; // stays\nasync function two() {\nreturn 2;\n}\n"
+        "return { one, two };\n})();\nexport default () => one + two;\n"
     )
 
 

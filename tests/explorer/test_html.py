@@ -69,6 +69,7 @@ def test_what_users_wrote_can_end_no_element() -> None:
     assert "alert('title')" not in html
     assert "<img" not in html
     assert html.count("</script>") == len(BLOCK.findall(html)) + 1
+    assert "<!--" not in html
     assert "&lt;/script&gt;&lt;script&gt;alert(" in re.findall("<title>(.*)</title>", html)[0]
 
 

@@ -1,0 +1,38 @@
+"""Runs notebooks from top to bottom and saves them with their outputs, so that they can be read without being run.
+
+    .venv/bin/python build_tools/run_notebook.py notebooks/01_first_look.ipynb
+
+Live views are left out of what is saved: they need a kernel, and what is static says the same without one.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+CELL_SECONDS = 600
+
+
+def run(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(
+        notebook,
+        timeout=CELL_SECONDS,
+        kernel_name="python3",
+        record_timing=False,
+        store_widget_state=False,
+        resources={"metadata": {"path": path.parent}},
+    ).execute()
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if WIDGET not in output.get("data", ())]
+    notebook.metadata.pop("widgets", None)
+    nbformat.write(notebook, path)
+
+
+for name in sys.argv[1:]:
+    run(Path(name))

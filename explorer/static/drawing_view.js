@@ -1,0 +1,100 @@
+// One artifact as a graph: GraphView with the tools around it.
+
+import { h, iconButton } from "./dom.js";
+import { GraphView } from "./graph.js";
+
+/** @typedef {import("./store.js").Artifact} Artifact */
+
+export class DrawingView {
+  /** @param {HTMLElement} root @param {import("./text_view.js").Callbacks} callbacks @param {Artifact} artifact */
+  constructor(root, callbacks, artifact) {
+    this.artifact = artifact;
+    this.canvas = h("div", { class: "tc-drawing" });
+    root.replaceChildren(this.tools(), this.canvas);
+    this.graph = new GraphView(this.canvas, {
+      onSelect: (ids) => callbacks.onSelect(ids, false),
+      onHover: (id) => callbacks.onHover(id === null ? [] : [id]),
+    });
+    this.graph.setGraph(artifact.entities ?? []);
+    /** @type {string[]} */
+    this.hits = [];
+    this.hit = -1;
+    /** @type {string[]} */
+    this.linked = [];
+    this.at = -1;
+  }
+
+  tools() {
+    const overlays = [
+      ["none", "no overlay"],
+      ["bytes", "by bytes"],
+      ["dtype", "by dtype"],
+    ];
+    const overlay = h(
+      "select",
+      {
+        "aria-label": "Overlay",
+        title: "Colour the nodes",
+        onchange: () => this.graph.setOverlay(/** @type {"none" | "bytes" | "dtype"} */ (overlay.value)),
+      },
+      ...overlays.map(([value, text]) => h("option", { value }, text)),
+    );
+    /** @param {string} text @param {string} title @param {() => void} onclick */
+    const button = (text, title, onclick) =>
+      h("button", { class: "tc-button tc-text", type: "button", title, onclick }, text);
+    return h(
+      "div",
+      { class: "tc-drawing-tools", role: "toolbar", "aria-label": "Graph" },
+      iconButton("fit", "Fit the graph into the pane", () => this.graph.fit()),
+      button("open all", "Open every module group", () => this.graph.openAll()),
+      button("close all", "Close every module group", () => this.graph.closeAll()),
+      overlay,
+    );
+  }
+
+  /** @param {Set<string>} primary @param {Set<string>} linked */
+  select(primary, linked) {
+    this.linked = (this.artifact.entities ?? []).filter((entity) => linked.has(entity.id)).map((entity) => entity.id);
+    this.graph.setSelection(primary, linked);
+  }
+
+  /** @param {Set<string>} linked */
+  preview(linked) {
+    this.graph.setPreview(linked.size ? linked : null);
+  }
+
+  /** @param {number} direction @returns {[number, number]} */
+  stepLinked(direction) {
+    if (!this.linked.length) return [0, 0];
+    this.at = (this.at + direction + this.linked.length) % this.linked.length;
+    this.graph.focus(this.linked[this.at]);
+    return [this.at + 1, this.linked.length];
+  }
+
+  /** @param {string} query @returns {[number, number, boolean]} */
+  find(query) {
+    this.hits = query ? this.graph.search(query) : [];
+    this.hit = this.hits.length ? 0 : -1;
+    return this.stepHit(0);
+  }
+
+  /** @param {number} direction @returns {[number, number, boolean]} */
+  stepHit(direction) {
+    if (this.hits.length) this.hit = (this.hit + direction + this.hits.length) % this.hits.length;
+    if (this.hit >= 0) this.graph.focus(this.hits[this.hit]);
+    return [this.hit + 1, this.hits.length, false];
+  }
+
+  themeChanged() {
+    this.graph.themeChanged();
+  }
+
+  focus() {
+    const target = this.canvas.querySelector("[tabindex]");
+    if (target instanceof HTMLElement) target.focus({ preventScroll: true });
+  }
+
+  destroy() {
+    this.graph.destroy();
+  }
+}

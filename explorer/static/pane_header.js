@@ -1,0 +1,136 @@
+// The bar on top of a pane: what it shows, how, how much of the selection is in it, and its tools.
+
+import { h, iconButton, replaceKeepingFocus } from "./dom.js";
+import { TextView } from "./text_view.js";
+
+/** @typedef {import("./pane.js").Pane} Pane */
+/** @typedef {import("./pane.js").Mode} Mode */
+/** @typedef {import("./store.js").StageInfo} StageInfo */
+/** @typedef {import("./store.js").ArtifactInfo} ArtifactInfo */
+
+export class PaneHeader {
+  /** @param {Pane} pane */
+  constructor(pane) {
+    this.pane = pane;
+    this.root = h("div", { class: "tc-pane-header" });
+    this.links = h("div", { class: "tc-link-count" });
+    this.key = "";
+  }
+
+  /** Draw what has changed; a list that someone has just opened must not be replaced for nothing. */
+  render() {
+    this.renderLinks();
+    const { artifact, other, mode, view, store, home } = this.pane;
+    const folds = view instanceof TextView && view.folds.size > 0;
+    const key = JSON.stringify([artifact, other, mode, home, Boolean(view), folds, [...store.artifacts.keys()]]);
+    if (key === this.key) return;
+    this.key = key;
+    const info = store.artifacts.get(artifact)?.info;
+    const children = [...this.choosers(), this.links, this.tools(Boolean(info), folds)];
+    if (info?.drawable) children.splice(-2, 0, this.modes());
+    replaceKeepingFocus(this.root, children, this.pane.root);
+  }
+
+  /** @returns {HTMLElement[]} */
+  choosers() {
+    const { pane } = this;
+    if (pane.mode !== "diff") return [this.chooser(pane.artifact, (id) => pane.show(id))];
+    return [
+      this.chooser(pane.other, (id) => pane.compareAs(id, pane.artifact)),
+      h("span", { class: "tc-versus" }, "→"),
+      this.chooser(pane.artifact, (id) => pane.compareAs(pane.other, id)),
+    ];
+  }
+
+  /** @param {string} current @param {(id: string) => void} choose */
+  chooser(current, choose) {
+    const { home, store } = this.pane;
+    const { stages } = store.manifest;
+    const isHome = (/** @type {ArtifactInfo} */ artifact) => store.manifest.home.includes(artifact.id);
+    const offered = stages.filter((stage) => stage.artifacts.length > 0 && (!home || stage.artifacts.some(isHome)));
+    const select = h("select", { class: "tc-choose", "aria-label": "What this pane shows" });
+    select.append(...offered.map((stage) => optionsOf(stage, home)));
+    select.addEventListener("change", () => choose(select.value));
+    select.value = current;
+    return select;
+  }
+
+  modes() {
+    /** @param {Mode} mode @param {string} text */
+    const button = (mode, text) => {
+      const onclick = () => this.pane.show(this.pane.artifact, mode);
+      return h("button", { type: "button", "aria-pressed": String(this.pane.mode === mode), onclick }, text);
+    };
+    const buttons = [button("text", "Text"), button("graph", "Graph")];
+    return h("div", { class: "tc-modes", role: "group", "aria-label": "View" }, ...buttons);
+  }
+
+  /** How much of the selection is in this pane, or that there are differences, and going through them. */
+  renderLinks() {
+    const { mode, artifact, store, view } = this.pane;
+    const differences = view instanceof TextView && Boolean(view.looks.stops?.length);
+    const count = mode === "diff" ? 0 : (store.linkedIn.get(artifact) ?? 0);
+    this.linkLabel = h("span", {}, differences ? "differences" : `${count.toLocaleString("en")} linked`);
+    const up = iconButton("up", differences ? "Previous (p)" : "Previous linked (p)", () => this.step(-1));
+    const down = iconButton("down", differences ? "Next (n)" : "Next linked (n)", () => this.step(1));
+    replaceKeepingFocus(this.links, [up, this.linkLabel, down]);
+    this.links.hidden = !count && !differences;
+  }
+
+  /** Go to the next or previous linked line. @param {number} direction */
+  step(direction) {
+    const [at, all] = this.pane.view?.stepLinked(direction) ?? [0, 0];
+    if (this.linkLabel && all) this.linkLabel.textContent = `${at.toLocaleString("en")} / ${all.toLocaleString("en")}`;
+  }
+
+  /** @param {boolean} shows whether there is an artifact @param {boolean} folds whether there is something to fold */
+  tools(shows, folds) {
+    const { pane } = this;
+    const tools = h("div", { class: "tc-pane-tools" });
+    if (shows) tools.append(iconButton("search", "Search (/)", () => pane.searchBar.open()));
+    if (folds) tools.append(iconButton("fold", "Fold or unfold long blocks", () => pane.toggleFolds()));
+    if (shows && !pane.home) tools.append(this.compareButton());
+    if (shows && pane.mode !== "graph") tools.append(this.copyButton());
+    if (pane.home) return tools;
+    tools.append(
+      iconButton("split", "Open another pane beside this one (\\)", () => pane.host.split(pane)),
+      iconButton("close", "Close this pane", () => pane.host.close(pane)),
+    );
+    return tools;
+  }
+
+  compareButton() {
+    const { pane } = this;
+    const comparing = pane.mode === "diff";
+    const title = comparing ? "Stop comparing" : "Compare with another artifact";
+    const toggle = () => (comparing ? pane.show(pane.artifact, "text") : pane.compare());
+    const button = iconButton("compare", title, toggle);
+    button.setAttribute("aria-pressed", String(comparing));
+    return button;
+  }
+
+  copyButton() {
+    const button = iconButton("copy", "Copy the text", async () => {
+      if (!(this.pane.view instanceof TextView)) return;
+      await this.pane.view.copy();
+      button.classList.add("tc-done");
+      setTimeout(() => button.classList.remove("tc-done"), 1200);
+    });
+    return button;
+  }
+}
+
+/** The artifacts of a stage, to choose from. @param {StageInfo} stage @param {boolean} home */
+function optionsOf(stage, home) {
+  const group = h("optgroup", { label: stage.title });
+  for (const { id, title } of stage.artifacts) {
+    const name = home ? title : `${stage.title} ${bracketed(id) || title}`;
+    group.append(h("option", { value: id, title }, name));
+  }
+  return group;
+}
+
+/** What tells an artifact from the others of its stage: `0/0 forward` of `ir[0/0 forward]`. @param {string} id */
+export function bracketed(id) {
+  return /\[(.*)\]/.exec(id)?.[1] ?? "";
+}

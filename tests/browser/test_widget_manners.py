@@ -1,0 +1,76 @@
+"""The widget as a guest in JupyterLab: it keeps its keys to itself, and leaves Jupyter's to Jupyter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.explorer_view import ExplorerView
+from tests.browser.jupyter_server import JupyterServer
+from tests.browser.notebook_page import NotebookPage
+
+LOAD = "%load_ext explorer\nimport torch"
+EXPLORE = """%%tcompile -o run
+def f(x, w):
+    y = x @ w
+    return torch.softmax(y, -1)
+
+f(torch.randn(8, 64), torch.randn(64, 32))"""
+WIDGET_MS = 60_000
+
+
+@pytest.fixture
+def notebook(lab: JupyterServer, new_notebook: Callable[..., NotebookPage]) -> NotebookPage:
+    """A notebook whose cell 1 has explored a function; its cell 2 shows the same run once more."""
+    notebook = new_notebook(lab, LOAD, EXPLORE, "run.widget()")
+    notebook.run_cell(0)
+    notebook.run_cell(1)
+    return notebook
+
+
+def view_of(notebook: NotebookPage, cell: int) -> ExplorerView:
+    view = ExplorerView(notebook.output(cell))
+    expect(view.source.locator(".tc-row").first).to_be_visible(timeout=WIDGET_MS)
+    return view
+
+
+def test_plain_keys_are_the_widgets(notebook: NotebookPage) -> None:
+    view = view_of(notebook, 1)
+    cells = notebook.page.locator(".jp-Notebook .jp-Cell").count()
+    view.source.locator(".tc-scroll").focus()
+    for key in ("d", "d", "a", "x", "ArrowDown", "]", "d", "d"):
+        notebook.page.keyboard.press(key)
+    assert notebook.page.locator(".jp-Notebook .jp-Cell").count() == cells
+    assert view.root.evaluate("root => root.contains(document.activeElement)")
+
+
+def test_keys_with_ctrl_stay_jupyters(notebook: NotebookPage) -> None:
+    view = view_of(notebook, 1)
+    saved = notebook.path.stat().st_mtime_ns
+    view.source.locator(".tc-scroll").focus()
+    notebook.page.keyboard.press("d")
+    notebook.page.keyboard.press("Control+s")
+    notebook.page.wait_for_function(
+        "() => !window.jupyterapp.shell.currentWidget.context.model.dirty", timeout=WIDGET_MS
+    )
+    assert notebook.path.stat().st_mtime_ns > saved
+
+
+def test_two_views_of_one_run_share_what_is_there_and_the_selection(notebook: NotebookPage) -> None:
+    notebook.run_cell(2)
+    first, second = view_of(notebook, 1), view_of(notebook, 2)
+    first.line(first.source, "torch.softmax").click()
+    expect(second.line(second.source, "torch.softmax")).to_contain_class("tc-primary")
+    second.line(second.source, "x @ w").click()
+    expect(first.line(first.source, "x @ w")).to_contain_class("tc-primary")
+
+
+def test_the_static_twin_is_hidden_while_the_widget_is_there(notebook: NotebookPage) -> None:
+    view = view_of(notebook, 1)
+    twin = notebook.output(1).locator(".tcompile-twin")
+    expect(twin).to_have_count(1)
+    expect(twin).to_be_hidden()
+    view.root.evaluate("root => root.remove()")
+    expect(twin).to_be_visible()

@@ -1,0 +1,76 @@
+"""What the installed torch.compile accepts, and what it has compiled."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import torch
+
+from compiler.torch_api import settings
+
+
+def f(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+def compiled(fn: Any) -> Any:
+    return torch.compile(fn, backend="eager")
+
+
+class Net(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    @torch.compile(backend="eager")
+    def loss(self, x: torch.Tensor) -> torch.Tensor:
+        return self(x).sum()
+
+
+class NetWithCompiledForward(torch.nn.Module):
+    @torch.compile(backend="eager")
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def compiled_in_place() -> Net:
+    net = Net()
+    net.compile(backend="eager")
+    return net
+
+
+@functools.wraps(compiled(f))
+def wrapper(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+@pytest.mark.parametrize(
+    "made",
+    [lambda: compiled(f), lambda: compiled(Net()), compiled_in_place, NetWithCompiledForward, lambda: Net().loss],
+)
+def test_what_torch_compile_made_is_compiled(made: Callable[[], Any]) -> None:
+    assert settings.is_compiled(made())
+
+
+@pytest.mark.parametrize("target", [f, Net(), Net().forward, torch.compiler.disable(f), wrapper, Mock(), len, 3])
+def test_all_else_is_not(target: Any) -> None:
+    assert not settings.is_compiled(target)
+
+
+def test_settings_have_the_type_they_are_declared_with() -> None:
+    known = settings.inductor_settings()
+    assert (known["max_autotune"].annotation, known["max_autotune"].value) == (bool, False)
+    assert known["triton.cudagraphs"].annotation is bool
+
+
+def test_the_modes_of_the_documentation_are_there() -> None:
+    assert {"default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"} <= settings.modes().keys()
+
+
+def test_backends_for_debugging_are_known_but_not_advertised() -> None:
+    assert "eager" in settings.backends()
+    assert "eager" not in settings.advertised_backends()
+    assert "inductor" in settings.advertised_backends()

@@ -1,0 +1,73 @@
+"""Without a build no compiler is run, none is needed, and the code is the one that would have been built."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch._inductor.cpu_vec_isa as cpu_vec_isa
+from torch import nn
+
+from compiler.engine import explore
+from compiler.options import Options
+
+ROOT = Path(__file__).parents[2]
+EXPLORED = """
+import json, torch
+from compiler.engine import explore
+record = explore(torch.nn.Linear(8, 8).train(), (torch.randn(4, 8),)).record
+print(json.dumps([[a.id for a in record.of_stage("kernels")], [p.reason for p in record.problems]]))
+"""
+
+
+def in_a_fresh_process(tmp_path: Path, **environment: str) -> tuple[list[str], list[str]]:
+    """Ids of the kernels artifacts and reasons of the problems of an exploration with nothing cached."""
+    settings = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"), **environment}
+    settings.pop("CXX", None)
+    done = subprocess.run(
+        [sys.executable, "-c", EXPLORED], cwd=ROOT, env=settings, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    kernels, problems = json.loads(done.stdout)
+    return kernels, problems
+
+
+def test_the_compiler_is_asked_for_its_version_only(tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    compiler = tmp_path / "g++"
+    compiler.write_text(f'#!/bin/sh\necho "$@" >> {calls}\necho "g++ 12.2.0"\n')
+    compiler.chmod(0o755)
+    kernels, problems = in_a_fresh_process(tmp_path, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert (kernels, problems) == (["kernels[0/0 forward]", "kernels[0/0 backward]"], [])
+    assert not calls.exists() or set(calls.read_text().split("\n")) <= {"--version", ""}
+
+
+def test_no_compiler_is_needed(tmp_path: Path) -> None:
+    empty = tmp_path / "bin"
+    empty.mkdir()
+    kernels, problems = in_a_fresh_process(tmp_path, PATH=str(empty))
+    assert (kernels, problems) == (["kernels[0/0 forward]", "kernels[0/0 backward]"], [])
+
+
+def test_what_is_assumed_of_the_cpu_is_forgotten() -> None:
+    cpu_vec_isa.valid_vec_isa_list.cache_clear()
+    before = cpu_vec_isa.valid_vec_isa_list
+    truths = [vars(type(isa)).get("__bool__") for isa in cpu_vec_isa.supported_vec_isa_list]
+    explore(torch.relu, (torch.randn(8),))
+    assert cpu_vec_isa.valid_vec_isa_list is before
+    assert before.cache_info().currsize == 0
+    assert [vars(type(isa)).get("__bool__") for isa in cpu_vec_isa.supported_vec_isa_list] == truths
+
+
+@pytest.mark.needs("g++")
+def test_the_code_is_the_one_that_a_build_would_have_got() -> None:
+    model = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64), nn.GELU()).train()
+    x = torch.randn(16, 64)
+    generated, built = (explore(model, (x,), options=Options(time=time)).record for time in (False, True))
+    assert [a.text for a in generated.of_stage("kernels")] == [a.text for a in built.of_stage("kernels")]
+    assert cpu_vec_isa.valid_vec_isa_list.cache_info().currsize == 1

@@ -1,0 +1,47 @@
+// Two artifacts as one text.
+
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { comparison } from "../../../explorer/static/comparison.js";
+
+const artifact = (id, lines, rows = {}) => ({
+  info: { id, title: id, language: "python" },
+  lines,
+  rows: new Map(Object.entries(rows).map(([row, ids]) => [Number(row), ids])),
+  rowsOf: new Map(),
+  have: {},
+});
+
+const SAME = Array.from({ length: 20 }, (_, index) => `same ${index}`);
+
+test("removed lines stand before added ones, with the numbers of both sides", () => {
+  const { artifact: both, looks } = comparison(artifact("a", ["x", "old 1", "y"]), artifact("b", ["x", "old 2", "z", "y"]));
+  assert.deepEqual(both.lines, ["x", "old 1", "old 2", "z", "y"]);
+  assert.deepEqual(looks.classes, ["", "tc-removed", "tc-added", "tc-added", ""]);
+  assert.deepEqual(looks.labels.map((label) => label.trim().split(/\s+/).join(" ")), ["1 1", "2 -", "2 +", "3 +", "3 4"]);
+  assert.deepEqual(looks.stops, [1]);
+});
+
+test("what differs inside a line is emphasised on both sides", () => {
+  const { looks } = comparison(artifact("a", ["mm(x, 1)"]), artifact("b", ["mm(x, 20)"]));
+  assert.deepEqual([...looks.emphasis], [[0, [6, 7]], [1, [6, 8]]]);
+});
+
+test("long equal runs are folded, but for three lines around a difference", () => {
+  const { looks } = comparison(artifact("a", [...SAME, "old", ...SAME]), artifact("b", [...SAME, "new", ...SAME]));
+  assert.deepEqual([...looks.folded], [[0, 16], [25, 41]]);
+});
+
+test("equal texts have no stops, and are one folded run", () => {
+  const { looks } = comparison(artifact("a", SAME), artifact("b", SAME));
+  assert.deepEqual(looks.stops, []);
+  assert.deepEqual([...looks.folded], [[0, 19]]);
+});
+
+test("a row holds the entities of both sides", () => {
+  const left = artifact("a", ["x", "old"], { 0: ["a.x"], 1: ["a.old"] });
+  const { artifact: both } = comparison(left, artifact("b", ["x", "new"], { 0: ["b.x"], 1: ["b.new"] }));
+  assert.deepEqual([...both.rows.values()], [["a.x", "b.x"], ["a.old"], ["b.new"]]);
+  assert.deepEqual(both.rowsOf.get("b.new"), [2]);
+});

@@ -1,0 +1,89 @@
+"""explorer.explore: one call from Python."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+import explorer
+from compiler.options import OptionError
+
+
+def f(x: torch.Tensor, w: float = 2.0) -> torch.Tensor:
+    return torch.sin(x) * w
+
+
+def fails(x: torch.Tensor) -> torch.Tensor:
+    raise LookupError("the user's own")
+
+
+async def awaited(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+class Net(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    def loss(self, x: torch.Tensor) -> torch.Tensor:
+        return self(x).sum()
+
+
+X = torch.ones(3)
+
+
+@pytest.mark.parametrize(
+    ("fn", "expected"),
+    [(f, f(X)), (Net(), X + 1), (Net().loss, torch.tensor(6.0)), (functools.partial(f, w=3.0), f(X, 3.0))],
+    ids=["function", "module", "method", "partial"],
+)
+def test_a_call_is_made_and_recorded(fn: Any, expected: torch.Tensor) -> None:
+    run = explorer.explore(fn, X, backend="eager")
+    assert torch.equal(run.value, expected)
+    assert run["captured"].text
+
+
+def test_keyword_arguments_have_a_place_of_their_own() -> None:
+    assert torch.equal(explorer.explore(f, X, kwargs={"w": 5.0}, backend="eager").value, f(X, 5.0))
+
+
+def test_options_are_in_the_record() -> None:
+    run = explorer.explore(f, X, backend="eager", dynamic=True)
+    assert (run.record.options.backend, run.record.options.dynamic) == ("eager", True)
+
+
+def test_a_wrong_option_is_answered_before_the_call() -> None:
+    with pytest.raises(OptionError, match=r"model\.train\(\)"):
+        explorer.explore(fails, X, mode="training")
+
+
+def test_what_the_function_raises_is_raised() -> None:
+    with pytest.raises(LookupError, match="the user's own"):
+        explorer.explore(fails, X, backend="eager")
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        (3, "explore takes a function or module and then its arguments; got int"),
+        (Net, "Net can't be explored: it is a class"),
+        (len, "len can't be explored: it is built in"),
+        (awaited, "awaited can't be explored: it is async"),
+    ],
+    ids=str,
+)
+def test_what_can_not_be_compiled_is_refused(what: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        explorer.explore(what, X)
+
+
+def test_importing_the_package_needs_neither_torch_nor_ipython() -> None:
+    heavy = {"torch", "IPython", "ipywidgets", "pandas"}
+    code = f"import sys, explorer; sys.exit(', '.join({heavy} & sys.modules.keys()) or None)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.stderr == ""

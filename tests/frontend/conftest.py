@@ -1,0 +1,61 @@
+"""The front end's modules in Chromium, served from the checkout without a server, under a strict policy."""
+
+from __future__ import annotations
+
+import mimetypes
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, sync_playwright
+
+from explorer import frontend
+from tests.conftest import chromium
+
+HERE = Path(__file__).parent
+STATIC = Path(frontend.__file__).parent / "static"
+ORIGIN = "http://front-end.invalid"
+POLICY = "default-src 'none'; script-src 'self'; style-src 'self'"
+EMPTY_PAGE = '<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="/style.css"><body></body>'
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.needs("chromium"))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def modules(browser: Browser) -> Iterator[Page]:
+    """A page for calling functions of modules that touch no page."""
+    page = open_page(browser)
+    yield page
+    page.context.close()
+
+
+def open_page(browser: Browser, **options: object) -> Page:
+    """An empty page from which `import("/layout.js")` and the like work."""
+    page = browser.new_context(viewport={"width": 1000, "height": 700}, **options).new_page()
+    page.route(f"{ORIGIN}/**", _serve)
+    page.goto(f"{ORIGIN}/")
+    return page
+
+
+def _serve(route: Route) -> None:
+    name = route.request.url.removeprefix(ORIGIN).lstrip("/")
+    headers = {"content-security-policy": POLICY}
+    if not name:
+        route.fulfill(body=EMPTY_PAGE, content_type="text/html", headers=headers)
+    elif (path := STATIC / name).is_file():
+        kind = "text/javascript" if path.suffix == ".js" else mimetypes.guess_type(name)[0]
+        route.fulfill(body=path.read_bytes(), content_type=kind, headers=headers)
+    else:
+        route.fulfill(status=204)
