@@ -25,6 +25,7 @@ from compiler.measure.calls import Call
 from compiler.options import Options
 from compiler.record import Problem, Record
 from compiler.recorder import Recorder, tensors_device
+from compiler.targets import Target, is_virtual, target
 from compiler.torch_api import dynamo, fx, inductor
 
 __all__ = ["Event", "Exploration", "Explored", "explore"]
@@ -62,7 +63,7 @@ class Exploration:
 
     def __enter__(self) -> Exploration:
         with ExitStack() as stack:
-            self._recorder = Recorder(self._builder, build=_builds(self.options))
+            self._recorder = Recorder(self._builder, build=_builds(self.options), target=_virtual(self.options))
             stack.callback(self._recorder.add_sources)
             stack.enter_context(dynamo.observing(self._recorder))
             self._stack = stack.pop_all()
@@ -123,6 +124,8 @@ class Exploration:
 
     def _on_gpu(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Code for a GPU that is here is built and run: it is what the user would run."""
+        if _virtual(self.options) is not None:
+            return
         parameters = list(fn.parameters()) if isinstance(fn, torch.nn.Module) else []
         device = tensors_device([*args, *kwargs.values(), *parameters])
         if device is not None and device.type != "cpu" and self._recorder is not None:
@@ -158,7 +161,14 @@ def _backend(options: Options) -> Any:
 
 def _builds(options: Options) -> bool:
     """Whether generated code is compiled and run. max-autotune measures its candidates, so it has to."""
+    if is_virtual(options.target):
+        return False
     return options.time or options.check or options.mode.startswith("max-autotune")
+
+
+def _virtual(options: Options) -> Target | None:
+    """The GPU that code is written for without having it, or None where it is written for a device that is here."""
+    return target(options.target) if is_virtual(options.target) else None
 
 
 def _grad_mode(grad: bool | None) -> Any:

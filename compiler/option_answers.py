@@ -12,7 +12,7 @@ _PRECISION = (
 )
 _DEVICE = (
     "Code is generated for the device the tensors are on: move the model and its inputs with .to(...). "
-    "target= (--target) names the device to generate code for."
+    "target= (--target) names the device to generate code for, or a GPU that is not here ('h100')."
 )
 _NOT_KERAS = "That is Keras's compile(). torch.compile takes only the function or module; the rest stays in your loop."
 _LEVELS = (

@@ -14,6 +14,7 @@ import torch
 from compiler import option_answers as answers
 from compiler.options import OptionError, Options
 from compiler.record import STAGES
+from compiler.targets import TARGETS, UnknownTargetError, is_virtual, target
 from compiler.torch_api import settings
 
 
@@ -86,6 +87,8 @@ def _check_name(name: str) -> None:
 
 
 def _check_together(options: Options) -> None:
+    if is_virtual(options.target):
+        _check_virtual(options)
     if options.mode != "default" and options.options:
         stands_for = settings.modes().get(options.mode, {})
         raise OptionError(
@@ -101,18 +104,35 @@ def _check_together(options: Options) -> None:
         )
 
 
+def _check_virtual(options: Options) -> None:
+    """A GPU that is not here runs nothing, and only Inductor writes code for it."""
+    for name in ("time", "check"):
+        if getattr(options, name):
+            raise OptionError(
+                f"{name}=True runs the compiled code, and target={options.target!r} is a GPU that need not be here: "
+                "leave out one of the two."
+            )
+    if options.backend != "inductor":
+        raise OptionError(
+            f"target={options.target!r} is the GPU that backend 'inductor' writes code for: leave out one of the two."
+        )
+
+
 def _target(value: Any) -> str:
-    target = _text("target", value)
+    name = _text("target", value)
     available = available_targets()
-    if target in ("", *available):
-        return target
-    here = ", ".join(repr(name) for name in available)
-    if target.partition(":")[0] in ("cuda", "gpu"):
-        raise OptionError(f"target={target!r}: this machine has no such GPU. Available here: {here}.")
-    raise OptionError(
-        f"target={target!r}: available here: {here}. Virtual GPUs (code for a GPU that the machine does not have) are "
-        "not part of this version."
-    )
+    if name in ("", *available):
+        return name
+    here = ", ".join(repr(device) for device in available)
+    if name.partition(":")[0].lower() in ("cuda", "gpu"):
+        raise OptionError(
+            f"target={name!r}: this machine has no such GPU. Available here: {here}. To see the code for a GPU that is "
+            f"not here, name it: {', '.join(repr(known.name) for known in TARGETS)}."
+        )
+    try:
+        return target(name).name
+    except UnknownTargetError as error:
+        raise OptionError(f"target={name!r}: {error} Devices of this machine: {here}.") from None
 
 
 def _mode(value: Any) -> str:

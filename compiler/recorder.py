@@ -24,6 +24,7 @@ from compiler.capture.sources import SourceBook
 from compiler.inductor.ir import fx_origins, ir_artifact, part_origins
 from compiler.inductor.kernels import Definition, kernels_artifact
 from compiler.record import STAGES, Artifact, Decision, Frame, Problem, Recompile
+from compiler.targets import Target
 from compiler.torch_api import dynamo, fx, inductor
 from compiler.torch_api.dynamo import BreakFacts, CompileKey, GuardFacts
 from compiler.torch_api.inductor import IrFacts, Kind
@@ -34,9 +35,10 @@ Compiled = Callable[..., Any]
 class Recorder:
     """Implements `DynamoObserver`; makes a `GraphRecorder` for each captured graph."""
 
-    def __init__(self, builder: Builder, *, build: bool) -> None:
+    def __init__(self, builder: Builder, *, build: bool, target: Target | None = None) -> None:
         self.builder = builder
         self.build = build
+        self.target = target
         self.book = SourceBook()
         self.names = GeneratedNames()
         self.clock = Clock()
@@ -99,11 +101,11 @@ class Recorder:
         captured = fx.detached(module)
         recorder = GraphRecorder(self, frame)
         known = self.builder.frames[frame]
-        self.builder.frames[frame] = replace(known, graphs=(*known.graphs, f"captured[{frame}]"))
+        self.builder.frames[frame] = replace(known, graphs=tuple(dict.fromkeys((*known.graphs, f"captured[{frame}]"))))
         recorder.captured(captured, seconds)
         if not self._needs_backend():
             return captured.forward
-        with inductor.observing(recorder, build=self.build):
+        with inductor.observing(recorder, build=self.build, target=self.target):
             compiled = recorder.run_backend(run)
         if compiled is None or recorder.problems or not self._compiled_runs():
             return captured.forward
@@ -158,7 +160,9 @@ class GraphRecorder:
         self.recorder.clock.resume()
         try:
             compiled = run()
-        except Exception as error:  # noqa: BLE001 - whatever a backend raises becomes a Problem
+        except Exception as error:
+            if dynamo.is_restart(error):
+                raise
             self._problem(self._next_stage(), error)
             return None
         self._say_where_it_ends()
@@ -248,6 +252,11 @@ class GraphRecorder:
         )  # fmt: skip
         self.builder.kernels.extend(kernels)
         self._add(f"kernels {kind}", artifact, seconds)
+
+    def decided(self, pass_name: str, verdict: str, why: str) -> None:
+        decision = Decision(pass_name, self.frame, (), verdict, why)
+        if decision not in self.builder.decisions:
+            self.builder.decisions.append(decision)
 
     def failed(self, kind: Kind, error: Exception) -> None:
         reached = [

@@ -3,6 +3,7 @@
 %load_ext explorer          in a notebook: then %%tcompile above a cell
 explorer.explore(f, x, w)   in Python
 tcompile explore f.py:f     in a terminal
+explorer.targets()          the GPUs that `target=` (--target) may name
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from typing import Any
 
 from explorer.explore import explore
 from explorer.run import Run, load
+from explorer.targets import targets
 
-__all__ = ["Run", "explore", "load", "load_ipython_extension", "unload_ipython_extension"]
+__all__ = ["Run", "explore", "load", "load_ipython_extension", "targets", "unload_ipython_extension"]
 
 
 def load_ipython_extension(ipython: Any) -> None:

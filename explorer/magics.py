@@ -55,7 +55,8 @@ class TcompileMagics(Magics):
     @no_var_expand
     @magic_arguments()
     @argument("--target", type=_unquoted,
-              help="The device to generate code for: cpu, cuda, cuda:0; default: the tensors' own.")
+              help="What to generate code for: cpu, cuda, cuda:0, or a GPU that is not here, such as h100 "
+                   "(explorer.targets() lists them); default: the tensors' own device.")
     @argument("--mode", type=_unquoted,
               help="default, reduce-overhead, max-autotune or max-autotune-no-cudagraphs.")
     @argument("--dynamic", action=_YES_NO, default=None,

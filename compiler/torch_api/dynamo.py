@@ -27,7 +27,7 @@ import torch._dynamo.eval_frame as eval_frame
 import torch._dynamo.pgo as pgo
 from torch._C._dynamo.eval_frame import reset_code
 from torch._dynamo.backends.registry import lookup_backend
-from torch._dynamo.exc import TorchDynamoException, Unsupported
+from torch._dynamo.exc import RestartAnalysis, TorchDynamoException, Unsupported
 from torch._dynamo.guards import DeletedGuardManagerWrapper
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
@@ -279,6 +279,11 @@ def inner_function(fn: Any) -> Any:
 def forget_compilations(fn: Any) -> None:
     """Drop what torch.compile cached for `fn`, so that its next call compiles, and is observed."""
     eval_frame.remove_from_cache(fn)
+
+
+def is_restart(error: BaseException) -> bool:
+    """Whether this is no failure but Dynamo's way to trace a frame again, knowing more."""
+    return isinstance(error, RestartAnalysis)
 
 
 def is_dynamo_error(error: BaseException) -> bool:

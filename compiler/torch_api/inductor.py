@@ -32,7 +32,10 @@ from torch._inductor.scheduler import (
     WhyNoFuse,
 )
 
+from compiler.targets import Target
+from compiler.torch_api import virtual
 from compiler.torch_api.patching import replaced
+from compiler.torch_api.retargeting import Retargeting
 from compiler.torch_api.without_build import unprepared
 
 Kind = Literal["forward", "backward", "inference"]
@@ -77,6 +80,7 @@ class InductorObserver(Protocol):
     def kernel(self, kind: Kind, name: str, nodes: tuple[str, ...], category: str) -> None: ...
     def code(self, kind: Kind, text: str, language: str) -> None: ...
     def failed(self, kind: Kind, error: Exception) -> None: ...
+    def decided(self, pass_name: str, verdict: str, why: str) -> None: ...
 
 
 class _CodeGenerated(BaseException):
@@ -84,15 +88,20 @@ class _CodeGenerated(BaseException):
 
 
 @contextmanager
-def observing(observer: InductorObserver, *, build: bool) -> Iterator[None]:
-    """Observe every `compile_fx` call in the block."""
+def observing(observer: InductorObserver, *, build: bool, target: Target | None = None) -> Iterator[None]:
+    """Observe every `compile_fx` call in the block; with a target, these write code for that GPU instead."""
     session = _Session(observer, build)
+    wrappers = session.wrappers()
+    settings = _inductor_settings(build)
+    if target is not None:
+        wrappers += Retargeting(target, observer.decided).wrappers()
+        settings |= virtual.inductor_settings(target)
     with ExitStack() as stack:
-        stack.enter_context(inductor_config.patch(_inductor_settings(build)))
+        stack.enter_context(inductor_config.patch(settings))
         if not build:
             stack.enter_context(unprepared())
         stack.enter_context(functorch_config.patch(force_non_lazy_backward_lowering=True, enable_autograd_cache=False))
-        for owner, name, make in session.wrappers():
+        for owner, name, make in wrappers:
             stack.enter_context(replaced(owner, name, make))
         yield
 

@@ -12,11 +12,12 @@ def replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None
     """Set `owner.name` to `make(original)` inside the block. Raises AttributeError if there is no such name."""
     original = getattr(owner, name)
     own = name in vars(owner)
+    stored = vars(owner).get(name)  # a static method is stored as such, and is to be put back as such
     setattr(owner, name, make(original))
     try:
         yield
     finally:
         if own:
-            setattr(owner, name, original)
+            setattr(owner, name, stored)
         else:
             delattr(owner, name)

@@ -148,9 +148,37 @@ def test_a_target_is_a_device_that_is_there() -> None:
     assert ("cuda" in available_targets()) == torch.cuda.is_available()
 
 
-@pytest.mark.parametrize("target", ["h100", "rtx4090", "tpu"])
-def test_a_gpu_that_is_not_there_is_told_what_is(target: str) -> None:
-    assert f"target='{target}': available here: 'cpu'" in refusal(target=target)
+@pytest.mark.parametrize(("written", "name"), [("h100", "h100"), ("RTX 4090", "rtx4090"), ("nvidia-a100", "a100")])
+def test_a_target_may_be_a_gpu_that_is_not_here(written: str, name: str) -> None:
+    assert Options.of(target=written).target == name
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("h101", ["did you mean 'h100'?", "Devices of this machine: 'cpu'"]),
+        ("mi300", ["did you mean 'mi300x'?"]),
+        ("tpu", ["there is no GPU 'tpu' in the table", "a100, h100, h200, b200, l4, t4, rtx4090, mi300x"]),
+        ("gpu", ["this machine has no such GPU", "'h100'"]),
+    ],
+)
+def test_an_unknown_target_is_told_what_there_is(target: str, expected: list[str]) -> None:
+    message = refusal(target=target)
+    assert [part for part in expected if part not in message] == []
+
+
+@pytest.mark.parametrize(
+    ("keywords", "expected"),
+    [
+        ({"time": True}, "time=True runs the compiled code, and target='h100' is a GPU that need not be here"),
+        ({"check": True}, "check=True runs the compiled code"),
+        ({"backend": "eager"}, "is the GPU that backend 'inductor' writes code for"),
+        ({"backend": some_backend}, "is the GPU that backend 'inductor' writes code for"),
+    ],
+    ids=str,
+)
+def test_what_a_gpu_that_is_not_here_can_not_do(keywords: dict[str, Any], expected: str) -> None:
+    assert expected in refusal(target="h100", **keywords)
 
 
 def test_a_cuda_gpu_that_is_not_there_is_told_so() -> None:

@@ -1,0 +1,6 @@
+"""GPUs as data: what a compiler, an occupancy count and a roofline need to know of a GPU that may not be here."""
+
+from compiler.targets.gpus import TARGETS
+from compiler.targets.target import DTYPES, Target, UnknownTargetError, is_virtual, target
+
+__all__ = ["DTYPES", "TARGETS", "Target", "UnknownTargetError", "is_virtual", "target"]

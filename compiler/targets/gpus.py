@@ -1,0 +1,248 @@
+"""The GPUs of the table, each with the publications that its numbers are from.
+
+Limits of a multiprocessor of NVIDIA's (registers, threads, shared memory) are those of the CUDA C++ Programming
+Guide's table "Technical Specifications per Compute Capability". Peak rates are dense: where a data sheet gives the
+rate with 2:4 sparsity, half of it stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from compiler.targets.target import Target
+
+_KIB = 1024
+_MIB = 1024**2
+_GIB = 1024**3
+_MHZ = 1e6
+_GB = 1e9
+_TERA = 1e12
+_PROGRAMMING_GUIDE = "CUDA C++ Programming Guide 13.0, Technical Specifications per Compute Capability"
+
+
+def _tera(**rates: float) -> Mapping[str, float]:
+    return MappingProxyType({dtype: rate * _TERA for dtype, rate in rates.items()})
+
+
+A100 = Target(
+    name="a100",
+    title="NVIDIA A100 SXM4 80 GB",
+    device_name="NVIDIA A100-SXM4-80GB",
+    vendor="nvidia",
+    family="Ampere",
+    architecture="sm_80",
+    capability=(8, 0),
+    multiprocessors=108,
+    warp_size=32,
+    clock=1410 * _MHZ,
+    memory_clock=1593 * _MHZ,
+    memory_bus_width=5120,
+    memory=80 * _GIB,
+    memory_bandwidth=2039 * _GB,
+    l2_cache=40 * _MIB,
+    shared_memory_per_multiprocessor=164 * _KIB,
+    shared_memory_per_block=48 * _KIB,
+    shared_memory_per_block_optin=163 * _KIB,
+    registers_per_multiprocessor=65536,
+    max_threads_per_multiprocessor=2048,
+    peak=_tera(float64=19.5, float32=19.5, tf32=156, float16=312, bfloat16=312, int8=624),
+    sources=(
+        "NVIDIA A100 Tensor Core GPU Data Sheet (80 GB)",
+        "NVIDIA A100 Tensor Core GPU Architecture whitepaper, V1.0",
+        _PROGRAMMING_GUIDE,
+    ),
+)
+
+H100 = Target(
+    name="h100",
+    title="NVIDIA H100 SXM5 80 GB",
+    device_name="NVIDIA H100 80GB HBM3",
+    vendor="nvidia",
+    family="Hopper",
+    architecture="sm_90",
+    capability=(9, 0),
+    multiprocessors=132,
+    warp_size=32,
+    clock=1980 * _MHZ,
+    memory_clock=2619 * _MHZ,
+    memory_bus_width=5120,
+    memory=80 * _GIB,
+    memory_bandwidth=3350 * _GB,
+    l2_cache=50 * _MIB,
+    shared_memory_per_multiprocessor=228 * _KIB,
+    shared_memory_per_block=48 * _KIB,
+    shared_memory_per_block_optin=227 * _KIB,
+    registers_per_multiprocessor=65536,
+    max_threads_per_multiprocessor=2048,
+    peak=_tera(float64=66.9, float32=66.9, tf32=494.7, float16=989.4, bfloat16=989.4, float8=1978.9, int8=1978.9),
+    sources=(
+        "NVIDIA H100 Tensor Core GPU Architecture whitepaper, V1.04",
+        "NVIDIA H100 Tensor Core GPU Data Sheet",
+        _PROGRAMMING_GUIDE,
+    ),
+)
+
+H200 = Target(
+    name="h200",
+    title="NVIDIA H200 SXM 141 GB",
+    device_name="NVIDIA H200",
+    vendor="nvidia",
+    family="Hopper",
+    architecture="sm_90",
+    capability=(9, 0),
+    multiprocessors=132,
+    warp_size=32,
+    clock=1980 * _MHZ,
+    memory_clock=3201 * _MHZ,
+    memory_bus_width=6144,
+    memory=141 * _GIB,
+    memory_bandwidth=4800 * _GB,
+    l2_cache=60 * _MIB,
+    shared_memory_per_multiprocessor=228 * _KIB,
+    shared_memory_per_block=48 * _KIB,
+    shared_memory_per_block_optin=227 * _KIB,
+    registers_per_multiprocessor=65536,
+    max_threads_per_multiprocessor=2048,
+    peak=_tera(float64=66.9, float32=66.9, tf32=494.7, float16=989.4, bfloat16=989.4, float8=1978.9, int8=1978.9),
+    sources=(
+        "NVIDIA H200 Tensor Core GPU Data Sheet",
+        "NVIDIA H100 Tensor Core GPU Architecture whitepaper, V1.04 (same GH100 chip)",
+        "L2: as torch.cuda.get_device_properties() reports it on an H200",
+        _PROGRAMMING_GUIDE,
+    ),
+)
+
+B200 = Target(
+    name="b200",
+    title="NVIDIA B200 SXM 180 GB",
+    device_name="NVIDIA B200",
+    vendor="nvidia",
+    family="Blackwell",
+    architecture="sm_100",
+    capability=(10, 0),
+    multiprocessors=148,
+    warp_size=32,
+    clock=1965 * _MHZ,
+    memory_clock=3996 * _MHZ,
+    memory_bus_width=8192,
+    memory=180 * _GIB,
+    memory_bandwidth=8000 * _GB,
+    l2_cache=126 * _MIB,
+    shared_memory_per_multiprocessor=228 * _KIB,
+    shared_memory_per_block=48 * _KIB,
+    shared_memory_per_block_optin=227 * _KIB,
+    registers_per_multiprocessor=65536,
+    max_threads_per_multiprocessor=2048,
+    peak=_tera(float64=40, float32=80, tf32=1100, float16=2250, bfloat16=2250, float8=4500, int8=4500),
+    sources=(
+        "NVIDIA Blackwell Architecture Technical Brief (HGX B200)",
+        "NVIDIA DGX B200 Data Sheet",
+        "NVIDIA Blackwell Tuning Guide",
+        _PROGRAMMING_GUIDE,
+    ),
+)
+
+L4 = Target(
+    name="l4",
+    title="NVIDIA L4 24 GB",
+    device_name="NVIDIA L4",
+    vendor="nvidia",
+    family="Ada Lovelace",
+    architecture="sm_89",
+    capability=(8, 9),
+    multiprocessors=58,
+    warp_size=32,
+    clock=2040 * _MHZ,
+    memory_clock=6251 * _MHZ,
+    memory_bus_width=192,
+    memory=24 * _GIB,
+    memory_bandwidth=300 * _GB,
+    l2_cache=48 * _MIB,
+    shared_memory_per_multiprocessor=100 * _KIB,
+    shared_memory_per_block=48 * _KIB,
+    shared_memory_per_block_optin=99 * _KIB,
+    registers_per_multiprocessor=65536,
+    max_threads_per_multiprocessor=1536,
+    peak=_tera(float64=0.473, float32=30.3, tf32=60, float16=121, bfloat16=121, float8=242.5, int8=242.5),
+    sources=("NVIDIA L4 Tensor Core GPU Data Sheet", "NVIDIA Ada GPU Architecture whitepaper", _PROGRAMMING_GUIDE),
+)
+
+T4 = Target(
+    name="t4",
+    title="NVIDIA T4 16 GB",
+    device_name="Tesla T4",
+    vendor="nvidia",
+    family="Turing",
+    architecture="sm_75",
+    capability=(7, 5),
+    multiprocessors=40,
+    warp_size=32,
+    clock=1590 * _MHZ,
+    memory_clock=5001 * _MHZ,
+    memory_bus_width=256,
+    memory=16 * _GIB,
+    memory_bandwidth=320 * _GB,
+    l2_cache=4 * _MIB,
+    shared_memory_per_multiprocessor=64 * _KIB,
+    shared_memory_per_block=48 * _KIB,
+    shared_memory_per_block_optin=64 * _KIB,
+    registers_per_multiprocessor=65536,
+    max_threads_per_multiprocessor=1024,
+    peak=_tera(float64=0.254, float32=8.1, float16=65, int8=130),
+    sources=("NVIDIA T4 Data Sheet", "NVIDIA Turing GPU Architecture whitepaper", _PROGRAMMING_GUIDE),
+)
+
+RTX4090 = Target(
+    name="rtx4090",
+    title="NVIDIA GeForce RTX 4090 24 GB",
+    device_name="NVIDIA GeForce RTX 4090",
+    vendor="nvidia",
+    family="Ada Lovelace",
+    architecture="sm_89",
+    capability=(8, 9),
+    multiprocessors=128,
+    warp_size=32,
+    clock=2520 * _MHZ,
+    memory_clock=10501 * _MHZ,
+    memory_bus_width=384,
+    memory=24 * _GIB,
+    memory_bandwidth=1008 * _GB,
+    l2_cache=72 * _MIB,
+    shared_memory_per_multiprocessor=100 * _KIB,
+    shared_memory_per_block=48 * _KIB,
+    shared_memory_per_block_optin=99 * _KIB,
+    registers_per_multiprocessor=65536,
+    max_threads_per_multiprocessor=1536,
+    # With float32 accumulation, as torch asks for: GeForce tensor cores do that at half the rate.
+    peak=_tera(float64=1.29, float32=82.6, tf32=82.6, float16=165.2, bfloat16=165.2, float8=330.3, int8=660.6),
+    sources=("NVIDIA Ada GPU Architecture whitepaper, V2.02 (appendix A)", _PROGRAMMING_GUIDE),
+)
+
+MI300X = Target(
+    name="mi300x",
+    title="AMD Instinct MI300X 192 GB",
+    device_name="AMD Instinct MI300X",
+    vendor="amd",
+    family="CDNA 3",
+    architecture="gfx942",
+    capability=(9, 4),
+    multiprocessors=304,
+    warp_size=64,
+    clock=2100 * _MHZ,
+    memory_clock=2600 * _MHZ,
+    memory_bus_width=8192,
+    memory=192 * _GIB,
+    memory_bandwidth=5300 * _GB,
+    l2_cache=32 * _MIB,  # 4 MiB on each of 8 dies; the 256 MiB Infinity Cache behind it is not counted
+    shared_memory_per_multiprocessor=64 * _KIB,
+    shared_memory_per_block=64 * _KIB,
+    shared_memory_per_block_optin=64 * _KIB,
+    registers_per_multiprocessor=131072,
+    max_threads_per_multiprocessor=2048,
+    peak=_tera(float64=163.4, float32=163.4, tf32=653.7, float16=1307.4, bfloat16=1307.4, float8=2614.9, int8=2614.9),
+    sources=("AMD Instinct MI300X Accelerator Data Sheet", "AMD CDNA 3 Architecture whitepaper"),
+)
+
+TARGETS: tuple[Target, ...] = (A100, H100, H200, B200, L4, T4, RTX4090, MI300X)
+"""Every GPU that code can be written for without having it."""

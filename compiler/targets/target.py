@@ -1,0 +1,100 @@
+"""`Target`: one GPU as data, and how a user names one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Literal
+
+DTYPES: tuple[str, ...] = ("float64", "float32", "tf32", "float16", "bfloat16", "float8", "int8")
+"""The number formats that peak rates are given for, as `torch.dtype` names them; "tf32" is float32 on tensor cores."""
+
+_MAKERS = re.compile(r"^(nvidia|amd|tesla|geforce|instinct)+")
+
+
+class UnknownTargetError(ValueError):
+    """A GPU that is not in the table. The message names those that are, and the one that was probably meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One GPU. Sizes are in bytes, rates per second, clocks in Hz; a "multiprocessor" is an SM or, with AMD, a CU.
+
+    `architecture` is what the vendor's compiler calls it ("sm_90", "gfx942"), `capability` what torch reports as
+    compute capability. `device_name` is torch.cuda.get_device_name(). `clock` is the highest boost clock. `memory` is
+    the nominal size; a little less can be allocated. `shared_memory_per_block` is what a block gets by default,
+    `shared_memory_per_block_optin` the most that it can ask for. `registers_per_multiprocessor` counts 32-bit
+    registers. `peak` holds dense rates in operations per second by name of `DTYPES`, on tensor or matrix cores where
+    the format has them; a format that is missing is one the GPU has no instructions for. `sources` names the vendor's
+    publications that the numbers are from.
+    """
+
+    name: str
+    title: str
+    device_name: str
+    vendor: Literal["nvidia", "amd"]
+    family: str
+    architecture: str
+    capability: tuple[int, int]
+    multiprocessors: int
+    warp_size: int
+    clock: float
+    memory_clock: float
+    memory_bus_width: int
+    memory: int
+    memory_bandwidth: float
+    l2_cache: int
+    shared_memory_per_multiprocessor: int
+    shared_memory_per_block: int
+    shared_memory_per_block_optin: int
+    registers_per_multiprocessor: int
+    max_threads_per_multiprocessor: int
+    peak: Mapping[str, float] = field(hash=False)
+    sources: tuple[str, ...]
+
+    @property
+    def max_threads_per_block(self) -> int:
+        return 1024
+
+    @property
+    def backend(self) -> Literal["cuda", "hip"]:
+        """What Triton calls the vendor's toolchain."""
+        return "hip" if self.vendor == "amd" else "cuda"
+
+    @property
+    def triton_arch(self) -> int | str:
+        """What Triton calls the architecture: 90 for sm_90, "gfx942" for gfx942."""
+        return self.architecture if self.vendor == "amd" else 10 * self.capability[0] + self.capability[1]
+
+
+def target(name: str) -> Target:
+    """The target of this name; case, spaces, dashes and the maker's name don't matter ("RTX 4090", "nvidia-h100").
+
+    Raises UnknownTargetError.
+    """
+    from compiler.targets.gpus import TARGETS
+
+    known = {spelling: found for found in TARGETS for spelling in _spellings(found)}
+    wanted = _letters(name)
+    if wanted in known:
+        return known[wanted]
+    near = get_close_matches(wanted, known, n=1, cutoff=0.6)
+    meant = f"did you mean {known[near[0]].name!r}? " if near else ""
+    raise UnknownTargetError(
+        f"there is no GPU {name!r} in the table: {meant}It has {', '.join(t.name for t in TARGETS)}."
+    )
+
+
+def is_virtual(name: str) -> bool:
+    """Whether a `target` option names a GPU of the table, rather than a device ("", "cpu", "cuda:0") of the machine."""
+    return bool(name) and name.partition(":")[0] not in ("cpu", "cuda")
+
+
+def _spellings(known: Target) -> set[str]:
+    return {_letters(known.name), _letters(known.title), _letters(known.device_name), re.sub("^rtx", "", known.name)}
+
+
+def _letters(name: str) -> str:
+    return _MAKERS.sub("", re.sub(r"[\s_-]", "", name.lower()))

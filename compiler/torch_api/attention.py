@@ -1,0 +1,241 @@
+"""Scaled dot product attention, chosen as the target would choose it.
+
+torch chooses among its fused kernels by device, before AOTAutograd traces: on CPU tensors it takes the CPU's. The rules
+for CUDA (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: priority_order, can_use_*_attention) are followed here
+for a `Target`, and the chosen operator is called as aten/src/ATen/native/transformers/attention.cpp does; its meta
+kernel and its derivative are there on every build.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import guard_or_false
+from torch.overrides import TorchFunctionMode
+
+from compiler.targets import Target
+
+Kernel = Literal["cudnn", "flash", "efficient", "math"]
+aten = torch.ops.aten
+
+_CALLED_AS = (
+    functional.scaled_dot_product_attention,
+    aten.scaled_dot_product_attention,
+    aten.scaled_dot_product_attention.default,
+)
+_HALF = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The arguments of one call; shapes are (batch, heads, length, width)."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None = None
+    dropout: float = 0.0
+    causal: bool = False
+    scale: float | None = None
+    grouped: bool = False
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        return (self.query, self.key, self.value)
+
+    @property
+    def needs_gradient(self) -> bool:
+        return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in self.tensors)
+
+
+class TargetAttention(TorchFunctionMode):
+    """While active, scaled_dot_product_attention on CPU tensors becomes the operator that the target would run."""
+
+    def __init__(self, target: Target, tell: Callable[[str, str, str], None]) -> None:
+        super().__init__()
+        self.target = target
+        self.tell = tell
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func not in _CALLED_AS:
+            return func(*args, **(kwargs or {}))
+        call = _call(*args, **(kwargs or {}))
+        kernel, why = choice(self.target, call)
+        self.tell("attention", kernel, why)
+        return _RUN[kernel](call)
+
+
+def _call(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Call:  # fmt: skip
+    return Call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def choice(target: Target, call: Call) -> tuple[Kernel, str]:
+    """The kernel that torch runs for this call on this GPU, and why it is not one that comes before it."""
+    passed: list[str] = []
+    for kernel in _priority(target):
+        enabled, reasons = _RULES[kernel]
+        why_not = "turned off" if not enabled() else reasons(target, call)
+        if not why_not:
+            return kernel, "; ".join(passed) or f"first in the order of {target.title}"
+        passed.append(f"not {kernel}: {why_not}")
+    return "math", "; ".join(passed)
+
+
+def _priority(target: Target) -> Sequence[Kernel]:
+    prefers_cudnn = target.vendor == "nvidia" and target.capability[0] in (9, 10)
+    return ("cudnn", "flash", "efficient") if prefers_cudnn else ("flash", "efficient")
+
+
+def _why_not_dense(call: Call) -> str:
+    if any(tensor.dim() != 4 for tensor in call.tensors):
+        return "it takes tensors of 4 dimensions"
+    if any(guard_or_false(tensor.shape[2] == 0) for tensor in call.tensors):
+        return "a length is 0"
+    if any(not guard_or_false(tensor.stride(-1) == 1) for tensor in call.tensors):
+        return "the last dimension is not contiguous"
+    heads = {tensor.shape[1] for tensor in call.tensors}
+    return "the numbers of heads differ" if len(heads) > 1 and not call.grouped else ""
+
+
+def _why_not_cudnn(_target: Target, call: Call) -> str:
+    widths = (call.query.shape[-1], call.value.shape[-1])
+    if call.query.dtype not in _HALF:
+        return f"cuDNN takes 16-bit formats, not {_dtype(call)}"
+    if call.dropout * 16 != math.floor(call.dropout * 16):
+        return "cuDNN takes dropout in sixteenths"
+    if dense := _why_not_dense(call):
+        return dense
+    if not all(guard_or_false(width <= 128) and guard_or_false(width % 8 == 0) for width in widths):
+        return "cuDNN takes widths up to 128, in multiples of 8"
+    if guard_or_false(call.key.shape[2] == 1) or (call.dropout and guard_or_false(call.query.shape[2] == 1)):
+        return "cuDNN takes lengths above 1"
+    return "a deterministic algorithm was asked for" if torch.are_deterministic_algorithms_enabled() else ""
+
+
+def _why_not_flash(target: Target, call: Call) -> str:
+    width = call.query.shape[-1]
+    if target.vendor == "nvidia" and target.capability < (8, 0):
+        return f"flash attention needs compute capability 8.0, {target.title} has {_capability(target)}"
+    if call.query.dtype not in _HALF:
+        return f"flash attention takes 16-bit formats, not {_dtype(call)}"
+    if call.mask is not None:
+        return "flash attention takes no mask"
+    if dense := _why_not_dense(call):
+        return dense
+    if not all(guard_or_false(tensor.shape[-1] == width) for tensor in call.tensors) or not guard_or_false(
+        width <= 256
+    ):
+        return "flash attention takes one width up to 256"
+    if call.causal and not guard_or_false(call.query.shape[-2] == call.key.shape[-2]):
+        return "flash attention is causal for equal lengths only"
+    ada = target.vendor == "nvidia" and target.capability in ((8, 6), (8, 9))
+    if ada and call.needs_gradient and not guard_or_false(width <= 192):
+        return "flash attention can't train widths above 192 on this architecture"
+    return ""
+
+
+def _why_not_efficient(target: Target, call: Call) -> str:
+    if call.query.dtype not in (torch.float32, *_HALF):
+        return f"efficient attention doesn't take {_dtype(call)}"
+    if target.vendor == "nvidia" and target.capability < (8, 0) and call.query.dtype == torch.bfloat16:
+        return f"efficient attention takes no bfloat16 on {target.title}"
+    if dense := _why_not_dense(call):
+        return dense
+    if call.grouped and len({tensor.shape[1] for tensor in call.tensors}) > 1:
+        return "efficient attention takes no groups of heads"
+    alignment = _alignment(target, call.query.dtype)
+    if not all(guard_or_false(width % alignment == 0) for width in (call.query.shape[-1], call.value.shape[-1])):
+        return f"efficient attention takes widths in multiples of {alignment}"
+    return ""
+
+
+def _alignment(target: Target, dtype: torch.dtype) -> int:
+    """sdp_utils.cpp, minimum_gemm_alignment: elements in 128 bits where tensor cores take the format."""
+    half = dtype in _HALF
+    if target.vendor == "amd":
+        return 8 if half else 4
+    if target.capability >= (8, 0) or half:
+        return 8 if half else 4
+    return 1
+
+
+def _dtype(call: Call) -> str:
+    return str(call.query.dtype).removeprefix("torch.")
+
+
+def _capability(target: Target) -> str:
+    return ".".join(map(str, target.capability))
+
+
+def _run_cudnn(call: Call) -> Tensor:
+    found = aten._scaled_dot_product_cudnn_attention(
+        *call.tensors, _additive(call), call.needs_gradient, call.dropout, call.causal, False, scale=call.scale
+    )
+    return found[0]
+
+
+def _run_flash(call: Call) -> Tensor:
+    width = call.query.shape[-1]
+    scale = call.scale if call.scale is not None else 1 / math.sqrt(width)
+    padding = -width % 8
+    tensors = [functional.pad(tensor, (0, padding)) if padding else tensor for tensor in call.tensors]
+    found = aten._scaled_dot_product_flash_attention(*tensors, call.dropout, call.causal, False, scale=scale)
+    return found[0][..., :width] if padding else found[0]
+
+
+def _run_efficient(call: Call) -> Tensor:
+    mask = _additive(call)
+    if mask is not None:
+        mask = _aligned(mask, call)
+    found = aten._scaled_dot_product_efficient_attention(
+        *call.tensors, mask, call.needs_gradient, call.dropout, call.causal, scale=call.scale
+    )
+    return found[0]
+
+
+def _run_math(call: Call) -> Tensor:
+    found = aten._scaled_dot_product_attention_math(
+        *call.tensors, _additive(call), call.dropout, call.causal, None, scale=call.scale, enable_gqa=call.grouped
+    )
+    return found[0]
+
+
+def _additive(call: Call) -> Tensor | None:
+    """A mask that says where to look, as one that is added to the scores."""
+    if call.mask is None or call.mask.dtype != torch.bool:
+        return call.mask
+    nowhere = torch.scalar_tensor(-math.inf, dtype=call.query.dtype, device=call.mask.device)
+    return torch.where(call.mask, 0.0, nowhere)
+
+
+def _aligned(mask: Tensor, call: Call) -> Tensor:
+    """attention.cpp, preprocess_mask: rows of the mask in memory start at multiples of 16 elements."""
+    mask = mask.expand(call.query.shape[0], call.query.shape[1], call.query.shape[2], call.key.shape[2])
+    length = mask.shape[-1]
+    if not guard_or_false(length % 16 == 0):
+        return functional.pad(mask, (0, 16 - length % 16))[..., :length]
+    if not all(guard_or_false(stride % 16 == 0) for stride in mask.stride()[:3]):
+        return mask.contiguous()
+    return mask
+
+
+_RULES: dict[Kernel, tuple[Callable[[], bool], Callable[[Target, Call], str]]] = {
+    "cudnn": (torch.backends.cuda.cudnn_sdp_enabled, _why_not_cudnn),
+    "flash": (torch.backends.cuda.flash_sdp_enabled, _why_not_flash),
+    "efficient": (torch.backends.cuda.mem_efficient_sdp_enabled, _why_not_efficient),
+}
+_RUN: dict[Kernel, Callable[[Call], Tensor]] = {
+    "cudnn": _run_cudnn,
+    "flash": _run_flash,
+    "efficient": _run_efficient,
+    "math": _run_math,
+}

@@ -1,0 +1,122 @@
+"""An FX graph traced on CPU tensors, moved to another device: device arguments, `meta["val"]`, example inputs.
+
+Tensors that the graph holds as constants stay where they are and are copied over where they are used, as they are in
+a graph traced on the device (`torch.tensor(2.0, device="cuda")` is made on the CPU and moved).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_aggregate
+from torch.utils._pytree import tree_map
+
+CPU = torch.device("cpu")
+"""Where the graphs of a capture are before they are moved."""
+
+_LIFTS = (torch.ops.aten.lift_fresh_copy.default,)
+
+
+class Mover:
+    """Moves fake tensors and graphs of one fake mode from `source` to `device`; what is shared is moved once."""
+
+    def __init__(self, mode: FakeTensorMode, source: torch.device, device: torch.device) -> None:
+        self.mode = mode
+        self.source = source
+        self.device = device
+        self._swap = device_swap(source, device)
+        self._moved: dict[int, tuple[FakeTensor, FakeTensor]] = {}
+
+    def values(self, values: Sequence[Any]) -> list[Any]:
+        """Example inputs, or any nest of values, with the fake CPU tensors in it moved."""
+        with self.mode:
+            return [tree_map(self._tensor, value) for value in values]
+
+    def graph(self, module: GraphModule) -> None:
+        """Move a graph, and the graphs in it, in place."""
+        with self.mode:
+            for inner in list(_graphs(module)):
+                self._graph(inner)
+
+    def _graph(self, module: GraphModule) -> None:
+        constants = [node for node in module.graph.nodes if _is_constant(module, node)]
+        for node in module.graph.nodes:
+            if node not in constants:
+                swap_devices(node, self._swap)
+                for name in ("val", "example_value"):
+                    if name in node.meta:
+                        node.meta[name] = tree_map(self._tensor, node.meta[name])
+                node.meta.pop("tensor_meta", None)
+        for node in constants:
+            self._copied_over(module, node)
+        module.recompile()
+
+    def _tensor(self, value: Any) -> Any:
+        if not isinstance(value, FakeTensor) or value.device.type != self.source.type:
+            return value
+        known = self._moved.get(id(value))
+        if known is None:
+            known = self._moved[id(value)] = (value, self._copy(value))  # the key stays valid while its tensor lives
+        return known[1]
+
+    def _copy(self, value: FakeTensor) -> FakeTensor:
+        made: Any = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=self.device)
+        offset = value.storage_offset()
+        if isinstance(offset, int) and offset == 0:
+            return made
+        return made.as_strided(value.shape, value.stride(), offset)
+
+    def _copied_over(self, module: GraphModule, node: Node) -> None:
+        users = [user for user in node.users if not _is_constant(module, user)]
+        if not users or not isinstance(node.meta.get("val"), torch.Tensor):
+            return
+        with module.graph.inserting_after(node):
+            copied = module.graph.call_function(torch.ops.prims.device_put.default, (node, self.device))
+        copied.meta = {**node.meta, "val": self._tensor(node.meta["val"])}
+        copied.meta.pop("tensor_meta", None)
+        for user in users:
+            user.replace_input_with(node, copied)
+
+
+def _is_constant(module: GraphModule, node: Node) -> bool:
+    """Whether this node is a tensor that the graph holds, or a fresh copy of one."""
+    if node.op == "get_attr":
+        return isinstance(_attribute(module, str(node.target)), torch.Tensor)
+    return node.target in _LIFTS and all(_is_constant(module, source) for source in node.all_input_nodes)
+
+
+def _attribute(module: GraphModule, path: str) -> Any:
+    found: Any = module
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found
+
+
+def _graphs(module: GraphModule) -> Iterator[GraphModule]:
+    yield module
+    for child in module.children():
+        if isinstance(child, GraphModule):
+            yield from _graphs(child)
+
+
+def device_swap(source: torch.device, device: torch.device) -> Callable[[Any], Any]:
+    """A function that gives `device` for every device of `source`'s type, and all else as it is."""
+
+    def swap(value: Any) -> Any:
+        return device if isinstance(value, torch.device) and value.type == source.type else value
+
+    return swap
+
+
+def swap_devices(node: Node, swap: Callable[[Any], Any]) -> bool:
+    """Put `swap(value)` in the place of every value, however nested, in the node's arguments; say if any changed."""
+    before = (node.args, node.kwargs)
+    after = (map_aggregate(node.args, swap), map_aggregate(node.kwargs, swap))
+    if after == before:
+        return False
+    node.args, node.kwargs = after
+    return True

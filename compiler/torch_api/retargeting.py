@@ -1,0 +1,201 @@
+"""compile_fx for a GPU that is not here: the graphs that AOTAutograd traced on CPU tensors are moved to the target
+before Inductor's first pass over them, and from there on Inductor runs as it would on a machine with that GPU.
+
+What differs from such a machine is told to the observer: a choice that Inductor would make by timing is made by rule.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch._inductor.compile_fx as compile_fx
+import torch._inductor.config as inductor_config
+import torch._inductor.fx_passes.fuse_attention as fuse_attention
+import torch._inductor.fx_passes.joint_graph as joint_graph
+import torch._inductor.fx_passes.pad_mm as pad_mm
+import torch._inductor.pattern_matcher as pattern_matcher
+from torch._dynamo.exc import SkipFrame
+from torch._functorch.partitioners import default_partition
+from torch._guards import detect_fake_mode
+from torch._inductor.select_algorithm import AlgorithmSelectorCache, ExternKernelCaller
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import GraphModule
+
+from compiler.targets import Target
+from compiler.torch_api import fx
+from compiler.torch_api.attention import TargetAttention
+from compiler.torch_api.autocast import TargetAutocast
+from compiler.torch_api.moving import CPU, Mover, device_swap, swap_devices
+from compiler.torch_api.virtual import DEVICE, virtual_gpu
+
+Told = Callable[[str, str, str], None]
+"""Hears of a choice: the pass, its verdict, and why."""
+
+
+class NoInstructionsError(RuntimeError):
+    """The target can't compute in a format that the graph uses."""
+
+
+class Retargeting:
+    """Wrappers that make the `compile_fx` calls of one exploration write code for `target`."""
+
+    def __init__(self, target: Target, tell: Told) -> None:
+        self.target = target
+        self.tell = tell
+
+    def wrappers(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
+        return [
+            (compile_fx, "_compile_fx_main", self.wrap_main),
+            (compile_fx, "partition_fn", self.wrap_partition),
+            (compile_fx, "compile_fx_forward", self.wrap_compile),
+            (compile_fx, "compile_fx_backward", self.wrap_compile),
+            (joint_graph, "constant_fold_uniform_value", self.wrap_constant_folding),
+            (pad_mm, "_should_pad", self.wrap_should_pad),
+            (compile_fx, "_check_triton_bf16_support", self.wrap_bfloat16_check),
+            (compile_fx, "_warn_tf32_disabled", lambda _warn: lambda: None),
+            (fuse_attention, "_warn_tf32_disabled", lambda _warn: lambda: None),
+            (pattern_matcher, "aot_function", self.wrap_aot_function),
+            (AlgorithmSelectorCache, "make_precompile_fn", lambda _make: lambda *_args, **_kwargs: dict),
+            (AlgorithmSelectorCache, "do_autotuning", self.wrap_autotuning),
+        ]
+
+    def wrap_main(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            with TargetAttention(self.target, self.tell), TargetAutocast():
+                return run(*args, **kwargs)
+
+        return observed
+
+    def wrap_partition(self, partition: Callable[..., Any]) -> Callable[..., Any]:
+        def moved(module: GraphModule, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+            with self._on_target(module, inputs) as moved_inputs:
+                return partition(module, moved_inputs, *args, **kwargs)
+
+        return moved
+
+    def wrap_compile(self, compile_graph: Callable[..., Any]) -> Callable[..., Any]:
+        def moved(module: GraphModule, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+            with self._on_target(module, inputs) as moved_inputs:
+                return compile_graph(module, moved_inputs, *args, **kwargs)
+
+        return moved
+
+    @contextmanager
+    def _on_target(self, module: GraphModule, inputs: Sequence[Any]) -> Iterator[list[Any]]:
+        mode = _mode_of(inputs)
+        mover = Mover(mode, CPU, DEVICE)
+        with virtual_gpu(self.target), mode:
+            mover.graph(module)
+            yield mover.values(inputs)
+
+    def wrap_bfloat16_check(self, check: Callable[..., None]) -> Callable[..., None]:
+        def checked(*args: Any) -> None:
+            try:
+                with warnings.catch_warnings(action="ignore"):
+                    check(*args)
+            except SkipFrame:
+                raise NoInstructionsError(
+                    f"{self.target.title} has no bfloat16 instructions: torch.compile leaves a graph with bfloat16 "
+                    "inputs or outputs to eager there. float16 and float32 are compiled."
+                ) from None
+
+        return checked
+
+    def wrap_constant_folding(self, fold: Callable[[GraphModule], Any]) -> Callable[[GraphModule], Any]:
+        """It computes the constants it folds, with real tensors on the graph's device: here, on the CPU."""
+        to_cpu, back = device_swap(DEVICE, CPU), device_swap(CPU, DEVICE)
+
+        def folded(module: GraphModule) -> Any:
+            asked = [node for node in module.graph.nodes if swap_devices(node, to_cpu)]
+            try:
+                return fold(module)
+            finally:
+                for node in set(asked) & set(module.graph.nodes):
+                    swap_devices(node, back)
+
+        return folded
+
+    def wrap_should_pad(self, _should_pad: Callable[..., bool]) -> Callable[..., bool]:
+        """Whether to pad a matrix product to aligned sizes: Inductor times both, and here nothing can be timed."""
+
+        def should_pad(_match: Any, left: Any, right: Any, *_of_op: Any, **_bias: Any) -> bool:
+            if inductor_config.force_shape_pad:
+                return True
+            rows, inner, columns = _hints((left.shape[-2], left.shape[-1], right.shape[-1]))
+            if not pad_mm.is_mm_compute_bound(rows, inner, columns, left.dtype):
+                return False
+            padded = left.dtype in (torch.float16, torch.bfloat16)
+            self.tell("padding", "padded" if padded else "left as it is", _why_padded(rows, inner, columns, left.dtype))
+            return padded
+
+        return should_pad
+
+    def wrap_autotuning(self, _time: Callable[..., Any]) -> Callable[..., Any]:
+        """Which of several kernels for one operation: Inductor times them, and here nothing can be timed."""
+
+        def ranked(_cache: Any, name: str, _nodes: Any, _layout: Any, _generators: Any, _key: str,
+                   choices: Sequence[Any], *_args: Any, **_kwargs: Any) -> dict[Any, float]:  # fmt: skip
+            order = sorted(choices, key=lambda choice: isinstance(choice, ExternKernelCaller))
+            self.tell("autotuning", _candidate(order[0]), _why_first(name, order))
+            return {choice: float(place) for place, choice in enumerate(order, 1)}
+
+        return ranked
+
+    def wrap_aot_function(self, trace: Callable[..., Any]) -> Callable[..., Any]:
+        """The pattern matcher traces what it found with autograd, which can't run on fake tensors of a GPU that is not
+        here (its device threads are as many as there are GPUs): trace on the CPU, and move the graph.
+        """
+
+        def on_cpu(fn: Any, compiler: Any, *args: Any, partition_fn: Any, **kwargs: Any) -> Any:
+            def recorded(joint: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+                moved = fx.detached(joint)
+                Mover(_mode_of(inputs), CPU, DEVICE).graph(moved)
+                partition_fn(moved, inputs, **options)
+                return default_partition(joint, inputs, **options)
+
+            def call(*inputs: Any) -> Any:
+                traced = trace(fn, compiler, *args, partition_fn=recorded, **kwargs)
+                return traced(*Mover(_mode_of(inputs), DEVICE, CPU).values(inputs))
+
+            return call
+
+        return on_cpu
+
+
+def _hints(sizes: Sequence[int | torch.SymInt]) -> list[int]:
+    """The sizes that Inductor decides by where they are symbolic; torch 2.11 has another name for it."""
+    module: Any = pad_mm
+    hints = module.hint_symbols if hasattr(module, "hint_symbols") else module.realize_symbols
+    return list(hints(sizes))
+
+
+def _mode_of(inputs: Sequence[Any]) -> FakeTensorMode:
+    mode = detect_fake_mode(inputs)
+    if mode is None:
+        raise RuntimeError("the example inputs of this graph are not fake tensors, so it can't be moved to a GPU")
+    return mode
+
+
+def _why_padded(rows: int, inner: int, columns: int, dtype: torch.dtype) -> str:
+    return (
+        f"the sizes of the {rows}×{inner} by {inner}×{columns} product in {str(dtype).removeprefix('torch.')} are not "
+        "aligned: on the GPU Inductor times it padded and not padded; here 16-bit formats are padded and others are not"
+    )
+
+
+def _why_first(name: str, order: Sequence[Any]) -> str:
+    return (
+        f"on the GPU Inductor times {len(order)} kernels for {name} and takes the fastest; here it takes the first "
+        f"Triton template. They are: {'; '.join(map(_candidate, order))}"
+    )
+
+
+def _candidate(choice: Any) -> str:
+    """A kernel to choose from, without the number that Inductor gives it, which counts on through the process."""
+    name = re.sub(r"_\d+$", "", choice.name)
+    return f"{name} ({choice.description})" if choice.description else name
