@@ -1,0 +1,25 @@
+"""torch.compile's pipeline on a user's own function, each stage kept as plain data.
+
+`explore` (or `Exploration`, as a context manager) runs a call and gives its `Record`: artifacts in pipeline order,
+entities linked from the Python line to the generated kernel, and the facts around them. Nothing here knows Jupyter.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from compiler.options import OptionError, Options
+from compiler.record import Record, RecordError
+
+if TYPE_CHECKING:
+    from compiler.engine import Event, Exploration, Explored, explore
+
+__all__ = ["Event", "Exploration", "Explored", "OptionError", "Options", "Record", "RecordError", "explore"]
+
+
+def __getattr__(name: str) -> Any:
+    """The engine brings torch with it; reading a record does without."""
+    if name in __all__:
+        return getattr(importlib.import_module("compiler.engine"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -22,7 +22,7 @@ import torch
 from compiler.builder import Builder, Event, Listener
 from compiler.environment import environment
 from compiler.measure.calls import Call
-from compiler.options import Options
+from compiler.options import OptionError, Options
 from compiler.record import Problem, Record
 from compiler.recorder import Recorder, tensors_device
 from compiler.targets import Target, is_virtual, target
@@ -128,6 +128,7 @@ class Exploration:
             return
         parameters = list(fn.parameters()) if isinstance(fn, torch.nn.Module) else []
         device = tensors_device([*args, *kwargs.values(), *parameters])
+        _match(self.options.target, device)
         if device is not None and device.type != "cpu" and self._recorder is not None:
             self._recorder.build = True
 
@@ -169,6 +170,16 @@ def _builds(options: Options) -> bool:
 def _virtual(options: Options) -> Target | None:
     """The GPU that code is written for without having it, or None where it is written for a device that is here."""
     return target(options.target) if is_virtual(options.target) else None
+
+
+def _match(target: str, device: torch.device | None) -> None:
+    """Code is written for the device that the tensors are on. Raises OptionError where another one is asked for."""
+    if not target or device is None or torch.device(target).type == device.type:
+        return
+    raise OptionError(
+        f"target={target!r}, but the tensors are on {device}: move the model and its inputs with .to({target!r}), "
+        "or leave the target out"
+    )
 
 
 def _grad_mode(grad: bool | None) -> Any:

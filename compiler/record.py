@@ -65,7 +65,7 @@ class Entity:
     origins: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Artifact:
     """One stage's printable value. `lines` maps a 1-based line of `text` to the ids of the entities on it.
 
@@ -85,6 +85,9 @@ class Artifact:
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        return f"<{self.id}: {self.title}, {len(self.lines)} linked lines; print it to read it>"
 
     def entity(self, name: str) -> Entity:
         """The entity with this id, or with this name inside the artifact (`mul_2`). Raises KeyError."""
@@ -234,7 +237,7 @@ class Environment:
     gpu: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Record:
     """Everything one exploration found, in pipeline order."""
 
@@ -252,6 +255,10 @@ class Record:
     checks: tuple[Check, ...] = ()
     problems: tuple[Problem, ...] = ()
     schema: int = SCHEMA
+
+    def __repr__(self) -> str:
+        stages = ", ".join(dict.fromkeys(artifact.stage for artifact in self.artifacts))
+        return f"<Record of {self.title or 'nothing'}: {stages or 'no stages'}>"
 
     def __getitem__(self, name: str) -> Artifact:
         """The artifact with this id, or the first of this stage. Raises KeyError that says what there is."""

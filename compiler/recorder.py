@@ -6,6 +6,7 @@ One `Recorder` belongs to one exploration. It is called from inside Dynamo and I
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import CodeType
@@ -30,6 +31,16 @@ from compiler.torch_api.dynamo import BreakFacts, CompileKey, GuardFacts
 from compiler.torch_api.inductor import IrFacts, Kind
 
 Compiled = Callable[..., Any]
+FOLLOWING = {
+    "captured": "pre_grad",
+    "joint": "forward",
+    "forward": "post_grad",
+    "backward": "post_grad",
+    "inference": "post_grad",
+    "post_grad": "ir",
+    "ir": "fused_ir",
+    "fused_ir": "kernels",
+}
 
 
 class Recorder:
@@ -58,6 +69,7 @@ class Recorder:
         frame = self.frame_id(key)
         self._codes[frame] = code
         function = self.names(code.co_name)
+        self.builder.title = self.builder.title or function
         if fx.is_dynamo(code.co_filename):  # torch's wrapper around a module of torch.nn: the user knows the module
             function = self.builder.title or function
         else:
@@ -130,11 +142,21 @@ class Recorder:
         frame = self.frame_id(key)
         known = self.builder.frames.get(frame)
         function, file, line = (known.function, known.file, known.line) if known else ("", "", 0)
-        texts = tuple(self.book.shorten(reason) for reason in reasons)
+        texts = tuple(self.book.shorten(self._canonical(reason)) for reason in reasons)
         self.builder.recompiles.append(Recompile(f"recompile[{frame}]", frame, function, file, line, texts))
 
+    def _canonical(self, reason: str) -> str:
+        """A reason with torch's number of the compilation whose guards failed replaced by ours."""
+
+        def ours(match: re.Match[str]) -> str:
+            key = (int(match[1]), int(match[2]))
+            known = self._frame_ids.get(key[0], {}).get(key[1])
+            return f"{known}:" if known else match[0]
+
+        return re.sub(r"^(\d+)/(\d+):", ours, reason)
+
     def guards(self, key: CompileKey, facts: Sequence[GuardFacts]) -> None:
-        found = guards_of(self.frame_id(key), facts, [self.book.name(file) for file in self.book.lines])
+        found = guards_of(self.frame_id(key), facts, {file: self.book.name(file) for file in self.book.lines})
         self.builder.guards.extend(found)
 
     def add_sources(self) -> None:
@@ -150,6 +172,7 @@ class GraphRecorder:
         self.builder = recorder.builder
         self.frame = frame
         self.problems: list[Problem] = []
+        self.trains = False
         self.latest: dict[str, Artifact] = {}
         self.fused: dict[str, list[IrFacts]] = {}
         self.definitions: dict[str, list[Definition]] = {}
@@ -186,6 +209,7 @@ class GraphRecorder:
         self.builder.problem(Problem(stage, reason, 'use backend="inductor" to see every stage', self.frame))
 
     def captured(self, module: GraphModule, seconds: float) -> None:
+        self.trains = any(getattr(fx.value_of(node), "requires_grad", False) for node in module.graph.nodes)
         origins = line_origins(self.recorder.book, self.recorder.call_site)
         self._graph("captured", "captured", module, origins, "captured by TorchDynamo", seconds)
         self.recorder.add_sources()
@@ -264,6 +288,13 @@ class GraphRecorder:
         ]
         self._problem(reached[0] if reached else "kernels", error)
 
+    def _following(self, key: str) -> str:
+        """The stage that PyTorch makes next, "" after the last."""
+        stage = key.partition(" ")[0]
+        if stage == "pre_grad":
+            return "joint" if torch.is_grad_enabled() and self.trains else "inference"
+        return "backward" if key == "kernels forward" else FOLLOWING.get(stage, "")
+
     def _before_aot(self) -> Artifact:
         return self.latest.get("pre_grad") or self.latest["captured"]
 
@@ -275,11 +306,14 @@ class GraphRecorder:
         artifact = graph_artifact(
             module, artifact_id=f"{stage}[{self.frame}{suffix}]", stage=stage, title=title, graph=self.frame,
             book=self.recorder.book, origins=origins, parent=getattr(origins, "parent", None),
+            call_site=self.recorder.call_site,
         )  # fmt: skip
         self._add(key, artifact, seconds)
 
     def _add(self, key: str, artifact: Artifact, seconds: float) -> None:
         self.latest[key] = self.builder.add(artifact, seconds)
+        if (following := self._following(key)) and self.builder.keeps(following):
+            self.builder.started(following, self.frame)
         self.recorder.clock.resume()
 
     def _decisions(self, kind: Kind, facts: list[IrFacts]) -> None:
@@ -316,6 +350,8 @@ def _first_lines(error: BaseException, count: int = 4) -> str:
 
 def _hint(error: BaseException) -> str:
     inner = getattr(error, "inner_exception", None) or error
+    if type(inner).__name__ == "InvalidCxxCompiler":
+        return "install a C++ compiler (on Debian: apt-get install g++), or leave out --time and --check"
     return f"raised as {type(inner).__name__}; the function itself ran without torch.compile"
 
 

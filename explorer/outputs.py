@@ -20,6 +20,8 @@ from explorer.run import Run
 UPDATE_SECONDS = 0.25
 """At most so often is a running view brought up to date: sending it takes time from the cell."""
 
+LAST_STAGES = ("kernels", "bytecode")
+
 _NOTE = "border-left:4px solid rgba(127,127,127,0.5);padding:0.2em 0.8em"
 
 
@@ -73,9 +75,14 @@ class NotebookOutput:
     def hear(self, event: Event, known: Callable[[], Record]) -> None:
         if self.widget is None and event.kind == "artifact" and event.stage == "captured" and self._with_widget:
             self._show_widget(known(), event.stage)
-        elif event.kind != "finished" and time.monotonic() - self._updated > UPDATE_SECONDS:
+        elif event.kind != "finished" and self._is_due(event):
             self._bring_up_to_date(event, known)
             self._updated = time.monotonic()
+
+    def _is_due(self, event: Event) -> bool:
+        """The last stage of a graph is shown at once: what comes after it may be the user's own code, for long."""
+        is_last = event.kind == "artifact" and event.stage in LAST_STAGES
+        return is_last or time.monotonic() - self._updated > UPDATE_SECONDS
 
     def end(self, run: Run) -> None:
         if self._static is not None:

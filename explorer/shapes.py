@@ -29,8 +29,8 @@ def dtype_name(dtype: Any) -> str:
 
 
 def error_text(value: float | None) -> str:
-    """`2.4e-07`; an error that is not a finite number says so."""
-    return "not finite" if value is None else f"{value:.2g}"
+    """`2.4e-07`; no finite number is a dash."""
+    return "-" if value is None else f"{value:.2g}"
 
 
 def shape_text(shape: Iterable[Any]) -> str:

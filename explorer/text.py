@@ -181,7 +181,8 @@ def _timings(record: Record) -> str:
 
 def _checks(record: Record) -> str:
     lines = [
-        f"  {check.subject}: {check.verdict}, off by at most {error_text(check.max_absolute)}"
+        f"  {check.subject}: {check.verdict}"
+        + (f", off by at most {error_text(check.max_absolute)}" if check.verdict != "not comparable" else "")
         + (f" ({one_line(check.note)})" if check.note else "")
         for check in record.checks
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -28,13 +29,19 @@ def graph_artifact(
     book: SourceBook,
     origins: Origins,
     parent: Artifact | None = None,
+    call_site: tuple[fx.SourceFrame, ...] = (),
 ) -> Artifact:
-    """An FX graph as an artifact. `origins` gives the ids, in the stage before, that a node came from; a node that
-    torch gave no stack or module takes those of the node in `parent` that it came from (`attrs["inherited"]`).
+    """An FX graph as an artifact. `origins` gives the ids, in the stage before, that a node came from.
+
+    A node that torch gave no stack or module takes those of the node in `parent` that it came from, and in the first
+    stage the place of the call; `attrs["inherited"]` says so.
     """
     source, names = fx.graph_code(module)
     known = {entity.id: entity for entity in parent.entities} if parent else {}
-    entities = _housed([_inheriting(_entity(node, artifact_id, book, origins), known) for node in module.graph.nodes])
+    own = [_entity(node, artifact_id, book, origins) for node in module.graph.nodes]
+    if parent is None and call_site:
+        own = [_placed(entity, call_site[-1], book) for entity in own]
+    entities = _housed([_inheriting(entity, known) for entity in own])
     lines: dict[int, tuple[str, ...]] = {number: (f"{artifact_id}.{name}",) for number, name in names.items()}
     return Artifact(artifact_id, stage, title, "python", book.shorten(source), graph, lines, entities)
 
@@ -48,6 +55,15 @@ def _entity(node: Node, artifact_id: str, book: SourceBook, origins: Origins) ->
         inputs=tuple(f"{artifact_id}.{source.name}" for source in node.all_input_nodes),
         origins=origins(node),
     )
+
+
+def _placed(entity: Entity, frame: fx.SourceFrame, book: SourceBook) -> Entity:
+    """Modules of torch.nn leave no stack of the user's; what the user wrote is the call."""
+    if entity.kind != "call" or "line" in entity.attrs:
+        return entity
+    code = linecache.getline(frame.file, frame.line).strip()
+    place = {"file": book.name(frame.file), "line": frame.line, "code": code, "inherited": True}
+    return replace(entity, attrs=entity.attrs | place)
 
 
 def _inheriting(entity: Entity, known: dict[str, Entity]) -> Entity:

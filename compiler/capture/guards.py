@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 from compiler.record import Guard
 from compiler.torch_api.dynamo import GuardFacts
 
-_ASKED_BY = re.compile(r"#\s*(?P<file>[^\s#]+):(?P<line>\d+) in (?P<function>\S+)\s*$")
+_ASKED_BY = re.compile(r"\s*(?P<file>\S+):(?P<line>\d+) in (?P<function>\S+)\s*")
 
 
-def guards_of(frame: str, facts: Sequence[GuardFacts], files: Iterable[str]) -> tuple[Guard, ...]:
-    """Guards of one frame. torch shortens the file names in its comments; `files` are the full ones known."""
-    known = list(files)
-    return tuple(_guard(f"guard[{frame}].{index}", frame, fact, known) for index, fact in enumerate(facts))
+def guards_of(frame: str, facts: Sequence[GuardFacts], names: Mapping[str, str]) -> tuple[Guard, ...]:
+    """Guards of one frame. torch cuts the file names in its comments short; `names` gives the full ones their name."""
+    return tuple(_guard(f"guard[{frame}].{index}", frame, fact, names) for index, fact in enumerate(facts))
 
 
-def _guard(identity: str, frame: str, fact: GuardFacts, files: list[str]) -> Guard:
-    asked = next((match for part in fact.code if (match := _ASKED_BY.search(part))), None)
-    file = next((name for name in files if name.endswith(asked["file"].lstrip("."))), asked["file"]) if asked else ""
+def _guard(identity: str, frame: str, fact: GuardFacts, names: Mapping[str, str]) -> Guard:
+    asked = next((match for part in fact.code if (match := _ASKED_BY.fullmatch(_comment(part)))), None)
+    end = asked["file"].lstrip(".") if asked else ""
+    file = next((name for path, name in names.items() if path.endswith(end)), end) if asked else ""
     code = tuple(part.split("  #", 1)[0].strip() for part in fact.code)
     return Guard(identity, frame, fact.kind, fact.source, code, file, int(asked["line"]) if asked else 0)
+
+
+def _comment(part: str) -> str:
+    """What stands after the last `#`; code can be very long (a line for each tensor), so it is not searched."""
+    return part.rpartition("#")[2]

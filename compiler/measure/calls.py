@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
+
+from compiler.torch_api.pytrees import tree_leaves, tree_map
 
 
 @dataclass(frozen=True)

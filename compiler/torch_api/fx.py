@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -13,7 +13,10 @@ from torch.fx import GraphModule, Node
 
 _FRAME = re.compile(r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)\n(?:    (?P<code>.*))?')
 _INDEX = re.compile(r"\[['\"]?([^'\"\]]+)['\"]?\]")
-_ASSIGNED = re.compile(r'(?:^\s+|;  )(\w+)(?:: "[^"]*")? = ')
+SIGNATURE_WIDTH = 120
+_ASSIGNED = re.compile(r'(?:^\s+|;  )(\w+)(?:(?:: "[^"]*")? = |: "[^"]*",$)')
+_PARAMETER = re.compile(r"\w+")
+_UNKNOWN_PLACE = "# No stacktrace found for following nodes"
 _RELEASES = re.compile(r";  (?:\w+ = )+None\b")
 
 
@@ -28,21 +31,46 @@ class SourceFrame:
 
 
 def graph_code(module: GraphModule) -> tuple[str, dict[int, str]]:
-    """The graph as Python-like code, and for each line that computes a node, that node's name.
+    """The graph as Python-like code, and for each line that a node stands on, that node's name.
 
-    Same printer as `GraphModule.print_readable` (torch.fx.graph.CodeGen), without its `x = None` releases.
+    Same printer as `GraphModule.print_readable` (torch.fx.graph.CodeGen), made easier to read: parameters under the
+    names that the body uses, one on a line where they are many, and no `x = None` releases.
     """
     code = module.graph.python_code("self", verbose=True, include_stride=True, include_device=True)
-    lines = [_RELEASES.sub("", line).rstrip() for line in code.src.strip("\n").split("\n")]
+    renamed = {str(n.target): n.name for n in module.graph.nodes if n.op == "placeholder" and n.target != n.name}
+    lines = list(_readable(code.src.strip("\n").split("\n"), renamed))
     nodes = {node.name for node in module.graph.nodes}
     names = {}
     for number, line in enumerate(lines, 1):
-        assigned = [name for name in _ASSIGNED.findall(line) if name in nodes]
+        found = [name for name in _ASSIGNED.findall(line) if name in nodes]
         if line.lstrip().startswith("return "):
-            assigned = ["output"]
-        if assigned:
-            names[number] = assigned[-1]
+            found = ["output"]
+        if found:
+            names[number] = found[-1]
     return "\n".join(lines).rstrip("\n") + "\n", names
+
+
+def _readable(lines: list[str], renamed: Mapping[str, str]) -> Iterator[str]:
+    aliases = {f"{name} = {target}" for target, name in renamed.items()}
+    in_body = False
+    for line in lines:
+        bare = _RELEASES.sub("", line).rstrip()
+        if line.startswith("def "):
+            yield from _signature(bare, renamed)
+        elif bare.strip() not in aliases and _UNKNOWN_PLACE not in bare and (bare or in_body):
+            in_body = True
+            yield bare
+
+
+def _signature(line: str, renamed: Mapping[str, str]) -> list[str]:
+    opening, *parameters = re.split(r', (?=\w+(?:: "|[,)]))', line)
+    named = [
+        _PARAMETER.sub(lambda match: renamed.get(match[0], match[0]), parameter, count=1) for parameter in parameters
+    ]
+    if len(line) <= SIGNATURE_WIDTH or not named:
+        return [", ".join([opening, *named])]
+    last = named.pop().removesuffix("):")
+    return [f"{opening},", *(f"    {parameter}," for parameter in named), f"    {last},", "):"]
 
 
 def source_frames(node: Node) -> tuple[SourceFrame, ...]:

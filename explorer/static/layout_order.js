@@ -6,9 +6,10 @@ import { countCrossings, buckets } from "./layout_count.js";
  * A graph in layers. Nodes from `real` on are dummies, for edges that pass a layer; edges from one node share them as long
  * as they can. Segment s runs from node `above[s]` to `below[s]` in the next layer and is part of `load[s]` edges;
  * `aboveAt` and `belowAt` say where at its ends, as a share of the box from its anchor (-0.5 to 0.5). `chains[e]` are the
- * nodes of edge e. `up` and `down` list the segments at each node.
+ * nodes of edge e. `trunks` are the dummies of some long edges, the most used first. `up` and `down` list the segments at
+ * each node.
  * @typedef {{real: number, size: number, rank: Int32Array, layers: Int32Array[], pos: Int32Array, chains: number[][],
- *   above: Int32Array, below: Int32Array, aboveAt: Float64Array, belowAt: Float64Array, load: number[], up: Buckets,
+ *   trunks: number[][], above: Int32Array, below: Int32Array, aboveAt: Float64Array, belowAt: Float64Array, load: number[], up: Buckets,
  *   down: Buckets}} Layered
  *
  * Where lines end, sorted, and how many each stands for.
@@ -21,7 +22,20 @@ import { countCrossings, buckets } from "./layout_count.js";
 const ORDER_WORK = 3e6;
 const SWEEPS = 24;
 const PATIENCE = 6;
-const STARTS = [0, 4, 2].flatMap((period) => [true, false].map((downward) => ({ downward, period })));
+const TRUNKS = 40;
+const SHIFT_EFFORT = 50;
+/**
+ * First orders to try: walks down or up the graph, that turn to far nodes first (-1), last (1) or as they come (0); and in
+ * how many sweeps equal medians change places in half (0: never).
+ */
+const STARTS = [
+  { downward: false, far: 0, period: 0 },
+  { downward: true, far: 0, period: 0 },
+  { downward: true, far: -1, period: 0 },
+  { downward: false, far: 0, period: 4 },
+  { downward: false, far: 1, period: 4 },
+  { downward: true, far: -1, period: 4 },
+];
 
 /** @param {Int32Array} realRank @param {Links} links @returns {Layered} */
 export function buildLayers(realRank, { from, to, fromAt, toAt }) {
@@ -58,17 +72,11 @@ export function buildLayers(realRank, { from, to, fromAt, toAt }) {
   const ends = { above: Int32Array.from(above), below: Int32Array.from(below) };
   const at = { aboveAt: Float64Array.from(aboveAt), belowAt: Float64Array.from(belowAt), load };
   const sides = { up: buckets(size, ends.below), down: buckets(size, ends.above) };
-  return {
-    real: realRank.length,
-    size,
-    rank: ranks,
-    layers,
-    pos: new Int32Array(size),
-    chains,
-    ...ends,
-    ...at,
-    ...sides,
-  };
+  const amount = (/** @type {{segments: number[]}} */ { segments }) => segments.reduce((sum, s) => sum + load[s], 0);
+  const heaviest = [...trunks.values()].sort((a, b) => amount(b) - amount(a)).slice(0, TRUNKS);
+  const longest = heaviest.map(({ nodes }) => nodes.slice(1)).filter((nodes) => nodes.length > 1);
+  const net = { real: realRank.length, size, rank: ranks, layers, pos: new Int32Array(size), chains, trunks: longest };
+  return { ...net, ...ends, ...at, ...sides };
 }
 
 /** Order every layer; returns the crossings left. Big graphs get fewer starts and sweeps. @param {Layered} net */
@@ -77,14 +85,47 @@ export function orderLayers(net) {
   const starts = STARTS.slice(0, Math.max(2, effort / 16));
   const sweeps = Math.max(5, Math.min(SWEEPS, effort / starts.length));
   let best = { crossings: Infinity, layers: net.layers };
-  for (const { downward, period } of starts) {
+  for (const { downward, far, period } of starts) {
     if (best.crossings === 0) break;
-    traverse(net, downward);
+    traverse(net, downward, far);
     best = improve(net, sweeps, period, best);
   }
+  net.layers = best.layers.map((layer) => layer.slice());
+  settle(net);
+  if (best.crossings && effort > SHIFT_EFFORT && shiftTrunks(net)) best = improve(net, sweeps, 0, best);
   net.layers = best.layers;
   settle(net);
   return best.crossings;
+}
+
+/** Move long edges as a whole to the left or right of everything, where that lessens crossings. @param {Layered} net */
+function shiftTrunks(net) {
+  let shifted = 0;
+  for (const trunk of net.trunks) {
+    const [first, last] = [net.rank[trunk[0]], net.rank[trunk[trunk.length - 1]]];
+    const before = net.layers.slice(first, last + 1).map((layer) => layer.slice());
+    let least = crossingsBetween(net, first - 1, last);
+    let best = before;
+    for (const side of [0, 1]) {
+      const moved = before.map((layer, i) => {
+        const rest = layer.filter((node) => node !== trunk[i]);
+        return Int32Array.from(side ? [...rest, trunk[i]] : [trunk[i], ...rest]);
+      });
+      putLayers(net, first, moved);
+      const crossings = crossingsBetween(net, first - 1, last);
+      if (crossings < least) (least = crossings), (best = moved), shifted++;
+    }
+    putLayers(net, first, best);
+  }
+  return shifted;
+}
+
+/** @param {Layered} net @param {number} first @param {Int32Array[]} layers */
+function putLayers(net, first, layers) {
+  layers.forEach((layer, i) => {
+    net.layers[first + i] = layer;
+    layer.forEach((node, at) => (net.pos[node] = at));
+  });
 }
 
 /**
@@ -96,7 +137,7 @@ function improve(net, sweeps, period, best) {
   for (let sweep = 0, vain = 0; sweep <= sweeps && vain < PATIENCE && best.crossings; sweep++, vain++) {
     if (sweep) medianSweep(net, sweep % 2 === 1, sweep % period < period / 2);
     transpose(net, sweep % 4 < 2);
-    const crossings = allCrossings(net);
+    const crossings = crossingsBetween(net);
     if (crossings < least) ((least = crossings), (vain = 0));
     if (crossings < best.crossings) best = { crossings, layers: net.layers.map((layer) => layer.slice()) };
   }
@@ -108,8 +149,11 @@ function settle(net) {
   for (const layer of net.layers) layer.forEach((node, i) => (net.pos[node] = i));
 }
 
-/** First order: nodes as a depth-first walk from the top (or bottom) comes by them. @param {Layered} net @param {boolean} downward */
-function traverse(net, downward) {
+/**
+ * First order: nodes as a depth-first walk from the top (or bottom) comes by them.
+ * @param {Layered} net @param {boolean} downward @param {number} far
+ */
+function traverse(net, downward, far) {
   const layers = net.layers.map(() => /** @type {number[]} */ ([]));
   const [onward, back] = downward ? [net.down, net.up] : [net.up, net.down];
   const ends = downward ? net.below : net.above;
@@ -122,17 +166,19 @@ function traverse(net, downward) {
       if (seen[node]) continue;
       seen[node] = 1;
       layers[net.rank[node]].push(node);
-      for (let k = onward.start[node + 1] - 1; k >= onward.start[node]; k--) stack.push(ends[onward.list[k]]);
+      const next = Array.from(onward.list.subarray(onward.start[node], onward.start[node + 1]), (s) => ends[s]);
+      if (far) next.sort((a, b) => far * (Number(a >= net.real) - Number(b >= net.real)));
+      stack.push(...next.reverse());
     }
   }
   net.layers = layers.map((layer) => Int32Array.from(layer));
   settle(net);
 }
 
-/** @param {Layered} net */
-function allCrossings(net) {
+/** Crossings under the layers from one to another. @param {Layered} net @param {number} [first] @param {number} [last] */
+function crossingsBetween(net, first = 0, last = net.layers.length - 1) {
   let total = 0;
-  for (const layer of net.layers) {
+  for (const layer of net.layers.slice(first, last + 1)) {
     const [tops, bottoms, loads] = /** @type {number[][]} */ ([[], [], []]);
     for (const node of layer) {
       for (let k = net.down.start[node]; k < net.down.start[node + 1]; k++) {
@@ -162,15 +208,19 @@ function endsOf(net, node, upward) {
   return ends;
 }
 
-/** @param {Float64Array} sorted */
-function weightedMedian(sorted) {
-  const middle = sorted.length >> 1;
-  if (sorted.length % 2) return sorted[middle];
-  if (sorted.length === 2) return (sorted[0] + sorted[1]) / 2;
-  const left = sorted[middle - 1] - sorted[0];
-  const right = sorted[sorted.length - 1] - sorted[middle];
-  if (left + right === 0) return (sorted[middle - 1] + sorted[middle]) / 2;
-  return (sorted[middle - 1] * right + sorted[middle] * left) / (left + right);
+/**
+ * Where half of the lines are to the left; between the middle two, nearer to the side where they are closer together.
+ * @param {Ends} ends
+ */
+function weightedMedian({ at, load }) {
+  const half = load.reduce((sum, value) => sum + value, 0) / 2;
+  let [middle, sum] = [0, load[0]];
+  while (sum < half) sum += load[++middle];
+  if (sum > half) return at[middle];
+  const left = at[middle] - at[0];
+  const right = at[at.length - 1] - at[middle + 1];
+  if (left + right === 0) return (at[middle] + at[middle + 1]) / 2;
+  return (at[middle] * right + at[middle + 1] * left) / (left + right);
 }
 
 /** Sort each layer by the medians of its neighbours in the one before. @param {Layered} net @param {boolean} downward @param {boolean} flip whether equal medians change places */
@@ -180,8 +230,8 @@ function medianSweep(net, downward, flip) {
     const layer = net.layers[downward ? step : depth - 1 - step];
     const value = new Map();
     for (const node of layer) {
-      const { at } = endsOf(net, node, downward);
-      if (at.length) value.set(node, weightedMedian(at));
+      const ends = endsOf(net, node, downward);
+      if (ends.at.length) value.set(node, weightedMedian(ends));
     }
     const movable = layer.filter((node) => value.has(node));
     const sign = flip ? -1 : 1;

@@ -1,0 +1,5 @@
+"""Nested values, as torch takes them apart (torch.utils._pytree)."""
+
+from torch.utils._pytree import tree_leaves, tree_map
+
+__all__ = ["tree_leaves", "tree_map"]
