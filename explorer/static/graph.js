@@ -20,13 +20,21 @@ const LEGIBLE = 0.7;
 const COMFORTABLE = 0.85;
 const CLOSEST = 3;
 const MOST_TRACED = 60;
-const KEYS = "Arrow keys move along edges, Enter opens or closes a group, L lists the nodes, F fits, plus and minus zoom.";
+const KEYS =
+  "Arrow keys move along edges, Enter opens or closes a group, L lists the nodes, F fits, plus and minus zoom.";
 
 /** @returns {Marks} */
 function noMarks() {
   return {
-    primary: new Map(), linked: new Map(), preview: new Map(), primaryIds: new Set(), linkedIds: new Set(),
-    previewIds: new Set(), wires: new Set(), cursor: null, hover: null,
+    primary: new Map(),
+    linked: new Map(),
+    preview: new Map(),
+    primaryIds: new Set(),
+    linkedIds: new Set(),
+    previewIds: new Set(),
+    wires: new Set(),
+    cursor: null,
+    hover: null,
   };
 }
 
@@ -34,11 +42,37 @@ export class GraphView {
   /** @param {HTMLElement} root filled by the view @param {GraphCallbacks} callbacks */
   constructor(root, callbacks) {
     this.callbacks = callbacks;
-    this.canvas = h("canvas", { tabIndex: 0, role: "application", "aria-roledescription": "graph", style: { display: "block", position: "absolute", inset: "0", width: "100%", height: "100%", touchAction: "none" } });
+    this.canvas = h("canvas", {
+      tabIndex: 0,
+      role: "application",
+      "aria-roledescription": "graph",
+      style: { display: "block", position: "absolute", inset: "0", width: "100%", height: "100%", touchAction: "none" },
+    });
     this.legend = h("div", { class: "tc-graph-legend", "aria-hidden": "true" });
-    this.status = h("div", { role: "status", class: "tc-graph-status", style: { position: "absolute", width: "1px", height: "1px", overflow: "hidden", clipPath: "inset(50%)", whiteSpace: "nowrap" } });
-    this.list = new NodeList((ids) => this.chosen(ids), () => this.canvas.focus());
-    this.element = h("div", { class: "tc-graph", style: { position: "relative", width: "100%", height: "100%", overflow: "hidden" } }, this.canvas, this.legend, this.list.element, this.status);
+    this.status = h("div", {
+      role: "status",
+      class: "tc-graph-status",
+      style: {
+        position: "absolute",
+        width: "1px",
+        height: "1px",
+        overflow: "hidden",
+        clipPath: "inset(50%)",
+        whiteSpace: "nowrap",
+      },
+    });
+    this.list = new NodeList(
+      (ids) => this.chosen(ids),
+      () => this.canvas.focus(),
+    );
+    this.element = h(
+      "div",
+      { class: "tc-graph", style: { position: "relative", width: "100%", height: "100%", overflow: "hidden" } },
+      this.canvas,
+      this.legend,
+      this.list.element,
+      this.status,
+    );
     root.append(this.element);
     this.context = /** @type {CanvasRenderingContext2D} */ (this.canvas.getContext("2d"));
     this.camera = { scale: 1, left: 0, top: 0, width: 0, height: 0, ratio: 1 };
@@ -188,7 +222,8 @@ export class GraphView {
       this.camera.top += (before.y - after.y) * this.camera.scale;
     }
     this.marks.hover = null;
-    this.marks.cursor = cursor && (this.scene.groupItems.get(cursor.key) ?? this.scene.itemOf.get(cursor.key) ?? after ?? null);
+    this.marks.cursor =
+      cursor && (this.scene.groupItems.get(cursor.key) ?? this.scene.itemOf.get(cursor.key) ?? after ?? null);
     this.markItems();
     this.recolour();
   }
@@ -210,13 +245,35 @@ export class GraphView {
   showLegend() {
     const entries = this.colouring.legend(this.shownMembers()).map(({ label, colours }) => {
       const background = colours.length > 1 ? `linear-gradient(to right, ${colours.join(", ")})` : colours[0];
-      const swatch = h("i", { style: { display: "inline-block", width: colours.length > 1 ? "64px" : "10px", height: "10px", borderRadius: "2px", marginRight: "5px", verticalAlign: "-1px", background } });
+      const swatch = h("i", {
+        style: {
+          display: "inline-block",
+          width: colours.length > 1 ? "64px" : "10px",
+          height: "10px",
+          borderRadius: "2px",
+          marginRight: "5px",
+          verticalAlign: "-1px",
+          background,
+        },
+      });
       return h("span", { style: { whiteSpace: "nowrap" } }, swatch, label);
     });
     const { bg, fg, border } = this.theme;
     Object.assign(this.legend.style, {
-      position: "absolute", left: "8px", bottom: "8px", maxWidth: "calc(100% - 16px)", display: "flex", flexWrap: "wrap", gap: "2px 12px", padding: "4px 8px",
-      font: `11px ${this.theme.sans}`, background: `${bg}e6`, color: fg, border: `1px solid ${border}`, borderRadius: "5px", pointerEvents: "none",
+      position: "absolute",
+      left: "8px",
+      bottom: "8px",
+      maxWidth: "calc(100% - 16px)",
+      display: "flex",
+      flexWrap: "wrap",
+      gap: "2px 12px",
+      padding: "4px 8px",
+      font: `11px ${this.theme.sans}`,
+      background: `${bg}e6`,
+      color: fg,
+      border: `1px solid ${border}`,
+      borderRadius: "5px",
+      pointerEvents: "none",
     });
     this.legend.hidden = !entries.length;
     if (!entries.length) this.legend.style.display = "none";
@@ -254,7 +311,8 @@ export class GraphView {
     const before = this.marks.primaryIds;
     const all = ids.every((id) => before.has(id));
     if (!add) this.callbacks.onSelect(ids);
-    else this.callbacks.onSelect(all ? [...before].filter((id) => !ids.includes(id)) : [...new Set([...before, ...ids])]);
+    else
+      this.callbacks.onSelect(all ? [...before].filter((id) => !ids.includes(id)) : [...new Set([...before, ...ids])]);
   }
 
   /** Make an item the keyboard's, select it, and show it. @param {Item} item @param {boolean} [add] */
@@ -262,7 +320,10 @@ export class GraphView {
     this.marks.cursor = item;
     this.keepInSight(item);
     this.announce(item);
-    this.chosen(item.members.map((entity) => entity.id), add);
+    this.chosen(
+      item.members.map((entity) => entity.id),
+      add,
+    );
     this.paintSoon();
   }
 
@@ -302,7 +363,10 @@ export class GraphView {
 
   fittingScale() {
     const { camera, scene } = this;
-    return Math.min((camera.width - 2 * MARGIN) / (scene.width || 1), (camera.height - 2 * MARGIN) / (scene.height || 1));
+    return Math.min(
+      (camera.width - 2 * MARGIN) / (scene.width || 1),
+      (camera.height - 2 * MARGIN) / (scene.height || 1),
+    );
   }
 
   /** Move the picture by so many pixels, as far as some of it stays in the middle. Says whether it moved. @param {number} dx @param {number} dy */
@@ -353,7 +417,10 @@ export class GraphView {
   bringIn(items) {
     const { camera } = this;
     const [left, top] = [Math.min(...items.map((item) => item.x)), Math.min(...items.map((item) => item.y))];
-    const [right, bottom] = [Math.max(...items.map((item) => item.x + item.w)), Math.max(...items.map((item) => item.y + item.h))];
+    const [right, bottom] = [
+      Math.max(...items.map((item) => item.x + item.w)),
+      Math.max(...items.map((item) => item.y + item.h)),
+    ];
     const scale = Math.min((camera.width - 2 * MARGIN) / (right - left), (camera.height - 2 * MARGIN) / (bottom - top));
     if (scale < LEGIBLE) return this.centre(items.reduce((first, item) => (item.y < first.y ? item : first)));
     camera.scale = Math.min(camera.scale, scale);

@@ -18,13 +18,33 @@ const DARK_HUES = ["#EE7B2E", "#6FC3F2", "#22B98B", "#DB92BA", "#EDAE2B", "#4E9F
 
 /** Families of operations, by name; the first that fits counts. @type {[string, number, RegExp][]} */
 const FAMILIES = [
-  ["matmul, conv, attention", 0, /^(mm|bmm|addmm|addbmm|baddbmm|_?\w*mm|linear|matmul|einsum|\w*conv(?!ert)\w*|\w*attention\w*|template)$/i],
+  [
+    "matmul, conv, attention",
+    0,
+    /^(mm|bmm|addmm|addbmm|baddbmm|_?\w*mm|linear|matmul|einsum|\w*conv(?!ert)\w*|\w*attention\w*|template)$/i,
+  ],
   ["random", 6, /rand|dropout|seed|bernoulli|multinomial/i],
-  ["reduction", 2, /^(sum|mean|var|var_mean|std|amax|amin|max|min|argmax|argmin|any|all|prod|cumsum|cumprod|logsumexp|norm|reduction|nll_loss\w*|cross_entropy|_?\w*softmax\w*|\w*_norm\w*|\w*pool\w*|topk|sort)$/i],
-  ["index", 3, /embedding|index|gather|scatter|^(cat|stack|concatkernel|slice\w*|select\w*|where|masked_\w+|constant_pad_nd|pad|take\w*)$/i],
-  ["create", 4, /^(full\w*|zeros\w*|ones\w*|empty\w*|arange|iota|scalar_tensor|new_\w+|\w*_like|randint|eye|linspace|tensor)$/i],
+  [
+    "reduction",
+    2,
+    /^(sum|mean|var|var_mean|std|amax|amin|max|min|argmax|argmin|any|all|prod|cumsum|cumprod|logsumexp|norm|reduction|nll_loss\w*|cross_entropy|_?\w*softmax\w*|\w*_norm\w*|\w*pool\w*|topk|sort)$/i,
+  ],
+  [
+    "index",
+    3,
+    /embedding|index|gather|scatter|^(cat|stack|concatkernel|slice\w*|select\w*|where|masked_\w+|constant_pad_nd|pad|take\w*)$/i,
+  ],
+  [
+    "create",
+    4,
+    /^(full\w*|zeros\w*|ones\w*|empty\w*|arange|iota|scalar_tensor|new_\w+|\w*_like|randint|eye|linspace|tensor)$/i,
+  ],
   ["fused", 5, /fused/i],
-  ["view", -1, /view|shape|permute|transpose|^(t|expand\w*|squeeze\w*|unsqueeze\w*|alias|split\w*|chunk|getitem|contiguous|clone|detach|flatten|unfold|as_strided|to|_to_copy|movedim|multioutput|repeat)$/i],
+  [
+    "view",
+    -1,
+    /view|shape|permute|transpose|^(t|expand\w*|squeeze\w*|unsqueeze\w*|alias|split\w*|chunk|getitem|contiguous|clone|detach|flatten|unfold|as_strided|to|_to_copy|movedim|multioutput|repeat)$/i,
+  ],
   ["pointwise", 1, /./],
 ];
 
@@ -52,7 +72,9 @@ export function readTheme(root) {
     return opaque(read(`--tc-${name}`) || read(jupyter) || (dark ? dim : light), bg);
   };
   const names = /** @type {(keyof typeof DEFAULTS)[]} */ (Object.keys(DEFAULTS));
-  const colours = /** @type {Record<keyof typeof DEFAULTS, string>} */ (Object.fromEntries(names.map((name) => [name, colour(name)])));
+  const colours = /** @type {Record<keyof typeof DEFAULTS, string>} */ (
+    Object.fromEntries(names.map((name) => [name, colour(name)]))
+  );
   return { ...colours, dark, sans: style.fontFamily || "sans-serif" };
 }
 
@@ -114,7 +136,10 @@ export class Colouring {
 
   /** The attribute, summed. @param {Entity[]} members */
   amount(members) {
-    return members.reduce((sum, { attrs }) => sum + (typeof attrs[this.overlay] === "number" ? attrs[this.overlay] : 0), 0);
+    return members.reduce(
+      (sum, { attrs }) => sum + (typeof attrs[this.overlay] === "number" ? attrs[this.overlay] : 0),
+      0,
+    );
   }
 
   /** What the members' colours are, the commonest first. @param {Entity[]} members @returns {Part[]} */

@@ -78,7 +78,10 @@ export class GraphInput {
     if (hit.chip) return this.view.chosen(hit.chip.ids, add);
     if (this.onHandle(hit.item, event)) return this.view.toggleGroup(hit.item.key);
     this.view.marks.cursor = hit.item;
-    this.view.chosen(hit.item.members.map((entity) => entity.id), add);
+    this.view.chosen(
+      hit.item.members.map((entity) => entity.id),
+      add,
+    );
   }
 
   /** Whether a click is on the triangle of a group. @param {Item} item @param {MouseEvent} event */
@@ -90,7 +93,8 @@ export class GraphInput {
   /** @param {MouseEvent} event */
   opened(event) {
     const hit = this.hit(event);
-    if (hit && !hit.chip && hit.item.kind !== "node" && !this.onHandle(hit.item, event)) this.view.toggleGroup(hit.item.key);
+    if (hit && !hit.chip && hit.item.kind !== "node" && !this.onHandle(hit.item, event))
+      this.view.toggleGroup(hit.item.key);
   }
 
   /** @param {Hit} hit */
@@ -108,15 +112,22 @@ export class GraphInput {
 
   /** @param {NonNullable<Hit>} hit */
   inWords({ item, chip }) {
-    if (item.group && !chip) return [item.group.path, item.group.type, `${item.members.length.toLocaleString("en")} nodes`].filter(Boolean).join("\n");
+    if (item.group && !chip)
+      return [item.group.path, item.group.type, `${item.members.length.toLocaleString("en")} nodes`]
+        .filter(Boolean)
+        .join("\n");
     const ids = chip ? chip.ids : [item.key];
     const found = ids.flatMap((id) => this.view.model.byId.get(id) ?? []);
     if (found.length > 1) return found.map(chipName).join("\n");
-    return found.map((entity) => {
-      const { target, module, file, line, code } = entity.attrs;
-      const place = file ? `${file}:${line}` : "";
-      return [entity.label, target === entity.label ? "" : target, shapeInWords(entity), module, place, code].filter(Boolean).join("\n");
-    }).join("\n");
+    return found
+      .map((entity) => {
+        const { target, module, file, line, code } = entity.attrs;
+        const place = file ? `${file}:${line}` : "";
+        return [entity.label, target === entity.label ? "" : target, shapeInWords(entity), module, place, code]
+          .filter(Boolean)
+          .join("\n");
+      })
+      .join("\n");
   }
 
   /** Two fingers (or the wheel) move, with Ctrl (or pinched) they zoom; at its end the page scrolls. @param {WheelEvent} event */
@@ -175,7 +186,8 @@ export class GraphInput {
   /** Go where `find` says; at first, to what is highest in sight. @param {KeyboardEvent} event @param {() => Item | undefined} find */
   step(event, find) {
     const { view } = this;
-    const highest = () => view.scene.items.filter((item) => view.inSight(item) && item.kind !== "open").sort((a, b) => a.y - b.y)[0];
+    const highest = () =>
+      view.scene.items.filter((item) => view.inSight(item) && item.kind !== "open").sort((a, b) => a.y - b.y)[0];
     const target = view.marks.cursor ? find() : (highest() ?? view.scene.items[0]);
     if (target) view.moveTo(target, event.shiftKey);
   }
@@ -192,7 +204,9 @@ export class GraphInput {
   beside(cursor, side) {
     if (!cursor) return undefined;
     const { slots } = cursor.home;
-    const level = slots.flatMap((item) => (item && item !== cursor && item.y < cursor.y + cursor.h && item.y + item.h > cursor.y ? item : []));
+    const level = slots.flatMap((item) =>
+      item && item !== cursor && item.y < cursor.y + cursor.h && item.y + item.h > cursor.y ? item : [],
+    );
     return level.filter((item) => (item.x - cursor.x) * side > 0).sort((a, b) => (a.x - b.x) * side)[0];
   }
 }

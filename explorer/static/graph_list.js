@@ -21,13 +21,26 @@ export class NodeList {
     this.selected = new Set();
     this.at = 0;
     this.element = h("div", {
-      role: "listbox", tabIndex: 0, class: "tc-graph-list", "aria-label": "Nodes of the graph", "aria-multiselectable": "true",
+      role: "listbox",
+      tabIndex: 0,
+      class: "tc-graph-list",
+      "aria-label": "Nodes of the graph",
+      "aria-multiselectable": "true",
       onkeydown: (/** @type {KeyboardEvent} */ event) => this.typed(event),
       onclick: (/** @type {MouseEvent} */ event) => this.clicked(event),
-      onfocus: () => this.reveal(true), onblur: () => this.reveal(false),
+      onfocus: () => this.reveal(true),
+      onblur: () => this.reveal(false),
       style: {
-        position: "absolute", right: "0", top: "0", bottom: "0", width: "min(320px, 80%)", overflow: "auto", font: "12px/22px inherit",
-        background: "var(--tc-bg, #fff)", color: "var(--tc-fg, inherit)", borderLeft: "1px solid var(--tc-border, #ccc)",
+        position: "absolute",
+        right: "0",
+        top: "0",
+        bottom: "0",
+        width: "min(320px, 80%)",
+        overflow: "auto",
+        font: "12px/22px inherit",
+        background: "var(--tc-bg, #fff)",
+        color: "var(--tc-fg, inherit)",
+        borderLeft: "1px solid var(--tc-border, #ccc)",
       },
     });
     this.rows = new VirtualRows(this.element, (index) => this.row(index));
@@ -73,16 +86,37 @@ export class NodeList {
     const { attrs } = entity;
     const selected = this.selected.has(entity.id);
     const active = index === this.at;
-    const words = [entity.label, entity.label.includes(opName(entity)) ? "" : opName(entity), shapeInWords(entity), attrs.module].filter(Boolean);
-    return h("div", {
-      id: `${this.name}-${index}`, role: "option", "aria-selected": String(selected), "aria-setsize": this.entities.length, "aria-posinset": index + 1,
-      title: words.join(", "),
-      style: {
-        position: "absolute", left: "0", right: "0", padding: "0 10px", whiteSpace: "nowrap", overflow: "hidden", textOverflow: "ellipsis", cursor: "pointer",
-        outline: active ? "1px solid var(--tc-accent, #0b63c5)" : "none", outlineOffset: "-1px",
-        background: selected ? "var(--tc-accent-soft, #0b63c51f)" : "none",
+    const words = [
+      entity.label,
+      entity.label.includes(opName(entity)) ? "" : opName(entity),
+      shapeInWords(entity),
+      attrs.module,
+    ].filter(Boolean);
+    return h(
+      "div",
+      {
+        id: `${this.name}-${index}`,
+        role: "option",
+        "aria-selected": String(selected),
+        "aria-setsize": this.entities.length,
+        "aria-posinset": index + 1,
+        title: words.join(", "),
+        style: {
+          position: "absolute",
+          left: "0",
+          right: "0",
+          padding: "0 10px",
+          whiteSpace: "nowrap",
+          overflow: "hidden",
+          textOverflow: "ellipsis",
+          cursor: "pointer",
+          outline: active ? "1px solid var(--tc-accent, #0b63c5)" : "none",
+          outlineOffset: "-1px",
+          background: selected ? "var(--tc-accent-soft, #0b63c51f)" : "none",
+        },
       },
-    }, words.join(", "));
+      words.join(", "),
+    );
   }
 
   /** @param {MouseEvent} event */
@@ -102,11 +136,19 @@ export class NodeList {
   typed(event) {
     const last = this.entities.length - 1;
     /** @type {Record<string, number>} */
-    const targets = { ArrowDown: this.at + 1, ArrowUp: this.at - 1, PageDown: this.at + PAGE, PageUp: this.at - PAGE, Home: 0, End: last };
+    const targets = {
+      ArrowDown: this.at + 1,
+      ArrowUp: this.at - 1,
+      PageDown: this.at + PAGE,
+      PageUp: this.at - PAGE,
+      Home: 0,
+      End: last,
+    };
     const target = targets[event.key];
     if (target !== undefined) this.at = Math.max(0, Math.min(last, target));
     else if (event.key === "Escape" || event.key === "l") this.leave();
-    else if ((event.key === "Enter" || event.key === " ") && last >= 0) this.pick(this.at, event.ctrlKey || event.metaKey || event.shiftKey);
+    else if ((event.key === "Enter" || event.key === " ") && last >= 0)
+      this.pick(this.at, event.ctrlKey || event.metaKey || event.shiftKey);
     else return;
     event.preventDefault();
     event.stopPropagation();

@@ -87,7 +87,9 @@ export class GraphModel {
     if (this.isNode.has(id)) return id;
     const entity = this.byId.get(id);
     if (!entity) return undefined;
-    return this.nodes.find((node) => node.inputs.includes(id))?.id ?? entity.inputs.find((source) => this.isNode.has(source));
+    return (
+      this.nodes.find((node) => node.inputs.includes(id))?.id ?? entity.inputs.find((source) => this.isNode.has(source))
+    );
   }
 
   /** Ids of entities that have every word of the query in their op, name, module, code or source line. @param {string} query */
@@ -102,7 +104,17 @@ export class GraphModel {
 function mentions({ label, kind, attrs }, word) {
   const place = attrs.file ? `${attrs.file}:${attrs.line}` : "";
   if (/:\d+$/.test(word)) return place.toLowerCase().endsWith(word);
-  const words = [label, kind, attrs.target, attrs.what, attrs.module, attrs.module_type, attrs.source, place, attrs.code];
+  const words = [
+    label,
+    kind,
+    attrs.target,
+    attrs.what,
+    attrs.module,
+    attrs.module_type,
+    attrs.source,
+    place,
+    attrs.code,
+  ];
   return words.some((text) => typeof text === "string" && text.toLowerCase().includes(word));
 }
 
@@ -150,9 +162,10 @@ function simplify(group) {
   const kept = group.groups.filter((inner) => inner.members.length > 1);
   for (const inner of group.groups) if (!kept.includes(inner)) group.nodes.push(...inner.members);
   group.groups = kept.flatMap((inner) => {
-    const idle = !inner.nodes.length && (inner.groups.length === 1 || inner.groups.every(({ title }) => /^\d/.test(title)));
+    const idle =
+      !inner.nodes.length && (inner.groups.length === 1 || inner.groups.every(({ title }) => /^\d/.test(title)));
     if (!idle) return [inner];
-    for (const one of inner.groups) (one.title = `${inner.title}.${one.title}`), (one.parent = group);
+    for (const one of inner.groups) ((one.title = `${inner.title}.${one.title}`), (one.parent = group));
     return inner.groups;
   });
 }
@@ -160,7 +173,9 @@ function simplify(group) {
 /** The operation in one word: `mul` for `aten.mul.Tensor`. @param {Entity} entity */
 export function opName({ kind, label, attrs }) {
   if (CHIP_KINDS.has(kind)) return label;
-  const parts = String(attrs.target || attrs.what || label).replace(/^torch\.ops\./, "").split(".");
+  const parts = String(attrs.target || attrs.what || label)
+    .replace(/^torch\.ops\./, "")
+    .split(".");
   return parts.length === 3 && parts[0] !== "torch" && parts[0] !== "operator" ? parts[1] : parts[parts.length - 1];
 }
 
@@ -168,14 +183,22 @@ export function opName({ kind, label, attrs }) {
 export function chipName({ kind, label, attrs }) {
   if (kind === "output") return label === "output" ? "out" : label;
   const names = [...String(attrs.source ?? "").matchAll(/\['?([^'\]]+)'?\]/g)].map((match) => match[1]);
-  return names.filter((name) => name !== "self" && name !== "kwargs").slice(-2).join(".") || label;
+  return (
+    names
+      .filter((name) => name !== "self" && name !== "kwargs")
+      .slice(-2)
+      .join(".") || label
+  );
 }
 
 const DTYPES = { float: "f", bfloat: "bf", int: "i", uint: "u", bool: "b8", complex: "c" };
 
 /** `f32[8, 128]`, or what else says how an entity looks. @param {Entity} entity */
 export function shapeInWords({ kind, attrs }) {
-  const dtype = String(attrs.dtype ?? "").replace(/^(bfloat|float|uint|int|complex|bool)/, (word) => DTYPES[/** @type {keyof typeof DTYPES} */ (word)]);
+  const dtype = String(attrs.dtype ?? "").replace(
+    /^(bfloat|float|uint|int|complex|bool)/,
+    (word) => DTYPES[/** @type {keyof typeof DTYPES} */ (word)],
+  );
   if (Array.isArray(attrs.shape)) return `${dtype}[${attrs.shape.join(", ")}]`;
   return String(attrs.what ?? attrs.category ?? (kind === "call" ? "" : kind));
 }

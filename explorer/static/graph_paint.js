@@ -37,7 +37,12 @@ export class Painter {
     this.marks = marks;
     const { scale, left, top, width, height } = camera;
     this.pixel = 1 / scale;
-    this.sight = { left: -left / scale, top: -top / scale, right: (width - left) / scale, bottom: (height - top) / scale };
+    this.sight = {
+      left: -left / scale,
+      top: -top / scale,
+      right: (width - left) / scale,
+      bottom: (height - top) / scale,
+    };
     const near = scene.between(this.sight.top, this.sight.bottom);
     this.wires = near.wires;
     const seen = near.items.filter((item) => this.sees(item));
@@ -60,7 +65,11 @@ export class Painter {
     context.scale(camera.scale, camera.scale);
     this.paintOpenGroups();
     this.paintWires(this.wires, mix(theme.bg, theme.muted, 0.55), 1.1);
-    this.paintWires(this.wires.filter((wire) => this.marks.wires.has(wire)), theme.accent, 2);
+    this.paintWires(
+      this.wires.filter((wire) => this.marks.wires.has(wire)),
+      theme.accent,
+      2,
+    );
     if (camera.scale >= SHAPES) this.paintBoxes();
     else this.paintDots();
     if (camera.scale >= TEXT) this.paintText();
@@ -211,7 +220,11 @@ export class Painter {
     const { context, theme, marks } = this;
     for (const chip of item.chips) {
       const has = (/** @type {Set<string>} */ ids) => chip.ids.some((id) => ids.has(id));
-      const colour = has(marks.primaryIds) ? theme.accent : has(marks.linkedIds) || has(marks.previewIds) ? theme.link : null;
+      const colour = has(marks.primaryIds)
+        ? theme.accent
+        : has(marks.linkedIds) || has(marks.previewIds)
+          ? theme.link
+          : null;
       const middle = chip.y + chip.h / 2;
       const edge = colour ?? mix(theme.bg, theme.muted, 0.5);
       context.lineWidth = colour ? 1.8 : 1;
@@ -234,10 +247,12 @@ export class Painter {
       this.text(item.detail, item.x + 26 + item.titleWidth + 8, item.y + HEADER / 2 + 1, theme.muted);
     }
     for (const item of this.boxes) {
-      if (item.detail) this.text(item.detail, item.x + this.indent(item), item.y + item.h / 2 + 8, this.inkOn(item, theme.muted));
+      if (item.detail)
+        this.text(item.detail, item.x + this.indent(item), item.y + item.h / 2 + 8, this.inkOn(item, theme.muted));
     }
     context.font = `${FONTS.chip} ${theme.sans}`;
-    for (const { chips } of this.boxes) for (const chip of chips) this.text(chip.text, chip.x + 6, chip.y + chip.h / 2 + 0.5, theme.muted);
+    for (const { chips } of this.boxes)
+      for (const chip of chips) this.text(chip.text, chip.x + 6, chip.y + chip.h / 2 + 0.5, theme.muted);
   }
 
   paintTitles() {
@@ -279,8 +294,20 @@ export class Painter {
     const { context } = this;
     context.fillStyle = colour;
     context.beginPath();
-    if (down) for (const [dx, dy] of [[-1, -2], [9, -2], [4, 4]]) context.lineTo(x + dx, y + dy);
-    else for (const [dx, dy] of [[0, -4.5], [6, 0], [0, 4.5]]) context.lineTo(x + dx, y + dy);
+    if (down)
+      for (const [dx, dy] of [
+        [-1, -2],
+        [9, -2],
+        [4, 4],
+      ])
+        context.lineTo(x + dx, y + dy);
+    else
+      for (const [dx, dy] of [
+        [0, -4.5],
+        [6, 0],
+        [0, 4.5],
+      ])
+        context.lineTo(x + dx, y + dy);
     context.fill();
   }
 
@@ -294,7 +321,8 @@ export class Painter {
       else if (linked) this.ring(item, theme.link, 2.5);
       else if (marks.preview.has(item)) this.ring(item, theme.link, 1.5);
       else if (item === marks.hover) this.ring(item, theme.muted, 1);
-      if ((primary || linked) && item.kind === "closed") this.badge(item, primary ?? linked ?? 0, primary ? theme.accent : theme.link);
+      if ((primary || linked) && item.kind === "closed")
+        this.badge(item, primary ?? linked ?? 0, primary ? theme.accent : theme.link);
     }
     if (!marks.cursor) return;
     context.setLineDash([4 * this.pixel, 3 * this.pixel]);
@@ -312,7 +340,7 @@ export class Painter {
     context.beginPath();
     context.roundRect(item.x - grow, item.y - grow, item.w + 2 * grow, item.h + 2 * grow, 6);
     context.stroke();
-    if (this.camera.scale < SHAPES) (context.fillStyle = colour), context.fill();
+    if (this.camera.scale < SHAPES) ((context.fillStyle = colour), context.fill());
   }
 
   /** How many in a closed group. @param {Item} item @param {number} count @param {string} colour */

@@ -67,8 +67,16 @@ export class Scene {
   enter(group, item, depth) {
     /** @type {Frame} */
     const frame = {
-      item, slots: [], links: [], known: new Map(), inPorts: new Map(), outPorts: new Map(),
-      portX: new Float64Array(0), drawn: null, firstWire: 0, above: 0,
+      item,
+      slots: [],
+      links: [],
+      known: new Map(),
+      inPorts: new Map(),
+      outPorts: new Map(),
+      portX: new Float64Array(0),
+      drawn: null,
+      firstWire: 0,
+      above: 0,
     };
     for (const inner of group.groups) {
       const made = this.addGroup(inner, frame, depth);
@@ -113,8 +121,28 @@ export class Scene {
     const w = Math.ceil(Math.max(60, Math.max(titleWidth, detailWidth) + 2 * pad));
     /** @type {Item} */
     const item = {
-      key, kind, title: shownTitle, detail: shownDetail, titleWidth, detailWidth, depth, members, home, w, entity: null, group: null,
-      x: 0, y: 0, h: NODE.height, left: 0, right: 0, chips: [], slot: home.slots.length, inside: null, into: [], out: [],
+      key,
+      kind,
+      title: shownTitle,
+      detail: shownDetail,
+      titleWidth,
+      detailWidth,
+      depth,
+      members,
+      home,
+      w,
+      entity: null,
+      group: null,
+      x: 0,
+      y: 0,
+      h: NODE.height,
+      left: 0,
+      right: 0,
+      chips: [],
+      slot: home.slots.length,
+      inside: null,
+      into: [],
+      out: [],
     };
     home.slots.push(item);
     this.items.push(item);
@@ -124,7 +152,8 @@ export class Scene {
   /** The text, cut in its middle if it is wider than that. @param {string} text @param {string} font @param {number} width */
   clip(text, font, width) {
     if (this.measure(text, font) <= width) return text;
-    const cut = (/** @type {number} */ kept) => `${text.slice(0, Math.ceil(kept * 0.6))}…${text.slice(text.length - Math.floor(kept * 0.4))}`;
+    const cut = (/** @type {number} */ kept) =>
+      `${text.slice(0, Math.ceil(kept * 0.6))}…${text.slice(text.length - Math.floor(kept * 0.4))}`;
     let [fits, over] = [0, text.length];
     while (over - fits > 1) {
       const middle = (fits + over) >> 1;
@@ -154,7 +183,16 @@ export class Scene {
     labels.forEach(({ ids, text }, i) => {
       const shown = this.clip(text, FONTS.chip, CHIP.width - 12);
       const w = Math.ceil(this.measure(shown, FONTS.chip) + 12);
-      const chip = { ids, text: shown, into, x: 0, y: i * (CHIP.height + CHIP.gap) - rows / 2, w, h: CHIP.height, owner };
+      const chip = {
+        ids,
+        text: shown,
+        into,
+        x: 0,
+        y: i * (CHIP.height + CHIP.gap) - rows / 2,
+        w,
+        h: CHIP.height,
+        owner,
+      };
       owner.chips.push(chip);
       for (const id of ids) this.chipsOf.set(id, [...(this.chipsOf.get(id) ?? []), chip]);
       widest = Math.max(widest, w);
@@ -193,7 +231,12 @@ export class Scene {
       portOffset(frame.slots[to], net, true),
     ]);
     const [top, bottom] = [[...frame.inPorts.values()], [...frame.outPorts.values()]];
-    frame.drawn = this.drawing(frame, boxes, frame.links.map(({ from, to }) => [from, to]), { ports, top, bottom });
+    frame.drawn = this.drawing(
+      frame,
+      boxes,
+      frame.links.map(({ from, to }) => [from, to]),
+      { ports, top, bottom },
+    );
     if (!frame.item) return;
     const header = frame.item.titleWidth + frame.item.detailWidth + 48;
     frame.item.w = Math.ceil(Math.max(frame.drawn.width + 2 * PADDING, header));
@@ -224,10 +267,13 @@ export class Scene {
         chip.x = chip.into ? item.x - 8 - chip.w : item.x + item.w + 8;
         chip.y += item.y + item.h / 2;
       }
-      if (item.inside) this.settle(item.inside, item.x + (item.w - (item.inside.drawn?.width ?? 0)) / 2, item.y + item.inside.above);
+      if (item.inside)
+        this.settle(item.inside, item.x + (item.w - (item.inside.drawn?.width ?? 0)) / 2, item.y + item.inside.above);
     });
     frame.firstWire = this.wires.length;
-    frame.links.forEach(({ net, from, to }, i) => this.addWire(frame, net, frame.slots[from], frame.slots[to], drawn.routes[i], left, top));
+    frame.links.forEach(({ net, from, to }, i) =>
+      this.addWire(frame, net, frame.slots[from], frame.slots[to], drawn.routes[i], left, top),
+    );
   }
 
   /**
@@ -245,7 +291,9 @@ export class Scene {
 
   /** The wires that carry one item's output to another. @param {Item} from @param {Item} to @returns {Wire[]} */
   trace(from, to) {
-    return path(from, to).map(({ frame, a, b }) => this.wires[frame.firstWire + (frame.known.get(`${from.key} ${a} ${b}`) ?? 0)]);
+    return path(from, to).map(
+      ({ frame, a, b }) => this.wires[frame.firstWire + (frame.known.get(`${from.key} ${a} ${b}`) ?? 0)],
+    );
   }
 
   /** What is at a point: a chip, a node or closed group, or the header of an open group. @param {number} x @param {number} y @returns {{item: Item, chip: Chip | null} | null} */
@@ -292,7 +340,9 @@ function path(from, to) {
   }
   const inner = down.slice(0, down.indexOf(meet)).reverse();
   links.push({ frame: meet, a: at.slot, b: (inner[0]?.item ?? to).slot });
-  inner.forEach((frame, i) => links.push({ frame, a: port(frame, frame.inPorts, from), b: (inner[i + 1]?.item ?? to).slot }));
+  inner.forEach((frame, i) =>
+    links.push({ frame, a: port(frame, frame.inPorts, from), b: (inner[i + 1]?.item ?? to).slot }),
+  );
   return links;
 }
 

@@ -16,12 +16,33 @@ export function buckets(keys, keyOf) {
   return { start, list };
 }
 
+const FEW = 24;
+
 /**
  * Crossings of straight lines between two layers: line i runs from `tops[i]` to `bottoms[i]` and stands for `loads[i]`
  * lines (default: one). Lines that share an end don't cross there.
  * @param {ArrayLike<number>} tops @param {ArrayLike<number>} bottoms @param {ArrayLike<number>} [loads]
  */
 export function countCrossings(tops, bottoms, loads) {
+  return tops.length <= FEW ? countPairs(tops, bottoms, loads) : countByTree(tops, bottoms, loads);
+}
+
+/** @param {ArrayLike<number>} tops @param {ArrayLike<number>} bottoms @param {ArrayLike<number>} [loads] */
+function countPairs(tops, bottoms, loads) {
+  let crossings = 0;
+  for (let i = 1; i < tops.length; i++) {
+    for (let j = 0; j < i; j++) {
+      if ((tops[i] - tops[j]) * (bottoms[i] - bottoms[j]) < 0) crossings += loads ? loads[i] * loads[j] : 1;
+    }
+  }
+  return crossings;
+}
+
+/**
+ * After Barth, Jünger and Mutzel (2002): a Fenwick tree over the places below.
+ * @param {ArrayLike<number>} tops @param {ArrayLike<number>} bottoms @param {ArrayLike<number>} [loads]
+ */
+function countByTree(tops, bottoms, loads) {
   const lines = Array.from({ length: tops.length }, (_, i) => i);
   const rank = new Int32Array(tops.length);
   lines.sort((a, b) => bottoms[a] - bottoms[b]);

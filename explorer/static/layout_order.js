@@ -13,7 +13,7 @@ import { countCrossings, buckets } from "./layout_count.js";
  *   down: Buckets}} Layered
  *
  * Where lines end, sorted, and how many each stands for.
- * @typedef {{at: Float64Array, load: Float64Array}} Ends
+ * @typedef {{at: number[], load: number[]}} Ends
  *
  * @typedef {import("./layout_count.js").Buckets} Buckets
  * @typedef {{from: number[], to: number[], fromAt: number[], toAt: number[]}} Links
@@ -24,6 +24,7 @@ const SWEEPS = 24;
 const PATIENCE = 6;
 const TRUNKS = 40;
 const SHIFT_EFFORT = 50;
+const HURRY = 6;
 /**
  * First orders to try: walks down or up the graph, that turn to far nodes first (-1), last (1) or as they come (0); and in
  * how many sweeps equal medians change places in half (0: never).
@@ -36,6 +37,9 @@ const STARTS = [
   { downward: false, far: 1, period: 4 },
   { downward: true, far: -1, period: 4 },
 ];
+
+/** @type {Ends} */
+const NO_ENDS = { at: [], load: [] };
 
 /** @param {Int32Array} realRank @param {Links} links @returns {Layered} */
 export function buildLayers(realRank, { from, to, fromAt, toAt }) {
@@ -82,8 +86,9 @@ export function buildLayers(realRank, { from, to, fromAt, toAt }) {
 /** Order every layer; returns the crossings left. Big graphs get fewer starts and sweeps. @param {Layered} net */
 export function orderLayers(net) {
   const effort = ORDER_WORK / (net.size + net.above.length);
-  const starts = STARTS.slice(0, Math.max(2, effort / 16));
-  const sweeps = Math.max(5, Math.min(SWEEPS, effort / starts.length));
+  const hurried = effort < HURRY;
+  const starts = STARTS.slice(0, hurried ? 1 : Math.max(2, effort / 16));
+  const sweeps = Math.max(hurried ? 2 : 5, Math.min(SWEEPS, effort / starts.length));
   let best = { crossings: Infinity, layers: net.layers };
   for (const { downward, far, period } of starts) {
     if (best.crossings === 0) break;
@@ -113,7 +118,7 @@ function shiftTrunks(net) {
       });
       putLayers(net, first, moved);
       const crossings = crossingsBetween(net, first - 1, last);
-      if (crossings < least) (least = crossings), (best = moved), shifted++;
+      if (crossings < least) ((least = crossings), (best = moved), shifted++);
     }
     putLayers(net, first, best);
   }
@@ -193,19 +198,24 @@ function crossingsBetween(net, first = 0, last = net.layers.length - 1) {
   return total;
 }
 
-/** Where the lines from a node end in the layer above (or below). @param {Layered} net @param {number} node @param {boolean} upward @returns {Ends} */
+/**
+ * Where the lines from a node end in the layer above (or below).
+ * @param {Layered} net @param {number} node @param {boolean} upward @returns {Ends}
+ */
 function endsOf(net, node, upward) {
   const { start, list } = upward ? net.up : net.down;
-  const [other, at] = upward ? [net.above, net.aboveAt] : [net.below, net.belowAt];
-  const size = start[node + 1] - start[node];
-  const ends = { at: new Float64Array(size), load: new Float64Array(size) };
-  const place = (/** @type {number} */ s) => net.pos[other[s]] + at[s];
-  const segments = list.subarray(start[node], start[node + 1]);
-  (size > 1 ? segments.slice().sort((a, b) => place(a) - place(b)) : segments).forEach((s, i) => {
-    ends.at[i] = place(s);
-    ends.load[i] = net.load[s];
-  });
-  return ends;
+  const [other, shift] = upward ? [net.above, net.aboveAt] : [net.below, net.belowAt];
+  const [first, last] = [start[node], start[node + 1]];
+  if (first === last) return NO_ENDS;
+  const [at, load] = /** @type {number[][]} */ ([[], []]);
+  for (let k = first; k < last; k++) {
+    const place = net.pos[other[list[k]]] + shift[list[k]];
+    let i = at.length;
+    for (; i > 0 && at[i - 1] > place; i--) ((at[i] = at[i - 1]), (load[i] = load[i - 1]));
+    at[i] = place;
+    load[i] = net.load[list[k]];
+  }
+  return { at, load };
 }
 
 /**
@@ -228,18 +238,18 @@ function medianSweep(net, downward, flip) {
   const depth = net.layers.length;
   for (let step = 1; step < depth; step++) {
     const layer = net.layers[downward ? step : depth - 1 - step];
-    const value = new Map();
-    for (const node of layer) {
-      const ends = endsOf(net, node, downward);
-      if (ends.at.length) value.set(node, weightedMedian(ends));
+    /** @type {number[]} */
+    const places = [];
+    /** @type {{node: number, value: number, i: number}[]} */
+    const sorted = [];
+    for (let i = 0; i < layer.length; i++) {
+      const ends = endsOf(net, layer[i], downward);
+      if (!ends.at.length) continue;
+      places.push(i);
+      sorted.push({ node: layer[i], value: weightedMedian(ends), i: flip ? -i : i });
     }
-    const movable = layer.filter((node) => value.has(node));
-    const sign = flip ? -1 : 1;
-    movable.sort((a, b) => value.get(a) - value.get(b) || sign * (net.pos[a] - net.pos[b]));
-    let next = 0;
-    layer.forEach((node, i) => {
-      if (value.has(node)) layer[i] = movable[next++];
-    });
+    sorted.sort((a, b) => a.value - b.value || a.i - b.i);
+    places.forEach((i, at) => (layer[i] = sorted[at].node));
     layer.forEach((node, i) => (net.pos[node] = i));
   }
 }

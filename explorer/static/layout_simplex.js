@@ -48,11 +48,11 @@ function incidence(program) {
   const [from, to] = [Int32Array.from(program.from), Int32Array.from(program.to)];
   const [length, weight] = [Int32Array.from(program.length), Int32Array.from(program.weight)];
   const start = new Int32Array(count + 1);
-  for (let e = 0; e < from.length; e++) start[from[e] + 1]++, start[to[e] + 1]++;
+  for (let e = 0; e < from.length; e++) (start[from[e] + 1]++, start[to[e] + 1]++);
   for (let node = 0; node < count; node++) start[node + 1] += start[node];
   const next = start.slice();
   const list = new Int32Array(2 * from.length);
-  for (let e = 0; e < from.length; e++) (list[next[from[e]]++] = e), (list[next[to[e]]++] = e);
+  for (let e = 0; e < from.length; e++) ((list[next[from[e]]++] = e), (list[next[to[e]]++] = e));
   return { count, from, to, length, weight, start, list };
 }
 
@@ -89,7 +89,8 @@ function tightTree({ count, from, to, length, start, list }, value) {
     for (let k = start[node]; k < start[node + 1]; k++) {
       const e = list[k];
       const slack = value[to[e]] - value[from[e]] - length[e];
-      if (from[e] === node ? !reached[to[e]] : !reached[from[e]]) (from[e] === node ? leaving : arriving).push(slack, e);
+      if (from[e] === node ? !reached[to[e]] : !reached[from[e]])
+        (from[e] === node ? leaving : arriving).push(slack, e);
     }
     if (size === count) break;
     while (leaving.size && reached[to[leaving.items[0]]]) leaving.pop();
@@ -157,7 +158,7 @@ function plantTree(graph, inTree) {
   const { count, from, to, weight, start, list } = graph;
   const [flow, mark] = [new Int32Array(count), new Int32Array(count)];
   const edge = new Int32Array(count).fill(-1);
-  for (let e = 0; e < from.length; e++) (flow[from[e]] += weight[e]), (flow[to[e]] -= weight[e]);
+  for (let e = 0; e < from.length; e++) ((flow[from[e]] += weight[e]), (flow[to[e]] -= weight[e]));
   const order = [0];
   for (const node of order) {
     for (let k = start[node]; k < start[node + 1]; k++) {
@@ -207,7 +208,7 @@ function exchange(graph, tree, value, node) {
       const e = list[k];
       if (tips[e] !== tip || tree.mark[others[e]] === tree.mark[tip]) continue;
       const slack = value[to[e]] - value[from[e]] - length[e];
-      if (slack < least) (least = slack), (entering = e);
+      if (slack < least) ((least = slack), (entering = e));
     }
   }
   for (const tip of side) value[tip] += upward ? -least : least;
@@ -231,7 +232,7 @@ function smallerSide(graph, tree, node) {
         const e = list[k];
         if (!inTree[e] || e === leaving) continue;
         const other = from[e] === at ? to[e] : from[e];
-        if (mark[other] !== tree.stamp + s) (mark[other] = tree.stamp + s), sides[s].push(other);
+        if (mark[other] !== tree.stamp + s) ((mark[other] = tree.stamp + s), sides[s].push(other));
       }
     }
   }
@@ -248,8 +249,8 @@ function rehang(graph, tree, node, entering, inner, outer) {
   tree.inTree[edge[node]] = 0;
   tree.inTree[entering] = 1;
   const top = meeting(graph, tree, above, outer);
-  for (let at = above; at !== top; at = parent(graph, tree, at)) (flow[at] -= moved), consider(graph, tree, at);
-  for (let at = outer; at !== top; at = parent(graph, tree, at)) (flow[at] += moved), consider(graph, tree, at);
+  for (let at = above; at !== top; at = parent(graph, tree, at)) ((flow[at] -= moved), consider(graph, tree, at));
+  for (let at = outer; at !== top; at = parent(graph, tree, at)) ((flow[at] += moved), consider(graph, tree, at));
   let [at, link, below] = [inner, entering, 0];
   for (;;) {
     const [next, old, sum] = [parent(graph, tree, at), edge[at], flow[at]];
