@@ -1,8 +1,7 @@
-"""The user's process, left as it was found, and its garbage collector while something is compiled."""
+"""The user's process, left as it was found."""
 
 from __future__ import annotations
 
-import gc
 import sys
 import warnings
 from collections.abc import Iterator
@@ -22,18 +21,3 @@ def preserved() -> Iterator[None]:
             yield
     finally:
         sys.setrecursionlimit(limit)
-
-
-@contextmanager
-def full_collections_postponed() -> Iterator[None]:
-    """Python's full garbage collections wait until the block ends; those of young objects go on.
-
-    A full one walks every object there is, and compiling makes millions that stay: for GPT-2 a dozen of them took a
-    tenth of the time, and gave back 2 % of the memory.
-    """
-    thresholds = gc.get_threshold()
-    gc.set_threshold(thresholds[0], thresholds[1], 1_000_000)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)

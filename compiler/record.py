@@ -275,9 +275,11 @@ class Record:
         return f"no artifact or stage {name!r} in this record; it has: {present or 'nothing'}"
 
     def of_stage(self, stage: str) -> tuple[Artifact, ...]:
+        """The artifacts of a stage, one for each graph (and half of it)."""
         return tuple(artifact for artifact in self.artifacts if artifact.stage == stage)
 
     def entities(self) -> Iterator[Entity]:
+        """Every entity of every artifact, in pipeline order."""
         for artifact in self.artifacts:
             yield from artifact.entities
 
@@ -291,6 +293,7 @@ class Record:
         return frozenset(_reach(entity_id, up) | _reach(entity_id, down))
 
     def to_json(self) -> str:
+        """The record as JSON, from which `from_json` makes an equal one."""
         return msgspec.json.encode(self).decode()
 
     @classmethod
@@ -313,6 +316,7 @@ class Record:
         return cls.from_json(Path(path).read_bytes())
 
     def with_(self, **changes: Any) -> Record:
+        """A copy with these fields changed."""
         return replace(self, **changes)
 
 

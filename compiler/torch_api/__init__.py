@@ -3,3 +3,10 @@
 Every other module of `compiler` sees PyTorch through the functions here, so a new torch release is met in one folder.
 `names.REQUIRED` lists what is used; `tests/compiler/test_torch_api.py` fails loudly when a version changes it.
 """
+
+from compiler.process import full_collections_postponed
+
+# They are a million objects that stay: collecting in between is a third of the time that importing them takes.
+with full_collections_postponed():
+    import torch._dynamo
+    import torch._inductor.compile_fx  # noqa: F401

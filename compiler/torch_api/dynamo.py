@@ -34,7 +34,7 @@ from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.utils import CleanupManager, counters
 from torch._guards import CompileContext
 
-from compiler.process import full_collections_postponed, preserved
+from compiler.process import preserved
 from compiler.torch_api.patching import replaced
 
 CompileKey = tuple[int, int]
@@ -122,7 +122,7 @@ class _Session:
             self.globals.setdefault(id(user_globals), (user_globals, frozenset(user_globals)))
             self.observer.frame_started(key, code)
             try:
-                with preserved(), full_collections_postponed():
+                with preserved():
                     result = compile_frame(code, user_globals, *args, **kwargs)
             except BaseException as error:
                 if isinstance(error, Unsupported) and not error.logged:
