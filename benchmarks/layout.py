@@ -1,9 +1,9 @@
 """How graphs are laid out, against Graphviz `dot`: `python -m benchmarks.layout [--keep FOLDER]`.
 
-Ours is explorer/static/layout.js. Graphs: forward and backward of GPT-2 (12 layers, sequence 128, train mode, random weights), as a record of one training
-step has them, trimmed the way the graph view trims them: placeholders, get_attr nodes and the output are not nodes, and
-an edge is there once however often its value is used. Both programs get the same boxes and the same gaps. (The view
-itself lays out one module group at a time; these are the whole graphs.)
+Ours is explorer/static/layout.js. Graphs: forward and backward of GPT-2 (12 layers, sequence 128, train mode, random
+weights), as a record of one training step has them, trimmed the way the graph view trims them: placeholders, get_attr
+nodes and the output are not nodes, and an edge is there once however often its value is used. Both programs get the
+same boxes and the same gaps. (The view itself lays out one module group at a time; these are the whole graphs.)
 
 Crossings are counted between neighbouring layers, in the same way for both: pairs of edges that change sides, edges
 that share an end left out. Ours is what layout() reports, which tests/frontend/test_layout.py checks against the lines

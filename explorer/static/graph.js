@@ -62,7 +62,7 @@ export class GraphView {
       },
     });
     this.list = new NodeList(
-      (ids) => this.chosen(ids),
+      (ids, add) => this.choose(ids, add ? "toggle" : "only"),
       () => this.canvas.focus(),
     );
     this.element = h(
@@ -306,24 +306,25 @@ export class GraphView {
     return counts;
   }
 
-  /** @param {string[]} ids @param {boolean} [add] to what is selected, or take away if all of it is */
-  chosen(ids, add = false) {
+  /**
+   * Select these, or with "add" these too, or with "toggle" add them, or take them away if all are selected.
+   * @param {string[]} ids @param {"only" | "add" | "toggle"} [how]
+   */
+  choose(ids, how = "only") {
     const before = this.marks.primaryIds;
-    const all = ids.every((id) => before.has(id));
-    if (!add) this.callbacks.onSelect(ids);
-    else
-      this.callbacks.onSelect(all ? [...before].filter((id) => !ids.includes(id)) : [...new Set([...before, ...ids])]);
+    const removed = how === "toggle" && ids.every((id) => before.has(id));
+    if (how === "only") this.callbacks.onSelect(ids);
+    else if (removed) this.callbacks.onSelect([...before].filter((id) => !ids.includes(id)));
+    else this.callbacks.onSelect([...new Set([...before, ...ids])]);
   }
 
-  /** Make an item the keyboard's, select it, and show it. @param {Item} item @param {boolean} [add] */
-  moveTo(item, add = false) {
+  /** Make an item the keyboard's, select it, and show it. @param {Item} item @param {"only" | "add" | "toggle"} [how] */
+  moveTo(item, how = "only") {
     this.marks.cursor = item;
     this.keepInSight(item);
     this.announce(item);
-    this.chosen(
-      item.members.map((entity) => entity.id),
-      add,
-    );
+    const ids = item.members.map((entity) => entity.id);
+    this.choose(ids, how);
     this.paintSoon();
   }
 

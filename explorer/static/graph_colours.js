@@ -193,7 +193,7 @@ export class Colouring {
   legend(shown) {
     if (this.numeric && this.high > 0) {
       const colours = [0, 0.25, 0.5, 0.75, 1].map((at) => this.ramp(this.low * (this.high / this.low) ** at).colour);
-      return [{ label: `${this.words(this.low)} – ${this.words(this.high)}`, colours }];
+      return [{ label: `${this.words(this.low)} to ${this.words(this.high)}`, colours }];
     }
     const parts = this.parts(shown.flat());
     return parts.slice(0, 8).map(({ label, colour }) => ({ label, colours: [colour] }));

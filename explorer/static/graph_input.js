@@ -73,15 +73,13 @@ export class GraphInput {
     this.view.canvas.style.cursor = "";
     if (!drag || drag.moved || event.button) return;
     const hit = this.hit(event);
-    const add = event.ctrlKey || event.metaKey || event.shiftKey;
-    if (!hit) return add ? undefined : this.view.chosen([]);
-    if (hit.chip) return this.view.chosen(hit.chip.ids, add);
+    const how = event.ctrlKey || event.metaKey || event.shiftKey ? "toggle" : "only";
+    if (!hit) return how === "only" ? this.view.choose([]) : undefined;
+    if (hit.chip) return this.view.choose(hit.chip.ids, how);
     if (this.onHandle(hit.item, event)) return this.view.toggleGroup(hit.item.key);
     this.view.marks.cursor = hit.item;
-    this.view.chosen(
-      hit.item.members.map((entity) => entity.id),
-      add,
-    );
+    const ids = hit.item.members.map((entity) => entity.id);
+    this.view.choose(ids, how);
   }
 
   /** Whether a click is on the triangle of a group. @param {Item} item @param {MouseEvent} event */
@@ -171,14 +169,14 @@ export class GraphInput {
 
   clear() {
     this.view.marks.cursor = null;
-    this.view.chosen([]);
+    this.view.choose([]);
     this.view.paintSoon();
   }
 
   /** @param {Item | null} cursor */
   enter(cursor) {
     if (!cursor) return;
-    if (cursor.kind === "node") return this.view.chosen([cursor.key]);
+    if (cursor.kind === "node") return this.view.choose([cursor.key]);
     this.view.toggleGroup(cursor.key);
     if (this.view.marks.cursor) this.view.announce(this.view.marks.cursor);
   }
@@ -189,7 +187,7 @@ export class GraphInput {
     const highest = () =>
       view.scene.items.filter((item) => view.inSight(item) && item.kind !== "open").sort((a, b) => a.y - b.y)[0];
     const target = view.marks.cursor ? find() : (highest() ?? view.scene.items[0]);
-    if (target) view.moveTo(target, event.shiftKey);
+    if (target) view.moveTo(target, event.shiftKey ? "add" : "only");
   }
 
   /** The nearest item that uses this one's output (or makes its input); else in or out of a group. @param {Item | null} cursor @param {boolean} down */
