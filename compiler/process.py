@@ -1,7 +1,8 @@
-"""The user's process, left as it was found."""
+"""The user's process, left as it was found, and its garbage collector while torch's compiler is imported."""
 
 from __future__ import annotations
 
+import gc
 import sys
 import warnings
 from collections.abc import Iterator
@@ -21,3 +22,17 @@ def preserved() -> Iterator[None]:
             yield
     finally:
         sys.setrecursionlimit(limit)
+
+
+@contextmanager
+def full_collections_postponed() -> Iterator[None]:
+    """Python's full garbage collections wait until the block ends; those of young objects go on.
+
+    For what makes many objects that stay. Not for compiling: there the process was seen to grow by it.
+    """
+    thresholds = gc.get_threshold()
+    gc.set_threshold(thresholds[0], thresholds[1], 1_000_000)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
