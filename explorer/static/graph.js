@@ -6,7 +6,7 @@ import { GraphInput } from "./graph_input.js";
 import { NodeList } from "./graph_list.js";
 import { GraphModel } from "./graph_model.js";
 import { Painter } from "./graph_paint.js";
-import { Scene } from "./graph_scene.js";
+import { HEADER, Scene } from "./graph_scene.js";
 
 /**
  * @typedef {import("./graph_model.js").Entity} Entity
@@ -432,12 +432,19 @@ export class GraphView {
   /** Move as little as it takes to have an item in sight (the top left of a big one). @param {Item} item */
   keepInSight(item) {
     const { camera } = this;
-    const move = (/** @type {number} */ at, /** @type {number} */ size, /** @type {number} */ room) => {
-      if (at < MARGIN || size > room - 2 * MARGIN) return MARGIN - at;
+    /** @param {number} at @param {number} size @param {number} room @param {number} margin */
+    const move = (at, size, room, margin) => {
+      if (at < margin || size > room - margin - MARGIN) return margin - at;
       return Math.min(0, room - MARGIN - at - size);
     };
-    camera.left += move(camera.left + item.x * camera.scale, item.w * camera.scale, camera.width);
-    camera.top += move(camera.top + item.y * camera.scale, item.h * camera.scale, camera.height);
+    const headers = item.depth * HEADER * camera.scale + MARGIN / 2;
+    camera.left += move(camera.left + item.x * camera.scale, item.w * camera.scale, camera.width, MARGIN);
+    camera.top += move(
+      camera.top + item.y * camera.scale,
+      item.h * camera.scale,
+      camera.height,
+      Math.max(MARGIN, headers),
+    );
     this.paintSoon();
   }
 

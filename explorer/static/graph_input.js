@@ -1,6 +1,7 @@
 // Pointer, wheel and keys of a graph view.
 
-import { HEADER } from "./graph_scene.js";
+import { sightOf } from "./graph_paint.js";
+import { HEADER, headerBox } from "./graph_scene.js";
 import { chipName, shapeInWords } from "./graph_model.js";
 
 /**
@@ -45,7 +46,7 @@ export class GraphInput {
   /** @param {MouseEvent} event @returns {Hit} */
   hit(event) {
     const { x, y } = this.view.unproject(event.offsetX, event.offsetY);
-    return this.view.scene.at(x, y);
+    return this.view.scene.at(x, y, sightOf(this.view.camera));
   }
 
   /** @param {PointerEvent} event */
@@ -85,7 +86,8 @@ export class GraphInput {
   /** Whether a click is on the triangle of a group. @param {Item} item @param {MouseEvent} event */
   onHandle(item, event) {
     const { x, y } = this.view.unproject(event.offsetX, event.offsetY);
-    return item.kind !== "node" && x < item.x + HANDLE && y < item.y + HEADER;
+    const box = item.kind === "open" ? headerBox(item, sightOf(this.view.camera)) : item;
+    return item.kind !== "node" && x < box.x + HANDLE && y < box.y + HEADER;
   }
 
   /** @param {MouseEvent} event */

@@ -1,7 +1,7 @@
 // Painting a scene on a canvas: what is in sight, with as much detail as its size allows.
 
 import { brightness, mix } from "./graph_colours.js";
-import { CHIP, FONTS, HEADER } from "./graph_scene.js";
+import { CHIP, FONTS, headerBox } from "./graph_scene.js";
 
 /**
  * @typedef {import("./graph_scene.js").Item} Item
@@ -23,6 +23,11 @@ const CURVES = 0.3;
 const SHAPES = 0.16;
 /** Least length in pixels of a wire seen from afar. */
 const FAINTEST = 2.5;
+
+/** What of the scene is in sight, in graph units. @param {Camera} camera @returns {import("./graph_scene.js").Sight} */
+export function sightOf({ scale, left, top, width, height }) {
+  return { left: -left / scale, top: -top / scale, right: (width - left) / scale, bottom: (height - top) / scale };
+}
 
 export class Painter {
   /**
@@ -74,6 +79,7 @@ export class Painter {
     else this.paintDots();
     if (camera.scale >= TEXT) this.paintText();
     this.paintMarks();
+    if (camera.scale >= TEXT) this.paintHeaders();
   }
 
   paintOpenGroups() {
@@ -241,34 +247,37 @@ export class Painter {
     const { context, theme } = this;
     context.textBaseline = "middle";
     context.textAlign = "left";
-    this.paintTitles();
-    context.font = `${FONTS.detail} ${theme.sans}`;
-    for (const item of this.open) {
-      this.text(item.detail, item.x + 26 + item.titleWidth + 8, item.y + HEADER / 2 + 1, theme.muted);
-    }
-    for (const item of this.boxes) {
-      if (item.detail)
-        this.text(item.detail, item.x + this.indent(item), item.y + item.h / 2 + 8, this.inkOn(item, theme.muted));
-    }
-    context.font = `${FONTS.chip} ${theme.sans}`;
-    for (const { chips } of this.boxes)
-      for (const chip of chips) this.text(chip.text, chip.x + 6, chip.y + chip.h / 2 + 0.5, theme.muted);
-  }
-
-  paintTitles() {
-    const { context, theme } = this;
     context.font = `${FONTS.title} ${theme.sans}`;
-    for (const item of this.open) {
-      context.fillStyle = this.shade(item);
-      context.fillRect(item.x + 6, item.y + 4, 30 + item.titleWidth + item.detailWidth, HEADER - 7);
-      this.triangle(item.x + 10, item.y + HEADER / 2, true, theme.muted);
-      this.text(item.title, item.x + 24, item.y + HEADER / 2 + 1, theme.fg);
-    }
     for (const item of this.boxes) {
       const y = item.y + item.h / 2 - (item.detail ? 7 : 0);
       const ink = this.inkOn(item, theme.fg);
       if (item.kind === "closed") this.triangle(item.x + 8, y, false, ink);
       this.text(item.title, item.x + this.indent(item), y, ink);
+    }
+    context.font = `${FONTS.detail} ${theme.sans}`;
+    for (const item of this.boxes) {
+      const ink = this.inkOn(item, theme.muted);
+      if (item.detail) this.text(item.detail, item.x + this.indent(item), item.y + item.h / 2 + 8, ink);
+    }
+    context.font = `${FONTS.chip} ${theme.sans}`;
+    for (const { chips } of this.boxes) {
+      for (const chip of chips) this.text(chip.text, chip.x + 6, chip.y + chip.h / 2 + 0.5, theme.muted);
+    }
+  }
+
+  /** Titles of open groups, which stay in sight as long as some of the group is. */
+  paintHeaders() {
+    const { context, theme } = this;
+    context.lineWidth = 1;
+    for (const item of this.open) {
+      const { x, y, w, h } = headerBox(item, this.sight);
+      const box = { x: x + 1, y: y + 1, w: w - 4, h: h - 3 };
+      this.box(box, 7, this.shade(item), y > item.y || x > item.x ? theme.border : this.shade(item));
+      this.triangle(x + 10, y + h / 2, true, theme.muted);
+      context.font = `${FONTS.title} ${theme.sans}`;
+      this.text(item.title, x + 24, y + h / 2 + 1, theme.fg);
+      context.font = `${FONTS.detail} ${theme.sans}`;
+      this.text(item.detail, x + 34 + item.titleWidth, y + h / 2 + 1, theme.muted);
     }
   }
 

@@ -9,6 +9,7 @@ import { chipName, opName, shapeInWords } from "./graph_model.js";
  * @typedef {import("./graph_model.js").Group} Group
  * @typedef {import("./graph_model.js").GraphModel} GraphModel
  * @typedef {(text: string, font: string) => number} Measure
+ * @typedef {{left: number, top: number, right: number, bottom: number}} Sight
  * @typedef {Map<string, {input: string, drawn: import("./layout.js").Drawn}>} Drawings
  *
  * A chip at a node; the last one may stand for several.
@@ -296,18 +297,19 @@ export class Scene {
     );
   }
 
-  /** What is at a point: a chip, a node or closed group, or the header of an open group. @param {number} x @param {number} y @returns {{item: Item, chip: Chip | null} | null} */
-  at(x, y) {
-    /** @type {Item | null} */
-    let best = null;
-    for (const i of this.itemBands[Math.floor(y / BAND)] ?? []) {
-      const item = this.items[i];
+  /**
+   * What is at a point: the header of an open group, a chip, a node or a closed group.
+   * @param {number} x @param {number} y @param {Sight} sight @returns {{item: Item, chip: Chip | null} | null}
+   */
+  at(x, y, sight) {
+    const near = (this.itemBands[Math.floor(y / BAND)] ?? []).map((i) => this.items[i]).reverse();
+    const header = near.find((item) => item.kind === "open" && inside(headerBox(item, sight), x, y));
+    if (header) return { item: header, chip: null };
+    for (const item of near) {
       const chip = item.chips.find((one) => inside(one, x, y));
-      if (chip) return { item, chip };
-      const height = item.kind === "open" ? HEADER : item.h;
-      if (inside({ ...item, h: height }, x, y) && (!best || item.depth >= best.depth)) best = item;
+      if (chip || (item.kind !== "open" && inside(item, x, y))) return { item, chip: chip ?? null };
     }
-    return best && { item: best, chip: null };
+    return null;
   }
 
   /** Items and wires that may be between two heights, each once. @param {number} top @param {number} bottom */
@@ -371,6 +373,17 @@ function portOffset(item, net, into) {
   if (!item?.inside) return 0;
   const slot = (into ? item.inside.inPorts : item.inside.outPorts).get(net);
   return slot === undefined ? 0 : item.inside.portX[slot] - item.w / 2;
+}
+
+/**
+ * The header of an open group: at its top left, or in sight's as long as some of the group is in sight.
+ * @param {Item} item @param {Sight} sight
+ */
+export function headerBox({ x, y, w, h, depth, titleWidth, detailWidth }, sight) {
+  const own = titleWidth + detailWidth + 46;
+  const left = Math.max(x, Math.min(sight.left, x + w - own));
+  const top = Math.max(y, Math.min(sight.top + depth * HEADER, y + h - HEADER));
+  return { x: left, y: top, w: own, h: HEADER };
 }
 
 /** @param {{x: number, y: number, w: number, h: number}} box @param {number} x @param {number} y */

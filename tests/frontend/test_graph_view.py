@@ -98,6 +98,14 @@ def test_a_group_opens_and_closes_in_place(view: GraphPage) -> None:
     assert view.camera == pytest.approx(camera)
 
 
+def test_the_title_of_an_open_group_stays_in_sight_and_closes_it(view: GraphPage) -> None:
+    view.show(transformer(12))
+    view.call("pan", 0, -500)
+    assert view.at("model").y < -300
+    view.click((view.at("model").x + 8, 10))
+    assert view.kinds() == {"model": "closed"}
+
+
 def test_all_groups_open_and_close(view: GraphPage) -> None:
     view.show(transformer(3))
     view.call("openAll")
