@@ -121,9 +121,15 @@ export class Painter {
 
   /** @param {Wire} wire */
   straightWire({ points }) {
-    const { context } = this;
-    context.moveTo(points[0], points[1]);
-    for (let i = 2; i < points.length; i += 2) context.lineTo(points[i], points[i + 1]);
+    const { context, pixel } = this;
+    const last = points.length - 2;
+    let [x, y] = [points[0], points[1]];
+    context.moveTo(x, y);
+    for (let i = 2; i <= last; i += 2) {
+      if (i < last && Math.abs(points[i] - x) + Math.abs(points[i + 1] - y) < pixel) continue;
+      [x, y] = [points[i], points[i + 1]];
+      context.lineTo(x, y);
+    }
   }
 
   /** @param {Wire} wire */
@@ -149,12 +155,16 @@ export class Painter {
     this.context.closePath();
   }
 
-  /** Rectangles of one colour each, colour by colour. */
+  /** Rectangles of one colour each, colour by colour; of those that share a pixel only the first. */
   paintDots() {
-    const { context } = this;
+    const { context, pixel } = this;
     /** @type {Map<string, Item[]>} */
     const byColour = new Map();
+    const taken = new Set();
     for (const item of this.boxes) {
+      const place = Math.floor(item.y / pixel) * 1e5 + Math.floor(item.x / pixel);
+      if (taken.has(place)) continue;
+      taken.add(place);
       const { colour } = this.colouring.parts(item.members)[0];
       const same = byColour.get(colour);
       if (same) same.push(item);
@@ -162,7 +172,7 @@ export class Painter {
     }
     for (const [colour, items] of byColour) {
       context.fillStyle = mix(this.theme.bg, colour, 0.8);
-      for (const { x, y, w, h } of items) context.fillRect(x, y, w, h);
+      for (const { x, y, w, h } of items) context.fillRect(x, y, Math.max(w, pixel), Math.max(h, pixel));
     }
   }
 
