@@ -24,6 +24,7 @@ from torch._inductor.codegen.cpp import CppScheduling
 from torch._inductor.codegen.triton import TritonScheduling
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ir import Layout
+from torch._inductor.loop_body import LoopBodyBlock
 from torch._inductor.scheduler import (
     BaseSchedulerNode,
     ExternKernelSchedulerNode,
@@ -128,6 +129,7 @@ class _Session:
             (compile_fx, "_recursive_joint_graph_passes", self.wrap_joint_passes),
             (inductor_debug, "log_ir_pre_fusion", self.wrap_pre_fusion),
             (inductor_debug, "log_ir_post_fusion", self.wrap_post_fusion),
+            (LoopBodyBlock, "debug_str", _printed_once),
             (WhyNoFuse, "__call__", self.wrap_why_no_fuse),
             (GraphLowering, "run", self.wrap_run),
             (GraphLowering, "codegen", self.wrap_codegen),
@@ -333,6 +335,19 @@ def ir_facts(node: BaseSchedulerNode) -> IrFacts:
         bytes=int(node.get_read_write_buffers_sizes()),
         tensor=_tensor(parts[-1]),
     )
+
+
+def _printed_once(text_of: Callable[..., Any]) -> Callable[..., Any]:
+    """Loops that fusion left as they were have the text that they had: making it is what printing IR takes longest."""
+    known: dict[tuple[Any, ...], str] = {}
+
+    def printed(block: LoopBodyBlock, name: str = "block") -> str:
+        key = (name, *block.graph.nodes)
+        if key not in known:
+            known[key] = text_of(block, name)
+        return known[key]
+
+    return printed
 
 
 def _origins(node: BaseSchedulerNode) -> list[torch.fx.Node]:

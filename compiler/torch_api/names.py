@@ -62,6 +62,7 @@ REQUIRED: tuple[str, ...] = (
     "torch._inductor.graph:GraphLowering.compile_to_module",
     "torch._inductor.pattern_matcher:aot_function",
     "torch._inductor.runtime.hints:TRITON_MAX_BLOCK",
+    "torch._inductor.loop_body:LoopBodyBlock.debug_str",
     "torch._inductor.runtime.triton_compat:triton_key",
     "torch._inductor.scheduler:WhyNoFuse.__call__",
     "torch._inductor.select_algorithm:AlgorithmSelectorCache.do_autotuning",
