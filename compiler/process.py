@@ -1,4 +1,4 @@
-"""The user's process, left as it was found, and its garbage collector while torch's compiler is imported."""
+"""The user's process, left as it was found, and its garbage collector while much is made that stays."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ def preserved() -> Iterator[None]:
 
 
 @contextmanager
-def full_collections_postponed() -> Iterator[None]:
-    """Python's full garbage collections wait until the block ends; those of young objects go on.
+def fewer_full_collections(factor: int) -> Iterator[None]:
+    """So many times fewer of Python's full garbage collections in the block; those of young objects go on.
 
-    For what makes many objects that stay. Not for compiling: there the process was seen to grow by it.
+    A full one walks every object there is, which is a waste while many are made that stay. Not for what is done again
+    and again: there some have to be left, or the process grows.
     """
     thresholds = gc.get_threshold()
-    gc.set_threshold(thresholds[0], thresholds[1], 1_000_000)
+    gc.set_threshold(thresholds[0], thresholds[1], factor * thresholds[2])
     try:
         yield
     finally:

@@ -24,6 +24,7 @@ from compiler.capture.guards import guards_of
 from compiler.capture.sources import SourceBook
 from compiler.inductor.ir import fx_origins, ir_artifact, part_origins
 from compiler.inductor.kernels import Definition, kernels_artifact
+from compiler.process import fewer_full_collections
 from compiler.record import STAGES, Artifact, Decision, Frame, Problem, Recompile
 from compiler.targets import Target
 from compiler.torch_api import dynamo, fx, inductor
@@ -31,6 +32,8 @@ from compiler.torch_api.dynamo import BreakFacts, CompileKey, GuardFacts
 from compiler.torch_api.inductor import IrFacts, Kind
 
 Compiled = Callable[..., Any]
+# The bigger a graph, the more objects its compilation makes that stay: all there are would be walked, again and again.
+NODES_A_COLLECTION = 20
 FOLLOWING = {
     "captured": "pre_grad",
     "joint": "forward",
@@ -117,7 +120,8 @@ class Recorder:
         recorder.captured(captured, seconds)
         if not self._needs_backend():
             return captured.forward
-        with inductor.observing(recorder, build=self.build, target=self.target):
+        observing = inductor.observing(recorder, build=self.build, target=self.target)
+        with observing, fewer_full_collections(1 + len(captured.graph.nodes) // NODES_A_COLLECTION):
             compiled = recorder.run_backend(run)
         if compiled is None or recorder.problems or not self._compiled_runs():
             return captured.forward

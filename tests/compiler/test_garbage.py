@@ -1,0 +1,49 @@
+"""Python's garbage collector: a big graph is compiled with fewer full collections, and nothing of that is left."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+
+from compiler.engine import Event, Exploration
+
+
+def thresholds_while_lowering(model: nn.Module) -> list[tuple[int, int, int]]:
+    heard = []
+
+    def hear(event: Event) -> None:
+        if event.kind == "artifact" and event.stage == "ir":
+            heard.append(gc.get_threshold())
+
+    with Exploration(listener=hear) as exploration:
+        exploration.compile(model)(torch.randn(2, 4))
+        heard.append(gc.get_threshold())
+    return heard
+
+
+def test_a_big_graph_is_compiled_with_fewer_full_collections() -> None:
+    before = gc.get_threshold()
+    forward, _, in_the_users_own_code = thresholds_while_lowering(nn.Sequential(*(nn.Linear(4, 4) for _ in range(60))))
+    assert forward[:2] == before[:2]
+    assert forward[2] >= 5 * before[2]
+    assert in_the_users_own_code == gc.get_threshold() == before
+
+
+def test_a_small_graph_is_compiled_with_as_many() -> None:
+    assert set(thresholds_while_lowering(nn.Linear(4, 4))) == {gc.get_threshold()}
+
+
+def test_full_collections_go_on_after_an_interrupt() -> None:
+    before = gc.get_threshold()
+
+    def interrupt(event: Event) -> None:
+        if event.kind == "artifact" and event.stage == "ir":
+            raise KeyboardInterrupt
+
+    exploration = Exploration(listener=interrupt)
+    with pytest.raises(KeyboardInterrupt), exploration:
+        exploration.compile(nn.Sequential(*(nn.Linear(4, 4) for _ in range(60))))(torch.randn(2, 4))
+    assert gc.get_threshold() == before
