@@ -30,7 +30,7 @@ torch.manual_seed(0)
 step = MODELS[{model!r}]()
 model, arguments, loss = step.model, step.arguments, step.loss
 """
-CELL = """%%tcompile
+CELL = """%%tcompile --target cpu
 loss(model(**arguments)).backward()
 """
 PEAK = "print(open('/proc/self/status').read())"

@@ -57,6 +57,7 @@ def explore(step: Step, keep: Path | None) -> dict[str, Any]:
     """Explore the step; `events` says when each artifact came. The record is written to `keep`."""
     start = Start.now()
     from compiler.engine import Event, Exploration
+    from compiler.options import Options
 
     heard: list[dict[str, Any]] = []
 
@@ -65,7 +66,8 @@ def explore(step: Step, keep: Path | None) -> dict[str, Any]:
             size = len(event.artifact.entities)
             heard.append({"artifact": event.artifact.id, "entities": size, "at": start.seconds()})
 
-    with Exploration(listener=hear) as exploration:
+    target = next(step.model.parameters()).device.type
+    with Exploration(Options(target=target), listener=hear) as exploration:
         step.run(exploration.compile(step.model))
         wait_for_gpu(step)
     result = {**start.spent(), "events": heard, "problems": [item.reason for item in exploration.record.problems]}
