@@ -37,3 +37,13 @@ def fewer_full_collections(factor: int) -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*thresholds)
+
+
+@contextmanager
+def made_to_stay() -> Iterator[None]:
+    """What the block makes counts as old at its end, and no full garbage collection has been through it."""
+    with fewer_full_collections(1_000_000):
+        yield
+    if not gc.get_freeze_count():
+        gc.freeze()  # takes all objects out of the young generations, without a look at them,
+        gc.unfreeze()  # and this puts them into the oldest one

@@ -4,9 +4,9 @@ Every other module of `compiler` sees PyTorch through the functions here, so a n
 `names.REQUIRED` lists what is used; `tests/compiler/test_torch_api.py` fails loudly when a version changes it.
 """
 
-from compiler.process import fewer_full_collections
+from compiler.process import made_to_stay
 
-# They are a million objects that stay: collecting in between is a third of the time that importing them takes.
-with fewer_full_collections(1_000_000):
+# Hundreds of thousands of objects: walking them in search of garbage is a third of the time that importing them takes.
+with made_to_stay():
     import torch._dynamo
     import torch._inductor.compile_fx  # noqa: F401

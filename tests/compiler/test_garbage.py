@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import pytest
 import torch
 from torch import nn
 
 from compiler.engine import Event, Exploration
+from compiler.process import made_to_stay
 
 
 def thresholds_while_lowering(model: nn.Module) -> list[tuple[int, int, int]]:
@@ -47,3 +49,30 @@ def test_full_collections_go_on_after_an_interrupt() -> None:
     with pytest.raises(KeyboardInterrupt), exploration:
         exploration.compile(nn.Sequential(*(nn.Linear(4, 4) for _ in range(60))))(torch.randn(2, 4))
     assert gc.get_threshold() == before
+
+
+class Cyclic:
+    def __init__(self) -> None:
+        self.me = self
+
+
+def test_what_is_made_to_stay_is_old_and_still_garbage_when_nobody_has_it() -> None:
+    with made_to_stay():
+        found = weakref.ref(Cyclic())
+    assert gc.get_count()[1:] == (0, 0)
+    assert gc.get_freeze_count() == 0
+    gc.collect(1)
+    assert found() is not None
+    gc.collect()
+    assert found() is None
+
+
+def test_what_the_user_has_frozen_stays_frozen() -> None:
+    gc.freeze()
+    try:
+        before = gc.get_freeze_count()
+        with made_to_stay():
+            pass
+        assert before * 0.9 < gc.get_freeze_count()
+    finally:
+        gc.unfreeze()
