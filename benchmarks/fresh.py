@@ -14,6 +14,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_SECONDS = 1800
+# Variables that change what torch.compile does, or how long it takes.
+CHANGING = ("TORCHINDUCTOR_", "TORCHDYNAMO_", "TORCH_COMPILE", "TORCH_LOGS", "TORCH_TRACE", "TRITON_")
 TOLD_LINES = 15
 
 
@@ -28,7 +30,7 @@ def cold() -> Iterator[dict[str, str]]:
     The temporary folder has to be its own, too: Inductor keeps precompiled headers there, whatever its cache folder is.
     """
     with tempfile.TemporaryDirectory(prefix="tcompile-bench-", ignore_cleanup_errors=True) as folder:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("TORCH", "TRITON"))}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(CHANGING)}
         yield kept | {
             "TMPDIR": folder,
             "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
