@@ -187,6 +187,41 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
+class Binary:
+    """One Triton kernel as machine code for one GPU, in one launch configuration.
+
+    `kernel` is the id of a `Kernel`, `target` names a GPU of `compiler.targets`. `config` holds block sizes,
+    `num_warps` and `num_stages`; `configs` are all that Inductor's heuristics would try, in their order.
+
+    `registers` are those of one thread (vector registers with AMD), `spill_bytes` of one thread, `shared_memory` the
+    bytes and `threads` the threads of one block, `programs` the blocks of one launch (0 where sizes are symbolic).
+    `occupancy` is resident warps over the most a multiprocessor holds, and `limiter` what keeps it there. `mix` counts
+    instructions by class; `load_bits` and `store_bits` are the widest global access of one thread. `bytes` and `flops`
+    are by formula, for one launch; `bound_seconds` is the least time the target's peak rates allow, and `bound` which
+    of them ("memory", "compute"). None stands for what could not be had.
+    """
+
+    kernel: str
+    target: str
+    config: dict[str, int]
+    configs: tuple[dict[str, int], ...] = ()
+    registers: int | None = None
+    spill_bytes: int | None = None
+    shared_memory: int | None = None
+    threads: int = 0
+    programs: int = 0
+    occupancy: float | None = None
+    limiter: str = ""
+    mix: dict[str, int] = field(default_factory=dict)
+    load_bits: int | None = None
+    store_bits: int | None = None
+    bytes: int = 0
+    flops: int = 0
+    bound_seconds: float | None = None
+    bound: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Timing:
     """A measured duration in seconds. `subject` is an artifact id or a candidate's name; `what` says what was timed."""
 
@@ -239,10 +274,14 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Record:
-    """Everything one exploration found, in pipeline order."""
+    """Everything one exploration found, in pipeline order.
+
+    `target` is what code was written for: a GPU of `compiler.targets`, or "cpu" or "cuda" for a device that was here.
+    """
 
     title: str
     options: Options
+    target: str = ""
     environment: Environment = field(default_factory=Environment)
     artifacts: tuple[Artifact, ...] = ()
     frames: tuple[Frame, ...] = ()
@@ -251,6 +290,7 @@ class Record:
     recompiles: tuple[Recompile, ...] = ()
     decisions: tuple[Decision, ...] = ()
     kernels: tuple[Kernel, ...] = ()
+    binaries: tuple[Binary, ...] = ()
     timings: tuple[Timing, ...] = ()
     checks: tuple[Check, ...] = ()
     problems: tuple[Problem, ...] = ()
