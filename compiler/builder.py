@@ -51,6 +51,7 @@ class Builder:
     options: Options
     environment: Environment
     listener: Listener | None = None
+    target: str = ""
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     frames: dict[str, Frame] = field(default_factory=dict)
     breaks: list[GraphBreak] = field(default_factory=list)
@@ -109,6 +110,7 @@ class Builder:
         return Record(
             title=self.title,
             options=self.options,
+            target=self.target,
             environment=self.environment,
             artifacts=tuple(in_pipeline_order(self.artifacts.values())),
             frames=tuple(self.frames.values()),

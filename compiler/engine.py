@@ -20,12 +20,13 @@ from typing import Any
 import torch
 
 from compiler.builder import Builder, Event, Listener
+from compiler.destination import builds
 from compiler.environment import environment
 from compiler.measure.calls import Call
 from compiler.options import OptionError, Options
 from compiler.record import Problem, Record
 from compiler.recorder import Recorder, tensors_device
-from compiler.targets import Target, is_virtual, target
+from compiler.targets import is_virtual
 from compiler.torch_api import dynamo, fx, inductor
 
 __all__ = ["Event", "Exploration", "Explored", "explore"]
@@ -63,7 +64,7 @@ class Exploration:
 
     def __enter__(self) -> Exploration:
         with ExitStack() as stack:
-            self._recorder = Recorder(self._builder, build=_builds(self.options), target=_virtual(self.options))
+            self._recorder = Recorder(self._builder, build=builds(self.options))
             stack.callback(self._recorder.add_sources)
             stack.enter_context(dynamo.observing(self._recorder))
             self._stack = stack.pop_all()
@@ -124,7 +125,7 @@ class Exploration:
 
     def _on_gpu(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Code for a GPU that is here is built and run: it is what the user would run."""
-        if _virtual(self.options) is not None:
+        if is_virtual(self.options.target):
             return
         parameters = list(fn.parameters()) if isinstance(fn, torch.nn.Module) else []
         device = tensors_device([*args, *kwargs.values(), *parameters])
@@ -158,18 +159,6 @@ def _backend(options: Options) -> Any:
     if asked["backend"] != "inductor":
         return dynamo.named_backend(asked["backend"])
     return inductor.inductor_backend(options.mode, asked.get("options", {}), options.dynamic)
-
-
-def _builds(options: Options) -> bool:
-    """Whether generated code is compiled and run. max-autotune measures its candidates, so it has to."""
-    if is_virtual(options.target):
-        return False
-    return options.time or options.check or options.mode.startswith("max-autotune")
-
-
-def _virtual(options: Options) -> Target | None:
-    """The GPU that code is written for without having it, or None where it is written for a device that is here."""
-    return target(options.target) if is_virtual(options.target) else None
 
 
 def _match(target: str, device: torch.device | None) -> None:

@@ -15,9 +15,10 @@ class Options:
     """Options of one exploration; see `%tcompile?` for each in words.
 
     `target` is a device of this machine ("cpu", "cuda"), a GPU that need not be here ("h100": see
-    `compiler.targets`), or "" for the tensors' own device. `mode`, `dynamic`, `fullgraph`, `backend` and `options` are
-    torch.compile's. `stages` is "" (all that come without extra work) or a tuple of stage names. `grad` is None (as
-    the inputs say), True or False (explore under `torch.no_grad`).
+    `compiler.targets`), or "": the GPU that the tensors are on, or else an H100 that need not be here, unless something
+    is to be run (`time`, `check`). `mode`, `dynamic`, `fullgraph`, `backend` and `options` are torch.compile's.
+    `stages` is "" (all that come without extra work) or a tuple of stage names. `grad` is None (as the inputs say),
+    True or False (explore under `torch.no_grad`).
 
     `Options.of` checks what a user wrote. Options read from a record are not checked: another machine made them.
     """

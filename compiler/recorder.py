@@ -22,11 +22,11 @@ from compiler.capture.bytecode import GeneratedNames, bytecode_artifact
 from compiler.capture.graphs import graph_artifact, line_origins
 from compiler.capture.guards import guards_of
 from compiler.capture.sources import SourceBook
+from compiler.destination import Destination, destination, measures
 from compiler.inductor.ir import fx_origins, ir_artifact, part_origins
 from compiler.inductor.kernels import Definition, kernels_artifact
 from compiler.process import fewer_full_collections
 from compiler.record import STAGES, Artifact, Decision, Frame, Problem, Recompile
-from compiler.targets import Target
 from compiler.torch_api import dynamo, fx, inductor
 from compiler.torch_api.dynamo import BreakFacts, CompileKey, GuardFacts
 from compiler.torch_api.inductor import IrFacts, Kind
@@ -49,10 +49,9 @@ FOLLOWING = {
 class Recorder:
     """Implements `DynamoObserver`; makes a `GraphRecorder` for each captured graph."""
 
-    def __init__(self, builder: Builder, *, build: bool, target: Target | None = None) -> None:
+    def __init__(self, builder: Builder, *, build: bool) -> None:
         self.builder = builder
         self.build = build
-        self.target = target
         self.book = SourceBook()
         self.names = GeneratedNames()
         self.clock = Clock()
@@ -118,14 +117,24 @@ class Recorder:
         known = self.builder.frames[frame]
         self.builder.frames[frame] = replace(known, graphs=tuple(dict.fromkeys((*known.graphs, f"captured[{frame}]"))))
         recorder.captured(captured, seconds)
+        gpu = self._destination(module).gpu
+        if gpu is None and measures(self.builder.options):
+            self.build = True
         if not self._needs_backend():
             return captured.forward
-        observing = inductor.observing(recorder, build=self.build, target=self.target)
+        observing = inductor.observing(recorder, build=self.build, target=gpu)
         with observing, fewer_full_collections(1 + len(captured.graph.nodes) // NODES_A_COLLECTION):
             compiled = recorder.run_backend(run)
         if compiled is None or recorder.problems or not self._compiled_runs():
             return captured.forward
         return compiled
+
+    def _destination(self, module: GraphModule) -> Destination:
+        found = destination(self.builder.options, fx.devices(module))
+        self.builder.target = found.name
+        if found.problem is not None:
+            self.builder.problem(found.problem)
+        return found
 
     def _needs_backend(self) -> bool:
         later = STAGES[STAGES.index("captured") + 1 :]

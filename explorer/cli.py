@@ -94,7 +94,7 @@ def _add_explore(commands: Any) -> None:
 
 def _add_options(group: Any) -> None:
     yes_no = argparse.BooleanOptionalAction
-    group.add_argument("--target", metavar="NAME", help="device, or GPU that is not here (h100), to generate code for")
+    group.add_argument("--target", metavar="NAME", help="device, or GPU that is not here, to write code for; else h100")
     group.add_argument("--mode", help="torch.compile's: default, reduce-overhead, max-autotune, …")
     group.add_argument("--dynamic", action=yes_no, help="symbolic shapes: always, or never")
     group.add_argument("--fullgraph", action="store_true", default=None, help="a graph break is an error")

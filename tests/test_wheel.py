@@ -96,7 +96,7 @@ def test_the_command_explains_itself(scripts: Path, elsewhere: Path) -> None:
 def test_the_command_explores_and_shows(scripts: Path, elsewhere: Path) -> None:
     target = ("smooth.py:smooth", "--input", "randn(8,64)", "--html", "out.html", "--json", "out.json")
     run(scripts / "tcompile", "explore", *target, cwd=elsewhere)
-    assert "cpp_fused" in run(scripts / "tcompile", "show", "out.json", cwd=elsewhere)
+    assert "triton_per_fused" in run(scripts / "tcompile", "show", "out.json", cwd=elsewhere)
     assert_is_a_page(elsewhere / "out.html")
 
 

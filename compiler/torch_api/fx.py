@@ -113,6 +113,12 @@ def value_of(node: Node) -> Any:
     return node.meta["val"] if "val" in node.meta else node.meta.get("example_value")
 
 
+def devices(module: GraphModule) -> Iterator[torch.device]:
+    """The devices of a graph's tensors, each once, in the order of the nodes."""
+    values = (value_of(node) for node in module.graph.nodes)
+    yield from dict.fromkeys(value.device for value in values if isinstance(value, torch.Tensor))
+
+
 def tensor_attrs(value: Any) -> dict[str, Any]:
     """dtype, shape, stride, device and bytes of a tensor, as JSON values; {} for anything else."""
     if not isinstance(value, torch.Tensor):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from compiler.engine import explore
+from compiler.options import Options
 from compiler.record import Record
 
 
-def record_of(fn: object, *args: torch.Tensor) -> Record:
-    return explore(fn, args).record
+def record_of(fn: object, *args: torch.Tensor, target: str = "") -> Record:
+    return explore(fn, args, options=Options(target=target)).record
 
 
 def two_kernels_and_a_matmul(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -18,11 +20,12 @@ def two_kernels_and_a_matmul(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return torch.tanh(z).sum(0)
 
 
-def test_kernels_of_a_known_program() -> None:
-    record = record_of(two_kernels_and_a_matmul, torch.randn(32, 16), torch.randn(16, 8))
+@pytest.mark.parametrize(("target", "language"), [("cpu", "cpp"), ("h100", "triton")])
+def test_kernels_of_a_known_program(target: str, language: str) -> None:
+    record = record_of(two_kernels_and_a_matmul, torch.randn(32, 16), torch.randn(16, 8), target=target)
     assert [(kernel.category, kernel.language) for kernel in record.kernels] == [
-        ("pointwise", "cpp"),
-        ("reduction", "cpp"),
+        ("pointwise", language),
+        ("reduction", language),
         ("extern", "aten"),
     ]
     pointwise, reduction, extern = record.kernels
@@ -68,13 +71,14 @@ def test_a_kernel_launched_twice_is_one_kernel_with_two_calls() -> None:
 
 
 def test_definition_lines_hold_the_kernel() -> None:
-    record = record_of(two_kernels_and_a_matmul, torch.randn(32, 16), torch.randn(16, 8))
-    rows = record["kernels"].text.split("\n")
-    for kernel in record.kernels:
-        first, last = kernel.lines
-        assert kernel.name.rsplit(".", 1)[-1] in rows[first - 1]
-        if kernel.language == "cpp":
-            assert rows[last - 1].endswith("''')")
+    endings = {"cpp": "''')", "triton": "''', device_str='cuda')"}
+    for target in ("cpu", "h100"):
+        record = record_of(two_kernels_and_a_matmul, torch.randn(32, 16), torch.randn(16, 8), target=target)
+        rows = record["kernels"].text.split("\n")
+        for kernel in record.kernels:
+            first, last = kernel.lines
+            assert kernel.name.rsplit(".", 1)[-1] in rows[first - 1]
+            assert rows[last - 1].endswith(endings.get(kernel.language, ""))
 
 
 def test_code_names_no_path_of_this_machine() -> None:

@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[2]
 EXPLORED = """
 import json, torch
 from compiler.engine import explore
-record = explore(torch.nn.Linear(8, 8).train(), (torch.randn(4, 8),)).record
+from compiler.options import Options
+record = explore(torch.nn.Linear(8, 8).train(), (torch.randn(4, 8),), options=Options(target="cpu")).record
 print(json.dumps([[a.id for a in record.of_stage("kernels")], [p.reason for p in record.problems]]))
 """
 
@@ -58,7 +59,7 @@ def test_what_is_assumed_of_the_cpu_is_forgotten() -> None:
     cpu_vec_isa.valid_vec_isa_list.cache_clear()
     before = cpu_vec_isa.valid_vec_isa_list
     truths = [vars(type(isa)).get("__bool__") for isa in cpu_vec_isa.supported_vec_isa_list]
-    explore(torch.relu, (torch.randn(8),))
+    explore(torch.relu, (torch.randn(8),), options=Options(target="cpu"))
     assert cpu_vec_isa.valid_vec_isa_list is before
     assert before.cache_info().currsize == 0
     assert [vars(type(isa)).get("__bool__") for isa in cpu_vec_isa.supported_vec_isa_list] == truths
@@ -68,6 +69,6 @@ def test_what_is_assumed_of_the_cpu_is_forgotten() -> None:
 def test_the_code_is_the_one_that_a_build_would_have_got() -> None:
     model = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64), nn.GELU()).train()
     x = torch.randn(16, 64)
-    generated, built = (explore(model, (x,), options=Options(time=time)).record for time in (False, True))
+    generated, built = (explore(model, (x,), options=Options(target="cpu", time=time)).record for time in (False, True))
     assert [a.text for a in generated.of_stage("kernels")] == [a.text for a in built.of_stage("kernels")]
     assert cpu_vec_isa.valid_vec_isa_list.cache_info().currsize == 1

@@ -1,0 +1,106 @@
+"""What code is written for: the GPU the tensors are on, the target that was named, or an H100 that is not here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from compiler.destination import DEFAULT_TARGET, destination
+from compiler.engine import Exploration, explore
+from compiler.options import Options
+
+ROOT = Path(__file__).parents[2]
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+WITHOUT_TRITON = """
+import json, sys
+sys.modules["triton"] = None  # what `import triton` finds where there is no wheel for the platform
+import torch
+from compiler.engine import Exploration
+from compiler.options import Options
+model, x = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()), torch.randn(4, 8)
+with Exploration(Options.of(target=sys.argv[1])) as exploration:
+    exploration.compile(model)(x).sum().backward()
+record = exploration.record
+print(json.dumps({
+    "stages": list(dict.fromkeys(artifact.stage for artifact in record.artifacts)),
+    "languages": sorted({kernel.language for kernel in record.kernels}),
+    "problems": [(problem.stage, problem.reason) for problem in record.problems],
+    "target": record.target,
+}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "device", "name"),
+    [
+        (Options(), CPU, DEFAULT_TARGET),
+        (Options(mode="max-autotune"), CPU, DEFAULT_TARGET),
+        (Options(target="cpu"), CPU, "cpu"),
+        (Options(target="a100"), CPU, "a100"),
+        (Options(target="a100"), CUDA, "a100"),
+        (Options(), CUDA, "cuda"),
+        (Options(time=True), CPU, "cpu"),
+        (Options(check=True), CPU, "cpu"),
+        (Options(backend="aot_eager"), CPU, "cpu"),
+    ],
+)
+def test_what_code_is_written_for(options: Options, device: torch.device, name: str) -> None:
+    found = destination(options, [CPU, device])
+    assert found.name == name
+    assert (found.gpu is not None) == (name in ("h100", "a100"))
+    assert found.problem is None
+
+
+def test_an_h100_is_the_default_and_the_record_says_so() -> None:
+    record = explore(torch.softmax, (torch.randn(8, 16), -1)).record
+    assert record.target == "h100"
+    assert {kernel.language for kernel in record.kernels} == {"triton"}
+    assert "cc=90" in record["kernels"].text
+
+
+def test_code_for_the_cpu_is_cpp() -> None:
+    record = explore(torch.softmax, (torch.randn(8, 16), -1), options=Options(target="cpu")).record
+    assert record.target == "cpu"
+    assert {kernel.language for kernel in record.kernels} == {"cpp"}
+
+
+def test_what_the_users_own_torch_compile_makes_is_for_the_same_target() -> None:
+    with Exploration() as exploration:
+        torch.compile(torch.sigmoid)(torch.randn(8))
+    assert exploration.record.target == "h100"
+    assert {kernel.language for kernel in exploration.record.kernels} == {"triton"}
+
+
+@pytest.mark.parametrize("asked", ["", "mi300x"])
+def test_without_triton_one_line_says_so_and_every_other_stage_is_there(asked: str, tmp_path: Path) -> None:
+    script = tmp_path / "explored.py"
+    script.write_text(WITHOUT_TRITON)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(script), asked]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    wanted = (
+        "source",
+        "bytecode",
+        "captured",
+        "joint",
+        "forward",
+        "backward",
+        "post_grad",
+        "ir",
+        "fused_ir",
+        "kernels",
+    )
+    assert set(wanted) <= set(found["stages"])
+    assert found["languages"] == ["aten", "cpp"]
+    assert found["target"] == "cpu"
+    ((stage, reason),) = found["problems"]
+    assert stage == "ttir"
+    assert reason.startswith("Triton is not installed here")
