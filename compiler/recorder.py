@@ -28,6 +28,7 @@ from compiler.inductor.kernels import Definition, kernels_artifact
 from compiler.process import fewer_full_collections
 from compiler.record import STAGES, Artifact, Decision, Frame, Problem, Recompile
 from compiler.torch_api import dynamo, fx, inductor
+from compiler.torch_api.cudagraphs import Verdict
 from compiler.torch_api.dynamo import BreakFacts, CompileKey, GuardFacts
 from compiler.torch_api.inductor import IrFacts, Kind
 
@@ -294,6 +295,12 @@ class GraphRecorder:
         decision = Decision(pass_name, self.frame, (), verdict, why)
         if decision not in self.builder.decisions:
             self.builder.decisions.append(decision)
+
+    def captured_as(self, kind: Kind, verdict: Verdict) -> None:
+        subjects = tuple(f"{self._id('fused_ir', kind)}.{name}" for name in verdict.nodes)
+        self.builder.decisions.append(
+            Decision("cudagraphs", self.frame, subjects, verdict.verdict, verdict.why, dict(verdict.numbers))
+        )
 
     def failed(self, kind: Kind, error: Exception) -> None:
         reached = [

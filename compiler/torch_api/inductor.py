@@ -2,7 +2,7 @@
 
 The way in is the `inner_compile` parameter of `compile_fx` (torch._inductor.compile_fx), so Inductor's own joint
 passes, partitioner and decompositions run as they do for everyone. Where torch has no hook, a function is wrapped for
-the length of one compilation. With `build=False` compilation stops once the code is generated: no g++, no Triton.
+the length of one compilation. With `build=False` code is generated and not built: no g++, no Triton.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Literal, Protocol
 
 import torch
@@ -35,6 +36,7 @@ from torch._inductor.scheduler import (
 
 from compiler.targets import Target
 from compiler.torch_api import virtual
+from compiler.torch_api.cudagraphs import CudaGraphs, Verdict
 from compiler.torch_api.patching import replaced
 from compiler.torch_api.retargeting import Retargeting
 from compiler.torch_api.without_build import unprepared
@@ -82,10 +84,7 @@ class InductorObserver(Protocol):
     def code(self, kind: Kind, text: str, language: str) -> None: ...
     def failed(self, kind: Kind, error: Exception) -> None: ...
     def decided(self, pass_name: str, verdict: str, why: str) -> None: ...
-
-
-class _CodeGenerated(BaseException):
-    """Unwinds Inductor once its code exists. Not an Exception: Inductor would wrap that in its own error."""
+    def captured_as(self, kind: Kind, verdict: Verdict) -> None: ...
 
 
 @contextmanager
@@ -120,6 +119,7 @@ class _Session:
         self.kind: Kind = "inference"
         self.depth = 0
         self.in_inductor = False
+        self.graphs = CudaGraphs(virtual=not build)
 
     def wrappers(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
         found = [
@@ -137,8 +137,8 @@ class _Session:
             (TritonScheduling, "define_kernel", self.wrap_define_kernel),
         ]
         if not self.build:
-            found.append((GraphLowering, "compile_to_module", self.stop_after_codegen))
-        return found
+            found.append((GraphLowering, "compile_to_module", self.only_generated))
+        return found + self.graphs.wrappers()
 
     def wrap_compile_fx(self, original: Callable[..., Any]) -> Callable[..., Any]:
         default = compile_fx.compile_fx_inner
@@ -193,10 +193,13 @@ class _Session:
         def observed(module: torch.fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Any:
             self.kind = _kind_of(kwargs)
             self.observer.aot_graph(self.kind, module)
+            self.graphs.forget()
+            tried = kwargs.get("cudagraphs") is None or bool(kwargs["cudagraphs"])
             try:
-                return compile_inner(module, inputs, **kwargs)
-            except _CodeGenerated:
-                return make_boxed_func(module.forward)
+                compiled = compile_inner(module, inputs, **kwargs)
+                for verdict in self.graphs.verdicts(self.kind, inputs, tried=tried):
+                    self.observer.captured_as(self.kind, verdict)
+                return compiled if self.build else make_boxed_func(module.forward)
             except Exception as error:  # noqa: BLE001 - whatever Inductor raises is told to the observer
                 self.observer.failed(self.kind, error)
                 return make_boxed_func(module.forward)
@@ -277,15 +280,28 @@ class _Session:
 
         return observed
 
-    def stop_after_codegen(self, _original: Callable[..., Any]) -> Callable[..., Any]:
-        def stop(lowering: GraphLowering) -> Any:
+    def only_generated(self, _build: Callable[..., Any]) -> Callable[..., Any]:
+        """Code is written and not built. Inductor goes on as if it were: it decides about CUDA graphs after that, and
+        tells AOTAutograd the strides that it gave to what the backward graph takes.
+        """
+
+        def generated(lowering: GraphLowering) -> Any:
             if lowering.cpp_wrapper:
                 lowering.codegen_with_cpp_wrapper()
             else:
                 lowering.codegen()
-            raise _CodeGenerated
+            return SimpleNamespace(call=_not_built, runner=_not_built_partitions())
 
-        return stop
+        return generated
+
+
+def _not_built(_inputs: Any) -> Any:
+    raise RuntimeError("this code was generated to be read, and not built: it can't run")
+
+
+def _not_built_partitions() -> SimpleNamespace:
+    """What generated code has as `runner`: each partition is handed to the function that captures it."""
+    return SimpleNamespace(partitions=[], recursively_apply_fns=lambda functions: [f(_not_built) for f in functions])
 
 
 def _kind_of(options: dict[str, Any]) -> Kind:

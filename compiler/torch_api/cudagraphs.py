@@ -1,0 +1,223 @@
+"""CUDA graphs: what of a graph Inductor would capture and replay as one launch, and what it would not, and why.
+
+Inductor decides twice: while it writes code (torch._inductor.scheduler, `should_partition`: an operation that can't be
+captured splits the wrapper into `partition_0`, `partition_1` …), and after (torch._inductor.output_code,
+`cudagraph_post_compile`: a reason that stands against the whole). Both run here as they are; what they decide is heard,
+and on a GPU that is not here nothing is captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch._inductor.compile_fx as compile_fx
+import torch._inductor.config as inductor_config
+import torch._inductor.cudagraph_utils as cudagraph_utils
+import torch._inductor.output_code as output_code
+from torch._inductor.scheduler import Scheduler
+from torch._inductor.virtualized import V
+
+PASS = "cudagraphs"
+
+WHY_NOT_IN_A_GRAPH: tuple[tuple[str, str], ...] = (
+    ("cpu ops", "it runs on the CPU, and a CUDA graph holds only what the GPU does"),
+    ("DeviceCopy ops", "it copies between the CPU's memory and the GPU's, and the CPU takes part in that"),
+    ("Conditional ops", "the CPU decides which branch runs, and a replay can't ask it"),
+    ("unbacked binding ops", "the CPU has to wait for its result to know a size or a number, and a replay can't wait"),
+    ("CUDAGraph-unsafe custom ops", "the operator waits for the GPU or allocates by what the data say"),
+    ("dynamic shape ops", "its sizes change, and triton.cudagraph_skip_dynamic_graphs leaves such operations out"),
+    ("custom partition op", "custom_should_partition_ops names it"),
+    ("uses cudagraph-unsafe unbacked symint", "a size in it comes from an operator that is not captured"),
+)
+"""What torch says of one operation (the beginning of it), in plain words."""
+
+WHY_NOT_AT_ALL: tuple[tuple[str, str], ...] = (
+    ("mutated inputs", "it writes into an input. A replay writes to the address of the recording, and an input that is "
+     "no parameter or buffer may be elsewhere in each call"),
+    ("input storage mutation", "it gives an input other memory (set_), which a replay would not do"),
+    ("incompatible op", "it has an operator that waits for the GPU or allocates by what the data say"),
+    ("symbolic shapes", "its sizes change, and triton.cudagraph_skip_dynamic_graphs leaves such graphs out"),
+    ("cpu device", "a part of it runs on the CPU, and a CUDA graph holds only what the GPU does"),
+    ("multiple devices", "it runs on more than one device"),
+    ("non-Tensor inputs", "an input is no tensor"),
+    ("control flow operator", "the CPU decides which branch runs, and a replay can't ask it"),
+    ("cpp-wrapper", "the C++ wrapper has no CUDA graphs where graphs are partitioned"),
+)  # fmt: skip
+"""What torch says of a whole graph (a part of it), in plain words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One decision: `verdict` is "captured", "partitioned" or "refused", `nodes` names the scheduler nodes it is of."""
+
+    verdict: str
+    why: str
+    nodes: tuple[str, ...] = ()
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Scheduler nodes that are launched together; `reasons` are torch's, by node, where they can't be captured."""
+
+    nodes: tuple[str, ...]
+    captured: bool
+    reasons: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """One function that Inductor hands over to be captured: its inputs, and what it writes into that may move."""
+
+    inputs: int
+    static: int
+    mutation: str
+
+
+class CudaGraphs:
+    """Hears what Inductor decides about CUDA graphs, half by half; `virtual` keeps it from capturing anything."""
+
+    def __init__(self, *, virtual: bool) -> None:
+        self.virtual = virtual
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget the last half."""
+        self.partitions: list[Partition] = []
+        self.captures: list[Capture] = []
+        self.refusals: list[str] = []
+
+    def wrappers(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
+        found = [
+            (Scheduler, "graph_partition", self.wrap_partitions),
+            (compile_fx, "cudagraphify", self.wrap_capture),
+            (compile_fx, "log_cudagraph_skip_and_bump_counter", self.wrap_refusal),
+            (output_code, "log_cudagraph_skip_and_bump_counter", self.wrap_refusal),
+        ]
+        if self.virtual:
+            found.append((output_code, "maybe_handle_backward_generation", lambda _: lambda *_args: None))
+            if hasattr(cudagraph_utils, "check_caching_allocator_for_cudagraphs"):  # 2.13 asks the real allocator
+                found.append((cudagraph_utils, "check_caching_allocator_for_cudagraphs", lambda _: lambda: None))
+        return found
+
+    def wrap_partitions(self, split: Callable[..., Any]) -> Callable[..., Any]:
+        def heard(scheduler: Scheduler) -> Any:
+            partitions, signatures = split(scheduler)
+            if getattr(V.graph, "parent", None) is None:  # a branch is part of the operation that branches
+                self.partitions = [
+                    _partition(scheduler, nodes, signature.skip_cudagraph)
+                    for nodes, signature in zip(partitions, signatures, strict=True)
+                ]
+            return partitions, signatures
+
+        return heard
+
+    def wrap_capture(self, capture: Callable[..., Any]) -> Callable[..., Any]:
+        def heard(model: Any, static_input_idxs: Sequence[int] = (), **facts: Any) -> Any:
+            self.captures.append(_capture(model, static_input_idxs, facts))
+            return model if self.virtual else capture(model, static_input_idxs, **facts)
+
+        return heard
+
+    def wrap_refusal(self, log: Callable[[str], None]) -> Callable[[str], None]:
+        def heard(message: str) -> None:
+            self.refusals.append(message)
+            if not self.virtual:
+                log(message)
+            elif inductor_config.triton.cudagraph_or_error:
+                raise RuntimeError(message)
+
+        return heard
+
+    def verdicts(self, half: str, inputs: Sequence[Any], *, tried: bool) -> Iterator[Verdict]:
+        """What was decided for this half ("forward"), whose example inputs these are; () without CUDA graphs.
+
+        `tried` is False where Inductor had given up on CUDA graphs before it began on this half.
+        """
+        if not inductor_config.triton.cudagraphs:
+            return
+        if not tried:
+            yield Verdict("refused", f"{half}: the forward half is not captured, and then the backward is not either")
+        elif self.refusals:
+            yield Verdict("refused", f"{half}: {_explained(self.refusals[0], WHY_NOT_AT_ALL)}")
+        elif not self.captures:
+            yield Verdict("refused", f"{half}: {self._why_nothing()}", self._nodes(captured=False))
+        else:
+            dynamic = any(isinstance(value, torch.SymInt) for value in inputs)
+            yield from self._partitioned(half)
+            yield from self._captured(half, dynamic)
+            yield from self._left_out(half)
+
+    def _why_nothing(self) -> str:
+        reasons = dict.fromkeys(reason for part in self.partitions for reason in part.reasons.values())
+        said = "; ".join(_explained(reason, WHY_NOT_IN_A_GRAPH) for reason in reasons)
+        return f"none of its operations can be captured: {said}" if said else "it has no operations to capture"
+
+    def _partitioned(self, half: str) -> Iterator[Verdict]:
+        outside = self._nodes(captured=False)
+        if outside:
+            graphs = sum(part.captured for part in self.partitions)
+            count = f"{graphs} CUDA graph{'s' if graphs > 1 else ''}"
+            total = len(outside) + len(self._nodes())
+            why = f"{half}: {count}, and {len(outside)} of {total} operations outside, launched one by one"
+            yield Verdict("partitioned", why, (), {"graphs": graphs, "operations outside": len(outside)})
+
+    def _captured(self, half: str, dynamic: bool) -> Iterator[Verdict]:
+        inside = [part.nodes for part in self.partitions if part.captured]
+        for number, capture in enumerate(self.captures):
+            nodes = inside[number] if number < len(inside) else self._nodes()
+            name = f"partition_{number}" if inside else "call"
+            numbers = {"operations": len(nodes), "inputs": capture.inputs, "static inputs": capture.static}
+            if capture.mutation:
+                why = f"{name} runs without: {_explained(capture.mutation, WHY_NOT_AT_ALL)}"
+                yield Verdict("refused", f"{half}: {why}", nodes, numbers)
+            else:
+                yield Verdict("captured", f"{half}: {_replayed(name, capture, dynamic)}", nodes, numbers)
+
+    def _nodes(self, *, captured: bool = True) -> tuple[str, ...]:
+        return tuple(node for part in self.partitions if part.captured == captured for node in part.nodes)
+
+    def _left_out(self, half: str) -> Iterator[Verdict]:
+        for partition in self.partitions:
+            for node, reason in partition.reasons.items():
+                yield Verdict("refused", f"{half}: {_explained(reason, WHY_NOT_IN_A_GRAPH)}", (node,))
+
+
+def _partition(scheduler: Any, nodes: Sequence[Any], skipped: bool) -> Partition:
+    reasons = {node.get_name(): scheduler.should_partition(node) for node in nodes} if skipped else {}
+    return Partition(
+        tuple(node.get_name() for node in nodes),
+        not skipped,
+        {name: reason or "fewer kernels than triton.cudagraph_min_partition_size" for name, reason in reasons.items()},
+    )
+
+
+def _capture(model: Any, static: Sequence[int], facts: dict[str, Any]) -> Capture:
+    """Torch looks for writes into inputs when the function is first called: inputs that are results of another CUDA
+    graph may be written. Here no input is taken for one, as in the first call.
+    """
+    placeholders = facts.get("placeholders", ())
+    function = cudagraph_utils.WrappedFunction(
+        model, tuple(static), cudagraph_utils.FunctionID(0), (), placeholders, facts.get("mutated_input_idxs", ())
+    )
+    inputs: list[Any] = [None] * len(placeholders)
+    mutation = cudagraph_utils.check_for_mutation(function, inputs, lambda _tensor: False)
+    return Capture(len(placeholders), len(set(static)), mutation or "")
+
+
+def _replayed(name: str, capture: Capture, dynamic: bool) -> str:
+    said = (
+        f"{name} is replayed as one launch, from its third call on (the first warms up, the second is recorded); "
+        f"{capture.static} of its {capture.inputs} inputs stay where they are, the rest are copied in"
+    )
+    return f"{said}; one CUDA graph is recorded for each set of sizes" if dynamic else said
+
+
+def _explained(message: str, known: Sequence[tuple[str, str]]) -> str:
+    """Torch's message, without the stack under it, after what it means."""
+    said = " ".join(message.partition("Found from")[0].split()).rstrip(". ")
+    meaning = next((plain for part, plain in known if part in said), "")
+    return f"{meaning} (torch: {said})" if meaning else said
