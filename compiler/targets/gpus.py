@@ -1,6 +1,6 @@
 """The GPUs of the table, each with the publications that its numbers are from.
 
-Limits of a multiprocessor of NVIDIA's (registers, threads, shared memory) are those of the CUDA C++ Programming
+Limits of a multiprocessor of NVIDIA's (registers, threads, blocks, shared memory) are those of the CUDA C++ Programming
 Guide's table "Technical Specifications per Compute Capability". Peak rates are dense: where a data sheet gives the
 rate with 2:4 sparsity, half of it stands here.
 """
@@ -46,6 +46,7 @@ A100 = Target(
     shared_memory_per_block_optin=163 * _KIB,
     registers_per_multiprocessor=65536,
     max_threads_per_multiprocessor=2048,
+    max_blocks_per_multiprocessor=32,
     peak=_tera(float64=19.5, float32=19.5, tf32=156, float16=312, bfloat16=312, int8=624),
     sources=(
         "NVIDIA A100 Tensor Core GPU Data Sheet (80 GB)",
@@ -75,6 +76,7 @@ H100 = Target(
     shared_memory_per_block_optin=227 * _KIB,
     registers_per_multiprocessor=65536,
     max_threads_per_multiprocessor=2048,
+    max_blocks_per_multiprocessor=32,
     peak=_tera(float64=66.9, float32=66.9, tf32=494.7, float16=989.4, bfloat16=989.4, float8=1978.9, int8=1978.9),
     sources=(
         "NVIDIA H100 Tensor Core GPU Architecture whitepaper, V1.04",
@@ -104,6 +106,7 @@ H200 = Target(
     shared_memory_per_block_optin=227 * _KIB,
     registers_per_multiprocessor=65536,
     max_threads_per_multiprocessor=2048,
+    max_blocks_per_multiprocessor=32,
     peak=_tera(float64=66.9, float32=66.9, tf32=494.7, float16=989.4, bfloat16=989.4, float8=1978.9, int8=1978.9),
     sources=(
         "NVIDIA H200 Tensor Core GPU Data Sheet",
@@ -134,6 +137,7 @@ B200 = Target(
     shared_memory_per_block_optin=227 * _KIB,
     registers_per_multiprocessor=65536,
     max_threads_per_multiprocessor=2048,
+    max_blocks_per_multiprocessor=32,
     peak=_tera(float64=40, float32=80, tf32=1100, float16=2250, bfloat16=2250, float8=4500, int8=4500),
     sources=(
         "NVIDIA Blackwell Architecture Technical Brief (HGX B200)",
@@ -164,6 +168,7 @@ L4 = Target(
     shared_memory_per_block_optin=99 * _KIB,
     registers_per_multiprocessor=65536,
     max_threads_per_multiprocessor=1536,
+    max_blocks_per_multiprocessor=24,
     peak=_tera(float64=0.473, float32=30.3, tf32=60, float16=121, bfloat16=121, float8=242.5, int8=242.5),
     sources=("NVIDIA L4 Tensor Core GPU Data Sheet", "NVIDIA Ada GPU Architecture whitepaper", _PROGRAMMING_GUIDE),
 )
@@ -189,6 +194,7 @@ T4 = Target(
     shared_memory_per_block_optin=64 * _KIB,
     registers_per_multiprocessor=65536,
     max_threads_per_multiprocessor=1024,
+    max_blocks_per_multiprocessor=16,
     peak=_tera(float64=0.254, float32=8.1, float16=65, int8=130),
     sources=("NVIDIA T4 Data Sheet", "NVIDIA Turing GPU Architecture whitepaper", _PROGRAMMING_GUIDE),
 )
@@ -214,6 +220,7 @@ RTX4090 = Target(
     shared_memory_per_block_optin=99 * _KIB,
     registers_per_multiprocessor=65536,
     max_threads_per_multiprocessor=1536,
+    max_blocks_per_multiprocessor=24,
     # With float32 accumulation, as torch asks for: GeForce tensor cores do that at half the rate.
     peak=_tera(float64=1.29, float32=82.6, tf32=82.6, float16=165.2, bfloat16=165.2, float8=330.3, int8=660.6),
     sources=("NVIDIA Ada GPU Architecture whitepaper, V2.02 (appendix A)", _PROGRAMMING_GUIDE),
@@ -240,6 +247,7 @@ MI300X = Target(
     shared_memory_per_block_optin=64 * _KIB,
     registers_per_multiprocessor=131072,
     max_threads_per_multiprocessor=2048,
+    max_blocks_per_multiprocessor=32,  # 16 where a block has more than one wave: compiler.binary.occupancy
     peak=_tera(float64=163.4, float32=163.4, tf32=653.7, float16=1307.4, bfloat16=1307.4, float8=2614.9, int8=2614.9),
     sources=("AMD Instinct MI300X Accelerator Data Sheet", "AMD CDNA 3 Architecture whitepaper"),
 )

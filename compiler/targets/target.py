@@ -51,8 +51,13 @@ class Target:
     shared_memory_per_block_optin: int
     registers_per_multiprocessor: int
     max_threads_per_multiprocessor: int
+    max_blocks_per_multiprocessor: int
     peak: Mapping[str, float] = field(hash=False)
     sources: tuple[str, ...]
+
+    @property
+    def max_warps_per_multiprocessor(self) -> int:
+        return self.max_threads_per_multiprocessor // self.warp_size
 
     @property
     def max_threads_per_block(self) -> int:
