@@ -4,6 +4,7 @@
     python benchmarks/explore.py --ratio --models mlp     some sections, some models
 
 --ratio       exploring ÷ the first call of plain torch.compile: forward and backward, both cold, in turns
+--triton      code for a virtual GPU: seconds to Triton source and to binaries; exploring ÷ torch.compile for the CPU
 --captured    seconds until the captured graph is there, in the engine and in a notebook's cell
 --provenance  share of compute nodes, stage by stage, that lead to a line of Python
 --size        bytes of the saved page, and of what the widget is sent
@@ -34,6 +35,10 @@ from benchmarks.fresh import ProcessError, measured
 from benchmarks.models import MODELS, TITLES
 
 RATIO_BARS = {"mlp": 0.15, "gpt2": 0.65}
+TRITON_TARGET = "h100"
+TRITON_BARS = {"gpt2": 0.5}
+TRITON_SECONDS_BARS = {"mlp": 3.0}
+BINARIES_SECONDS_BARS = {"mlp": 3.0}
 PAGE_BARS = {"mlp": 300_000, "gpt2": 3_000_000}
 WIDGET_BARS = {"mlp": 300_000}
 CAPTURED_BARS = {"gpt2": 6.0}
@@ -88,6 +93,27 @@ def ratio(bench: Bench) -> Iterable[Figure]:
             say(f"compiling {TITLES[model]} with torch.compile")
             compiled.append(measured("benchmarks.one_process", "compile", model))
         yield compared(f"{TITLES[model]}: explore ÷ torch.compile", explored, compiled, RATIO_BARS.get(model))
+
+
+def triton(bench: Bench) -> Iterable[Figure]:
+    """To Triton source for a GPU that is not here, beside torch.compile for the CPU; then from there to binaries."""
+    for model in bench.models:
+        explored, built, compiled = [], [], []
+        for _ in range(bench.rounds):
+            say(f"exploring {TITLES[model]} for {TRITON_TARGET}, and compiling its kernels")
+            built.append(measured("benchmarks.one_process", "binaries", model, "--target", TRITON_TARGET))
+            explored.append(measured("benchmarks.one_process", "explore", model, "--target", TRITON_TARGET))
+            say(f"compiling {TITLES[model]} with torch.compile, for the CPU")
+            compiled.append(measured("benchmarks.one_process", "compile", model))
+        yield compared(f"{TITLES[model]}: to Triton ÷ torch.compile", explored, compiled, TRITON_BARS.get(model))
+        yield seconds(f"{TITLES[model]}: to Triton source", explored, TRITON_SECONDS_BARS.get(model))
+        note = f"{built[0]['kernels']} kernels, {built[0]['binaries']} binaries, {len(built[0]['problems'])} problems"
+        yield seconds(f"{TITLES[model]}: from there to binaries", built, BINARIES_SECONDS_BARS.get(model), note)
+
+
+def seconds(name: str, runs: list[dict[str, Any]], bar: float | None, note: str = "") -> Figure:
+    measured_seconds = tuple(run["seconds"] for run in runs)
+    return Figure(name, statistics.median(measured_seconds), "s", bar, note=note, runs=measured_seconds)
 
 
 def compared(name: str, ours: list[dict[str, Any]], theirs: list[dict[str, Any]], bar: float | None) -> Figure:
@@ -214,6 +240,7 @@ def has_gpu() -> bool:
 
 SECTIONS: dict[str, Callable[[Bench], Iterable[Figure]]] = {
     "ratio": ratio,
+    "triton": triton,
     "captured": captured,
     "provenance": provenance,
     "size": size,

@@ -2,6 +2,7 @@
 
 `explore` records one training step, `compile` runs it under plain torch.compile. Both start from the same state: torch
 and the model are there, nothing of torch.compile's machinery is imported. Time runs until the backward has ended.
+`binaries` explores for a GPU that need not be here and then compiles its Triton kernels: `seconds` are the second part.
 """
 
 from __future__ import annotations
@@ -53,8 +54,15 @@ def peak_mib() -> float:
     return int(found[1]) / 1024 if found else float("nan")
 
 
-def explore(step: Step, keep: Path | None) -> dict[str, Any]:
-    """Explore the step; `events` says when each artifact came. The record is written to `keep`."""
+def explore(step: Step, asked: argparse.Namespace) -> dict[str, Any]:
+    """Explore the step; `events` says when each artifact came. The record is written to `asked.keep`."""
+    result, record = explored(step, asked.target)
+    if asked.keep:
+        asked.keep.write_text(record.to_json(), encoding="utf-8")
+    return result
+
+
+def explored(step: Step, target: str) -> tuple[dict[str, Any], Any]:
     start = Start.now()
     from compiler.engine import Event, Exploration
     from compiler.options import Options
@@ -66,17 +74,30 @@ def explore(step: Step, keep: Path | None) -> dict[str, Any]:
             size = len(event.artifact.entities)
             heard.append({"artifact": event.artifact.id, "entities": size, "at": start.seconds()})
 
-    target = next(step.model.parameters()).device.type
+    target = target or next(step.model.parameters()).device.type
     with Exploration(Options(target=target), listener=hear) as exploration:
         step.run(exploration.compile(step.model))
         wait_for_gpu(step)
-    result = {**start.spent(), "events": heard, "problems": [item.reason for item in exploration.record.problems]}
-    if keep:
-        keep.write_text(exploration.record.to_json(), encoding="utf-8")
-    return result
+    record = exploration.record
+    return {**start.spent(), "events": heard, "problems": [item.reason for item in record.problems]}, record
 
 
-def compile_step(step: Step, _keep: Path | None) -> dict[str, Any]:
+def binaries(step: Step, asked: argparse.Namespace) -> dict[str, Any]:
+    """Compile the kernels of an exploration; how many there are, and how many different ones."""
+    first, record = explored(step, asked.target)
+    start = Start.now()
+    from compiler.binary import compiled
+
+    done = compiled(record)
+    result = {**start.spent(), "explored_seconds": first["seconds"]}
+    return result | {
+        "kernels": sum(kernel.language == "triton" for kernel in done.kernels),
+        "binaries": len(done.binaries),
+        "problems": [item.reason for item in done.problems],
+    }
+
+
+def compile_step(step: Step, _asked: argparse.Namespace) -> dict[str, Any]:
     """The first call under plain torch.compile."""
     import torch
 
@@ -93,7 +114,11 @@ def wait_for_gpu(step: Step) -> None:
         torch.cuda.synchronize()
 
 
-MEASURES: dict[str, Callable[[Step, Path | None], dict[str, Any]]] = {"explore": explore, "compile": compile_step}
+MEASURES: dict[str, Callable[[Step, argparse.Namespace], dict[str, Any]]] = {
+    "explore": explore,
+    "compile": compile_step,
+    "binaries": binaries,
+}
 
 
 def main() -> None:
@@ -101,6 +126,7 @@ def main() -> None:
     parser.add_argument("what", choices=MEASURES)
     parser.add_argument("model", choices=MODELS)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--target", default="", help="what to write code for; else the device")
     parser.add_argument("--keep", type=Path, help="where to write the record")
     asked = parser.parse_args()
     with redirect_stdout(sys.stderr):
@@ -109,7 +135,7 @@ def main() -> None:
         torch.manual_seed(0)
         step = MODELS[asked.model]().to(asked.device)
         before = peak_mib()
-        result = MEASURES[asked.what](step, asked.keep)
+        result = MEASURES[asked.what](step, asked)
     print(json.dumps({**result, "peak_mib_before": before}))
 
 
