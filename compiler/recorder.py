@@ -7,7 +7,7 @@ One `Recorder` belongs to one exploration. It is called from inside Dynamo and I
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import CodeType
 from typing import Any
@@ -23,14 +23,15 @@ from compiler.capture.graphs import graph_artifact, line_origins
 from compiler.capture.guards import guards_of
 from compiler.capture.sources import SourceBook
 from compiler.destination import Destination, destination, measures
-from compiler.inductor.ir import fx_origins, ir_artifact, part_origins
-from compiler.inductor.kernels import Definition, kernels_artifact
+from compiler.inductor.ir import FxOriginIds, fx_origins, ir_artifact, part_origins
+from compiler.inductor.kernels import kernels_artifact
+from compiler.inductor.lines import Definition, definition
 from compiler.process import fewer_full_collections
 from compiler.record import STAGES, Artifact, Decision, Frame, Problem, Recompile
 from compiler.torch_api import dynamo, fx, inductor
 from compiler.torch_api.cudagraphs import Verdict
 from compiler.torch_api.dynamo import BreakFacts, CompileKey, GuardFacts
-from compiler.torch_api.inductor import IrFacts, Kind
+from compiler.torch_api.inductor import IrFacts, KernelFacts, Kind
 
 Compiled = Callable[..., Any]
 # The bigger a graph, the more objects its compilation makes that stay: all there are would be walked, again and again.
@@ -188,6 +189,7 @@ class GraphRecorder:
         self.problems: list[Problem] = []
         self.trains = False
         self.latest: dict[str, Artifact] = {}
+        self.loops: dict[tuple[str, Kind], dict[str, list[IrFacts]]] = {}
         self.fused: dict[str, list[IrFacts]] = {}
         self.definitions: dict[str, list[Definition]] = {}
         self.refusals: dict[tuple[str, str, str, str], None] = {}
@@ -250,30 +252,45 @@ class GraphRecorder:
         origins = Provenance(module, self.latest[kind], same_names=True)
         self._graph("post_grad", f"post_grad {kind}", module, origins, f"{kind}, after post-grad passes", seconds)
 
-    def ir(self, kind: Kind, nodes: Sequence[Any]) -> None:
+    def ir(self, kind: Kind, nodes: Iterable[IrFacts], branch: str) -> None:
         seconds = self.recorder.clock.lap()
-        facts = [inductor.ir_facts(node) for node in nodes]
-        origins = fx_origins(self.latest.get(f"post_grad {kind}"))
+        facts, _ = self._with_branches(("ir", kind), nodes, branch)
+        origins = self._fx_origins(kind)
         self._add(f"ir {kind}", ir_artifact(
             facts, artifact_id=self._id("ir", kind), stage="ir", title=f"{kind}, loops before fusion",
-            graph=self.frame, origins=origins,
+            graph=self.frame, origins=lambda node: origins(node.fx),
         ), seconds)  # fmt: skip
+        if branch:
+            self.recorder.add_sources()
+
+    def _with_branches(
+        self, key: tuple[str, Kind], nodes: Iterable[IrFacts], branch: str
+    ) -> tuple[list[IrFacts], list[IrFacts]]:
+        """Inductor hands over a graph and then each of its branches: all that came so far, and what is new."""
+        new = list(nodes)
+        if not branch:
+            self.loops[key] = {}
+        self.loops.setdefault(key, {})[branch] = new
+        return [node for found in self.loops[key].values() for node in found], new
+
+    def _fx_origins(self, kind: Kind) -> FxOriginIds:
+        return fx_origins(self.latest.get(f"post_grad {kind}"), self.recorder.book)
 
     def refused(self, kind: Kind, first: str, second: str, reason: str) -> None:
         self.refusals[kind, first, second, reason] = None
 
-    def fused_ir(self, kind: Kind, nodes: Sequence[Any]) -> None:
+    def fused_ir(self, kind: Kind, nodes: Iterable[IrFacts], branch: str) -> None:
         seconds = self.recorder.clock.lap()
-        facts = self.fused[kind] = [inductor.ir_facts(node) for node in nodes]
+        self.fused[kind], new = self._with_branches(("fused_ir", kind), nodes, branch)
         origins = part_origins(self.latest.get(f"ir {kind}"))
         self._add(f"fused_ir {kind}", ir_artifact(
-            facts, artifact_id=self._id("fused_ir", kind), stage="fused_ir", title=f"{kind}, loops after fusion",
-            graph=self.frame, origins=origins,
+            self.fused[kind], artifact_id=self._id("fused_ir", kind), stage="fused_ir",
+            title=f"{kind}, loops after fusion", graph=self.frame, origins=origins,
         ), seconds)  # fmt: skip
-        self._decisions(kind, facts)
+        self._decisions(kind, new)
 
-    def kernel(self, kind: Kind, name: str, nodes: tuple[str, ...], category: str) -> None:
-        self.definitions.setdefault(kind, []).append(Definition(name, nodes, category))
+    def kernel(self, kind: Kind, facts: KernelFacts) -> None:
+        self.definitions.setdefault(kind, []).append(definition(facts, self._fx_origins(kind)))
 
     def code(self, kind: Kind, text: str, language: str) -> None:
         seconds = self.recorder.clock.lap()
@@ -343,10 +360,11 @@ class GraphRecorder:
                 parts = tuple(f"{ir}.{part}" for part in node.parts)
                 numbers = {"bytes": float(node.bytes)}
                 self.builder.decisions.append(Decision("fusion", self.frame, parts, "fused", node.name, numbers))
-        for of_kind, first, second, reason in self.refusals:
-            if of_kind == kind:
-                pair = (f"{ir}.{first}", f"{ir}.{second}")
-                self.builder.decisions.append(Decision("fusion", self.frame, pair, "refused", reason))
+        for refusal in [refusal for refusal in self.refusals if refusal[0] == kind]:
+            _, first, second, reason = refusal
+            pair = (f"{ir}.{first}", f"{ir}.{second}")
+            self.builder.decisions.append(Decision("fusion", self.frame, pair, "refused", reason))
+            del self.refusals[refusal]
 
     def _problem(self, stage: str, error: Exception) -> None:
         problem = Problem(stage, _first_lines(error), _hint(error), self.frame)

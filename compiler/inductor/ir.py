@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from compiler.capture.sources import SourceBook
 from compiler.record import Artifact, Entity
 from compiler.torch_api.inductor import IrFacts
+from compiler.torch_api.line_origins import FxOrigins
 
 Origins = Callable[[IrFacts], tuple[str, ...]]
+FxOriginIds = Callable[[FxOrigins], tuple[str, ...]]
 
 
 def ir_artifact(
@@ -46,10 +49,15 @@ def _attrs(node: IrFacts) -> dict[str, Any]:
     return attrs
 
 
-def fx_origins(post_grad: Artifact | None) -> Origins:
-    """Origins of a scheduler node in the post-grad graph."""
+def fx_origins(post_grad: Artifact | None, book: SourceBook) -> FxOriginIds:
+    """Ids of the nodes in the post-grad graph, and of the lines of Python where nodes of a branch come from."""
     ids = {entity.label: entity.id for entity in post_grad.entities} if post_grad else {}
-    return lambda node: tuple(ids[name] for name in node.fx if name in ids)
+
+    def found(origins: FxOrigins) -> tuple[str, ...]:
+        nodes = (ids[name] for name in origins.nodes if name in ids)
+        return (*nodes, *(book.line(place.file, place.line) for place in origins.places))
+
+    return found
 
 
 def part_origins(ir: Artifact | None) -> Origins:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from compiler.inductor.lines import Definition, triton_lines
 from compiler.record import Artifact, Entity, Kernel
 from compiler.torch_api.inductor import IrFacts
 
@@ -16,15 +17,6 @@ _KERNEL_PATH = re.compile(r"^# kernel path: .*\n", re.MULTILINE)
 _CACHE_PATH = re.compile(r"(['\"])[^'\"\n]*torchinductor_[^'\"\n]*/(\w+\.\w+)\1")
 _WRAPPER = re.compile(r"(call|partition_\d+)$")
 _EXTERN = re.compile(r"\b(?:extern_kernels|torch\.ops|aten|prims|mkldnn)\b")
-
-
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """A kernel that Inductor defined, and the names of the fused nodes it computes."""
-
-    name: str
-    nodes: tuple[str, ...]
-    category: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +48,9 @@ def kernels_artifact(
     fused: list[IrFacts],
     fused_id: str,
 ) -> tuple[Artifact, tuple[Kernel, ...]]:
-    """Output code as an artifact, with an entity for each kernel and each call, and the kernels as facts."""
+    """Output code as an artifact, with an entity for each kernel, each of its lines and each call, and the kernels as
+    facts.
+    """
     text = canonical(code, graph)
     tree = ast.parse(text)
     known = _fused(fused, fused_id)
@@ -65,9 +59,12 @@ def kernels_artifact(
     kernels = [_kernel(definition, spans, artifact_id, graph, text) for definition in _unique(definitions, spans)]
     kernel_entities = [_kernel_entity(kernel, definitions, known) for kernel in kernels]
     call_entities = _call_entities(calls, definitions, known, artifact_id)
+    rows = text.split("\n")
+    inner = {kernel.id: triton_lines(kernel, rows, definitions) for kernel in kernels if kernel.language == "triton"}
+    line_entities = [entity for lines in inner.values() for entity in lines.values()]
     artifact = Artifact(
-        artifact_id, "kernels", title, "python", text, graph,
-        _lines(kernels, calls, artifact_id), (*kernel_entities, *call_entities), {"language": _language(kernels)},
+        artifact_id, "kernels", title, "python", text, graph, _lines(kernels, calls, artifact_id, inner),
+        (*kernel_entities, *call_entities, *line_entities), {"language": _language(kernels)},
     )  # fmt: skip
     return artifact, (
         *_counted(kernels, calls, kernel_entities, known),
@@ -197,10 +194,13 @@ def _bytes(origins: tuple[str, ...], known: _Fused) -> int:
     return sum(by_id[origin] for origin in origins)
 
 
-def _lines(kernels: list[Kernel], calls: list[_Call], artifact_id: str) -> dict[int, tuple[str, ...]]:
+def _lines(
+    kernels: list[Kernel], calls: list[_Call], artifact_id: str, inner: dict[str, dict[int, Entity]]
+) -> dict[int, tuple[str, ...]]:
     lines: dict[int, tuple[str, ...]] = {}
     for kernel in kernels:
         lines.update(dict.fromkeys(range(kernel.lines[0], kernel.lines[1] + 1), (kernel.id,)))
+        lines.update({row: (kernel.id, entity.id) for row, entity in inner.get(kernel.id, {}).items()})
     for call in calls:
         lines.update(dict.fromkeys(range(call.first, call.last + 1), (f"{artifact_id}.call_L{call.first}",)))
     return lines

@@ -7,7 +7,7 @@ the length of one compilation. With `build=False` code is generated and not buil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -33,10 +33,12 @@ from torch._inductor.scheduler import (
     NopKernelSchedulerNode,
     WhyNoFuse,
 )
+from torch._inductor.virtualized import V
 
 from compiler.targets import Target
 from compiler.torch_api import virtual
 from compiler.torch_api.cudagraphs import CudaGraphs, Verdict
+from compiler.torch_api.line_origins import FxOrigins, KernelLines, LineOrigins
 from compiler.torch_api.patching import replaced
 from compiler.torch_api.retargeting import Retargeting
 from compiler.torch_api.without_build import unprepared
@@ -56,13 +58,13 @@ class TensorFacts:
 
 @dataclass(frozen=True, slots=True)
 class IrFacts:
-    """One scheduler node. `fx` are names of post-grad FX nodes; `reads` and `writes` are buffer names."""
+    """One scheduler node. `fx` are the post-grad FX nodes it computes; `reads` and `writes` are buffer names."""
 
     name: str
     kind: str
     label: str
     text: str
-    fx: tuple[str, ...]
+    fx: FxOrigins
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     parts: tuple[str, ...]
@@ -70,17 +72,32 @@ class IrFacts:
     tensor: TensorFacts | None
 
 
+@dataclass(frozen=True, slots=True)
+class KernelFacts:
+    """One kernel that Inductor defined: the scheduler nodes it computes, what it is (see `ir_kind`), and the origins
+    of its lines. `whole` are those of what has none of its own in a template.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    category: str
+    lines: KernelLines
+    whole: FxOrigins
+
+
 class InductorObserver(Protocol):
-    """Receives each stage of one `compile_fx` call, in order."""
+    """Receives each stage of one `compile_fx` call, in order. `branch` names the branch (torch.cond) that nodes are in,
+    "" outside of branches, which come first. Nodes are read as they are asked for.
+    """
 
     def pre_grad(self, module: torch.fx.GraphModule) -> None: ...
     def joint(self, module: torch.fx.GraphModule) -> None: ...
     def aot_graph(self, kind: Kind, module: torch.fx.GraphModule) -> None: ...
     def post_grad(self, kind: Kind, module: torch.fx.GraphModule) -> None: ...
-    def ir(self, kind: Kind, nodes: Sequence[Any]) -> None: ...
+    def ir(self, kind: Kind, nodes: Iterable[IrFacts], branch: str) -> None: ...
     def refused(self, kind: Kind, first: str, second: str, reason: str) -> None: ...
-    def fused_ir(self, kind: Kind, nodes: Sequence[Any]) -> None: ...
-    def kernel(self, kind: Kind, name: str, nodes: tuple[str, ...], category: str) -> None: ...
+    def fused_ir(self, kind: Kind, nodes: Iterable[IrFacts], branch: str) -> None: ...
+    def kernel(self, kind: Kind, facts: KernelFacts) -> None: ...
     def code(self, kind: Kind, text: str, language: str) -> None: ...
     def failed(self, kind: Kind, error: Exception) -> None: ...
     def decided(self, pass_name: str, verdict: str, why: str) -> None: ...
@@ -120,6 +137,7 @@ class _Session:
         self.depth = 0
         self.in_inductor = False
         self.graphs = CudaGraphs(virtual=not build)
+        self.lines = LineOrigins()
 
     def wrappers(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
         found = [
@@ -135,6 +153,7 @@ class _Session:
             (GraphLowering, "codegen", self.wrap_codegen),
             (CppScheduling, "define_kernel", self.wrap_define_kernel),
             (TritonScheduling, "define_kernel", self.wrap_define_kernel),
+            *self.lines.wrappers(),
         ]
         if not self.build:
             found.append((GraphLowering, "compile_to_module", self.only_generated))
@@ -235,7 +254,7 @@ class _Session:
 
     def wrap_run(self, run: Callable[..., Any]) -> Callable[..., Any]:
         def observed(lowering: GraphLowering, *args: Any, **kwargs: Any) -> Any:
-            if getattr(lowering, "parent", None) is None:
+            if not _branch_of(lowering):
                 self.observer.post_grad(self.kind, lowering.orig_gm)
             return run(lowering, *args, **kwargs)
 
@@ -243,14 +262,14 @@ class _Session:
 
     def wrap_pre_fusion(self, log: Callable[..., Any]) -> Callable[..., Any]:
         def observed(nodes: Sequence[Any]) -> Any:
-            self.observer.ir(self.kind, nodes)
+            self.observer.ir(self.kind, (ir_facts(node, self.lines) for node in nodes), _branch_of(V.graph))
             return log(nodes)
 
         return observed
 
     def wrap_post_fusion(self, log: Callable[..., Any]) -> Callable[..., Any]:
         def observed(nodes: Sequence[Any]) -> Any:
-            self.observer.fused_ir(self.kind, nodes)
+            self.observer.fused_ir(self.kind, (ir_facts(node, self.lines) for node in nodes), _branch_of(V.graph))
             return log(nodes)
 
         return observed
@@ -263,19 +282,30 @@ class _Session:
         return observed
 
     def wrap_define_kernel(self, define: Callable[..., Any]) -> Callable[..., Any]:
-        def observed(scheduling: Any, source: str, nodes: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-            name = define(scheduling, source, nodes, *args, **kwargs)
+        def observed(scheduling: Any, source: str, nodes: Sequence[Any], kernel: Any = None) -> Any:
+            name = define(scheduling, source, nodes, kernel)
             parts = [node for node in nodes if isinstance(node, BaseSchedulerNode)]
-            self.observer.kernel(self.kind, name, tuple(node.get_name() for node in parts), _category(parts))
+            self.observer.kernel(self.kind, self.kernel_facts(name, parts, kernel))
             return name
 
         return observed
 
+    def kernel_facts(self, name: str, nodes: Sequence[BaseSchedulerNode], kernel: Any) -> KernelFacts:
+        templates = [part for node in nodes for part in node.get_nodes() if ir_kind(part) == "template"]
+        return KernelFacts(
+            name=name,
+            nodes=tuple(node.get_name() for node in nodes),
+            category=_category(nodes),
+            lines=self.lines.of(kernel),
+            whole=self.lines.origins([origin for part in templates for origin in _origins(part)]),
+        )
+
     def wrap_codegen(self, generate: Callable[..., Any]) -> Callable[..., Any]:
         def observed(lowering: GraphLowering) -> Any:
             result = generate(lowering)
-            language = "cpp" if lowering.cpp_wrapper else "python"
-            self.observer.code(self.kind, result[0].value, language)
+            if not _branch_of(lowering):
+                language = "cpp" if lowering.cpp_wrapper else "python"
+                self.observer.code(self.kind, result[0].value, language)
             return result
 
         return observed
@@ -335,16 +365,21 @@ def ir_kind(node: BaseSchedulerNode) -> str:
     return "reduction" if node.is_reduction() else "pointwise"
 
 
-def ir_facts(node: BaseSchedulerNode) -> IrFacts:
+def _branch_of(lowering: GraphLowering) -> str:
+    """Name of the branch that this is the lowering of, "" for a whole graph."""
+    return lowering.name or "" if getattr(lowering, "parent", None) is not None else ""
+
+
+def ir_facts(node: BaseSchedulerNode, lines: LineOrigins) -> IrFacts:
     """A scheduler node as plain data. Only valid while Inductor is compiling the graph it belongs to."""
     parts = list(node.get_nodes())
-    origins = {origin.name: None for part in parts for origin in _origins(part)}
+    origins = dict.fromkeys(origin for part in parts for origin in _origins(part))
     return IrFacts(
         name=node.get_name(),
         kind=ir_kind(node),
         label=_label(parts),
         text=node.debug_str(),
-        fx=tuple(origins),
+        fx=lines.origins(list(origins)),
         reads=tuple(sorted({dep.name for dep in node.read_writes.reads})),
         writes=tuple(node.get_buffer_names()),
         parts=tuple(part.get_name() for part in parts) if len(parts) > 1 else (),

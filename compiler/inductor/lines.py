@@ -1,0 +1,127 @@
+"""Lines of generated kernels as entities, each linked to the FX nodes that it computes.
+
+Index arithmetic serves every node of a kernel, so it is linked to none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from compiler.record import Entity, Kernel
+from compiler.torch_api.inductor import KernelFacts
+from compiler.torch_api.line_origins import FxOrigins, line_key
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_FUNCTION = re.compile(r"def (\w+)")
+_ASSIGNED = re.compile(r"(\w+) = ")
+_PUNCTUATION = re.compile(r"[\s()\[\]{},]*")
+
+Ids = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A kernel that Inductor defined, the names of the fused nodes it computes, and ids of what its lines come from:
+    by `line_key`, by a name in it or the function it is in, and, in a template, for lines that have none of these.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    category: str
+    lines: Mapping[str, Ids] = field(default_factory=dict)
+    names: Mapping[str, Ids] = field(default_factory=dict)
+    whole: Ids = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """`rows` are line numbers of the kernel's source, from 1."""
+
+    rows: tuple[int, ...]
+    text: str
+    origins: Ids
+
+
+def definition(facts: KernelFacts, ids: Callable[[FxOrigins], Ids]) -> Definition:
+    """What was observed of a kernel, with the ids of the FX nodes."""
+    known = facts.lines
+    return Definition(
+        facts.name,
+        facts.nodes,
+        facts.category,
+        {key: ids(origins) for key, origins in known.lines.items()},
+        {name: ids(origins) for name, origins in known.names.items()},
+        ids(facts.whole),
+    )
+
+
+def triton_lines(kernel: Kernel, rows: Sequence[str], definitions: Iterable[Definition]) -> dict[int, Entity]:
+    """An entity for each line of the kernel's `@triton.jit` functions, by its line in the artifact.
+
+    `rows` are the artifact's. A source that was defined for several groups of nodes computes all of them.
+    """
+    first, last = kernel.lines
+    source = dict(enumerate(rows[first : last - 1], 2))  # line 1 of the source is what follows the opening quotes
+    same = [definition for definition in definitions if definition.name == kernel.name]
+    statements = [_owned(function, numbers, source, same) for function, numbers in _statements(source)]
+    found = {}
+    for statement in _continued(statements):
+        for number in statement.rows:
+            identity = f"{kernel.id}.L{number}"
+            label = source[number].strip()
+            found[first + number - 1] = Entity(identity, "triton", label, {}, (), statement.origins)
+    return found
+
+
+def _statements(source: Mapping[int, str]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The functions that follow `@triton.jit`: for each statement the function's name and the statement's lines."""
+    function = ""
+    jitted = False
+    depth = 0
+    pending: list[int] = []
+    for number, row in source.items():
+        if not row.strip():
+            continue
+        if depth == 0 and not row[0].isspace():
+            opening = _FUNCTION.match(row) if jitted else None
+            function = opening[1] if opening else ""
+            jitted = row.startswith("@triton.jit")
+        if function:
+            pending.append(number)
+            depth += sum(row.count(bracket) for bracket in "([{") - sum(row.count(bracket) for bracket in ")]}")
+            if depth <= 0:
+                yield function, tuple(pending)
+                pending, depth = [], 0
+
+
+def _owned(
+    function: str, numbers: tuple[int, ...], source: Mapping[int, str], definitions: Sequence[Definition]
+) -> _Statement:
+    rows = [source[number].strip() for number in numbers]
+    keys = [line_key(row) for row in rows if not _PUNCTUATION.fullmatch(row)]
+    text = " ".join(rows)
+    found = [known.names[function] for known in definitions if function in known.names]
+    found = found or [known.lines[key] for known in definitions for key in keys if key in known.lines]
+    found = found or [known.names[name] for known in definitions for name in _NAME.findall(text) if name in known.names]
+    return _Statement(numbers, text, _union(found or [known.whole for known in definitions]))
+
+
+def _continued(statements: Sequence[_Statement]) -> list[_Statement]:
+    """A temporary that Inductor wrote on nobody's behalf belongs to what uses it."""
+    users: dict[str, Ids] = {}
+    found = []
+    for statement in reversed(statements):
+        assigned = _ASSIGNED.match(statement.text)
+        origins = statement.origins
+        if not origins and assigned and assigned[1].startswith("tmp"):
+            origins = users.get(assigned[1], ())
+        if origins:
+            users.update(dict.fromkeys(_NAME.findall(statement.text), origins))
+        found.append(_Statement(statement.rows, statement.text, origins))
+    return found[::-1]
+
+
+def _union(groups: Iterable[Ids]) -> Ids:
+    return tuple(dict.fromkeys(identity for group in groups for identity in group))

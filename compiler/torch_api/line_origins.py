@@ -1,0 +1,296 @@
+"""Which FX node each line of a generated kernel computes, observed while TorchInductor writes it.
+
+Lowering an FX node makes loops (torch._inductor.ir.Loops), whose inner function calls those of the loops it inlines.
+Loops are marked with the node being lowered; while the inner function of marked loops runs, their node is the active
+one, the innermost of them first. What is traced from it (torch._inductor.loop_body.LoopBody) carries the node in its
+`meta`, also into the copies that reordered and merged loops are. When a body is turned into code, what is written
+belongs to the body's node at hand: a load to the node that reads, a store to the node whose value is stored, and a
+common subexpression to all that use it.
+
+Nothing that Inductor looks at is changed, so neither is the code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch._inductor.codegen.common import CSE, CSEVariable
+from torch._inductor.codegen.triton import TritonKernel
+from torch._inductor.graph import GraphLowering
+from torch._inductor.ir import ComputedBuffer, Loops, MultiOutputReduction, Pointwise, Reduction, Scan, Scatter, Sort
+from torch._inductor.loop_body import InterpreterShim, LightTracer, LoopBodyBlock
+from torch._inductor.utils import DeferredLineBase, IndentedBuffer
+from torch._inductor.virtualized import V
+from torch.fx import Graph, Node
+
+from compiler.torch_api import fx
+from compiler.torch_api.fx import SourceFrame
+
+_MARK = "tcompile_node"
+_TEMPORARY = re.compile(r"tmp\d+ = ")
+_ACCUMULATOR = "accum"  # of a reduction that TritonKernel.codegen_body writes: `accum0`, `accum1` …
+
+Wrapper = tuple[Any, str, Callable[[Any], Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class FxOrigins:
+    """Where something was computed: names of nodes of the post-grad graph, and for nodes of a branch (torch.cond),
+    which stand for the node that branches, the lines of the user's code.
+    """
+
+    nodes: tuple[str, ...] = ()
+    places: tuple[SourceFrame, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLines:
+    """Origins of a kernel's lines by their `line_key`; of variables that Inductor writes late, and of the functions
+    that a kernel hands to `tl.associative_scan`, by name.
+    """
+
+    lines: dict[str, FxOrigins] = field(default_factory=dict)
+    names: dict[str, FxOrigins] = field(default_factory=dict)
+
+
+def line_key(text: str) -> str:
+    """What tells a line of a kernel from its others. A temporary is assigned once, and what it is assigned may change
+    after it was written (torch._inductor.utils.DelayReplaceLine); of other lines it is the text.
+    """
+    text = text.strip()
+    temporary = _TEMPORARY.match(text)
+    return temporary[0] if temporary else text
+
+
+class LineOrigins:
+    """Observes one `compile_fx` call after another; `of` is to be asked when a kernel has been written."""
+
+    def __init__(self) -> None:
+        self.active: Node | None = None
+        self.running: InterpreterShim | None = None
+        self.written: WeakKeyDictionary[Any, dict[str, dict[Node, None]]] = WeakKeyDictionary()
+        self.named: WeakKeyDictionary[Any, dict[str, dict[Node, None]]] = WeakKeyDictionary()
+        self.branching: WeakKeyDictionary[Graph, Node] = WeakKeyDictionary()
+
+    def wrappers(self) -> list[Wrapper]:
+        storing: list[tuple[Any, str]] = [(owner, "store_output") for owner in (Pointwise, Scatter)]
+        storing += [(owner, "store_reduction") for owner in (Reduction, MultiOutputReduction, Scan, Sort)]
+        return [
+            (Loops, "__post_init__", self.wrap_made),
+            (ComputedBuffer, "with_original_inner_fn", self.wrap_original),
+            (Pointwise, "make_loader", self.wrap_make_loader),
+            *((owner, name, self.wrap_store) for owner, name in storing),
+            (LightTracer, "create_node", self.wrap_create_node),
+            (LoopBodyBlock, "extract_pw_from_reduction", self.wrap_extract),
+            (InterpreterShim, "run", self.wrap_interpret),
+            (IndentedBuffer, "writeline", self.wrap_writeline),
+            (CSE, "generate", self.wrap_generate),
+            (TritonKernel, "codegen_iteration_ranges_entry", self.wrap_index),
+            (TritonKernel, "partial_accumulate", self.wrap_accumulate),
+            (TritonKernel, "_lift_helper", self.wrap_helper),
+            (GraphLowering, "run", self.wrap_run),
+        ]
+
+    def wrap_made(self, initialize: Callable[..., None]) -> Callable[..., None]:
+        def made(loops: Any) -> None:
+            initialize(loops)
+            node = V.current_node
+            if isinstance(node, Node) and node.op != "output":
+                loops._post_init_setattr(_MARK, node)
+
+        return made
+
+    def wrap_original(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A reduction that was split is put together again: new loops for the same node, after lowering."""
+
+        @contextmanager
+        def whole(buffer: ComputedBuffer) -> Iterator[None]:
+            node = getattr(buffer.data, _MARK, None)
+            with original(buffer):
+                if node is not None:
+                    buffer.data._post_init_setattr(_MARK, node)
+                yield
+
+        return whole
+
+    def wrap_make_loader(self, make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(loops: Any) -> Any:
+            loader, node = make(loops), getattr(loops, _MARK, None)
+            if node is None:
+                return loader
+
+            return self._for(node, loader)
+
+        return made
+
+    def wrap_store(self, store: Callable[..., Any]) -> Callable[..., Any]:
+        def stored(loops: Any, *args: Any) -> Any:
+            return self._for(getattr(loops, _MARK, None), store)(loops, *args)
+
+        return stored
+
+    def _for(self, node: Node | None, compute: Callable[..., Any]) -> Callable[..., Any]:
+        """`compute`, with this node as the active one. No context manager: this runs for every inlined operation."""
+
+        def computed(*args: Any) -> Any:
+            before, self.active = self.active, node
+            try:
+                return compute(*args)
+            finally:
+                self.active = before
+
+        return computed
+
+    def wrap_create_node(self, create: Callable[..., Node]) -> Callable[..., Node]:
+        def created(tracer: Any, kind: str, target: Any, args: Any, *more: Any, **named: Any) -> Node:
+            made = create(tracer, kind, target, args, *more, **named)
+            node = self._at_hand() or self.active or _of_arguments(made)
+            if node is not None:
+                made.meta[_MARK] = node
+            return made
+
+        return created
+
+    def wrap_extract(self, extract: Callable[..., Any]) -> Callable[..., Any]:
+        """A reduction and its store are replaced by one node, past the tracer."""
+
+        def extracted(block: LoopBodyBlock) -> Any:
+            reduced = block.graph.find_nodes(op="call_method", target="reduction")
+            node = reduced[0].meta.get(_MARK) if reduced else None
+            changed = extract(block)
+            for accumulate in changed.graph.find_nodes(op="call_method", target="partial_accumulate"):
+                accumulate.meta.setdefault(_MARK, node)
+            return changed
+
+        return extracted
+
+    def wrap_interpret(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        def interpreted(shim: InterpreterShim, *args: Any, **kwargs: Any) -> Any:
+            before, self.running = self.running, shim
+            try:
+                return run(shim, *args, **kwargs)
+            finally:
+                self.running = before
+
+        return interpreted
+
+    def _at_hand(self) -> Node | None:
+        """The FX node behind the body's node that is being interpreted."""
+        current = self.running.current_node if self.running is not None else None
+        return current.meta.get(_MARK) if current is not None else None
+
+    def wrap_writeline(self, write: Callable[..., None]) -> Callable[..., None]:
+        def written(buffer: IndentedBuffer, line: Any) -> None:
+            write(buffer, line)
+            if self.running is not None and (node := self._at_hand()) is not None:
+                self._note(line, node)
+
+        return written
+
+    def _note(self, line: Any, node: Node) -> None:
+        """The first to write a line is the one that computes it: buffers are spliced into others later."""
+        text = line.line if isinstance(line, DeferredLineBase) else line
+        if isinstance(text, str) and isinstance(V.kernel, TritonKernel):
+            lines = self.written.setdefault(V.kernel, {})
+            for row in text.split("\n"):
+                lines.setdefault(line_key(row), {node: None})
+
+    def wrap_generate(self, generate: Callable[..., Any]) -> Callable[..., Any]:
+        """A common subexpression that is there already is written no more, but serves one node more."""
+
+        def generated(cse: Any, buffer: Any, expression: Any, **options: Any) -> Any:
+            variable = generate(cse, buffer, expression, **options)
+            if not isinstance(expression, CSEVariable) and (node := self._at_hand()) is not None:
+                nodes = self.written.get(V.kernel, {}).get(f"{variable} = ")
+                if nodes is not None:
+                    nodes[node] = None
+            return variable
+
+        return generated
+
+    def wrap_index(self, write: Callable[..., Any]) -> Callable[..., Any]:
+        """Index arithmetic is written by the first that needs it, for all."""
+
+        def written(*args: Any) -> Any:
+            with self._unobserved():
+                return write(*args)
+
+        return written
+
+    @contextmanager
+    def _unobserved(self) -> Iterator[None]:
+        before, self.running = self.running, None
+        try:
+            yield
+        finally:
+            self.running = before
+
+    def wrap_accumulate(self, accumulate: Callable[..., Any]) -> Callable[..., Any]:
+        def accumulated(kernel: TritonKernel, *args: Any) -> Any:
+            self._name(kernel, f"{_ACCUMULATOR}{len(kernel.saved_partial_accumulate)}")
+            return accumulate(kernel, *args)
+
+        return accumulated
+
+    def wrap_helper(self, write: Callable[..., str]) -> Callable[..., str]:
+        """A function beside the kernel, with temporaries of its own; those with the same body are one."""
+
+        def written(kernel: TritonKernel, *args: Any) -> str:
+            with self._unobserved():
+                name = write(kernel, *args)
+            self._name(kernel, name)
+            return name
+
+        return written
+
+    def _name(self, kernel: TritonKernel, name: str) -> None:
+        if (node := self._at_hand()) is not None:
+            self.named.setdefault(kernel, {}).setdefault(name, {})[node] = None
+
+    def wrap_run(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """A branch is lowered while the node that branches is."""
+
+        def lowered(lowering: GraphLowering, *args: Any) -> Any:
+            node = V.current_node
+            if getattr(lowering, "parent", None) is not None and isinstance(node, Node):
+                self.branching[lowering.graph] = node
+            return run(lowering, *args)
+
+        return lowered
+
+    def of(self, kernel: Any) -> KernelLines:
+        """What is known of a kernel, of each of its parts if it is a combination of several; nothing if it is C++."""
+        parts = [part for part in (kernel, *getattr(kernel, "sub_kernels", ())) if isinstance(part, TritonKernel)]
+        return KernelLines(self._of_parts(self.written, parts), self._of_parts(self.named, parts))
+
+    def _of_parts(
+        self, known: Mapping[Any, Mapping[str, Mapping[Node, None]]], parts: Sequence[Any]
+    ) -> dict[str, FxOrigins]:
+        merged: dict[str, dict[Node, None]] = {}
+        for part in parts:
+            for key, nodes in known.get(part, {}).items():
+                merged.setdefault(key, {}).update(nodes)
+        return {key: self.origins(tuple(nodes)) for key, nodes in merged.items()}
+
+    def origins(self, nodes: Sequence[Node]) -> FxOrigins:
+        """FX nodes as plain data; those of a branch by the node of the whole graph that branches, and by place."""
+        names: dict[str, None] = {}
+        places: dict[SourceFrame, None] = {}
+        for node in nodes:
+            outer = node
+            while outer.graph in self.branching:
+                places.update(dict.fromkeys(fx.source_frames(outer)))
+                outer = self.branching[outer.graph]
+            names[outer.name] = None
+        return FxOrigins(tuple(names), tuple(places))
+
+
+def _of_arguments(made: Node) -> Node | None:
+    """What is computed for no FX node (a copy for the graph's output) continues what it is computed from."""
+    found = (source.meta.get(_MARK) for source in made.all_input_nodes)
+    return next((node for node in found if node is not None), None)
