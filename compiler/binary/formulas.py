@@ -1,0 +1,192 @@
+"""Floating-point operations of one node of an FX graph, by formula.
+
+- Matrix products, convolutions and attention: the formulas of `torch.utils.flop_counter`.
+- Pointwise operations on floats: one for each element of the result, whatever the operation costs the hardware; those
+  of `POINTWISE` count for more, as they are several operations in one.
+- Reductions and scans: one for each element that goes in; those of `REDUCTIONS` count for more.
+- Pooling: one for each element of each window.
+- Nothing else counts: moving, converting and choosing (views, copies, casts, `where`, gather and scatter without
+  adding), random numbers, integers and booleans.
+
+Where a size is symbolic, the count is 0: it is not known.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from typing import Any
+
+import torch
+
+POINTWISE: dict[str, int] = {"fma": 2, "lerp": 3, "addcmul": 3, "addcdiv": 3, "silu": 5, "gelu": 8, "mish": 5}
+"""Operations in one element of the result, where it is not one."""
+
+REDUCTIONS: dict[str, int] = {
+    "sum": 1,
+    "mean": 1,
+    "prod": 1,
+    "amax": 1,
+    "amin": 1,
+    "max": 1,
+    "min": 1,
+    "argmax": 1,
+    "argmin": 1,
+    "cumsum": 1,
+    "cumprod": 1,
+    "cummax": 1,
+    "cummin": 1,
+    "linalg_vector_norm": 2,
+    "var": 4,  # add for the mean; subtract, square, add
+    "var_mean": 4,
+    "std": 4,
+    "std_mean": 4,
+    "logsumexp": 4,  # maximum; subtract, exponential, add
+    "logcumsumexp": 4,
+    "prepare_softmax_online": 4,
+    "_softmax": 5,
+    "_log_softmax": 5,
+    "scatter_add": 1,
+    "index_add": 1,
+    "scatter_reduce": 1,
+}
+"""Operations for each element that goes in."""
+
+MOVEMENT: frozenset[str] = frozenset(
+    ("convert_element_type", "_to_copy", "clone", "copy", "copy_", "where", "fill", "fill_", "masked_fill", "isnan")
+    + ("isinf", "isfinite", "alias", "detach", "view_as_real", "view_as_complex", "real", "imag")
+)
+"""Pointwise operations that are no arithmetic."""
+
+_POOLS = frozenset({"max_pool2d_with_indices", "_low_memory_max_pool_with_offsets", "avg_pool2d", "avg_pool3d"})
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFacts:
+    """A tensor of the graph: the name of its dtype, and its shape, which may have symbols in it."""
+
+    dtype: str
+    shape: tuple[Any, ...]
+
+    @property
+    def elements(self) -> int:
+        """How many; 0 where the shape is symbolic."""
+        return prod(self.shape) if all(isinstance(size, int) for size in self.shape) else 0
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype.startswith(("float", "bfloat", "complex"))
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A call of an FX graph: `target` as in `aten.mul.Tensor`, its tensors, and the line of Python it is written as."""
+
+    name: str
+    target: str
+    outputs: tuple[TensorFacts, ...]
+    inputs: Mapping[str, TensorFacts]
+    code: str = ""
+
+    @property
+    def operation(self) -> str:
+        """`mul` of `aten.mul.Tensor`."""
+        parts = self.target.split(".")
+        return parts[1] if len(parts) > 1 else parts[0]
+
+    @property
+    def elements(self) -> int:
+        """Elements of its largest result."""
+        return max((tensor.elements for tensor in self.outputs), default=0)
+
+    @property
+    def is_reduction(self) -> bool:
+        return self.operation in REDUCTIONS
+
+    @property
+    def is_matmul(self) -> bool:
+        """Whether tensor cores could do it: it has a formula of `torch.utils.flop_counter`."""
+        return _formula(self.target) is not None
+
+    @property
+    def is_float(self) -> bool:
+        return any(tensor.is_float for tensor in (*self.outputs, *self.inputs.values()))
+
+
+def flops_of(node: Node) -> int:
+    """Floating-point operations of a node, by the rules above."""
+    if node.is_matmul:
+        return _by_formula(node)
+    if not node.is_float or node.operation in MOVEMENT:
+        return 0
+    if node.is_reduction:
+        return REDUCTIONS[node.operation] * max((tensor.elements for tensor in node.inputs.values()), default=0)
+    if node.operation in _POOLS:
+        return node.elements * _window(node)
+    if node.operation in POINTWISE or _is_pointwise(node.target):
+        return POINTWISE.get(node.operation, 1) * node.elements
+    return 0
+
+
+@cache
+def _overload(target: str) -> Any:
+    """`torch.ops.aten.mul.Tensor` for "aten.mul.Tensor"; None for what is no operator."""
+    namespace, _, rest = target.partition(".")
+    packet, _, overload = rest.partition(".")
+    found = getattr(getattr(torch.ops, namespace, None), packet, None) if packet else None
+    return getattr(found, overload or "default", None)
+
+
+def _is_pointwise(target: str) -> bool:
+    overload = _overload(target)
+    return overload is not None and torch.Tag.pointwise in overload.tags
+
+
+@cache
+def _formula(target: str) -> Any:
+    from torch.utils.flop_counter import flop_registry
+
+    return flop_registry.get(getattr(_overload(target), "overloadpacket", None))
+
+
+def _by_formula(node: Node) -> int:
+    if not all(tensor.elements for tensor in (*node.outputs, *node.inputs.values())):
+        return 0
+    args, kwargs = arguments(node)
+    results = [_meta(tensor) for tensor in node.outputs]
+    return int(_formula(node.target)(*args, **kwargs, out_val=results[0] if len(results) == 1 else results))
+
+
+def _window(node: Node) -> int:
+    args, _ = arguments(node)
+    window = args[1] if len(args) > 1 else 1
+    return prod(window) if isinstance(window, Sequence) else window**2
+
+
+def arguments(node: Node) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments that the node's code is written with, tensors as tensors without data ("meta")."""
+    call = ast.parse(node.code.partition(" = ")[2].strip(), mode="eval").body
+    if not isinstance(call, ast.Call):
+        raise ValueError(f"{node.name} is not a call: {node.code.strip()}")
+    known = {name: _meta(tensor) for name, tensor in node.inputs.items()}
+    keywords = {word.arg: _value(word.value, known) for word in call.keywords if word.arg}
+    return [_value(argument, known) for argument in call.args], keywords
+
+
+def _value(argument: ast.expr, known: Mapping[str, torch.Tensor]) -> Any:
+    """A literal or a tensor; None for anything else, which formulas do not look at."""
+    if isinstance(argument, ast.Name):
+        return known.get(argument.id)
+    if isinstance(argument, ast.List | ast.Tuple):
+        return [_value(each, known) for each in argument.elts]
+    try:
+        return ast.literal_eval(argument)
+    except ValueError:
+        return None
+
+
+def _meta(tensor: TensorFacts) -> torch.Tensor:
+    return torch.empty(tensor.shape, dtype=getattr(torch, tensor.dtype), device="meta")

@@ -1,0 +1,160 @@
+"""How much arithmetic a kernel does by formula, and the least time that it and the traffic take on a GPU.
+
+The roofline model (Williams, Waterman and Patterson, 2009, https://doi.org/10.1145/1498765.1498785): a kernel takes at
+least as long as its bytes take at the memory's bandwidth, and its operations at the peak rate of the units that do
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from compiler.binary.formulas import REDUCTIONS, Node, TensorFacts, flops_of
+from compiler.record import Artifact, Entity, Kernel, Record
+from compiler.targets import Target
+
+_WIDER = {"float8": "float16", "int8": "float16", "float16": "float32", "bfloat16": "float32", "tf32": "float32"}
+_RATE_NAMES = {"float8_e4m3fn": "float8", "float8_e5m2": "float8", "float8_e4m3fnuz": "float8", "uint8": "int8"}
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one launch computes: `flops`, in the number format `dtype`, on tensor cores where it is a `matmul`."""
+
+    flops: int
+    dtype: str
+    matmul: bool
+
+
+def flops(kernel: Kernel, record: Record) -> int:
+    """Floating-point operations of one launch, by the formulas of `compiler.binary.formulas`; 0 for symbolic sizes."""
+    return work(kernel, record).flops
+
+
+def work(kernel: Kernel, record: Record) -> Work:
+    """What one launch of a kernel computes, from the nodes of the post-grad graph that Inductor says it does.
+
+    A node that a kernel needs in several places is counted once, as the compiler computes it once.
+    """
+    graph = _Half.of(kernel, record)
+    found = [graph.work_of(node) for node in kernel.nodes if node in graph.entities]
+    nodes = [node for _count, computed in found for node in computed]
+    matmuls = [node for node in nodes if node.is_matmul]
+    dtypes = {tensor.dtype for node in matmuls or nodes for tensor in (*node.inputs.values(), *node.outputs)}
+    dtype = _narrowest(dtypes) if matmuls else "float64" if "float64" in dtypes else "float32"
+    return Work(sum(count for count, _ in found) // max(kernel.calls, 1), dtype, bool(matmuls))
+
+
+def _narrowest(dtypes: Iterable[str]) -> str:
+    """The format that is multiplied: a product of halves may be kept in single precision."""
+    sizes = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+    return min(dtypes, key=lambda dtype: sizes.get(dtype, 1 if "8" in dtype else 4), default="float32")
+
+
+@dataclass(frozen=True, slots=True)
+class _Half:
+    """The graph that a kernel is from, forward or backward: scheduler nodes, and the FX nodes that they compute."""
+
+    entities: dict[str, Entity]
+    fx: dict[str, Node]
+    reduced: frozenset[str]  # FX reductions that are reductions in the IR; small ones are unrolled
+
+    @classmethod
+    def of(cls, kernel: Kernel, record: Record) -> _Half:
+        bracket = kernel.artifact.partition("[")[2]
+        names = {f"{stage}[{bracket}": stage for stage in ("fused_ir", "ir", "post_grad")}
+        artifacts = {names[artifact.id]: artifact for artifact in record.artifacts if artifact.id in names}
+        entities = {e.id: e for stage in ("fused_ir", "ir") if stage in artifacts for e in artifacts[stage].entities}
+        parts = artifacts["ir"].entities if "ir" in artifacts else ()
+        reduced = frozenset(fx for part in parts if part.kind == "reduction" for fx in part.origins)
+        return cls(entities, _fx_nodes(artifacts["post_grad"]) if "post_grad" in artifacts else {}, reduced)
+
+    def work_of(self, fused: str) -> tuple[int, tuple[Node, ...]]:
+        """Operations of a fused node, and the FX nodes that they are for."""
+        parts = [self.entities[part] for part in self.entities[fused].origins if part in self.entities]
+        continued = [part for part in parts if self._continues(part)]
+        computed = dict.fromkeys(fx for part in parts if part not in continued for fx in self._computed(part))
+        nodes = tuple(self.fx[name] for name in computed)
+        return sum(map(flops_of, nodes)) + sum(map(self._last_step, continued)), nodes
+
+    def _continues(self, part: Entity) -> bool:
+        """Whether this is the second step of a reduction that was split in two, for more blocks to work on it."""
+        return part.kind == "reduction" and any(
+            before.kind == "reduction" and before.origins == part.origins for before in self._before(part)
+        )
+
+    def _before(self, part: Entity) -> Iterator[Entity]:
+        return (self.entities[name] for name in part.inputs if name in self.entities)
+
+    def _last_step(self, part: Entity) -> int:
+        cost = max((REDUCTIONS.get(self.fx[fx].operation, 0) for fx in part.origins if fx in self.fx), default=0)
+        return cost * max(_tensor(before.attrs).elements for before in self._before(part))
+
+    def _computed(self, part: Entity) -> Iterator[str]:
+        """The FX nodes that a part computes. Inductor also names those that a reduction before it was made of."""
+        origins = [fx for fx in part.origins if fx in self.fx]
+        if part.kind != "pointwise":
+            yield from origins
+            return
+        unrolled = any(self.fx[fx].is_reduction and fx not in self.reduced for fx in origins)
+        size = _tensor(part.attrs).elements
+        for fx in origins:
+            node = self.fx[fx]
+            if fx not in self.reduced if node.is_reduction else unrolled or node.elements <= size:
+                yield fx
+
+
+def _fx_nodes(post_grad: Artifact) -> dict[str, Node]:
+    code = post_grad.text.split("\n")
+    lines = {names[-1]: code[line - 1] for line, names in post_grad.lines.items() if names}
+    entities = {entity.id: entity for entity in post_grad.entities}
+    return {entity.id: _fx_node(entity, entities, lines.get(entity.id, "")) for entity in post_grad.entities}
+
+
+def _fx_node(entity: Entity, entities: dict[str, Entity], code: str) -> Node:
+    inputs = [entities[name] for name in entity.inputs if name in entities]
+    tensors = {each.label: _tensor(each.attrs) for each in inputs if "shape" in each.attrs}
+    outputs = tuple(_tensor(each) for each in entity.attrs.get("outputs", [entity.attrs]) if "shape" in each)
+    target = entity.attrs.get("target", "") if entity.attrs.get("op") == "call_function" else ""
+    return Node(entity.label, target, outputs, tensors, code)
+
+
+def _tensor(attrs: dict[str, Any]) -> TensorFacts:
+    return TensorFacts(attrs.get("dtype", ""), tuple(attrs.get("shape", ("unknown",))))
+
+
+def intensity(*, flops: int, bytes: int) -> float:  # noqa: A002 - named as in `Binary`
+    """Operations for each byte moved; 0 where no bytes are counted."""
+    return flops / bytes if bytes else 0.0
+
+
+def rate(target: Target, dtype: str, *, matmul: bool) -> float:
+    """The target's peak rate in operations per second for arithmetic in `dtype` (a name of torch, or "tf32").
+
+    Products of matrices run on tensor cores, at the rate of the number format; a GPU that lacks the format does them in
+    the next wider one that it has (bfloat16 on a T4: float32; float8 on an A100: float16). All else runs on the lanes
+    of the multiprocessor, halves too, as Triton computes them in float32; float64 there is half as fast as float32 at
+    most (tensor and matrix cores double that on A100, H100 and MI300X).
+    """
+    if not matmul:
+        return min(target.peak["float64"], target.peak["float32"] / 2) if dtype == "float64" else target.peak["float32"]
+    name = _RATE_NAMES.get(dtype, dtype)
+    while name not in target.peak:
+        name = _WIDER.get(name, "float32")
+    return target.peak[name]
+
+
+def bound(
+    target: Target,
+    *,
+    bytes: int,  # noqa: A002 - named as in `Binary`
+    flops: int,
+    dtype: str,
+    matmul: bool = False,
+) -> tuple[float, Literal["memory", "compute"]]:
+    """The least time in seconds for `bytes` of traffic and `flops` in `dtype`, and which of the two takes it."""
+    memory = bytes / target.memory_bandwidth
+    compute = flops / rate(target, dtype, matmul=matmul) if flops else 0.0
+    return (compute, "compute") if compute > memory else (memory, "memory")
