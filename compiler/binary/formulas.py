@@ -55,10 +55,9 @@ REDUCTIONS: dict[str, int] = {
 }
 """Operations for each element that goes in."""
 
-MOVEMENT: frozenset[str] = frozenset(
-    ("convert_element_type", "_to_copy", "clone", "copy", "copy_", "where", "fill", "fill_", "masked_fill", "isnan")
-    + ("isinf", "isfinite", "alias", "detach", "view_as_real", "view_as_complex", "real", "imag")
-)
+_CASTS = ("convert_element_type", "_to_copy", "clone", "copy", "copy_", "alias", "detach", "real", "imag")
+_CHOICES = ("where", "fill", "fill_", "masked_fill", "isnan", "isinf", "isfinite")
+MOVEMENT: frozenset[str] = frozenset(_CASTS + _CHOICES)
 """Pointwise operations that are no arithmetic."""
 
 _POOLS = frozenset({"max_pool2d_with_indices", "_low_memory_max_pool_with_offsets", "avg_pool2d", "avg_pool3d"})
@@ -156,7 +155,11 @@ def _by_formula(node: Node) -> int:
     if not all(tensor.elements for tensor in (*node.outputs, *node.inputs.values())):
         return 0
     args, kwargs = arguments(node)
-    results = [_meta(tensor) for tensor in node.outputs]
+    results: list[torch.Tensor | None] = [_meta(tensor) for tensor in node.outputs]
+    if node.operation == "convolution_backward":
+        of_graph = iter(results)
+        results = [next(of_graph) if wanted else None for wanted in args[-1]]
+        return int(_formula(node.target)(*args, **kwargs, out_val=results))
     return int(_formula(node.target)(*args, **kwargs, out_val=results[0] if len(results) == 1 else results))
 
 

@@ -16,6 +16,7 @@ from compiler.record import Artifact, Entity, Kernel, Record
 from compiler.targets import Target
 
 _WIDER = {"float8": "float16", "int8": "float16", "float16": "float32", "bfloat16": "float32", "tf32": "float32"}
+_LOOPS = ("pointwise", "reduction")
 _RATE_NAMES = {"float8_e4m3fn": "float8", "float8_e5m2": "float8", "float8_e4m3fnuz": "float8", "uint8": "int8"}
 
 
@@ -38,19 +39,34 @@ def work(kernel: Kernel, record: Record) -> Work:
 
     A node that a kernel needs in several places is counted once, as the compiler computes it once.
     """
-    graph = _Half.of(kernel, record)
+    return _work(kernel, _Half.of(kernel, record))
+
+
+def works(record: Record) -> dict[str, Work]:
+    """What one launch of each kernel of the record computes, by kernel id: `work` of all, in one go."""
+    halves: dict[str, _Half] = {}
+    found = {}
+    for kernel in record.kernels:
+        if kernel.artifact not in halves:
+            halves[kernel.artifact] = _Half.of(kernel, record)
+        found[kernel.id] = _work(kernel, halves[kernel.artifact])
+    return found
+
+
+def _work(kernel: Kernel, graph: _Half) -> Work:
     found = [graph.work_of(node) for node in kernel.nodes if node in graph.entities]
     nodes = [node for _count, computed in found for node in computed]
     matmuls = [node for node in nodes if node.is_matmul]
-    dtypes = {tensor.dtype for node in matmuls or nodes for tensor in (*node.inputs.values(), *node.outputs)}
+    dtypes = {tensor.dtype for node in matmuls or nodes for tensor in node.inputs.values()}
     dtype = _narrowest(dtypes) if matmuls else "float64" if "float64" in dtypes else "float32"
     return Work(sum(count for count, _ in found) // max(kernel.calls, 1), dtype, bool(matmuls))
 
 
 def _narrowest(dtypes: Iterable[str]) -> str:
-    """The format that is multiplied: a product of halves may be kept in single precision."""
-    sizes = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-    return min(dtypes, key=lambda dtype: sizes.get(dtype, 1 if "8" in dtype else 4), default="float32")
+    """The format that is multiplied: what a product of halves is added to may be in single precision."""
+    sizes = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1}
+    known = [dtype for dtype in dtypes if dtype in sizes or dtype.startswith("float8")]
+    return min(known, key=lambda dtype: sizes.get(dtype, 1), default="float32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +75,8 @@ class _Half:
 
     entities: dict[str, Entity]
     fx: dict[str, Node]
-    reduced: frozenset[str]  # FX reductions that are reductions in the IR; small ones are unrolled
+    reduced: frozenset[str]  # what reductions in the IR compute: small reductions of the graph are unrolled
+    called: frozenset[str]  # what calls and templates compute: other nodes only change the layout for them
 
     @classmethod
     def of(cls, kernel: Kernel, record: Record) -> _Half:
@@ -69,7 +86,9 @@ class _Half:
         entities = {e.id: e for stage in ("fused_ir", "ir") if stage in artifacts for e in artifacts[stage].entities}
         parts = artifacts["ir"].entities if "ir" in artifacts else ()
         reduced = frozenset(fx for part in parts if part.kind == "reduction" for fx in part.origins)
-        return cls(entities, _fx_nodes(artifacts["post_grad"]) if "post_grad" in artifacts else {}, reduced)
+        called = frozenset(fx for part in parts if part.kind not in _LOOPS for fx in part.origins)
+        fx = _fx_nodes(artifacts["post_grad"]) if "post_grad" in artifacts else {}
+        return cls(entities, fx, reduced, frozenset(name for name in called if name in fx and fx[name].is_matmul))
 
     def work_of(self, fused: str) -> tuple[int, tuple[Node, ...]]:
         """Operations of a fused node, and the FX nodes that they are for."""
@@ -94,7 +113,10 @@ class _Half:
 
     def _computed(self, part: Entity) -> Iterator[str]:
         """The FX nodes that a part computes. Inductor also names those that a reduction before it was made of."""
-        origins = [fx for fx in part.origins if fx in self.fx]
+        origins = [fx for fx in part.origins if fx in self.fx and (part.kind not in _LOOPS or fx not in self.called)]
+        if part.kind == "extern" and (matmuls := [fx for fx in origins if self.fx[fx].is_matmul]):
+            yield from matmuls  # the others made its arguments
+            return
         if part.kind != "pointwise":
             yield from origins
             return
