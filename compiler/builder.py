@@ -11,6 +11,7 @@ from compiler.options import Options
 from compiler.record import (
     STAGES,
     Artifact,
+    Binary,
     Check,
     Decision,
     Entity,
@@ -59,9 +60,11 @@ class Builder:
     recompiles: list[Recompile] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
+    binaries: list[Binary] = field(default_factory=list)
     timings: list[Timing] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
     hidden: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    hidden_kernels: dict[str, Artifact] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
     def add(self, artifact: Artifact, seconds: float | None = None) -> Artifact:
@@ -70,6 +73,8 @@ class Builder:
         """
         if not self.keeps(artifact.stage):
             self.hidden.update((entity.id, self._visible(entity.origins)) for entity in artifact.entities)
+            if artifact.stage == "kernels":  # what is compiled of them may be wanted all the same
+                self.hidden_kernels[artifact.id] = artifact
             return artifact
         if self.hidden:
             artifact = replace(artifact, entities=tuple(map(self._shown, artifact.entities)))
@@ -82,7 +87,8 @@ class Builder:
         return artifact
 
     def keeps(self, stage: str) -> bool:
-        return not self.options.stages or stage == "source" or stage in self.options.stages
+        asked = self.options.stages
+        return not asked or stage == "source" or stage in asked or "all" in asked
 
     def _shown(self, entity: Entity) -> Entity:
         return replace(entity, origins=self._visible(entity.origins))
@@ -119,6 +125,7 @@ class Builder:
             recompiles=tuple(self.recompiles),
             decisions=tuple(self.decisions),
             kernels=tuple(self.kernels),
+            binaries=tuple(self.binaries),
             timings=tuple(self.timings),
             checks=tuple(self.checks),
             problems=tuple(self.problems),

@@ -24,7 +24,7 @@ from compiler.destination import builds
 from compiler.environment import environment
 from compiler.measure.calls import Call
 from compiler.options import OptionError, Options
-from compiler.record import Problem, Record
+from compiler.record import MACHINE_STAGES, Problem, Record
 from compiler.recorder import Recorder, tensors_device
 from compiler.targets import is_virtual
 from compiler.torch_api import dynamo, fx, inductor
@@ -78,7 +78,20 @@ class Exploration:
                 self._measure()
         if not self._builder.frames:
             self._builder.problem(_nothing_compiled())
-        self._builder.finished()
+        try:
+            if kind is None:
+                self._compile_kernels()
+        finally:
+            self._builder.finished()
+
+    def _compile_kernels(self) -> None:
+        """Binaries of the Triton kernels, where the user asks for them. An interrupt leaves those that are done."""
+        stages = self.options.stages
+        if not any(stage in MACHINE_STAGES for stage in stages) and "all" not in stages:
+            return
+        from compiler.binary.eager import compile_kernels
+
+        compile_kernels(self._builder)
 
     def _measure(self) -> None:
         """Time and check the first call; a failure there is a Problem, not the user's error."""

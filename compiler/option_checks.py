@@ -212,8 +212,8 @@ def _stages(value: Any) -> tuple[str, ...]:
         return ()
     names = [name.strip() for name in value.split(",")] if isinstance(value, str) else list(value)
     for name in filter(None, names):
-        if name not in STAGES:
-            raise OptionError(_wrong("stages", name, STAGES))
+        if name not in (*STAGES, "all"):
+            raise OptionError(_wrong("stages", name, (*STAGES, "all")))
     return tuple(filter(None, names))
 
 

@@ -17,7 +17,8 @@ class Options:
     `target` is a device of this machine ("cpu", "cuda"), a GPU that need not be here ("h100": see
     `compiler.targets`), or "": the GPU that the tensors are on, or else an H100 that need not be here, unless something
     is to be run (`time`, `check`). `mode`, `dynamic`, `fullgraph`, `backend` and `options` are torch.compile's.
-    `stages` is "" (all that come without extra work) or a tuple of stage names. `grad` is None (as the inputs say),
+    `stages` is () (all that come without extra work), a tuple of stage names, or ("all",): kernels compiled too, which
+    also happens where a stage after "kernels" is named. `grad` is None (as the inputs say),
     True or False (explore under `torch.no_grad`).
 
     `Options.of` checks what a user wrote. Options read from a record are not checked: another machine made them.

@@ -43,6 +43,9 @@ STAGES: tuple[str, ...] = (
     "timing",
 )
 
+MACHINE_STAGES = STAGES[STAGES.index("kernels") + 1 : STAGES.index("timing")]
+"""What a Triton kernel is compiled to, step by step: made when it is asked for, one artifact for each kernel."""
+
 
 class RecordError(ValueError):
     """A record file that can't be read: the message names the field and what was expected there."""

@@ -1,0 +1,24 @@
+"""Triton kernels as machine code, without the GPU: TTIR, TTGIR, LLIR, PTX and SASS, or AMDGCN; and what they tell.
+
+`compiled(record)` compiles the kernels of a record side by side, in processes of its own, and returns the record with
+an artifact for each kernel and stage, and facts (`compiler.record.Binary`). `growing` yields the record kernel by
+kernel. Nothing is compiled before it is asked for, and a record that was loaded from a file will do: the source of its
+kernels is in it. That source is executed, as running the notebook it came from would: compile what you trust.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from compiler.binary.compiling import CompilationInterrupted, compiled, growing
+
+__all__ = ["CompilationInterrupted", "compiled", "growing"]
+
+
+def __getattr__(name: str) -> Any:
+    """What compiles brings torch with it; the processes that Triton runs in do without."""
+    if name in __all__:
+        return getattr(importlib.import_module("compiler.binary.compiling"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

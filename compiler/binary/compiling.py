@@ -1,0 +1,232 @@
+"""Compile the Triton kernels of a record, side by side, each distinct one once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from compiler.binary.artifacts import LANGUAGES, binary_artifact, stages_of
+from compiler.binary.facts import machine_facts
+from compiler.binary.failures import failure
+from compiler.binary.jobs import Job, Output
+from compiler.binary.sources import CannotCompileError, KernelSource, gpu_of, triton_sources
+from compiler.builder import in_pipeline_order
+from compiler.destination import has_triton
+from compiler.record import Artifact, Binary, Problem, Record
+from compiler.targets import Target
+from compiler.torch_api.triton_kernels import CompileRequest, KernelSourceError, compile_request, reading_kernels
+
+MOST_WORKERS = 8  # each takes some 150 MB
+
+
+class CompilationInterrupted(KeyboardInterrupt):
+    """The user has stopped the compilation; `record` has what was finished."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__(f"stopped after {len(record.binaries)} kernels")
+        self.record = record
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What came of one kernel: an artifact for each stage it came to, facts where machine code was made, problems."""
+
+    kernel: str
+    artifacts: tuple[Artifact, ...]
+    binary: Binary | None
+    problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    source: KernelSource
+    request: CompileRequest
+    job: Job
+
+
+def compiled(
+    record: Record,
+    *,
+    kernels: Collection[str] | None = None,
+    stages: Collection[str] | None = None,
+    config: int = 0,
+    workers: int | None = None,
+    listener: Callable[[int, int], None] | None = None,
+) -> Record:
+    """The record with its Triton kernels compiled for the GPU that they were written for.
+
+    `kernels` (ids or names) and `stages` ("ttir", "sass" …) leave out others. `config` is which of the launch
+    configurations that Inductor would try, the first by default. `workers` processes compile at once: as many as there
+    are cores. `listener` hears, after each kernel, how many are done of how many. What can't be compiled becomes a
+    `Problem` of the first stage that is missing for it. Raises CompilationInterrupted, which has what was finished.
+    """
+    found, total = record, _count(record, kernels)
+    try:
+        every = growing(record, kernels=kernels, stages=stages, config=config, workers=workers)
+        for done, found in enumerate(every, 1):  # noqa: B007 - the last one is the result
+            if listener is not None:
+                listener(done, max(done, total))
+    except KeyboardInterrupt:
+        raise CompilationInterrupted(found) from None
+    return found
+
+
+def growing(
+    record: Record,
+    *,
+    kernels: Collection[str] | None = None,
+    stages: Collection[str] | None = None,
+    config: int = 0,
+    workers: int | None = None,
+) -> Generator[Record, None, None]:
+    """As `compiled`: the record after each kernel that is done. Closed early, it leaves no process behind."""
+    for result in results(record, kernels=kernels, stages=stages, config=config, workers=workers):
+        record = _with(record, result)
+        yield record
+
+
+def results(
+    record: Record,
+    *,
+    kernels: Collection[str] | None = None,
+    stages: Collection[str] | None = None,
+    config: int = 0,
+    workers: int | None = None,
+) -> Generator[Compiled, None, None]:
+    """As `compiled`: what came of each kernel, as soon as it is there. Closed early, it leaves no process behind."""
+    try:
+        _check_triton()
+        sources = triton_sources(record, kernels)
+        target = gpu_of(record, sources)
+    except CannotCompileError as error:
+        first = next(iter(stages or ()), "ttir")
+        yield Compiled("", (), None, (Problem(first, str(error), error.hint),))
+        return
+    kept = frozenset(stages_of(target) if stages is None else stages)
+    if foreign := tuple(_of_other_vendors(kept, target)):
+        yield Compiled("", (), None, foreign)
+    tasks, failed = _tasks(sources, target, config)
+    yield from failed
+    for task, output in _outputs(tasks, workers):
+        yield _result(task, output, target, config, kept, record)
+
+
+def _count(record: Record, kernels: Collection[str] | None) -> int:
+    return sum(
+        kernel.language == "triton" and (kernels is None or kernel.id in kernels or kernel.name in kernels)
+        for kernel in record.kernels
+    )
+
+
+def _check_triton() -> None:
+    if not has_triton():
+        raise CannotCompileError(
+            "Triton is not installed, so kernels stay source code", "it has packages for Linux: pip install triton"
+        )
+
+
+def _tasks(sources: Iterable[KernelSource], target: Target, config: int) -> tuple[list[_Task], list[Compiled]]:
+    """What to compile, and what Inductor's heuristics refuse."""
+    tasks, failed = [], []
+    with reading_kernels(target):
+        for source in sources:
+            try:
+                request = compile_request(source.kernel.name, source.text, source.sizes, config)
+            except KernelSourceError as error:
+                failed.append(Compiled(source.kernel.id, (), None, (_problem("ttir", str(error), "", source),)))
+            else:
+                tasks.append(_Task(source, request, _job(source, request, target)))
+    return tasks, failed
+
+
+def _job(source: KernelSource, request: CompileRequest, target: Target) -> Job:
+    return Job(
+        name=source.kernel.name,
+        source=source.text,
+        arguments=request.arguments,
+        options=request.options,
+        backend=target.backend,
+        architecture=target.triton_arch,
+        warp_size=target.warp_size,
+    )
+
+
+def _outputs(tasks: list[_Task], workers: int | None) -> Iterator[tuple[_Task, Output]]:
+    """Every task with its output; tasks that are equal are compiled once."""
+    from compiler.binary import workers as processes
+
+    tasks_of: dict[str, list[_Task]] = {}
+    for task in tasks:
+        tasks_of.setdefault(task.job.key(), []).append(task)
+    jobs = {key: same[0].job for key, same in tasks_of.items()}
+    for key, output in processes.outputs(jobs, workers or min(processes.cores(), MOST_WORKERS)):
+        for task in tasks_of[key]:
+            yield task, output
+
+
+def _result(task: _Task, output: Output, target: Target, config: int, kept: frozenset[str], record: Record) -> Compiled:
+    source, request = task.source, task.request
+    attrs = {"target": target.name, "config": request.config}
+    missing = [stage for stage in stages_of(target) if stage not in output.texts]
+    facts, shortage = machine_facts(source, request, output, target, record)
+    artifacts = tuple(
+        binary_artifact(stage, output.texts[stage], source, config, attrs)
+        for stage in stages_of(target)
+        if stage in output.texts and stage in kept
+    )
+    problems = []
+    if output.error:
+        problems.append(_problem(*failure(output.error, missing or stages_of(target)[-1:], target), source))
+    if shortage:
+        problems.append(_problem(stages_of(target)[-1], *shortage, source))
+    return Compiled(source.kernel.id, artifacts, facts, tuple(problems))
+
+
+def _of_other_vendors(stages: Collection[str], target: Target) -> Iterator[Problem]:
+    last = stages_of(target)[-1]
+    for stage in LANGUAGES:
+        if stage in stages and stage not in stages_of(target):
+            yield Problem(
+                stage, f"there is no {stage.upper()} for {target.title}", f"its machine code is {last.upper()}"
+            )
+
+
+def _problem(stage: str, reason: str, hint: str, source: KernelSource) -> Problem:
+    return Problem(stage, f"{source.kernel.name}: {reason}", hint, source.kernel.graph)
+
+
+def _with(record: Record, result: Compiled) -> Record:
+    """The record with a kernel's result in place of an earlier one of the same configuration."""
+    fresh = {artifact.id: artifact for artifact in result.artifacts}
+    kept = [artifact for artifact in record.artifacts if artifact.id not in fresh]
+    binaries = [known for known in record.binaries if not _same(known, result.binary)]
+    new = [problem for problem in result.problems if problem not in record.problems]
+    grown = replace(
+        record,
+        artifacts=(*kept, *fresh.values()),
+        binaries=(*binaries, *((result.binary,) if result.binary else ())),
+        problems=(*record.problems, *new),
+    )
+    return in_kernel_order(grown)
+
+
+def in_kernel_order(record: Record) -> Record:
+    """The record with what was compiled in the order of its kernels, whichever was done first."""
+    place = {kernel.id: index for index, kernel in enumerate(record.kernels)}
+    artifacts = sorted(record.artifacts, key=lambda artifact: place.get(artifact.attrs.get("kernel", ""), -1))
+    return replace(
+        record,
+        artifacts=tuple(in_pipeline_order(artifacts)),
+        binaries=tuple(sorted(record.binaries, key=lambda found: place.get(found.kernel, -1))),
+        problems=(
+            *(problem for problem in record.problems if problem.stage not in LANGUAGES),
+            *sorted(
+                (problem for problem in record.problems if problem.stage in LANGUAGES),
+                key=lambda problem: (problem.graph, problem.reason),
+            ),
+        ),
+    )
+
+
+def _same(known: Binary, new: Binary | None) -> bool:
+    return new is not None and (known.kernel, known.target, known.config) == (new.kernel, new.target, new.config)

@@ -1,0 +1,46 @@
+"""Kernels compiled at the end of an exploration, for a user who asked for that (`--stages all`, `--stages ptx`)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from compiler.binary.compiling import Compiled, in_kernel_order, results
+from compiler.builder import Builder
+from compiler.record import MACHINE_STAGES, Record
+
+
+def compile_kernels(builder: Builder) -> None:
+    """Compile the Triton kernels that the builder has, each told to its listener as it is done.
+
+    What is done stays when it is interrupted.
+    """
+    asked = builder.options.stages
+    stages = None if "all" in asked else [stage for stage in MACHINE_STAGES if stage in asked]
+    builder.started((stages or MACHINE_STAGES)[0])
+    try:
+        for result in results(_with_hidden_kernels(builder), stages=stages):
+            _add(builder, result)
+    finally:
+        _put_in_order(builder)
+
+
+def _with_hidden_kernels(builder: Builder) -> Record:
+    record = builder.record()
+    return replace(record, artifacts=(*record.artifacts, *builder.hidden_kernels.values()))
+
+
+def _add(builder: Builder, result: Compiled) -> None:
+    for artifact in result.artifacts:
+        builder.add(artifact)
+    if result.binary is not None:
+        builder.binaries.append(result.binary)
+    for problem in result.problems:
+        builder.problem(problem)
+
+
+def _put_in_order(builder: Builder) -> None:
+    """Which kernel was done first is chance, and not for the record."""
+    record = in_kernel_order(builder.record())
+    builder.artifacts = {artifact.id: artifact for artifact in record.artifacts}
+    builder.binaries[:] = record.binaries
+    builder.problems[:] = record.problems

@@ -1,0 +1,76 @@
+"""What goes to a worker process and what comes back: plain data, as JSON in frames.
+
+A frame is the number of bytes that follow (8 bytes, little-endian), and these.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass, field
+from typing import IO, Any, TypeVar
+
+import msgspec
+
+_LENGTH = struct.Struct("<Q")
+_Message = TypeVar("_Message")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One kernel to compile: its source, and what `triton.compile` is to be asked (see `CompileRequest`).
+
+    `backend` ("cuda", "hip"), `architecture` (90, "gfx942") and `warp_size` are those of triton's GPUTarget.
+    """
+
+    name: str
+    source: str
+    arguments: str
+    options: dict[str, Any]
+    backend: str
+    architecture: int | str
+    warp_size: int
+
+    @property
+    def file(self) -> str:
+        """What the texts call the file that the source is in; line n of it is line n of the source."""
+        return f"{self.name}.py"
+
+    def key(self) -> str:
+        """Equal for jobs whose result is the same."""
+        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What came of a job: text by stage, as far as it went, and what the tools said of the machine code.
+
+    `registers` and `spill_bytes` are those of one thread, `shared_memory` (bytes), `tensor_memory` (columns of a
+    Blackwell multiprocessor's) and `threads` of one block; None is what could not be had. `error` is "" when all went
+    well, else what the failing tool said.
+    """
+
+    texts: dict[str, str] = field(default_factory=dict)
+    registers: int | None = None
+    spill_bytes: int | None = None
+    shared_memory: int | None = None
+    tensor_memory: int | None = None
+    threads: int = 0
+    error: str = ""
+
+
+def write(stream: IO[bytes], message: Job | Output) -> None:
+    """Raises BrokenPipeError when nobody reads any more."""
+    content = msgspec.json.encode(message)
+    stream.write(_LENGTH.pack(len(content)) + content)
+    stream.flush()
+
+
+def read(stream: IO[bytes], kind: type[_Message]) -> _Message | None:
+    """The next message; None when the other side has ended, be it in the middle of one."""
+    header = stream.read(_LENGTH.size)
+    if len(header) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack(header)
+    content = stream.read(length)
+    return msgspec.json.decode(content, type=kind) if len(content) == length else None

@@ -1,0 +1,146 @@
+"""The Triton kernels of a record: their source, what is known of their launch, and the GPU they were written for."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from compiler.record import Artifact, Kernel, Record
+from compiler.targets import TARGETS, Target, UnknownTargetError, is_virtual, target
+
+_SIZE = re.compile(r"(?:[xyz]|r\d+_)numel(?:_\d+)?$")
+_PROPERTIES = re.compile(r"DeviceProperties\(type='(\w+)'.*?multi_processor_count=(\d+), cc=(?:(\d+)|'(\w+)')")
+
+
+class CannotCompileError(ValueError):
+    """A record, or a kernel of it, that can't be compiled at all. `hint` says what to do about it."""
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """A Triton kernel, its source (line 1 is the empty one after the quotes), and the sizes its launch grid is made of:
+    those that the source spells as numbers ("xnumel"), and the grid where the call does ("_grid_0").
+    """
+
+    kernel: Kernel
+    text: str
+    sizes: dict[str, int]
+
+
+def triton_sources(record: Record, wanted: Collection[str] | None = None) -> list[KernelSource]:
+    """The Triton kernels of the record, or the `wanted` ones (ids or names). Raises CannotCompileError."""
+    kernels = [kernel for kernel in record.kernels if kernel.language == "triton"]
+    if wanted is not None:
+        _check_known(wanted, kernels)
+        kernels = [kernel for kernel in kernels if kernel.id in wanted or kernel.name in wanted]
+    elif not kernels:
+        raise CannotCompileError(*_why_none(record))
+    artifacts = {artifact.id: artifact for artifact in record.of_stage("kernels")}
+    grids = {identity: _grids(artifact) for identity, artifact in artifacts.items()}
+    return [_source(kernel, artifacts, grids) for kernel in kernels]
+
+
+def kernel_source(artifact: Artifact, kernel: Kernel) -> str:
+    """The text between the quotes of `NAME = async_compile.triton('NAME', '''…''')`. Raises CannotCompileError."""
+    first, last = kernel.lines
+    statement = "\n".join(artifact.text.split("\n")[first - 1 : last])
+    try:
+        texts = [node.value for node in ast.walk(ast.parse(statement)) if isinstance(node, ast.Constant)]
+    except SyntaxError as error:
+        raise CannotCompileError(f"{kernel.name} is not in lines {first} to {last} of {artifact.id}: {error}") from None
+    sources = [text for text in texts if isinstance(text, str) and f"def {kernel.name}" in text]
+    if not sources:
+        raise CannotCompileError(f"lines {first} to {last} of {artifact.id} hold no source of {kernel.name}")
+    return sources[0]
+
+
+def gpu_of(record: Record, sources: Collection[KernelSource]) -> Target:
+    """The GPU that the record's kernels were written for. Raises CannotCompileError.
+
+    It is the record's target where that is in the table; for a GPU that was there, the one of its name, else one with
+    as many multiprocessors of the same architecture, else any of that architecture.
+    """
+    name = record.target or record.options.target
+    for candidate in (name if is_virtual(name) else "", record.environment.gpu):
+        try:
+            return target(candidate)
+        except UnknownTargetError:
+            continue
+    written_for = _device_properties(sources)
+    alike = [known for known in TARGETS if _architecture(known) == written_for[:2]]
+    same = [known for known in alike if known.multiprocessors == written_for[2]]
+    if found := [*same, *alike]:
+        return found[0]
+    raise CannotCompileError(
+        f"the kernels were written for {record.environment.gpu or name or written_for[1] or 'a GPU'}, which is not in "
+        "the table of GPUs",
+        f"explore with one of the targets {', '.join(known.name for known in TARGETS)}",
+    )
+
+
+def _architecture(known: Target) -> tuple[str, str]:
+    return known.backend, str(known.triton_arch)
+
+
+def _device_properties(sources: Collection[KernelSource]) -> tuple[str, str, int]:
+    """Backend, architecture and multiprocessors that Inductor wrote into the first source that has them."""
+    for source in sources:
+        if found := _PROPERTIES.search(source.text):
+            return found[1], found[3] or found[4], int(found[2])
+    return "", "", 0
+
+
+def _check_known(wanted: Collection[str], kernels: list[Kernel]) -> None:
+    known = {name for kernel in kernels for name in (kernel.id, kernel.name)}
+    for name in wanted:
+        if name not in known:
+            there = ", ".join(kernel.name for kernel in kernels) or "none"
+            raise CannotCompileError(f"this record has no Triton kernel {name!r}; it has: {there}")
+
+
+def _why_none(record: Record) -> tuple[str, str]:
+    """The reason, and what to do."""
+    languages = {kernel.language for kernel in record.kernels}
+    if "cpp" in languages:
+        return (
+            "the kernels of this record are C++, for the CPU: there is nothing for Triton to compile",
+            "explore with a GPU as target, such as --target h100: it need not be here",
+        )
+    if languages:
+        return "no kernel of this record was generated: all its calls are to ATen's own", "explore something to fuse"
+    return "this record has no kernels", "explore up to the stage 'kernels'"
+
+
+def _source(
+    kernel: Kernel, artifacts: dict[str, Artifact], grids: dict[str, dict[str, dict[str, int]]]
+) -> KernelSource:
+    if kernel.artifact not in artifacts:
+        raise CannotCompileError(
+            f"the source of {kernel.name} is not in this record: its stage 'kernels' was left out",
+            "explore with the stage 'kernels' among --stages",
+        )
+    text = kernel_source(artifacts[kernel.artifact], kernel)
+    return KernelSource(kernel, text, {**dict(_spelled_sizes(text)), **grids[kernel.artifact].get(kernel.name, {})})
+
+
+def _spelled_sizes(text: str) -> Iterator[tuple[str, int]]:
+    """`xnumel = 1280`, as Inductor starts a kernel whose sizes are no symbols."""
+    for match in re.finditer(r"^    (\w+) = (\d+)$", text, re.MULTILINE):
+        if _SIZE.match(match[1]):
+            yield match[1], int(match[2])
+
+
+def _grids(artifact: Artifact) -> dict[str, dict[str, int]]:
+    """The launch grid of each kernel whose call ends in three numbers; Inductor launches its templates so."""
+    found = {}
+    for match in re.finditer(r"(\w+)\.run\((.*), stream=\w+\)", artifact.text):
+        last = match[2].split(", ")[-3:]
+        if len(last) == 3 and all(number.isdigit() for number in last):
+            found[match[1]] = {f"_grid_{axis}": int(number) for axis, number in enumerate(last)}
+    return found

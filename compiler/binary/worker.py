@@ -1,0 +1,231 @@
+"""The process that Triton compiles in: `python -m compiler.binary.worker HELPERS`, jobs on stdin, outputs on stdout.
+
+HELPERS is the module of Inductor's that generated kernels use (`compiler.torch_api.triton_kernels.HELPERS`). It needs
+torch's folder and not torch, and neither are the user's modules here: so the process is there in a sixth of a second.
+What it, Triton and the vendor's tools write to disk is under TMPDIR, which is its own, and ends with it.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.machinery
+import importlib.util
+import itertools
+import linecache
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import types
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from compiler.binary import listing
+from compiler.binary.jobs import Job, Output, read, write
+
+_OF_HEURISTICS = ("triton_heuristics", "DeviceProperties", "AutotuneHint", "ReductionHint", "TileHint")
+_LANGUAGES = {"ttir": "mlir", "ttgir": "mlir", "llir": "llvm", "ptx": "ptx", "amdgcn": "amdgcn"}
+_REGISTERS = re.compile(r"^ptxas info\s+: Used (\d+) registers", re.MULTILINE)
+_SPILLS = re.compile(r"(\d+) bytes spill stores")
+_PTXAS_SAID = re.compile(r"`ptxas` stderr:\n(.*?)\n*Repro command", re.DOTALL)
+_PTX_PATH = re.compile(r"(ptxas) \S+\.ptx, line")
+
+
+def main() -> None:
+    """Compile what comes in until nothing does any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    outputs = os.fdopen(os.dup(1), "wb")
+    log = _Log(Path(os.environ["TMPDIR"], "log"))
+    _import_helpers(sys.argv[1])
+    try:
+        while job := read(sys.stdin.buffer, Job):
+            write(outputs, compile_job(job, log))
+    except BrokenPipeError:
+        os._exit(1)  # nobody is there to hear of it
+    finally:
+        shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
+
+
+class _Log:
+    """A file for what goes to stdout and stderr: Triton prints there, MLIR and ptxas write there."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        self._path = path
+        os.dup2(self._descriptor, 1)
+        os.dup2(self._descriptor, 2)
+
+    def clear(self) -> None:
+        os.ftruncate(self._descriptor, 0)
+
+    def text(self) -> str:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return self._path.read_text(errors="replace")
+
+
+def compile_job(job: Job, log: _Log) -> Output:
+    """Compile one kernel; what fails is in the output, with the stages before it."""
+    log.clear()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TRITON_CACHE_DIR"] = folder  # Triton puts each stage there as it comes
+        output = Output()
+        try:
+            output = _facts(job, _compile(job), log.text())
+        except Exception as error:  # noqa: BLE001 - Triton, LLVM and ptxas fail in many ways: all of them are answers
+            output = Output(error=_message(error, log.text()))
+        return replace(output, **_texts(job, Path(folder), output.error))
+
+
+def _compile(job: Job) -> Any:
+    """Raises whatever Triton does."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    target = GPUTarget(job.backend, job.architecture, job.warp_size)
+    _prepare(target)
+    function = _kernel(job)
+    names = {"triton": triton, "inf": math.inf, "nan": math.nan}
+    signature, constants, attributes = eval(job.arguments, names)
+    return triton.compile(ASTSource(function, signature, constants, attributes), target=target, options=job.options)
+
+
+def _prepare(target: Any) -> None:
+    """Triton is told of the target, which it would look for, and spared hashing all its files for the cache's key."""
+    import triton.runtime.cache
+    from triton.backends.driver import DriverBase
+    from triton.runtime import driver
+
+    class Driver(DriverBase):  # type: ignore[misc]
+        @classmethod
+        def is_active(cls) -> bool:
+            return True
+
+        def map_python_to_cpp_type(self, ty: str) -> str:
+            raise NotImplementedError(f"nothing is launched here, so {ty} needs no name")
+
+        def get_current_target(self) -> Any:
+            return target
+
+        def get_active_torch_device(self) -> Any:
+            raise NotImplementedError("no tensor is here")
+
+        def get_benchmarker(self) -> Any:
+            raise NotImplementedError("nothing runs here")
+
+    driver.set_active(Driver())
+    if hasattr(triton.runtime.cache, "triton_key"):
+        triton.runtime.cache.triton_key = lambda: "tcompile"
+
+
+def _kernel(job: Job) -> Any:
+    """The function under `@triton.jit`, with nothing of Inductor's heuristics around it."""
+    tree = ast.parse(job.source)
+    tree.body = [kept for statement in tree.body for kept in _needed(statement)]
+    lines = job.source.splitlines(keepends=True)
+    linecache.cache[job.file] = (len(job.source), None, lines, job.file)  # where triton.jit finds the source
+    namespace: dict[str, Any] = {"__name__": job.name, "__file__": job.file}
+    exec(compile(tree, job.file, "exec"), namespace)
+    return namespace[job.name]
+
+
+def _needed(statement: ast.stmt) -> Iterator[ast.stmt]:
+    """The statement without what only Inductor's heuristics need: their imports, decorators, and calls."""
+    if isinstance(statement, ast.FunctionDef):
+        statement.decorator_list = [d for d in statement.decorator_list if "triton_heuristics" not in ast.unparse(d)]
+    if isinstance(statement, ast.ImportFrom):
+        statement.names = [alias for alias in statement.names if alias.name not in _OF_HEURISTICS]
+        if not statement.names:
+            return
+    if not (isinstance(statement, ast.Expr) and "set_driver_to" in ast.unparse(statement)):
+        yield statement
+
+
+def _import_helpers(module: str) -> None:
+    """Import a module with the packages around it made mere folders: torch, and all but the innermost package of it."""
+    *packages, _innermost, _name = itertools.accumulate(module.split("."), "{}.{}".format)
+    for name in packages:
+        found = importlib.util.find_spec(name)
+        bare = types.ModuleType(name)
+        bare.__path__ = list(found.submodule_search_locations or ()) if found else []
+        bare.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+        sys.modules[name] = bare
+    try:
+        importlib.import_module(module)
+    except (ImportError, AttributeError):  # of a torch whose helpers do need it
+        for name in [name for name in sys.modules if name.partition(".")[0] == packages[0]]:
+            del sys.modules[name]
+        importlib.import_module(module)
+
+
+def _facts(job: Job, kernel: Any, log: str) -> Output:
+    """What Triton's metadata, ptxas, or the AMD assembler's directives say."""
+    metadata = kernel.metadata
+    if job.backend == "hip":
+        registers, spills = _amd_registers(kernel.asm["amdgcn"])
+    else:
+        registers, spills = _last(_REGISTERS, log), _last(_SPILLS, log)
+    return Output(
+        registers=registers,
+        spill_bytes=spills,
+        shared_memory=metadata.shared,
+        tensor_memory=getattr(metadata, "tmem_size", None),
+        threads=metadata.num_warps * job.warp_size,
+    )
+
+
+def _amd_registers(text: str) -> tuple[int | None, int | None]:
+    """Vector registers of a thread, and the bytes it spills: 4 for each register spilled."""
+    spilled = _last(re.compile(r"\.vgpr_spill_count:\s*(\d+)"), text)
+    return _last(re.compile(r"\.vgpr_count:\s*(\d+)"), text), None if spilled is None else 4 * spilled
+
+
+def _last(pattern: re.Pattern[str], text: str) -> int | None:
+    found = pattern.findall(text)
+    return int(found[-1]) if found else None
+
+
+def _texts(job: Job, folder: Path, error: str) -> dict[str, Any]:
+    """The stages that Triton came to, by what it left in its cache, and SASS from the cubin."""
+    files = {path.suffix[1:]: path for path in folder.rglob("*") if path.suffix}
+    raw = {stage: files[stage].read_text() for stage in _LANGUAGES if stage in files}
+    texts = {stage: listing.canonical(_LANGUAGES[stage], text) for stage, text in raw.items()}
+    if "cubin" in files and "ptx" in raw:
+        try:
+            texts["sass"] = listing.sass_listing(_disassembled(files["cubin"]), raw["ptx"], job.file)
+        except (OSError, subprocess.CalledProcessError) as failure:
+            error = error or f"nvdisasm failed: {getattr(failure, 'stderr', '') or failure}".strip()
+    return {"texts": texts, "error": error}
+
+
+def _disassembled(cubin: Path) -> str:
+    """Raises OSError, subprocess.CalledProcessError."""
+    from triton import knobs
+
+    command = [knobs.nvidia.nvdisasm.path, *listing.NVDISASM_OPTIONS, "-ndf", str(cubin)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def _message(error: Exception, log: str) -> str:
+    """What went wrong, in the words of the tool that it went wrong in, without paths of this process."""
+    text = f"{type(error).__name__}: {error}"
+    if said := _PTXAS_SAID.search(text):
+        errors = [line for line in said[1].splitlines() if "error" in line or "fatal" in line]
+        return _PTX_PATH.sub(r"\1 line", "\n".join(errors) or said[1])
+    if "PassManager" in text or "failed" in text:
+        diagnostics = [
+            re.sub(r"^\S*?([\w.]+:\d+:\d+:)", r"\1", line) for line in log.splitlines() if ": error:" in line
+        ]
+        return "\n".join(dict.fromkeys((*diagnostics, text)))
+    return text
+
+
+if __name__ == "__main__":
+    main()

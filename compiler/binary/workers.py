@@ -1,0 +1,144 @@
+"""Processes that compile kernels side by side, for the length of one call.
+
+Each is a Python of its own: not a fork of the user's process, which may have threads, and not multiprocessing's spawn,
+which would import the user's `__main__`. It leads a process group, so that a compiler it has started ends with it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+import compiler
+from compiler.binary.jobs import Job, Output, read, write
+from compiler.torch_api.triton_kernels import HELPERS
+
+_NOT_FOR_WORKERS = ("TRITON_CACHE_DIR", "TRITON_INTERPRET", "TRITON_STORE_BINARY_ONLY", "TRITON_KERNEL_OVERRIDE")
+_FOR_WORKERS = {
+    "CUDA_VISIBLE_DEVICES": "",  # no GPU is used, and none is to be woken
+    "TRITON_DISABLE_LINE_INFO": "0",
+    "TRITON_DUMP_PTXAS_LOG": "1",  # it has registers and spills
+    "TRITON_KERNEL_DUMP": "0",
+}
+
+
+def cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def outputs(jobs: Mapping[str, Job], workers: int) -> Iterator[tuple[str, Output]]:
+    """Each job's key and output, in the order in which they are done; at most so many `workers` run.
+
+    However this ends, also when its caller stops early or is interrupted, no process is left. Raises OSError when
+    none can be started.
+    """
+    waiting = deque(jobs.items())
+    crew: list[_Worker] = []
+    busy: dict[_Worker, str] = {}
+    done: list[tuple[str, Output]] = []
+    with tempfile.TemporaryDirectory(prefix="tcompile-", ignore_cleanup_errors=True) as folder:
+        try:
+            while waiting or busy or done:
+                while waiting and len(busy) < workers:
+                    worker = _idle(crew, busy) or _start(crew, Path(folder))
+                    busy[worker], job = waiting.popleft()
+                    worker.give(job)
+                yield from done  # while the workers are at the next ones
+                ready = select.select(list(busy), [], [])[0] if busy else []
+                done = [(busy.pop(worker), _result(worker, crew)) for worker in ready]
+        finally:
+            for worker in crew:
+                worker.kill()
+
+
+def _idle(crew: list[_Worker], busy: Mapping[_Worker, str]) -> _Worker | None:
+    return next((worker for worker in crew if worker not in busy), None)
+
+
+def _start(crew: list[_Worker], folder: Path) -> _Worker:
+    crew.append(_Worker(Path(tempfile.mkdtemp(dir=folder))))
+    return crew[-1]
+
+
+def _result(worker: _Worker, crew: list[_Worker]) -> Output:
+    """A worker's output; one that died leaves the crew, and its output says of what."""
+    output = worker.result()
+    if output is None:
+        crew.remove(worker)
+        return Output(error=worker.post_mortem())
+    return output
+
+
+class _Worker:
+    """One process, with a folder of its own for all that it writes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._log = folder / "log"
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "compiler.binary.worker", HELPERS],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=_environment(folder),
+            process_group=0,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._jobs: IO[bytes] = self._process.stdin
+        self._outputs: IO[bytes] = self._process.stdout
+
+    def fileno(self) -> int:
+        return self._outputs.fileno()
+
+    def give(self, job: Job) -> None:
+        with suppress(BrokenPipeError):  # it has died, and `result` says so
+            write(self._jobs, job)
+
+    def result(self) -> Output | None:
+        """The output of the job it was given; None when it died of it."""
+        return read(self._outputs, Output)
+
+    def kill(self) -> None:
+        """End the process, and what it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._jobs, self._outputs):
+            with suppress(BrokenPipeError):
+                pipe.close()
+
+    def post_mortem(self) -> str:
+        """What is known of how the process ended, which it has, or is about to."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=5)
+        self.kill()
+        return f"the compiler's process {_ending(self._process.returncode)}{self._last_words()}"
+
+    def _last_words(self) -> str:
+        lines = self._log.read_text(errors="replace").split("\n") if self._log.exists() else []
+        said = [line for line in lines if line.strip()][-3:]
+        return ": " + "\n".join(said) if said else ""
+
+
+def _ending(code: int) -> str:
+    """`died of SIGSEGV`, or the status it ended with."""
+    return f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """The user's environment with a private TMPDIR and this process's module path, and Triton set to tell all."""
+    kept = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_WORKERS}
+    home = str(Path(compiler.__file__).parents[1])
+    paths = [str(Path(path).resolve()) for path in sys.path if path]
+    module_path = os.pathsep.join(dict.fromkeys((*paths, home)))
+    return kept | _FOR_WORKERS | {"TMPDIR": str(folder), "PYTHONPATH": module_path}

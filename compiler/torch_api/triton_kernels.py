@@ -1,0 +1,154 @@
+"""What TorchInductor would ask of Triton for a kernel it generated: configurations, and triton.compile's arguments.
+
+A generated kernel is a module of Python: a function under `@triton.jit`, under a decorator of
+torch._inductor.runtime.triton_heuristics that knows which configurations to try. Its source is executed here as
+Inductor would, and stopped at the call of `triton.compile`; nothing is compiled, and no GPU is asked.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch._inductor.runtime.triton_helpers as triton_helpers
+import torch._inductor.runtime.triton_heuristics as heuristics
+
+from compiler.targets import Target
+from compiler.torch_api.patching import replaced
+from compiler.torch_api.virtual import virtual_gpu
+
+HELPERS = triton_helpers.__name__
+"""The module of Inductor's that generated kernels call functions of, while they are compiled."""
+
+
+class KernelSourceError(ValueError):
+    """A source that is no kernel of Inductor's, or that its heuristics refuse. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompileRequest:
+    """One call of `triton.compile` for a kernel.
+
+    `arguments` is the Python expression of `(signature, constants, attributes)`, those of triton.compiler.ASTSource:
+    it may name data types of `triton.language`. `programs` counts the programs of one launch, 0 where sizes are
+    symbolic. `config` is the configuration asked for, `configs` all that Inductor would try, in its order.
+    """
+
+    config: dict[str, int]
+    configs: tuple[dict[str, int], ...]
+    arguments: str
+    options: dict[str, Any]
+    programs: int
+
+
+class _Asked(BaseException):
+    """Unwinds Inductor where it calls triton.compile. Not an Exception: Inductor would log it as a failure."""
+
+    def __init__(self, source: Any, options: dict[str, Any]) -> None:
+        self.source = source
+        self.options = options
+
+
+@contextmanager
+def reading_kernels(target: Target) -> Iterator[None]:
+    """Inductor's heuristics answer for the target in the block, and look into no cache of what was tuned before."""
+    import triton
+
+    with ExitStack() as stack:
+        stack.enter_context(virtual_gpu(target))
+        stack.enter_context(_environment(TRITON_CACHE_DIR=os.devnull, TRITON_INTERPRET="0"))
+        stack.enter_context(replaced(triton_helpers, "set_driver_to_gpu", lambda _: lambda: None))
+        stack.enter_context(replaced(heuristics, "check_autotune_cache", lambda _: _untuned))
+        stack.enter_context(replaced(triton, "compile", lambda _: _ask))
+        yield
+
+
+def compile_request(name: str, source: str, sizes: Mapping[str, int], config: int) -> CompileRequest:
+    """What Inductor would ask of Triton for kernel `name` in its configuration number `config`.
+
+    To be called inside `reading_kernels`. `sizes` holds what the launch grid depends on and is known ("xnumel").
+    Executes the source. Raises KernelSourceError.
+    """
+    kernel = _executed(name, source)
+    if not 0 <= config < len(kernel.configs):
+        raise KernelSourceError(f"there is no configuration {config}: Inductor would try {len(kernel.configs)}")
+    chosen = kernel.configs[config]
+    try:
+        kernel._precompile_config(chosen)
+    except _Asked as asked:
+        ast_source = asked.source
+        return CompileRequest(
+            config=_numbers(chosen),
+            configs=tuple(map(_numbers, kernel.configs)),
+            arguments=repr((ast_source.signature, ast_source.constants, ast_source.attrs)),
+            options=asked.options,
+            programs=_programs(kernel, chosen, sizes),
+        )
+    raise KernelSourceError("Inductor did not call triton.compile for it")
+
+
+def _executed(name: str, source: str) -> Any:
+    """The CachingAutotuner that the source makes of its kernel."""
+    file = f"{name}.py"
+    namespace: dict[str, Any] = {"__name__": name, "__file__": file}
+    with _readable(file, source):
+        try:
+            exec(compile(source, file, "exec"), namespace)
+        except Exception as error:  # whatever a source that a user has edited raises
+            raise KernelSourceError(f"{type(error).__name__}: {error}") from error
+    kernel = namespace.get(name)
+    if not isinstance(kernel, heuristics.CachingAutotuner):
+        raise KernelSourceError(f"it defines no kernel {name!r} under a decorator of triton_heuristics")
+    return kernel
+
+
+@contextmanager
+def _readable(file: str, source: str) -> Iterator[None]:
+    """`triton.jit` reads the source of what it decorates from its file; this one has none on disk."""
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    try:
+        yield
+    finally:
+        linecache.cache.pop(file, None)
+
+
+def _ask(source: Any, *, options: dict[str, Any], **_others: Any) -> Any:
+    raise _Asked(source, options)
+
+
+def _untuned(configs: list[Any], _filename: Any, _inductor_meta: Any) -> tuple[list[Any], None, dict[str, Any]]:
+    return configs, None, {}
+
+
+def _numbers(config: Any) -> dict[str, int]:
+    """A configuration as plain numbers; what else it holds are switches of a backend."""
+    every = heuristics.config_to_dict(config)
+    return {name: int(value) for name, value in every.items() if isinstance(value, int)}
+
+
+def _programs(kernel: Any, config: Any, sizes: Mapping[str, int]) -> int:
+    """How many programs one launch has, by Inductor's own formula for the kernel's kind of grid."""
+    try:
+        grid = heuristics.GridExpr.from_meta(kernel.inductor_meta, config)
+        x, y, z = grid.eval_slow(dict(sizes))
+    except (NameError, KeyError, AssertionError, TypeError):  # a size that is not known before the launch
+        return 0
+    return int(x) * int(y) * int(z)
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
