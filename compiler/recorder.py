@@ -23,6 +23,7 @@ from compiler.capture.graphs import graph_artifact, line_origins
 from compiler.capture.guards import guards_of
 from compiler.capture.sources import SourceBook
 from compiler.destination import Destination, destination, measures
+from compiler.inductor.candidates import autotuning_decision, candidates_artifact
 from compiler.inductor.ir import FxOriginIds, fx_origins, ir_artifact, part_origins
 from compiler.inductor.kernels import kernels_artifact
 from compiler.inductor.lines import Definition, definition
@@ -32,6 +33,7 @@ from compiler.torch_api import dynamo, fx, inductor
 from compiler.torch_api.cudagraphs import Verdict
 from compiler.torch_api.dynamo import BreakFacts, CompileKey, GuardFacts
 from compiler.torch_api.inductor import IrFacts, KernelFacts, Kind
+from compiler.torch_api.templates import Selection
 
 Compiled = Callable[..., Any]
 # The bigger a graph, the more objects its compilation makes that stay: all there are would be walked, again and again.
@@ -318,6 +320,16 @@ class GraphRecorder:
         self.builder.decisions.append(
             Decision("cudagraphs", self.frame, subjects, verdict.verdict, verdict.why, dict(verdict.numbers))
         )
+
+    def selected(self, kind: Kind, selections: Sequence[Selection]) -> None:
+        post_grad = self._id("post_grad", kind)
+        decisions = (autotuning_decision(selection, self.frame, post_grad) for selection in selections)
+        self.builder.decisions.extend(decisions)
+        if any(len(selection.candidates) > 1 for selection in selections):
+            self.builder.add(candidates_artifact(
+                selections, artifact_id=f"kernels[{self.frame} {kind} candidates]", graph=self.frame,
+                title=f"{kind}, candidates of max-autotune", post_grad=post_grad,
+            ))  # fmt: skip
 
     def failed(self, kind: Kind, error: Exception) -> None:
         reached = [

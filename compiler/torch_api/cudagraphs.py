@@ -91,7 +91,7 @@ class CudaGraphs:
         self.refusals: list[str] = []
 
     def wrappers(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
-        found = [
+        found: list[tuple[Any, str, Callable[[Any], Any]]] = [
             (Scheduler, "graph_partition", self.wrap_partitions),
             (compile_fx, "cudagraphify", self.wrap_capture),
             (compile_fx, "log_cudagraph_skip_and_bump_counter", self.wrap_refusal),

@@ -36,11 +36,12 @@ from torch._inductor.scheduler import (
 from torch._inductor.virtualized import V
 
 from compiler.targets import Target
-from compiler.torch_api import virtual
+from compiler.torch_api import templates, virtual
 from compiler.torch_api.cudagraphs import CudaGraphs, Verdict
 from compiler.torch_api.line_origins import FxOrigins, KernelLines, LineOrigins
 from compiler.torch_api.patching import replaced
 from compiler.torch_api.retargeting import Retargeting
+from compiler.torch_api.templates import Selection, Templates
 from compiler.torch_api.without_build import unprepared
 
 Kind = Literal["forward", "backward", "inference"]
@@ -102,6 +103,7 @@ class InductorObserver(Protocol):
     def failed(self, kind: Kind, error: Exception) -> None: ...
     def decided(self, pass_name: str, verdict: str, why: str) -> None: ...
     def captured_as(self, kind: Kind, verdict: Verdict) -> None: ...
+    def selected(self, kind: Kind, selections: Sequence[Selection]) -> None: ...
 
 
 @contextmanager
@@ -112,7 +114,9 @@ def observing(observer: InductorObserver, *, build: bool, target: Target | None 
     settings = _inductor_settings(build)
     if target is not None:
         wrappers += Retargeting(target, observer.decided).wrappers()
-        settings |= virtual.inductor_settings(target)
+        session.templates = Templates(target)
+        wrappers += session.templates.wrappers()
+        settings |= virtual.inductor_settings(target) | templates.settings(target)
     with ExitStack() as stack:
         stack.enter_context(inductor_config.patch(settings))
         if not build:
@@ -137,6 +141,7 @@ class _Session:
         self.depth = 0
         self.in_inductor = False
         self.graphs = CudaGraphs(virtual=not build)
+        self.templates: Templates | None = None
         self.lines = LineOrigins()
 
     def wrappers(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
@@ -218,6 +223,8 @@ class _Session:
                 compiled = compile_inner(module, inputs, **kwargs)
                 for verdict in self.graphs.verdicts(self.kind, inputs, tried=tried):
                     self.observer.captured_as(self.kind, verdict)
+                if self.templates is not None:
+                    self.observer.selected(self.kind, self.templates.selections())
                 return compiled if self.build else make_boxed_func(module.forward)
             except Exception as error:  # noqa: BLE001 - whatever Inductor raises is told to the observer
                 self.observer.failed(self.kind, error)

@@ -6,7 +6,6 @@ What differs from such a machine is told to the observer: a choice that Inductor
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,6 @@ import torch._inductor.pattern_matcher as pattern_matcher
 from torch._dynamo.exc import SkipFrame
 from torch._functorch.partitioners import default_partition
 from torch._guards import detect_fake_mode
-from torch._inductor.select_algorithm import AlgorithmSelectorCache, ExternKernelCaller
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
 
@@ -60,8 +58,6 @@ class Retargeting:
             (compile_fx, "_warn_tf32_disabled", lambda _warn: lambda: None),
             (fuse_attention, "_warn_tf32_disabled", lambda _warn: lambda: None),
             (pattern_matcher, "aot_function", self.wrap_aot_function),
-            (AlgorithmSelectorCache, "make_precompile_fn", lambda _make: lambda *_args, **_kwargs: dict),
-            (AlgorithmSelectorCache, "do_autotuning", self.wrap_autotuning),
         ]
 
     def wrap_main(self, run: Callable[..., Any]) -> Callable[..., Any]:
@@ -135,17 +131,6 @@ class Retargeting:
 
         return should_pad
 
-    def wrap_autotuning(self, _time: Callable[..., Any]) -> Callable[..., Any]:
-        """Which of several kernels for one operation: Inductor times them, and here nothing can be timed."""
-
-        def ranked(_cache: Any, name: str, _nodes: Any, _layout: Any, _generators: Any, _key: str,
-                   choices: Sequence[Any], *_args: Any, **_kwargs: Any) -> dict[Any, float]:  # fmt: skip
-            order = sorted(choices, key=lambda choice: isinstance(choice, ExternKernelCaller))
-            self.tell("autotuning", _candidate(order[0]), _why_first(name, order))
-            return {choice: float(place) for place, choice in enumerate(order, 1)}
-
-        return ranked
-
     def wrap_aot_function(self, trace: Callable[..., Any]) -> Callable[..., Any]:
         """The pattern matcher traces what it found with autograd, which can't run on fake tensors of a GPU that is not
         here (its device threads are as many as there are GPUs): trace on the CPU, and move the graph.
@@ -186,16 +171,3 @@ def _why_padded(rows: int, inner: int, columns: int, dtype: torch.dtype) -> str:
         f"the sizes of the {rows}×{inner} by {inner}×{columns} product in {str(dtype).removeprefix('torch.')} are not "
         "aligned: on the GPU Inductor times it padded and not padded; here 16-bit formats are padded and others are not"
     )
-
-
-def _why_first(name: str, order: Sequence[Any]) -> str:
-    return (
-        f"on the GPU Inductor times {len(order)} kernels for {name} and takes the fastest; here it takes the first "
-        f"Triton template. They are: {'; '.join(map(_candidate, order))}"
-    )
-
-
-def _candidate(choice: Any) -> str:
-    """A kernel to choose from, without the number that Inductor gives it, which counts on through the process."""
-    name = re.sub(r"_\d+$", "", choice.name)
-    return f"{name} ({choice.description})" if choice.description else name

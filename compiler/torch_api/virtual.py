@@ -50,7 +50,7 @@ CACHED: tuple[str, ...] = (
 """Functions of Inductor that remember an answer about the GPU; those that an older torch lacks are passed over."""
 
 _CUDA_VERSION = "13.0"  # what a CPU-only build says it was built with, while it writes code for NVIDIA
-_HIP_VERSION = "7.0"
+HIP_VERSION = "7.0"
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def _answers(target: Target) -> Iterator[tuple[Any, str, Any]]:
     yield utils_internal, "max_clock_rate", lambda: target.clock / 1e6
     yield device_interface, "caching_worker_device_properties", {"cuda": [properties(target)]}
     yield device_interface, "caching_worker_current_devices", {"cuda": 0}
-    yield torch.version, "hip", _HIP_VERSION if target.vendor == "amd" else None
+    yield torch.version, "hip", HIP_VERSION if target.vendor == "amd" else None
     yield torch.version, "cuda", None if target.vendor == "amd" else torch.version.cuda or _CUDA_VERSION
     yield from _import_time_choices(target)
 

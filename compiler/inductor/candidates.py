@@ -1,0 +1,163 @@
+"""max-autotune's candidates as an artifact: for each operation a table of them, and the Triton code of each.
+
+Candidates of one template differ in a few numbers only, so its code is printed once, and `candidate_source` gives that
+of any other: an entity's `edits` are the places that differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+from compiler.record import Artifact, Decision, Entity
+from compiler.torch_api.templates import Candidate, Selection
+
+TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages")
+"""What a configuration is named by; templates of other operations have some of these, or none."""
+
+PICKS = "'test_configs.autotune_choice_desc_regex'"
+"""Inductor's own setting that leaves candidates out by what they are described with."""
+
+Edit = tuple[int, int, int, str]
+"""A place in a source that another has something else at: row from 0, first column, last column, what stands there."""
+
+
+def autotuning_decision(selection: Selection, graph: str, post_grad: str) -> Decision:
+    """What is shown for one operation, out of what. `post_grad` is the id of the artifact that the operation is in."""
+    shown = selection.candidates[selection.shown]
+    templates = sum(candidate.kind == "template" for candidate in selection.candidates)
+    return Decision(
+        "autotuning", graph, (f"{post_grad}.{selection.node}",) if selection.node else (), label(shown),
+        f"{selection.why}. On the GPU Inductor times these for {selection.operation} of {selection.sizes} and takes "
+        f"the fastest: {'; '.join(_by_name(selection.candidates))}" if len(selection.candidates) > 1
+        else f"{selection.why}: {label(shown)} for {selection.operation} of {selection.sizes}",
+        {"candidates": len(selection.candidates), "templates": templates},
+    )  # fmt: skip
+
+
+def label(candidate: Candidate) -> str:
+    """A candidate in one line: "triton_mm BLOCK_M=64 BLOCK_N=64 BLOCK_K=32 num_warps=4 num_stages=3"."""
+    settings = (f"{name}={candidate.config[name]}" for name in TILE if name in candidate.config)
+    return " ".join((candidate.name, *settings))
+
+
+def _by_name(candidates: Sequence[Candidate]) -> Iterator[str]:
+    """Each template once, with its configurations: "triton_mm BLOCK_M×BLOCK_N×…: 64×64×32×4×3, …"."""
+    for name in dict.fromkeys(candidate.name for candidate in candidates):
+        configs = [candidate.config for candidate in candidates if candidate.name == name]
+        keys = [key for key in TILE if key in configs[0]]
+        listed = ", ".join("×".join(config.get(key, "?") for key in keys) for config in configs)
+        yield f"{name} {'×'.join(keys)}: {listed}" if keys else name
+
+
+@dataclass(slots=True)
+class _Page:
+    """A text that grows, and what is on its lines."""
+
+    rows: list[str] = field(default_factory=list)
+    lines: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    entities: list[Entity] = field(default_factory=list)
+
+    def add(self, text: str, entity: str = "") -> int:
+        """Append lines; gives the number of the first."""
+        first = len(self.rows) + 1
+        self.rows.extend(text.split("\n"))
+        if entity:
+            self.lines.update(dict.fromkeys(range(first, len(self.rows) + 1), (entity,)))
+        return first
+
+
+def candidates_artifact(
+    selections: Sequence[Selection], *, artifact_id: str, title: str, graph: str, post_grad: str
+) -> Artifact:
+    """Tables and code of all candidates. Operations of equal sizes have equal candidates, and are shown once."""
+    groups: dict[tuple[object, ...], list[Selection]] = {}
+    for selection in selections:
+        labels = tuple(map(label, selection.candidates))
+        groups.setdefault((selection.operation, selection.sizes, labels), []).append(selection)
+    page = _Page()
+    for number, group in enumerate(groups.values()):
+        origins = tuple(f"{post_grad}.{selection.node}" for selection in group if selection.node)
+        _add_group(page, f"{artifact_id}.{group[0].operation}_{number}", group, origins)
+    return Artifact(
+        artifact_id, "kernels", title, "python", "\n".join(page.rows), graph, page.lines, tuple(page.entities)
+    )
+
+
+def _add_group(page: _Page, identity: str, group: Sequence[Selection], origins: tuple[str, ...]) -> None:
+    first = group[0]
+    ids = [f"{identity}.{place}" for place in range(len(first.candidates))]
+    page.add(f"# {first.operation} of {first.sizes}: {', '.join(selection.node for selection in group)}")
+    page.add(f"# {len(first.candidates)} candidates; {first.why}")
+    page.add(f"# options={{'max_autotune': True, {PICKS}: 'BLOCK_M=64'}} shows the first with BLOCK_M=64")
+    for row, name in zip(_table(first), ("", *ids), strict=True):
+        page.add(row, name)
+    page.add("")
+    printed = _add_sources(page, ids, first.candidates)
+    for place, (candidate, name) in enumerate(zip(first.candidates, ids, strict=True)):
+        attrs = {"kind": candidate.kind, "config": candidate.config, "shown": place == first.shown} | printed[place]
+        page.entities.append(Entity(name, "candidate", label(candidate), attrs, (), origins))
+
+
+def _table(selection: Selection) -> Iterator[str]:
+    """A heading, and a row for each candidate; what is the same for all that have it is left out."""
+    configs = [candidate.config for candidate in selection.candidates]
+    names = dict.fromkeys(name for config in configs for name in (*(key for key in TILE if key in config), *config))
+    varying = [name for name in names if name in TILE or len({c[name] for c in configs if name in c}) > 1]
+    width = max(len(candidate.name) for candidate in selection.candidates)
+    yield f"#       {'kernel':{width}}  " + "  ".join(varying)
+    for place, candidate in enumerate(selection.candidates):
+        cells = "  ".join(f"{candidate.config.get(name, ''):>{len(name)}}" for name in varying)
+        mark = "shown" if place == selection.shown else ""
+        yield f"# {mark:5} {candidate.name:{width}}  {cells}".rstrip()
+
+
+def _add_sources(page: _Page, ids: Sequence[str], candidates: Sequence[Candidate]) -> list[dict[str, object]]:
+    """Print each code that is not like one before it; gives where each candidate's is, and what differs there."""
+    bases: list[tuple[int, list[str]]] = []
+    found: list[dict[str, object]] = []
+    for name, candidate in zip(ids, candidates, strict=True):
+        rows = candidate.source.strip("\n").split("\n")
+        like = next(((line, base) for line, base in bases if _is_like(base, rows)), None)
+        if not candidate.source:
+            found.append({})
+            continue
+        if like is None:
+            page.add(f"# {label(candidate)}")
+            like = (page.add("\n".join(rows), name), rows)
+            page.add("")
+            bases.append(like)
+        found.append({"line": like[0], "rows": len(rows), "edits": _edits(like[1], rows)})
+    return found
+
+
+def _is_like(base: Sequence[str], rows: Sequence[str]) -> bool:
+    """Whether one can be told by a few edits of the other."""
+    return len(base) == len(rows) and sum(a != b for a, b in zip(base, rows, strict=True)) <= 16
+
+
+def _edits(base: Sequence[str], rows: Sequence[str]) -> list[list[object]]:
+    return [list(_edit(row, a, b)) for row, (a, b) in enumerate(zip(base, rows, strict=True)) if a != b]
+
+
+def _edit(row: int, before: str, after: str) -> Edit:
+    start = _common(before, after)
+    end = _common(before[start:][::-1], after[start:][::-1])
+    return (row, start, len(before) - end, after[start : len(after) - end])
+
+
+def _common(first: str, second: str) -> int:
+    """How many letters two texts begin with together."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
+
+
+def candidate_source(artifact: Artifact, name: str) -> str:
+    """The Triton code of a candidate, by the id or name of its entity; "" for ATen's. Raises KeyError."""
+    attrs = artifact.entity(name).attrs
+    if "line" not in attrs:
+        return ""
+    rows = artifact.text.split("\n")[attrs["line"] - 1 : attrs["line"] - 1 + attrs["rows"]]
+    for row, start, end, text in attrs["edits"]:
+        rows[row] = rows[row][:start] + text + rows[row][end:]
+    return "\n".join(rows)
