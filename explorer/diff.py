@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import difflib
 import html
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from compiler.record import Artifact, Record
 from explorer import tables, text
+from explorer.compiling import KernelCompiler
+from explorer.kernel_diff import kernel_changes, kernel_facts, matching_ids
+from explorer.stages import MACHINE, stage_key
 
 LINES_SHOWN = 60
 """Lines of each changed artifact's diff in `print(diff)`; `print(diff["forward"])` has all."""
+
+_PLACE = re.compile(r"\s*(//## |\.loc\s|\.file\s)|#loc\w* = |!\d+ = |\.Ltmp\d+:")
+"""Lines that only name places in the source."""
+_NOISE = {
+    "sass": re.compile(r"(?<=^ {4})/\*[0-9a-f]+\*/ *"),
+    "ptx": re.compile(r"(?!)"),
+    "amdgcn": re.compile(r"(?!)"),
+    "llvm": re.compile(r",? !dbg !\d+"),
+    "mlir": re.compile(r" loc\((?:#loc\w*|unknown)\)"),
+}
+"""Language of machine code -> what else in a line does."""
 
 _ADDED, _REMOVED = "rgba(0,158,115,0.22)", "rgba(213,94,0,0.22)"
 _PRE = "overflow:auto;max-height:32em;font-size:12px;line-height:1.35;text-align:left"
@@ -33,8 +50,9 @@ class ArtifactDiff:
     @cached_property
     def lines(self) -> tuple[str, ...]:
         """The unified diff, without line ends; empty when both sides are the same text."""
-        before, after = (text.text_lines(side.text) if side else [] for side in (self.before, self.after))
-        first, second = (f"{name}: {self.id}" for name in self.names)
+        before, after = (compared_lines(side) if side else [] for side in (self.before, self.after))
+        ids = [side.id if side else self.id for side in (self.before, self.after)]
+        first, second = (f"{name}: {side}" for name, side in zip(self.names, ids, strict=True))
         return tuple(difflib.unified_diff(before, after, first, second, lineterm=""))
 
     @property
@@ -68,31 +86,75 @@ class ArtifactDiff:
         return _html_lines(self.lines) or f"<div>{_safe(str(self))}</div>"
 
 
+def compared_lines(artifact: Artifact) -> list[str]:
+    """The lines of an artifact, without addresses of instructions and places in the source."""
+    noise = _NOISE.get(artifact.language)
+    lines = text.text_lines(artifact.text)
+    return lines if noise is None else [noise.sub("", line) for line in lines if not _PLACE.match(line)]
+
+
 class RunDiff:
-    """What differs between two records. Prints as text; in a notebook it shows as HTML."""
+    """What differs between two runs. Prints as text; in a notebook it shows as HTML, and `widget()` is for exploring.
 
-    def __init__(self, before: Record, after: Record) -> None:
-        self.before = before
-        self.after = after
-        self.names = side_names(before, after)
+    Machine code is compiled on both sides when it is asked for: `diff["ptx"]`, `diff.kernels`. `print(diff)` then tells
+    which facts of which kernels changed, `print(diff["sass"])` how.
+    """
 
-    @cached_property
+    def __init__(self, before: KernelCompiler, after: KernelCompiler) -> None:
+        self._sides = (before, after)
+        self.names = side_names(before.record, after.record)
+        self.labels = side_labels(before.record, after.record)
+        self._compared: tuple[Record, Record, tuple[ArtifactDiff, ...]] | None = None
+
+    @property
+    def before(self) -> Record:
+        return self._sides[0].record
+
+    @property
+    def after(self) -> Record:
+        return self._sides[1].record
+
+    def compile_kernels(self) -> RunDiff:
+        """Compile the Triton kernels of both sides to machine code, those that are not yet; returns this diff."""
+        for side in self._sides:
+            side.compile()
+        return self
+
+    @property
     def artifacts(self) -> tuple[ArtifactDiff, ...]:
-        """Every artifact that either side has, in pipeline order; a pair has the same id."""
-        sides = [{artifact.id: artifact for artifact in record.artifacts} for record in (self.before, self.after)]
-        both = sides[1] | sides[0]
-        ids = sorted(both, key=lambda artifact_id: tables.stage_rank(both[artifact_id].stage))
-        return tuple(
-            ArtifactDiff(key, both[key].stage, self.names, sides[0].get(key), sides[1].get(key)) for key in ids
-        )
+        """Every artifact of either side, in pipeline order. A pair has the same id, or is of kernels that match."""
+        known = self._compared
+        if known is None or known[0] is not self.before or known[1] is not self.after:
+            self._compared = known = (self.before, self.after, tuple(self._pairs()))
+        return known[2]
+
+    def _pairs(self) -> Iterator[ArtifactDiff]:
+        partner = matching_ids(self.before, self.after)
+        before = {artifact.id: artifact for artifact in self.before.artifacts}
+        after = {partner.get(artifact.id, artifact.id): artifact for artifact in self.after.artifacts}
+        both = after | before
+        for key in sorted(both, key=lambda artifact_id: tables.stage_rank(both[artifact_id].stage)):
+            yield ArtifactDiff(key, both[key].stage, self.names, before.get(key), after.get(key))
 
     def __getitem__(self, name: str) -> ArtifactDiff:
         """The diff of the artifact with this id, or of the first of this stage. Raises KeyError."""
+        key = stage_key(name)
+        if any(side.has_yet_to_make(key.partition("[")[0]) for side in self._sides):
+            self.compile_kernels()
         for artifact in self.artifacts:
-            if name in (artifact.id, artifact.stage):
+            if key in (artifact.id, artifact.stage):
                 return artifact
         stages = ", ".join(dict.fromkeys(artifact.stage for artifact in self.artifacts))
         raise KeyError(f"neither side has an artifact or stage {name!r}; they have: {stages or 'nothing'}")
+
+    @property
+    def kernels(self) -> pd.DataFrame:
+        """One row a kernel of either side, matched by name or by what it computes; facts of both sides side by side.
+
+        Columns are named by fact and side: `registers h100`, `registers a100`. The kernels are compiled for this.
+        """
+        self.compile_kernels()
+        return kernel_facts(self.before, self.after, self.labels)
 
     @cached_property
     def ops(self) -> pd.DataFrame:
@@ -109,8 +171,29 @@ class RunDiff:
         )
         return changed.loc[order.index].set_axis(["stage", "op", *self.names, "change"], axis=1).reset_index(drop=True)
 
+    def widget(self) -> Any:
+        """Both sides in one live view, opened where they first differ: any two artifacts can be compared there."""
+        from explorer.both_sides import BothSides
+        from explorer.widget import Explorer
+
+        return Explorer(BothSides(*self._sides, self.labels))
+
+    def save(self, path: str | Path) -> Path:
+        """Save both sides as one page to explore (`.html`), with the machine code that has been asked for.
+
+        Returns the path. Raises ValueError for another suffix, OSError when it can't be written.
+        """
+        from explorer import files
+        from explorer.both_sides import both_sides
+
+        if Path(path).suffix.lower() != ".html":
+            raise ValueError(f"a comparison is saved as .html; got {str(path)!r}")
+        return files.write(both_sides(self.before, self.after, self.labels), path)
+
     def __str__(self) -> str:
-        return "\n\n".join([self._heading(), self._stages(), *self._changed_ops(), *self._texts()])
+        kernels = kernel_changes(self.before, self.after, self.labels)
+        parts = [self._heading(), self._stages(), "\n".join(kernels), *self._changed_ops(), *self._texts()]
+        return "\n\n".join(part for part in parts if part)
 
     def _heading(self) -> str:
         sides = zip(self.names, (self.before, self.after), strict=True)
@@ -119,8 +202,11 @@ class RunDiff:
         )
 
     def _stages(self) -> str:
-        rows = [(artifact.id, artifact.verdict) for artifact in self.artifacts]
-        return "\n".join(text.columns([("artifact", "change"), *rows]))
+        told = [found for found in self.artifacts if found.stage not in MACHINE or found.verdict != "the same"]
+        rows = [(artifact.id, artifact.verdict) for artifact in told]
+        same = len(self.artifacts) - len(told)
+        note = [f"… and {same} of machine code: the same"] if same else []
+        return "\n".join([*text.columns([("artifact", "change"), *rows]), *note])
 
     def _changed_ops(self) -> Iterator[str]:
         if len(self.ops):
@@ -128,7 +214,7 @@ class RunDiff:
 
     def _texts(self) -> Iterator[str]:
         for artifact in self.artifacts:
-            if artifact.changed:
+            if artifact.changed and artifact.stage not in MACHINE:
                 more = len(artifact.lines) - LINES_SHOWN
                 note = [f"… {more} more lines: print(diff[{artifact.id!r}])"] if more > 0 else []
                 yield "\n".join([*artifact.lines[:LINES_SHOWN], *note])
@@ -136,7 +222,9 @@ class RunDiff:
     def _repr_html_(self) -> str:
         changed = [artifact for artifact in self.artifacts if artifact.changed]
         rest = [f"{artifact.id}: {artifact.verdict}" for artifact in self.artifacts if not artifact.changed]
+        kernels = kernel_changes(self.before, self.after, self.labels)
         parts = [f"<pre>{_safe(self._heading())}</pre>"]
+        parts += [f"<pre>{_safe(chr(10).join(kernels))}</pre>"] if kernels else []
         parts += [self.ops.to_html(index=False, border=0)] if len(self.ops) else []
         parts += [
             f"<details><summary><b>{_safe(artifact.id)}</b> {_safe(artifact.verdict)}</summary>"
@@ -152,13 +240,26 @@ def side_names(before: Record, after: Record) -> tuple[str, str]:
     titles = (before.title or "first", after.title or "second")
     if titles[0] != titles[1]:
         return titles
-    chosen = [text.changed_options(record.options) for record in (before, after)]
+    chosen = [_settings(record) for record in (before, after)]
     own = [[option for option in options if option not in chosen[1 - side]] for side, options in enumerate(chosen)]
     if own[0] == own[1]:
         return f"{titles[0]} (first)", f"{titles[1]} (second)"
     named = (" ".join(options) or "default options" for options in own)
     first, second = (f"{title} ({options})" for title, options in zip(titles, named, strict=True))
     return first, second
+
+
+def side_labels(before: Record, after: Record) -> tuple[str, str]:
+    """A word for each side, for the head of a column: the targets where they differ, else first and second."""
+    targets = (before.target or before.options.target, after.target or after.options.target)
+    return targets if targets[0] != targets[1] and all(targets) else ("first", "second")
+
+
+def _settings(record: Record) -> list[str]:
+    """The options that were set, and what code was written for."""
+    options = [option for option in text.changed_options(record.options) if not option.startswith("target=")]
+    target = record.target or record.options.target
+    return [*([target] if target else []), *options]
 
 
 def _html_lines(lines: tuple[str, ...]) -> str:

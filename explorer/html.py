@@ -9,7 +9,10 @@ from string import Template
 
 from compiler.record import Record
 from explorer import frontend
-from explorer.payload import Part, Payload
+from explorer.compiling import KernelCompiler
+from explorer.payload import Payload
+from explorer.payload_part import Part
+from explorer.words import words_of_languages
 
 PAGE = Template("""\
 <!doctype html>
@@ -35,7 +38,7 @@ $data
 
 def page(record: Record) -> str:
     """The page of a record, as HTML. The same record gives the same page."""
-    payload = Payload(record)
+    payload = Payload(record, pending=KernelCompiler(record).pending())
     style = frontend.css()
     script = frontend.page_script().replace("</script", "<\\/script")
     manifest = Part.of("", "manifest", payload.manifest())
@@ -43,7 +46,7 @@ def page(record: Record) -> str:
         policy=policy(script, style),
         title=escape(record.title or "tcompile"),
         style=style,
-        data="\n".join(_block(part) for part in [manifest, *payload.parts()]),
+        data="\n".join(_block(part) for part in [manifest, *payload.parts(), *words_of_languages(record)]),
         script=script,
     )
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from compiler.record import Artifact, Record, RecordError
-from explorer.payload import Part
+from explorer.payload_part import Part
 
 PARTS_TYPE, FACTS_TYPE = "application/x-tcompile", "application/x-tcompile-facts"
 _IN_PARTS = ("text", "entities", "lines")

@@ -3,88 +3,26 @@
 A part is zlib-compressed JSON: `entities` (entities and the line map), `text` (text and shown line numbers) and, where
 passes decided something about the artifact's entities, `decisions`. The manifest names every part with a digest, so a
 front end that compares it with what it holds knows what to ask for. The same record gives the same bytes.
+
+`words` explains what stands in an artifact's text (instructions, functions). It is made when it is asked for: a page
+has one for each language.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
-from compiler.record import STAGES, Artifact, Decision, Entity, GraphBreak, Record
-
-COMPRESSION = 9
-
-
-@dataclass(frozen=True, slots=True)
-class StageWords:
-    """How a stage is told to a person. Its ribbon chip counts entities of `kinds`, or lines of text without any."""
-
-    title: str
-    about: str
-    kinds: frozenset[str] = frozenset()
-    unit: str = "lines"
-
-
-_CALLS = frozenset({"call"})
-_LOOPS = frozenset({"pointwise", "reduction", "extern", "template", "fused", "other"})
-
-STAGE_WORDS: dict[str, StageWords] = {
-    "source": StageWords("Source", "The Python code that was run.", frozenset({"line"})),
-    "bytecode": StageWords(
-        "Bytecode", "What TorchDynamo read, and what it put in its place.", frozenset({"instruction"}), "instr"
-    ),
-    "captured": StageWords("Captured", "The graphs that TorchDynamo captured from the bytecode.", _CALLS, "ops"),
-    "pre_grad": StageWords("Pre-grad", "The captured graphs after Inductor's first passes.", _CALLS, "ops"),
-    "joint": StageWords("Joint", "Forward and backward in one graph of ATen operations.", _CALLS, "ops"),
-    "forward": StageWords("Forward", "What the forward pass runs, as ATen operations.", _CALLS, "ops"),
-    "backward": StageWords("Backward", "What the backward pass runs, as ATen operations.", _CALLS, "ops"),
-    "inference": StageWords("Inference", "Graphs without gradients, as ATen operations.", _CALLS, "ops"),
-    "decomposed": StageWords("Decomposed", "The graphs in simpler operations.", _CALLS, "ops"),
-    "post_grad": StageWords("Post-grad", "The graphs after Inductor's passes, as they are lowered.", _CALLS, "ops"),
-    "ir": StageWords("Inductor IR", "Loops over buffers, before fusion.", _LOOPS, "nodes"),
-    "fused_ir": StageWords("Fused IR", "The loops after fusion: each becomes one kernel.", _LOOPS, "nodes"),
-    "kernels": StageWords(
-        "Kernels", "Generated kernels, and the code that calls them.", frozenset({"kernel"}), "kernels"
-    ),
-    "ttir": StageWords("TTIR", "Triton's intermediate representation."),
-    "ttgir": StageWords("TTGIR", "Triton's representation with GPU layouts."),
-    "llir": StageWords("LLVM IR", "LLVM's intermediate representation."),
-    "ptx": StageWords("PTX", "NVIDIA's virtual instruction set."),
-    "sass": StageWords("SASS", "The GPU's own instructions."),
-    "amdgcn": StageWords("AMD GCN", "The GPU's own instructions."),
-    "timing": StageWords("Timing", "How long it took."),
-}
-
-
-def stage_words(stage: str) -> StageWords:
-    """What to call a stage; one that is not known is called by its own name."""
-    return STAGE_WORDS.get(stage) or StageWords(stage.replace("_", " ").capitalize(), "")
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One compressed piece of an artifact. `size` is its length in bytes before compression."""
-
-    artifact: str
-    name: str
-    data: bytes
-    digest: str
-    size: int
-
-    @classmethod
-    def of(cls, artifact: str, name: str, content: Any) -> Part:
-        raw = msgspec.json.encode(content)
-        digest = blake2b(raw, digest_size=8).hexdigest()
-        return cls(artifact, name, zlib.compress(raw, COMPRESSION), digest, len(raw))
-
-    def content(self) -> Any:
-        return msgspec.json.decode(zlib.decompress(self.data))
+from compiler.record import STAGES, Artifact, Decision, GraphBreak, Record
+from explorer.kernel_table import list_of_kernels
+from explorer.payload_part import Part
+from explorer.provenance import ancestors
+from explorer.stages import stage_words
+from explorer.words import words_part
 
 
 def artifact_parts(artifact: Artifact) -> dict[str, Part]:
@@ -104,6 +42,7 @@ class Payload:
     record: Record
     _made: dict[str, tuple[Artifact, dict[str, Part]]] = field(default_factory=dict)
     _decisions: dict[str, Part] = field(default_factory=dict)
+    pending: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.update(self.record)
@@ -125,7 +64,9 @@ class Payload:
 
     def part(self, artifact: str, name: str) -> Part | None:
         """A part by name, or None when the record does not have it."""
-        return self.parts_of(artifact).get(name) if artifact in self._made else None
+        if artifact not in self._made:
+            return None
+        return words_part(self._made[artifact][0]) if name == "words" else self.parts_of(artifact).get(name)
 
     def parts(self) -> Iterable[Part]:
         """Every part, artifacts in pipeline order."""
@@ -142,7 +83,9 @@ class Payload:
             "options": msgspec.to_builtins(record.options),
             "environment": msgspec.to_builtins(record.environment),
             "home": [artifact.id for artifact in sorted(sources, key=lambda source: _interest(source, landed))],
-            "stages": [self._stage(name) for name in stage_names(record)],
+            "target": record.target,
+            "compare": compared_first(record),
+            "stages": [self._stage(name) for name in stage_names(record, self.pending)],
             "breaks": [break_entry(item, sources) for item in record.breaks],
             "frames": [msgspec.to_builtins(frame) for frame in record.frames],
             "kernels": kernel_counts(record),
@@ -160,11 +103,14 @@ class Payload:
             "name": name,
             "title": words.title,
             "about": words.about,
+            "group": words.group,
             "count": count,
             "unit": words.unit.removesuffix("s") if count == 1 else words.unit,
             "seconds": stage_seconds(self.record, name),
             "problems": [msgspec.to_builtins(item) for item in self.record.problems if item.stage == name],
             "artifacts": [self._artifact(artifact) for artifact in artifacts],
+            "pending": self.pending.get(name, 0),
+            "list": list_of_kernels(self.record) if name == "kernels" else None,
         }
 
     def _artifact(self, artifact: Artifact) -> dict[str, Any]:
@@ -179,6 +125,9 @@ class Payload:
             "chars": len(artifact.text),
             "entities": len(artifact.entities),
             "drawable": any(entity.inputs for entity in artifact.entities),
+            "start": first_kernel_line(artifact),
+            "side": artifact.attrs.get("side", ""),
+            "pair": artifact.attrs.get("pair", ""),
             "parts": {name: {"digest": part.digest, "bytes": len(part.data)} for name, part in parts.items()},
         }
 
@@ -188,10 +137,11 @@ def manifest(record: Record) -> dict[str, Any]:
     return Payload(record).manifest()
 
 
-def stage_names(record: Record) -> list[str]:
-    """The stages that a record has or could not have, in pipeline order; unknown stages stay where they are."""
+def stage_names(record: Record, pending: Iterable[str] = ()) -> list[str]:
+    """The stages that a record has, may yet get or could not have, in pipeline order; unknown ones stay in place."""
     present = list(dict.fromkeys(artifact.stage for artifact in record.artifacts))
-    missing = [problem.stage for problem in record.problems if problem.stage not in present]
+    expected = [*(problem.stage for problem in record.problems), *pending]
+    missing = [stage for stage in expected if stage not in present]
     for stage in dict.fromkeys(missing):
         present.insert(_place(stage, present), stage)
     return present
@@ -216,6 +166,21 @@ def stage_seconds(record: Record, stage: str) -> float | None:
     subjects = {stage, *(artifact.id for artifact in record.of_stage(stage))}
     measured = [item.seconds for item in record.timings if item.subject in subjects and item.what == "compile"]
     return sum(measured) if measured else None
+
+
+def compared_first(record: Record) -> list[str] | None:
+    """Of a record of two sides, the pair of artifacts to begin with: the first after capture that differs."""
+    known = {artifact.id: artifact for artifact in record.artifacts}
+    pairs = [(artifact, known[artifact.attrs["pair"]]) for artifact in record.artifacts if "pair" in artifact.attrs]
+    different = [(first, second) for first, second in pairs if first.text != second.text]
+    late = [pair for pair in different if pair[0].stage in ("post_grad", "ir", "fused_ir", "kernels")]
+    return [artifact.id for artifact in (late or different or pairs)[0]] if pairs else None
+
+
+def first_kernel_line(artifact: Artifact) -> int:
+    """Where to start reading: the first line of the first kernel in an artifact, or 1."""
+    lines = [entity.attrs.get("line") or 1 for entity in artifact.entities if entity.kind == "kernel"]
+    return min(lines, default=1)
 
 
 def decision_parts(record: Record) -> dict[str, Part]:
@@ -275,18 +240,11 @@ def landed_lines(record: Record) -> dict[str, dict[str, list[int]]]:
     origins = {entity.id: entity.origins for entity in record.entities()}
     landed: dict[str, dict[str, list[int]]] = {}
     for artifact in record.of_stage("captured"):
-        for place in sorted({rows[name] for name in ancestors(artifact.entities, origins) if name in rows}):
+        for place in sorted({rows[name] for name in calls_came_from(artifact, origins) if name in rows}):
             landed.setdefault(place[0], {}).setdefault(artifact.graph, []).append(place[1])
     return landed
 
 
-def ancestors(entities: Iterable[Entity], origins: Mapping[str, tuple[str, ...]]) -> set[str]:
-    """All ids that these entities came from."""
-    todo = [origin for entity in entities if entity.kind == "call" for origin in entity.origins]
-    seen = set(todo)
-    while todo:
-        for origin in origins.get(todo.pop(), ()):
-            if origin not in seen:
-                seen.add(origin)
-                todo.append(origin)
-    return seen
+def calls_came_from(artifact: Artifact, origins: Mapping[str, tuple[str, ...]]) -> set[str]:
+    """All ids that the calls of a graph came from."""
+    return ancestors((entity.id for entity in artifact.entities if entity.kind == "call"), origins)

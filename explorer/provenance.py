@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePosixPath
 
 from compiler.record import Record
@@ -50,6 +50,18 @@ def _follow(
             _follow(parent, origins, of_chain, known)
             lines.extend(known[parent])
     known[entity_id] = tuple(dict.fromkeys(lines))
+
+
+def ancestors(ids: Iterable[str], origins: Mapping[str, tuple[str, ...]]) -> set[str]:
+    """All ids that these came from, over all stages between; `origins` is what each came from directly."""
+    todo = [origin for entity_id in ids for origin in origins.get(entity_id, ())]
+    seen = set(todo)
+    while todo:
+        for origin in origins.get(todo.pop(), ()):
+            if origin not in seen:
+                seen.add(origin)
+                todo.append(origin)
+    return seen
 
 
 def place(line_id: str) -> str:

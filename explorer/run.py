@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.record import Artifact, Record
 from explorer import files, text
+from explorer.compiling import KernelCompiler
+from explorer.stages import stage_key
 
 if TYPE_CHECKING:
     import pandas as pd
     from graphviz import Digraph
 
     from explorer.diff import RunDiff
+    from explorer.kernel_code import KernelCode
 
 
 class Run:
@@ -22,21 +25,59 @@ class Run:
 
     `run["forward"]` is a stage: it prints as text. `print(run)` is a summary. The tables (`run.breaks`, `run.ops`, …)
     are DataFrames made anew at each access, so that changing one changes nothing here.
+
+    Stages of machine code (`run["ptx"]`, `run.binaries`) are made when they are first asked for, and are in `record`
+    from then on.
     """
 
     def __init__(self, record: Record, value: Any = None, widget: Any = None) -> None:
-        self.record = record
         self.value = value
+        self.compiler: KernelCompiler = KernelCompiler(record) if widget is None else widget.compiler
+        self.compiler.replace(record)
         self._widget = widget
         self._selection: tuple[str, ...] = ()
 
+    @property
+    def record(self) -> Record:
+        """All that is known by now."""
+        return self.compiler.record
+
     def __getitem__(self, name: str) -> Artifact:
-        """The artifact with this id (`forward[0/0]`), or the first of this stage (`forward`). Raises KeyError."""
-        return self.record[name]
+        """The artifact with this id (`forward[0/0]`), or the first of this stage (`forward`, `Forward`).
+
+        Kernels are compiled for a stage that needs that. Raises KeyError.
+        """
+        key = stage_key(name)
+        if self.compiler.has_yet_to_make(key.partition("[")[0]):
+            self.compiler.compile()
+        return self.record[key]
 
     def _ipython_key_completions_(self) -> list[str]:
-        stages = dict.fromkeys(artifact.stage for artifact in self.record.artifacts)
+        stages = dict.fromkeys([*(artifact.stage for artifact in self.record.artifacts), *self.compiler.pending()])
         return [*stages, *(artifact.id for artifact in self.record.artifacts)]
+
+    def compile_kernels(self, config: int = 0) -> Run:
+        """Compile the Triton kernels to machine code, all at once; returns this run.
+
+        `config` chooses among the launch configurations that Inductor's heuristics would try (`run.binaries.configs`
+        says how many there are): 0 is the first. Nothing is compiled twice.
+        """
+        if config or self.compiler.left:
+            self.compiler.compile(None if not config else self.compiler.all_kernels(), config)
+        return self
+
+    def kernel(self, name: str) -> KernelCode:
+        """The source of the kernel with this name or id, and what is known of it. Raises KeyError."""
+        from explorer.kernel_code import kernel_code
+
+        return kernel_code(self.record, name)
+
+    def linked(self, ids: str | Iterable[str]) -> pd.DataFrame:
+        """One row an entity linked to one of these: what they came from, and all that came of them.
+
+        Raises ValueError for an id that the record does not have.
+        """
+        return _tables().linked(self.record, self._known(ids))
 
     @property
     def breaks(self) -> pd.DataFrame:
@@ -65,8 +106,19 @@ class Run:
 
     @property
     def kernels(self) -> pd.DataFrame:
-        """One row a generated kernel: kind, calls, bytes a call reads and writes, its lines."""
+        """One row a generated kernel: kind, calls, bytes a call reads and writes, its lines; registers and so on.
+
+        What is in the binaries is missing until something asked for them.
+        """
         return _tables().kernels(self.record)
+
+    @property
+    def binaries(self) -> pd.DataFrame:
+        """One row a compiled kernel: registers, spills, shared memory, occupancy and its limit, roofline, instructions.
+
+        The kernels are compiled at the first access.
+        """
+        return _tables().binaries(self.compile_kernels().record)
 
     @property
     def decisions(self) -> pd.DataFrame:
@@ -109,10 +161,13 @@ class Run:
         return drawing(self.record, self[name], depth=depth, direction=direction)
 
     def diff(self, other: Run | Record) -> RunDiff:
-        """What differs between this run (`-`) and another (`+`): each stage's text, and op counts."""
+        """What differs between this run (`-`) and another (`+`): each stage's text, op counts, kernels.
+
+        Machine code is compared once it is asked for: `diff["ptx"]`, `diff.kernels`.
+        """
         from explorer.diff import RunDiff
 
-        return RunDiff(self.record, other.record if isinstance(other, Run) else other)
+        return RunDiff(self.compiler, other.compiler if isinstance(other, Run) else KernelCompiler(other))
 
     def save(self, path: str | Path) -> Path:
         """Save as `.html` (one page to explore, no network needed) or `.json` (data). The file is whole or untouched.
@@ -126,7 +181,7 @@ class Run:
         if self._widget is None:
             from explorer.widget import Explorer
 
-            self._widget = Explorer(self.record)
+            self._widget = Explorer(self.compiler)
             self._widget.selection = list(self._selection)
         return self._widget
 
@@ -140,14 +195,18 @@ class Run:
 
     @selection.setter
     def selection(self, ids: str | Iterable[str]) -> None:
+        self._selection = self._known(ids)
+        if self._widget is not None:
+            self._widget.selection = list(self._selection)
+
+    def _known(self, ids: str | Iterable[str]) -> tuple[str, ...]:
+        """The ids, which the record must have. Raises ValueError."""
         chosen = (ids,) if isinstance(ids, str) else tuple(ids)
         known = {entity.id for entity in self.record.entities()}
         unknown = next((entity_id for entity_id in chosen if entity_id not in known), None)
         if unknown is not None:
             raise ValueError(f"no entity has the id {unknown!r}{_nearest(unknown, sorted(known))}")
-        self._selection = chosen
-        if self._widget is not None:
-            self._widget.selection = list(chosen)
+        return chosen
 
     def __str__(self) -> str:
         return text.summary(self.record)

@@ -8,12 +8,13 @@ cell are joined into text (`"; "`), so a table prints, sorts and filters as it i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pandas as pd
 
-from compiler.record import STAGES, Artifact, Entity, Record
+from compiler.record import STAGES, Artifact, Binary, Entity, Kernel, Record
+from explorer.kernel_table import binaries_of, bound_microseconds, config_text, half, intensity, occupancy_percent
 from explorer.provenance import input_sources, saved_tensors
 from explorer.shapes import dtype_name, shape_text
 
@@ -83,6 +84,40 @@ COLUMNS: dict[str, Columns] = {
         "nodes": "Int64",
         "first_line": "Int64",
         "last_line": "Int64",
+        "registers": "Int64",
+        "spill_bytes": "Int64",
+        "shared_memory": "Int64",
+        "occupancy_percent": "Float64",
+        "bound_us": "Float64",
+        "id": "string",
+    },
+    "binaries": {
+        "kernel": "string",
+        "graph": "string",
+        "target": "category",
+        "config": "string",
+        "registers": "Int64",
+        "spill_bytes": "Int64",
+        "shared_memory": "Int64",
+        "threads": "Int64",
+        "programs": "Int64",
+        "occupancy_percent": "Float64",
+        "limiter": "string",
+        "load_bits": "Int64",
+        "store_bits": "Int64",
+        "bytes": "Int64",
+        "flops": "Int64",
+        "intensity": "Float64",
+        "bound_us": "Float64",
+        "bound": "category",
+        "configs": "Int64",
+        "id": "string",
+    },
+    "linked": {
+        "stage": "stage",
+        "artifact": "string",
+        "line": "Int64",
+        "label": "string",
         "id": "string",
     },
     "decisions": {
@@ -129,7 +164,7 @@ COLUMNS: dict[str, Columns] = {
     },
 }
 """Table -> column -> dtype. `stage` is a category ordered as the pipeline is. `decisions` has one `Float64` column
-more for each number that its passes gave."""
+more for each number that its passes gave, `binaries` one `Int64` column (`mix_load`) for each class of instructions."""
 
 
 def breaks(record: Record) -> pd.DataFrame:
@@ -191,24 +226,81 @@ def ops(record: Record) -> pd.DataFrame:
 
 
 def kernels(record: Record) -> pd.DataFrame:
-    """One row a generated kernel: what it is, how often it is called, the bytes that one call reads and writes."""
-    rows = [
-        {
-            "name": kernel.name,
-            "graph": kernel.graph,
-            "artifact": kernel.artifact,
-            "language": kernel.language,
-            "category": kernel.category,
-            "calls": kernel.calls,
-            "bytes": kernel.bytes or None,
-            "nodes": len(kernel.nodes),
-            "first_line": kernel.lines[0],
-            "last_line": kernel.lines[1],
-            "id": kernel.id,
-        }
-        for kernel in record.kernels
-    ]
-    return _frame("kernels", rows)
+    """One row a generated kernel: what it is, how often it is called, the bytes that one call reads and writes.
+
+    What is in its binary (registers, …) is there once it has been compiled, and missing before.
+    """
+    of_kernel = binaries_of(record)
+    return _frame("kernels", [_kernel_row(kernel, of_kernel.get(kernel.id)) for kernel in record.kernels])
+
+
+def _kernel_row(kernel: Kernel, binary: Binary | None) -> dict[str, Any]:
+    return {
+        "name": kernel.name,
+        "graph": kernel.graph,
+        "artifact": kernel.artifact,
+        "language": kernel.language,
+        "category": kernel.category,
+        "calls": kernel.calls,
+        "bytes": kernel.bytes or None,
+        "nodes": len(kernel.nodes),
+        "first_line": kernel.lines[0],
+        "last_line": kernel.lines[1],
+        "registers": binary and binary.registers,
+        "spill_bytes": binary and binary.spill_bytes,
+        "shared_memory": binary and binary.shared_memory,
+        "occupancy_percent": binary and occupancy_percent(binary),
+        "bound_us": binary and bound_microseconds(binary),
+        "id": kernel.id,
+    }
+
+
+def binaries(record: Record) -> pd.DataFrame:
+    """One row a compiled kernel and launch configuration: registers, spills, memory, occupancy, roofline, instructions.
+
+    Registers and spilled bytes are those of one thread, shared memory of one block, `bytes` and `flops` of one launch;
+    `bound_us` is the least time for it that the GPU's peak rates allow, in microseconds.
+    """
+    known = {kernel.id: kernel for kernel in record.kernels}
+    table = _frame("binaries", [_binary_row(binary, known[binary.kernel]) for binary in record.binaries])
+    for name in dict.fromkeys(name for binary in record.binaries for name in binary.mix):
+        counts = [binary.mix.get(name, 0) for binary in record.binaries]
+        table[f"mix_{name.replace(' ', '_')}"] = pd.array(counts, dtype="Int64")
+    return table
+
+
+def _binary_row(binary: Binary, kernel: Kernel) -> dict[str, Any]:
+    same = {name: getattr(binary, name) for name in COLUMNS["binaries"] if hasattr(binary, name)}
+    return same | {
+        "kernel": kernel.name,
+        "graph": half(kernel),
+        "config": config_text(binary.config),
+        "programs": binary.programs or None,
+        "occupancy_percent": occupancy_percent(binary),
+        "intensity": intensity(binary),
+        "bound_us": bound_microseconds(binary),
+        "bound": binary.bound or None,
+        "configs": len(binary.configs),
+        "id": kernel.id,
+    }
+
+
+def linked(record: Record, ids: Iterable[str]) -> pd.DataFrame:
+    """One row an entity that is linked to one of these: stage, artifact, its first line there, label."""
+    chosen = frozenset[str]().union(*(record.linked(entity_id) for entity_id in ids))
+    return _frame("linked", [row for artifact in record.artifacts for row in _linked_rows(artifact, chosen)])
+
+
+def _linked_rows(artifact: Artifact, chosen: frozenset[str]) -> Iterator[dict[str, Any]]:
+    first = _first_lines(artifact)
+    for entity in artifact.entities:
+        if entity.id in chosen:
+            where = {"stage": artifact.stage, "artifact": artifact.id, "line": first.get(entity.id)}
+            yield where | {"label": entity.label, "id": entity.id}
+
+
+def _first_lines(artifact: Artifact) -> dict[str, int]:
+    return {name: line for line in sorted(artifact.lines, reverse=True) for name in artifact.lines[line]}
 
 
 def decisions(record: Record) -> pd.DataFrame:

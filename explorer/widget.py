@@ -10,7 +10,10 @@ import traitlets
 
 from compiler.record import Record
 from explorer import frontend
-from explorer.payload import Part, Payload, stage_words
+from explorer.compiling import KernelCompiler
+from explorer.payload import Payload
+from explorer.payload_part import Part
+from explorer.stages import stage_words
 
 #: A part of more bytes than this, compressed, is sent when somebody opens it.
 LARGE: Final = 64 * 1024
@@ -22,8 +25,11 @@ class Explorer(anywidget.AnyWidget):
     """Explore a record; `update` gives it a longer one while a cell runs.
 
     `selection` holds the ids of the selected entities and goes both ways: `observe` it, or set it. `running` says which
-    stage is being made. `parts` is what was sent last: the kernel can't answer requests while a cell runs, so what is
-    new is sent unasked, and as state, which a front end that is still loading finds when it has loaded.
+    stage is being made, `compiling` how many kernels are compiled of how many. `parts` is what was sent last: the
+    kernel can't answer requests while a cell runs, so what is new is sent unasked, and as state, which a front end that
+    is still loading finds when it has loaded.
+
+    `compiler` is where the record is, and what compiles its kernels when a stage that needs that is opened.
     """
 
     _esm = frontend.widget_module()
@@ -32,21 +38,36 @@ class Explorer(anywidget.AnyWidget):
     manifest = traitlets.Dict().tag(sync=True)
     selection = traitlets.List(traitlets.Unicode()).tag(sync=True)
     running = traitlets.Dict().tag(sync=True)
+    compiling = traitlets.Dict().tag(sync=True)
     parts: traitlets.List[Any] = traitlets.List().tag(sync=True)
 
-    def __init__(self, record: Record, running: str = "") -> None:
-        self._payload = Payload(record)
+    def __init__(self, record: Record | KernelCompiler, running: str = "") -> None:
+        self.compiler = record if isinstance(record, KernelCompiler) else KernelCompiler(record)
+        self._payload = Payload(self.compiler.record, pending=self.compiler.pending())
         self._sent: set[tuple[str, str, str]] = set()
         self._made = self._running_since = time.monotonic()
         super().__init__(manifest=self._payload.manifest(), running=self._runs(running), parts=self._unsent())
         self.on_msg(self._on_message)
+        self.compiler.listen(self._compiled)
 
     def update(self, record: Record, running: str = "") -> None:
         """Show a record that has grown. `running` is the stage being made now, or "" when all is done."""
+        self.compiler.replace(record)
+        self._show(record, {}, running)
+
+    def _compiled(self, record: Record, progress: dict[str, Any]) -> None:
+        if record is self._payload.record:
+            self.compiling = progress
+        else:
+            self._show(record, progress)
+
+    def _show(self, record: Record, compiling: dict[str, Any], running: str = "") -> None:
+        self._payload.pending = {} if running else self.compiler.pending()
         self._payload.update(record)
         with self.hold_sync():
             self.manifest = self._payload.manifest()
             self.running = self._runs(running)
+            self.compiling = compiling
             if unsent := self._unsent():
                 self.parts = unsent
 
@@ -67,11 +88,36 @@ class Explorer(anywidget.AnyWidget):
         return [(part.data, *_key(part)) for part in unsent]
 
     def _on_message(self, _: Any, message: dict[str, Any], __: list[Any]) -> None:
-        if message.get("type") != "want":
-            return
-        part = self._payload.part(message["artifact"], message["part"])
+        kind = message.get("type")
+        if kind == "want":
+            self._send_part(message["artifact"], message["part"])
+        elif kind == "compile":
+            self.compiler.start()
+        elif kind == "cancel":
+            self.compiler.cancel()
+        elif kind == "lab":
+            self._send_lab_cell(message["kernel"])
+
+    def _send_part(self, artifact: str, name: str) -> None:
+        part = self._payload.part(artifact, name)
         if part is not None:
             self.send({"type": "part", "key": _key(part)}, buffers=[part.data])
+
+    def _send_lab_cell(self, kernel: str) -> None:
+        from explorer.kernel_lab import cell_text
+
+        self.send({"type": "lab", "text": cell_text(self.compiler.record, kernel)})
+
+    def close(self) -> None:
+        """Take it off the page, and let go of the record."""
+        self.compiler.forget(self._compiled)
+        super().close()
+
+    def __repr__(self) -> str:
+        """One line for readers that show no widget."""
+        record = self.compiler.record
+        stages = len({artifact.stage for artifact in record.artifacts})
+        return f"tcompile: {record.title or 'an exploration'}, {stages} stages (interactive where there is a kernel)"
 
 
 def _key(part: Part) -> tuple[str, str, str]:

@@ -23,6 +23,7 @@ _PTX_LABEL = re.compile(r"^\s*[\w$%]+:(?!:)\s*")
 _SASS = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?\w+\s+)?([A-Z][\w.]*)\s*([^;]*);")
 _AMDGCN = re.compile(r"^\s+([a-z]\w+)([^;]*)")
 _PTX_LINE = re.compile(r'^\s*//## File "\.nv_debug_ptx_txt", line (\d+)')
+_ADDRESS = re.compile(r"^\s+(/\*[0-9a-f]+\*/)\s+")
 _NOP = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+NOP\s*;\s*$")
 
 Operation = tuple[int, str, str]
@@ -147,8 +148,8 @@ def sass_listing(disassembly: str, ptx: str, file: str) -> str:
     """SASS as it is shown, from what nvdisasm printed (see `NVDISASM_OPTIONS`) and the PTX that ptxas was given.
 
     Over each run of instructions stands where it is from: `//## kernel.py:40 (random.py:36), PTX line 131` says that
-    line 40 of the kernel's own `file` called what stands in line 36 of random.py. Addresses stay, encodings are not
-    printed, and neither are the NOPs after the end nor sections without code.
+    line 40 of the kernel's own `file` called what stands in line 36 of random.py. Addresses stay, with less space around
+    them than nvdisasm leaves; encodings are not printed, and neither are the NOPs after the end nor sections without code.
     """
     from compiler.binary.lines import ptx_origins
 
@@ -160,7 +161,7 @@ def sass_listing(disassembly: str, ptx: str, file: str) -> str:
 def _annotated(line: str, origins: dict[int, str]) -> str:
     found = _PTX_LINE.match(line)
     if not found:
-        return line.rstrip()
+        return _ADDRESS.sub(r"    \1  ", line).rstrip()
     place = origins.get(int(found[1]), "")
     return f"\t//## {place + ', ' if place else ''}PTX line {found[1]}"
 

@@ -1,6 +1,7 @@
 // Two artifacts as one text: lines of the first alone, of the second alone, and of both.
 
 import { compareLines, differingPart } from "./compare.js";
+import { placeRows, withoutPlaces } from "./language.js";
 
 /** @typedef {import("./store.js").Artifact} Artifact */
 /** @typedef {import("./text_view.js").Looks} Looks */
@@ -15,7 +16,13 @@ const CONTEXT = 3;
  */
 export function comparison(left, right) {
   const [before, after] = [left.lines ?? [], right.lines ?? []];
-  const rows = unified(compareLines(before, after));
+  const [first, second] = [comparable(left), comparable(right)];
+  const pairs = compareLines(first.texts, second.texts).map((pair) => ({
+    ...pair,
+    left: first.rows[pair.left] ?? -1,
+    right: second.rows[pair.right] ?? -1,
+  }));
+  const rows = unified(pairs);
   const artifact = {
     info: { ...right.info, title: `${left.info.title} compared with ${right.info.title}` },
     lines: rows.map((row) => (row.sign === "-" ? before[row.line] : after[row.line])),
@@ -30,6 +37,16 @@ export function comparison(left, right) {
     stops: rows.flatMap((row, at) => (row.sign && !rows[at - 1]?.sign ? [at] : [])),
   };
   return { artifact, looks };
+}
+
+/**
+ * What of a text is compared: not lines that only name places in the source, nor addresses of instructions.
+ * @param {Artifact} artifact
+ */
+function comparable({ info, lines = [] }) {
+  const places = placeRows(lines, info.language);
+  const rows = [...lines.keys()].filter((row) => !places.has(row));
+  return { rows, texts: rows.map((row) => withoutPlaces(lines[row], info.language)) };
 }
 
 /**

@@ -15,6 +15,7 @@ export class DrawingView {
       onSelect: (ids) => callbacks.onSelect(ids, false),
       onHover: (id) => callbacks.onHover(id === null ? [] : [id]),
     });
+    root.append(this.graph.legend);
     this.graph.setGraph(artifact.entities ?? []);
     /** @type {string[]} */
     this.hits = [];

@@ -1,6 +1,6 @@
 // The whole of it: the ribbon on top, source and stages in panes, the inspector, and what joins them.
 
-import { h, iconButton } from "./dom.js";
+import { copyText, h, iconButton } from "./dom.js";
 import { Inspector } from "./inspector.js";
 import { showKeys } from "./keys.js";
 import { Pane } from "./pane.js";
@@ -37,6 +37,7 @@ export class Explorer {
       goToRow: (artifact, row) => this.goToRow(artifact, row),
       preview: (ids) => this.hover(ids),
       clear: () => this.clear(),
+      openLab: store.kernel ? (kernel) => this.askForLab(kernel) : null,
     });
     this.source = new Pane(store, this.host, true);
     /** @type {Pane[]} */
@@ -75,6 +76,9 @@ export class Explorer {
   changed(what, from) {
     if (what === "manifest") this.manifestChanged();
     else if (what === "running") this.ribbon.render();
+    else if (what === "compiling") this.allPanes().forEach((pane) => pane.showCompiling());
+    else if (what === "words") return;
+    else if (what === "lab") this.openLab(from);
     else if (what === "selection") this.selectionChanged(from);
     else this.partArrived(what);
   }
@@ -89,6 +93,8 @@ export class Explorer {
 
   /** Open the first stage that is a graph; until there is one, whatever comes after the source. */
   openFirst() {
+    const { compare } = this.store.manifest;
+    if (compare) return this.addPane().compareAs(compare[1], compare[0]);
     const stages = this.store.manifest.stages.filter((stage) =>
       stage.artifacts.some((artifact) => !this.isHome(artifact.id)),
     );
@@ -168,7 +174,7 @@ export class Explorer {
     const { artifact, stage } = pane;
     this.active = pane;
     const beside = this.besidePane();
-    if (artifact) beside.show(artifact, pane.mode === "graph" ? "text" : "graph");
+    if (artifact) beside.show(artifact, pane.mode === "text" ? "graph" : "text");
     else beside.showStage(stage);
   }
 
@@ -225,6 +231,27 @@ export class Explorer {
     if (this.source.view instanceof TextView) this.source.view.goTo(row);
   }
 
+  /** Ask Python for a cell to edit and run a kernel in. @param {string} kernel */
+  askForLab(kernel) {
+    this.wantsLab = true;
+    this.store.kernel?.lab(kernel);
+  }
+
+  /** Jupyter has no way to add a cell from here: its text goes to the clipboard. @param {string} text */
+  async openLab(text) {
+    if (!this.wantsLab) return;
+    this.wantsLab = false;
+    await copyText(text);
+    this.notify("Copied: paste it into a new cell, edit the kernel, and run it.");
+  }
+
+  /** Say something for a few seconds. @param {string} words */
+  notify(words) {
+    const notice = h("div", { class: "tc-notice", role: "status" }, words);
+    this.root.append(notice);
+    setTimeout(() => notice.remove(), 6000);
+  }
+
   /** @param {import("./store.js").BreakInfo[]} items */
   showBreaks(items) {
     this.inspector.showBreaks(items);
@@ -279,9 +306,11 @@ export class Explorer {
     pane.view?.focus();
   }
 
+  /** The next way of showing what the pane shows: text, list, graph. */
   toggleGraph() {
     const pane = this.stagePane();
-    pane.show(pane.artifact, pane.mode === "graph" ? "text" : "graph");
+    const modes = pane.modesOf(pane.artifact);
+    pane.show(pane.artifact, modes[(modes.indexOf(pane.mode) + 1) % modes.length]);
     pane.view?.focus();
   }
 

@@ -48,7 +48,8 @@ export class GraphView {
       "aria-roledescription": "graph",
       style: { display: "block", position: "absolute", inset: "0", width: "100%", height: "100%", touchAction: "none" },
     });
-    this.legend = h("div", { class: "tc-graph-legend", "aria-hidden": "true" });
+    /** Not in `root`: it must not cover nodes. */
+    this.legend = h("div", { class: "tc-legend", "aria-hidden": "true" });
     this.status = h("div", {
       role: "status",
       class: "tc-graph-status",
@@ -69,7 +70,6 @@ export class GraphView {
       "div",
       { class: "tc-graph", style: { position: "relative", width: "100%", height: "100%", overflow: "hidden" } },
       this.canvas,
-      this.legend,
       this.list.element,
       this.status,
     );
@@ -245,38 +245,9 @@ export class GraphView {
   showLegend() {
     const entries = this.colouring.legend(this.shownMembers()).map(({ label, colours }) => {
       const background = colours.length > 1 ? `linear-gradient(to right, ${colours.join(", ")})` : colours[0];
-      const swatch = h("i", {
-        style: {
-          display: "inline-block",
-          width: colours.length > 1 ? "64px" : "10px",
-          height: "10px",
-          borderRadius: "2px",
-          marginRight: "5px",
-          verticalAlign: "-1px",
-          background,
-        },
-      });
-      return h("span", { style: { whiteSpace: "nowrap" } }, swatch, label);
+      const swatch = h("i", { style: { background, ...(colours.length > 1 ? { width: "64px" } : {}) } });
+      return h("span", { class: "tc-legend-item" }, swatch, label);
     });
-    const { bg, fg, border } = this.theme;
-    Object.assign(this.legend.style, {
-      position: "absolute",
-      left: "8px",
-      bottom: "8px",
-      maxWidth: "calc(100% - 16px)",
-      display: "flex",
-      flexWrap: "wrap",
-      gap: "2px 12px",
-      padding: "4px 8px",
-      font: `11px ${this.theme.sans}`,
-      background: `${bg}e6`,
-      color: fg,
-      border: `1px solid ${border}`,
-      borderRadius: "5px",
-      pointerEvents: "none",
-    });
-    this.legend.hidden = !entries.length;
-    if (!entries.length) this.legend.style.display = "none";
     this.legend.replaceChildren(...entries);
   }
 

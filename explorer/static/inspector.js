@@ -1,6 +1,7 @@
 // Everything about the selected entity, and with nothing selected an overview of the record.
 
 import { bytesInWords, h, icon, iconButton, replaceKeepingFocus } from "./dom.js";
+import { cellText } from "./list_view.js";
 
 /** @typedef {import("./store.js").Store} Store */
 /** @typedef {import("./store.js").Entity} Entity */
@@ -8,7 +9,7 @@ import { bytesInWords, h, icon, iconButton, replaceKeepingFocus } from "./dom.js
 /**
  * What can be done from here: select an entity or a row and open its artifact, preview links, clear the selection.
  * @typedef {{goTo: (id: string) => void, goToRow: (artifact: string, row: number) => void,
- *   preview: (ids: string[]) => void, clear: () => void}} Actions
+ *   preview: (ids: string[]) => void, clear: () => void, openLab: ((kernel: string) => void) | null}} Actions
  */
 
 /** Attributes with a place of their own, so not listed again. */
@@ -55,6 +56,7 @@ export class Inspector {
     return [
       this.heading(entity, ids),
       facts(tensorFacts(entity)),
+      this.kernelFacts(entity),
       this.codeOf(entity),
       this.stack(entity),
       this.neighbours("Inputs", entity.inputs),
@@ -102,6 +104,20 @@ export class Inspector {
   codeOf(entity) {
     const code = entity.attrs.code === entity.label ? "" : entity.attrs.code;
     return h("div", {}, code ? h("pre", { class: "tc-code" }, String(code).trim()) : null);
+  }
+
+  /** What the list of kernels says of it, and the way to the lab. @param {Entity} entity */
+  kernelFacts(entity) {
+    const list = this.store.stage(this.store.artifactOf(entity.id)?.info.stage ?? "")?.list;
+    const row = list?.rows.find(({ id }) => id === entity.id);
+    if (!list || !row) return h("div");
+    const pairs = list.columns.map(({ title, unit }, index) => [title, cellText(row.cells[index], unit)]);
+    const known = facts(/** @type {[string, string][]} */ (pairs.slice(1)));
+    const { openLab } = this.actions;
+    if (!openLab || entity.attrs.language !== "triton") return h("div", {}, known);
+    const onclick = () => openLab(entity.id);
+    const title = "Copies a cell in which the kernel can be changed, run and compared with the original";
+    return h("div", {}, known, h("button", { class: "tc-lab", type: "button", title, onclick }, "Open in the kernel lab"));
   }
 
   /** The lines of the user's code it came from, outermost first. @param {Entity} entity */

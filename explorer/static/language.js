@@ -26,13 +26,28 @@ const CPP_TYPES = wordSet(
 );
 const IR_WORDS = wordSet("define declare func module attributes target return ret br call load store for yield if");
 
-/** @typedef {{words: Set<string>, constants: Set<string>, pattern: RegExp}} Grammar */
+const LLVM_WORDS = wordSet(
+  "define declare target source_filename global external constant attributes tail musttail call ret br switch phi " +
+    "select load store alloca getelementptr add sub mul udiv sdiv urem srem fadd fsub fmul fdiv frem fneg and or xor " +
+    "shl lshr ashr trunc zext sext fptrunc fpext fptosi fptoui sitofp uitofp bitcast inttoptr ptrtoint addrspacecast " +
+    "icmp fcmp insertelement extractelement insertvalue extractvalue shufflevector freeze atomicrmw cmpxchg fence " +
+    "asm unreachable",
+);
+const LLVM_TYPES = wordSet("void ptr i1 i8 i16 i32 i64 i128 half bfloat float double x label metadata true false");
+const MLIR_TYPES = wordSet(
+  "tensor memref vector index none i1 i8 i16 i32 i64 f8E4M3FN f8E5M2 f16 bf16 f32 f64 true false dense",
+);
+
+/**
+ * `mnemonic` tells words that are instructions.
+ * @typedef {{words: Set<string>, constants: Set<string>, pattern: RegExp, mnemonic?: RegExp}} Grammar
+ */
 
 const STRING = String.raw`[rbfuRBFU]{0,2}(?:"(?:\\.|[^"\\])*"?|'(?:\\.|[^'\\])*'?)`;
 const NUMBER = String.raw`\b(?:0[xX][\da-fA-F]+|\d+\.?\d*(?:[eE][+-]?\d+)?)[a-zA-Z]*\b`;
 
 /**
- * Groups: 1 comment, 2 string, 3 decorator, preprocessor or type mark, 4 number, 5 word.
+ * Groups: 1 comment, 2 string, 3 decorator, preprocessor, register or the like, 4 number, 5 word.
  * @param {Set<string>} words @param {Set<string>} constants @param {string[]} parts comment, string, mark, word
  */
 function grammar(words, constants, ...parts) {
@@ -40,14 +55,20 @@ function grammar(words, constants, ...parts) {
   return { words, constants, pattern: new RegExp(`(${comment})|(${string})|(${mark})|(${NUMBER})|(${word})`, "g") };
 }
 
+/** Of machine code. @param {RegExp} mnemonic @param {string} comment @param {string} mark */
+function instructions(mnemonic, comment, mark) {
+  return { ...grammar(NONE, NONE, comment, STRING, mark, String.raw`\.?[A-Za-z_$][\w.$]*`), mnemonic };
+}
+
 const WORD = String.raw`[A-Za-z_]\w*`;
 const NEVER = "$^";
+const NONE = wordSet("");
 
 /** @type {Record<string, Grammar>} */
 const GRAMMARS = {
   python: grammar(PYTHON_WORDS, PYTHON_CONSTANTS, "#.*", STRING, String.raw`^\s*@[\w.]+`, WORD),
   cpp: grammar(CPP_WORDS, CPP_TYPES, String.raw`\/\/.*|\/\*.*?\*\/`, STRING, String.raw`^\s*#\s*\w+.*`, WORD),
-  bytecode: grammar(wordSet(""), PYTHON_CONSTANTS, ";.*", STRING, String.raw`>>|-->|\b[A-Z][A-Z_]{2,}\b`, WORD),
+  bytecode: grammar(NONE, PYTHON_CONSTANTS, ";.*", STRING, String.raw`>>|-->|\b[A-Z][A-Z_]{2,}\b`, WORD),
   ir: grammar(
     IR_WORDS,
     PYTHON_CONSTANTS,
@@ -56,7 +77,42 @@ const GRAMMARS = {
     String.raw`[%@!#^$][\w.$#:-]+|\.[a-z]\w+|\b(?:i|f|bf|u|s|b)(?:1|8|16|32|64)\b`,
     String.raw`[A-Za-z_][\w.]*`,
   ),
-  text: grammar(wordSet(""), wordSet(""), NEVER, NEVER, NEVER, WORD),
+  // Places in the source are not what one reads for: they are written as comments are.
+  mlir: {
+    ...grammar(
+      wordSet("module attributes loc"),
+      MLIR_TYPES,
+      String.raw`\/\/.*|\bloc\((?:#loc\w*|unknown)\)|^#loc.*`,
+      STRING,
+      String.raw`[%@!#^][\w$#:-]+`,
+      String.raw`[A-Za-z_][\w.]*`,
+    ),
+    mnemonic: /^[a-z_]+\.\w/,
+  },
+  llvm: grammar(
+    LLVM_WORDS,
+    LLVM_TYPES,
+    String.raw`;.*|,? !dbg !\d+|^!\d+ = .*`,
+    STRING,
+    String.raw`[%@!#][\w.$-]+|^\w+:`,
+    String.raw`[A-Za-z_][\w.]*`,
+  ),
+  ptx: instructions(
+    /^[a-z]\w*(?:\.\w+)+$|^(?:ret|bra|exit|trap|membar)$/,
+    String.raw`\/\/.*|^\s*\.(?:loc|file)\s.*`,
+    String.raw`%[\w.]+|\$L\w+`,
+  ),
+  sass: instructions(
+    /^[A-Z][A-Z0-9_]+(?:\.\w+)*$/,
+    String.raw`\/\/.*|\/\*.*?\*\/`,
+    String.raw`\b(?:U?R(?:\d+|Z)(?:\.\w+)?|U?P(?:\d|T)|SR_[\w.]+|B\d+)\b|\x60\(\.\w+\)|^\.\w+:`,
+  ),
+  amdgcn: instructions(
+    /^(?:[sv]|ds|buffer|global|flat|scratch|image)_\w+/,
+    String.raw`;.*|\/\/.*|^\s*\.(?:loc|file|cfi_\w+)\s.*`,
+    String.raw`\b(?:[vsa]\d+|[vsa]\[\d+:\d+\]|vcc(?:_lo|_hi)?|exec(?:_lo|_hi)?|scc|m0)(?!\w)|^\.?L?\w+:`,
+  ),
+  text: grammar(NONE, NONE, NEVER, NEVER, NEVER, WORD),
 };
 
 /** @type {Record<string, string>} */
@@ -66,15 +122,9 @@ const ALIASES = {
   "c++": "cpp",
   c: "cpp",
   cuda: "cpp",
-  mlir: "ir",
-  ttir: "ir",
-  ttgir: "ir",
-  llir: "ir",
-  llvm: "ir",
-  ptx: "ir",
-  sass: "ir",
-  amdgcn: "ir",
-  bytecode: "bytecode",
+  ttir: "mlir",
+  ttgir: "mlir",
+  llir: "llvm",
   dis: "bytecode",
 };
 
@@ -83,18 +133,46 @@ function grammarName(language) {
   return language in GRAMMARS ? language : (ALIASES[language] ?? "text");
 }
 
+/** Lines that only say which line of the source the next ones come from: links say that too. @type {Record<string, RegExp>} */
+const PLACES = {
+  mlir: /^#loc\w* = /,
+  llvm: /^!\d+ = |^\s*#dbg_/,
+  ptx: /^\s*\.(?:loc|file)\s/,
+  sass: /^\s*\/\/## /,
+  amdgcn: /^\s*\.(?:loc|file|cfi_\w+)\s|^\.L(?:tmp|func_begin|func_end)\d+:/,
+};
+
+/** The rows that are no more than such places. @param {string[]} lines @param {string} language @returns {Set<number>} */
+export function placeRows(lines, language) {
+  const pattern = PLACES[grammarName(language)];
+  return new Set(pattern ? lines.flatMap((line, row) => (pattern.test(line) ? [row] : [])) : []);
+}
+
+/** @type {Record<string, RegExp>} */
+const PLACES_IN_LINES = {
+  mlir: / loc\((?:#loc\w*|unknown)\)/g,
+  llvm: /,? !dbg !\d+/g,
+  sass: /^ {4}\/\*[\da-f]+\*\//g,
+};
+
+/** A line without what says where it is, or where it is from. @param {string} line @param {string} language */
+export function withoutPlaces(line, language) {
+  const pattern = PLACES_IN_LINES[grammarName(language)];
+  return pattern ? line.replace(pattern, "") : line;
+}
+
 /** Past this many characters a line is not coloured: nobody reads that far, and the browser would crawl. */
 const LONGEST = 4000;
 
 /** @param {string} line @param {string} language @returns {Token[]} */
 export function tokenise(line, language) {
-  const { pattern, words, constants } = GRAMMARS[grammarName(language)];
+  const grammar = GRAMMARS[grammarName(language)];
   /** @type {Token[]} */
   const tokens = [];
   let end = 0;
-  for (const match of line.slice(0, LONGEST).matchAll(pattern)) {
+  for (const match of line.slice(0, LONGEST).matchAll(grammar.pattern)) {
     const after = match.index + match[0].length;
-    const kind = tokenClass(match, words, constants, line[after]);
+    const kind = tokenClass(match, grammar, line[after]);
     if (!kind) continue;
     if (match.index > end) tokens.push(["", line.slice(end, match.index)]);
     tokens.push([kind, match[0]]);
@@ -104,14 +182,14 @@ export function tokenise(line, language) {
   return tokens;
 }
 
-/** @param {RegExpMatchArray} match @param {Set<string>} words @param {Set<string>} constants @param {string} after */
-function tokenClass(match, words, constants, after) {
+/** @param {RegExpMatchArray} match @param {Grammar} grammar @param {string} after */
+function tokenClass(match, { words, constants, mnemonic }, after) {
   if (match[1]) return "c";
   if (match[2]) return "s";
   if (match[3]) return "m";
   if (match[4]) return "n";
-  if (words.has(match[0])) return "k";
-  if (constants.has(match[0])) return "b";
+  if (words.has(match[0]) || mnemonic?.test(match[0])) return "k";
+  if (constants.has(match[0]) || (mnemonic && match[0].startsWith("."))) return "b";
   return after === "(" ? "f" : "";
 }
 

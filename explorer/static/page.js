@@ -28,7 +28,8 @@ async function openPage() {
       )
     );
   const store = new Store((artifact, part) => {
-    const block = find(artifact, part);
+    const language = store.artifacts.get(artifact)?.info.language ?? "";
+    const block = find(part === "words" ? language : artifact, part);
     if (block) store.receive(artifact, part, block.dataset.digest ?? "", bytesOf(block));
   });
   const root = /** @type {HTMLElement} */ (document.getElementById("tcompile"));

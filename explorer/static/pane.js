@@ -3,6 +3,8 @@
 import { comparison } from "./comparison.js";
 import { counted, h, icon } from "./dom.js";
 import { DrawingView } from "./drawing_view.js";
+import { ListView } from "./list_view.js";
+import { pendingCard, showProgress, startCompiling } from "./machine_code.js";
 import { bracketed, PaneHeader } from "./pane_header.js";
 import { SearchBar } from "./search_bar.js";
 import { breaksOf, legendOf, tintsOf } from "./source_marks.js";
@@ -12,8 +14,8 @@ import { TextView } from "./text_view.js";
 /** @typedef {import("./store.js").Artifact} Artifact */
 /** @typedef {import("./store.js").StageInfo} StageInfo */
 /** @typedef {import("./store.js").Problem} Problem */
-/** @typedef {"text" | "graph" | "diff"} Mode */
-/** @typedef {TextView | DrawingView} View */
+/** @typedef {"text" | "graph" | "list" | "diff"} Mode */
+/** @typedef {TextView | DrawingView | ListView} View */
 /**
  * What a pane asks of the explorer around it.
  * @typedef {{select: (ids: string[], add: boolean, pane: string) => void, hover: (ids: string[]) => void,
@@ -39,8 +41,10 @@ export class Pane {
     this.mode = "text";
     /** @type {View | null} */
     this.view = null;
+    /** How its list is sorted: not at all to begin with. */
+    this.order = { column: -1, down: false };
     this.key = "";
-    this.searchBar = new SearchBar(() => this.view);
+    this.searchBar = new SearchBar(() => this.content);
     this.legend = h("div", { class: "tc-legend" });
     this.body = h("div", { class: "tc-pane-body" });
     this.root = h("section", { class: home ? "tc-pane tc-home" : "tc-pane", tabIndex: -1 });
@@ -58,9 +62,21 @@ export class Pane {
     const info = this.store.artifacts.get(artifact)?.info;
     if (!info) return;
     this.artifact = artifact;
-    this.mode = mode === "graph" && !info.drawable ? "text" : mode;
+    this.mode = this.modesOf(artifact).includes(mode) ? mode : "text";
     this.chosen = true;
     this.refresh();
+  }
+
+  /** How an artifact can be shown. @param {string} artifact @returns {Mode[]} */
+  modesOf(artifact) {
+    const info = this.store.artifacts.get(artifact)?.info;
+    const list = info && this.store.stage(info.stage)?.list;
+    return ["text", ...(list ? [/** @type {Mode} */ ("list")] : []), ...(info?.drawable ? [/** @type {Mode} */ ("graph")] : [])];
+  }
+
+  /** What is searched and gone through: the text under a list, else the view itself. */
+  get content() {
+    return this.view instanceof ListView ? this.view.text : this.view;
   }
 
   /**
@@ -71,10 +87,19 @@ export class Pane {
     const stage = this.store.stage(name);
     if (!stage) return;
     const best = this.bestLinked(stage) ?? stage.artifacts[0];
+    if (best?.pair && this.mode === "diff") return this.compareAs(...this.inOrder(best.pair, best.id));
     if (best) return this.show(best.id);
     this.artifact = "";
     this.stage = name;
+    if (stage.pending) startCompiling(this.store, stage);
     this.refresh();
+  }
+
+  /** Kernels are being compiled, or are no more. */
+  showCompiling() {
+    const card = this.body.querySelector(".tc-compiling");
+    if (card && this.store.compiling.total) showProgress(card, this.store);
+    else this.refresh();
   }
 
   /** @param {StageInfo} stage */
@@ -87,9 +112,18 @@ export class Pane {
   /** Compare with another artifact. @param {string} [other] */
   compare(other = this.counterpart()) {
     if (!other) return;
+    if (this.store.artifacts.get(this.artifact)?.info.pair === other) {
+      [other, this.artifact] = this.inOrder(other, this.artifact);
+    }
     this.other = other;
     this.mode = "diff";
     this.refresh();
+  }
+
+  /** Two artifacts in the order of the record: the first side before the second. @param {string} a @param {string} b */
+  inOrder(a, b) {
+    const all = [...this.store.artifacts.keys()];
+    return /** @type {[string, string]} */ (all.indexOf(a) < all.indexOf(b) ? [a, b] : [b, a]);
   }
 
   /** @param {string} other @param {string} artifact */
@@ -100,6 +134,8 @@ export class Pane {
 
   /** What the shown artifact is most naturally compared with: the one before it of the same graph and direction. */
   counterpart() {
+    const pair = this.store.artifacts.get(this.artifact)?.info.pair;
+    if (pair) return pair;
     const all = [...this.store.artifacts.keys()];
     const at = all.indexOf(this.artifact);
     const before = all.slice(0, at).reverse();
@@ -110,7 +146,8 @@ export class Pane {
   }
 
   toggleFolds() {
-    if (this.view instanceof TextView) this.view.toggleAllFolds();
+    const view = this.content;
+    if (view instanceof TextView) view.toggleAllFolds();
   }
 
   // Showing it
@@ -120,6 +157,8 @@ export class Pane {
     const missing = !this.store.artifacts.has(this.artifact);
     if (this.home && (missing || !this.chosen)) this.artifact = this.store.manifest.home[0] ?? "";
     this.stage = this.store.artifacts.get(this.artifact)?.info.stage ?? this.stage;
+    const stage = this.store.stage(this.stage);
+    if (!this.home && missing && stage?.artifacts.length) return this.showStage(this.stage);
     const key = this.contentKey();
     if (key !== this.key) {
       this.key = key;
@@ -141,7 +180,10 @@ export class Pane {
       const { entities, text } = this.store.artifacts.get(id)?.have ?? {};
       return [id, entities, text];
     });
-    return JSON.stringify([this.mode, this.stage, have, marks]);
+    const stage = this.store.stage(this.stage);
+    const absent = this.artifact ? 0 : [stage?.pending, stage?.problems.length, Boolean(this.store.compiling.total)];
+    const list = this.mode === "list" ? stage?.list : 0;
+    return JSON.stringify([this.mode, this.stage, have, marks, absent, list]);
   }
 
   renderBody() {
@@ -160,13 +202,24 @@ export class Pane {
     if (focused) this.view.focus();
     if (again) this.body.querySelector(".tc-scroll")?.scrollTo(0, scroll);
     this.view.select(this.store.primary, this.store.linked, !again);
+    if (!again && !this.store.primary.size) this.startReading();
+  }
+
+  /** Nothing is selected: the text starts where there is something to read. */
+  startReading() {
+    const start = this.store.artifacts.get(this.artifact)?.info.start ?? 1;
+    const view = this.content;
+    if (view instanceof TextView && this.mode !== "diff" && start > 1) view.startAt(start - 1);
   }
 
   /** What stands where there is no view: why there is none. */
   instead() {
     if (this.artifact) return waiting();
-    const problems = this.store.stage(this.stage)?.problems ?? [];
-    return h("div", { class: "tc-message" }, ...problems.map(problemCard));
+    const stage = this.store.stage(this.stage);
+    /** @type {HTMLElement[]} */
+    const cards = (stage?.problems ?? []).map(problemCard);
+    if (stage?.pending) cards.push(pendingCard(this.store, stage));
+    return h("div", { class: "tc-message" }, ...cards);
   }
 
   /** Whether all parts are there; asks for those that are not. */
@@ -185,6 +238,8 @@ export class Pane {
     const callbacks = {
       onSelect: (/** @type {string[]} */ ids, /** @type {boolean} */ add) => this.host.select(ids, add, this.name),
       onHover: (/** @type {string[]} */ ids) => this.host.hover(ids),
+      onChoose: (/** @type {string[]} */ ids, /** @type {boolean} */ add) => this.host.select(ids, add, ""),
+      words: () => this.store.wordsOf(this.artifact),
     };
     const [first, second] = this.shown().map((id) => /** @type {Artifact} */ (this.store.artifacts.get(id)));
     if (this.mode === "diff") return this.makeComparison(callbacks, first, second);
@@ -192,7 +247,10 @@ export class Pane {
     const { manifest } = this.store;
     const breaks = breaksOf(manifest, this.artifact, this.host.showBreaks);
     this.legend.replaceChildren(...legendOf(manifest, this.artifact));
-    return new TextView(this.body, callbacks, first, { tints: tintsOf(manifest, this.artifact), breaks });
+    const looks = { tints: tintsOf(manifest, this.artifact), breaks };
+    const makeText = (/** @type {HTMLElement} */ root) => new TextView(root, callbacks, first, looks);
+    const list = this.mode === "list" && this.store.stage(this.stage)?.list;
+    return list ? new ListView(this.body, callbacks, list, makeText, this.order) : makeText(this.body);
   }
 
   /** @param {import("./text_view.js").Callbacks} callbacks @param {Artifact} left @param {Artifact} right */
@@ -200,8 +258,8 @@ export class Pane {
     const { artifact, looks } = comparison(left, right);
     const changed = looks.classes?.filter(Boolean).length ?? 0;
     /** @param {Artifact} side @param {string} sign @param {string} style */
-    const name = ({ info }, sign, style) =>
-      h("span", { class: `tc-legend-item ${style}` }, sign, h("b", {}, info.id), h("small", {}, info.title));
+    const name = ({ info: { id, title, side } }, sign, style) =>
+      h("span", { class: `tc-legend-item ${style}` }, sign, h("b", {}, side || id), h("small", {}, title));
     const count = h(
       "span",
       { class: "tc-legend-item" },

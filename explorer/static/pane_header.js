@@ -20,14 +20,16 @@ export class PaneHeader {
   /** Draw what has changed; a list that someone has just opened must not be replaced for nothing. */
   render() {
     this.renderLinks();
-    const { artifact, other, mode, view, store, home } = this.pane;
+    const { artifact, other, mode, content: view, store, home } = this.pane;
     const folds = view instanceof TextView && view.folds.size > 0;
-    const key = JSON.stringify([artifact, other, mode, home, Boolean(view), folds, [...store.artifacts.keys()]]);
+    const places = view instanceof TextView && view.places.size > 0;
+    const key = JSON.stringify([artifact, other, mode, home, Boolean(view), folds, places, [...store.artifacts.keys()]]);
     if (key === this.key) return;
     this.key = key;
     const info = store.artifacts.get(artifact)?.info;
-    const children = [...this.choosers(), this.links, this.tools(Boolean(info), folds)];
-    if (info?.drawable) children.splice(-2, 0, this.modes());
+    const children = [...this.choosers(), this.links, this.tools(Boolean(info), folds, places)];
+    const modes = info ? this.pane.modesOf(artifact) : [];
+    if (modes.length > 1) children.splice(-2, 0, this.modes(modes));
     replaceKeepingFocus(this.root, children, this.pane.root);
   }
 
@@ -55,19 +57,19 @@ export class PaneHeader {
     return select;
   }
 
-  modes() {
-    /** @param {Mode} mode @param {string} text */
-    const button = (mode, text) => {
+  /** @param {Mode[]} modes */
+  modes(modes) {
+    const buttons = modes.map((mode) => {
       const onclick = () => this.pane.show(this.pane.artifact, mode);
-      return h("button", { type: "button", "aria-pressed": String(this.pane.mode === mode), onclick }, text);
-    };
-    const buttons = [button("text", "Text"), button("graph", "Graph")];
+      const name = { text: "Text", list: "List", graph: "Graph", diff: "" }[mode];
+      return h("button", { type: "button", "aria-pressed": String(this.pane.mode === mode), onclick }, name);
+    });
     return h("div", { class: "tc-modes", role: "group", "aria-label": "View" }, ...buttons);
   }
 
   /** How much of the selection is in this pane, or that there are differences, and going through them. */
   renderLinks() {
-    const { mode, artifact, store, view } = this.pane;
+    const { mode, artifact, store, content: view } = this.pane;
     const differences = view instanceof TextView && Boolean(view.looks.stops?.length);
     const count = mode === "diff" ? 0 : (store.linkedIn.get(artifact) ?? 0);
     this.linkLabel = h("span", {}, differences ? "differences" : `${count.toLocaleString("en")} linked`);
@@ -79,16 +81,20 @@ export class PaneHeader {
 
   /** Go to the next or previous linked line. @param {number} direction */
   step(direction) {
-    const [at, all] = this.pane.view?.stepLinked(direction) ?? [0, 0];
+    const [at, all] = this.pane.content?.stepLinked(direction) ?? [0, 0];
     if (this.linkLabel && all) this.linkLabel.textContent = `${at.toLocaleString("en")} / ${all.toLocaleString("en")}`;
   }
 
-  /** @param {boolean} shows whether there is an artifact @param {boolean} folds whether there is something to fold */
-  tools(shows, folds) {
+  /**
+   * @param {boolean} shows whether there is an artifact @param {boolean} folds whether there is something to fold
+   * @param {boolean} places whether there are places in the source to show
+   */
+  tools(shows, folds, places) {
     const { pane } = this;
     const tools = h("div", { class: "tc-pane-tools" });
     if (shows) tools.append(iconButton("search", "Search (/)", () => pane.searchBar.open()));
     if (folds) tools.append(iconButton("fold", "Fold or unfold long blocks", () => pane.toggleFolds()));
+    if (places) tools.append(this.placesButton());
     if (shows && !pane.home) tools.append(this.compareButton());
     if (shows && pane.mode !== "graph") tools.append(this.copyButton());
     if (pane.home) return tools;
@@ -97,6 +103,16 @@ export class PaneHeader {
       iconButton("close", "Close this pane", () => pane.host.close(pane)),
     );
     return tools;
+  }
+
+  placesButton() {
+    const button = iconButton("places", "Show or hide lines that only name places in the source", () => {
+      const view = this.pane.content;
+      if (!(view instanceof TextView)) return;
+      view.togglePlaces();
+      button.setAttribute("aria-pressed", String(view.showsPlaces));
+    });
+    return button;
   }
 
   compareButton() {
@@ -111,8 +127,8 @@ export class PaneHeader {
 
   copyButton() {
     const button = iconButton("copy", "Copy the text", async () => {
-      if (!(this.pane.view instanceof TextView)) return;
-      await this.pane.view.copy();
+      if (!(this.pane.content instanceof TextView)) return;
+      await this.pane.content.copy();
       button.classList.add("tc-done");
       setTimeout(() => button.classList.remove("tc-done"), 1200);
     });
@@ -123,8 +139,8 @@ export class PaneHeader {
 /** The artifacts of a stage, to choose from. @param {StageInfo} stage @param {boolean} home */
 function optionsOf(stage, home) {
   const group = h("optgroup", { label: stage.title });
-  for (const { id, title } of stage.artifacts) {
-    const name = home ? title : `${stage.title} ${bracketed(id) || title}`;
+  for (const { id, title, side } of stage.artifacts) {
+    const name = (home ? title : `${stage.title} ${bracketed(id) || title}`) + (side && ` · ${side}`);
     group.append(h("option", { value: id, title }, name));
   }
   return group;

@@ -1,6 +1,6 @@
 // The pipeline across the top: a chip a stage, in order.
 
-import { h, icon, replaceKeepingFocus, secondsInWords } from "./dom.js";
+import { counted, h, icon, replaceKeepingFocus, secondsInWords } from "./dom.js";
 
 /** @typedef {import("./store.js").Store} Store */
 /** @typedef {import("./store.js").StageInfo} StageInfo */
@@ -13,9 +13,7 @@ export class Ribbon {
   constructor(store, open) {
     this.store = store;
     this.open = open;
-    this.root = h("nav", { class: "tc-ribbon", "aria-label": "Stages of the pipeline", onscroll: () => this.fade() });
-    this.observer = new ResizeObserver(() => this.fade());
-    this.observer.observe(this.root);
+    this.root = h("nav", { class: "tc-ribbon", "aria-label": "Stages of the pipeline" });
     /** @type {Map<string, HTMLButtonElement>} */
     this.chips = new Map();
     /** @type {Set<string>} */
@@ -30,17 +28,9 @@ export class Ribbon {
     this.chips = new Map(stages.map((stage, index) => [stage.name, chips[index]]));
     const missing = running.stage && !this.chips.has(running.stage);
     if (missing) chips.push(this.runningChip(running.title ?? running.stage ?? ""));
-    replaceKeepingFocus(this.root, chips);
+    replaceKeepingFocus(this.root, inGroups(stages, chips));
     this.clock();
     this.mark(this.openStages);
-    this.fade();
-  }
-
-  /** Fade the ends that go on out of sight. */
-  fade() {
-    const { scrollLeft, scrollWidth, clientWidth } = this.root;
-    this.root.classList.toggle("tc-more-before", scrollLeft > 1);
-    this.root.classList.toggle("tc-more-after", scrollLeft + clientWidth < scrollWidth - 1);
   }
 
   /** @param {StageInfo} stage @returns {HTMLButtonElement} */
@@ -48,8 +38,7 @@ export class Ribbon {
     const parts = [h("span", { class: "tc-chip-name" }, stage.title)];
     if (stage.problems.length) parts.push(h("span", { class: "tc-chip-problem" }, icon("warning")));
     const facts = h("span", { class: "tc-chip-facts" });
-    if (stage.artifacts.length) facts.append(h("span", {}, `${stage.count.toLocaleString("en")} ${stage.unit}`.trim()));
-    else facts.append(h("span", {}, "not available"));
+    facts.append(h("span", {}, factOf(stage)));
     facts.append(h("span", { class: "tc-chip-time" }, stage.seconds === null ? "" : secondsInWords(stage.seconds)));
     const chip = h(
       "button",
@@ -57,7 +46,7 @@ export class Ribbon {
         class: "tc-chip",
         type: "button",
         title: this.tooltip(stage),
-        "aria-label": stage.title,
+        "aria-label": stage.pending && !stage.artifacts.length ? `${stage.title}, not compiled yet` : stage.title,
         onclick: (/** @type {MouseEvent} */ event) =>
           this.open(stage.name, event.ctrlKey || event.metaKey || event.shiftKey),
       },
@@ -67,14 +56,16 @@ export class Ribbon {
     );
     chip.dataset.stage = stage.name;
     chip.classList.toggle("tc-problem", stage.problems.length > 0);
-    chip.classList.toggle("tc-absent", stage.artifacts.length === 0);
+    chip.classList.toggle("tc-absent", stage.artifacts.length === 0 && !stage.pending);
+    chip.classList.toggle("tc-pending-chip", stage.artifacts.length === 0 && stage.pending > 0);
     return chip;
   }
 
   /** @param {StageInfo} stage */
   tooltip(stage) {
     const problems = stage.problems.map((problem) => `\n⚠ ${problem.reason}`).join("");
-    return `${stage.about}${problems}\nClick to open, Shift-click to open beside.`;
+    const pending = stage.pending ? `\nNot compiled yet: ${counted(stage.pending, "kernel")}.` : "";
+    return `${stage.about}${problems}${pending}\nrun["${stage.name}"]. Click to open, Shift-click to open beside.`;
   }
 
   /** @param {string} title @returns {HTMLButtonElement} */
@@ -114,22 +105,30 @@ export class Ribbon {
       const links = chip.querySelector(".tc-chip-links");
       if (links) links.textContent = linked > 99 ? "99+" : String(linked || "");
       chip.classList.toggle("tc-has-links", linked > 0);
-      if (open.has(stage.name) && chip.getAttribute("aria-pressed") !== "true") this.show(chip);
       chip.setAttribute("aria-pressed", String(open.has(stage.name)));
     }
   }
 
-  /** Scroll the ribbon, and nothing else, to a chip. @param {HTMLElement} chip */
-  show(chip) {
-    const left = chip.offsetLeft - this.root.offsetLeft;
-    const { scrollLeft, clientWidth } = this.root;
-    if (left < scrollLeft) this.root.scrollLeft = left;
-    else if (left + chip.offsetWidth > scrollLeft + clientWidth)
-      this.root.scrollLeft = left + chip.offsetWidth - clientWidth;
-  }
-
   destroy() {
     clearInterval(this.timer);
-    this.observer.disconnect();
   }
+}
+
+/** The chips, those of one group together. @param {StageInfo[]} stages @param {HTMLElement[]} chips */
+function inGroups(stages, chips) {
+  /** @type {HTMLElement[]} */
+  const groups = [];
+  chips.forEach((chip, index) => {
+    const name = stages[index]?.group;
+    const last = groups.at(-1);
+    if (last && (!name || last.getAttribute("aria-label") === name)) last.append(chip);
+    else groups.push(h("div", { class: "tc-group", role: "group", "aria-label": name ?? "" }, chip));
+  });
+  return groups;
+}
+
+/** How much is in a stage, or why nothing is. @param {StageInfo} stage */
+function factOf({ artifacts, count, unit, pending }) {
+  if (artifacts.length) return `${count.toLocaleString("en")} ${unit}`.trim();
+  return pending ? "not compiled" : "not available";
 }

@@ -5,13 +5,16 @@ import { Links } from "./links.js";
 /**
  * @typedef {{id: string, kind: string, label: string, attrs: Record<string, any>, inputs: string[],
  *   origins: string[]}} Entity
- * @typedef {"entities" | "text" | "decisions"} PartName
+ * @typedef {"entities" | "text" | "decisions" | "words"} PartName
  * @typedef {{digest: string, bytes: number}} PartInfo
  * @typedef {{id: string, stage: string, title: string, language: string, graph: string, lines: number, chars: number,
- *   entities: number, drawable: boolean, parts: Record<string, PartInfo>}} ArtifactInfo
+ *   entities: number, drawable: boolean, start: number, side: string, pair: string, parts: Record<string, PartInfo>}} ArtifactInfo
+ * @typedef {number | string | null} Cell
+ * @typedef {{columns: {title: string, about: string, unit: string}[], rows: {id: string, cells: Cell[]}[]}} List
  * @typedef {{stage: string, reason: string, hint: string, graph: string}} Problem
- * @typedef {{name: string, title: string, about: string, count: number, unit: string, seconds: number | null,
- *   problems: Problem[], artifacts: ArtifactInfo[]}} StageInfo
+ * @typedef {{name: string, title: string, about: string, group: string, count: number, unit: string,
+ *   seconds: number | null, problems: Problem[], artifacts: ArtifactInfo[], pending: number,
+ *   list: List | null}} StageInfo
  * @typedef {{id: string, frame: string, kind: string, reason: string, file: string, line: number, function: string,
  *   code: string, explanation: string, hints: string[], gb_id: string, stack: string[],
  *   place: [string, number] | null}} BreakInfo
@@ -21,16 +24,22 @@ import { Links } from "./links.js";
  *   stages: StageInfo[], breaks: BreakInfo[], frames: FrameInfo[], guards: number, recompiles: any[],
  *   kernels: {language: string, category: string, count: number}[],
  *   decisions: {pass: string, verdict: string, count: number}[],
- *   landed: Record<string, Record<string, number[]>>}} Manifest
+ *   compare: [string, string] | null, landed: Record<string, Record<string, number[]>>}} Manifest
  * @typedef {{subjects: string[], pass_name: string, verdict: string, why: string,
  *   numbers: Record<string, number>}} Decision
  * @typedef {{stage?: string, title?: string, elapsed?: number}} Running
+ * @typedef {{done?: number, total?: number}} Compiling
+ * What can be asked of Python, where there is one.
+ * @typedef {{compile: () => void, cancel: () => void, lab: (kernel: string) => void}} Kernel
+ * What words in a text mean: name, one line, address.
+ * @typedef {Record<string, [string, string, string]>} Words
  */
 
 /**
  * One artifact as far as it has arrived. `rows` maps a 0-based line to the entities on it, `rowsOf` the other way.
  * @typedef {{info: ArtifactInfo, entities?: Entity[], rows: Map<number, string[]>, rowsOf: Map<string, number[]>,
- *   lines?: string[], numbers?: number[], decisions?: Decision[], have: Record<string, string>}} Artifact
+ *   lines?: string[], numbers?: number[], decisions?: Decision[], words?: Words,
+ *   have: Record<string, string>}} Artifact
  */
 
 /** @type {Manifest} */
@@ -46,6 +55,7 @@ const EMPTY = {
   recompiles: [],
   kernels: [],
   decisions: [],
+  compare: null,
   landed: {},
 };
 
@@ -56,9 +66,15 @@ export async function decompress(bytes) {
 }
 
 export class Store {
-  /** @param {(artifact: string, part: PartName) => void} ask gets a part on its way; it arrives by `receive` */
-  constructor(ask) {
+  /**
+   * @param {(artifact: string, part: PartName) => void} ask gets a part on its way; it arrives by `receive`
+   * @param {Kernel | null} [kernel] absent on a saved page
+   */
+  constructor(ask, kernel = null) {
     this.ask = ask;
+    this.kernel = kernel;
+    /** @type {Compiling} */
+    this.compiling = {};
     /** @type {Manifest} */
     this.manifest = EMPTY;
     /** @type {Map<string, Artifact>} */
@@ -86,7 +102,10 @@ export class Store {
     return () => this.listeners.delete(listener);
   }
 
-  /** @param {string} what "manifest", "running", "selection", or the name of a part @param {string} [artifact] */
+  /**
+   * @param {string} what "manifest", "running", "compiling", "lab", "selection", or the name of a part
+   * @param {string} [artifact]
+   */
   tell(what, artifact = "") {
     for (const listener of [...this.listeners]) listener(what, artifact);
   }
@@ -120,6 +139,24 @@ export class Store {
     this.tell("running");
   }
 
+  /** @param {Compiling} compiling */
+  setCompiling(compiling) {
+    this.compiling = compiling ?? {};
+    this.tell("compiling");
+  }
+
+  /** What words in an artifact mean, once that has arrived; asks for it. @param {string} id @returns {Words} */
+  wordsOf(id) {
+    const artifact = this.artifacts.get(id);
+    if (artifact?.words) return artifact.words;
+    const key = `${id} words`;
+    if (artifact && !this.asked.has(key)) {
+      this.asked.add(key);
+      this.ask(id, "words");
+    }
+    return {};
+  }
+
   /** Ask for a part unless it is there, on its way, or does not exist. @param {string} id @param {PartName} part */
   need(id, part) {
     const artifact = this.artifacts.get(id);
@@ -138,6 +175,8 @@ export class Store {
     this.asked.add(`${id} ${part} ${digest}`);
     const content = await decompress(bytes);
     const artifact = this.artifacts.get(id);
+    if (artifact && part === "words") artifact.words = content;
+    if (part === "words") return this.tell(part, id);
     if (!artifact || artifact.info.parts[part]?.digest !== digest) return this.asked.delete(`${id} ${part} ${digest}`);
     artifact.have[part] = digest;
     if (part === "entities") this.takeEntities(artifact, content);

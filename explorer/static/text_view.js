@@ -1,8 +1,10 @@
 // One artifact as text: line numbers, colour, folds, search, and the lines of the selection marked.
 
 import { copyText, counted, h, icon } from "./dom.js";
+import { Explainer } from "./explain.js";
 import { findAll, firstIn, MOST_HITS } from "./hits.js";
-import { spanOf, structureOf, tokeniseRow } from "./language.js";
+import { placeRows, spanOf, structureOf, tokeniseRow } from "./language.js";
+import { LINKED, markRows, mostSpecific, PRIMARY, WEAK } from "./marks.js";
 import { Ruler } from "./ruler.js";
 import { VirtualRows } from "./virtual_rows.js";
 
@@ -15,12 +17,12 @@ import { VirtualRows } from "./virtual_rows.js";
  *   emphasis?: Map<number, [number, number]>, folded?: Map<number, number>, stops?: number[]}} Looks
  */
 /**
- * What the pane around a view listens to. `ids` is empty where a line holds nothing.
- * @typedef {{onSelect: (ids: string[], add: boolean) => void, onHover: (ids: string[]) => void}} Callbacks
+ * What the pane around a view listens to, and gives. `ids` is empty where a line holds nothing. `onChoose` is for what
+ * is chosen in a list: the text beside it goes there.
+ * @typedef {{onSelect: (ids: string[], add: boolean) => void, onHover: (ids: string[]) => void,
+ *   onChoose?: (ids: string[], add: boolean) => void, words?: () => import("./store.js").Words}} Callbacks
  */
 
-const PRIMARY = 2;
-const LINKED = 1;
 /** How far a pane scrolls sideways at most, in characters. */
 const WIDEST = 20000;
 
@@ -45,6 +47,9 @@ export class TextView {
     this.folds = looks.folded ?? structure.folds;
     /** @type {Set<number>} */
     this.folded = new Set(looks.folded?.keys());
+    /** Rows that only say where in the source one is; they are left out to begin with, but not from a comparison. */
+    this.places = looks.folded ? new Set() : placeRows(this.lines, artifact.info.language);
+    this.showsPlaces = false;
     /** @type {Int32Array} */
     this.shown = new Int32Array(0);
     this.marks = new Uint8Array(this.lines.length);
@@ -60,7 +65,10 @@ export class TextView {
     this.digits = looks.labels ? 11 : String(this.number(this.lines.length - 1) || this.lines.length).length;
     this.scroller = this.makeScroller();
     this.ruler = new Ruler((share) => this.rows.reveal(this.position(Math.floor(share * this.lines.length))));
-    root.replaceChildren(h("div", { class: "tc-text-view" }, this.scroller, this.ruler.root));
+    const frame = h("div", { class: "tc-text-view" }, this.scroller, this.ruler.root);
+    root.replaceChildren(frame);
+    this.explainer = new Explainer(frame, callbacks.words ?? (() => ({})));
+    this.explainer.words();
     this.rows = new VirtualRows(this.scroller, (index) => this.row(this.shown[index]));
     this.observer = new ResizeObserver(() => this.drawRuler());
     this.observer.observe(root);
@@ -76,7 +84,11 @@ export class TextView {
       "aria-multiselectable": "true",
       onclick: (/** @type {MouseEvent} */ event) => this.clicked(event),
       onpointerover: (/** @type {PointerEvent} */ event) => this.hovered(event),
-      onpointerleave: () => this.callbacks.onHover([]),
+      onpointermove: (/** @type {PointerEvent} */ event) => this.pointed(event),
+      onpointerleave: () => {
+        this.callbacks.onHover([]);
+        this.explainer.leave();
+      },
       onkeydown: (/** @type {KeyboardEvent} */ event) => this.pressed(event),
       onfocus: () => this.paint(),
       onblur: () => this.paint(),
@@ -94,7 +106,7 @@ export class TextView {
   refold() {
     const shown = [];
     for (let row = 0; row < this.lines.length; row++) {
-      shown.push(row);
+      if (this.showsPlaces || !this.places.has(row)) shown.push(row);
       if (this.folded.has(row)) row = this.folds.get(row) ?? row;
     }
     this.shown = Int32Array.from(shown);
@@ -115,8 +127,14 @@ export class TextView {
     this.refold();
   }
 
+  togglePlaces() {
+    this.showsPlaces = !this.showsPlaces;
+    this.refold();
+  }
+
   /** Open the folds around a row. @param {number} row */
   unfoldAround(row) {
+    if (!this.showsPlaces && this.places.has(row)) this.togglePlaces();
     const around = [...this.folded].filter((first) => first < row && row <= (this.folds.get(first) ?? first));
     around.forEach((first) => this.folded.delete(first));
     if (around.length) this.refold();
@@ -202,6 +220,7 @@ export class TextView {
     for (let inside = row; inside <= last; inside++) mark = Math.max(mark, this.marks[inside]);
     element.classList.toggle("tc-primary", mark === PRIMARY);
     element.classList.toggle("tc-linked", mark === LINKED);
+    element.classList.toggle("tc-weak", mark === WEAK);
     element.classList.toggle("tc-previewed", this.previewed.has(row));
     element.classList.toggle("tc-cursor", row === this.cursor && document.activeElement === this.scroller);
     element.setAttribute("aria-selected", String(mark === PRIMARY));
@@ -215,18 +234,11 @@ export class TextView {
 
   /** @param {Set<string>} primary @param {Set<string>} linked @param {boolean} reveal scroll to it */
   select(primary, linked, reveal) {
-    this.marks.fill(0);
-    this.markRows(linked, LINKED);
-    this.markRows(primary, PRIMARY);
+    markRows(this.artifact, primary, linked, this.marks);
     this.linkedRows = rowsMarked(this.marks);
     if (reveal) this.revealSelection();
     this.paint();
     this.drawRuler();
-  }
-
-  /** @param {Set<string>} ids @param {number} mark */
-  markRows(ids, mark) {
-    for (const id of ids) for (const row of this.artifact.rowsOf.get(id) ?? []) this.marks[row] = mark;
   }
 
   /** Scroll so that a selected line, else a linked one, is in sight; not at all if one is. */
@@ -262,6 +274,12 @@ export class TextView {
     this.paint();
   }
 
+  /** Begin to read here: the row stands at the top. @param {number} row */
+  startAt(row) {
+    this.cursor = row;
+    this.rows.toTop(this.position(row));
+  }
+
   /** Go to the next or previous row of the selection. @param {number} direction @returns {[number, number]} */
   stepLinked(direction) {
     const rows = this.looks.stops ?? this.linkedRows;
@@ -289,14 +307,34 @@ export class TextView {
     const ids = this.artifact.rows.get(this.cursor) ?? [];
     const word = ids.length > 1 ? wordAt(event) : "";
     const named = ids.filter((id) => word && id.endsWith(`.${word}`));
-    this.callbacks.onSelect(named.length ? named : ids, event.ctrlKey || event.metaKey);
+    this.callbacks.onSelect(named.length ? named : mostSpecific(ids), event.ctrlKey || event.metaKey);
     this.paint();
   }
 
   /** @param {PointerEvent} event */
   hovered(event) {
     const element = this.rowAt(event);
-    this.callbacks.onHover(element ? (this.artifact.rows.get(Number(element.dataset.row)) ?? []) : []);
+    this.callbacks.onHover(element ? this.idsOf(Number(element.dataset.row)) : []);
+  }
+
+  /** What a row is about. @param {number} row */
+  idsOf(row) {
+    return mostSpecific(this.artifact.rows.get(row) ?? []);
+  }
+
+  /** @param {PointerEvent} event */
+  pointed(event) {
+    const row = this.rowAt(event);
+    const line = row?.querySelector(".tc-line");
+    if (row && line && line.contains(/** @type {Node} */ (event.target)) && !event.buttons) {
+      this.explainer.point(line, this.lines[Number(row.dataset.row)], event);
+    } else this.explainer.leave();
+  }
+
+  /** Explain the next word of the line that the cursor is on. */
+  explain() {
+    const line = this.rows.live.get(this.position(this.cursor))?.querySelector(".tc-line");
+    if (line) this.explainer.next(line, this.lines[this.cursor], this.cursor);
   }
 
   /** @param {KeyboardEvent} event */
@@ -305,10 +343,11 @@ export class TextView {
     /** @type {Record<string, number>} */
     const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
     if (event.key in steps && !event.altKey) this.moveCursor(steps[event.key]);
+    else if (event.key === "e" && !event.ctrlKey && !event.metaKey && !event.altKey) this.explain();
     else if (event.key === "ArrowLeft" && this.folds.has(this.cursor)) this.setFold(true);
     else if (event.key === "ArrowRight" && this.folded.has(this.cursor)) this.setFold(false);
     else if (event.key === "Enter" || event.key === " ") {
-      this.callbacks.onSelect(this.artifact.rows.get(this.cursor) ?? [], event.ctrlKey || event.metaKey);
+      this.callbacks.onSelect(this.idsOf(this.cursor), event.ctrlKey || event.metaKey);
     } else return;
     event.preventDefault();
   }
@@ -322,7 +361,8 @@ export class TextView {
   moveCursor(steps) {
     const position = Math.min(Math.max(this.position(this.cursor) + steps, 0), this.shown.length - 1);
     this.goTo(this.shown[position]);
-    this.callbacks.onHover(this.artifact.rows.get(this.cursor) ?? []);
+    this.explainer.hide();
+    this.callbacks.onHover(this.idsOf(this.cursor));
   }
 
   // Search
@@ -413,6 +453,7 @@ export class TextView {
   }
 
   destroy() {
+    this.explainer.hide();
     this.rows.destroy();
     this.observer.disconnect();
   }
@@ -427,10 +468,10 @@ function wordAt(event) {
   return before + (/^\w*/.exec(text.slice(at))?.[0] ?? "");
 }
 
-/** @param {Uint8Array} marks */
+/** The rows that are lit, but not those that are so for what is around them only. @param {Uint8Array} marks */
 function rowsMarked(marks) {
   const rows = [];
-  for (let row = 0; row < marks.length; row++) if (marks[row]) rows.push(row);
+  for (let row = 0; row < marks.length; row++) if (marks[row] > WEAK) rows.push(row);
   return rows;
 }
 

@@ -96,6 +96,13 @@ export class VirtualRows {
     this.draw();
   }
 
+  /** Scroll so that a row stands at the top. @param {number} index */
+  toTop(index) {
+    this.top = index * this.height;
+    this.scroller.scrollTop = this.top;
+    this.draw();
+  }
+
   destroy() {
     this.observer.disconnect();
     cancelAnimationFrame(this.frame);

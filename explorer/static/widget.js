@@ -35,16 +35,22 @@ export default () => {
 
 /** A store that follows a model, asks it for parts, and shares the selection with it. @param {Model} model */
 function connected(model) {
-  const store = new Store((artifact, part) => model.send({ type: "want", artifact, part }));
+  const store = new Store((artifact, part) => model.send({ type: "want", artifact, part }), {
+    compile: () => model.send({ type: "compile" }),
+    cancel: () => model.send({ type: "cancel" }),
+    lab: (kernel) => model.send({ type: "lab", kernel }),
+  });
   /** @param {string[]} key @param {DataView<ArrayBuffer>} data */
   const receive = ([artifact, part, digest], { buffer, byteOffset, byteLength }) =>
     store.receive(artifact, /** @type {PartName} */ (part), digest, new Uint8Array(buffer, byteOffset, byteLength));
   const receiveSent = () => model.get("parts").forEach((/** @type {any[]} */ [data, ...key]) => receive(key, data));
   model.on("msg:custom", (message, buffers) => {
     if (message.type === "part") receive(message.key, buffers[0]);
+    else if (message.type === "lab") store.tell("lab", message.text);
   });
   model.on("change:parts", receiveSent);
   model.on("change:manifest", () => store.setManifest(model.get("manifest")));
+  model.on("change:compiling", () => store.setCompiling(model.get("compiling")));
   model.on("change:running", () => store.setRunning(model.get("running")));
   model.on("change:selection", () => takeSelection(store, model));
   store.listen((what) => {
@@ -54,6 +60,7 @@ function connected(model) {
   receiveSent();
   store.setManifest(model.get("manifest"));
   store.setRunning(model.get("running"));
+  store.setCompiling(model.get("compiling"));
   takeSelection(store, model);
   return store;
 }

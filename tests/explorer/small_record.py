@@ -5,6 +5,7 @@ from __future__ import annotations
 from compiler.options import Options
 from compiler.record import (
     Artifact,
+    Binary,
     Check,
     Decision,
     Entity,
@@ -153,6 +154,22 @@ def small_record() -> Record:
                 nodes=("ir.op1",),
                 calls=2,
                 bytes=256,
+            ),
+        ),
+        binaries=(
+            Binary(
+                kernel="kernels[0/0 forward].cpp_fused_div_0",
+                target="h100",
+                config={"num_warps": 4},
+                registers=24,
+                spill_bytes=0,
+                occupancy=0.75,
+                limiter="registers",
+                mix={"fma": 3},
+                bytes=256,
+                flops=64,
+                bound_seconds=1e-6,
+                bound="memory",
             ),
         ),
         timings=(

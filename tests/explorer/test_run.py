@@ -14,12 +14,13 @@ import pytest
 from compiler.options import Options
 from compiler.record import Record, RecordError
 from explorer import files, tables
+from explorer.compiling import KernelCompiler
 from explorer.run import Run, load
 from tests.explorer.explored import mlp_record
 from tests.explorer.golden import assert_golden
 from tests.explorer.small_record import small_record
 
-TABLES = [*tables.COLUMNS, "ops"]
+TABLES = [name for name in (*tables.COLUMNS, "ops") if name != "linked"]
 
 
 class FakeWidget:
@@ -27,6 +28,7 @@ class FakeWidget:
 
     def __init__(self) -> None:
         self.selection: list[str] = []
+        self.compiler = KernelCompiler(small_record())
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from compiler.options import Options
 from compiler.record import Artifact, Record
 from explorer import frontend
 from explorer import widget as widget_module
+from explorer.compiling import KernelCompiler
 from explorer.payload import Payload
 from explorer.widget import LARGE, Explorer
 from tests.explorer.explored import mlp_record
@@ -49,7 +50,7 @@ def long_record() -> Record:
 def test_a_new_widget_holds_the_manifest_and_all_that_is_not_large() -> None:
     record = mlp_record()
     made = Explorer(record)
-    payload = Payload(record)
+    payload = Payload(record, pending=KernelCompiler(record).pending())
     assert made.manifest == payload.manifest()
     assert made.parts == [(part.data, part.artifact, part.name, part.digest) for part in payload.parts()]
 

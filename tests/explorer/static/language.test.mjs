@@ -11,7 +11,7 @@ const coloured = (line, language) =>
 
 test("tokens make up the line again", () => {
   const line = `    mm: "f32[2]" = torch.ops.aten.mm(x, 1e-5, name='a\\'b')  # "no string"`;
-  for (const language of ["python", "cpp", "ir", "bytecode", "text", "unheard of"]) {
+  for (const language of ["python", "cpp", "ir", "bytecode", "mlir", "llvm", "ptx", "sass", "amdgcn", "text", "new"]) {
     assert.equal(tokenise(line, language).map(([, text]) => text).join(""), line);
   }
 });
@@ -28,9 +28,44 @@ test("C++", () => {
   assert.deepEqual(coloured("#pragma omp parallel", "cpp"), ["m:#pragma omp parallel"]);
 });
 
-test("bytecode and intermediate representations", () => {
+test("bytecode and Inductor's loops", () => {
   assert.deepEqual(coloured("   28  RESUME  0", "bytecode"), ["n:28", "m:RESUME", "n:0"]);
-  assert.deepEqual(coloured("%0 = tt.load %ptr : f32 // c", "ttir"), ["m:%0", "m:%ptr", "m:f32", "c:// c"]);
+  assert.deepEqual(coloured("op0: SchedulerNode # f32", "ir"), ["m:f32"]);
+});
+
+test("MLIR, where places in the source are no more than comments", () => {
+  assert.deepEqual(coloured("%0 = tt.load %ptr : tensor<64xf32, #blocked> loc(#loc2)", "ttir"), [
+    "m:%0", "k:tt.load", "m:%ptr", "b:tensor", "m:#blocked", "c:loc(#loc2)",
+  ]);
+  assert.deepEqual(coloured('#loc1 = loc("k.py":3:4)', "mlir"), ['c:#loc1 = loc("k.py":3:4)']);
+});
+
+test("LLVM IR", () => {
+  assert.deepEqual(coloured("  %9 = shl i32 %8, 8, !dbg !18", "llvm"), ["m:%9", "k:shl", "b:i32", "m:%8", "n:8", "c:, !dbg !18"]);
+  assert.deepEqual(coloured("  call void @llvm.nvvm.barrier0()", "llir"), ["k:call", "b:void", "m:@llvm.nvvm.barrier0"]);
+});
+
+test("PTX", () => {
+  assert.deepEqual(coloured("\t@%p1 ld.global.v4.b32 \t{ %r1 }, [ %rd1 + 0 ]; // x", "ptx"), [
+    "m:%p1", "k:ld.global.v4.b32", "m:%r1", "m:%rd1", "n:0", "c:// x",
+  ]);
+  assert.deepEqual(coloured("\t.loc\t1 29 61 // k.py", "ptx"), ["c:.loc\t1 29 61 // k.py"]);
+  assert.deepEqual(coloured("$L__BB0_1:", "ptx"), ["m:$L__BB0_1"]);
+  assert.deepEqual(coloured(".visible .entry kernel(", "ptx"), ["b:.visible", "b:.entry", "f:kernel"]);
+});
+
+test("SASS", () => {
+  assert.deepEqual(coloured("        /*06d0*/  @P0 IMAD.HI.U32 R17, R9, -0x3, RZ ;", "sass"), [
+    "c:/*06d0*/", "m:P0", "k:IMAD.HI.U32", "m:R17", "m:R9", "n:0x3", "m:RZ",
+  ]);
+  assert.deepEqual(coloured("\t//## k.py:18, PTX line 22", "sass"), ["c://## k.py:18, PTX line 22"]);
+});
+
+test("AMD GCN", () => {
+  assert.deepEqual(coloured("\tv_fma_f32 v1, v[2:3], s4, 1.0 ; c", "amdgcn"), [
+    "k:v_fma_f32", "m:v1", "m:v[2:3]", "m:s4", "n:1.0", "c:; c",
+  ]);
+  assert.deepEqual(coloured("\ts_waitcnt vmcnt(0)", "amdgcn"), ["k:s_waitcnt", "f:vmcnt", "n:0"]);
 });
 
 const WRAPPER = [

@@ -1,0 +1,163 @@
+"""A record whose Triton kernels are compiled when somebody asks for what comes of it, and only then.
+
+A `Run` and its widget share one `KernelCompiler`, so that what one of them asks for is there for both.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from contextlib import closing
+from typing import Any
+
+from compiler.record import Kernel, Problem, Record
+from explorer.stages import MACHINE
+
+
+def triton_kernels(record: Record) -> tuple[Kernel, ...]:
+    return tuple(kernel for kernel in record.kernels if kernel.language == "triton")
+
+
+def machine_stages(record: Record) -> tuple[str, ...]:
+    """The stages that the kernels of this record can be compiled to, in pipeline order; none without Triton kernels."""
+    if not triton_kernels(record):
+        return ()
+    last = {"amdgcn"} if _is_amd(record) else {"ptx", "sass"}
+    return tuple(stage for stage in MACHINE if stage in {"ttir", "ttgir", "llir"} | last)
+
+
+def _is_amd(record: Record) -> bool:
+    from compiler.targets import UnknownTargetError, target
+
+    name = record.target or record.options.target
+    try:
+        return target(name).vendor == "amd"
+    except UnknownTargetError:
+        return "AMD" in record.environment.gpu
+
+
+class KernelCompiler:
+    """The record as it now is, and the way to a longer one. Safe to use from several threads; one compiles at a time.
+
+    `listen` adds somebody who is told of each new record and of progress: `(record, {"done": 3, "total": 7})`, and
+    `(record, {})` once nothing is running any more.
+    """
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._lock = threading.RLock()
+        self._listeners: list[Callable[[Record, dict[str, Any]], None]] = []
+        self._cancelled = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._tried: set[str] = set()
+
+    @property
+    def record(self) -> Record:
+        return self._record
+
+    def replace(self, record: Record) -> None:
+        """Take a record that has grown otherwise: a cell that still runs."""
+        self._record = record
+
+    def listen(self, listener: Callable[[Record, dict[str, Any]], None]) -> None:
+        self._listeners.append(listener)
+
+    def forget(self, listener: Callable[[Record, dict[str, Any]], None]) -> None:
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+    def _tell(self, progress: dict[str, Any]) -> None:
+        for listener in tuple(self._listeners):
+            listener(self._record, progress)
+
+    @property
+    def left(self) -> tuple[Kernel, ...]:
+        """The Triton kernels that nobody has tried to compile yet."""
+        done = {binary.kernel for binary in self._record.binaries} | self._tried
+        return tuple(kernel for kernel in triton_kernels(self._record) if kernel.id not in done)
+
+    def all_kernels(self) -> list[str]:
+        """The ids of all Triton kernels, compiled or not."""
+        return [kernel.id for kernel in triton_kernels(self._record)]
+
+    def pending(self) -> dict[str, int]:
+        """Stage -> how many kernels would come to it."""
+        count = len(self.left)
+        return dict.fromkeys(machine_stages(self._record), count) if count else {}
+
+    def has_yet_to_make(self, stage: str) -> bool:
+        return stage in self.pending()
+
+    def compile(self, kernels: Collection[str] | None = None, config: int = 0) -> Record:
+        """Compile kernels (ids; None: those that are left) and return the record with what came of it.
+
+        `config` picks the launch configuration among those that Inductor's heuristics would try. When it is
+        interrupted, what was finished is kept. What can't be compiled is told in `record.problems`.
+        """
+        with self._lock:
+            wanted = [kernel.id for kernel in self.left] if kernels is None else list(kernels)
+            if wanted:
+                self._compile(wanted, config)
+        return self._record
+
+    def _compile(self, wanted: list[str], config: int) -> None:
+        # It imports torch and Triton's tools, which reading a record does without.
+        from compiler.binary import growing
+
+        self._cancelled.clear()
+        found = self._record
+        self._tell({"done": 0, "total": len(wanted)})
+        try:
+            with closing(growing(self._record, kernels=wanted, config=config)) as steps:
+                for done, found in enumerate(steps, 1):  # noqa: B007 the last one is the result
+                    self._tell({"done": done, "total": max(done, len(wanted))})
+                    if self._cancelled.is_set():
+                        break
+                else:
+                    self._tried.update(wanted)
+        finally:
+            self._record = in_kernel_order(found)
+            self._tell({})
+
+    def start(self) -> None:
+        """Compile what is left in a thread of its own; at once if one is at it already."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._work, name="tcompile kernels", daemon=True)
+            self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            self.compile()
+        except Exception as error:  # noqa: BLE001 a thread has nobody to raise to: it is shown where it was asked for
+            self._record = with_problem(self._record, error)
+            self._tried.update(kernel.id for kernel in triton_kernels(self._record))
+            self._tell({})
+
+    def cancel(self) -> None:
+        """Stop as soon as the kernels at work are done; they are kept."""
+        self._cancelled.set()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for what `start` began."""
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+
+def in_kernel_order(record: Record) -> Record:
+    """What came of kernels in the order of the kernels, whichever was done first: the same input, the same record."""
+    rank = {kernel.id: place for place, kernel in enumerate(record.kernels)}
+    machine = sorted(
+        (artifact for artifact in record.artifacts if artifact.stage in MACHINE),
+        key=lambda artifact: (MACHINE.index(artifact.stage), rank.get(artifact.attrs.get("kernel", ""), 0)),
+    )
+    before = [artifact for artifact in record.artifacts if artifact.stage not in MACHINE]
+    after = [before.pop() for _ in range(len(before)) if before[-1].stage == "timing"]
+    binaries = sorted(record.binaries, key=lambda binary: rank[binary.kernel])
+    return record.with_(artifacts=(*before, *machine, *reversed(after)), binaries=tuple(binaries))
+
+
+def with_problem(record: Record, error: Exception) -> Record:
+    """The record with a word on why its kernels could not be compiled, in each stage that lacks them."""
+    reason = f"the kernels could not be compiled: {type(error).__name__}: {error}".strip(": ")
+    problems = tuple(Problem(stage, reason) for stage in machine_stages(record) if not record.of_stage(stage))
+    return record.with_(problems=(*record.problems, *problems))

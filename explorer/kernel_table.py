@@ -1,0 +1,104 @@
+"""The kernels of a record as rows: what Inductor says of them, and what is in their binaries where there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from compiler.record import Binary, Kernel, Record
+
+Fact = Callable[[Kernel, Binary | None], int | float | str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of the list of kernels. `unit` says how a number is written: "bytes", "percent", "µs" or ""."""
+
+    title: str
+    about: str
+    fact: Fact
+    unit: str = ""
+
+
+def occupancy_percent(binary: Binary) -> float | None:
+    return None if binary.occupancy is None else round(100 * binary.occupancy, 1)
+
+
+def bound_microseconds(binary: Binary) -> float | None:
+    """The least time for one launch, in microseconds, to three digits."""
+    return None if binary.bound_seconds is None else float(f"{1e6 * binary.bound_seconds:.3g}")
+
+
+def _of_binary(fact: Callable[[Binary], int | float | str | None]) -> Fact:
+    return lambda _, binary: None if binary is None else fact(binary)
+
+
+def _lines(kernel: Kernel, _: Binary | None) -> int:
+    return kernel.lines[1] - kernel.lines[0] + 1
+
+
+KERNEL_COLUMNS = (
+    Column("Kernel", "Name of the generated function, or of the library call", lambda kernel, _: kernel.name),
+    Column("Kind", "What kind of loop it is", lambda kernel, _: kernel.category),
+    Column("Graph", "The graph that calls it", lambda kernel, _: half(kernel)),
+    Column("Calls", "Launches in one run of the graph", lambda kernel, _: kernel.calls),
+    Column(
+        "Bytes", "Read and written in one call, as Inductor counts", lambda kernel, _: kernel.bytes or None, "bytes"
+    ),
+)
+BINARY_COLUMNS = (
+    Column("Registers", "Registers of one thread", _of_binary(lambda binary: binary.registers)),
+    Column("Spills", "Bytes that one thread spills to memory", _of_binary(lambda binary: binary.spill_bytes), "bytes"),
+    Column("Shared", "Shared memory of one block", _of_binary(lambda binary: binary.shared_memory), "bytes"),
+    Column(
+        "Occupancy",
+        "Resident warps over the most that a multiprocessor holds",
+        _of_binary(occupancy_percent),
+        "percent",
+    ),
+    Column("Limit", "What keeps the occupancy there", _of_binary(lambda binary: binary.limiter or None)),
+    Column("Load", "Widest load from global memory, in bits a thread", _of_binary(lambda binary: binary.load_bits)),
+    Column(
+        "Bound",
+        "The least time that the GPU's peak rates allow for one launch, in microseconds",
+        _of_binary(bound_microseconds),
+        "µs",
+    ),
+)
+LINES = Column("Lines", "Lines of generated code", _lines)
+
+
+def list_of_kernels(record: Record) -> dict[str, Any] | None:
+    """The list that the front end shows: columns, and rows with the id to select; None without kernels."""
+    if not record.kernels:
+        return None
+    of_kernel = binaries_of(record)
+    columns = (*KERNEL_COLUMNS, *(BINARY_COLUMNS if of_kernel else ()), LINES)
+    return {
+        "columns": [{"title": column.title, "about": column.about, "unit": column.unit} for column in columns],
+        "rows": [
+            {"id": kernel.id, "cells": [column.fact(kernel, of_kernel.get(kernel.id)) for column in columns]}
+            for kernel in record.kernels
+        ],
+    }
+
+
+def binaries_of(record: Record) -> dict[str, Binary]:
+    """Kernel id -> its binary; of several configurations the one that was compiled last."""
+    return {binary.kernel: binary for binary in record.binaries}
+
+
+def half(kernel: Kernel) -> str:
+    """Which graph and half of it calls a kernel: `0/0 forward` of `kernels[0/0 forward]`."""
+    return kernel.artifact.partition("[")[2].removesuffix("]") or kernel.graph
+
+
+def intensity(binary: Binary) -> float | None:
+    """Operations for each byte moved; None where no bytes are counted."""
+    return float(f"{binary.flops / binary.bytes:.3g}") if binary.bytes else None
+
+
+def config_text(config: dict[str, int]) -> str:
+    """`XBLOCK=256 num_warps=4`."""
+    return " ".join(f"{name}={value}" for name, value in config.items())

@@ -1,0 +1,76 @@
+"""What the stages of a record are called, in text as on the ribbon, and which belong together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from compiler.record import STAGES
+
+MACHINE: Final = STAGES[STAGES.index("ttir") : STAGES.index("amdgcn") + 1]
+"""The stages that a Triton kernel goes through on its way to the GPU's instructions: one artifact a kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageWords:
+    """How a stage is told to a person. Its ribbon chip counts entities of `kinds`; without any, `unit` says what."""
+
+    title: str
+    about: str
+    group: str
+    kinds: frozenset[str] = frozenset()
+    unit: str = "lines"
+
+
+_CALLS = frozenset({"call"})
+_LOOPS = frozenset({"pointwise", "reduction", "extern", "template", "fused", "other"})
+_PYTHON, _GRAPHS, _INDUCTOR, _MACHINE = "Python", "Graphs", "Inductor", "Kernel code"
+
+STAGE_WORDS: dict[str, StageWords] = {
+    "source": StageWords("Source", "The Python code that was run.", _PYTHON, frozenset({"line"})),
+    "bytecode": StageWords(
+        "Bytecode", "What TorchDynamo read, and what it put in its place.", _PYTHON, frozenset({"instruction"}), "instr"
+    ),
+    "captured": StageWords(
+        "Captured", "The graphs that TorchDynamo captured from the bytecode.", _GRAPHS, _CALLS, "ops"
+    ),
+    "pre_grad": StageWords("Pre-grad", "The captured graphs after Inductor's first passes.", _GRAPHS, _CALLS, "ops"),
+    "joint": StageWords("Joint", "Forward and backward in one graph of ATen operations.", _GRAPHS, _CALLS, "ops"),
+    "forward": StageWords("Forward", "What the forward pass runs, as ATen operations.", _GRAPHS, _CALLS, "ops"),
+    "backward": StageWords("Backward", "What the backward pass runs, as ATen operations.", _GRAPHS, _CALLS, "ops"),
+    "inference": StageWords("Inference", "Graphs without gradients, as ATen operations.", _GRAPHS, _CALLS, "ops"),
+    "decomposed": StageWords("Decomposed", "The graphs in simpler operations.", _GRAPHS, _CALLS, "ops"),
+    "post_grad": StageWords(
+        "Post-grad", "The graphs after Inductor's passes, as they are lowered.", _GRAPHS, _CALLS, "ops"
+    ),
+    "ir": StageWords("Inductor IR", "Loops over buffers, before fusion.", _INDUCTOR, _LOOPS, "nodes"),
+    "fused_ir": StageWords("Fused IR", "The loops after fusion: each becomes one kernel.", _INDUCTOR, _LOOPS, "nodes"),
+    "kernels": StageWords(
+        "Kernels", "Generated kernels, and the code that calls them.", _INDUCTOR, frozenset({"kernel"}), "kernels"
+    ),
+    "ttir": StageWords("TTIR", "Triton's intermediate representation.", _MACHINE),
+    "ttgir": StageWords("TTGIR", "Triton's representation with GPU layouts.", _MACHINE),
+    "llir": StageWords("LLVM IR", "LLVM's intermediate representation.", _MACHINE),
+    "ptx": StageWords("PTX", "NVIDIA's virtual instruction set.", _MACHINE),
+    "sass": StageWords("SASS", "The GPU's own instructions.", _MACHINE),
+    "amdgcn": StageWords("AMD GCN", "The GPU's own instructions.", _MACHINE),
+    "timing": StageWords("Timing", "How long it took.", "Timing"),
+}
+
+
+def stage_words(stage: str) -> StageWords:
+    """What to call a stage; one that is not known is called by its own name."""
+    return STAGE_WORDS.get(stage) or StageWords(stage.replace("_", " ").capitalize(), "", _INDUCTOR)
+
+
+def title(stage: str) -> str:
+    """The stage's name as people read it: `post_grad` is `Post-grad`."""
+    return stage_words(stage).title
+
+
+def stage_key(name: str) -> str:
+    """The stage that is meant: `LLVM IR` is `llir`. Any other name comes back as it is."""
+    return _KEYS.get(name.lower(), name)
+
+
+_KEYS = {words.title.lower(): stage for stage, words in STAGE_WORDS.items()}

@@ -1,0 +1,52 @@
+// What stands where a stage has not been compiled yet: how far that is, or how to get it.
+
+import { counted, h } from "./dom.js";
+
+/** @typedef {import("./store.js").Store} Store */
+/** @typedef {import("./store.js").StageInfo} StageInfo */
+
+/** Start compiling what a stage lacks, unless that is going on. @param {Store} store @param {StageInfo} stage */
+export function startCompiling(store, stage) {
+  if (!store.kernel || store.compiling.total) return;
+  store.kernel.compile();
+  store.setCompiling({ done: 0, total: stage.pending });
+}
+
+/** @param {Store} store @param {StageInfo} stage @returns {HTMLElement} */
+export function pendingCard(store, stage) {
+  const kernels = counted(stage.pending, "kernel");
+  if (!store.kernel) return onPage(stage);
+  if (store.compiling.total) return compilingCard(store);
+  const compile = h("button", { class: "tc-button tc-text tc-main-button", type: "button" }, `Compile ${kernels}`);
+  compile.addEventListener("click", () => startCompiling(store, stage));
+  return h("div", { class: "tc-pending" }, h("p", {}, `${stage.title}: not compiled yet.`), compile);
+}
+
+/** @param {StageInfo} stage */
+function onPage({ title }) {
+  const [call, flag] = ["run.compile_kernels()", "--stages all"].map((code) => h("code", {}, code));
+  const how = h("p", {}, `${title} was not compiled: call `, call, " before saving, or explore with ", flag, ".");
+  return h("div", { class: "tc-pending" }, how);
+}
+
+/** @param {Store} store */
+function compilingCard(store) {
+  const bar = h("progress", { "aria-label": "Kernels compiled" });
+  const words = h("p", { role: "status" });
+  const cancel = h("button", { class: "tc-button tc-text", type: "button" }, "Cancel");
+  cancel.addEventListener("click", () => {
+    cancel.disabled = true;
+    cancel.textContent = "Cancelling…";
+    store.kernel?.cancel();
+  });
+  const card = h("div", { class: "tc-pending tc-compiling" }, words, bar, cancel);
+  showProgress(card, store);
+  return card;
+}
+
+/** Bring a card up to date in place. @param {Element} card @param {Store} store */
+export function showProgress(card, { compiling: { done = 0, total = 0 } }) {
+  const [words, bar] = [card.querySelector("p"), card.querySelector("progress")];
+  if (words) words.textContent = `Compiling: ${done} of ${counted(total, "kernel")}`;
+  if (bar) Object.assign(bar, { max: total, value: done });
+}

@@ -1,0 +1,193 @@
+"""Kernels are compiled when what comes of them is asked for: once, in their order, and so that it can be stopped."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import compiler.binary
+from compiler.record import Record
+from explorer.compiling import KernelCompiler, machine_stages
+from explorer.run import Run
+from explorer.widget import Explorer
+from tests.explorer import fused_record as fused
+from tests.explorer.small_record import small_record
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What the compiler was asked for; it answers as by hand."""
+    asked: list[dict[str, Any]] = []
+
+    def growing(record: Record, **options: Any) -> Iterator[Record]:
+        asked.append(options)
+        return fused.growing(record, **options)
+
+    monkeypatch.setattr(compiler.binary, "growing", growing, raising=False)
+    return asked
+
+
+@pytest.fixture
+def run(calls: list[dict[str, Any]]) -> Run:
+    return Run(fused.fused_record())
+
+
+def test_a_stage_of_machine_code_is_made_when_it_is_asked_for(run: Run, calls: list[dict[str, Any]]) -> None:
+    assert run.record == fused.fused_record()
+    assert run["ptx"].title == fused.SUM
+    assert run["SASS"].stage == "sass"
+    assert run[f"ptx[0/0 inference {fused.DOUBLE}]"].title == fused.DOUBLE
+    assert len(calls) == 1
+    assert [artifact.stage for artifact in run.record.artifacts][-4:] == ["ptx", "ptx", "sass", "sass"]
+
+
+def test_what_comes_of_kernels_stands_in_their_order(run: Run) -> None:
+    names = [kernel.name for kernel in run.record.kernels]
+    assert list(run.binaries["kernel"]) == names
+    assert [artifact.title for artifact in run.record.of_stage("ptx")] == names
+
+
+def test_facts_are_in_the_table_of_kernels_once_they_are_known(run: Run) -> None:
+    assert run.kernels["registers"].isna().all()
+    run.compile_kernels()
+    assert list(run.kernels["registers"]) == [26, 26]
+    assert list(run.kernels["occupancy_percent"]) == [50.0, 50.0]
+
+
+def test_the_table_of_binaries(run: Run) -> None:
+    row = run.binaries.iloc[0]
+    assert (row["target"], row["bound"], row["limiter"], row["config"]) == ("h100", "memory", "registers", "XBLOCK=1")
+    assert (row["bound_us"], row["intensity"], row["mix_fma"], row["mix_global_load"]) == (2.0, 0.244, 3, 2)
+
+
+def test_another_configuration_is_compiled_beside_the_first(run: Run, calls: list[dict[str, Any]]) -> None:
+    assert run.compile_kernels(config=1) is run
+    assert calls[0]["config"] == 1
+    assert list(run.binaries["config"]) == ["XBLOCK=8", "XBLOCK=8"]
+
+
+def test_a_kernel_as_text_is_headed_by_its_facts(run: Run) -> None:
+    assert run.kernel(fused.SUM).source.startswith("import triton\n@triton.jit\n")
+    assert "registers" not in str(run.kernel(fused.SUM))
+    assert "26 registers" in str(run.compile_kernels().kernel(fused.SUM))
+    with pytest.raises(KeyError, match=f"did you mean '{fused.SUM}'"):
+        run.kernel(fused.SUM[:-1])
+
+
+def test_linked_follows_a_line_of_python_to_the_instructions(run: Run) -> None:
+    run.compile_kernels()
+    table = run.linked("source[cell].L2").set_index("id")
+    assert list(table.index)[:2] == ["source[cell].L2", "post_grad[0/0 inference].sigmoid"]
+    instructions = table[table["stage"] == "sass"]
+    assert list(instructions.index) == [f"sass[0/0 inference {fused.SUM}].{part}" for part in ("kernel", "L5", "L6")]
+    assert list(instructions["line"]) == [1, 2, 5]
+    with pytest.raises(ValueError, match="no entity has the id 'nothing'"):
+        run.linked(["nothing"])
+
+
+def test_a_kernel_that_ptxas_refuses_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler.binary, "growing", fused.failing, raising=False)
+    run = Run(fused.fused_record())
+    with pytest.raises(KeyError, match="too much shared memory"):
+        run["ptx"]
+    assert run.compiler.pending() == {}
+    assert list(run.problems["stage"]) == ["ptx"]
+
+
+def test_an_interrupt_keeps_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(record: Record, **options: Any) -> Iterator[Record]:
+        yield next(fused.growing(record, **options))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compiler.binary, "growing", interrupted, raising=False)
+    run = Run(fused.fused_record())
+    with pytest.raises(KeyboardInterrupt):
+        run.compile_kernels()
+    assert [item.kernel for item in run.record.binaries] == [f"{fused.ARTIFACT}.{fused.DOUBLE}"]
+    assert run.compiler.pending()["ptx"] == 1
+
+
+def test_stages_are_those_of_the_target() -> None:
+    assert machine_stages(fused.fused_record("a100")) == ("ttir", "ttgir", "llir", "ptx", "sass")
+    assert machine_stages(fused.fused_record("mi300x")) == ("ttir", "ttgir", "llir", "amdgcn")
+    assert machine_stages(small_record()) == ()
+
+
+class Gate:
+    """A compiler that makes one kernel and then waits to be let on."""
+
+    def __init__(self) -> None:
+        self.first_done, self.go_on = threading.Event(), threading.Event()
+        self.closed = False
+
+    def growing(self, record: Record, **options: Any) -> Iterator[Record]:
+        try:
+            steps = fused.growing(record, **options)
+            yield next(steps)
+            self.first_done.set()
+            assert self.go_on.wait(30)
+            yield next(steps)
+        finally:
+            self.closed = True
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    gate = Gate()
+    monkeypatch.setattr(compiler.binary, "growing", gate.growing, raising=False)
+    return gate
+
+
+def test_the_widget_compiles_without_blocking_and_shows_how_far_it_is(gate: Gate) -> None:
+    run = Run(fused.fused_record())
+    widget = run.widget()
+    assert {stage["name"]: stage["pending"] for stage in widget.manifest["stages"]}["ptx"] == 2
+    widget._on_message(widget, {"type": "compile"}, [])
+    assert gate.first_done.wait(30)
+    assert widget.compiling == {"done": 1, "total": 2}
+    gate.go_on.set()
+    run.compiler.join(30)
+    assert widget.compiling == {}
+    assert [artifact["id"] for stage in widget.manifest["stages"] for artifact in stage["artifacts"]][-1:] == [
+        f"sass[0/0 inference {fused.DOUBLE}]"
+    ]
+    assert run["ptx"].title == fused.SUM
+
+
+def test_a_cancelled_compilation_keeps_what_was_done_and_can_be_taken_up(gate: Gate) -> None:
+    compiler_ = KernelCompiler(fused.fused_record())
+    widget = Explorer(compiler_)
+    widget._on_message(widget, {"type": "compile"}, [])
+    assert gate.first_done.wait(30)
+    widget._on_message(widget, {"type": "cancel"}, [])
+    gate.go_on.set()
+    compiler_.join(30)
+    assert gate.closed
+    assert len(compiler_.record.binaries) == 2
+    assert widget.compiling == {}
+
+
+def test_an_error_in_the_background_is_shown_where_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(record: Record, **_: Any) -> Iterator[Record]:
+        raise OSError("no processes left")
+
+    monkeypatch.setattr(compiler.binary, "growing", broken, raising=False)
+    made = KernelCompiler(fused.fused_record())
+    widget = Explorer(made)
+    made.start()
+    made.join(30)
+    assert [problem.reason for problem in made.record.problems if problem.stage == "ptx"] == [
+        "the kernels could not be compiled: OSError: no processes left"
+    ]
+    assert "no processes left" in str(widget.manifest["stages"])
+
+
+def test_a_closed_widget_hears_no_more(run: Run) -> None:
+    widget = run.widget()
+    widget.close()
+    run.compile_kernels()
+    assert widget.compiling == {}
+    assert "ptx" not in [stage["name"] for stage in widget.manifest["stages"] if stage["artifacts"]]
