@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
 
 from compiler.targets import Target
-from compiler.torch_api import fx
+from compiler.torch_api import formats, fx
 from compiler.torch_api.attention import TargetAttention
 from compiler.torch_api.autocast import TargetAutocast
 from compiler.torch_api.moving import CPU, Mover, device_swap, swap_devices
@@ -45,6 +45,7 @@ class Retargeting:
     def __init__(self, target: Target, tell: Told) -> None:
         self.target = target
         self.tell = tell
+        self.source = CPU
 
     def wrappers(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
         return [
@@ -55,15 +56,16 @@ class Retargeting:
             (joint_graph, "constant_fold_uniform_value", self.wrap_constant_folding),
             (pad_mm, "_should_pad", self.wrap_should_pad),
             (compile_fx, "_check_triton_bf16_support", self.wrap_bfloat16_check),
-            (compile_fx, "_warn_tf32_disabled", lambda _warn: lambda: None),
-            (fuse_attention, "_warn_tf32_disabled", lambda _warn: lambda: None),
+            (compile_fx, "_warn_tf32_disabled", lambda _warn: self.note_tf32),
+            (fuse_attention, "_warn_tf32_disabled", lambda _warn: self.note_tf32),
             (pattern_matcher, "aot_function", self.wrap_aot_function),
         ]
 
     def wrap_main(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        def observed(*args: Any, **kwargs: Any) -> Any:
+        def observed(module: GraphModule, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+            self.source = _source(inputs)
             with TargetAttention(self.target, self.tell), TargetAutocast():
-                return run(*args, **kwargs)
+                return run(module, inputs, *args, **kwargs)
 
         return observed
 
@@ -84,16 +86,25 @@ class Retargeting:
     @contextmanager
     def _on_target(self, module: GraphModule, inputs: Sequence[Any]) -> Iterator[list[Any]]:
         mode = _mode_of(inputs)
-        mover = Mover(mode, CPU, DEVICE)
+        mover = Mover(mode, self.source, DEVICE)
         with virtual_gpu(self.target), mode:
-            mover.graph(module)
-            yield mover.values(inputs)
+            if self.source != DEVICE:
+                mover.graph(module)
+            for verdict, why in formats.notes(self.target, module):
+                self.tell("formats", verdict, why)
+            yield mover.values(inputs) if self.source != DEVICE else list(inputs)
+
+    def note_tf32(self) -> None:
+        if note := formats.tf32_note(self.target):
+            self.tell("formats", *note)
 
     def wrap_bfloat16_check(self, check: Callable[..., None]) -> Callable[..., None]:
-        def checked(*args: Any) -> None:
+        def checked(lowering: Any) -> None:
+            if reason := formats.refusal(self.target, lowering.orig_gm):
+                raise NoInstructionsError(reason)
             try:
                 with warnings.catch_warnings(action="ignore"):
-                    check(*args)
+                    check(lowering)
             except SkipFrame:
                 raise NoInstructionsError(
                     f"{self.target.title} has no bfloat16 instructions: torch.compile leaves a graph with bfloat16 "
@@ -157,6 +168,12 @@ def _hints(sizes: Sequence[int | torch.SymInt]) -> list[int]:
     module: Any = pad_mm
     hints = module.hint_symbols if hasattr(module, "hint_symbols") else module.realize_symbols
     return list(hints(sizes))
+
+
+def _source(inputs: Sequence[Any]) -> torch.device:
+    """The GPU that a graph's inputs are on, or the CPU: where some are on a GPU, those on the CPU stay there."""
+    devices = (value.device for value in inputs if isinstance(value, torch.Tensor))
+    return next((device for device in devices if device.type == DEVICE.type), CPU)
 
 
 def _mode_of(inputs: Sequence[Any]) -> FakeTensorMode:

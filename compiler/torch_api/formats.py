@@ -1,0 +1,72 @@
+"""Number formats that a GPU has no instructions for, or is slow in, in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch.fx import GraphModule
+
+from compiler.targets import Target
+from compiler.torch_api.fx import value_of
+
+SLOW = 1 / 8
+"""A format that runs at less than this part of float32's rate is worth a word."""
+
+_FLOAT8 = tuple(
+    getattr(torch, name)
+    for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+    if hasattr(torch, name)
+)
+_FLOAT8_PRODUCTS = ("aten._scaled_mm", "aten._scaled_mm_v2", "aten._scaled_grouped_mm")
+
+
+def refusal(target: Target, module: GraphModule) -> str:
+    """Why this graph can't run on the target, "" if it can."""
+    if "float8" in target.peak:
+        return ""
+    for node in module.graph.nodes:
+        if str(node.target).rpartition(".")[0] in _FLOAT8_PRODUCTS:
+            return (
+                f"{target.title} has no float8 tensor cores: torch._scaled_mm raises an error there. It takes compute "
+                f"capability 8.9 or later (L4, RTX 4090, H100), and {target.title} has "
+                f"{'.'.join(map(str, target.capability))}. float16 products have tensor cores there."
+            )
+    return ""
+
+
+def notes(target: Target, module: GraphModule) -> Iterator[tuple[str, str]]:
+    """Formats of this graph that are not what they seem on the target: the format, and what it means."""
+    used = set(_dtypes(module))
+    if torch.float64 in used and target.peak["float64"] < SLOW * target.peak["float32"]:
+        yield (
+            "float64",
+            f"{target.title} computes float64 at 1/{round(target.peak['float32'] / target.peak['float64'])} of the rate "
+            "of float32: it is made for float32 and narrower formats",
+        )
+    if used & set(_FLOAT8) and "float8" not in target.peak:
+        yield (
+            "float8",
+            f"{target.title} has no float8 instructions: float8 is only stored there, and what is computed is computed "
+            "in a wider format. Triton converts float8_e5m2 there and not float8_e4m3fn, which is left to ATen",
+        )
+
+
+def tf32_note(target: Target) -> tuple[str, str] | None:
+    """What torch warns of where float32 products could run on tensor cores and are not allowed to."""
+    if "tf32" not in target.peak or torch.get_float32_matmul_precision() != "highest":
+        return None
+    with_tensor_cores, without = target.peak["tf32"] / 1e12, target.peak["float32"] / 1e12
+    return (
+        "float32",
+        f"products in float32 run without tensor cores, at up to {without:g} TFLOP/s. With "
+        "torch.set_float32_matmul_precision('high') they are rounded to TF32 (10 bits of mantissa) and run at up to "
+        f"{with_tensor_cores:g}",
+    )
+
+
+def _dtypes(module: GraphModule) -> Iterator[torch.dtype]:
+    for node in module.graph.nodes:
+        value = value_of(node)
+        if isinstance(value, torch.Tensor):
+            yield value.dtype

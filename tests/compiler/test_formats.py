@@ -1,0 +1,101 @@
+"""Formats that a GPU lacks or is slow in, and what can't be had without the GPU: told in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from compiler.engine import explore
+from compiler.options import OptionError, Options
+from compiler.record import Record
+
+pytest.importorskip("triton", reason="Triton has no wheel for this platform")
+
+
+def product(x: Tensor) -> Tensor:
+    return x @ x
+
+
+def scaled_product(x: Tensor) -> Tensor:
+    narrow, scale = x.to(torch.float8_e4m3fn), torch.tensor(1.0)
+    return torch._scaled_mm(narrow, narrow.t(), scale, scale, out_dtype=torch.float16)
+
+
+def through_float8(x: Tensor) -> Tensor:
+    return (x * 2).to(torch.float8_e4m3fn).float() + 1
+
+
+def explored(fn: Callable[..., Any], x: Tensor, name: str) -> Record:
+    return explore(fn, (x,), options=Options.of(target=name)).record
+
+
+def notes(record: Record) -> dict[str, str]:
+    return {decision.verdict: decision.why for decision in record.decisions if decision.pass_name == "formats"}
+
+
+@pytest.mark.parametrize("name", ["a100", "t4"])
+def test_a_float8_product_needs_float8_tensor_cores(name: str) -> None:
+    record = explored(scaled_product, torch.randn(32, 32).half(), name)
+    (problem,) = record.problems
+    assert "has no float8 tensor cores: torch._scaled_mm raises an error there" in problem.reason
+    assert "compute capability 8.9 or later" in problem.reason
+    assert record.kernels == ()
+
+
+@pytest.mark.parametrize("name", ["h100", "l4", "b200"])
+def test_a_float8_product_is_compiled_where_there_are_some(name: str) -> None:
+    record = explored(scaled_product, torch.randn(32, 32).half(), name)
+    assert record.problems == ()
+    assert "float8" not in notes(record)
+    assert any("_scaled_mm" in kernel.name for kernel in record.kernels)
+
+
+def test_float8_that_is_only_stored_is_noted() -> None:
+    assert "float8 is only stored there" in notes(explored(through_float8, torch.randn(8, 8), "a100"))["float8"]
+    assert "float8" not in notes(explored(through_float8, torch.randn(8, 8), "h100"))
+
+
+@pytest.mark.parametrize(("name", "part"), [("rtx4090", "1/64"), ("l4", "1/64"), ("t4", "1/32")])
+def test_float64_on_a_gpu_for_graphics_is_noted(name: str, part: str) -> None:
+    why = notes(explored(product, torch.randn(8, 8).double(), name))["float64"]
+    assert f"computes float64 at {part} of the rate of float32" in why
+
+
+@pytest.mark.parametrize("name", ["h100", "a100", "mi300x"])
+def test_float64_on_a_gpu_for_science_is_not(name: str) -> None:
+    assert "float64" not in notes(explored(product, torch.randn(8, 8).double(), name))
+
+
+def test_float32_products_without_tensor_cores_are_noted() -> None:
+    found = notes(explored(product, torch.randn(8, 8), "h100"))["float32"]
+    assert "torch.set_float32_matmul_precision('high')" in found
+    assert notes(explored(product, torch.randn(8, 8).half(), "h100")) == {}
+    assert notes(explored(product, torch.randn(8, 8), "t4")) == {}  # it has no TF32
+
+
+def test_tf32_that_is_allowed_is_not() -> None:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert notes(explored(product, torch.randn(8, 8), "h100")) == {}
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize(
+    ("asked", "instead"),
+    [
+        ({"time": True}, "target='cpu' (--target cpu) times the code for this machine"),
+        ({"check": True}, "check='kernels' (--check kernels) checks its kernels"),
+    ],
+    ids=["time", "check"],
+)
+def test_what_needs_the_gpu_is_refused_with_what_does_not(asked: dict[str, Any], instead: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        Options.of(target="h100", **asked)
+    assert "is a GPU that need not be here: leave out one of the two" in str(caught.value)
+    assert instead in str(caught.value)
