@@ -1,0 +1,194 @@
+"""What a word in a stage's text means: an instruction, an operation, a function. One line, and where to read on.
+
+The words are in the `.toml` files here, by language. Operators of PyTorch that are not among them are explained by the
+first sentence of torch's own documentation.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from explorer.glossary.torch_docs import from_torch
+
+__all__ = ["Meaning", "explain", "for_text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """`name` as documentation has it, one line of `words`, and the `link` to the documentation."""
+
+    name: str
+    words: str
+    link: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Language:
+    """A language's `words` are in these files; `tokens` finds in a text what may be explained, and `names` says under
+    which names a token may be found, the most particular first.
+    """
+
+    files: tuple[str, ...]
+    tokens: Callable[[str], Iterator[str]]
+    names: Callable[[str], Iterator[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Book:
+    words: dict[str, Meaning]
+    suffixes: dict[str, str]
+
+
+def explain(language: str, token: str) -> Meaning | None:
+    """What a token of a text means ("LDG.E.128" in "sass", "aten.mm.default" in "python"); None if that is not known.
+
+    `language` is as in `Artifact.language`.
+    """
+    known = _LANGUAGES.get(language)
+    return _explained(language, token) if known else None
+
+
+def for_text(language: str, text: str) -> dict[str, Meaning]:
+    """What is explained of a text: each token as it stands there, up to the first "::", in order of the alphabet."""
+    known = _LANGUAGES.get(language)
+    found = {token: _explained(language, token) for token in set(known.tokens(text))} if known else {}
+    return {token: meaning for token, meaning in sorted(found.items()) if meaning is not None}
+
+
+@cache
+def _explained(language: str, token: str) -> Meaning | None:
+    book, names = _book(_LANGUAGES[language].files), _LANGUAGES[language].names
+    for name in names(token):
+        if name in book.words:
+            return _with_suffixes(book.words[name], token, book.suffixes)
+    if language in _OF_PYTHON and (found := from_torch(token)):
+        return Meaning(*found)
+    return None
+
+
+def _with_suffixes(meaning: Meaning, token: str, suffixes: dict[str, str]) -> Meaning:
+    """With what the rest of the mnemonic adds: `v4` of `ld.global.v4.b32`."""
+    rest = token.removeprefix(meaning.name)
+    present = [f"{part.strip('_.')}: {suffixes[part]}" for part in re.split(r"\.|(?=_)", rest) if part in suffixes]
+    return Meaning(meaning.name, f"{meaning.words} ({'; '.join(present)})", meaning.link) if present else meaning
+
+
+@cache
+def _book(names: tuple[str, ...]) -> _Book:
+    words: dict[str, Meaning] = {}
+    suffixes: dict[str, str] = {}
+    for name in names:
+        content = tomllib.loads(files(__name__).joinpath(f"{name}.toml").read_text("utf-8"))
+        suffixes |= content.get("suffixes", {})
+        for group in content["group"]:
+            words |= _group(group)
+    return _Book(words, suffixes)
+
+
+def _group(group: dict[str, Any]) -> dict[str, Meaning]:
+    owner = next((group[key] for key in ("dialect", "module", "namespace") if key in group), "")
+    return {
+        f"{owner}.{key}" if owner else key: _meaning(key.partition(":")[0], owner, words, group["link"])
+        for key, words in group["words"].items()
+    }
+
+
+def _meaning(name: str, owner: str, words: str, link: str) -> Meaning:
+    kebab = re.sub(r"[._]", "-", name)
+    address = link.replace("{name}", name).replace("{kebab}", kebab).replace("{plain}", re.sub(r"[._]", "", name))
+    return Meaning(f"{owner}.{name}" if owner else name, words, address)
+
+
+def _shortened(name: str, separator: str = ".") -> Iterator[str]:
+    """The name, and each time with one part less at its end."""
+    while name:
+        yield name
+        name = name.rpartition(separator)[0]
+
+
+def _instructions(language: str) -> Callable[[str], Iterator[str]]:
+    def tokens(text: str) -> Iterator[str]:
+        from compiler.binary.listing import instructions
+
+        return (mnemonic.partition("::")[0] for _line, mnemonic in instructions(language, text))
+
+    return tokens
+
+
+def _ptx_names(token: str) -> Iterator[str]:
+    """Arithmetic on floats and on halves has names of its own."""
+    parts = [part.partition("::")[0] for part in token.split(".")]
+    kind = ":half" if re.match(r"b?f16", parts[-1]) else ":float" if re.match(r"f(32|64)", parts[-1]) else ""
+    for name in _shortened(".".join(parts)):
+        yield from (name + kind, name) if kind else (name,)
+
+
+def _sass_names(token: str) -> Iterator[str]:
+    yield token.partition(".")[0]
+
+
+def _amdgcn_names(token: str) -> Iterator[str]:
+    bare = re.sub(r"_(e32|e64|dpp|sdwa)$", "", token)
+    yield re.sub(r"x\d+$", "", bare)
+    yield from _shortened(bare, "_")
+
+
+_MLIR_TOKEN = re.compile(r"[#!]?\b(?:tt|ttg|ttng|amdg|arith|math|scf|cf|ub|gpu|rocdl|nvvm)\.[a-z_]\w*(?:\.[a-z_]\w*)*")
+
+
+def _mlir_tokens(text: str) -> Iterator[str]:
+    return (found[0] for found in _MLIR_TOKEN.finditer(text))
+
+
+_LLVM_CALLED = re.compile(r"@(?:llvm\.|__nv_|__ocml_)[\w.]+")
+
+
+def _llvm_tokens(text: str) -> Iterator[str]:
+    yield from _instructions("llvm")(text)
+    yield from (found[0] for found in _LLVM_CALLED.finditer(text))
+
+
+def _llvm_names(token: str) -> Iterator[str]:
+    """Functions of libdevice and of AMD's OCML are explained as those of Triton's libdevice."""
+    library = re.match(r"@(?:__nv_|__ocml_)(\w+?)(?:_f\d+)?$", token)
+    if library:
+        yield from (f"libdevice.{library[1]}", f"libdevice.{library[1].removesuffix('f')}")
+    else:
+        yield from _shortened(token)
+
+
+_OWNERS = (
+    "aten|prims|operator|inductor|extern_kernels|tl|tl_math|libdevice|triton_helpers|triton_heuristics|triton|torch"
+)
+_PYTHON_TOKEN = re.compile(rf"(?<![\w.])(?:torch\.ops\.)?((?:{_OWNERS})(?:\.[A-Za-z_]\w*)+)")
+
+
+def _python_tokens(text: str) -> Iterator[str]:
+    return (found[1] for found in _PYTHON_TOKEN.finditer(text))
+
+
+def _python_names(token: str) -> Iterator[str]:
+    """`aten.add_.Tensor` is `aten.add` in place, and so is `torch.add`; `torch.nn.functional.gelu` is `aten.gelu`."""
+    name = token.removeprefix("torch.ops.").replace("tl.math.", "tl_math.")
+    owner, _, rest = name.partition(".")
+    if owner == "torch":
+        owner, rest = "aten", re.sub(r"^(nn\.functional|Tensor)\.", "", rest)
+    base = rest.partition(".")[0]
+    yield from (f"{owner}.{base}", f"{owner}.{base.rstrip('_')}")
+
+
+_OF_PYTHON = ("python", "ir")
+_LANGUAGES: dict[str, _Language] = {
+    "ptx": _Language(("ptx",), _instructions("ptx"), _ptx_names),
+    "sass": _Language(("sass",), _instructions("sass"), _sass_names),
+    "amdgcn": _Language(("amdgcn",), _instructions("amdgcn"), _amdgcn_names),
+    "mlir": _Language(("mlir",), _mlir_tokens, _shortened),
+    "llvm": _Language(("llvm", "triton"), _llvm_tokens, _llvm_names),
+    **dict.fromkeys(_OF_PYTHON, _Language(("aten", "triton"), _python_tokens, _python_names)),
+}

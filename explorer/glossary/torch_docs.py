@@ -1,0 +1,57 @@
+"""Operators and functions of PyTorch in the words of its own documentation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+_PAGES = "https://docs.pytorch.org/docs/stable"
+_ROLE = re.compile(r":[\w:]+:`~?([^`<]*?)(?:\s*<[^`>]*>)?`")
+_FORMULA = re.compile(r":math:`[^`]*\\[^`]*`")
+_QUOTED = re.compile(r"``([^`]*)``|`([^`<]+?)(?:\s*<[^`>]*>)?`_{0,2}")
+_SIGNATURE = re.compile(r"^[\w.]+\(.*\)(\s*->.*)?$", re.DOTALL)
+
+
+def from_torch(token: str) -> tuple[str, str, str] | None:
+    """Name, first sentence and page of `aten.erfinv.default` or `torch.erfinv`; None where torch documents nothing.
+
+    A name with an underscore at its end is the operation in place.
+    """
+    owner, _, rest = token.removeprefix("torch.ops.").partition(".")
+    if owner == "aten":
+        wanted = rest.partition(".")[0].rstrip("_")
+    elif owner == "torch":
+        wanted = rest.rpartition(".")[2]
+    else:
+        return None
+    for name, function, page in _documented(wanted) if wanted and not wanted.startswith("_") else ():
+        if sentence := first_sentence(function.__doc__ or ""):
+            return name, sentence, page
+    return None
+
+
+def _documented(name: str) -> Iterator[tuple[str, Any, str]]:
+    """Public functions of that name, and the page of torch's documentation that each is on."""
+    import torch
+
+    for owner, place in (
+        (torch, "torch"),
+        (torch.nn.functional, "torch.nn.functional"),
+        (torch.Tensor, "torch.Tensor"),
+    ):
+        function = getattr(owner, name, None)
+        if callable(function) and not isinstance(function, type):
+            yield f"{place}.{name}", function, f"{_PAGES}/generated/{place}.{name}.html"
+    if function := getattr(torch.special, name, None):
+        yield f"torch.special.{name}", function, f"{_PAGES}/special.html#torch.special.{name}"
+
+
+def first_sentence(doc: str) -> str:
+    """The first sentence of a docstring in reStructuredText, as plain text; "" where it has none."""
+    for paragraph in re.split(r"\n\s*\n", doc.strip()):
+        text = " ".join(paragraph.split())
+        if text and not _SIGNATURE.match(text) and not text.startswith((".. ", "See ", "Alias", "Args")):
+            plain = _QUOTED.sub(lambda found: found[1] or found[2] or "", _ROLE.sub(r"\1", _FORMULA.sub("…", text)))
+            return re.split(r"(?<=[.:])\s", plain, maxsplit=1)[0].rstrip(".:")
+    return ""
