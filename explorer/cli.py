@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from compiler.options import OptionError
 from compiler.record import Artifact, Record, RecordError
 from explorer import files, text
+from explorer.compiling import KernelCompiler
+from explorer.stages import stage_key
 
 if TYPE_CHECKING:
     from explorer.run import Run
@@ -100,7 +102,7 @@ def _add_options(group: Any) -> None:
     group.add_argument("--fullgraph", action="store_true", default=None, help="a graph break is an error")
     group.add_argument("--backend", help="torch.compile's backend (inductor)")
     group.add_argument("--options", action="append", metavar="NAME=VALUE", help="a setting of the backend")
-    group.add_argument("--stages", metavar="A,B", help="only these stages")
+    group.add_argument("--stages", metavar="A,B", help="only these stages; all: compile kernels too")
     group.add_argument("--grad", action=yes_no, help="with gradients, or under torch.no_grad")
     group.add_argument("--time", action="store_true", default=None, help="build the code and time it")
     group.add_argument("--check", action="store_true", default=None, help="build the code and compare with eager")
@@ -112,7 +114,7 @@ def _add_show(commands: Any) -> None:
     )
     command.set_defaults(command=_show)
     command.add_argument("path", metavar="FILE", help="a record (.json), or a page saved by tcompile (.html)")
-    command.add_argument("stage", nargs="?", metavar="STAGE", help="forward, kernels, …, or an id: forward[0/0]")
+    command.add_argument("stage", nargs="?", metavar="STAGE", help="forward, kernels, ptx, …, or an id: forward[0/0]")
     command.add_argument("--raw", action="store_true", help="the stage's text alone, without numbers and links")
 
 
@@ -201,9 +203,17 @@ def _show(args: argparse.Namespace) -> None:
     if args.stage is None:
         print(text.summary(record))
         return
-    chosen = _chosen(record, args.stage)
+    name = stage_key(args.stage)
+    record = _with_stage(record, name)
+    chosen = _chosen(record, name)
     for artifact in chosen:
         print(_shown(record, artifact, args.raw, len(chosen) > 1))
+
+
+def _with_stage(record: Record, name: str) -> Record:
+    """The record with its kernels compiled, where the stage or artifact that was named needs that."""
+    made = KernelCompiler(record)
+    return made.compile() if made.has_yet_to_make(name.partition("[")[0]) else record
 
 
 def _chosen(record: Record, name: str) -> Sequence[Artifact]:

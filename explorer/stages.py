@@ -63,7 +63,7 @@ def stage_words(stage: str) -> StageWords:
     return STAGE_WORDS.get(stage) or StageWords(stage.replace("_", " ").capitalize(), "", _INDUCTOR)
 
 
-def title(stage: str) -> str:
+def stage_title(stage: str) -> str:
     """The stage's name as people read it: `post_grad` is `Post-grad`."""
     return stage_words(stage).title
 

@@ -16,6 +16,7 @@ from compiler.options import Options
 from compiler.record import STAGES, Artifact, Environment, GraphBreak, Record
 from explorer.provenance import SourceLines, innermost_lines, place, short_file
 from explorer.shapes import error_text, seconds_text, size_text
+from explorer.stages import MACHINE, stage_title
 
 WIDTH = 100
 KERNELS_SHOWN = 12
@@ -95,6 +96,9 @@ def _kinds(artifacts: Sequence[Artifact]) -> list[tuple[str, int]]:
     kinds.pop("output", None)
     if any(artifact.stage == "kernels" for artifact in artifacts):
         kinds.pop("call", None)  # a line of the wrapper: the kernel that it calls is counted
+        kinds.pop("triton", None)
+    if any(artifact.stage in MACHINE for artifact in artifacts):
+        kinds = Counter(kernel=kinds["kernel"], line=sum(artifact.text.count("\n") for artifact in artifacts))
     if not kinds:
         kinds = Counter(line=sum(artifact.text.count("\n") + 1 for artifact in artifacts if artifact.text))
     order = [*_KINDS, *(kind for kind in kinds if kind not in _KINDS)]
@@ -124,7 +128,9 @@ def _stages(record: Record) -> str:
         artifacts = record.of_stage(stage)
         graphs = len({artifact.graph for artifact in artifacts if artifact.graph})
         seconds = stage_seconds(record, stage)
-        rows.append((stage, str(graphs or ""), counts(artifacts), seconds_text(seconds) if seconds else ""))
+        rows.append(
+            (stage_title(stage), str(graphs or ""), counts(artifacts), seconds_text(seconds) if seconds else "")
+        )
     return "\n".join(columns(rows, right=(1, 3))) if len(rows) > 1 else "no stage was recorded"
 
 
@@ -192,7 +198,7 @@ def _checks(record: Record) -> str:
 def _problems(record: Record) -> str:
     lines = []
     for problem in record.problems:
-        where = f"{problem.stage} {problem.graph}".rstrip()
+        where = f"{stage_title(problem.stage)} {problem.graph}".rstrip()
         hint = f"\n    {one_line(problem.hint)}" if problem.hint else ""
         lines.append(f"  {where}: {one_line(problem.reason)}{hint}")
     return _section("problem", record.problems, lines, "run.problems")

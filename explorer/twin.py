@@ -21,6 +21,7 @@ from explorer import tables, text
 from explorer.drawing import drawing, has_flow
 from explorer.provenance import graphs_of_lines, short_file, source_lines
 from explorer.shapes import error_text, seconds_text
+from explorer.stages import stage_title
 
 BUDGET = 170_000
 """Characters of stage text in one twin, shared by the artifacts; what is cut says how to see all of it."""
@@ -66,7 +67,7 @@ def _ribbon(record: Record) -> str:
     stages = text.stage_order(record)
     if not stages:
         return "<div>No stage was recorded.</div>"
-    names = [f"<b>{_safe(stage)}</b>" for stage in stages]
+    names = [f"<b>{_safe(stage_title(stage))}</b>" for stage in stages]
     sizes = [_safe(text.size(record.of_stage(stage))) for stage in stages]
     times = [text.stage_seconds(record, stage) for stage in stages]
     rows = [names, sizes] + ([[seconds_text(time) if time else "" for time in times]] if any(times) else [])
@@ -90,7 +91,7 @@ def _sources(record: Record) -> str:
 
 
 def _source_title(artifact: Artifact) -> str:
-    return f"<b>source</b> {_safe(artifact.title)}"
+    return f"<b>{stage_title('source')}</b> {_safe(artifact.title)}"
 
 
 def _source(
@@ -203,9 +204,11 @@ def _stages(record: Record) -> str:
 
 def _stage(stage: str, artifacts: list[Artifact], room: int) -> str:
     if len(artifacts) == 1:
-        return _details(f"<b>{_safe(stage)}</b> {_artifact_title(artifacts[0])}", _clipped(artifacts[0], room))
+        return _details(
+            f"<b>{_safe(stage_title(stage))}</b> {_artifact_title(artifacts[0])}", _clipped(artifacts[0], room)
+        )
     inside = "".join(_details(_artifact_title(artifact), _clipped(artifact, room)) for artifact in artifacts)
-    return _details(f"<b>{_safe(stage)}</b> {_muted(text.counts(artifacts))}", inside)
+    return _details(f"<b>{_safe(stage_title(stage))}</b> {_muted(text.counts(artifacts))}", inside)
 
 
 def _artifact_title(artifact: Artifact) -> str:
@@ -273,7 +276,8 @@ def _checks(record: Record) -> str:
 
 def _problems(record: Record) -> str:
     rows = [
-        (f"{problem.stage} {problem.graph}".strip(), problem.reason, problem.hint) for problem in record.problems[:ROWS]
+        (f"{stage_title(problem.stage)} {problem.graph}".strip(), problem.reason, problem.hint)
+        for problem in record.problems[:ROWS]
     ]
     table = _table(("stage", "why it could not be had", "what to do"), rows)
     return _facts("problem", len(record.problems), table, "run.problems", is_open=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,8 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
+import compiler.binary
 from explorer import call_inputs, cli, files
 from explorer.call_inputs import InputError
+from explorer.run import Run
+from tests.explorer import fused_record
 from tests.explorer.small_record import small_record
 
 MODELS = """\
@@ -105,14 +109,14 @@ def test_a_model_and_its_class_are_explored(models: Path, name: str, capsys: pyt
     assert cli.main(["explore", f"{models}:{name}", "--input", "x=randn(8, 64)", "--no-grad"]) == 0
     shown = capsys.readouterr().out
     assert "grad=False" in shown
-    assert "inference" in shown
-    assert "backward" not in shown
+    assert "Inference" in shown
+    assert "Backward" not in shown
 
 
 def test_inputs_by_position_and_by_name(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["explore", f"{models}:scaled", "--input", "ones(4)", "--input", "2.5", "--input", "flip=True"]
     assert cli.main(argv) == 0
-    assert "captured" in capsys.readouterr().out
+    assert "Captured" in capsys.readouterr().out
 
 
 def test_the_same_seed_gives_the_same_record(models: Path, tmp_path: Path) -> None:
@@ -337,3 +341,14 @@ def test_inputs_that_are_refused(text: str, message: str | None) -> None:
 def test_wrong_inputs_on_the_command_line(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = wrong(capsys, "explore", f"{models}:softmax", "--input", "open('x')")
     assert line.startswith("tcompile: --input \"open('x')\": 'open' is not one of arange, ")
+
+
+def test_show_compiles_kernels_for_a_stage_of_machine_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiler.binary, "growing", fused_record.growing, raising=False)
+    path = Run(fused_record.fused_record()).save(tmp_path / "run.json")
+    assert cli.main(["show", str(path), "PTX"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("# ptx[0/0 inference ") == 2
+    assert re.search(r"cell:2\s+ld\.global\.b32", shown)
