@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from compiler.binary.formulas import REDUCTIONS, Node, TensorFacts, flops_of
@@ -39,21 +40,7 @@ def work(kernel: Kernel, record: Record) -> Work:
 
     A node that a kernel needs in several places is counted once, as the compiler computes it once.
     """
-    return _work(kernel, _Half.of(kernel, record))
-
-
-def works(record: Record) -> dict[str, Work]:
-    """What one launch of each kernel of the record computes, by kernel id: `work` of all, in one go."""
-    halves: dict[str, _Half] = {}
-    found = {}
-    for kernel in record.kernels:
-        if kernel.artifact not in halves:
-            halves[kernel.artifact] = _Half.of(kernel, record)
-        found[kernel.id] = _work(kernel, halves[kernel.artifact])
-    return found
-
-
-def _work(kernel: Kernel, graph: _Half) -> Work:
+    graph = _Half.of(kernel, record)
     found = [graph.work_of(node) for node in kernel.nodes if node in graph.entities]
     nodes = [node for _count, computed in found for node in computed]
     matmuls = [node for node in nodes if node.is_matmul]
@@ -81,14 +68,8 @@ class _Half:
     @classmethod
     def of(cls, kernel: Kernel, record: Record) -> _Half:
         bracket = kernel.artifact.partition("[")[2]
-        names = {f"{stage}[{bracket}": stage for stage in ("fused_ir", "ir", "post_grad")}
-        artifacts = {names[artifact.id]: artifact for artifact in record.artifacts if artifact.id in names}
-        entities = {e.id: e for stage in ("fused_ir", "ir") if stage in artifacts for e in artifacts[stage].entities}
-        parts = artifacts["ir"].entities if "ir" in artifacts else ()
-        reduced = frozenset(fx for part in parts if part.kind == "reduction" for fx in part.origins)
-        called = frozenset(fx for part in parts if part.kind not in _LOOPS for fx in part.origins)
-        fx = _fx_nodes(artifacts["post_grad"]) if "post_grad" in artifacts else {}
-        return cls(entities, fx, reduced, frozenset(name for name in called if name in fx and fx[name].is_matmul))
+        artifacts = {artifact.id: _Same(artifact) for artifact in record.artifacts}
+        return _half(*(artifacts.get(f"{stage}[{bracket}") for stage in ("fused_ir", "ir", "post_grad")))
 
     def work_of(self, fused: str) -> tuple[int, tuple[Node, ...]]:
         """Operations of a fused node, and the FX nodes that they are for."""
@@ -126,6 +107,29 @@ class _Half:
             node = self.fx[fx]
             if fx not in self.reduced if node.is_reduction else unrolled or node.elements <= size:
                 yield fx
+
+
+class _Same:
+    """An artifact as a key: equal to itself only, as comparing two takes longer than what is to be remembered."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.artifact = artifact
+
+    def __hash__(self) -> int:
+        return id(self.artifact)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.artifact is self.artifact
+
+
+@lru_cache(maxsize=4)  # kernels of a graph come one after the other
+def _half(fused: _Same | None, ir: _Same | None, post_grad: _Same | None) -> _Half:
+    parts = ir.artifact.entities if ir else ()
+    entities = {entity.id: entity for entity in (*(fused.artifact.entities if fused else ()), *parts)}
+    reduced = frozenset(fx for part in parts if part.kind == "reduction" for fx in part.origins)
+    called = frozenset(fx for part in parts if part.kind not in _LOOPS for fx in part.origins)
+    fx = _fx_nodes(post_grad.artifact) if post_grad else {}
+    return _Half(entities, fx, reduced, frozenset(name for name in called if name in fx and fx[name].is_matmul))
 
 
 def _fx_nodes(post_grad: Artifact) -> dict[str, Node]:
