@@ -22,7 +22,18 @@ from weakref import WeakKeyDictionary
 from torch._inductor.codegen.common import CSE, CSEVariable
 from torch._inductor.codegen.triton import TritonKernel
 from torch._inductor.graph import GraphLowering
-from torch._inductor.ir import ComputedBuffer, Loops, MultiOutputReduction, Pointwise, Reduction, Scan, Scatter, Sort
+from torch._inductor.index_propagation import IndexPropagation, IndexPropVar
+from torch._inductor.ir import (
+    ComputedBuffer,
+    ExternKernel,
+    Loops,
+    MultiOutputReduction,
+    Pointwise,
+    Reduction,
+    Scan,
+    Scatter,
+    Sort,
+)
 from torch._inductor.loop_body import InterpreterShim, LightTracer, LoopBodyBlock
 from torch._inductor.utils import DeferredLineBase, IndentedBuffer
 from torch._inductor.virtualized import V
@@ -32,6 +43,7 @@ from compiler.torch_api import fx
 from compiler.torch_api.fx import SourceFrame
 
 _MARK = "tcompile_node"
+_COPY = "tcompile_copied_for"
 _TEMPORARY = re.compile(r"tmp\d+ = ")
 _ACCUMULATOR = "accum"  # of a reduction that TritonKernel.codegen_body writes: `accum0`, `accum1` …
 
@@ -72,6 +84,8 @@ class LineOrigins:
 
     def __init__(self) -> None:
         self.active: Node | None = None
+        self.copied_for: Node | None = None
+        self.copying = False
         self.running: InterpreterShim | None = None
         self.written: WeakKeyDictionary[Any, dict[str, dict[Node, None]]] = WeakKeyDictionary()
         self.named: WeakKeyDictionary[Any, dict[str, dict[Node, None]]] = WeakKeyDictionary()
@@ -82,9 +96,12 @@ class LineOrigins:
         storing += [(owner, "store_reduction") for owner in (Reduction, MultiOutputReduction, Scan, Sort)]
         return [
             (Loops, "__post_init__", self.wrap_made),
+            (ExternKernel, "copy_input", self.wrap_copy_input),
             (ComputedBuffer, "with_original_inner_fn", self.wrap_original),
             (Pointwise, "make_loader", self.wrap_make_loader),
             *((owner, name, self.wrap_store) for owner, name in storing),
+            (IndexPropVar, "new_symbolic", self.wrap_symbolic),
+            (IndexPropagation, "unwrap", self.wrap_unwrap),
             (LightTracer, "create_node", self.wrap_create_node),
             (LoopBodyBlock, "extract_pw_from_reduction", self.wrap_extract),
             (InterpreterShim, "run", self.wrap_interpret),
@@ -101,9 +118,21 @@ class LineOrigins:
             initialize(loops)
             node = V.current_node
             if isinstance(node, Node) and node.op != "output":
-                loops._post_init_setattr(_MARK, node)
+                loops._post_init_setattr(_COPY if self.copying else _MARK, node)
 
         return made
+
+    def wrap_copy_input(self, copy: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """An argument in the layout that a call of ATen wants is still the value of the node that computes it."""
+
+        def copied(value: Any) -> Any:
+            self.copying = True
+            try:
+                return copy(value)
+            finally:
+                self.copying = False
+
+        return staticmethod(copied)
 
     def wrap_original(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """A reduction that was split is put together again: new loops for the same node, after lowering."""
@@ -130,6 +159,7 @@ class LineOrigins:
 
     def wrap_store(self, store: Callable[..., Any]) -> Callable[..., Any]:
         def stored(loops: Any, *args: Any) -> Any:
+            self.copied_for = getattr(loops, _COPY, None)
             return self._for(getattr(loops, _MARK, None), store)(loops, *args)
 
         return stored
@@ -146,10 +176,27 @@ class LineOrigins:
 
         return computed
 
+    def wrap_symbolic(self, new: Callable[[Any], Any]) -> Any:
+        """A constant or an index (aten.full, prims.iota) is traced by the first that computes with it."""
+
+        def symbolic(expression: Any) -> Any:
+            made = new(expression)
+            setattr(made, _MARK, self.active)
+            return made
+
+        return staticmethod(symbolic)
+
+    def wrap_unwrap(self, unwrap: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def unwrapped(handler: Any, value: Any) -> Any:
+            node = getattr(value, _MARK, None)
+            return unwrap(handler, value) if node is None else self._for(node, unwrap)(handler, value)
+
+        return unwrapped
+
     def wrap_create_node(self, create: Callable[..., Node]) -> Callable[..., Node]:
         def created(tracer: Any, kind: str, target: Any, args: Any, *more: Any, **named: Any) -> Node:
             made = create(tracer, kind, target, args, *more, **named)
-            node = self._at_hand() or self.active or _of_arguments(made)
+            node = self._at_hand() or self.active or _of_arguments(made) or self.copied_for
             if node is not None:
                 made.meta[_MARK] = node
             return made
@@ -291,6 +338,8 @@ class LineOrigins:
 
 
 def _of_arguments(made: Node) -> Node | None:
-    """What is computed for no FX node (a copy for the graph's output) continues what it is computed from."""
-    found = (source.meta.get(_MARK) for source in made.all_input_nodes)
+    """What is computed for no FX node (a copy for the graph's output) continues what it is computed from: of a store's
+    arguments, the value is the last.
+    """
+    found = (source.meta.get(_MARK) for source in reversed(made.all_input_nodes))
     return next((node for node in found if node is not None), None)
