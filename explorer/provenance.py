@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePosixPath
 
-from compiler.record import Record
+from compiler.record import Entity, Record
 
 _LINE = re.compile(r"source\[(?P<file>.+)\]\.L(?P<number>\d+)")
 
@@ -62,6 +62,21 @@ def ancestors(ids: Iterable[str], origins: Mapping[str, tuple[str, ...]]) -> set
                 seen.add(origin)
                 todo.append(origin)
     return seen
+
+
+def standing_for(record: Record, ids: Iterable[str]) -> tuple[str, ...]:
+    """The ids, and what each stands for: instructions for the line of Triton that they were made of.
+
+    So PTX and SASS of the same line are linked, though neither came from the other.
+    """
+    known = {entity.id: entity for entity in record.entities()}
+    alike = {"instructions": "triton", "kernel": "kernel"}
+
+    def stood_for(entity: Entity) -> tuple[str, ...]:
+        origin = known.get(entity.origins[0]) if len(entity.origins) == 1 else None
+        return (origin.id,) if origin and alike.get(entity.kind) == origin.kind else ()
+
+    return tuple(name for entity_id in ids for name in (entity_id, *stood_for(known[entity_id])))
 
 
 def place(line_id: str) -> str:

@@ -15,7 +15,7 @@ import pandas as pd
 
 from compiler.record import STAGES, Artifact, Binary, Entity, Kernel, Record
 from explorer.kernel_table import binaries_of, bound_microseconds, config_text, half, intensity, occupancy_percent
-from explorer.provenance import input_sources, saved_tensors
+from explorer.provenance import input_sources, saved_tensors, standing_for
 from explorer.shapes import dtype_name, shape_text
 
 Columns = dict[str, str]
@@ -287,7 +287,7 @@ def _binary_row(binary: Binary, kernel: Kernel) -> dict[str, Any]:
 
 def linked(record: Record, ids: Iterable[str]) -> pd.DataFrame:
     """One row an entity that is linked to one of these: stage, artifact, its first line there, label."""
-    chosen = frozenset[str]().union(*(record.linked(entity_id) for entity_id in ids))
+    chosen = frozenset[str]().union(*(record.linked(entity_id) for entity_id in standing_for(record, ids)))
     return _frame("linked", [row for artifact in record.artifacts for row in _linked_rows(artifact, chosen)])
 
 

@@ -16,10 +16,6 @@ PART: Final = "words"
 
 def explained(language: str, text: str) -> Explained:
     """The words of a text that the glossary knows."""
-    import importlib.util
-
-    if not (spec := importlib.util.find_spec("explorer.glossary")) or not spec.origin:
-        return {}
     from explorer.glossary import for_text
 
     return {word: (meaning.name, meaning.words, meaning.link) for word, meaning in for_text(language, text).items()}

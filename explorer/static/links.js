@@ -65,12 +65,24 @@ export class Links {
   }
 
   /**
+   * What an entity stands for: the instructions made of a line of a kernel, and the kernel in machine code, stand for
+   * that line and for the kernel. So PTX and SASS of the same line are linked, though neither came from the other.
+   * @param {string} id
+   */
+  standsFor(id) {
+    const entity = this.entity(id);
+    const origin = entity?.origins.length === 1 ? this.entity(entity.origins[0]) : undefined;
+    const stands = (entity?.kind === "instructions" && origin?.kind === "triton") || (entity?.kind === "kernel" && origin?.kind === "kernel");
+    return origin && stands ? [id, origin.id] : [id];
+  }
+
+  /**
    * The ids themselves, all they came from, and all that came from them. Directional: what a common origin also led
    * to is not linked.
    * @param {Iterable<string>} ids @returns {Set<string>}
    */
   closure(ids) {
-    const start = this.numbersOf(ids);
+    const start = this.numbersOf([...ids].flatMap((id) => this.standsFor(id)));
     const found = new Uint8Array(this.entities.length);
     this.walk(start, this.up, found, 1);
     this.walk(start, this.down, found, 2);

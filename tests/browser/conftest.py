@@ -7,11 +7,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
+from compiler.record import Record
+from explorer.html import page as page_of
+from tests.browser.explorer_view import ExplorerView
 from tests.browser.jupyter_server import JupyterServer, running_server
 from tests.browser.notebook_page import ARTIFACTS, NotebookPage, write_notebook
 from tests.conftest import chromium
+
+OpenPage = Callable[[Record], ExplorerView]
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
 HERE = Path(__file__).parent
@@ -58,6 +63,39 @@ def console_errors(page: Page) -> list[str]:
     )
     page.on("pageerror", lambda error: errors.append(f"{error}\n{error.stack}"))
     return errors
+
+
+@pytest.fixture
+def requests(page: Page) -> list[str]:
+    """The addresses that the page asked for; none is answered but files."""
+    asked: list[str] = []
+
+    def block(route: Route) -> None:
+        if route.request.url.startswith("file:"):
+            route.continue_()
+        else:
+            asked.append(route.request.url)
+            route.abort()
+
+    page.route("**/*", block)
+    return asked
+
+
+@pytest.fixture
+def open_page(page: Page, requests: list[str], console_errors: list[str], tmp_path: Path) -> Iterator[OpenPage]:
+    """Saves a record as a page and opens it. At the end nothing was asked of the network, and nothing went wrong."""
+
+    def open_record(record: Record) -> ExplorerView:
+        path = tmp_path / "run.html"
+        path.write_text(page_of(record), encoding="utf-8")
+        page.goto(path.as_uri())
+        view = ExplorerView(page.locator("body"))
+        expect(view.root.locator(".tc-ribbon .tc-chip").first).to_be_visible()
+        return view
+
+    yield open_record
+    assert requests == []
+    assert console_errors == []
 
 
 @pytest.fixture(scope="session")

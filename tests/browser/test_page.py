@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Page, expect
 
 from compiler.options import Options
 from compiler.record import Artifact, Record
 from explorer.html import page as page_of
+from tests.browser.conftest import OpenPage
 from tests.browser.explorer_view import ExplorerView
 from tests.browser.notebook_page import ARTIFACTS
 from tests.explorer.explored import broken_record, mlp_record
@@ -19,41 +19,6 @@ from tests.explorer.small_record import small_record
 
 HOSTILE = "</script><script>window.attacked = 1</script><img src=x onerror='window.attacked = 1'>"
 LONG = 50_000
-
-OpenPage = Callable[[Record], ExplorerView]
-
-
-@pytest.fixture
-def requests(page: Page) -> list[str]:
-    """The addresses that the page asked for; none is answered but files."""
-    asked: list[str] = []
-
-    def block(route: Route) -> None:
-        if route.request.url.startswith("file:"):
-            route.continue_()
-        else:
-            asked.append(route.request.url)
-            route.abort()
-
-    page.route("**/*", block)
-    return asked
-
-
-@pytest.fixture
-def open_page(page: Page, requests: list[str], console_errors: list[str], tmp_path: Path) -> Iterator[OpenPage]:
-    """Saves a record as a page and opens it. At the end nothing was asked of the network, and nothing went wrong."""
-
-    def open_record(record: Record) -> ExplorerView:
-        path = tmp_path / "run.html"
-        path.write_text(page_of(record), encoding="utf-8")
-        page.goto(path.as_uri())
-        view = ExplorerView(page.locator("body"))
-        expect(view.root.locator(".tc-ribbon .tc-chip").first).to_be_visible()
-        return view
-
-    yield open_record
-    assert requests == []
-    assert console_errors == []
 
 
 def long_record(lines: int) -> Record:

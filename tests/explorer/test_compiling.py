@@ -84,6 +84,8 @@ def test_linked_follows_a_line_of_python_to_the_instructions(run: Run) -> None:
     instructions = table[table["stage"] == "sass"]
     assert list(instructions.index) == [f"sass[0/0 inference {fused.SUM}].{part}" for part in ("kernel", "L5", "L6")]
     assert list(instructions["line"]) == [1, 2, 5]
+    ptx = set(run.linked(f"sass[0/0 inference {fused.SUM}].L5")["stage"])
+    assert ptx == {"source", "post_grad", "kernels", "ptx", "sass"}
     with pytest.raises(ValueError, match="no entity has the id 'nothing'"):
         run.linked(["nothing"])
 

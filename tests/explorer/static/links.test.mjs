@@ -26,6 +26,18 @@ test("several at once, unknown ones left out", () => {
   assert.deepEqual(closure("c3", "s2"), ["c2", "c3", "k", "s2"]);
 });
 
+test("instructions stand for the line that they were made of, and so lead to those of other stages", () => {
+  const of = (kind, id, ...origins) => ({ ...entity(id, ...origins), kind });
+  const links = new Links([
+    ["graph", [entity("mul"), entity("add")]],
+    ["kernels", [of("kernel", "k", "mul", "add"), of("triton", "k.L1", "mul"), of("triton", "k.L2", "add")]],
+    ["ptx", [of("kernel", "p", "k"), of("instructions", "p.L1", "k.L1"), of("instructions", "p.L2", "k.L2")]],
+    ["sass", [of("kernel", "s", "k"), of("instructions", "s.L1", "k.L1")]],
+  ]);
+  assert.deepEqual([...links.closure(["s.L1"])].sort(), ["k.L1", "mul", "p.L1", "s.L1"]);
+  assert.deepEqual([...links.closure(["p"])].sort(), ["add", "k", "mul", "p", "s"]);
+});
+
 test("a circle ends", () => {
   const circle = new Links([["a", [entity("x", "y"), entity("y", "x")]]]);
   assert.deepEqual([...circle.closure(["x"])].sort(), ["x", "y"]);
