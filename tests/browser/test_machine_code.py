@@ -1,0 +1,172 @@
+"""From the Python line to the instruction and back, on a saved page: what is lit, listed, explained and compared."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from compiler.record import Record
+from explorer.both_sides import both_sides
+from explorer.compiling import in_kernel_order
+from explorer.html import page as page_of
+from tests.browser.conftest import OpenPage
+from tests.browser.explorer_view import ExplorerView
+from tests.browser.notebook_page import ARTIFACTS
+from tests.explorer.fused_record import DOUBLE, SUM, fused_record, growing
+
+
+def compiled(target: str = "h100") -> Record:
+    *_, record = growing(fused_record(target))
+    return in_kernel_order(record)
+
+
+def open_two(view: ExplorerView, *stages: str) -> None:
+    for stage in stages:
+        view.root.locator(f"[data-stage={stage}]").click(modifiers=["Shift"] if stage != stages[0] else [])
+
+
+def test_a_python_line_lights_its_lines_of_triton_strongly_and_the_rest_of_the_kernel_weakly(
+    open_page: OpenPage,
+) -> None:
+    view = open_page(compiled())
+    view.open_stage("kernels")
+    view.line(view.source, "torch.sigmoid").click()
+    expect(view.line(view.stage, "tl.sigmoid(tmp0)")).to_contain_class("tc-linked")
+    expect(view.line(view.stage, "tl.load(in_ptr0 + r0)")).to_contain_class("tc-linked")
+    expect(view.line(view.stage, "tl.sum(tmp1, 1)")).to_contain_class("tc-weak")
+    expect(view.line(view.stage, "tl.store(out_ptr0, tmp0 * 2)")).not_to_contain_class("tc-weak")
+    expect(view.stage.locator(".tc-link-count")).to_contain_text("linked")
+
+
+def test_a_python_line_lights_the_instructions_made_of_it_and_they_it(open_page: OpenPage) -> None:
+    view = open_page(compiled())
+    open_two(view, "ptx", "sass")
+    ptx, sass = view.root.locator(".tc-pane:not(.tc-home)").all()
+    view.line(view.source, "y.sum(-1)").click()
+    for pane in (ptx, sass):
+        expect(pane.locator(".tc-linked")).not_to_have_count(0)
+    rows = sass.locator(".tc-row")
+    rows.nth(1).click()
+    expect(view.line(view.source, "torch.sigmoid")).to_contain_class("tc-linked")
+    expect(view.line(view.source, "y.sum(-1)")).not_to_contain_class("tc-linked")
+    expect(ptx.locator(".tc-linked")).to_have_count(2)
+
+
+def test_a_pane_of_machine_code_follows_the_kernel_that_is_selected(open_page: OpenPage) -> None:
+    view = open_page(compiled())
+    open_two(view, "kernels", "sass")
+    kernels, sass = view.root.locator(".tc-pane:not(.tc-home)").all()
+    expect(sass.locator(".tc-choose")).to_have_value(f"sass[0/0 inference {SUM}]")
+    view.line(kernels, "tl.store(out_ptr0, tmp0 * 2)").click()
+    expect(sass.locator(".tc-choose")).to_have_value(f"sass[0/0 inference {DOUBLE}]")
+    view.line(view.source, "torch.sigmoid").click()
+    expect(sass.locator(".tc-choose")).to_have_value(f"sass[0/0 inference {SUM}]")
+
+
+def test_kernels_open_at_the_first_of_them(open_page: OpenPage, page: Page) -> None:
+    page.set_viewport_size({"width": 1400, "height": 320})
+    view = open_page(compiled())
+    view.open_stage("kernels")
+    expect(view.line(view.stage, f"{SUM} = async_compile")).to_be_visible()
+    assert view.stage.locator(".tc-scroll").evaluate("scroller => scroller.scrollTop") == 2 * 19
+
+
+def test_the_list_of_kernels_sorts_and_shows_the_code_of_what_is_chosen(open_page: OpenPage, page: Page) -> None:
+    view = open_page(compiled())
+    view.open_stage("kernels", "List")
+    names = view.stage.locator("tbody td:first-child")
+    expect(names).to_have_text([SUM, DOUBLE])
+    sort = view.stage.get_by_role("button", name="Bytes")
+    sort.click()
+    expect(view.stage.locator("th[aria-sort]")).to_have_attribute("aria-sort", "descending")
+    expect(names).to_have_text([SUM, DOUBLE])
+    sort.click()
+    expect(names).to_have_text([DOUBLE, SUM])
+    expect(sort).to_be_focused()
+    view.stage.locator("tbody tr").first.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(view.stage.locator("tbody tr.tc-primary")).to_contain_text(SUM)
+    expect(view.line(view.stage, "tl.sigmoid(tmp0)")).to_contain_class("tc-primary")
+    inspector = view.root.locator(".tc-inspector")
+    expect(inspector).to_contain_text("4.00 KiB")
+    expect(inspector).to_contain_text("50 %")
+
+
+def test_an_instruction_is_explained_where_it_is_pointed_at(open_page: OpenPage) -> None:
+    view = open_page(compiled())
+    view.open_stage("ptx")
+    view.line(view.stage, "ld.global.b32").locator(".tc-t-k").hover()
+    tip = view.stage.locator(".tc-tip")
+    expect(tip).to_contain_text("ld")
+    link = tip.locator("a")
+    expect(link).to_have_attribute("rel", "noopener noreferrer")
+    assert (link.get_attribute("href") or "").startswith("https://docs.nvidia.com/")
+    view.source.locator(".tc-row").first.hover()
+    expect(tip).to_be_hidden()
+
+
+def test_words_are_explained_from_the_keyboard(open_page: OpenPage, page: Page) -> None:
+    view = open_page(compiled())
+    view.open_stage("kernels")
+    view.line(view.stage, "tl.sum(tmp1, 1)").click()
+    view.stage.locator(".tc-scroll").focus()
+    page.keyboard.press("e")
+    expect(view.stage.locator(".tc-tip")).to_contain_text("tl.sum")
+    page.keyboard.press("ArrowDown")
+    expect(view.stage.locator(".tc-tip")).to_be_hidden()
+    page.keyboard.press("e")
+    expect(view.stage.locator(".tc-tip")).to_contain_text("tl.store")
+    page.keyboard.press("e")
+    expect(view.stage.locator(".tc-tip")).to_be_hidden()
+
+
+def test_places_in_the_source_are_left_out_until_they_are_asked_for(open_page: OpenPage) -> None:
+    view = open_page(compiled())
+    view.open_stage("ptx")
+    expect(view.line(view.stage, "ld.global.b32")).to_be_visible()
+    expect(view.stage.locator(".tc-row", has_text=".loc")).to_have_count(0)
+    view.stage.get_by_role("button", name="Show or hide lines that only name places").click()
+    expect(view.stage.locator(".tc-row", has_text=".loc")).not_to_have_count(0)
+
+
+def test_a_stage_that_was_not_compiled_says_how_to_get_it(open_page: OpenPage) -> None:
+    view = open_page(fused_record())
+    chip = view.root.locator("[data-stage=sass]")
+    expect(chip).to_contain_text("not compiled")
+    chip.click()
+    expect(view.stage).to_contain_text("run.compile_kernels() before saving")
+    expect(view.stage).to_contain_text("--stages all")
+
+
+def test_two_runs_in_one_view(open_page: OpenPage) -> None:
+    view = open_page(both_sides(compiled("h100"), compiled("a100"), ("h100", "a100")))
+    expect(view.stage.locator(".tc-legend")).to_contain_text("h100")
+    expect(view.stage.locator(".tc-legend")).to_contain_text("a100")
+    view.root.locator("[data-stage=sass]").click()
+    assert [choice.input_value() for choice in view.stage.locator(".tc-choose").all()] == [
+        f"sass[0/0 inference {SUM}]",
+        f"a100: sass[0/0 inference {SUM}]",
+    ]
+    expect(view.stage.locator(".tc-legend")).to_contain_text("no difference")
+    view.stage.get_by_role("button", name="Stop comparing").click()
+    view.line(view.source, "torch.sigmoid").click()
+    assert view.root.locator("[data-stage=sass] .tc-chip-links").inner_text() == "6"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_looks_right(browser: Browser, tmp_path_factory: pytest.TempPathFactory, scheme: str) -> None:
+    """Pictures to look at; the ribbon fits at the width that JupyterLab gives."""
+    path = tmp_path_factory.mktemp("page") / "run.html"
+    path.write_text(page_of(compiled()), encoding="utf-8")
+    context = browser.new_context(viewport={"width": 950, "height": 640}, color_scheme=scheme)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    view = ExplorerView(page.locator("body"))
+    view.open_stage("kernels", "List")
+    view.root.locator("[data-stage=sass]").click(modifiers=["Shift"])
+    view.line(view.source, "torch.sigmoid").locator(".tc-number").click()
+    overflow = "root => [...root.querySelectorAll('.tc-chip')].some(chip => chip.getBoundingClientRect().right > 950)"
+    assert not view.root.evaluate(overflow)
+    page.screenshot(path=ARTIFACTS / f"machine-code-{scheme}.png")
+    context.close()
