@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -39,14 +39,18 @@ def cold() -> Iterator[dict[str, str]]:
         }
 
 
-def measured(module: str, *arguments: str) -> dict[str, Any]:
-    """Run `python -m module arguments` cold; the JSON object that it prints last. Raises ProcessError."""
+def measured(module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Run `python -m module arguments` cold, with more variables if given; the JSON object that it prints last.
+
+    Raises ProcessError.
+    """
     command = [sys.executable, "-m", module, *arguments]
-    with cold() as environment:
+    with cold() as variables:
         try:
             done = subprocess.run(
-                command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
-            )
+                command, cwd=ROOT, env={**variables, **(environment or {})}, capture_output=True, text=True,
+                timeout=LIMIT_SECONDS, check=False,
+            )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise ProcessError(f"{shown(command)} was stopped after {LIMIT_SECONDS} s") from None
     if done.returncode:

@@ -1,6 +1,6 @@
 """Scaled dot product attention, chosen as the target would choose it.
 
-torch chooses among its fused kernels by device, before AOTAutograd traces: on CPU tensors it takes the CPU's. The rules
+torch chooses among its fused kernels by device, while AOTAutograd traces: on CPU tensors it takes the CPU's. The rules
 for CUDA (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: priority_order, can_use_*_attention) are followed here
 for a `Target`, and the chosen operator is called as aten/src/ATen/native/transformers/attention.cpp does; its meta
 kernel and its derivative are there on every build.
@@ -16,19 +16,15 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as functional
 from torch import Tensor
+from torch._C import DispatchKey
 from torch.fx.experimental.symbolic_shapes import guard_or_false
-from torch.overrides import TorchFunctionMode
 
 from compiler.targets import Target
+from compiler.torch_api.python_kernels import Kernels
 
 Kernel = Literal["cudnn", "flash", "efficient", "math"]
 aten = torch.ops.aten
 
-_CALLED_AS = (
-    functional.scaled_dot_product_attention,
-    aten.scaled_dot_product_attention,
-    aten.scaled_dot_product_attention.default,
-)
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -54,21 +50,16 @@ class Call:
         return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in self.tensors)
 
 
-class TargetAttention(TorchFunctionMode):
-    """While active, scaled_dot_product_attention on CPU tensors becomes the operator that the target would run."""
+def attention_kernels(target: Target, tell: Callable[[str, str, str], None]) -> Kernels:
+    """scaled_dot_product_attention of CPU tensors, traced as the operator that the target would run."""
 
-    def __init__(self, target: Target, tell: Callable[[str, str, str], None]) -> None:
-        super().__init__()
-        self.target = target
-        self.tell = tell
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func not in _CALLED_AS:
-            return func(*args, **(kwargs or {}))
-        call = _call(*args, **(kwargs or {}))
-        kernel, why = choice(self.target, call)
-        self.tell("attention", kernel, why)
+    def attend(*args: Any, **kwargs: Any) -> Tensor:
+        call = _call(*args, **kwargs)
+        kernel, why = choice(target, call)
+        tell("attention", kernel, why)
         return _RUN[kernel](call)
+
+    return {(aten.scaled_dot_product_attention.default, DispatchKey.CompositeImplicitAutograd): attend}
 
 
 def _call(
@@ -102,6 +93,8 @@ def _why_not_dense(call: Call) -> str:
         return "a length is 0"
     if any(not guard_or_false(tensor.stride(-1) == 1) for tensor in call.tensors):
         return "the last dimension is not contiguous"
+    if call.mask is not None and not guard_or_false(call.mask.stride(-1) == 1):
+        return "the last dimension of the mask is not contiguous"
     heads = {tensor.shape[1] for tensor in call.tensors}
     return "the numbers of heads differ" if len(heads) > 1 and not call.grouped else ""
 

@@ -1,45 +1,176 @@
 """Autocast as it is on a GPU.
 
 `torch.autocast("cpu")` and `torch.autocast("cuda")` differ: CUDA's runs softmax, layer_norm, sums, powers and losses in
-float32, the CPU's leaves most of these in the low format. A graph traced from CPU tensors for a GPU is to follow CUDA's
-lists (aten/src/ATen/autocast_mode.h, AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE; documented under "CUDA Ops that
-can autocast to float32"). What is cast to the low format is the same on both, but for `IN_LOW_FORMAT`.
+float32, the CPU's leaves most of these in the low format, and some others not. A graph traced from CPU tensors for a
+GPU is to follow CUDA's lists (aten/src/ATen/autocast_mode.h, from AT_FORALL_LOWER_PRECISION_FP on; documented under
+"CUDA Ops that can autocast to float32"), in the calls that derivatives make too. Which operators have a kernel for
+autocast is asked of the dispatcher, so that each release of torch has its own; what the kernel does is told here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import DispatchKey, DispatchKeySet
+from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
+
+from compiler.torch_api.python_kernels import Kernels
 
 WIDE = torch.float32
 
 # fmt: off
 IN_FLOAT32 = frozenset({
-    "__pow__", "__rdiv__", "__rpow__", "__rtruediv__", "acos", "asin", "binary_cross_entropy_with_logits",
-    "cdist", "cosh", "cosine_embedding_loss", "cosine_similarity", "cross_entropy", "cross_entropy_loss", "dist",
-    "erfinv", "exp", "expm1", "group_norm", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss",
-    "layer_norm", "log", "log10", "log1p", "log2", "logsumexp", "margin_ranking_loss", "mse_loss",
-    "multi_margin_loss", "multilabel_margin_loss", "native_layer_norm", "nll_loss", "nll_loss2d", "nuclear_norm",
-    "pdist", "poisson_nll_loss", "pow", "reciprocal", "renorm", "rsqrt", "sinh", "smooth_l1_loss",
-    "soft_margin_loss", "softplus", "tan", "triplet_margin_loss",
+    "_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d",
+    "_upsample_nearest_exact3d", "acos", "asin", "binary_cross_entropy_with_logits", "cdist", "cosh",
+    "cosine_embedding_loss", "cosine_similarity", "dist", "erfinv", "exp", "expm1", "frobenius_norm", "group_norm",
+    "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "layer_norm", "log", "log10", "log1p", "log2",
+    "logsumexp", "margin_ranking_loss", "mse_loss", "multi_margin_loss", "multilabel_margin_loss", "native_layer_norm",
+    "nll_loss", "nll_loss2d", "nuclear_norm", "pdist", "poisson_nll_loss", "pow", "reciprocal", "renorm", "rms_norm",
+    "rsqrt", "sinh", "smooth_l1_loss", "soft_margin_loss", "softplus", "tan", "triplet_margin_loss",
+    "upsample_bicubic2d", "upsample_bilinear2d", "upsample_linear1d", "upsample_nearest1d", "upsample_nearest2d",
+    "upsample_nearest3d", "upsample_trilinear3d",
 })
 # fmt: on
-"""Run in float32: floating-point arguments are cast. cross_entropy stands for log_softmax and nll_loss inside it."""
+"""Run in float32: floating-point arguments are cast."""
 
-WITH_FLOAT32_RESULT = frozenset({"cumprod", "cumsum", "log_softmax", "norm", "prod", "softmax", "softmin", "sum"})
+WITH_FLOAT32_RESULT = frozenset(
+    {"cumprod", "cumsum", "linalg_matrix_norm", "linalg_vector_norm", "log_softmax", "norm", "prod", "softmax", "sum"}
+)
 """Run with `dtype=torch.float32`, unless another is asked for."""
 
-IN_LOW_FORMAT = frozenset({"addmv", "addr", "mv", "prelu", "scaled_dot_product_attention"})
-"""Run in the low format by CUDA's autocast; those that the CPU's leaves alone, and attention, chosen by format."""
+IN_WIDEST_FORMAT = frozenset(
+    {
+        "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "grid_sampler", "index_put", "scatter_add",
+        "tensordot", "vdot",
+    }
+)  # fmt: skip
+"""Arguments are cast to the widest format among them."""
+
+IN_LOW_FORMAT = frozenset(
+    {
+        "_thnn_fused_gru_cell", "_thnn_fused_lstm_cell", "addmv", "addr", "chain_matmul", "einsum", "gru_cell",
+        "linalg_multi_dot", "lstm_cell", "mv", "prelu", "rnn_relu_cell", "rnn_tanh_cell",
+    }
+)  # fmt: skip
+"""Run in the low format; what the CPU's autocast runs so too (products, convolutions, attention) is left to it."""
+
+_CPU = DispatchKeySet(DispatchKey.AutocastCPU)
+_FORMATS = (torch.bfloat16, torch.float16, torch.float32)
 
 
-class TargetAutocast(TorchFunctionMode):
-    """While active, autocast on CPU tensors casts as autocast on CUDA tensors does; where there is no GPU, a region of
-    "cuda" autocast, which does nothing for CPU tensors, is taken for one of "cpu".
+def autocast_kernels() -> Kernels:
+    """What autocast does to CPU tensors while a graph is traced for a GPU, where that is not what it does anyway."""
+    return {(operator, DispatchKey.AutocastCPU): kernel for operator, kernel in _kernels()}
+
+
+@cache
+def _kernels() -> tuple[tuple[OpOverload, Callable[..., Any]], ...]:
+    cuda, cpu = _with_kernel("AutocastCUDA"), _with_kernel("AutocastCPU")
+    chosen = ((_operator(name), _treatment(name, name in cuda)) for name in sorted(cuda | cpu))
+    return tuple((operator, partial(run, operator)) for operator, run in chosen if operator is not None and run)
+
+
+def _with_kernel(key: str) -> set[str]:
+    return {
+        name
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("aten::") and torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
+    }
+
+
+def _operator(name: str) -> OpOverload | None:
+    base, _, overload = name.removeprefix("aten::").partition(".")
+    return getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
+
+
+def _treatment(name: str, on_cuda: bool) -> Callable[..., Any] | None:
+    """What is done with an operator that autocast knows on CUDA or on the CPU; None for what is the same on both."""
+    if not on_cuda:
+        return _untouched
+    base = name.removeprefix("aten::").partition(".")[0]
+    for names, treatment in _TREATMENTS.items():
+        if base in names:
+            return treatment
+    return None
+
+
+def _untouched(operator: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    with torch._C._ExcludeDispatchKeyGuard(_CPU):
+        return operator(*args, **kwargs)
+
+
+def _in_float32(operator: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    return _run_in(WIDE, operator, args, kwargs)
+
+
+def _in_low_format(operator: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    return _run_in(torch.get_autocast_dtype("cpu"), operator, args, kwargs)
+
+
+def _in_widest_format(operator: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    formats = {torch.get_autocast_dtype("cpu"), *(t.dtype for t in _tensors((args, kwargs)) if _is_castable(t))}
+    return _run_in(max(formats, key=_FORMATS.index), operator, args, kwargs)
+
+
+def _with_float32_result(operator: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    if not args or not _is_castable(args[0]):
+        return _untouched(operator, *args, **kwargs)
+    if operator.overloadpacket is torch.ops.aten.norm:
+        return _norm(*args, **kwargs)
+    places = [argument.name for argument in operator._schema.arguments]
+    at = places.index("dtype")
+    if at < len(args):
+        return _untouched(operator, *args[:at], args[at] or WIDE, *args[at + 1 :], **kwargs)
+    return _untouched(operator, *args, **{**kwargs, "dtype": kwargs.get("dtype") or WIDE})
+
+
+def _norm(value: Tensor, p: Any = 2, dim: Any = (), keepdim: bool = False) -> Tensor:
+    """autocast_mode.h, fp32_append_dtype: the overload of norm that takes a format."""
+    norm = torch.ops.aten.norm.ScalarOpt_dim_dtype
+    return _untouched(norm, value, p, dim, keepdim, dtype=WIDE)
+
+
+def _run_in(dtype: torch.dtype, operator: OpOverload, args: Any, kwargs: Any) -> Any:
+    """C++ casts the last argument first: compilers evaluate arguments from the right."""
+    named = {name: _cast(value, dtype) for name, value in reversed(kwargs.items())}
+    placed = [_cast(value, dtype) for value in reversed(args)]
+    return _untouched(operator, *reversed(placed), **named)
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, list | tuple):
+        return type(value)(_cast(item, dtype) for item in value)
+    return value.to(dtype) if _is_castable(value) else value
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(item)
+
+
+def _is_castable(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64
+
+
+_TREATMENTS: dict[frozenset[str], Callable[..., Any]] = {
+    IN_FLOAT32: _in_float32,
+    WITH_FLOAT32_RESULT: _with_float32_result,
+    IN_WIDEST_FORMAT: _in_widest_format,
+    IN_LOW_FORMAT: _in_low_format,
+}
+
+
+class CudaRegions(TorchFunctionMode):
+    """While active where there is no GPU, a region of "cuda" autocast, which does nothing for CPU tensors, is taken for
+    one of "cpu".
     """
 
     def __init__(self) -> None:
@@ -47,39 +178,11 @@ class TargetAutocast(TorchFunctionMode):
         self.no_gpu = not torch.cuda.is_available()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
         if self.no_gpu and func is torch.amp.autocast_mode._enter_autocast:
-            return func(*_for_cpu(*args), **kwargs)
-        if not torch.is_autocast_enabled("cpu"):
-            return func(*args, **kwargs)
-        name = getattr(func, "__name__", "")
-        if name in IN_FLOAT32:
-            return _apart(func, tree_map(_wide, args), tree_map(_wide, kwargs))
-        if name in IN_LOW_FORMAT:
-            return _apart(func, tree_map(_low, args), tree_map(_low, kwargs))
-        if name in WITH_FLOAT32_RESULT and _is_castable(args[0] if args else None):
-            return _apart(func, args, {**kwargs, "dtype": kwargs.get("dtype") or WIDE})
-        return func(*args, **kwargs)
+            args = _for_cpu(*args)
+        return func(*args, **(kwargs or {}))
 
 
 def _for_cpu(device: str, dtype: torch.dtype | None = None, *rest: Any) -> tuple[Any, ...]:
     """The arguments of an autocast region, on the device the tensors are on while the graph is traced."""
     return ("cpu", dtype or torch.get_autocast_dtype("cuda"), *rest) if device == "cuda" else (device, dtype, *rest)
-
-
-def _apart(func: Any, args: Any, kwargs: Any) -> Any:
-    """Call where autocast does no more: an operator is cast once, not again inside."""
-    with torch.autocast("cpu", enabled=False):
-        return func(*args, **kwargs)
-
-
-def _is_castable(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64
-
-
-def _wide(value: Any) -> Any:
-    return value.to(WIDE) if _is_castable(value) else value
-
-
-def _low(value: Any) -> Any:
-    return value.to(torch.get_autocast_dtype("cpu")) if _is_castable(value) else value

@@ -12,23 +12,28 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch._decomp.decompositions as decompositions
 import torch._inductor.compile_fx as compile_fx
 import torch._inductor.config as inductor_config
 import torch._inductor.fx_passes.fuse_attention as fuse_attention
 import torch._inductor.fx_passes.joint_graph as joint_graph
 import torch._inductor.fx_passes.pad_mm as pad_mm
 import torch._inductor.pattern_matcher as pattern_matcher
+import torch.fx.experimental.proxy_tensor as proxy_tensor
 from torch._dynamo.exc import SkipFrame
 from torch._functorch.partitioners import default_partition
 from torch._guards import detect_fake_mode
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule
 
 from compiler.targets import Target
 from compiler.torch_api import formats, fx
-from compiler.torch_api.attention import TargetAttention
-from compiler.torch_api.autocast import TargetAutocast
+from compiler.torch_api.attention import attention_kernels
+from compiler.torch_api.autocast import CudaRegions, autocast_kernels
+from compiler.torch_api.decompositions import wrap_decomposition, wrap_device, wrap_dispatch
 from compiler.torch_api.moving import CPU, Mover, device_swap, swap_devices
+from compiler.torch_api.python_kernels import python_kernels
+from compiler.torch_api.recurrent import cell_kernels, wrap_layer_choice
 from compiler.torch_api.virtual import DEVICE, virtual_gpu
 
 Told = Callable[[str, str, str], None]
@@ -50,6 +55,10 @@ class Retargeting:
     def wrappers(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
         return [
             (compile_fx, "_compile_fx_main", self.wrap_main),
+            (proxy_tensor, "maybe_handle_decomp", wrap_decomposition),
+            (proxy_tensor.ProxyTorchDispatchMode, "__torch_dispatch__", wrap_dispatch),
+            (FakeTensor, "device", wrap_device),
+            (decompositions, "select_one_layer_lstm_function", wrap_layer_choice),
             (compile_fx, "partition_fn", self.wrap_partition),
             (compile_fx, "compile_fx_forward", self.wrap_compile),
             (compile_fx, "compile_fx_backward", self.wrap_compile),
@@ -64,7 +73,8 @@ class Retargeting:
     def wrap_main(self, run: Callable[..., Any]) -> Callable[..., Any]:
         def observed(module: GraphModule, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
             self.source = _source(inputs)
-            with TargetAttention(self.target, self.tell), TargetAutocast():
+            kernels = {**attention_kernels(self.target, self.tell), **autocast_kernels(), **cell_kernels()}
+            with python_kernels(kernels), CudaRegions():
                 return run(module, inputs, *args, **kwargs)
 
         return observed

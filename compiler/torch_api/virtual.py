@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch._dynamo.device_interface as device_interface
+import torch._subclasses.fake_tensor as fake_tensor
 import torch._utils_internal as utils_internal
 import torch.utils._triton as triton_probes
 from torch._dynamo.device_interface import CudaInterface, get_interface_for_device
@@ -83,6 +84,7 @@ def _answers(target: Target) -> Iterator[tuple[Any, str, Any]]:
         if name in vars(CudaInterface):
             yield CudaInterface, name, staticmethod(function)
     yield FakeTensorMode, "avoid_device_init", property(lambda _mode: True)  # else torch.tensor() makes a real one
+    yield fake_tensor, "init_gpu_context", lambda _device: None  # else the first fake tensor makes a real one
     yield utils_internal, "max_clock_rate", lambda: target.clock / 1e6
     yield device_interface, "caching_worker_device_properties", {"cuda": [properties(target)]}
     yield device_interface, "caching_worker_current_devices", {"cuda": 0}

@@ -1,0 +1,202 @@
+"""What `benchmarks/fidelity.py` compares: models as people build them, with random weights and full widths.
+
+Where a model repeats a layer, there are three of them (two in the Llama block): the first, the last and one between
+have all the kernels there are. Sizes of inputs are those of a small batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.models import Step
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+
+def _mean(output: Any) -> Tensor:
+    return output.float().mean()
+
+
+def _own(output: Any) -> Tensor:
+    return output.loss
+
+
+def mlp() -> Step:
+    """The tutorials' MLP with dropout, batch 64."""
+    from tests.compiler.models import MLP
+
+    return Step(MLP(), {"x": torch.randn(64, 64)}, _mean)
+
+
+class Chain(nn.Module):
+    """Pointwise operations only, with a scale and a shift to learn."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(width))
+        self.shift = nn.Parameter(torch.randn(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = functional.gelu(x * self.scale + self.shift)
+        return torch.where(y > 0, torch.tanh(y), torch.expm1(y)) * torch.sigmoid(x) + 0.5 * x.abs().sqrt()
+
+
+def pointwise() -> Step:
+    """A chain of pointwise operations on 512×1024 numbers."""
+    return Step(Chain(1024), {"x": torch.randn(512, 1024)}, _mean)
+
+
+class FeedForward(nn.Module):
+    """LayerNorm, Linear, GELU, Linear, with a residual connection: half a transformer's layer."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(functional.gelu(self.up(self.norm(x))))
+
+
+def feedforward() -> Step:
+    """LayerNorm and GELU, width 768, 4×128 tokens."""
+    return Step(FeedForward(768), {"x": torch.randn(4, 128, 768)}, _mean)
+
+
+def _pictures(model: nn.Module) -> Step:
+    return Step(model, {"x": torch.randn(4, 3, 224, 224)}, _mean)
+
+
+def _of_torchvision(name: str) -> Callable[[], Step]:
+    def build() -> Step:
+        import torchvision
+
+        return _pictures(torchvision.models.get_model(name, weights=None))
+
+    return build
+
+
+def vit() -> Step:
+    """ViT base of timm, 3 layers, 4 pictures of 224×224."""
+    import timm
+
+    return _pictures(timm.create_model("vit_base_patch16_224", pretrained=False, depth=3))
+
+
+def _of_transformers(model: str, config: PretrainedConfig, vocabulary: int, length: int = 128) -> Step:
+    import transformers
+
+    ids = torch.randint(0, vocabulary, (2, length))
+    return Step(getattr(transformers, model)(config), {"input_ids": ids, "labels": ids}, _own)
+
+
+def bert() -> Step:
+    """BERT base with its masked-language head, 3 layers, 2×128 tokens."""
+    from transformers import BertConfig
+
+    return _of_transformers("BertForMaskedLM", BertConfig(num_hidden_layers=3), 30522)
+
+
+def gpt2() -> Step:
+    """GPT-2 small with its language head, 3 layers, 2×128 tokens."""
+    from transformers import GPT2Config
+
+    return _of_transformers("GPT2LMHeadModel", GPT2Config(n_layer=3, loss_type="ForCausalLM"), 50257)
+
+
+def llama() -> Step:
+    """Two layers of Llama 3.2 1B: width 2048, 32 heads, 8 of keys; 2×128 tokens."""
+    from transformers import LlamaConfig, LlamaModel
+
+    config = LlamaConfig(
+        vocab_size=32000, hidden_size=2048, intermediate_size=8192, num_hidden_layers=2, num_attention_heads=32,
+        num_key_value_heads=8, use_cache=False,
+    )  # fmt: skip
+    ids = torch.randint(0, 32000, (2, 128))
+    return Step(LlamaModel(config), {"input_ids": ids}, lambda output: _mean(output.last_hidden_state))
+
+
+class Recurrent(nn.Module):
+    """Words embedded, two recurrent layers, a head over the words."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(10_000, 256)
+        self.layers = getattr(nn, kind)(256, 512, num_layers=2, batch_first=True)
+        self.norm = nn.LayerNorm(512)
+        self.head = nn.Linear(512, 10_000)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        found, _state = self.layers(self.embedding(ids))
+        return self.head(functional.gelu(self.norm(found)))
+
+
+class Stepped(nn.Module):
+    """A recurrent layer stepped by hand, as for a decoder."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(10_000, 256)
+        self.cell = getattr(nn, kind)(256, 512)
+        self.head = nn.Linear(512, 10_000)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        state = None
+        for word in self.embedding(ids).unbind(1):
+            state = self.cell(word, state)
+        return self.head(state[0] if isinstance(state, tuple) else state)
+
+
+def lstm() -> Step:
+    """nn.LSTM as it is: TorchDynamo leaves it to eager, and compiles what is around it."""
+    return Step(Recurrent("LSTM"), {"ids": torch.randint(0, 10_000, (8, 16))}, _mean)
+
+
+def _captured(kind: str) -> Callable[[], Step]:
+    """A recurrent module with torch._dynamo.config.allow_rnn, under which TorchDynamo captures it."""
+
+    def build() -> Step:
+        import torch._dynamo
+
+        torch._dynamo.config.allow_rnn = True
+        return Step(Recurrent(kind), {"ids": torch.randint(0, 10_000, (8, 16))}, _mean)
+
+    return build
+
+
+def _stepped(kind: str) -> Callable[[], Step]:
+    return lambda: Step(Stepped(kind), {"ids": torch.randint(0, 10_000, (8, 8))}, _mean)
+
+
+def encoder() -> Step:
+    """nn.TransformerEncoder as in "Attention is all you need": 3 layers of width 512, 4×128 tokens."""
+    layer = nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.1, batch_first=True)
+    return Step(nn.TransformerEncoder(layer, 3), {"src": torch.randn(4, 128, 512)}, _mean)
+
+
+MODELS: dict[str, Callable[[], Step]] = {
+    "MLP": mlp,
+    "pointwise": pointwise,
+    "LayerNorm+GELU": feedforward,
+    "ResNet-18": _of_torchvision("resnet18"),
+    "ResNet-50": _of_torchvision("resnet50"),
+    "ViT": vit,
+    "BERT": bert,
+    "GPT-2": gpt2,
+    "Llama": llama,
+    "ConvNeXt": _of_torchvision("convnext_tiny"),
+    "MobileNetV3": _of_torchvision("mobilenet_v3_large"),
+    "LSTM": lstm,
+    "LSTM-captured": _captured("LSTM"),
+    "GRU-captured": _captured("GRU"),
+    "LSTMCell": _stepped("LSTMCell"),
+    "GRUCell": _stepped("GRUCell"),
+    "encoder": encoder,
+}

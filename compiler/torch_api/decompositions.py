@@ -1,0 +1,72 @@
+"""Decompositions, taken as on a GPU while the graph is traced on CPU tensors.
+
+Some of torch's decompositions ask which device their arguments are on: Inductor's leave dropout's random numbers and
+the gradient of a convolution's bias to ATen on the CPU, and write small products out (torch/_inductor/decomposition.py,
+torch/_decomp/decompositions_for_rng.py). While one runs, fake CPU tensors say that they are on the GPU; the operators
+that it calls see them as they are, and make new tensors on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from compiler.torch_api.moving import CPU, device_swap
+
+GPU = torch.device("cuda", 0)
+_pretending: ContextVar[bool] = ContextVar("fake CPU tensors say that they are on a GPU", default=False)
+
+
+def wrap_decomposition(run: Callable[..., Any]) -> Callable[..., Any]:
+    """For `maybe_handle_decomp`, which runs the decomposition of an operator, if it has one."""
+
+    def on_gpu(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        with _pretend(_is_on_cpu((args, kwargs))):
+            return run(mode, func, args, kwargs)
+
+    return on_gpu
+
+
+def wrap_dispatch(dispatch: Callable[..., Any]) -> Callable[..., Any]:
+    """For `ProxyTorchDispatchMode.__torch_dispatch__`, which each operator goes through while a graph is traced."""
+    to_cpu = device_swap(GPU, CPU)
+
+    def on_cpu(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not _pretending.get():
+            return dispatch(mode, func, types, args, kwargs)
+        with _pretend(False):
+            return dispatch(mode, func, types, tree_map(to_cpu, args), tree_map(to_cpu, kwargs or {}))
+
+    return on_cpu
+
+
+def wrap_device(device: property) -> property:
+    """For `FakeTensor.device`."""
+    get: Any = device.fget
+
+    def pretended(tensor: FakeTensor) -> torch.device:
+        found: torch.device = get(tensor)
+        return GPU if found.type == "cpu" and _pretending.get() else found
+
+    return property(pretended, device.fset)
+
+
+def _is_on_cpu(arguments: Any) -> bool:
+    """Whether there are tensors among them, and none on a GPU: a graph that has been moved is taken as it is."""
+    devices = {value.device.type for value in tree_leaves(arguments) if isinstance(value, torch.Tensor)}
+    return devices == {"cpu"}
+
+
+@contextmanager
+def _pretend(value: bool) -> Iterator[None]:
+    token = _pretending.set(value)
+    try:
+        yield
+    finally:
+        _pretending.reset(token)

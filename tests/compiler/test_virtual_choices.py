@@ -1,0 +1,208 @@
+"""Choices that torch makes by device while a graph is traced, made as on the target though tensors are on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as functional
+from torch import Tensor, nn
+from torch._C import DispatchKey
+
+from compiler.engine import Exploration
+from compiler.options import Options
+from compiler.record import Entity, Record
+from compiler.torch_api.autocast import autocast_kernels
+from compiler.torch_api.python_kernels import python_kernels
+from compiler.torch_api.recurrent import cell_kernels
+
+pytest.importorskip("triton", reason="Triton has no wheel for this platform")
+
+
+def explored(fn: Callable[..., Any], *args: Any, **options: Any) -> Record:
+    with Exploration(Options(**({"target": "h200"} | options))) as exploration:
+        exploration.compile(fn)(*args)
+    assert exploration.record.problems == ()
+    return exploration.record
+
+
+def nodes(record: Record, stage: str, target: str) -> list[Entity]:
+    return [e for a in record.of_stage(stage) for e in a.entities if e.attrs.get("target") == target]
+
+
+def attention(record: Record) -> list[str]:
+    return [decision.verdict for decision in record.decisions if decision.pass_name == "attention"]
+
+
+# Attention
+
+
+def test_attention_inside_a_function_of_torch_is_the_targets() -> None:
+    """nn.MultiheadAttention is one call in the captured graph, and calls scaled_dot_product_attention itself."""
+    record = explored(nn.TransformerEncoderLayer(64, 4, 128, batch_first=True).train(), torch.randn(2, 16, 64))
+    assert attention(record) == ["efficient"]
+    assert nodes(record, "forward", "aten._scaled_dot_product_efficient_attention.default")
+
+
+def test_a_mask_that_is_expanded_along_its_rows_leaves_attention_to_matrix_products() -> None:
+    mask = torch.ones(16, 1, dtype=torch.bool)
+
+    def attend(x: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(x, x, x, attn_mask=mask.expand(2, 1, 16, 16))
+
+    record = explored(attend, torch.randn(2, 4, 16, 64))
+    assert attention(record) == ["math"]
+    (decision,) = [decision for decision in record.decisions if decision.pass_name == "attention"]
+    assert "the last dimension of the mask is not contiguous" in decision.why
+
+
+# Autocast
+
+
+def test_autocast_reaches_the_sums_that_derivatives_make() -> None:
+    """The gradient of a bias is a sum, and CUDA's autocast sums in float32."""
+    with torch.autocast("cpu", torch.bfloat16):
+        record = explored(nn.Linear(64, 32), torch.randn(8, 64))
+    (bias,) = nodes(record, "joint", "aten.sum.dim_IntList")
+    assert bias.attrs["dtype"] == "float32"
+
+
+def test_autocast_casts_the_last_argument_first() -> None:
+    """As compiled C++ does; kernels are numbered in this order."""
+    norm = nn.LayerNorm(64, dtype=torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16):
+        record = explored(norm, torch.randn(8, 64, dtype=torch.bfloat16), grad=False)
+    casts = nodes(record, "inference", "prims.convert_element_type.default")
+    assert [cast.attrs["shape"] for cast in casts][:3] == [[64], [64], [8, 64]]
+
+
+@pytest.mark.parametrize(
+    ("call", "dtype"),
+    [
+        (lambda x: x.exp(), torch.float32),
+        (lambda x: x.sum(0), torch.float32),
+        (lambda x: torch.cumsum(x, 0, dtype=torch.bfloat16), torch.bfloat16),
+        (lambda x: x.softmax(-1), torch.float32),
+        (lambda x: torch.linalg.vector_norm(x), torch.float32),
+        (lambda x: x.norm(dim=0), torch.float32),
+        (lambda x: torch.addcmul(x, x, x.float()), torch.float32),
+        (lambda x: torch.mv(x.float(), x[0].float()), torch.bfloat16),
+        (lambda x: functional.pad(x, (1, 1), mode="replicate"), torch.bfloat16),  # float32 by the CPU's autocast
+    ],
+)
+def test_autocast_gives_the_formats_of_cuda(call: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+    x = torch.randn(16, 16, dtype=torch.bfloat16)
+    with python_kernels(autocast_kernels()), torch.autocast("cpu", torch.bfloat16):
+        assert call(x).dtype == dtype
+
+
+def test_every_operator_that_cuda_casts_to_float32_is_known() -> None:
+    """Of CUDA's own list, what has no treatment here is cast to the low format, by the CPU's autocast as well."""
+    from compiler.torch_api import autocast
+
+    treated = {operator.name() for operator, _ in autocast._kernels()}
+    left = autocast._with_kernel("AutocastCUDA") - treated
+    products = ("conv", "mm", "matmul", "linear", "cudnn", "vecdot", "attention", "binary_cross_entropy")
+    assert [name for name in left if not any(product in name for product in products)] == []
+
+
+# Decompositions
+
+
+def test_the_gradient_of_a_convolutions_bias_is_a_sum() -> None:
+    record = explored(nn.Conv2d(3, 8, 3), torch.randn(2, 3, 8, 8))
+    assert nodes(record, "joint", "aten.sum.dim_IntList")
+
+
+def test_random_masks_are_drawn_by_the_kernel() -> None:
+    """As stochastic depth does; on the CPU, ATen draws them."""
+
+    def drop(x: Tensor) -> Tensor:
+        return x * torch.empty(8, 1).bernoulli_(0.8)
+
+    record = explored(drop, torch.randn(8, 64))
+    assert {kernel.language for kernel in record.kernels} == {"triton"}
+    assert not [entity for entity in record["post_grad"].entities if "bernoulli" in str(entity.attrs.get("target"))]
+
+
+def test_small_products_are_not_written_out() -> None:
+    """On the CPU a product of two vectors is a sum of products."""
+    record = explored(lambda a, b: a @ b, torch.randn(1, 64), torch.randn(64, 1))
+    assert nodes(record, "inference", "aten.mm.default")
+
+
+def test_decompositions_of_a_graph_for_the_cpu_stay_the_cpus() -> None:
+    record = explored(lambda a, b: a @ b, torch.randn(1, 64), torch.randn(64, 1), target="cpu")
+    assert not nodes(record, "inference", "aten.mm.default")
+
+
+# Recurrent layers
+
+
+class Cells(nn.Module):
+    """Two steps of a recurrent cell."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.cell = getattr(nn, kind)(8, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = self.cell(x[1], self.cell(x[0]))
+        return state[0] if isinstance(state, tuple) else state
+
+
+@pytest.mark.parametrize(
+    ("kind", "operator", "backward"),
+    [
+        ("LSTMCell", "aten._thnn_fused_lstm_cell.default", "aten._thnn_fused_lstm_cell_backward_impl.default"),
+        ("GRUCell", "aten._thnn_fused_gru_cell.default", "aten._thnn_fused_gru_cell_backward.default"),
+    ],
+)
+def test_cells_are_one_fused_operator(kind: str, operator: str, backward: str) -> None:
+    record = explored(Cells(kind), torch.randn(2, 4, 8))
+    assert len(nodes(record, "forward", operator)) == 2
+    assert len(nodes(record, "backward", backward)) == 2
+
+
+@pytest.fixture
+def rnns_allowed() -> Iterator[None]:
+    import torch._dynamo
+
+    with torch._dynamo.config.patch(allow_rnn=True):
+        yield
+
+
+@pytest.mark.usefixtures("rnns_allowed")
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_layers_are_unrolled_where_dynamo_captures_them(kind: str) -> None:
+    layer = getattr(nn, kind)(8, 16)
+    record = explored(lambda x: layer(x)[0], torch.randn(3, 4, 8), grad=False)
+    assert not nodes(record, "inference", "aten.mkldnn_rnn_layer.default")
+    assert len(nodes(record, "inference", "aten.tanh.default")) >= 3
+
+
+def test_a_recurrent_layer_is_left_to_eager_and_said_to_be() -> None:
+    layer = nn.LSTM(8, 16)
+    with Exploration(Options(target="h200")) as exploration:
+        exploration.compile(lambda x: layer(x)[0])(torch.randn(3, 4, 8))
+    (problem,) = exploration.record.problems
+    assert "RNN, GRU, or LSTM" in problem.reason
+
+
+# Kernels in Python
+
+
+def test_kernels_in_python_are_taken_back() -> None:
+    x = torch.randn(4, 4, dtype=torch.bfloat16)
+    kernels = {**autocast_kernels(), **cell_kernels()}
+    before = [dict(operator.py_kernels) for operator, _ in kernels]
+    with torch.autocast("cpu", torch.bfloat16):
+        with pytest.raises(ZeroDivisionError), python_kernels(kernels):
+            assert x.exp().dtype == torch.float32
+            raise ZeroDivisionError
+        assert x.exp().dtype == torch.bfloat16
+    assert [dict(operator.py_kernels) for operator, _ in kernels] == before
+    gru = "aten::_thnn_fused_gru_cell"
+    assert not torch._C._dispatch_has_kernel_for_dispatch_key(gru, DispatchKey.Meta.name)
