@@ -10,8 +10,8 @@ from torch.fx import GraphModule
 from compiler.targets import Target
 from compiler.torch_api.fx import value_of
 
-SLOW = 1 / 8
-"""A format that runs at less than this part of float32's rate is worth a word."""
+SLOW = 8
+"""A format that is more times slower than float32 is worth a word."""
 
 _FLOAT8 = tuple(
     getattr(torch, name)
@@ -38,11 +38,11 @@ def refusal(target: Target, module: GraphModule) -> str:
 def notes(target: Target, module: GraphModule) -> Iterator[tuple[str, str]]:
     """Formats of this graph that are not what they seem on the target: the format, and what it means."""
     used = set(_dtypes(module))
-    if torch.float64 in used and target.peak["float64"] < SLOW * target.peak["float32"]:
+    slower = round(target.peak["float32"] / target.peak["float64"])
+    if torch.float64 in used and slower > SLOW:
         yield (
             "float64",
-            f"{target.title} computes float64 at 1/{round(target.peak['float32'] / target.peak['float64'])} of the rate "
-            "of float32: it is made for float32 and narrower formats",
+            f"{target.title} computes float64 at 1/{slower} of the rate of float32: it is made for narrower formats",
         )
     if used & set(_FLOAT8) and "float8" not in target.peak:
         yield (

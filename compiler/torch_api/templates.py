@@ -186,10 +186,14 @@ class Templates:
         return Candidate(name, "decomposition", dict(_SETTING.findall(choice.description)))
 
     def _why(self, candidates: Sequence[Candidate], shown: int) -> str:
+        few = self.target.multiprocessors < MULTIPROCESSORS_FOR_TEMPLATES and self.target.vendor == "nvidia"
+        if few and all(candidate.kind == "aten" for candidate in candidates):
+            return (
+                f"{self.target.title} has {self.target.multiprocessors} multiprocessors, and Inductor considers its "
+                f"templates from {MULTIPROCESSORS_FOR_TEMPLATES} on"
+            )
         if len(candidates) == 1:
-            few = self.target.multiprocessors < MULTIPROCESSORS_FOR_TEMPLATES and self.target.vendor == "nvidia"
-            size = f"{self.target.title} has {self.target.multiprocessors} multiprocessors, and Inductor considers its "
-            return f"{size}templates from {MULTIPROCESSORS_FOR_TEMPLATES} on" if few else "Inductor has no other for it"
+            return "Inductor has no other for it"
         if candidates[shown].kind == "template":
             return "nothing can be timed here: the first Triton template is shown, fused with what fits around it"
         if inductor_config.deterministic:
