@@ -78,7 +78,7 @@ def _ptx(text: str) -> Iterator[Operation]:
             if found:
                 yield (started if statement else number), found[1], found[2].strip()
             statement = ""
-        started, statement = (started if statement else number), rest.strip()
+        started, statement = (started if statement else number), rest.strip("{} \t")
 
 
 def _sass(text: str) -> Iterator[Operation]:
@@ -148,8 +148,9 @@ def sass_listing(disassembly: str, ptx: str, file: str) -> str:
     """SASS as it is shown, from what nvdisasm printed (see `NVDISASM_OPTIONS`) and the PTX that ptxas was given.
 
     Over each run of instructions stands where it is from: `//## kernel.py:40 (random.py:36), PTX line 131` says that
-    line 40 of the kernel's own `file` called what stands in line 36 of random.py. Addresses stay, with less space around
-    them than nvdisasm leaves; encodings are not printed, and neither are the NOPs after the end nor sections without code.
+    line 40 of the kernel's own `file` called what stands in line 36 of random.py. Addresses stay, with less space
+    around them than nvdisasm leaves; encodings are not printed, and neither are the NOPs after the end nor sections
+    without code.
     """
     from compiler.binary.lines import ptx_origins
 
