@@ -28,7 +28,7 @@ MODES = ("default", "reduce-overhead", "max-autotune")
 
 
 class Words(nn.Module):
-    """Embedding, attention, LayerNorm, dropout, Linear, softmax: some ask for a device guard, some for the GPU's kind."""
+    """Embedding, attention, LayerNorm, dropout, Linear, softmax: some ask for a device guard, some for a GPU."""
 
     def __init__(self) -> None:
         super().__init__()
