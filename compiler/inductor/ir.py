@@ -26,7 +26,7 @@ def ir_artifact(
         identity = f"{artifact_id}.{node.name}"
         body = node.text.split("\n")
         lines.update(dict.fromkeys(range(len(text) + 1, len(text) + len(body) + 1), (identity,)))
-        text += [*body, "", ""]
+        text += [*body, ""]
         inputs = dict.fromkeys(writers[name] for name in node.reads if name in writers)
         entities.append(Entity(identity, node.kind, node.name, _attrs(node), tuple(inputs), origins(node)))
         writers.update(dict.fromkeys(node.writes, identity))

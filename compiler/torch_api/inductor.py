@@ -25,7 +25,6 @@ from torch._inductor.codegen.cpp import CppScheduling
 from torch._inductor.codegen.triton import TritonScheduling
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ir import Layout
-from torch._inductor.loop_body import LoopBodyBlock
 from torch._inductor.scheduler import (
     BaseSchedulerNode,
     ExternKernelSchedulerNode,
@@ -39,6 +38,7 @@ from compiler.targets import Target
 from compiler.torch_api import templates, virtual
 from compiler.torch_api.cudagraphs import CudaGraphs, Verdict
 from compiler.torch_api.line_origins import FxOrigins, KernelLines, LineOrigins
+from compiler.torch_api.loop_text import LoopTexts
 from compiler.torch_api.patching import replaced
 from compiler.torch_api.retargeting import Retargeting
 from compiler.torch_api.templates import Selection, Templates
@@ -143,6 +143,7 @@ class _Session:
         self.graphs = CudaGraphs(virtual=not build)
         self.templates: Templates | None = None
         self.lines = LineOrigins()
+        self.texts = LoopTexts(_heading)
 
     def wrappers(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
         found = [
@@ -152,7 +153,6 @@ class _Session:
             (compile_fx, "_recursive_joint_graph_passes", self.wrap_joint_passes),
             (inductor_debug, "log_ir_pre_fusion", self.wrap_pre_fusion),
             (inductor_debug, "log_ir_post_fusion", self.wrap_post_fusion),
-            (LoopBodyBlock, "debug_str", _printed_once),
             (WhyNoFuse, "__call__", self.wrap_why_no_fuse),
             (GraphLowering, "run", self.wrap_run),
             (GraphLowering, "codegen", self.wrap_codegen),
@@ -267,16 +267,19 @@ class _Session:
 
         return observed
 
+    def facts(self, nodes: Sequence[BaseSchedulerNode]) -> Iterator[IrFacts]:
+        return (ir_facts(node, self.lines, self.texts) for node in nodes)
+
     def wrap_pre_fusion(self, log: Callable[..., Any]) -> Callable[..., Any]:
         def observed(nodes: Sequence[Any]) -> Any:
-            self.observer.ir(self.kind, (ir_facts(node, self.lines) for node in nodes), _branch_of(V.graph))
+            self.observer.ir(self.kind, self.facts(nodes), _branch_of(V.graph))
             return log(nodes)
 
         return observed
 
     def wrap_post_fusion(self, log: Callable[..., Any]) -> Callable[..., Any]:
         def observed(nodes: Sequence[Any]) -> Any:
-            self.observer.fused_ir(self.kind, (ir_facts(node, self.lines) for node in nodes), _branch_of(V.graph))
+            self.observer.fused_ir(self.kind, self.facts(nodes), _branch_of(V.graph))
             return log(nodes)
 
         return observed
@@ -377,7 +380,7 @@ def _branch_of(lowering: GraphLowering) -> str:
     return lowering.name or "" if getattr(lowering, "parent", None) is not None else ""
 
 
-def ir_facts(node: BaseSchedulerNode, lines: LineOrigins) -> IrFacts:
+def ir_facts(node: BaseSchedulerNode, lines: LineOrigins, text_of: LoopTexts) -> IrFacts:
     """A scheduler node as plain data. Only valid while Inductor is compiling the graph it belongs to."""
     parts = list(node.get_nodes())
     origins = dict.fromkeys(origin for part in parts for origin in _origins(part))
@@ -385,7 +388,7 @@ def ir_facts(node: BaseSchedulerNode, lines: LineOrigins) -> IrFacts:
         name=node.get_name(),
         kind=ir_kind(node),
         label=_label(parts),
-        text=node.debug_str(),
+        text=text_of(node),
         fx=lines.origins(list(origins)),
         reads=tuple(sorted({dep.name for dep in node.read_writes.reads})),
         writes=tuple(node.get_buffer_names()),
@@ -393,19 +396,6 @@ def ir_facts(node: BaseSchedulerNode, lines: LineOrigins) -> IrFacts:
         bytes=int(node.get_read_write_buffers_sizes()),
         tensor=_tensor(parts[-1]),
     )
-
-
-def _printed_once(text_of: Callable[..., Any]) -> Callable[..., Any]:
-    """Loops that fusion left as they were have the text that they had: making it is what printing IR takes longest."""
-    known: dict[tuple[Any, ...], str] = {}
-
-    def printed(block: LoopBodyBlock, name: str = "block") -> str:
-        key = (name, *block.graph.nodes)
-        if key not in known:
-            known[key] = text_of(block, name)
-        return known[key]
-
-    return printed
 
 
 def _origins(node: BaseSchedulerNode) -> list[torch.fx.Node]:
@@ -428,6 +418,12 @@ def _label(parts: Sequence[BaseSchedulerNode]) -> str:
     data = getattr(operation, "data", None)
     reduction = getattr(data, "reduction_type", None)
     return str(name or reduction or type(data if data is not None else operation).__name__)
+
+
+def _heading(node: BaseSchedulerNode) -> str:
+    """What a node is, in a few words: "reduction sum", "extern_kernels.mm"."""
+    kind, label = ir_kind(node), _label(node.get_nodes())
+    return {"pointwise": kind, "fused": label, "extern": label}.get(kind, f"{kind} {label}")
 
 
 def _tensor(node: BaseSchedulerNode) -> TensorFacts | None:
