@@ -37,7 +37,7 @@ def binary_artifact(stage: str, text: str, source: KernelSource, config: int, at
     """One stage's text, with an entity for each Triton line that it has instructions of, and one for its header."""
     kernel, language = source.kernel, LANGUAGES[stage]
     identity = artifact_id(stage, kernel, config)
-    origin = lines.source_lines(language, text, f"{kernel.name}.py")
+    origin = lines.source_lines(language, text, source.file)
     header = _header(language, text)
     linked = {line: (f"{identity}.L{number}",) for line, number in origin.items()}
     if header:

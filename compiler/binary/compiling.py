@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
+
+import torch
 
 from compiler.binary.artifacts import LANGUAGES, binary_artifact, stages_of
 from compiler.binary.facts import machine_facts
@@ -62,10 +65,10 @@ def compiled(
     """
     found, total = record, _count(record, kernels)
     try:
-        every = growing(record, kernels=kernels, stages=stages, config=config, workers=workers)
-        for done, found in enumerate(every, 1):  # noqa: B007 - the last one is the result
-            if listener is not None:
-                listener(done, max(done, total))
+        with closing(growing(record, kernels=kernels, stages=stages, config=config, workers=workers)) as steps:
+            for done, found in enumerate(steps, 1):  # noqa: B007 - the last one is the result
+                if listener is not None:
+                    listener(done, max(done, total))
     except KeyboardInterrupt:
         raise CompilationInterrupted(found) from None
     return found
@@ -80,9 +83,10 @@ def growing(
     workers: int | None = None,
 ) -> Generator[Record, None, None]:
     """As `compiled`: the record after each kernel that is done. Closed early, it leaves no process behind."""
-    for result in results(record, kernels=kernels, stages=stages, config=config, workers=workers):
-        record = _with(record, result)
-        yield record
+    with closing(results(record, kernels=kernels, stages=stages, config=config, workers=workers)) as steps:
+        for result in steps:
+            record = _with(record, result)
+            yield record
 
 
 def results(
@@ -107,8 +111,9 @@ def results(
         yield Compiled("", (), None, foreign)
     tasks, failed = _tasks(sources, target, config)
     yield from failed
-    for task, output in _outputs(tasks, workers):
-        yield _result(task, output, target, config, kept, record)
+    with closing(_outputs(tasks, workers)) as outputs:
+        for task, output in outputs:
+            yield _result(task, output, target, config, kept, record)
 
 
 def _count(record: Record, kernels: Collection[str] | None) -> int:
@@ -131,7 +136,7 @@ def _tasks(sources: Iterable[KernelSource], target: Target, config: int) -> tupl
     with reading_kernels(target):
         for source in sources:
             try:
-                request = compile_request(source.kernel.name, source.text, source.sizes, config)
+                request = compile_request(source.function, source.text, source.sizes, config)
             except KernelSourceError as error:
                 failed.append(Compiled(source.kernel.id, (), None, (_problem("ttir", str(error), "", source),)))
             else:
@@ -141,7 +146,8 @@ def _tasks(sources: Iterable[KernelSource], target: Target, config: int) -> tupl
 
 def _job(source: KernelSource, request: CompileRequest, target: Target) -> Job:
     return Job(
-        name=source.kernel.name,
+        name=source.function,
+        file=source.file,
         source=source.text,
         arguments=request.arguments,
         options=request.options,
@@ -151,7 +157,7 @@ def _job(source: KernelSource, request: CompileRequest, target: Target) -> Job:
     )
 
 
-def _outputs(tasks: list[_Task], workers: int | None) -> Iterator[tuple[_Task, Output]]:
+def _outputs(tasks: list[_Task], workers: int | None) -> Generator[tuple[_Task, Output], None, None]:
     """Every task with its output; tasks that are equal are compiled once."""
     from compiler.binary import workers as processes
 
@@ -159,9 +165,10 @@ def _outputs(tasks: list[_Task], workers: int | None) -> Iterator[tuple[_Task, O
     for task in tasks:
         tasks_of.setdefault(task.job.key(), []).append(task)
     jobs = {key: same[0].job for key, same in tasks_of.items()}
-    for key, output in processes.outputs(jobs, workers or min(processes.cores(), MOST_WORKERS)):
-        for task in tasks_of[key]:
-            yield task, output
+    with closing(processes.outputs(jobs, workers or min(processes.cores(), MOST_WORKERS))) as outputs:
+        for key, output in outputs:
+            for task in tasks_of[key]:
+                yield task, output
 
 
 def _result(task: _Task, output: Output, target: Target, config: int, kept: frozenset[str], record: Record) -> Compiled:
@@ -176,10 +183,17 @@ def _result(task: _Task, output: Output, target: Target, config: int, kept: froz
     )
     problems = []
     if output.error:
-        problems.append(_problem(*failure(output.error, missing or stages_of(target)[-1:], target), source))
+        stage, reason, hint = failure(output.error, missing or stages_of(target)[-1:], target)
+        problems.append(_problem(stage, reason, hint or _of_other_torch(record), source))
     if shortage:
         problems.append(_problem(stages_of(target)[-1], *shortage, source))
     return Compiled(source.kernel.id, artifacts, facts, tuple(problems))
+
+
+def _of_other_torch(record: Record) -> str:
+    """A hint that Inductor's functions for kernels may differ here from those of where the record was made."""
+    made, here = record.environment.torch, str(torch.__version__)
+    return f"the record was made with torch {made}, and here is torch {here}" if made not in ("", here) else ""
 
 
 def _of_other_vendors(stages: Collection[str], target: Target) -> Iterator[Problem]:

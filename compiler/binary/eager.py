@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 
 from compiler.binary.compiling import Compiled, in_kernel_order, results
@@ -18,8 +19,9 @@ def compile_kernels(builder: Builder) -> None:
     stages = None if "all" in asked else [stage for stage in MACHINE_STAGES if stage in asked]
     builder.started((stages or MACHINE_STAGES)[0])
     try:
-        for result in results(_with_hidden_kernels(builder), stages=stages):
-            _add(builder, result)
+        with closing(results(_with_hidden_kernels(builder), stages=stages)) as steps:
+            for result in steps:
+                _add(builder, result)
     finally:
         _put_in_order(builder)
 

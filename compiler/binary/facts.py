@@ -10,6 +10,10 @@ from compiler.targets import Target
 from compiler.torch_api.triton_kernels import CompileRequest
 
 _TENSOR_MEMORY = 512  # columns of a Blackwell multiprocessor's; PTX ISA 8.6, tcgen05.alloc
+_WHAT_TO_DO = (
+    "it compiles and can't be launched, so Inductor would pass this configuration over; smaller blocks or fewer stages "
+    "need less"
+)
 Shortage = tuple[str, str]
 
 
@@ -56,7 +60,7 @@ def _occupancy(output: Output, target: Target) -> tuple[occupancy.Occupancy | No
     """How many blocks fit, or why none does: what Triton finds out when it launches a kernel, and not before."""
     if (output.tensor_memory or 0) > _TENSOR_MEMORY:
         reason = f"a block asks for {output.tensor_memory} columns of tensor memory: {_TENSOR_MEMORY} are the most"
-        return None, (reason, _smaller(output))
+        return None, (reason, _WHAT_TO_DO)
     try:
         found = occupancy.occupancy(
             target,
@@ -65,11 +69,5 @@ def _occupancy(output: Output, target: Target) -> tuple[occupancy.Occupancy | No
             shared_memory=output.shared_memory or 0,
         )
     except occupancy.OccupancyError as error:
-        return None, (str(error), _smaller(output))
+        return None, (str(error), _WHAT_TO_DO)
     return found, None
-
-
-def _smaller(output: Output) -> str:
-    return (
-        f"it compiles, and a launch with blocks of {output.threads} threads would fail: take smaller ones, fewer stages"
-    )

@@ -18,23 +18,20 @@ _Message = TypeVar("_Message")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One kernel to compile: its source, and what `triton.compile` is to be asked (see `CompileRequest`).
+    """One kernel to compile: its function's name, its source and the name to give the file that it is in, and what
+    `triton.compile` is to be asked (see `CompileRequest`).
 
     `backend` ("cuda", "hip"), `architecture` (90, "gfx942") and `warp_size` are those of triton's GPUTarget.
     """
 
     name: str
+    file: str
     source: str
     arguments: str
     options: dict[str, Any]
     backend: str
     architecture: int | str
     warp_size: int
-
-    @property
-    def file(self) -> str:
-        """What the texts call the file that the source is in; line n of it is line n of the source."""
-        return f"{self.name}.py"
 
     def key(self) -> str:
         """Equal for jobs whose result is the same."""

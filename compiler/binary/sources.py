@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from compiler.record import Artifact, Kernel, Record
+from compiler.record import STAGES, Artifact, Kernel, Record
 from compiler.targets import TARGETS, Target, UnknownTargetError, is_virtual, target
 
 _SIZE = re.compile(r"(?:[xyz]|r\d+_)numel(?:_\d+)?$")
@@ -24,13 +24,20 @@ class CannotCompileError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class KernelSource:
-    """A Triton kernel, its source (line 1 is the empty one after the quotes), and the sizes its launch grid is made of:
-    those that the source spells as numbers ("xnumel"), and the grid where the call does ("_grid_0").
+    """A Triton kernel, the name of its function, its source (line 1 is the empty one after the quotes), and the sizes
+    its launch grid is made of: those that the source spells as numbers ("xnumel"), and the grid where the call does
+    ("_grid_0"). The function of a user's own kernel may have another name than the kernel.
     """
 
     kernel: Kernel
+    function: str
     text: str
     sizes: dict[str, int]
+
+    @property
+    def file(self) -> str:
+        """What the compiled texts call the file that the source is in; line n of it is line n of the source."""
+        return f"{self.function}.py"
 
 
 def triton_sources(record: Record, wanted: Collection[str] | None = None) -> list[KernelSource]:
@@ -47,17 +54,24 @@ def triton_sources(record: Record, wanted: Collection[str] | None = None) -> lis
 
 
 def kernel_source(artifact: Artifact, kernel: Kernel) -> str:
-    """The text between the quotes of `NAME = async_compile.triton('NAME', '''…''')`. Raises CannotCompileError."""
+    """The source of a kernel, as in its KernelSource. Raises CannotCompileError."""
+    return _definition(artifact, kernel)[1]
+
+
+def _definition(artifact: Artifact, kernel: Kernel) -> tuple[str, str]:
+    """Function and source of `NAME = async_compile.triton('FUNCTION', '''SOURCE''', …)`. Raises CannotCompileError."""
     first, last = kernel.lines
     statement = "\n".join(artifact.text.split("\n")[first - 1 : last])
     try:
-        texts = [node.value for node in ast.walk(ast.parse(statement)) if isinstance(node, ast.Constant)]
-    except SyntaxError as error:
-        raise CannotCompileError(f"{kernel.name} is not in lines {first} to {last} of {artifact.id}: {error}") from None
-    sources = [text for text in texts if isinstance(text, str) and f"def {kernel.name}" in text]
-    if not sources:
-        raise CannotCompileError(f"lines {first} to {last} of {artifact.id} hold no source of {kernel.name}")
-    return sources[0]
+        tree = ast.parse(statement)
+    except SyntaxError:
+        tree = ast.Module([], [])
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and len(call.args) >= 2:
+            texts = [argument.value for argument in call.args[:2] if isinstance(argument, ast.Constant)]
+            if len(texts) == 2 and all(isinstance(text, str) for text in texts):
+                return str(texts[0]), str(texts[1])
+    raise CannotCompileError(f"lines {first} to {last} of {artifact.id} don't define the kernel {kernel.name}")
 
 
 def gpu_of(record: Record, sources: Collection[KernelSource]) -> Target:
@@ -114,7 +128,9 @@ def _why_none(record: Record) -> tuple[str, str]:
         )
     if languages:
         return "no kernel of this record was generated: all its calls are to ATen's own", "explore something to fuse"
-    return "this record has no kernels", "explore up to the stage 'kernels'"
+    if failed := [problem for problem in record.problems if problem.stage in STAGES[: STAGES.index("kernels") + 1]]:
+        return "this record has no kernels", f"the stage {failed[0].stage!r} of it could not be had: {failed[0].reason}"
+    return "this record has no kernels", "explore a call that computes something, with backend 'inductor'"
 
 
 def _source(
@@ -125,8 +141,9 @@ def _source(
             f"the source of {kernel.name} is not in this record: its stage 'kernels' was left out",
             "explore with the stage 'kernels' among --stages",
         )
-    text = kernel_source(artifacts[kernel.artifact], kernel)
-    return KernelSource(kernel, text, {**dict(_spelled_sizes(text)), **grids[kernel.artifact].get(kernel.name, {})})
+    function, text = _definition(artifacts[kernel.artifact], kernel)
+    sizes = {**dict(_spelled_sizes(text)), **grids[kernel.artifact].get(kernel.name, {})}
+    return KernelSource(kernel, function, text, sizes)
 
 
 def _spelled_sizes(text: str) -> Iterator[tuple[str, int]]:

@@ -31,10 +31,10 @@ from compiler.binary.jobs import Job, Output, read, write
 
 _OF_HEURISTICS = ("triton_heuristics", "DeviceProperties", "AutotuneHint", "ReductionHint", "TileHint")
 _LANGUAGES = {"ttir": "mlir", "ttgir": "mlir", "llir": "llvm", "ptx": "ptx", "amdgcn": "amdgcn"}
-_REGISTERS = re.compile(r"^ptxas info\s+: Used (\d+) registers", re.MULTILINE)
+_REGISTERS = re.compile(r"^ptxas\S* info\s+: Used (\d+) registers", re.MULTILINE)
 _SPILLS = re.compile(r"(\d+) bytes spill stores")
 _PTXAS_SAID = re.compile(r"`ptxas` stderr:\n(.*?)\n*Repro command", re.DOTALL)
-_PTX_PATH = re.compile(r"(ptxas) \S+\.ptx, line")
+_PTX_PATH = re.compile(r"(ptxas\S*) \S+\.ptx, line")
 
 
 def main() -> None:
@@ -79,7 +79,7 @@ def compile_job(job: Job, log: _Log) -> Output:
         try:
             output = _facts(job, _compile(job), log.text())
         except Exception as error:  # noqa: BLE001 - Triton, LLVM and ptxas fail in many ways: all of them are answers
-            output = Output(error=_message(error, log.text()))
+            output = Output(error=_message(job, error, log.text()))
         return replace(output, **_texts(job, Path(folder), output.error))
 
 
@@ -213,18 +213,28 @@ def _disassembled(cubin: Path) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def _message(error: Exception, log: str) -> str:
+def _message(job: Job, error: Exception, log: str) -> str:
     """What went wrong, in the words of the tool that it went wrong in, without paths of this process."""
+    node = getattr(error, "node", None)
+    if node is not None:  # a triton.compiler.CompilationError
+        return _at_line(job, error, node)
     text = f"{type(error).__name__}: {error}"
     if said := _PTXAS_SAID.search(text):
         errors = [line for line in said[1].splitlines() if "error" in line or "fatal" in line]
         return _PTX_PATH.sub(r"\1 line", "\n".join(errors) or said[1])
-    if "PassManager" in text or "failed" in text:
-        diagnostics = [
-            re.sub(r"^\S*?([\w.]+:\d+:\d+:)", r"\1", line) for line in log.splitlines() if ": error:" in line
-        ]
-        return "\n".join(dict.fromkeys((*diagnostics, text)))
-    return text
+    diagnostics = [re.sub(r"^\S*?([\w.]+:\d+:\d+:)", r"\1", line) for line in log.splitlines() if ": error:" in line]
+    return "\n".join(dict.fromkeys((*diagnostics, text)))
+
+
+def _at_line(job: Job, error: BaseException, node: ast.AST) -> str:
+    """The line of the source, and why: what is wrong may be in a function that is called there."""
+    functions = [found for found in ast.walk(ast.parse(job.source)) if isinstance(found, ast.FunctionDef)]
+    first = next((found.lineno for found in functions if found.name == job.name), 1)
+    line = first + getattr(node, "lineno", 1) - 1
+    while error.__cause__ is not None:
+        error = error.__cause__
+    why = getattr(error, "error_message", None) or f"{type(error).__name__}: {error}"
+    return f"line {line}, `{job.source.splitlines()[line - 1].strip()}`: {why}"
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -36,11 +36,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def outputs(jobs: Mapping[str, Job], workers: int) -> Iterator[tuple[str, Output]]:
+def outputs(jobs: Mapping[str, Job], workers: int) -> Generator[tuple[str, Output], None, None]:
     """Each job's key and output, in the order in which they are done; at most so many `workers` run.
 
-    However this ends, also when its caller stops early or is interrupted, no process is left. Raises OSError when
-    none can be started.
+    However this ends, no process is left: a caller that may stop early is to close it (`contextlib.closing`), as an
+    exception on its way keeps generators alive. Raises OSError when no process can be started.
     """
     waiting = deque(jobs.items())
     crew: list[_Worker] = []

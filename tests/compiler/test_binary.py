@@ -1,0 +1,313 @@
+"""Kernels compiled without the GPU they are for: every stage, linked and with facts, and nothing left behind."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from compiler.binary import compiled
+from compiler.binary.sources import triton_sources
+from compiler.builder import Event
+from compiler.engine import explore
+from compiler.options import OptionError, Options
+from compiler.record import Artifact, Record
+from compiler.targets import target
+from tests.compiler.hand_written import USERS, dot, many, pointwise, record_of
+from tests.compiler.models import MLP
+
+pytest.importorskip("triton", reason="Triton has no wheel for this platform")
+
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
+NVIDIA = ("ttir", "ttgir", "llir", "ptx", "sass")
+AMD = ("ttir", "ttgir", "llir", "amdgcn")
+
+
+def explored(model: Any, *args: Any, **options: Any) -> Record:
+    found = explore(model, args, options=Options.of(**options))
+    if isinstance(found.value, torch.Tensor) and found.value.requires_grad:
+        raise AssertionError("explore training with an Exploration, so that backward is seen")
+    return found.record
+
+
+@pytest.fixture(scope="module")
+def trained() -> Record:
+    """An MLP, forward and backward, for an H100."""
+    from compiler.engine import Exploration
+
+    with Exploration(Options.of(target="h100")) as exploration:
+        exploration.compile(MLP())(torch.randn(64, 64)).sum().backward()
+    return exploration.record
+
+
+@pytest.fixture(scope="module")
+def built(trained: Record) -> Record:
+    return compiled(trained)
+
+
+def test_every_kernel_of_a_training_step_goes_through_every_stage(built: Record) -> None:
+    kernels = [kernel for kernel in built.kernels if kernel.language == "triton"]
+    assert len(kernels) == 5
+    for stage in NVIDIA:
+        assert [artifact.attrs["kernel"] for artifact in built.of_stage(stage)] == [kernel.id for kernel in kernels]
+    assert [binary.kernel for binary in built.binaries] == [kernel.id for kernel in kernels]
+    assert not built.problems
+    assert not built.of_stage("amdgcn")
+
+
+def test_the_names_are_those_of_the_contract(built: Record) -> None:
+    kernel = next(kernel for kernel in built.kernels if kernel.language == "triton")
+    ptx = built[f"ptx[0/0 forward {kernel.name}]"]
+    assert (ptx.title, ptx.graph, ptx.language) == (kernel.name, "0/0", "ptx")
+    assert ptx.attrs == {"kernel": kernel.id, "target": "h100", "config": built.binaries[0].config}
+    assert [built.of_stage(stage)[0].language for stage in NVIDIA] == ["mlir", "mlir", "llvm", "ptx", "sass"]
+
+
+@pytest.mark.parametrize("stage", NVIDIA)
+def test_lines_lead_to_the_triton_lines_they_come_from(built: Record, stage: str) -> None:
+    for source, artifact in zip(triton_sources(built), built.of_stage(stage), strict=True):
+        rows = source.text.split("\n")
+        groups = {entity.id: entity for entity in artifact.entities if entity.kind == "instructions"}
+        assert {name for names in artifact.lines.values() for name in names} <= {each.id for each in artifact.entities}
+        assert sum(entity.attrs["instructions"] for entity in groups.values()) == len(artifact.lines) - 1
+        for entity in groups.values():
+            line = entity.attrs["line"]
+            assert entity.id == f"{artifact.id}.L{line}"
+            assert entity.origins == (f"{source.kernel.id}.L{line}",)
+            assert entity.label == rows[line - 1].strip()
+        stores = {number for number, row in enumerate(rows, 1) if "tl.store(" in row}
+        assert stores <= {entity.attrs["line"] for entity in groups.values()}
+
+
+@pytest.mark.parametrize(
+    ("stage", "header"),
+    [("ttir", "tt.func public @"), ("ttgir", "tt.func public @"), ("llir", "define "), ("ptx", ".visible .entry "),
+     ("sass", ".text.")],
+)  # fmt: skip
+def test_the_header_stands_for_the_kernel(built: Record, stage: str, header: str) -> None:
+    artifact = built.of_stage(stage)[0]
+    whole = artifact.entity("kernel")
+    assert whole.origins == (artifact.attrs["kernel"],)
+    (line,) = [line for line, names in artifact.lines.items() if names == (whole.id,)]
+    assert artifact.text.split("\n")[line - 1].strip().startswith(header)
+
+
+def test_texts_name_no_folder_of_this_machine(built: Record) -> None:
+    for artifact in built.artifacts:
+        if artifact.stage in NVIDIA:
+            assert "site-packages" not in artifact.text
+            assert tempfile.gettempdir() not in artifact.text
+
+
+def test_the_same_record_gives_the_same_record(trained: Record, built: Record) -> None:
+    assert compiled(Record.from_json(trained.to_json()), workers=1) == built
+
+
+def test_the_record_goes_through_json(built: Record) -> None:
+    assert Record.from_json(built.to_json()) == built
+
+
+def test_facts_are_those_of_the_machine_code(built: Record) -> None:
+    dropout = built.binaries[0]
+    assert dropout.config == {"XBLOCK": 256, "num_warps": 4, "num_stages": 1}
+    assert dropout.configs == (dropout.config, {"XBLOCK": 128, "num_warps": 4, "num_stages": 1})
+    assert (dropout.threads, dropout.programs) == (128, 5)  # 64 × 20 elements in blocks of 256
+    assert dropout.registers
+    assert dropout.spill_bytes == 0
+    assert dropout.occupancy == 1.0
+    assert dropout.mix["global store"] == 2
+    assert dropout.bytes == next(kernel.bytes for kernel in built.kernels if kernel.id == dropout.kernel)
+    assert dropout.bound_seconds == dropout.bytes / target("h100").memory_bandwidth
+
+
+@pytest.mark.parametrize("name", ["t4", "a100", "rtx4090", "b200", "mi300x"])
+def test_machine_code_for_other_gpus(name: str) -> None:
+    record = compiled(explored(MLP().eval().requires_grad_(requires_grad=False), torch.randn(8, 64), target=name))
+    stages = AMD if target(name).vendor == "amd" else NVIDIA
+    assert not record.problems
+    assert {artifact.stage for artifact in record.artifacts} >= set(stages)
+    for binary in record.binaries:
+        assert binary.target == name
+        assert binary.registers
+        assert binary.spill_bytes is not None
+        assert binary.occupancy
+        assert binary.mix
+        assert binary.store_bits
+        assert binary.threads % target(name).warp_size == 0
+
+
+def test_another_configuration_stands_beside_the_first() -> None:
+    record = compiled(compiled(record_of(pointwise())), config=1)
+    assert [binary.config["XBLOCK"] for binary in record.binaries] == [256, 128]
+    assert [binary.programs for binary in record.binaries] == [16, 32]
+    assert [artifact.id for artifact in record.of_stage("ptx")] == [
+        "ptx[0/0 inference triton_poi_0]",
+        "ptx[0/0 inference triton_poi_0 config 1]",
+    ]
+
+
+def test_asking_again_changes_nothing(built: Record) -> None:
+    assert compiled(built, kernels=[built.binaries[0].kernel]) == built
+
+
+def test_a_configuration_that_is_not_there() -> None:
+    (problem,) = compiled(record_of(pointwise()), config=7).problems
+    assert problem.stage == "ttir"
+    assert "no configuration 7: Inductor would try 2" in problem.reason
+
+
+def test_equal_kernels_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from compiler.binary import workers as processes
+
+    given: list[int] = []
+    outputs = processes.outputs
+    monkeypatch.setattr(processes, "outputs", lambda jobs, count: given.append(len(jobs)) or outputs(jobs, count))
+    one, other = record_of(pointwise()), record_of(pointwise())
+    again = Artifact("kernels[0/0 backward]", "kernels", "backward", "python", other.artifacts[0].text, "0/0")
+    second = replace(other.kernels[0], id="kernels[0/0 backward].triton_poi_0", artifact=again.id)
+    record = compiled(one.with_(artifacts=(*one.artifacts, again), kernels=(*one.kernels, second)))
+    assert given == [1]
+    assert [binary.kernel for binary in record.binaries] == [one.kernels[0].id, second.id]
+    first, copy = record.of_stage("sass")
+    assert first.text == copy.text
+    assert first.id != copy.id
+
+
+def test_only_the_stages_and_kernels_asked_for_are_kept(trained: Record) -> None:
+    wanted = trained.kernels[0]
+    record = compiled(trained, kernels=[wanted.id], stages=["ptx"])
+    assert [artifact.id for artifact in record.artifacts if artifact.stage in NVIDIA] == [
+        f"ptx[0/0 forward {wanted.name}]"
+    ]
+    assert [binary.kernel for binary in record.binaries] == [wanted.id]
+
+
+def test_progress_is_told() -> None:
+    heard: list[tuple[int, int]] = []
+    compiled(many(3), listener=lambda done, total: heard.append((done, total)))
+    assert heard == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_a_listener_that_raises_stops_it() -> None:
+    def stop(_done: int, _total: int) -> None:
+        raise LookupError("enough")
+
+    with pytest.raises(LookupError, match="enough"):
+        compiled(many(3), listener=stop)
+
+
+def test_a_template_with_its_grid_in_the_call() -> None:
+    call = "call = lambda: triton_tem_0.run(arg0_1, arg1_1, buf0, 7, 2, 1, stream=raw_stream0)\n"
+    (binary,) = compiled(record_of(dot(3), call=call)).binaries
+    assert binary.programs == 14
+    assert binary.mix["tensor core"] > 0
+    assert binary.config == {"num_warps": 8, "num_stages": 3}
+    assert binary.shared_memory
+    assert binary.shared_memory >= 3 * 2 * 128 * 128 * 2 // 2
+
+
+def test_a_users_own_kernel_with_a_function_that_it_calls() -> None:
+    record = compiled(record_of(("users_own_0", USERS)))
+    assert not record.problems
+    (binary,) = record.binaries
+    assert (binary.config["BLOCK"], binary.programs) == (128, 16)
+    assert "tt.func public @users_own(" in record["ttir"].text
+    assert "f16" in record["ttir"].text
+    assert record["ttir"].id == "ttir[0/0 inference users_own_0]"
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "options"),
+    [
+        (lambda x: torch.softmax(x * 2, -1), (8, 300), {"dynamic": True}),
+        (lambda x: (x.cumsum(-1), x.sort(-1)[0]), (8, 64), {}),
+        (torch.sum, (1 << 18,), {"options": {"triton.cooperative_reductions": True}}),
+        (lambda x: torch._foreach_add([x, x + 1], 1.0), (64,), {}),
+        (lambda x: x.permute(2, 0, 1).contiguous() + 1, (16, 32, 64), {}),
+    ],
+    ids=["dynamic", "scan and sort", "cooperative", "foreach", "tiles"],
+)
+def test_kinds_of_kernels(function: Any, inputs: tuple[int, ...], options: dict[str, Any]) -> None:
+    record = compiled(explored(function, torch.randn(inputs), target="h100", **options))
+    assert not record.problems
+    assert record.binaries
+    for binary in record.binaries:
+        assert (binary.programs == 0) == bool(options.get("dynamic"))
+
+
+def test_users_environment_does_not_change_what_is_compiled(built: Record) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        patch.setenv("TRITON_DISABLE_LINE_INFO", "1")
+        patch.setenv("TRITON_CACHE_DIR", "/nowhere")
+        assert compiled(built, kernels=[built.binaries[0].kernel]) == built
+
+
+class Doubled(nn.Module):
+    """Something to explore."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x) * 2
+
+
+def listened(stages: Any, **options: Any) -> tuple[Record, list[Event]]:
+    events: list[Event] = []
+    found = explore(
+        Doubled(), (torch.randn(8, 8),), options=Options.of(stages=stages, **options), listener=events.append
+    )
+    return found.record, events
+
+
+def test_nothing_is_compiled_without_being_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "Popen", lambda *_args, **_named: pytest.fail("a process was started"))
+    record, _ = listened(None, target="h100")
+    assert not record.binaries
+    assert not record.of_stage("ttir")
+
+
+def test_all_stages_are_compiled_when_asked() -> None:
+    record, events = listened("all", target="h100")
+    assert {artifact.stage for artifact in record.artifacts} > {"captured", "post_grad", "kernels", *NVIDIA}
+    assert len(record.binaries) == 1
+    heard = [(event.kind, event.stage) for event in events]
+    assert ("started", "ttir") in heard
+    assert [stage for kind, stage in heard if kind == "artifact" and stage in NVIDIA] == list(NVIDIA)
+    assert heard[-1] == ("finished", "")
+
+
+def test_a_machine_stage_by_name_is_compiled_from_hidden_kernels() -> None:
+    record, _ = listened("captured,ptx", target="h100")
+    assert {artifact.stage for artifact in record.artifacts} == {"source", "captured", "ptx"}
+    ptx, known = record["ptx"], {entity.id for entity in record.entities()}
+    assert {origin for entity in ptx.entities for origin in entity.origins} <= known
+    assert len(record.binaries) == 1
+
+
+def test_all_stages_of_code_for_the_cpu() -> None:
+    record, _ = listened("all", target="cpu")
+    assert [problem.stage for problem in record.problems] == ["ttir"]
+
+
+def test_an_interrupt_at_the_end_of_an_exploration_leaves_its_record() -> None:
+    from compiler.engine import Exploration
+
+    def stop(event: Event) -> None:
+        if event.kind == "artifact" and event.stage == "llir":
+            raise KeyboardInterrupt
+
+    exploration = Exploration(Options.of(target="h100", stages="all"), listener=stop)
+    with pytest.raises(KeyboardInterrupt), exploration:
+        exploration.compile(Doubled())(torch.randn(8, 8))
+    assert exploration.record.of_stage("kernels")
+    assert exploration.record.of_stage("ttir")
+
+
+def test_a_stage_that_there_is_not() -> None:
+    with pytest.raises(OptionError, match="did you mean 'ptx'"):
+        Options.of(stages="ptxx")

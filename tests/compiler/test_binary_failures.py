@@ -1,0 +1,202 @@
+"""Kernels that can't be compiled, compilers that crash, users who interrupt: what is told, and what is left."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from compiler.binary import CompilationInterrupted, compiled, growing
+from compiler.engine import explore
+from compiler.options import Options
+from compiler.record import Environment
+from tests.compiler.hand_written import dot, many, pointwise, record_of, workers
+
+pytest.importorskip("triton", reason="Triton has no wheel for this platform")
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
+
+
+def test_too_much_shared_memory_is_found_before_a_launch() -> None:
+    record = compiled(record_of(dot(5), gpu="mi300x"))
+    (problem,) = record.problems
+    assert problem.stage == "amdgcn"
+    assert "triton_tem_0" in problem.reason
+    assert "of shared memory does not fit on AMD Instinct MI300X 192 GB: 65536 are the most" in problem.reason
+    (binary,) = record.binaries
+    assert binary.occupancy is None
+    assert binary.shared_memory
+    assert binary.shared_memory > 65536
+    assert record["amdgcn"].text
+
+
+def test_what_ptxas_says_is_told_and_the_stages_before_it_are_there() -> None:
+    unknown = "tmp1 = tl.inline_asm_elementwise('frobnicate.f32 $0, $1;', '=f,f', [tmp0], tl.float32, True, 1)"
+    record = compiled(record_of(pointwise(body=unknown), pointwise("triton_poi_1"), gpu="t4"))
+    (problem,) = record.problems
+    assert problem.stage == "sass"
+    assert re.match(r"triton_poi_0: ptxas line \d+; error\s+: ", problem.reason)
+    assert "frobnicate" in problem.reason
+    assert [artifact.title for artifact in record.of_stage("sass")] == ["triton_poi_1"]
+    line = re.search(r"line (\d+)", problem.reason)
+    assert line
+    assert "frobnicate" in record["ptx[0/0 inference triton_poi_0]"].text.split("\n")[int(line[1]) - 1]
+
+
+@pytest.mark.parametrize("name", ["t4", "a100"])
+def test_a_format_that_the_gpu_lacks(name: str) -> None:
+    record = compiled(record_of(pointwise(body="tmp1 = tmp0.to(tl.float8e4nv).to(tl.float32)"), gpu=name))
+    (problem,) = record.problems
+    assert problem.stage == "ttir"
+    assert "line 23, `tmp1 = tmp0.to(tl.float8e4nv).to(tl.float32)`: " in problem.reason
+    assert "type fp8e4nv not supported in this architecture" in problem.reason
+    assert "has no instructions for this 8-bit format" in problem.hint
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("tmp1 = = tmp0", "SyntaxError: invalid syntax (triton_poi_0.py, line 23)"),
+        ("tmp1 = tl.loaf(tmp0)", "line 23, `tmp1 = tl.loaf(tmp0)`"),
+        ("tmp1 = tl.sum(tmp9, 0)", "line 23, `tmp1 = tl.sum(tmp9, 0)`: NameError('tmp9 is not defined')"),
+        ("tmp1 = tl.dot(tmp0, tmp0)", "line 23"),
+    ],
+)
+def test_mistakes_in_a_source_are_told_with_their_line(body: str, said: str) -> None:
+    record = compiled(record_of(pointwise(body=body)))
+    (problem,) = record.problems
+    assert (problem.stage, problem.graph) == ("ttir", "0/0")
+    assert said in problem.reason
+
+
+def test_a_compiler_that_crashes_takes_one_kernel_with_it() -> None:
+    crash = "import os, sys\nif 'compiler.engine' not in sys.modules:\n    os.kill(os.getpid(), 11)\n"
+    name, source = pointwise("triton_poi_1")
+    broken = (name, source.replace("triton_helpers.set_driver_to_gpu()\n", crash))
+    record = compiled(record_of(pointwise("triton_poi_0"), broken, pointwise("triton_poi_2")), workers=1)
+    assert [artifact.title for artifact in record.of_stage("sass")] == ["triton_poi_0", "triton_poi_2"]
+    (problem,) = record.problems
+    assert "triton_poi_1" in problem.reason
+    assert "the compiler's process died of SIGSEGV" in problem.reason
+
+
+def test_an_interrupt_leaves_what_is_done_and_no_process() -> None:
+    record = many(30)
+    seen: list[int] = []
+
+    def interrupt(done: int, _total: int) -> None:
+        seen.append(len(workers()))
+        if done == 3:
+            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    with pytest.raises(CompilationInterrupted) as caught:
+        compiled(record, workers=2, listener=interrupt)
+    done = caught.value.record
+    assert 3 <= len(done.binaries) < 30
+    assert len(done.of_stage("sass")) == len(done.binaries)
+    assert any(seen)
+    assert not workers()
+    rest = [kernel.id for kernel in record.kernels[:3]]
+    assert len(compiled(done, kernels=rest).binaries) >= 3
+
+
+def test_closing_early_ends_the_processes() -> None:
+    steps = growing(many(20), workers=2)
+    first = next(steps)
+    assert len(first.binaries) == 1
+    assert workers()
+    steps.close()
+    assert not workers()
+
+
+def test_a_worker_ends_when_its_parent_does() -> None:
+    """The user's process may be killed: its workers see the end of their input."""
+    code = (
+        "import os, psutil, signal\n"
+        "from compiler.binary import growing\n"
+        "from tests.compiler.hand_written import many\n"
+        "steps = growing(many(30), workers=2)\n"
+        "next(steps)\n"
+        "print(*[child.pid for child in psutil.Process().children()], flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    root = str(Path(__file__).parents[2])
+    with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {"TMPDIR": folder, "PYTHONPATH": os.pathsep.join([root, *sys.path])}
+        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+        pids = [int(pid) for pid in ran.stdout.split()]
+        assert len(pids) == 2, ran.stderr
+        deadline = time.monotonic() + 30
+        while any(map(_runs, pids)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not any(map(_runs, pids))
+
+
+def _runs(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize(
+    ("gpu", "properties", "expected"),
+    [
+        ("NVIDIA H200", "multi_processor_count=132, cc=90", "h200"),
+        ("NVIDIA A10G", "multi_processor_count=58, cc=89", "l4"),
+        ("", "multi_processor_count=108, cc=80", "a100"),
+        ("", "multi_processor_count=66, cc=75", "t4"),
+    ],
+)
+def test_a_record_of_a_gpu_that_was_there(gpu: str, properties: str, expected: str) -> None:
+    name, source = pointwise()
+    record = record_of((name, source.replace("multi_processor_count=132, cc=90", properties)), gpu="cuda")
+    (binary,) = compiled(record.with_(environment=Environment(gpu=gpu))).binaries
+    assert binary.target == expected
+
+
+def test_a_gpu_that_is_not_in_the_table() -> None:
+    name, source = pointwise()
+    record = record_of((name, source.replace("cc=90", "cc=61")), gpu="cuda")
+    (problem,) = compiled(record.with_(environment=Environment(gpu="NVIDIA Titan X"))).problems
+    assert "NVIDIA Titan X, which is not in the table of GPUs" in problem.reason
+    assert "h100" in problem.hint
+
+
+def test_c_plus_plus_is_nothing_for_triton() -> None:
+    record = compiled(explore(lambda x: torch.relu(x) + 1, (torch.randn(8),), options=Options.of(target="cpu")).record)
+    (problem,) = record.problems
+    assert problem.stage == "ttir"
+    assert "C++" in problem.reason
+    assert "--target" in problem.hint
+
+
+def test_sass_is_not_for_amd() -> None:
+    record = compiled(record_of(pointwise(), gpu="mi300x"), stages=["sass", "amdgcn"])
+    assert [problem.reason for problem in record.problems] == ["there is no SASS for AMD Instinct MI300X 192 GB"]
+    assert record.of_stage("amdgcn")
+
+
+def test_without_triton_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    from compiler.binary import compiling
+
+    monkeypatch.setattr(compiling, "has_triton", lambda: False)
+    (problem,) = compiled(record_of(pointwise())).problems
+    assert problem.reason == "Triton is not installed, so kernels stay source code"
+
+
+def test_a_record_without_its_sources() -> None:
+    record = record_of(pointwise())
+    (problem,) = compiled(record.with_(artifacts=())).problems
+    assert "the source of triton_poi_0 is not in this record" in problem.reason
+
+
+def test_a_kernel_that_is_not_there() -> None:
+    (problem,) = compiled(record_of(pointwise()), kernels=["triton_poi_7"]).problems
+    assert problem.reason == "this record has no Triton kernel 'triton_poi_7'; it has: triton_poi_0"
