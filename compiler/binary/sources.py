@@ -53,12 +53,7 @@ def triton_sources(record: Record, wanted: Collection[str] | None = None) -> lis
     return [_source(kernel, artifacts, grids) for kernel in kernels]
 
 
-def kernel_source(artifact: Artifact, kernel: Kernel) -> str:
-    """The source of a kernel, as in its KernelSource. Raises CannotCompileError."""
-    return _definition(artifact, kernel)[1]
-
-
-def _definition(artifact: Artifact, kernel: Kernel) -> tuple[str, str]:
+def kernel_source(artifact: Artifact, kernel: Kernel) -> tuple[str, str]:
     """Function and source of `NAME = async_compile.triton('FUNCTION', '''SOURCE''', …)`. Raises CannotCompileError."""
     first, last = kernel.lines
     statement = "\n".join(artifact.text.split("\n")[first - 1 : last])
@@ -141,7 +136,7 @@ def _source(
             f"the source of {kernel.name} is not in this record: its stage 'kernels' was left out",
             "explore with the stage 'kernels' among --stages",
         )
-    function, text = _definition(artifacts[kernel.artifact], kernel)
+    function, text = kernel_source(artifacts[kernel.artifact], kernel)
     sizes = {**dict(_spelled_sizes(text)), **grids[kernel.artifact].get(kernel.name, {})}
     return KernelSource(kernel, function, text, sizes)
 
