@@ -74,7 +74,9 @@ def list_of_kernels(record: Record) -> dict[str, Any] | None:
     if not record.kernels:
         return None
     of_kernel = binaries_of(record)
-    columns = (*KERNEL_COLUMNS, *(BINARY_COLUMNS if of_kernel else ()), LINES)
+    sides = {artifact.id: artifact.attrs["side"] for artifact in record.artifacts if "side" in artifact.attrs}
+    side = Column("Side", "Which of the two runs", lambda kernel, _: sides.get(kernel.artifact))
+    columns = (*KERNEL_COLUMNS, *((side,) if sides else ()), *(BINARY_COLUMNS if of_kernel else ()), LINES)
     return {
         "columns": [{"title": column.title, "about": column.about, "unit": column.unit} for column in columns],
         "rows": [

@@ -9,7 +9,7 @@ import { counted, h } from "./dom.js";
 export function startCompiling(store, stage) {
   if (!store.kernel || store.compiling.total) return;
   store.kernel.compile();
-  store.setCompiling({ done: 0, total: stage.pending });
+  store.setCompiling({ done: 0, total: stage.pending, waiting: true });
 }
 
 /** @param {Store} store @param {StageInfo} stage @returns {HTMLElement} */
@@ -29,6 +29,18 @@ function onPage({ title }) {
   return h("div", { class: "tc-pending" }, how);
 }
 
+/** Over a list that would say more if its kernels were compiled. @param {Store} store @returns {HTMLElement[]} */
+export function compileHint(store) {
+  const stage = store.manifest.stages.find(({ pending }) => pending);
+  if (!stage || !store.kernel) return [];
+  const hint = h("div", { class: "tc-compiling" }, h("p", { role: "status" }));
+  showProgress(hint, store);
+  if (store.compiling.total) return [hint];
+  const onclick = () => startCompiling(store, stage);
+  const compile = h("button", { class: "tc-more", type: "button", onclick }, `compile ${counted(stage.pending, "kernel")}`);
+  return [h("p", {}, "For registers, shared memory and occupancy: ", compile)];
+}
+
 /** @param {Store} store */
 function compilingCard(store) {
   const bar = h("progress", { "aria-label": "Kernels compiled" });
@@ -45,8 +57,9 @@ function compilingCard(store) {
 }
 
 /** Bring a card up to date in place. @param {Element} card @param {Store} store */
-export function showProgress(card, { compiling: { done = 0, total = 0 } }) {
+export function showProgress(card, { compiling: { done = 0, total = 0, waiting = false } }) {
   const [words, bar] = [card.querySelector("p"), card.querySelector("progress")];
-  if (words) words.textContent = `Compiling: ${done} of ${counted(total, "kernel")}`;
+  const kernels = counted(total, "kernel");
+  if (words) words.textContent = waiting ? `Waiting for Python to compile ${kernels}` : `Compiling: ${done} of ${kernels}`;
   if (bar) Object.assign(bar, { max: total, value: done });
 }

@@ -31,8 +31,19 @@ function idsAround(artifact, lit) {
       const last = ids.findLastIndex((inside) => lit.has(inside));
       if (ids.indexOf(id) < last) around.add(id);
     }
+    if (isAround(artifact, id, lit)) around.add(id);
   }
   return around;
+}
+
+/**
+ * The head line of a kernel in machine code (`ptx[…].kernel`) is around all groups of its instructions.
+ * @param {Artifact} artifact @param {string} id @param {Set<string>} lit
+ */
+function isAround(artifact, id, lit) {
+  if (!id.endsWith(".kernel") || !artifact.rowsOf.has(id)) return false;
+  const inside = id.slice(0, -"kernel".length);
+  return [...lit].some((other) => other !== id && other.startsWith(inside) && artifact.rowsOf.has(other));
 }
 
 /** The ids of a row that are about that row: not those of what is around it. @param {string[]} ids */

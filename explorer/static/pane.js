@@ -4,7 +4,7 @@ import { comparison } from "./comparison.js";
 import { counted, h, icon } from "./dom.js";
 import { DrawingView } from "./drawing_view.js";
 import { ListView } from "./list_view.js";
-import { pendingCard, showProgress, startCompiling } from "./machine_code.js";
+import { compileHint, pendingCard, showProgress, startCompiling } from "./machine_code.js";
 import { bracketed, PaneHeader } from "./pane_header.js";
 import { SearchBar } from "./search_bar.js";
 import { breaksOf, legendOf, tintsOf } from "./source_marks.js";
@@ -97,7 +97,7 @@ export class Pane {
 
   /** Kernels are being compiled, or are no more. */
   showCompiling() {
-    const card = this.body.querySelector(".tc-compiling");
+    const card = this.root.querySelector(".tc-compiling");
     if (card && this.store.compiling.total) showProgress(card, this.store);
     else this.refresh();
   }
@@ -181,9 +181,9 @@ export class Pane {
       return [id, entities, text];
     });
     const stage = this.store.stage(this.stage);
-    const absent = this.artifact ? 0 : [stage?.pending, stage?.problems.length, Boolean(this.store.compiling.total)];
-    const list = this.mode === "list" ? stage?.list : 0;
-    return JSON.stringify([this.mode, this.stage, have, marks, absent, list]);
+    const absent = this.artifact ? 0 : [stage?.pending, Boolean(this.store.compiling.total)];
+    const list = this.mode === "list" ? [stage?.list, Boolean(this.store.compiling.total)] : 0;
+    return JSON.stringify([this.mode, this.stage, have, marks, stage?.problems.length, absent, list]);
   }
 
   renderBody() {
@@ -246,7 +246,9 @@ export class Pane {
     if (this.mode === "graph") return new DrawingView(this.body, callbacks, first);
     const { manifest } = this.store;
     const breaks = breaksOf(manifest, this.artifact, this.host.showBreaks);
-    this.legend.replaceChildren(...legendOf(manifest, this.artifact));
+    const problems = (this.store.stage(this.stage)?.problems ?? []).slice(0, MOST_PROBLEMS).map(problemLine);
+    const hint = this.mode === "list" ? compileHint(this.store) : [];
+    this.legend.replaceChildren(...legendOf(manifest, this.artifact), ...problems, ...hint);
     const looks = { tints: tintsOf(manifest, this.artifact), breaks };
     const makeText = (/** @type {HTMLElement} */ root) => new TextView(root, callbacks, first, looks);
     const list = this.mode === "list" && this.store.stage(this.stage)?.list;
@@ -306,6 +308,14 @@ export class Pane {
 function problemCard({ reason, hint }) {
   const words = h("div", {}, h("p", {}, reason), hint ? h("p", { class: "tc-why" }, hint) : null);
   return h("div", { class: "tc-problem-card" }, icon("warning"), words);
+}
+
+/** So many problems are told over a text. */
+const MOST_PROBLEMS = 3;
+
+/** @param {Problem} problem */
+function problemLine({ reason, hint }) {
+  return h("span", { class: "tc-legend-item", title: hint }, icon("warning"), reason);
 }
 
 /** How long, in milliseconds, a part may take before that calls for an explanation. */

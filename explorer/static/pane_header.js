@@ -20,10 +20,10 @@ export class PaneHeader {
   /** Draw what has changed; a list that someone has just opened must not be replaced for nothing. */
   render() {
     this.renderLinks();
-    const { artifact, other, mode, content: view, store, home } = this.pane;
+    const { artifact, stage, other, mode, content: view, store, home } = this.pane;
     const folds = view instanceof TextView && view.folds.size > 0;
     const places = view instanceof TextView && view.places.size > 0;
-    const key = JSON.stringify([artifact, other, mode, home, Boolean(view), folds, places, [...store.artifacts.keys()]]);
+    const key = JSON.stringify([artifact, artifact || stage, other, mode, home, Boolean(view), folds, places, [...store.artifacts.keys()]]);
     if (key === this.key) return;
     this.key = key;
     const info = store.artifacts.get(artifact)?.info;
@@ -51,6 +51,7 @@ export class PaneHeader {
     const isHome = (/** @type {ArtifactInfo} */ artifact) => store.manifest.home.includes(artifact.id);
     const offered = stages.filter((stage) => stage.artifacts.length > 0 && (!home || stage.artifacts.some(isHome)));
     const select = h("select", { class: "tc-choose", "aria-label": "What this pane shows" });
+    if (!current) select.append(h("option", { value: "" }, store.stage(this.pane.stage)?.title ?? ""));
     select.append(...offered.map((stage) => optionsOf(stage, home)));
     select.addEventListener("change", () => choose(select.value));
     select.value = current;

@@ -28,7 +28,7 @@ import { Links } from "./links.js";
  * @typedef {{subjects: string[], pass_name: string, verdict: string, why: string,
  *   numbers: Record<string, number>}} Decision
  * @typedef {{stage?: string, title?: string, elapsed?: number}} Running
- * @typedef {{done?: number, total?: number}} Compiling
+ * @typedef {{done?: number, total?: number, waiting?: boolean}} Compiling
  * What can be asked of Python, where there is one.
  * @typedef {{compile: () => void, cancel: () => void, lab: (kernel: string) => void}} Kernel
  * What words in a text mean: name, one line, address.

@@ -26,6 +26,18 @@ test("a kernel of which no line is lit is lit as a whole", () => {
   assert.deepEqual(marks(["k"], ["k"]), [PRIMARY, PRIMARY, PRIMARY, 0, 0]);
 });
 
+test("the head of machine code is lit strongly only where nothing in it is lit", () => {
+  const rows = new Map([[0, ["p.kernel"]], [1, ["p.L1"]]]);
+  const rowsOf = new Map([["p.kernel", [0]], ["p.L1", [1]]]);
+  const lit = (...ids) => {
+    const found = new Uint8Array(2);
+    markRows({ rows, rowsOf }, new Set(), new Set(ids), found);
+    return [...found];
+  };
+  assert.deepEqual(lit("p.kernel"), [LINKED, 0]);
+  assert.deepEqual(lit("p.kernel", "p.L1"), [WEAK, LINKED]);
+});
+
 test("a row is about its most specific ids", () => {
   assert.deepEqual(mostSpecific(["k", "k.L1"]), ["k.L1"]);
   assert.deepEqual(mostSpecific(["f.x", "f.x_1", "f.y"]), ["f.x", "f.x_1", "f.y"]);

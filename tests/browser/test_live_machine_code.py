@@ -1,0 +1,67 @@
+"""Stages of machine code in JupyterLab: compiled when they are opened, while the notebook stays usable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.explorer_view import ExplorerView
+from tests.browser.jupyter_server import JupyterServer
+from tests.browser.notebook_page import NotebookPage
+
+LOAD = "%load_ext explorer\nimport torch"
+EXPLORE = """%%tcompile -o run --target h100
+def block(x, w):
+    y = torch.nn.functional.gelu(x @ w)
+    return torch.nn.functional.layer_norm(y, (256,))
+
+block(torch.randn(64, 128), torch.randn(128, 256))"""
+FACTS = "print((run.binaries['registers'] > 0).all(), run.record.of_stage('sass')[0].id)"
+COMPILE_MS = 120_000
+
+pytest.importorskip("triton")
+
+
+@pytest.fixture
+def explored(lab: JupyterServer, new_notebook: Callable[..., NotebookPage]) -> tuple[NotebookPage, ExplorerView]:
+    lab.use_theme(dark=False)
+    notebook = new_notebook(lab, LOAD, EXPLORE, FACTS, "1 + 1")
+    notebook.run_cell(0)
+    notebook.run_cell(1)
+    view = ExplorerView(notebook.output(1))
+    expect(view.source.locator(".tc-row").first).to_be_visible(timeout=60_000)
+    return notebook, view
+
+
+def test_a_stage_is_compiled_when_it_is_opened(
+    explored: tuple[NotebookPage, ExplorerView], console_errors: list[str]
+) -> None:
+    notebook, view = explored
+    chip = view.root.locator("[data-stage=sass]")
+    expect(chip).to_contain_text("not compiled")
+    chip.click()
+    expect(view.stage.locator(".tc-compiling")).to_contain_text("Compiling")
+    assert notebook.run_cell(3) == "2"
+    notebook.screenshot("lab-compiling")
+    expect(view.stage.locator(".tc-row").first).to_be_visible(timeout=COMPILE_MS)
+    expect(chip).to_contain_text("lines")
+    assert notebook.run_cell(2).startswith("True")
+    view.line(view.source, "gelu").click()
+    expect(view.stage.locator(".tc-row.tc-linked")).not_to_have_count(0)
+    view.root.locator("[data-stage=kernels]").click(modifiers=["Shift"])
+    for theme in ("Light", "Dark"):
+        notebook.use_theme(theme)
+        notebook.page.wait_for_timeout(500)
+        notebook.show(view.root)
+        notebook.screenshot(f"lab-{theme.lower()}-sass")
+    assert not [error for error in console_errors if "tcompile" in error or "tc-" in error]
+
+
+def test_what_python_asks_for_is_there_in_the_widget(explored: tuple[NotebookPage, ExplorerView]) -> None:
+    notebook, view = explored
+    assert "sass[" in notebook.run_cell(2)
+    expect(view.root.locator("[data-stage=ptx]")).to_contain_text("lines")
+    view.open_stage("ptx")
+    expect(view.stage.locator(".tc-row").first).to_be_visible()
