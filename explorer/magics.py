@@ -68,7 +68,7 @@ class TcompileMagics(Magics):
     @argument("--options", metavar="KEY=VALUE", action="append", type=_unquoted,
               help="One of Inductor's settings, as often as needed: --options max_autotune=True")
     @argument("--stages", metavar="A,B", type=_unquoted,
-              help="Only these stages, for example captured,forward,kernels.")
+              help="Only these stages, for example captured,forward,ptx; all of them with all, kernels compiled.")
     @argument("--grad", action=_YES_NO, default=None,
               help="With gradients, or under torch.no_grad(); default: as the inputs ask.")
     @argument("--time", action="store_true",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import math
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
@@ -50,6 +51,7 @@ CACHED: tuple[str, ...] = (
 )
 """Functions of Inductor that remember an answer about the GPU; those that an older torch lacks are passed over."""
 
+_ONE_THREAD = threading.RLock()  # two that overlap would put back each other's answers
 _CUDA_VERSION = "13.0"  # what a CPU-only build says it was built with, while it writes code for NVIDIA
 HIP_VERSION = "7.0"
 
@@ -58,10 +60,10 @@ HIP_VERSION = "7.0"
 def virtual_gpu(target: Target) -> Iterator[None]:
     """Make torch and Triton answer as on a machine with this GPU. Raises GuardUnavailableError.
 
-    Everything is put back, also after an error or an interrupt.
+    Everything is put back, also after an error or an interrupt. One thread at a time has one: another waits.
     """
     get_interface_for_device("cpu")  # the registry of interfaces counts devices on first use: let it count real ones
-    with ExitStack() as stack:
+    with _ONE_THREAD, ExitStack() as stack:
         stack.callback(_forget_answers)
         stack.enter_context(no_op_cuda_guard())
         for owner, name, value in _answers(target):

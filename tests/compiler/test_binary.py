@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from compiler.engine import explore
 from compiler.options import OptionError, Options
 from compiler.record import Artifact, Record
 from compiler.targets import target
+from compiler.torch_api.virtual import virtual_gpu
 from tests.compiler.hand_written import USERS, dot, many, pointwise, record_of
 from tests.compiler.models import MLP
 
@@ -247,6 +249,18 @@ def test_users_environment_does_not_change_what_is_compiled(built: Record) -> No
         patch.setenv("TRITON_DISABLE_LINE_INFO", "1")
         patch.setenv("TRITON_CACHE_DIR", "/nowhere")
         assert compiled(built, kernels=[built.binaries[0].kernel]) == built
+
+
+def test_a_thread_waits_for_another_that_has_a_virtual_gpu() -> None:
+    found: list[Record] = []
+    thread = threading.Thread(target=lambda: found.append(compiled(record_of(pointwise()))))
+    with virtual_gpu(target("t4")):
+        thread.start()
+        thread.join(timeout=0.5)
+        assert not found
+        assert torch.cuda.get_device_capability() == (7, 5)
+    thread.join()
+    assert found[0].binaries[0].target == "h100"
 
 
 class Doubled(nn.Module):
