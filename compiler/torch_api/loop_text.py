@@ -59,7 +59,7 @@ class LoopTexts:
     def _buffer(self, buffer: SchedulerBuffer) -> str:
         layout: Any = buffer.node.get_output_spec()
         text = f"{buffer.get_name()}: "
-        if hasattr(layout, "stride"):
+        if hasattr(layout, "dtype"):  # what torch.nonzero fills has a NoneLayout, with strides and no format
             size, stride = (", ".join(map(self.index, sizes)) for sizes in (layout.size, layout.stride))
             text += f"{_plain(layout.dtype)}[{size}] stride [{stride}] on {layout.device}"
         else:
