@@ -35,7 +35,7 @@ def has_triton() -> bool:
 
 def builds(options: Options) -> bool:
     """Whether the user asks for what only running the generated code can tell."""
-    return options.time or options.check
+    return options.time or options.check is True
 
 
 def measures(options: Options) -> bool:

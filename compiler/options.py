@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 
 class OptionError(ValueError):
@@ -19,7 +19,8 @@ class Options:
     is to be run (`time`, `check`). `mode`, `dynamic`, `fullgraph`, `backend` and `options` are torch.compile's.
     `stages` is () (all that come without extra work), a tuple of stage names, or ("all",): kernels compiled too, which
     also happens where a stage after "kernels" is named. `grad` is None (as the inputs say),
-    True or False (explore under `torch.no_grad`).
+    True or False (explore under `torch.no_grad`). `check` compares with eager: True what the built code returns,
+    "kernels" what each Triton kernel stores, in Triton's interpreter, which needs no GPU.
 
     `Options.of` checks what a user wrote. Options read from a record are not checked: another machine made them.
     """
@@ -33,7 +34,7 @@ class Options:
     stages: tuple[str, ...] = ()
     grad: bool | None = None
     time: bool = False
-    check: bool = False
+    check: bool | Literal["kernels"] = False
 
     @classmethod
     def of(cls, **keywords: Any) -> Options:

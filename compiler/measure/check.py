@@ -26,7 +26,7 @@ def checks(call: Call) -> tuple[Check, ...]:
         if not torch.equal(before, torch.random.get_rng_state()):
             return (Check("outputs", None, None, "not comparable", "the call draws random numbers"),)
         return tuple(
-            _compare(name, mine, theirs)
+            compared(name, mine, theirs)
             for (name, theirs), (_, mine) in zip(expected, _results(call, compiled=True), strict=True)
         )
 
@@ -48,7 +48,10 @@ def _gradients(call: Call, outputs: list[torch.Tensor]) -> list[tuple[str, torch
     return [(f"gradient {index}", found) for index, found in enumerate(gradients) if found is not None]
 
 
-def _compare(name: str, mine: torch.Tensor, theirs: torch.Tensor) -> Check:
+def compared(name: str, mine: torch.Tensor, theirs: torch.Tensor, *, relative: bool = False) -> Check:
+    """Mine against eager's. Errors are measured against the largest magnitude of eager's, or 1 where that is less;
+    with `relative`, against that magnitude however small.
+    """
     if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
         note = f"eager gives {theirs.dtype} {tuple(theirs.shape)}, compiled {mine.dtype} {tuple(mine.shape)}"
         return Check(name, 0.0, 0.0, "differs", note)
@@ -59,7 +62,7 @@ def _compare(name: str, mine: torch.Tensor, theirs: torch.Tensor) -> Check:
     difference, scale = _largest(mine.double() - theirs.double()), max(_largest(theirs.double()), 1e-30)
     if not (math.isfinite(difference) and math.isfinite(scale)):
         return Check(name, None, None, "differs", "not a number or infinite, in one and not the same in the other")
-    verdict = "close" if difference <= allowed * max(scale, 1.0) else "differs"
+    verdict = "close" if difference <= allowed * (scale if relative else max(scale, 1.0)) else "differs"
     return Check(name, difference, difference / scale, verdict, note)
 
 

@@ -1,0 +1,85 @@
+"""What an exploration keeps so that its kernels can be run again: graphs, buffers, and the inputs of the user's call.
+
+Tensors are kept as they are, not copied, unless `copies` says so: then what the user's code changes later does not
+matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from compiler.torch_api.buffers import Buffer, InputLayout, Kind
+from compiler.torch_api.pytrees import tree_leaves
+
+
+@dataclass(slots=True)
+class KeptGraph:
+    """One compiled graph: after the post-grad passes, with its buffers, and the scheduler nodes of each kernel."""
+
+    module: GraphModule
+    inputs: tuple[InputLayout, ...] = ()
+    buffers: tuple[Buffer, ...] = ()
+    nodes: dict[str, set[str]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class KeptFrame:
+    """One capture: its graphs, and the arguments of the first call; gradients by the output that they are of.
+
+    Implements `compiler.torch_api.buffers.BufferObserver`.
+    """
+
+    copies: bool = False
+    graphs: dict[Kind, KeptGraph] = field(default_factory=dict)
+    arguments: tuple[Any, ...] | None = None
+    trained: list[int] = field(default_factory=list)
+    gradients: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def lowered(self, kind: Kind, module: GraphModule, inputs: tuple[InputLayout, ...]) -> None:
+        self.graphs[kind] = KeptGraph(module, inputs)
+
+    def scheduled(self, kind: Kind, buffers: tuple[Buffer, ...]) -> None:
+        self.graphs[kind].buffers = buffers
+
+    def defined(self, kind: Kind, kernel: str, nodes: tuple[str, ...]) -> None:
+        self.graphs[kind].nodes.setdefault(kernel, set()).update(nodes)
+
+    def hearing(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """`call`, with its first arguments kept, and the gradients that come back to its outputs."""
+
+        def heard(*args: Any, **kwargs: Any) -> Any:
+            if self.arguments is not None or kwargs:
+                return call(*args, **kwargs)
+            self.arguments = tuple(self._kept(argument) for argument in args)
+            results = call(*args)
+            self._hear_gradients(results)
+            return results
+
+        return heard
+
+    def _kept(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        detached = value.detach()
+        return detached.clone() if self.copies else detached
+
+    def _hear_gradients(self, results: Any) -> None:
+        outputs = [leaf for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor)]
+        for index, output in enumerate(outputs):
+            if output.requires_grad:
+                self.trained.append(index)
+            if output.grad_fn is not None:  # a hook on the tensor itself would be there when the user saves it
+                output.grad_fn.register_prehook(self._hears(index, output.output_nr))
+
+    def _hears(self, index: int, place: int) -> Callable[[Sequence[torch.Tensor | None]], None]:
+        def hear(gradients: Sequence[torch.Tensor | None]) -> None:
+            gradient = gradients[place]
+            if gradient is not None and index not in self.gradients:
+                self.gradients[index] = self._kept(gradient)
+
+        return hear

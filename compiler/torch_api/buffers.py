@@ -1,0 +1,228 @@
+"""What a compiled graph needs to be run again: its FX graph after the post-grad passes, and for each buffer that
+TorchInductor has scheduled which FX node's value it holds, and where.
+
+Read while Inductor compiles the graph: scheduler nodes die with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+import torch._inductor.debug as inductor_debug
+from torch._inductor.codegen.triton import TritonScheduling
+from torch._inductor.graph import GraphLowering
+from torch._inductor.scheduler import BaseSchedulerNode, ExternKernelSchedulerNode, NopKernelSchedulerNode
+from torch._inductor.virtualized import V
+from torch.fx import Graph, GraphModule, Node
+
+from compiler.torch_api.moving import CPU, device_swap, swap_devices
+from compiler.torch_api.patching import replaced
+
+Kind = Literal["forward", "backward", "inference"]
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """One buffer that a scheduler node writes.
+
+    `value` names the post-grad FX node whose value it holds, "" where it holds a part or an intermediate of one.
+    `mutates` are buffers or inputs that it is another name of. `is_joined` is that of a buffer that no kernel writes:
+    others are views of it (a concatenation). `size` and `stride` are None where they are symbolic.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    is_extern: bool
+    is_joined: bool
+    value: str
+    mutates: tuple[str, ...]
+    size: tuple[int, ...] | None
+    stride: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class InputLayout:
+    """An input of a graph, as it was compiled for; `shape` and `stride` are None where they are symbolic, and with
+    `dtype` for what is no tensor.
+    """
+
+    name: str
+    dtype: torch.dtype | None
+    shape: tuple[int, ...] | None
+    stride: tuple[int, ...] | None
+
+    def fits(self, value: Any) -> bool:
+        """Whether a value can be this input, whatever its strides."""
+        if self.dtype is None:
+            return not isinstance(value, torch.Tensor)
+        same_format = isinstance(value, torch.Tensor) and value.dtype == self.dtype
+        return same_format and (self.shape is None or tuple(value.shape) == self.shape)
+
+    def laid_out(self, value: Any) -> torch.Tensor:
+        """The tensor on the CPU in the strides that the graph was compiled for, where these are known."""
+        value = value.cpu()
+        if self.shape is None or self.stride is None or value.stride() == self.stride:
+            return value
+        return torch.empty_strided(self.shape, self.stride, dtype=value.dtype).copy_(value)
+
+
+class BufferObserver(Protocol):
+    """Hears of each graph that is compiled to kernels, but for the branches of others."""
+
+    def lowered(self, kind: Kind, module: GraphModule, inputs: tuple[InputLayout, ...]) -> None: ...
+    def scheduled(self, kind: Kind, buffers: tuple[Buffer, ...]) -> None: ...
+    def defined(self, kind: Kind, kernel: str, nodes: tuple[str, ...]) -> None: ...
+
+
+@contextmanager
+def observing_buffers(observer: BufferObserver) -> Iterator[None]:
+    """Tell the observer of what is compiled in the block."""
+
+    def wrap_run(run: Callable[..., Any]) -> Callable[..., Any]:
+        def observed(lowering: GraphLowering, *args: Any, **kwargs: Any) -> Any:
+            if _is_whole(lowering):
+                module = lowering.orig_gm
+                observer.lowered(_kind_of(lowering), bare(module), input_layouts(module))
+            return run(lowering, *args, **kwargs)
+
+        return observed
+
+    def wrap_log(log: Callable[..., Any]) -> Callable[..., Any]:
+        def observed(nodes: Sequence[BaseSchedulerNode]) -> Any:
+            if _is_whole(V.graph):
+                observer.scheduled(_kind_of(V.graph), buffers(nodes))
+            return log(nodes)
+
+        return observed
+
+    def wrap_define(define: Callable[..., Any]) -> Callable[..., Any]:
+        def observed(scheduling: Any, source: str, nodes: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+            name = define(scheduling, source, nodes, *args, **kwargs)
+            if _is_whole(V.graph):
+                parts = [node.get_name() for node in nodes if isinstance(node, BaseSchedulerNode)]
+                observer.defined(_kind_of(V.graph), name, tuple(parts))
+            return name
+
+        return observed
+
+    with (
+        replaced(GraphLowering, "run", wrap_run),
+        replaced(inductor_debug, "log_ir_post_fusion", wrap_log),
+        replaced(TritonScheduling, "define_kernel", wrap_define),
+    ):
+        yield
+
+
+def _is_whole(lowering: GraphLowering) -> bool:
+    return getattr(lowering, "parent", None) is None
+
+
+def _kind_of(lowering: GraphLowering) -> Kind:
+    if lowering.is_backward:
+        return "backward"
+    return "inference" if lowering.is_inference else "forward"
+
+
+def input_layouts(module: GraphModule) -> tuple[InputLayout, ...]:
+    """The inputs of a graph, in order."""
+    return tuple(_input(node) for node in module.graph.nodes if node.op == "placeholder")
+
+
+def _input(node: Node) -> InputLayout:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return InputLayout(node.name, None, None, None)
+    shape = _numbers(value.shape)
+    return InputLayout(node.name, value.dtype, shape, _numbers(value.stride()) if shape is not None else None)
+
+
+def buffers(nodes: Sequence[BaseSchedulerNode]) -> tuple[Buffer, ...]:
+    """The buffers of fused scheduler nodes, in the order in which they are written."""
+    every = [(node, part) for node in nodes for part in node.get_nodes()]
+    externs = {_own_name(output.node) for _, part in every if _is_extern(part) for output in part.get_outputs()}
+    return tuple(_buffer(node, part, output, externs) for node, part in every for output in part.get_outputs())
+
+
+def _buffer(node: BaseSchedulerNode, part: BaseSchedulerNode, output: Any, externs: set[str]) -> Buffer:
+    value = _own_name(output.node) or ("" if _is_extern(part) else _last_computed(output.node, externs))
+    size, stride = _layout(output.node)
+    return Buffer(
+        name=output.get_name(),
+        nodes=(node.get_name(), part.get_name()),
+        is_extern=_is_extern(part),
+        is_joined=isinstance(part, NopKernelSchedulerNode),
+        value=value,
+        mutates=tuple(output.get_mutations()),
+        size=size,
+        stride=stride,
+    )
+
+
+def _is_extern(node: BaseSchedulerNode) -> bool:
+    return isinstance(node, ExternKernelSchedulerNode)
+
+
+def _own_name(ir: Any) -> str:
+    origin = ir.get_origin_node() if hasattr(ir, "get_origin_node") else None
+    return origin.name if origin is not None else ""
+
+
+def _last_computed(ir: Any, externs: set[str]) -> str:
+    """A copy that is made for an ATen call has no node of its own: it holds what was computed last before the call."""
+    origins = ir.get_origins() if hasattr(ir, "get_origins") else ()
+    size, _ = _layout(ir)
+    alike = [node for node in origins if node.name not in externs and _holds(node, size, ir.get_dtype())]
+    if not alike or any(node.graph is not alike[0].graph for node in alike):
+        return ""
+    order = {node.name: index for index, node in enumerate(alike[0].graph.nodes)}
+    return max(alike, key=lambda node: order.get(node.name, -1)).name
+
+
+def _holds(node: Node, size: tuple[int, ...] | None, dtype: torch.dtype) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and tuple(value.shape) == size and value.dtype == dtype
+
+
+def _layout(ir: Any) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+    layout = getattr(ir, "layout", None)
+    if layout is None or not hasattr(layout, "stride"):
+        return None, None
+    return _numbers(layout.size), _numbers(layout.stride)
+
+
+def _numbers(sizes: Sequence[Any]) -> tuple[int, ...] | None:
+    """The sizes, or None where one is symbolic: to ask a symbol for its value would add a guard."""
+    if any(not isinstance(size, int) and not getattr(size, "is_Integer", False) for size in sizes):
+        return None
+    return tuple(int(size) for size in sizes)
+
+
+def bare(module: GraphModule) -> GraphModule:
+    """A copy of a graph that can be run on the CPU: devices swapped, and nothing kept of fake tensors."""
+    to_cpu = device_swap(torch.device("cuda"), CPU)
+    children = {name: bare(child) for name, child in module.named_children() if isinstance(child, GraphModule)}
+    graph = Graph()
+    outputs = graph.graph_copy(module.graph, {})
+    graph.output(outputs)
+    for node in graph.nodes:
+        node.meta = {}
+        swap_devices(node, to_cpu)
+    copied = GraphModule(module, graph)
+    for name, child in children.items():
+        setattr(copied, name, child)
+    return copied
+
+
+def mutated_inputs(module: GraphModule) -> dict[str, str]:
+    """The inputs that a graph ends by copying to, and the node whose value each gets."""
+    return dict(_copies(module))
+
+
+def _copies(module: GraphModule) -> Iterator[tuple[str, str]]:
+    for node in module.graph.nodes:
+        if node.target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder":
+            yield node.args[0].name, node.args[1].name

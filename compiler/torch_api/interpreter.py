@@ -1,0 +1,410 @@
+"""Triton's interpreter (triton.runtime.interpreter), made to run Inductor's kernels as a GPU would.
+
+For a process that does nothing else, started with TRITON_INTERPRET=1: Triton's language is patched for good. What the
+interpreter lacks is added: libdevice and short inline assembly; arithmetic and rounding of bfloat16, which it keeps as
+bits; reductions and scans with any function, vectorised; the check that every access is inside a tensor; the line of
+an error.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from compiler.interpret import inline_assembly, libdevice
+from compiler.interpret.bounds import Bounds
+
+if os.environ.get("TRITON_INTERPRET") != "1":
+    raise ImportError("compiler.torch_api.interpreter is for the interpreter's own process: see compiler.interpret")
+
+import triton
+import triton.language as tl
+import triton.language.extra.cuda as tl_cuda
+import triton.language.extra.cuda.libdevice as cuda_libdevice
+import triton.language.extra.libdevice as any_libdevice
+import triton.runtime.interpreter as interpreter
+from triton.runtime.interpreter import TensorHandle
+
+_TORCH_TYPES = {
+    "bf16": torch.bfloat16,
+    "fp8e4nv": torch.float8_e4m3fn,
+    "fp8e5": torch.float8_e5m2,
+    "fp8e4b8": torch.float8_e4m3fnuz,
+    "fp8e5b16": torch.float8_e5m2fnuz,
+}
+"""Formats that numpy lacks; the interpreter keeps their bits in integers."""
+
+
+class WaitsForOthersError(NotImplementedError):
+    """A kernel whose programs wait for each other, which programs run one after the other can't do."""
+
+
+def _np_dtype(dtype: Any) -> np.dtype[Any]:
+    return interpreter._get_np_dtype(dtype.scalar)
+
+
+def _values(handle: Any) -> NDArray[Any]:
+    """The numbers of a handle; those in formats that numpy lacks as float32."""
+    custom = _TORCH_TYPES.get(handle.dtype.scalar.name)
+    if custom is None or handle.data.dtype.kind != "u":
+        return handle.data
+    bits = torch.from_numpy(np.ascontiguousarray(handle.data))
+    return bits.view(custom).to(torch.float32).numpy().reshape(handle.data.shape)
+
+
+def _rounded(values: NDArray[Any], dtype: Any) -> NDArray[Any]:
+    """Numbers in a Triton type, rounded to nearest even, as the GPU's conversions do."""
+    custom = _TORCH_TYPES.get(dtype.scalar.name)
+    if custom is None:
+        return values.astype(_np_dtype(dtype), copy=False)
+    numbers = torch.from_numpy(np.ascontiguousarray(values).astype(np.float32, copy=False))
+    if custom.itemsize == 1:  # cvt.rn.satfinite
+        numbers = numbers.clamp(torch.finfo(custom).min, torch.finfo(custom).max)
+    return numbers.to(custom).view(torch.uint8 if custom.itemsize == 1 else torch.uint16).numpy().reshape(values.shape)
+
+
+class GpuBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
+    """Triton's interpreter, with a GPU's memory bounds, conversions and functions."""
+
+    bounds = Bounds([])
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.options = interpreter.InterpreterOptions(debug=True, sanitize_overflow=False)
+
+    def create_masked_load(self, ptrs: Any, mask: Any, other: Any, *cache: Any) -> Any:
+        self.bounds.check("tl.load reads", ptrs.data, mask.data, _width(ptrs))
+        return super().create_masked_load(ptrs, mask, other, *cache)
+
+    def create_masked_store(self, ptrs: Any, value: Any, mask: Any, *cache: Any) -> Any:
+        self.bounds.check("tl.store writes", ptrs.data, mask.data, _width(ptrs))
+        return super().create_masked_store(ptrs, value, mask, *cache)
+
+    def create_atomic_rmw(self, operation: Any, ptr: Any, value: Any, mask: Any, *how: Any) -> Any:
+        self.bounds.check("an atomic writes", ptr.data, mask.data, _width(ptr))
+        if value.dtype.scalar.name in _TORCH_TYPES:
+            return self._added_one_by_one(ptr, value, mask)
+        return super().create_atomic_rmw(operation, ptr, value, mask, *how)
+
+    def create_atomic_cas(self, ptr: Any, *arguments: Any) -> Any:
+        self.bounds.check("an atomic writes", ptr.data, np.ones(1, dtype=bool), _width(ptr))
+        return super().create_atomic_cas(ptr, *arguments)
+
+    def _added_one_by_one(self, ptr: Any, value: Any, mask: Any) -> Any:
+        """tl.atomic_add on 16-bit floats of a kind that numpy lacks: the only atomic that Inductor writes for them."""
+        pointers, values, active = (np.broadcast_to(x, ptr.data.shape) for x in (ptr.data, _values(value), mask.data))
+        before = np.zeros(ptr.data.shape, dtype=_np_dtype(value.dtype))
+        for index in np.ndindex(ptr.data.shape):
+            if active[index]:
+                one = TensorHandle(pointers[index].reshape(1), ptr.dtype)
+                old = interpreter.InterpreterBuilder.create_load(self, one, None, None, False)
+                new = TensorHandle(_rounded(_values(old) + values[index], value.dtype), value.dtype.scalar)
+                interpreter.InterpreterBuilder.create_store(self, one, new, None, None)
+                before[index] = old.data[0]
+        return TensorHandle(before, value.dtype.scalar)
+
+    def cast_impl(self, src: Any, dst_type: Any) -> Any:
+        values, dtype = _values(src), _np_dtype(dst_type)
+        if dst_type.scalar.is_floating():
+            return TensorHandle(_rounded(values, dst_type), dst_type.scalar)
+        if values.dtype.kind == "f" and dtype.kind in "iu":
+            return TensorHandle(libdevice.saturated(np.trunc(values), dtype), dst_type.scalar)
+        return TensorHandle(values.astype(dtype), dst_type.scalar)
+
+    def create_fp_to_fp(self, src: Any, dst_type: Any, _rounding: Any) -> Any:
+        return self.cast_impl(src, dst_type)
+
+    def binary_op(self, lhs: Any, rhs: Any, op: Callable[..., Any]) -> Any:
+        result = op(_values(lhs), _values(rhs))
+        if result.dtype == bool:
+            return TensorHandle(result, tl.int1)
+        return TensorHandle(_rounded(result, lhs.dtype), lhs.dtype.scalar)
+
+    def unary_op(self, arg: Any, op: Callable[..., Any]) -> Any:
+        return TensorHandle(_rounded(op(_values(arg)), arg.dtype), arg.dtype.scalar)
+
+    def create_select(self, condition: Any, lhs: Any, rhs: Any) -> Any:
+        return TensorHandle(np.where(condition.data, lhs.data, rhs.data), rhs.dtype.scalar)
+
+    def create_clampf(self, arg: Any, low: Any, high: Any, _propagate: Any) -> Any:
+        clipped = np.clip(_values(arg), _values(low), _values(high))
+        return TensorHandle(_rounded(clipped, arg.dtype), arg.dtype.scalar)
+
+    def create_minnumf(self, lhs: Any, rhs: Any) -> Any:
+        return self.binary_op(lhs, rhs, np.fmin)
+
+    def create_maxnumf(self, lhs: Any, rhs: Any) -> Any:
+        return self.binary_op(lhs, rhs, np.fmax)
+
+    def create_fma(self, x: Any, y: Any, z: Any) -> Any:
+        exact = _values(x).astype(np.float64) * _values(y) + _values(z)
+        return TensorHandle(_rounded(exact, z.dtype), z.dtype.scalar)
+
+    def create_rsqrt(self, arg: Any) -> Any:
+        return self.unary_op(arg, lambda x: 1 / np.sqrt(x))
+
+    def create_erf(self, arg: Any) -> Any:
+        return self.unary_op(arg, lambda x: libdevice.call("__nv_erf", [x], x.dtype))
+
+    def create_umulhi(self, lhs: Any, rhs: Any) -> Any:
+        if lhs.data.dtype.itemsize == 4:
+            wide = lhs.data.astype(np.uint32).astype(np.uint64) * rhs.data.astype(np.uint32).astype(np.uint64)
+            return TensorHandle((wide >> np.uint64(32)).astype(lhs.data.dtype), lhs.dtype.scalar)
+        return super().create_umulhi(lhs, rhs)
+
+    def create_lshr(self, lhs: Any, rhs: Any) -> Any:
+        unsigned = np.dtype(f"u{lhs.data.dtype.itemsize}") if lhs.data.dtype.kind == "i" else lhs.data.dtype
+        shifted = np.right_shift(lhs.data.view(unsigned), rhs.data.astype(unsigned))
+        return TensorHandle(shifted.astype(lhs.data.dtype), lhs.dtype.scalar)
+
+    def create_dot(self, a: Any, b: Any, d: Any, _precision: Any, _imprecise: Any) -> Any:
+        """Products are exact in the sum's format; TF32's rounding of float32 operands is not modelled."""
+        wide = np.int64 if d.data.dtype.kind in "iu" else np.float32 if d.data.dtype != np.float64 else np.float64
+        product = np.matmul(_values(a).astype(wide), _values(b).astype(wide))
+        return TensorHandle(_rounded(product + _values(d), d.dtype), d.dtype.scalar)
+
+    def create_extern_elementwise(
+        self, _library: str, _path: str, symbol: str, arguments: Sequence[Any], result: Any, _is_pure: bool
+    ) -> Any:
+        data = libdevice.call(symbol, [_values(argument) for argument in arguments], _np_dtype(result))
+        return TensorHandle(data, result.scalar)
+
+    def create_inline_asm(
+        self, assembly: str, constraints: str, values: Sequence[Any], types: Sequence[Any], _pure: bool, pack: int
+    ) -> Any:
+        arguments = [_values(value) for value in values]
+        computed = inline_assembly.call(assembly, constraints, arguments, [_np_dtype(kind) for kind in types], pack)
+        handles = [TensorHandle(data, kind.scalar) for data, kind in zip(computed, types, strict=True)]
+        return _Results(handles)
+
+
+class _Results(list[Any]):
+    """What inline assembly gives, as Triton's `Operation` does."""
+
+    def get_result(self, index: int) -> Any:
+        return self[index]
+
+
+def _width(ptrs: Any) -> int:
+    return max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
+
+
+# Reductions and scans with any function: Triton's interpreter calls it once for each element.
+
+
+def _reduced(inputs: Any, axis: int | None, combine: Any, keep_dims: bool = False, **_: Any) -> Any:
+    """tl.reduce: neighbours are combined, then neighbours of those, as by a GPU's threads."""
+    tensors = inputs if isinstance(inputs, tuple) else (inputs,)
+    rank = len(tensors[0].handle.data.shape)
+    parts = [tensor.handle.data.reshape(-1) if axis is None else tensor.handle.data for tensor in tensors]
+    at = 0 if axis is None else int(axis)
+    if not 0 <= at < max(rank, 1):
+        raise ValueError(f"axis {at} is out of bounds: the tensor has {rank} dimensions")
+    types_ = [tensor.dtype for tensor in tensors]
+    while parts[0].shape[at] > 1:
+        size = parts[0].shape[at]
+        pairs = [np.take(part, range(start, size, 2), at) for start in (0, 1) for part in parts]
+        parts = _combined(combine, pairs, types_)
+    kept = [part if keep_dims and axis is not None else np.squeeze(part, at) for part in parts]
+    if keep_dims and axis is None:
+        kept = [part.reshape((1,) * rank) for part in kept]
+    results = tuple(_tensor(part, dtype) for part, dtype in zip(kept, types_, strict=True))
+    return results if isinstance(inputs, tuple) else results[0]
+
+
+def _scanned(inputs: Any, axis: int, combine: Any, reverse: bool = False, **_: Any) -> Any:
+    """tl.associative_scan (Hillis and Steele, 1986): each step combines elements twice as far apart."""
+    tensors = inputs if isinstance(inputs, tuple) else (inputs,)
+    types_ = [tensor.dtype for tensor in tensors]
+    turned = [np.flip(tensor.handle.data, axis) if reverse else tensor.handle.data for tensor in tensors]
+    parts, distance = turned, 1
+    size = parts[0].shape[axis]
+    places = np.arange(size).reshape([-1 if i == axis % parts[0].ndim else 1 for i in range(parts[0].ndim)])
+    while distance < size:
+        combined = _combined(combine, [*(np.roll(part, distance, axis) for part in parts), *parts], types_)
+        parts = [np.where(places >= distance, new, old) for new, old in zip(combined, parts, strict=True)]
+        distance *= 2
+    ordered = [np.flip(part, axis) if reverse else part for part in parts]
+    results = tuple(_tensor(part, dtype) for part, dtype in zip(ordered, types_, strict=True))
+    return results if isinstance(inputs, tuple) else results[0]
+
+
+def _combined(combine: Any, parts: Sequence[NDArray[Any]], dtypes: Sequence[Any]) -> list[NDArray[Any]]:
+    given = [_tensor(part, dtype) for part, dtype in zip(parts, [*dtypes, *dtypes], strict=True)]
+    result = combine(*given)
+    results = result if isinstance(result, tuple) else (result,)
+    return [
+        np.broadcast_to(_as(one, dtype), given[0].handle.data.shape) for one, dtype in zip(results, dtypes, strict=True)
+    ]
+
+
+def _as(value: Any, dtype: Any) -> NDArray[Any]:
+    """What a combine function gave, in the type of its arguments."""
+    tensor = interpreter.interpreter_semantic.to_tensor(value)
+    return interpreter.interpreter_semantic.cast(tensor, dtype).handle.data
+
+
+def _tensor(data: NDArray[Any], dtype: Any) -> Any:
+    if data.ndim == 0:
+        return tl.core.tensor(TensorHandle(data.reshape(1), dtype), dtype)
+    return tl.core.tensor(TensorHandle(np.ascontiguousarray(data), dtype), tl.block_type(dtype, list(data.shape)))
+
+
+def _sum(tensor: Any, axis: int | None, keep_dims: bool) -> Any:
+    data = np.sum(_values(tensor.handle), axis=axis, keepdims=keep_dims)
+    return _tensor(_rounded(np.asarray(data), tensor.dtype), tensor.dtype)
+
+
+def _reduce(inputs: Any, axis: Any, combine_fn: Any, keep_dims: bool = False, **_: Any) -> Any:
+    if combine_fn is tl.standard._sum_combine:
+        tensor = inputs[0] if isinstance(inputs, tuple) else inputs
+        return _sum(tensor, axis, keep_dims)
+    return _reduced(inputs, axis, combine_fn, keep_dims)
+
+
+def _called(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """A @triton.jit function called from another one: as it is, and its errors with their own traceback."""
+    return function.rewrite()(*args, **kwargs)
+
+
+def install() -> None:
+    """Patch Triton's language, for good. Call it once, before any kernel is defined."""
+    scope = interpreter._LangPatchScope()
+    interpreter.interpreter_builder = builder = GpuBuilder()
+    interpreter.interpreter_semantic.builder = builder
+    for module in (tl, tl.core, tl.math, tl.tensor, tl.core.tensor_descriptor_base):
+        interpreter._patch_builtin(module, builder, scope)
+    interpreter._patch_lang_tensor(tl.tensor, scope)
+    for module in (tl, tl.core):
+        interpreter._patch_lang_core(module, scope)
+    for module in (tl, tl.core):  # after all of Triton's own: each of its calls replaces both modules' reductions
+        scope.set_attr(module, "reduce", _reduce)
+        scope.set_attr(module, "associative_scan", _scanned)
+    for name, function in inspect.getmembers(cuda_libdevice, inspect.isfunction):
+        scope.set_attr(any_libdevice, name, _given_semantic(name, function))
+        scope.set_attr(cuda_libdevice, name, _given_semantic(name, function))
+    for name in ("gdc_wait", "gdc_launch_dependents"):
+        scope.set_attr(tl_cuda, name, lambda **_: None)
+    scope.set_attr(interpreter.InterpretedFunction, "__call__", _called)
+    _install_in_inductor(scope)
+
+
+def _given_semantic(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def called(*args: Any, **_: Any) -> Any:
+        try:
+            return function(*args, _semantic=interpreter.interpreter_semantic)
+        except KeyError as error:
+            given = ", ".join(map(str, error.args[0])) if isinstance(error.args[0], tuple) else str(error)
+            raise TypeError(f"libdevice.{name} takes no ({given})") from None
+
+    return called
+
+
+def _install_in_inductor(scope: Any) -> None:
+    from torch._inductor.runtime import triton_helpers
+
+    def next_power_of_two(n: Any, **_: Any) -> int:
+        return triton.next_power_of_2(int(getattr(n, "value", n)))
+
+    def if_mask(mask: Any, value: Any, **_: Any) -> Any:
+        return None if getattr(mask, "value", mask) is None else value
+
+    def x_grid_barrier(*_: Any) -> None:
+        raise WaitsForOthersError("the programs of a cooperative reduction wait for each other: it needs a GPU")
+
+    scope.set_attr(triton_helpers, "set_driver_to_gpu", lambda: None)
+    scope.set_attr(triton_helpers, "constexpr_next_power_of_2", next_power_of_two)
+    scope.set_attr(triton_helpers, "if_mask", if_mask)
+    scope.set_attr(triton_helpers, "x_grid_barrier", x_grid_barrier)
+
+
+# Kernels: what Inductor's decorators say of one, and its launch.
+
+
+def configurations(kernel: Any) -> list[dict[str, Any]]:
+    """The block sizes that Inductor's heuristics would try, in their order."""
+    return [dict(config.kwargs) for config in kernel.configs]
+
+
+def signature_of(kernel: Any) -> dict[str, str]:
+    """Triton's type of each argument: `*fp32`, `i32`, `constexpr`."""
+    return {name: str(kind) for name, kind in kernel.triton_meta["signature"].items()}
+
+
+def launch_arguments(kernel: Any, config: Mapping[str, Any]) -> list[str]:
+    """The names of what is passed at a launch, in order; grids that are passed too come last."""
+    own = [name for name in kernel.fn.arg_names if name not in config and name not in ("num_warps", "num_stages")]
+    return [*own, *kernel.inductor_meta.get("extra_launcher_args", ())]
+
+
+def largest_blocks() -> Mapping[str, int]:
+    """The largest block that Inductor's generated code is right for, by dimension (XBLOCK, …), in elements."""
+    from torch._inductor.runtime.hints import TRITON_MAX_BLOCK
+
+    return {f"{name}BLOCK": size for name, size in TRITON_MAX_BLOCK.items()}
+
+
+def grid_of(kernel: Any, config: Mapping[str, int], arguments: Mapping[str, Any]) -> tuple[int, int, int]:
+    """How many programs a launch has, in each dimension (torch._inductor.runtime.triton_heuristics.GridExpr)."""
+    from torch._inductor.runtime.triton_heuristics import GridExpr
+
+    expression = GridExpr.from_meta(kernel.inductor_meta, dict(config))
+    x, y, z = expression.eval_slow(dict(arguments))
+    return int(x), int(y), int(z)
+
+
+def launched(
+    function: Any,
+    arguments: Mapping[str, Any],
+    types_: Mapping[str, str],
+    grid: tuple[int, int, int],
+    bounds: Bounds,
+    most: int,
+) -> int:
+    """Run at most `most` programs of a @triton.jit function, one after the other; the number that ran.
+
+    `arguments` are tensors, numbers, and block sizes; `types_` gives Triton's type of all but the latter.
+    """
+    builder: Any = interpreter.interpreter_builder
+    builder.bounds = bounds
+    builder.set_grid_dim(*grid)
+    given = {name: _argument(value, types_.get(name, "constexpr")) for name, value in arguments.items()}
+    body = function.rewrite()
+    count = 0
+    with np.errstate(all="ignore"):
+        for place in _places(grid):
+            if count == most:
+                break
+            builder.set_grid_idx(*place)
+            body(**given)
+            count += 1
+    return count
+
+
+def _places(grid: tuple[int, int, int]) -> Iterator[tuple[int, int, int]]:
+    return ((x, y, z) for x in range(grid[0]) for y in range(grid[1]) for z in range(grid[2]))
+
+
+def _argument(value: Any, kind: str) -> Any:
+    if kind == "constexpr":
+        return value
+    dtype = tl.str_to_ty(kind, None)
+    if isinstance(value, torch.Tensor):
+        return tl.core.tensor(TensorHandle(np.array([value.data_ptr()], dtype=np.uint64), dtype), dtype)
+    if value is None:
+        return None
+    handle = TensorHandle(np.array([value], dtype=_np_dtype(dtype)), dtype)
+    return tl.core.tensor(handle, dtype)
+
+
+def defined(module: types.ModuleType, source: str, path: str) -> None:
+    """Execute a kernel's source in a module. Raises what it raises, a SyntaxError with its line."""
+    module.__file__ = path
+    exec(compile(source, path, "exec", dont_inherit=True), vars(module))
