@@ -26,7 +26,6 @@ START = """async ([theme, width, height]) => {
         onSelect: (ids) => { selected.push(ids); view.setSelection(new Set(ids), new Set()); },
         onHover: (id) => hovered.push(id),
     });
-    document.body.append(view.legend);
 }"""
 PLACE = """key => {
     const item = view.scene.groupItems.get(key) ?? view.scene.itemOf.get(key);

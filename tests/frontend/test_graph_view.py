@@ -317,6 +317,7 @@ def test_focus_on_what_is_not_there_does_nothing(view: GraphPage) -> None:
 
 def test_the_legend_names_families_dtypes_and_the_range_of_bytes(view: GraphPage) -> None:
     view.show(mlp())
+    view.page.evaluate("shell.append(view.legend)")
     legend = view.page.locator(".tc-legend")
     assert "matmul" in legend.inner_text()
     view.call("setOverlay", "dtype")
