@@ -87,6 +87,8 @@ def _check_name(name: str) -> None:
 
 
 def _check_together(options: Options) -> None:
+    if options.check == "kernels":
+        _check_kernels_check(options)
     if is_virtual(options.target):
         _check_virtual(options)
     if options.mode != "default" and options.options:
@@ -104,13 +106,41 @@ def _check_together(options: Options) -> None:
         )
 
 
+def _check_kernels_check(options: Options) -> None:
+    """Only Triton's kernels can be run in its interpreter."""
+    if options.target.partition(":")[0] == "cpu" or options.backend != "inductor":
+        raise OptionError(
+            f"check='kernels' runs Triton kernels, and {_not_triton(options)}: name a GPU as target, such as h100, "
+            "which need not be here; check=True compares what built code returns."
+        )
+    if options.stages and not {"kernels", "all"} & set(options.stages):
+        raise OptionError("check='kernels' runs what the stage 'kernels' has: add that to stages.")
+    if options.time:
+        raise OptionError(
+            "time=True is for code that is built here, check='kernels' for code that need not be: one of them."
+        )
+
+
+def _not_triton(options: Options) -> str:
+    if options.backend != "inductor":
+        return f"backend {options.backend!r} writes none"
+    return "code for the CPU is C++"
+
+
+_WITHOUT_THE_GPU = {
+    "time": "target='cpu' (--target cpu) times the code for this machine; for a GPU that is not here, a kernel's facts "
+    "have the least time that its rates allow (--stages all).",
+    "check": "check='kernels' (--check kernels) checks its kernels without it.",
+}
+
+
 def _check_virtual(options: Options) -> None:
     """A GPU that is not here runs nothing, and only Inductor writes code for it."""
     for name in ("time", "check"):
-        if getattr(options, name):
+        if getattr(options, name) is True:
             raise OptionError(
                 f"{name}=True runs the compiled code, and target={options.target!r} is a GPU that need not be here: "
-                "leave out one of the two."
+                f"leave out one of the two. {_WITHOUT_THE_GPU[name]}"
             )
     if options.backend != "inductor":
         raise OptionError(
@@ -238,6 +268,15 @@ def _flag(name: str) -> Callable[[Any], bool]:
     return check
 
 
+def _check_option(value: Any) -> bool | str:
+    if isinstance(value, bool) or value == "kernels":
+        return value
+    raise OptionError(
+        f"check={value!r}: it is True (compare what the built code returns with eager), False, or 'kernels' (compare "
+        "what each Triton kernel stores)."
+    )
+
+
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "target": _target,
     "mode": _mode,
@@ -248,7 +287,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "stages": _stages,
     "grad": _grad,
     "time": _flag("time"),
-    "check": _flag("check"),
+    "check": _check_option,
 }
 
 
