@@ -81,6 +81,7 @@ class Exploration:
         try:
             if kind is None:
                 self._compile_kernels()
+                self._check_kernels()
         finally:
             self._builder.finished()
 
@@ -93,9 +94,18 @@ class Exploration:
 
         compile_kernels(self._builder)
 
+    def _check_kernels(self) -> None:
+        """Each Triton kernel against eager, in the interpreter, where the user asks for it."""
+        if self.options.check != "kernels" or self._recorder is None:
+            return
+        from compiler.interpret.eager import check_kernels
+
+        self._builder.started("timing")
+        check_kernels(self._builder, self._recorder.kept)
+
     def _measure(self) -> None:
         """Time and check the first call; a failure there is a Problem, not the user's error."""
-        if not self._calls or not (self.options.time or self.options.check):
+        if not self._calls or not (self.options.time or self.options.check is True):
             return
         # torch.utils.benchmark takes longer to import than a small function to explore.
         from compiler.measure.check import checks
@@ -105,7 +115,7 @@ class Exploration:
         try:
             if self.options.time:
                 self._builder.timings.extend(forward_timings(self._calls[0]))
-            if self.options.check:
+            if self.options.check is True:
                 self._builder.checks.extend(checks(self._calls[0]))
         except Exception as error:  # noqa: BLE001 - whatever the user's call raises when it is repeated
             reason = f"the call could not be repeated: {type(error).__name__}: {error}"

@@ -27,9 +27,11 @@ from compiler.inductor.candidates import autotuning_decision, candidates_artifac
 from compiler.inductor.ir import FxOriginIds, fx_origins, ir_artifact, part_origins
 from compiler.inductor.kernels import kernels_artifact
 from compiler.inductor.lines import Definition, definition
+from compiler.interpret.kept import KeptFrame
 from compiler.process import fewer_full_collections
 from compiler.record import STAGES, Artifact, Decision, Frame, Problem, Recompile
 from compiler.torch_api import dynamo, fx, inductor
+from compiler.torch_api.buffers import observing_buffers
 from compiler.torch_api.cudagraphs import Verdict
 from compiler.torch_api.dynamo import BreakFacts, CompileKey, GuardFacts
 from compiler.torch_api.inductor import IrFacts, KernelFacts, Kind
@@ -62,6 +64,7 @@ class Recorder:
         self.call_site: tuple[fx.SourceFrame, ...] = ()
         self._frame_ids: dict[int, dict[int, str]] = {}
         self._codes: dict[str, CodeType] = {}
+        self.kept: dict[str, KeptFrame] = {}
 
     def frame_id(self, key: CompileKey) -> str:
         """`frame/compilation`, both numbered in the order in which this exploration met them."""
@@ -127,11 +130,13 @@ class Recorder:
         if not self._needs_backend():
             return captured.forward
         observing = inductor.observing(recorder, build=self.build, target=gpu)
-        with observing, fewer_full_collections(1 + len(captured.graph.nodes) // NODES_A_COLLECTION):
+        kept = self.kept.setdefault(frame, KeptFrame(self.builder.options.check == "kernels"))
+        collections = fewer_full_collections(1 + len(captured.graph.nodes) // NODES_A_COLLECTION)
+        with observing, observing_buffers(kept), collections:
             compiled = recorder.run_backend(run)
         if compiled is None or recorder.problems or not self._compiled_runs():
-            return captured.forward
-        return compiled
+            return kept.hearing(captured.forward)
+        return kept.hearing(compiled)
 
     def _destination(self, module: GraphModule) -> Destination:
         found = destination(self.builder.options, fx.devices(module))
