@@ -180,7 +180,10 @@ def _python_names(token: str) -> Iterator[str]:
     if owner == "torch":
         owner, rest = "aten", re.sub(r"^(nn\.functional|Tensor)\.", "", rest)
     base = rest.partition(".")[0]
+    base = f"bitwise_{base.strip('_')}" if base in ("__and__", "__or__", "__xor__") else base
     yield from (f"{owner}.{base}", f"{owner}.{base.rstrip('_')}")
+    if owner == "prims":  # most are the operator of that name
+        yield f"aten.{base}"
 
 
 _OF_PYTHON = ("python", "ir")

@@ -19,7 +19,7 @@ def from_torch(token: str) -> tuple[str, str, str] | None:
     A name with an underscore at its end is the operation in place.
     """
     owner, _, rest = token.removeprefix("torch.ops.").partition(".")
-    if owner == "aten":
+    if owner in ("aten", "prims"):
         wanted = rest.partition(".")[0].rstrip("_")
     elif owner == "torch":
         wanted = rest.rpartition(".")[2]
@@ -43,8 +43,12 @@ def _documented(name: str) -> Iterator[tuple[str, Any, str]]:
         function = getattr(owner, name, None)
         if callable(function) and not isinstance(function, type):
             yield f"{place}.{name}", function, f"{_PAGES}/generated/{place}.{name}.html"
-    if function := getattr(torch.special, name, None):
-        yield f"torch.special.{name}", function, f"{_PAGES}/special.html#torch.special.{name}"
+    for owner, place in ((torch.special, "special"), (torch.linalg, "linalg"), (torch.fft, "fft")):
+        bare = name.removeprefix(f"{place}_")
+        function = getattr(owner, bare, None) if bare != name or place == "special" else None
+        if callable(function):
+            page = "special.html#torch.special" if place == "special" else f"generated/torch.{place}"
+            yield f"torch.{place}.{bare}", function, f"{_PAGES}/{page}.{bare}{'' if place == 'special' else '.html'}"
 
 
 def first_sentence(doc: str) -> str:
