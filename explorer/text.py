@@ -149,9 +149,25 @@ def _kernels(record: Record) -> str:
     if not record.kernels:
         return ""
     totals = kernel_totals(record)
-    shown = [(clip(name, 56), *rest) for name, *rest in totals[:KERNELS_SHOWN]]
-    rows = columns([("kernel", "kind", "calls", "bytes"), *shown], right=(2, 3))
+    facts = kernel_facts(record)
+    shown = [(clip(name, 44 if facts else 56), *rest, *facts.get(name, ())) for name, *rest in totals[:KERNELS_SHOWN]]
+    head = ("kernel", "kind", "calls", "bytes", *(("registers", "spills", "occupancy") if facts else ()))
+    rows = columns([(*row, *[""] * (len(head) - len(row))) for row in (head, *shown)], right=range(2, 7))
     return "\n".join([*rows, *_left_out(totals, KERNELS_SHOWN, "run.kernels")])
+
+
+def kernel_facts(record: Record) -> dict[str, tuple[str, str, str]]:
+    """Kernel name -> registers and spilled bytes of a thread, and occupancy; none before kernels are compiled."""
+    names = {kernel.id: kernel.name for kernel in record.kernels}
+    return {
+        names[binary.kernel]: (
+            "" if binary.registers is None else str(binary.registers),
+            "" if binary.spill_bytes is None else size_text(binary.spill_bytes),
+            "" if binary.occupancy is None else f"{100 * binary.occupancy:.0f} %",
+        )
+        for binary in record.binaries
+        if binary.kernel in names
+    }
 
 
 def break_reason(found: GraphBreak) -> str:
