@@ -111,9 +111,13 @@ def results(
         yield Compiled("", (), None, foreign)
     tasks, failed = _tasks(sources, target, config)
     yield from failed
-    with closing(_outputs(tasks, workers)) as outputs:
-        for task, output in outputs:
-            yield _result(task, output, target, config, kept, record)
+    try:
+        with closing(_outputs(tasks, workers)) as outputs:
+            for task, output in outputs:
+                yield _result(task, output, target, config, kept, record)
+    except OSError as error:
+        reason = f"no process could be started to compile kernels in: {error}"
+        yield Compiled("", (), None, (Problem("ttir", reason, "see that this machine has memory and disk to spare"),))
 
 
 def _count(record: Record, kernels: Collection[str] | None) -> int:

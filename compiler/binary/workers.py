@@ -84,14 +84,15 @@ class _Worker:
 
     def __init__(self, folder: Path) -> None:
         self._log = folder / "log"
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "compiler.binary.worker", HELPERS],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=_environment(folder),
-            process_group=0,
-        )
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "compiler.binary.worker", HELPERS],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=_environment(folder),
+                process_group=0,
+            )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._jobs: IO[bytes] = self._process.stdin

@@ -16,7 +16,8 @@ import psutil
 import pytest
 import torch
 
-from compiler.binary import CompilationInterrupted, compiled, growing
+from compiler.binary import CompilationInterrupted, compiled, growing, worker
+from compiler.binary import workers as processes
 from compiler.engine import explore
 from compiler.options import Options
 from compiler.record import Environment
@@ -87,6 +88,34 @@ def test_a_compiler_that_crashes_takes_one_kernel_with_it() -> None:
     (problem,) = record.problems
     assert "triton_poi_1" in problem.reason
     assert "the compiler's process died of SIGSEGV" in problem.reason
+
+
+def test_a_compiler_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "HELPERS", "not.there.at.all")
+    (problem,) = compiled(record_of(pointwise())).problems
+    assert "the compiler's process ended with status 1" in problem.reason
+    assert "ModuleNotFoundError: No module named 'not" in problem.reason
+
+
+def test_a_machine_that_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/python")
+    (problem,) = compiled(record_of(pointwise())).problems
+    assert "no process could be started to compile kernels in" in problem.reason
+    assert "/no/python" in problem.reason
+
+
+def test_helpers_that_need_the_whole_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = tmp_path / "whole" / "inner" / "runtime"
+    inner.mkdir(parents=True)
+    for folder in (inner, inner.parent, inner.parents[1]):
+        (folder / "__init__.py").touch()
+    (inner.parents[1] / "__init__.py").write_text("value = 3\n")
+    (inner / "helpers.py").write_text("import whole\nvalue = whole.value\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    worker._import_helpers("whole.inner.runtime.helpers")
+    assert sys.modules["whole.inner.runtime.helpers"].value == 3
+    for name in [name for name in sys.modules if name.partition(".")[0] == "whole"]:
+        del sys.modules[name]
 
 
 def test_an_interrupt_leaves_what_is_done_and_no_process() -> None:
