@@ -138,10 +138,12 @@ B200 = Target(
     registers_per_multiprocessor=65536,
     max_threads_per_multiprocessor=2048,
     max_blocks_per_multiprocessor=32,
-    peak=_tera(float64=40, float32=80, tf32=1100, float16=2250, bfloat16=2250, float8=4500, int8=4500),
+    # The brief's first edition gave 40 and 80 for float64 and float32: more than 148 multiprocessors do at this clock.
+    peak=_tera(float64=37, float32=75, tf32=1100, float16=2250, bfloat16=2250, float8=4500, int8=4500),
     sources=(
-        "NVIDIA Blackwell Architecture Technical Brief (HGX B200)",
-        "NVIDIA DGX B200 Data Sheet",
+        "NVIDIA Blackwell Architecture Technical Brief, table 3 (HGX B200, for each GPU; half of the sparse rates)",
+        "NVIDIA DGX B200 Data Sheet (64 TB/s for 8 GPUs)",
+        "Multiprocessors and L2: as torch.cuda.get_device_properties() reports them on a B200",
         "NVIDIA Blackwell Tuning Guide",
         _PROGRAMMING_GUIDE,
     ),
@@ -249,7 +251,11 @@ MI300X = Target(
     max_threads_per_multiprocessor=2048,
     max_blocks_per_multiprocessor=32,  # 16 where a block has more than one wave: compiler.binary.occupancy
     peak=_tera(float64=163.4, float32=163.4, tf32=653.7, float16=1307.4, bfloat16=1307.4, float8=2614.9, int8=2614.9),
-    sources=("AMD Instinct MI300X Accelerator Data Sheet", "AMD CDNA 3 Architecture whitepaper"),
+    sources=(
+        "AMD Instinct MI300X Accelerator Data Sheet",
+        "AMD CDNA 3 Architecture whitepaper",
+        "AMD ROCm documentation, AMD GPU specifications (VGPR file 512 KiB, LDS 64 KiB, L2 4 MiB per XCD)",
+    ),
 )
 
 TARGETS: tuple[Target, ...] = (A100, H100, H200, B200, L4, T4, RTX4090, MI300X)

@@ -25,7 +25,7 @@ def test_bandwidth_is_that_of_the_memory_bus(gpu: Target) -> None:
 @every_target
 def test_float32_rate_is_that_of_the_lanes(gpu: Target) -> None:
     per_cycle = FP32_LANES[gpu.architecture] * (1 if gpu.vendor == "amd" else 2)
-    assert gpu.multiprocessors * per_cycle * gpu.clock == pytest.approx(gpu.peak["float32"], rel=0.08)
+    assert gpu.multiprocessors * per_cycle * gpu.clock == pytest.approx(gpu.peak["float32"], rel=0.01)
 
 
 @every_target
@@ -43,6 +43,26 @@ def test_limits_hold_together(gpu: Target) -> None:
     assert gpu.max_threads_per_multiprocessor % gpu.warp_size == 0
     assert gpu.max_threads_per_block <= gpu.max_threads_per_multiprocessor
     assert gpu.sources
+
+
+@pytest.mark.parametrize(
+    ("name", "per_cycle"), [("a100", 2048), ("l4", 1024), ("t4", 1024), ("rtx4090", 512), ("mi300x", 2048)]
+)
+def test_float16_rate_is_that_of_the_tensor_cores(name: str, per_cycle: int) -> None:
+    """Operations of one multiprocessor in one cycle, accumulating in float32, by the vendors' whitepapers. Hopper and
+    Blackwell run their tensor cores at a lower clock than the highest.
+    """
+    gpu = target(name)
+    assert gpu.multiprocessors * per_cycle * gpu.clock == pytest.approx(gpu.peak["float16"], rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["a100", "h100", "h200", "b200", "l4", "rtx4090", "t4", "mi300x"])
+def test_each_halving_of_the_format_doubles_the_rate(name: str) -> None:
+    peak = target(name).peak
+    ladder = [("tf32", "float16"), ("float16", "float8"), ("float16", "int8" if name != "rtx4090" else "float8")]
+    for wide, narrow in ladder:
+        if wide in peak and narrow in peak:
+            assert peak[narrow] == pytest.approx(2 * peak[wide], rel=0.03), (wide, narrow)
 
 
 def test_formats_that_a_gpu_lacks_have_no_rate() -> None:
