@@ -76,10 +76,6 @@ class KernelCompiler:
         done = {binary.kernel for binary in self._record.binaries} | self._tried
         return tuple(kernel for kernel in triton_kernels(self._record) if kernel.id not in done)
 
-    def all_kernels(self) -> list[str]:
-        """The ids of all Triton kernels, compiled or not."""
-        return [kernel.id for kernel in triton_kernels(self._record)]
-
     def pending(self) -> dict[str, int]:
         """Stage -> how many kernels would come to it."""
         count = len(self.left)
@@ -92,13 +88,27 @@ class KernelCompiler:
         """Compile kernels (ids; None: those that are left) and return the record with what came of it.
 
         `config` picks the launch configuration among those that Inductor's heuristics would try. When it is
-        interrupted, what was finished is kept. What can't be compiled is told in `record.problems`.
+        interrupted, what was finished is kept. What can't be compiled is told in `record.problems`. Raises ValueError
+        for a negative `config`.
         """
+        if config < 0:
+            raise ValueError(f"config counts launch configurations from 0; got {config}")
         with self._lock:
-            wanted = [kernel.id for kernel in self.left] if kernels is None else list(kernels)
+            wanted = self._without(config) if kernels is None else list(kernels)
             if wanted:
                 self._compile(wanted, config)
         return self._record
+
+    def _without(self, config: int) -> list[str]:
+        """The kernels that are not compiled in a configuration."""
+        if config == 0:
+            return [kernel.id for kernel in self.left]
+        done = {
+            binary.kernel
+            for binary in self._record.binaries
+            if config < len(binary.configs) and binary.config == binary.configs[config]
+        }
+        return [kernel.id for kernel in triton_kernels(self._record) if kernel.id not in done]
 
     def _compile(self, wanted: list[str], config: int) -> None:
         # It imports torch and Triton's tools, which reading a record does without.
@@ -153,7 +163,10 @@ def in_kernel_order(record: Record) -> Record:
     before = [artifact for artifact in record.artifacts if artifact.stage not in MACHINE]
     after = [before.pop() for _ in range(len(before)) if before[-1].stage == "timing"]
     binaries = sorted(record.binaries, key=lambda binary: rank[binary.kernel])
-    return record.with_(artifacts=(*before, *machine, *reversed(after)), binaries=tuple(binaries))
+    told = [problem for problem in record.problems if problem.stage in MACHINE]
+    others = [problem for problem in record.problems if problem.stage not in MACHINE]
+    problems = (*others, *sorted(told, key=lambda problem: (MACHINE.index(problem.stage), problem.reason)))
+    return record.with_(artifacts=(*before, *machine, *reversed(after)), binaries=tuple(binaries), problems=problems)
 
 
 def with_problem(record: Record, error: Exception) -> Record:

@@ -60,10 +60,9 @@ class Run:
         """Compile the Triton kernels to machine code, all at once; returns this run.
 
         `config` chooses among the launch configurations that Inductor's heuristics would try (`run.binaries.configs`
-        says how many there are): 0 is the first. Nothing is compiled twice.
+        says how many there are): 0 is the first. Nothing is compiled twice. Raises ValueError for a negative one.
         """
-        if config or self.compiler.left:
-            self.compiler.compile(None if not config else self.compiler.all_kernels(), config)
+        self.compiler.compile(config=config)
         return self
 
     def kernel(self, name: str) -> KernelCode:

@@ -66,7 +66,11 @@ def test_the_table_of_binaries(run: Run) -> None:
 def test_another_configuration_is_compiled_beside_the_first(run: Run, calls: list[dict[str, Any]]) -> None:
     assert run.compile_kernels(config=1) is run
     assert calls[0]["config"] == 1
-    assert list(run.binaries["config"]) == ["XBLOCK=8", "XBLOCK=8"]
+    assert list(run.record.binaries[0].config.values()) == [8]
+    run.compile_kernels(config=1)
+    assert len(calls) == 1
+    with pytest.raises(ValueError, match="counts launch configurations from 0"):
+        run.compile_kernels(config=-1)
 
 
 def test_a_kernel_as_text_is_headed_by_its_facts(run: Run) -> None:
