@@ -23,6 +23,7 @@ from compiler.record import (
     Problem,
     Recompile,
     Record,
+    Symbol,
     Timing,
 )
 
@@ -57,6 +58,7 @@ class Builder:
     frames: dict[str, Frame] = field(default_factory=dict)
     breaks: list[GraphBreak] = field(default_factory=list)
     guards: list[Guard] = field(default_factory=list)
+    symbols: list[Symbol] = field(default_factory=list)
     recompiles: list[Recompile] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
@@ -122,6 +124,7 @@ class Builder:
             frames=tuple(self.frames.values()),
             breaks=tuple(self.breaks),
             guards=tuple(self.guards),
+            symbols=tuple(self.symbols),
             recompiles=tuple(self.recompiles),
             decisions=tuple(self.decisions),
             kernels=tuple(self.kernels),

@@ -65,7 +65,7 @@ class Exploration:
     def __enter__(self) -> Exploration:
         with ExitStack() as stack:
             self._recorder = Recorder(self._builder, build=builds(self.options))
-            stack.callback(self._recorder.add_sources)
+            stack.callback(self._recorder.finish)
             stack.enter_context(dynamo.observing(self._recorder))
             self._stack = stack.pop_all()
         return self
@@ -76,8 +76,8 @@ class Exploration:
         with self._stack:
             if kind is None:
                 self._measure()
-        if not self._builder.frames:
-            self._builder.problem(_nothing_compiled())
+        if not any(frame.graphs for frame in self._builder.frames.values()):
+            self._builder.problem(_nothing_compiled(self._recorder))
         try:
             if kind is None:
                 self._compile_kernels()
@@ -207,6 +207,10 @@ def _call_site(frame: FrameType | None) -> tuple[fx.SourceFrame, ...]:
     return (fx.SourceFrame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, ""),)
 
 
-def _nothing_compiled() -> Problem:
-    reason = "nothing was compiled: no frame with tensor operations was seen"
+def _nothing_compiled(recorder: Recorder | None) -> Problem:
+    """Say why there is no graph: what Dynamo said of the functions it saw."""
+    frames = list(recorder.builder.frames.values()) if recorder is not None else []
+    whys = [f"{frame.function}: {frame.reason}" for frame in frames if frame.reason]
+    whys = whys or [f"{skip.code.co_name}: {skip.words}" for skip in (recorder.skips.found if recorder else ())]
+    reason = "nothing was compiled: " + (whys[0] if whys else "no frame with tensor operations was seen")
     return Problem("captured", reason, "call the function inside the cell, on tensors")

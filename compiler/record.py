@@ -103,7 +103,11 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One compilation of one code object by TorchDynamo. `id` is `frame/compilation`; `graphs` are artifact ids."""
+    """One compilation of one code object by TorchDynamo. `id` is `frame/compilation`; `graphs` are artifact ids.
+
+    `restarts` is why torch read the code anew in this compilation; `resumes` is the id of the break after which this
+    code goes on, if it is one of the functions that torch makes for that.
+    """
 
     id: str
     function: str
@@ -112,11 +116,55 @@ class Frame:
     outcome: Literal["compiled", "skipped", "failed"]
     reason: str = ""
     graphs: tuple[str, ...] = ()
+    restarts: tuple[str, ...] = ()
+    resumes: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of Python source. Columns count characters from 0, the end is exclusive; `code` is the piece's text.
+
+    `end_column` is 0 where only the line is known.
+    """
+
+    file: str
+    line: int
+    end_line: int = 0
+    column: int = 0
+    end_column: int = 0
+    function: str = ""
+    code: str = ""
+    installed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """What to change. `rewrite` is what lines `line` to `end_line` of `file` may be replaced by ("" if no such text is
+    known), `settings` are statements to run before the function is compiled.
+    """
+
+    text: str
+    file: str = ""
+    line: int = 0
+    end_line: int = 0
+    rewrite: str = ""
+    settings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GraphBreak:
-    """A point where TorchDynamo ended a graph. `kind`, `explanation` and `hints` are torch's own words."""
+    """A point where TorchDynamo ended a graph. `kind`, `explanation` and `hints` are torch's own words.
+
+    `what` is one plain sentence. `chain` leads from the line of the compiled function through inlined calls to the
+    culprit, whose place `file`, `line`, `function` and `code` give. `link` is torch's page on this kind.
+
+    `outcome` says what followed: "resumed" (the function goes on in resume functions: `resumed_by` are their frames'
+    ids), "plain" (the rest of the function ran as plain Python), "skipped" (all of the function did), "error"
+    (torch.compile raises). `consequence` is the kind of a second break that the first one led to.
+
+    `ended` is the captured graph before the break ("" if there is none). `nodes` are the calls in it and in the graphs
+    after the break; it hands `crossing` tensors, of `crossing_bytes`, back to Python because it ends here.
+    """
 
     id: str
     frame: str
@@ -130,11 +178,26 @@ class GraphBreak:
     hints: tuple[str, ...] = ()
     gb_id: str = ""
     stack: tuple[str, ...] = ()
+    what: str = ""
+    chain: tuple[Span, ...] = ()
+    link: str = ""
+    outcome: Literal["resumed", "plain", "skipped", "error"] = "resumed"
+    consequence: str = ""
+    ended: str = ""
+    resumed_by: tuple[str, ...] = ()
+    nodes: tuple[int, int] = (0, 0)
+    crossing: int = 0
+    crossing_bytes: int = 0
+    suggestions: tuple[Suggestion, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """One check that compiled code makes before it is reused. `source` is what is guarded (`L['x']`)."""
+    """One check that compiled code makes before it is reused. `source` is what is guarded (`L['x']`).
+
+    `words` says it plainly; `argument` is what it is about, as the user wrote it (`x`, `self.training`,
+    `global SCALE`); `internal` marks those about the insides of modules and of torch.
+    """
 
     id: str
     frame: str
@@ -143,11 +206,52 @@ class Guard:
     code: tuple[str, ...]
     file: str = ""
     line: int = 0
+    words: str = ""
+    argument: str = ""
+    internal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A size or number that compiled code leaves open: what it stands for, the value it was traced with, its range.
+
+    `low` and `high` are inclusive; None stands for no bound.
+    """
+
+    name: str
+    frame: str
+    source: str
+    hint: int | None
+    low: int | None
+    high: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GuardFailure:
+    """A guard of a cache entry (the compilation `entry`) that did not hold, and what differed.
+
+    `argument` is the name to blame, as the user wrote it; `old` and `new` are its values then and now; `cause` is the
+    class of change: "shape", "dtype", "stride", "device", "requires_grad", "grad mode", "number", ...
+    """
+
+    entry: str
+    cause: str
+    argument: str
+    old: str
+    new: str
+    words: str
+    source: str = ""
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Recompile:
-    """A compilation of code that had been compiled before, and the guards that failed."""
+    """A compilation of code that had been compiled before, and the guards that failed.
+
+    `reasons` are torch's words: the first failed guard of each cache entry. `failures` are all that failed.
+    `cause` and `argument` are those of the entry that came closest. `limit` says which limit kept torch from
+    compiling ("" if it did), `call` which line made the call.
+    """
 
     id: str
     frame: str
@@ -155,6 +259,13 @@ class Recompile:
     file: str
     line: int
     reasons: tuple[str, ...]
+    failures: tuple[GuardFailure, ...] = ()
+    cause: str = ""
+    argument: str = ""
+    advice: str = ""
+    settings: tuple[str, ...] = ()
+    limit: str = ""
+    call: Span | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +401,7 @@ class Record:
     frames: tuple[Frame, ...] = ()
     breaks: tuple[GraphBreak, ...] = ()
     guards: tuple[Guard, ...] = ()
+    symbols: tuple[Symbol, ...] = ()
     recompiles: tuple[Recompile, ...] = ()
     decisions: tuple[Decision, ...] = ()
     kernels: tuple[Kernel, ...] = ()

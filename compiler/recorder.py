@@ -17,10 +17,11 @@ from torch.fx import GraphModule
 
 from compiler.autograd.provenance import Provenance
 from compiler.builder import Builder, Clock
-from compiler.capture.breaks import graph_break
+from compiler.capture.breaks import BreakLog
 from compiler.capture.bytecode import GeneratedNames, bytecode_artifact
 from compiler.capture.graphs import graph_artifact, line_origins
 from compiler.capture.guards import guards_of
+from compiler.capture.skips import EMPTY, Skip, SkipLog
 from compiler.capture.sources import SourceBook
 from compiler.destination import Destination, destination, measures
 from compiler.inductor.candidates import autotuning_decision, candidates_artifact
@@ -64,6 +65,8 @@ class Recorder:
         self.call_site: tuple[fx.SourceFrame, ...] = ()
         self._frame_ids: dict[int, dict[int, str]] = {}
         self._codes: dict[str, CodeType] = {}
+        self.breaks = BreakLog(builder, self.book)
+        self.skips = SkipLog()
         self.kept: dict[str, KeptFrame] = {}
 
     def frame_id(self, key: CompileKey) -> str:
@@ -84,10 +87,32 @@ class Recorder:
         else:
             self.book.line(code.co_filename, code.co_firstlineno)
         self.builder.frames[frame] = Frame(
-            frame, function, self.book.name(code.co_filename), code.co_firstlineno, "skipped"
+            frame,
+            function,
+            self.book.name(code.co_filename),
+            code.co_firstlineno,
+            "skipped",
+            resumes=self.breaks.started(code),
         )
         self.builder.started("captured", frame)
         self.clock.resume()
+
+    def frame_skipped(self, code: CodeType, why: str) -> None:
+        """A frame that Dynamo gave back uncompiled: say why, whether it had begun to read it or not."""
+        frame = next((name for name in reversed(self._codes) if self._codes[name] is code), None)
+        if frame is None:
+            self.skips.add(code, why)
+        elif not self.builder.frames[frame].reason and self.builder.frames[frame].outcome == "skipped":
+            reason = Skip(code, why).words if why else EMPTY
+            self.builder.frames[frame] = replace(self.builder.frames[frame], reason=reason)
+
+    def frame_restarted(self, key: CompileKey, why: str) -> None:
+        frame = self.builder.frames.get(self.frame_id(key))
+        if frame is not None and why not in frame.restarts:
+            self.builder.frames[frame.id] = replace(frame, restarts=(*frame.restarts, why))
+
+    def resume_functions(self, key: CompileKey, codes: Sequence[CodeType]) -> None:
+        self.breaks.resumes(self.frame_id(key), codes)
 
     def frame_ended(self, key: CompileKey, error: BaseException | None) -> None:
         frame = self.builder.frames[self.frame_id(key)]
@@ -120,6 +145,7 @@ class Recorder:
         frame = self.frame_id(key)
         seconds = self.clock.lap()
         captured = fx.detached(module)
+        self.breaks.graph(frame, captured)
         recorder = GraphRecorder(self, frame)
         known = self.builder.frames[frame]
         self.builder.frames[frame] = replace(known, graphs=tuple(dict.fromkeys((*known.graphs, f"captured[{frame}]"))))
@@ -154,9 +180,7 @@ class Recorder:
         return self.build or self.builder.options.backend != "inductor"
 
     def graph_break(self, key: CompileKey, facts: BreakFacts) -> None:
-        frame = self.frame_id(key)
-        number = sum(found.frame == frame for found in self.builder.breaks)
-        self.builder.breaks.append(graph_break(f"break[{frame}].{number}", frame, facts, self.book))
+        self.breaks.add(self.frame_id(key), facts)
 
     def recompiled(self, key: CompileKey, reasons: Sequence[str]) -> None:
         if not reasons:
@@ -180,6 +204,16 @@ class Recorder:
     def guards(self, key: CompileKey, facts: Sequence[GuardFacts]) -> None:
         found = guards_of(self.frame_id(key), facts, {file: self.book.name(file) for file in self.book.lines})
         self.builder.guards.extend(found)
+
+    def finish(self) -> None:
+        """What is known once all has run: costs of breaks, functions that were never compiled, and their source."""
+        self.breaks.finish()
+        for number, skip in enumerate(self.skips.telling()):
+            code, identity = skip.code, f"skipped/{number}"
+            self.book.line(code.co_filename, code.co_firstlineno)
+            name, file = self.names(code.co_name), self.book.name(code.co_filename)
+            self.builder.frames[identity] = Frame(identity, name, file, code.co_firstlineno, "skipped", skip.words)
+        self.add_sources()
 
     def add_sources(self) -> None:
         for artifact in self.book.artifacts():

@@ -1,36 +1,209 @@
-"""Graph breaks as facts: where, what torch calls it, and what torch advises."""
+"""Graph breaks as facts: the exact place, what it was, what torch says, what it cost, and what to change."""
 
 from __future__ import annotations
 
+import linecache
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from types import CodeType
+from typing import Literal
 
-from compiler.capture.sources import SourceBook
-from compiler.record import GraphBreak
+from torch.fx import GraphModule
+
+from compiler.builder import Builder
+from compiler.capture.sources import SourceBook, is_installed
+from compiler.capture.suggestions import Advice, advise, case_of, narrowed
+from compiler.record import GraphBreak, Span
+from compiler.torch_api import fx
 from compiler.torch_api.dynamo import BreakFacts, break_registry
+from compiler.torch_api.traced_lines import Place
 
-_EXPLANATION = re.compile(r"^\s*Explanation: (.*)$", re.MULTILINE)
-_HINT = re.compile(r"^\s*Hint: (.*)$", re.MULTILINE)
-_ID = re.compile(r"\bgb(\d{4})\b", re.IGNORECASE)
+SITE = "https://meta-pytorch.github.io/compile-graph-break-site/gb/"
+_EXPLANATION = re.compile(r"^ {2}Explanation: (.*(?:\n {4}.*)*)$", re.MULTILINE)
+_HINT = re.compile(r"^ {2}Hint: (.*(?:\n {4}.*)*)$", re.MULTILINE)
+_CONTEXT = re.compile(r"^ {2}Developer debug context: (.*)", re.MULTILINE)
+_LINK = re.compile(r"https://\S+/gb/gb(\d+)\.html")
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_FOLDERS = re.compile(r"(?<=[\s`'\"])/\S*/(?:site-packages|python3\.\d+)/")
+_RESUME = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+$")
 
 
-def graph_break(identity: str, frame: str, facts: BreakFacts, book: SourceBook) -> GraphBreak:
-    """A break with its source line. The registry that ships with torch fills what the message leaves out."""
+def function_name(name: str) -> str:
+    """The user's name of a function; torch calls what comes after a break `torch_dynamo_resume_in_f_at_7`."""
+    found = _RESUME.match(name)
+    return found[1] if found else name
+
+
+def graph_break(identity: str, frame: str, facts: BreakFacts, book: SourceBook, fullgraph: bool = False) -> GraphBreak:
+    """A break with its source span. The registry that ships with torch fills what the message leaves out."""
     known = break_registry().get(facts.kind, {})
-    explanation, hints, gb_id = _EXPLANATION.search(facts.reason), _HINT.findall(facts.reason), _ID.search(facts.reason)
-    for entry in facts.stack:
-        book.line(entry.filename, entry.lineno or 0)
-    last = facts.stack[-1] if facts.stack else None
+    explanation, link = _EXPLANATION.search(facts.message), _LINK.search(facts.message)
+    hints = [_unwrapped(hint) for hint in _HINT.findall(facts.message)]
+    gb_id = f"GB{link[1]}" if link else str(known.get("id", ""))
+    places = [narrowed(place) for place in _readable(facts.places)]
+    chain = tuple(span_of(place, book) for place in places)
+    culprit = chain[-1] if chain else Span("", 0)
+    advice = _advice(facts, places, book)
     return GraphBreak(
         id=identity,
         frame=frame,
         kind=facts.kind,
         reason=book.shorten(facts.reason.strip()),
-        file=book.name(last.filename) if last else "",
-        line=(last.lineno or 0) if last else 0,
-        function=last.name if last else "",
-        code=(last.line or "") if last else "",
-        explanation=explanation[1].strip() if explanation else str(known.get("Explanation", "")),
-        hints=tuple(hint.strip() for hint in hints) or tuple(known.get("Hints", ())),
-        gb_id=f"GB{gb_id[1]}" if gb_id else str(known.get("id", "")),
-        stack=tuple(f"{book.name(entry.filename)}:{entry.lineno} in {entry.name}" for entry in facts.stack),
+        file=culprit.file,
+        line=culprit.line,
+        function=culprit.function,
+        code=linecache.getline(places[-1].file, culprit.line).strip() if places else "",
+        explanation=_unwrapped(explanation[1]) if explanation else str(known.get("Explanation", "")),
+        hints=tuple(hints) or tuple(known.get("Hints", ())),
+        gb_id=gb_id,
+        stack=tuple(f"{span.file}:{span.line} in {span.function}" for span in chain),
+        what=advice.what or _first_sentence(explanation[1] if explanation else facts.message),
+        chain=chain,
+        link=link[0] if link else f"{SITE}{gb_id.lower()}.html" if gb_id else "",
+        outcome=_outcome(facts, fullgraph),
+        consequence=facts.consequence,
+        suggestions=advice.suggestions,
     )
+
+
+def _advice(facts: BreakFacts, places: Sequence[Place], book: SourceBook) -> Advice:
+    """Advice on the innermost line that the user wrote: nobody edits `copy.py`."""
+    place = _users_own(places)
+    if place is None:
+        return Advice()
+    context = _CONTEXT.search(facts.message)
+    words = context[1].strip() if context else facts.message
+    depth = len(places) - 1 - places.index(place)
+    return advise(case_of(facts.kind, words, place, span_of(place, book), depth))
+
+
+def _outcome(facts: BreakFacts, fullgraph: bool) -> Literal["resumed", "plain", "skipped", "error"]:
+    if fullgraph or facts.raises:
+        return "error"
+    if facts.goes_on:
+        return "resumed"
+    return "skipped" if facts.reason.startswith("Failed") else "plain"
+
+
+def span_of(place: Place, book: SourceBook) -> Span:
+    """A place as a span of a file of the book; columns in characters."""
+    book.line(place.file, place.line)
+    name, function, installed = book.name(place.file), function_name(place.function), is_installed(place.file)
+    if place.column is None or place.end_column is None or place.end_line is None:
+        code = linecache.getline(place.file, place.line).strip()
+        return Span(name, place.line, place.line, 0, 0, function, code, installed)
+    lines = [linecache.getline(place.file, number) for number in range(place.line, place.end_line + 1)]
+    if not any(lines):
+        return Span(name, place.line, place.line, 0, 0, function, "", installed)
+    start, end = _characters(lines[0], place.column), _characters(lines[-1], place.end_column)
+    lines[-1] = lines[-1][:end]
+    return Span(name, place.line, place.end_line, start, end, function, "".join(lines)[start:], installed)
+
+
+def _characters(line: str, column: int) -> int:
+    """`dis` counts UTF-8 bytes."""
+    return len(line.encode()[:column].decode(errors="ignore"))
+
+
+def _readable(places: Sequence[Place]) -> tuple[Place, ...]:
+    """Without torch's own Python stand-ins for functions written in C."""
+    return tuple(place for place in places if not fx.is_dynamo(place.file))
+
+
+def _users_own(places: Sequence[Place]) -> Place | None:
+    """The innermost place that is not in an installed package: what the user can change."""
+    return next((place for place in reversed(places) if not is_installed(place.file)), None)
+
+
+def _unwrapped(text: str) -> str:
+    """In one line, without what differs from run to run and machine to machine."""
+    return _FOLDERS.sub("", _ADDRESS.sub("", " ".join(text.split())))
+
+
+def _first_sentence(text: str) -> str:
+    words = _unwrapped(text)
+    end = words.find(". ")
+    return words if end < 0 else words[: end + 1]
+
+
+@dataclass
+class Ended:
+    """What the graph before a break held: calls, and the tensors it hands back."""
+
+    calls: int = 0
+    tensors: int = 0
+    bytes: int = 0
+
+
+@dataclass
+class BreakLog:
+    """The breaks of one exploration as they come; `finish` adds what is known only at the end."""
+
+    builder: Builder
+    book: SourceBook
+    graphs: dict[str, Ended] = field(default_factory=dict)
+    awaited: dict[int, tuple[CodeType, str]] = field(default_factory=dict)
+
+    def add(self, frame: str, facts: BreakFacts) -> None:
+        """A frame may be read more than once: the same break is told once, with its last outcome."""
+        mine = [found for found in self.builder.breaks if found.frame == frame]
+        identity = f"break[{frame}].{len(mine)}"
+        broken = graph_break(identity, frame, facts, self.book, self.builder.options.fullgraph)
+        same = next((found for found in mine if (found.kind, found.chain) == (broken.kind, broken.chain)), None)
+        if same is None:
+            self.builder.breaks.append(broken)
+        else:
+            self.builder.breaks[self.builder.breaks.index(same)] = replace(broken, id=same.id)
+
+    def graph(self, frame: str, module: GraphModule) -> None:
+        """The graph that a frame was compiled to."""
+        outputs = [value for node in module.graph.nodes if node.op == "output" for value in node.all_input_nodes]
+        tensors = [fx.tensor_attrs(fx.value_of(node)) for node in outputs]
+        calls = sum(node.op.startswith("call_") for node in module.graph.nodes)
+        sizes = [attrs.get("bytes") or 0 for attrs in tensors if attrs]
+        self.graphs[frame] = Ended(calls, len(sizes), sum(size for size in sizes if isinstance(size, int)))
+
+    def resumes(self, frame: str, codes: Sequence[CodeType]) -> None:
+        """The functions with which a frame goes on after its last break."""
+        mine = [found for found in self.builder.breaks if found.frame == frame]
+        if mine:
+            self.awaited.update((id(code), (code, mine[-1].id)) for code in codes)
+
+    def started(self, code: CodeType) -> str:
+        """The break after which this code goes on, "" for any other code."""
+        return self.awaited.get(id(code), (code, ""))[1]
+
+    def finish(self) -> None:
+        """Say of each break which graph it ended, which functions went on, and what that costs."""
+        followers: dict[str, list[str]] = {}
+        for frame in self.builder.frames.values():
+            if frame.resumes:
+                followers.setdefault(frame.resumes, []).append(frame.id)
+        breaks: dict[str, list[str]] = {}
+        for found in self.builder.breaks:
+            breaks.setdefault(found.frame, []).append(found.id)
+
+        def calls_after(identity: str) -> int:
+            """Calls in the graphs of the functions that go on, and of those that go on after these."""
+            frames = [frame for frame in followers.get(identity, ()) if frame.endswith("/0")]
+            own = sum(self.graphs[frame].calls for frame in frames if frame in self.graphs)
+            return own + sum(calls_after(later) for frame in frames for later in breaks.get(frame, ()))
+
+        self.builder.breaks[:] = [
+            self._with_cost(found, tuple(followers.get(found.id, ())), calls_after(found.id))
+            for found in self.builder.breaks
+        ]
+
+    def _with_cost(self, found: GraphBreak, followers: tuple[str, ...], after: int) -> GraphBreak:
+        ended = self.graphs.get(found.frame)
+        if ended is None or found.outcome in ("skipped", "error"):
+            return replace(found, resumed_by=followers, nodes=(0, after))
+        return replace(
+            found,
+            resumed_by=followers,
+            ended=f"captured[{found.frame}]",
+            nodes=(ended.calls, after),
+            crossing=ended.tensors,
+            crossing_bytes=ended.bytes,
+        )

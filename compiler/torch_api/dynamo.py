@@ -27,7 +27,14 @@ import torch._dynamo.eval_frame as eval_frame
 import torch._dynamo.pgo as pgo
 from torch._C._dynamo.eval_frame import reset_code
 from torch._dynamo.backends.registry import lookup_backend
-from torch._dynamo.exc import RestartAnalysis, TorchDynamoException, Unsupported
+from torch._dynamo.exc import (
+    FailOnRecompileLimitHit,
+    RestartAnalysis,
+    TorchDynamoException,
+    TorchRuntimeError,
+    Unsupported,
+    UserError,
+)
 from torch._dynamo.guards import DeletedGuardManagerWrapper
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
@@ -36,20 +43,42 @@ from torch._guards import CompileContext
 
 from compiler.process import preserved
 from compiler.torch_api.patching import replaced
+from compiler.torch_api.traced_lines import Place, places_of, watching
 
 CompileKey = tuple[int, int]
 Compiled = Callable[..., Any]
 GENERATED = ("__compiled_fn_", "__resume_at_", "__builtins_dict__", "__import_")
-CONVERSION_LOGGERS = ("torch._dynamo", "torch._dynamo.convert_frame", "torch._subclasses.fake_tensor")
+CONVERSION_LOGGERS = (
+    "torch._dynamo",
+    "torch._dynamo.convert_frame",
+    "torch._dynamo.variables.tensor",
+    "torch._subclasses.fake_tensor",
+)
+RESUME_PREFIX = "torch_dynamo_resume_in_"
+# What `log_graph_break` is told where the rest of the function, or all of it, is left to plain Python.
+DEAD_ENDS = ("Encountered graph break that we cannot resume from", "Failed to handle graph break gracefully")
+AND_THEN = "*** While handling this graph break, another graph break occurred: ***"
+PRINT_OPERATOR = "torch._higher_order_ops.print"
+RECOMPILE_LIMIT = "Dynamo recompile limit exceeded"
 
 
 @dataclass(frozen=True, slots=True)
 class BreakFacts:
-    """What Dynamo says of one graph break. `stack` is the user's code, outermost first."""
+    """What Dynamo says of one graph break. `stack` is the user's code, outermost first; `places` are its instructions.
+
+    `message` is torch's text on the break itself, `reason` all it says. `consequence` is the kind of a second break
+    that this one led to. `goes_on` is False where the rest of the function runs as plain Python, `raises` is True where
+    torch.compile raises.
+    """
 
     kind: str
     reason: str
     stack: tuple[traceback.FrameSummary, ...]
+    places: tuple[Place, ...] = ()
+    message: str = ""
+    consequence: str = ""
+    goes_on: bool = True
+    raises: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +95,10 @@ class DynamoObserver(Protocol):
 
     def frame_started(self, key: CompileKey, code: CodeType) -> None: ...
     def frame_ended(self, key: CompileKey, error: BaseException | None) -> None: ...
+    def frame_skipped(self, code: CodeType, why: str) -> None: ...
+    def frame_restarted(self, key: CompileKey, why: str) -> None: ...
     def bytecode(self, key: CompileKey, original: CodeType, modified: CodeType) -> None: ...
+    def resume_functions(self, key: CompileKey, codes: Sequence[CodeType]) -> None: ...
     def graph(self, key: CompileKey, module: torch.fx.GraphModule, run: Compiled) -> Compiled: ...
     def graph_break(self, key: CompileKey, facts: BreakFacts) -> None: ...
     def recompiled(self, key: CompileKey, reasons: Sequence[str]) -> None: ...
@@ -95,7 +127,9 @@ def observing(observer: DynamoObserver) -> Iterator[None]:
         stack.enter_context(dynamo_config.patch(suppress_errors=True))
         stack.enter_context(_quiet_conversion_warnings())
         stack.callback(convert_frame.register_bytecode_hook(session.on_bytecode).remove)
+        stack.enter_context(replaced(convert_frame.CatchErrorsWrapper, "__call__", session.wrap_convert))
         stack.enter_context(replaced(convert_frame, "_compile", session.wrap_compile))
+        stack.enter_context(watching(session.on_restart, session.on_unsupported))
         stack.enter_context(replaced(OutputGraph, "_call_user_compiler", session.wrap_call_user_compiler))
         stack.enter_context(replaced(InstructionTranslatorBase, "log_graph_break", session.wrap_log_graph_break))
         reasons = "get_and_maybe_log_recompilation_reasons"
@@ -109,24 +143,49 @@ class _Session:
         self.codes: dict[CompileKey, CodeType] = {}
         self.modified: list[CodeType] = []
         self.globals: dict[int, tuple[dict[str, Any], frozenset[str]]] = {}
-        self.pending: Sequence[str] = ()
+        self.user_globals: dict[CompileKey, dict[str, Any]] = {}
+        self.unsupported: BaseException | None = None
 
     def on_bytecode(self, code: CodeType, new_code: CodeType) -> None:
         self.modified.append(new_code)
-        self.observer.bytecode(current_key(), code, new_code)
+        key = current_key()
+        self.observer.bytecode(key, code, new_code)
+        self.observer.resume_functions(key, tuple(_resume_codes(new_code, self.user_globals.get(key, {}))))
+
+    def on_restart(self, kind: str, why: str) -> None:
+        if kind != "SpeculationRestartAnalysis":  # that one is how a graph break is made
+            self.observer.frame_restarted(current_key(), why or kind)
+
+    def on_unsupported(self, error: BaseException) -> None:
+        self.unsupported = error
+
+    def wrap_convert(self, convert: Compiled) -> Compiled:
+        """What Dynamo looks at and does not compile: some frames never get as far as `_compile`."""
+
+        def observed(wrapper: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+            self.unsupported = None
+            result = convert(wrapper, frame, *args, **kwargs)
+            if getattr(result, "guarded_code", None) is None:
+                why = str(self.unsupported) if self.unsupported is not None else getattr(result, "skip_reason", "")
+                self.observer.frame_skipped(frame.f_code, why or "")
+            return result
+
+        return observed
 
     def wrap_compile(self, compile_frame: Compiled) -> Compiled:
         def observed(code: CodeType, user_globals: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
             key = _key(kwargs["compile_id"])
             self.codes[key] = code
+            self.user_globals[key] = user_globals
             self.globals.setdefault(id(user_globals), (user_globals, frozenset(user_globals)))
             self.observer.frame_started(key, code)
             try:
                 with preserved():
                     result = compile_frame(code, user_globals, *args, **kwargs)
             except BaseException as error:
-                if isinstance(error, Unsupported) and not error.logged:
-                    self.observer.graph_break(key, _break_facts(str(error), error))
+                broken = _unlogged(error)
+                if broken is not None:
+                    self.observer.graph_break(key, _break_facts(str(broken), broken))
                 self.observer.frame_ended(key, error)
                 raise
             self.observer.frame_ended(key, None)
@@ -189,10 +248,43 @@ class _Session:
                 del user_globals[name]
 
 
+def _unlogged(error: BaseException) -> Any:
+    """The graph break in an error that leaves Dynamo, unless it has been told; None if there is none."""
+    if not isinstance(error, Unsupported | UserError | TorchRuntimeError) or is_recompile_limit(error):
+        return None
+    return None if getattr(error, "logged", False) else error
+
+
 def _break_facts(reason: str, exc: Any) -> BreakFacts:
     stack = getattr(exc, "real_stack", None) or torch._guards.TracingContext.extract_stack()
-    kind = getattr(exc, "gb_type", None) or type(exc).__name__
-    return BreakFacts(kind, reason, tuple(stack))
+    parts = [part.strip() for part in getattr(exc, "msg", str(exc)).split(AND_THEN)]
+    kinds = [part.partition("\n")[0].strip() for part in parts]
+    own = getattr(exc, "gb_type", None) or _registered(kinds[-1]) or type(exc).__name__
+    return BreakFacts(
+        kind=kinds[0] if len(parts) > 1 else own,
+        reason=reason,
+        stack=tuple(stack),
+        places=places_of(exc),
+        message=parts[0],
+        consequence=own if len(parts) > 1 else "",
+        goes_on=not reason.startswith(DEAD_ENDS),
+        raises=isinstance(exc, TorchRuntimeError),
+    )
+
+
+def _registered(kind: str) -> str:
+    """An error that is no `Unsupported` says its type in the first line of its text only."""
+    return kind if kind in break_registry() else ""
+
+
+def _resume_codes(code: CodeType, user_globals: dict[str, Any]) -> Iterator[CodeType]:
+    """The code of the functions with which rewritten bytecode goes on after a graph break."""
+    for name in code.co_names:
+        if name.startswith("__resume_at_") and name in user_globals:
+            yield user_globals[name].__code__
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType) and constant.co_name.startswith(RESUME_PREFIX):
+            yield constant
 
 
 def _leaf_guards(manager: Any) -> Iterator[GuardFacts]:
@@ -287,7 +379,12 @@ def is_restart(error: BaseException) -> bool:
 
 
 def is_dynamo_error(error: BaseException) -> bool:
-    return isinstance(error, TorchDynamoException)
+    return isinstance(error, TorchDynamoException | FailOnRecompileLimitHit)
+
+
+def is_recompile_limit(error: BaseException) -> bool:
+    """Whether Dynamo gave up on a function because it had compiled it too often."""
+    return getattr(error, "gb_type", "") == RECOMPILE_LIMIT or isinstance(error, FailOnRecompileLimitHit)
 
 
 def is_unsupported(error: BaseException) -> bool:

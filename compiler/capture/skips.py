@@ -1,0 +1,55 @@
+"""Code that TorchDynamo looked at and left to plain Python, and why, in plain words."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from types import CodeType
+
+from compiler.capture.sources import is_installed
+
+EMPTY = "there is no operation on tensors in it"
+NO_TENSORS = "no tensor-related objects found in frame"
+# Said of torch's own output, and of code that is not compiled because its caller is.
+NOISE = ("frame is already Dynamo-generated code", "frame has already started executing")
+_WORDS = {
+    NO_TENSORS: "no tensor and no module is among its arguments or in what it refers to",
+    "frame is in the Dynamo skipfiles list": "it is in a file that TorchDynamo never compiles",
+    "Dynamo tracing is disabled": "torch.compile is disabled (TORCH_COMPILE_DISABLE, or torch._dynamo.config.disable)",
+    "an error was suppressed during compilation": "TorchDynamo failed on it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """A function that was not compiled."""
+
+    code: CodeType
+    why: str
+
+    @property
+    def words(self) -> str:
+        """The reason; of an error of Dynamo's, its type and explanation."""
+        if self.why in _WORDS:
+            return _WORDS[self.why]
+        if "No ops traced" in self.why:
+            return EMPTY
+        kind, _, rest = self.why.partition("\n")
+        explanation = re.search(r"Explanation: (.*)", rest)
+        return f"{kind}: {explanation[1].strip()}" if explanation else kind
+
+
+@dataclass
+class SkipLog:
+    """What was left alone in one exploration. Only the user's own code counts: torch looks at much else."""
+
+    found: list[Skip] = field(default_factory=list)
+
+    def add(self, code: CodeType, why: str) -> None:
+        theirs = is_installed(code.co_filename) or code.co_name == "<module>" or code.co_filename == "<string>"
+        if not theirs and why not in NOISE and not any(skip.code is code for skip in self.found):
+            self.found.append(Skip(code, why))
+
+    def telling(self) -> list[Skip]:
+        """Those that a reader would want to know of: not every helper that has nothing to do with tensors."""
+        return [skip for skip in self.found if skip.why and skip.why != NO_TENSORS]

@@ -1,0 +1,31 @@
+"""What to change so that a graph break goes away: rules from torch's type and the user's own line to a suggestion.
+
+Each rule is tested by applying it to code that breaks, and seeing that it no longer does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compiler.capture.suggestions import calls, control, python, training, values
+from compiler.capture.suggestions.case import Case, case_of, narrowed
+from compiler.capture.suggestions.rule import Rule
+from compiler.record import Suggestion
+
+__all__ = ["Advice", "Case", "advise", "case_of", "narrowed"]
+
+RULES: tuple[Rule, ...] = (*control.RULES, *values.RULES, *training.RULES, *calls.RULES, *python.RULES)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One plain sentence on what a break was ("" if no rule knows it), and what to change."""
+
+    what: str = ""
+    suggestions: tuple[Suggestion, ...] = ()
+
+
+def advise(case: Case) -> Advice:
+    """The advice of the first rule that matches."""
+    rule = next((rule for rule in RULES if rule.matches(case)), None)
+    return Advice(rule.words(case), rule.suggestions(case)) if rule is not None else Advice()

@@ -1,0 +1,145 @@
+"""What a rule sees of a graph break: torch's words, and the user's own expression and statement."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from compiler.record import Span
+from compiler.torch_api.traced_lines import Place
+
+_TARGET = re.compile(r"^module: (?P<module>[^,]*), qualname: (?P<name>[^,]*),")
+_METHOD = re.compile(r"^call_method \w+\(<class '(?P<owner>[\w.]+)'>\) (?P<name>\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One graph break. `span` is the innermost piece of the user's own code, `node` its expression, `statement` the
+    statement it is in, `around` the statements that is nested in, outermost first. `source` are the lines of the file,
+    `depth` is how many calls further in, in installed packages, torch gave up.
+    """
+
+    kind: str
+    context: str
+    span: Span
+    source: tuple[str, ...] = ()
+    node: ast.expr | None = None
+    statement: ast.stmt | None = None
+    around: tuple[ast.AST, ...] = ()
+    depth: int = 0
+
+    @property
+    def callee(self) -> str:
+        """What is called, as written: `print`, `time.time`; of a method of an expression `.item`."""
+        return _callee(self.node.func) if isinstance(self.node, ast.Call) else ""
+
+    @property
+    def target(self) -> str:
+        """What torch says is called (`posix.stat`), "" where it says nothing."""
+        if found := _TARGET.match(self.context):
+            return f"{found['module']}.{found['name']}"
+        found = _METHOD.match(self.context)
+        return f"{found['owner']}.{found['name']}" if found else ""
+
+    def text(self, node: ast.AST | None) -> str:
+        """The source of a node inside this file."""
+        return (node and ast.get_source_segment("".join(self.source), node)) or ""
+
+    def replaced(self, old: ast.expr | ast.stmt, new: str) -> str:
+        """The lines of `old` with its text replaced by `new`, all else on them kept."""
+        first, last = self.source[old.lineno - 1], self.source[(old.end_lineno or old.lineno) - 1]
+        before = first.encode()[: old.col_offset].decode()
+        after = last.encode()[old.end_col_offset or 0 :].decode()
+        return before + new + after.rstrip("\n")
+
+
+def case_of(kind: str, context: str, place: Place, span: Span, depth: int = 0) -> Case:
+    """The case of a break at `place`; without a source that parses, only torch's words are there."""
+    source = tuple(linecache.getlines(place.file))
+    tree = _parsed("".join(source))
+    path = _path(tree, place) if tree is not None else ()
+    statements = [node for node in path if isinstance(node, ast.stmt)]
+    nodes = [node for node in path if isinstance(node, ast.expr) and _is_at(node, place)]
+    return Case(
+        kind=kind,
+        context=context,
+        span=span,
+        source=source,
+        node=nodes[-1] if nodes else None,
+        statement=statements[-1] if statements else None,
+        around=tuple(node for node in path if not isinstance(node, ast.expr))[:-1],
+        depth=depth,
+    )
+
+
+def narrowed(place: Place) -> Place:
+    """Some instructions of a `with`, `if` or `for` have the place of the whole block; here it is the header's."""
+    if not place.end_line or place.end_line == place.line:
+        return place
+    tree = _parsed("".join(linecache.getlines(place.file)))
+    statement = (_path(tree, place) if tree is not None else ())[-1:]
+    header = _header(statement[0]) if statement and getattr(statement[0], "col_offset", -1) == place.column else None
+    if header is None:
+        return place
+    ends = (header.end_lineno, header.col_offset, header.end_col_offset)
+    return Place(place.file, place.function, header.lineno, *ends)
+
+
+def _header(statement: ast.AST) -> ast.expr | None:
+    if isinstance(statement, ast.With | ast.AsyncWith):
+        return statement.items[0].context_expr
+    if isinstance(statement, ast.If | ast.While | ast.Assert):
+        return statement.test
+    return statement.iter if isinstance(statement, ast.For | ast.AsyncFor) else None
+
+
+@lru_cache(maxsize=16)
+def _parsed(text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _path(tree: ast.AST, place: Place) -> tuple[ast.AST, ...]:
+    """The nodes around a place, outermost first. Where only its line is known, that is the last statement on it."""
+    found: list[ast.AST] = []
+    inside: ast.AST | None = tree
+    while inside is not None:
+        inside = next((child for child in _children(inside) if _holds(child, place)), None)
+        if inside is not None:
+            found.append(inside)
+    return tuple(found)
+
+
+def _children(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if hasattr(child, "lineno"):
+            yield child
+        else:  # `withitem`, `arguments`: no place of their own
+            yield from _children(child)
+
+
+def _holds(node: ast.AST, place: Place) -> bool:
+    if place.column is None or place.end_line is None:
+        return isinstance(node, ast.stmt) and node.lineno <= place.line <= (node.end_lineno or node.lineno)
+    start, end = (place.line, place.column), (place.end_line, place.end_column or 0)
+    return (node.lineno, node.col_offset) <= start and end <= (node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
+
+
+def _is_at(node: ast.expr, place: Place) -> bool:
+    own = (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset)
+    return own == (place.line, place.end_line, place.column, place.end_column)
+
+
+def _callee(node: ast.expr) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        owner = _callee(node.value) if isinstance(node.value, ast.Name | ast.Attribute) else ""
+        return f"{owner}.{node.attr}"
+    return ""

@@ -1,0 +1,75 @@
+"""A rule: which breaks it is about, what they are in plain words, and what to change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from compiler.capture.suggestions.case import Case
+from compiler.record import Suggestion
+
+Lines = tuple[int, int, str]
+"""First line, last line, and the text to put there."""
+Rewrite = Callable[[Case], Lines | None]
+"""None where this very code can't be rewritten by rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One way out: in words, as a rewrite of the user's lines, or as settings. `{code}` stands for the user's code."""
+
+    text: str
+    rewrite: Rewrite | None = None
+    settings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Matches torch's type exactly (any of `kinds`), what is called (`calls`, a regular expression on what the user
+    wrote or what torch says was called), the user's code (`text`) and torch's context (`context`). What is not given
+    matches everything; `when` is a condition on the user's code.
+    """
+
+    what: str
+    changes: tuple[Change, ...]
+    kinds: tuple[str, ...] = ()
+    calls: str = ""
+    context: str = ""
+    text: str = ""
+    when: Callable[[Case], bool] | None = None
+
+    def matches(self, case: Case) -> bool:
+        if self.kinds and case.kind not in self.kinds:
+            return False
+        if self.calls and not any(re.fullmatch(self.calls, name) for name in (case.callee, case.target) if name):
+            return False
+        if self.text and not re.fullmatch(self.text, " ".join(case.span.code.split())):
+            return False
+        if self.when is not None and not self.when(case):
+            return False
+        return not self.context or bool(re.search(self.context, case.context))
+
+    def words(self, case: Case) -> str:
+        return self.what.replace("{code}", code_of(case))
+
+    def suggestions(self, case: Case) -> tuple[Suggestion, ...]:
+        """Every change that fits. A rewrite that this code is no case of is left out, unless there is nothing else."""
+        rewritten = [(change, change.rewrite(case) if change.rewrite else None) for change in self.changes]
+        fitting = [(change, lines) for change, lines in rewritten if lines or not change.rewrite]
+        return tuple(_suggestion(change, lines, case, n == 0) for n, (change, lines) in enumerate(fitting or rewritten))
+
+
+def _suggestion(change: Change, lines: Lines | None, case: Case, is_first: bool) -> Suggestion:
+    text = change.text.replace("{code}", code_of(case))
+    if is_first and text.startswith("Or "):
+        text = text[3].upper() + text[4:]
+    if lines is None:
+        return Suggestion(text, case.span.file, case.span.line, settings=change.settings)
+    return Suggestion(text, case.span.file, lines[0], lines[1], lines[2], change.settings)
+
+
+def code_of(case: Case) -> str:
+    """The user's code in one short line."""
+    text = " ".join(case.span.code.split()) or "this line"
+    return f"`{text if len(text) <= 60 else text[:57] + '...'}`"

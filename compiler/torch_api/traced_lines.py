@@ -1,0 +1,95 @@
+"""Where in the user's code TorchDynamo is reading: the exact instruction, and the calls it was inlined through."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch._dynamo import symbolic_convert
+from torch._dynamo.exc import RestartAnalysis, TorchRuntimeError, Unsupported, UserError
+
+from compiler.torch_api.patching import replaced
+
+PLACES = "_tcompile_places"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One instruction's place in a file. Columns are those of `dis`: UTF-8 bytes from 0, the end exclusive; None where
+    Python does not know them.
+    """
+
+    file: str
+    function: str
+    line: int
+    end_line: int | None = None
+    column: int | None = None
+    end_column: int | None = None
+
+
+def places_now() -> tuple[Place, ...]:
+    """The user's code that is being read, outermost first; () outside of Dynamo."""
+    root = getattr(symbolic_convert.tls, "current_tx", None)
+    translator = root.output.current_tx if root is not None else None
+    places: list[Place] = []
+    while translator is not None:
+        places.append(_place(translator))
+        translator = getattr(translator, "parent", None)
+    return tuple(reversed(places))
+
+
+def _place(translator: Any) -> Place:
+    code, positions = translator.f_code, translator.current_instruction.positions
+    if positions is None or positions.lineno is None:
+        return Place(code.co_filename, code.co_name, translator.lineno)
+    ends = (positions.end_lineno, positions.col_offset, positions.end_col_offset)
+    return Place(code.co_filename, code.co_name, positions.lineno, *ends)
+
+
+def places_of(error: BaseException) -> tuple[Place, ...]:
+    """Where an error of Dynamo's comes from. torch raises a second one while it handles the first: it keeps the stack
+    of the first, and is no place of its own.
+    """
+    stack = getattr(error, "real_stack", None)
+    places = getattr(error, PLACES, ())
+    earlier = error.__cause__ or error.__context__
+    while earlier is not None and stack is not None:
+        if getattr(earlier, "real_stack", None) is stack:
+            places = getattr(earlier, PLACES, places)
+        earlier = earlier.__cause__ or earlier.__context__
+    return places or tuple(_summarised(entry) for entry in stack or ())
+
+
+def _summarised(entry: traceback.FrameSummary) -> Place:
+    return Place(entry.filename, entry.name, entry.lineno or 0, entry.end_lineno, entry.colno, entry.end_colno)
+
+
+@contextmanager
+def watching(restarted: Callable[[str, str], None], unsupported: Callable[[BaseException], None]) -> Iterator[None]:
+    """Errors that Dynamo makes inside the block know their place. `restarted` hears the type of each restart of a
+    frame's analysis, and why; `unsupported` hears of every construct that Dynamo could not trace.
+    """
+
+    def placed(make: Callable[..., None]) -> Callable[..., None]:
+        def init(error: BaseException, *args: Any, **kwargs: Any) -> None:
+            make(error, *args, **kwargs)
+            setattr(error, PLACES, places_now())
+            unsupported(error)
+
+        return init
+
+    def told(make: Callable[..., None]) -> Callable[..., None]:
+        def init(error: Any, *args: Any, **kwargs: Any) -> None:
+            make(error, *args, **kwargs)
+            restarted(type(error).__name__, error.restart_reason or "")
+
+        return init
+
+    with ExitStack() as stack:
+        for kind in (Unsupported, UserError, TorchRuntimeError):
+            stack.enter_context(replaced(kind, "__init__", placed))
+        stack.enter_context(replaced(RestartAnalysis, "__init__", told))
+        yield

@@ -1,0 +1,103 @@
+"""Code that breaks a graph, and what is known of the break. `«…»` marks the user's own expression that it is at."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import linecache
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch._dynamo.config as dynamo_config
+
+from compiler.engine import explore
+from compiler.options import Options
+from compiler.record import Record, Suggestion
+
+IMPORTS = """
+import array, contextlib, copy, datetime, hashlib, io, json, logging, os, pickle, random, sys, threading, time, uuid
+import warnings
+import numpy as np
+import torch
+from torch import nn
+log = logging.getLogger("somebody")
+"""
+FIRST = IMPORTS.count("\n") + 1
+X = (torch.tensor([1.0, 2.0, 3.0, 4.0]),)
+NUMBERS = itertools.count()
+
+
+@dataclass(frozen=True)
+class Broken:
+    """`before` breaks as `kind`. `after` is what the advice means where that is not a rewrite or settings. `word` is
+    part of the plain sentence or of the advice. `outcome` and `consequence` are as in the record.
+    """
+
+    kind: str
+    before: str
+    after: str = ""
+    word: str = ""
+    args: tuple[Any, ...] = X
+    outcome: str = "resumed"
+    consequence: str = ""
+    calls: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.before.partition("«")[2].partition("»")[0].replace("\n", " ")[:40] + " " + self.kind[:24]
+
+    @property
+    def code(self) -> str:
+        return self.before.replace("«", "").replace("»", "")
+
+    @property
+    def span(self) -> tuple[int, int, int, int]:
+        """First line, column, last line and column of what is marked."""
+        start = self.before.index("«")
+        end = self.before.index("»") - 1
+        return (*_place(self.code, start), *_place(self.code, end))
+
+
+def _place(code: str, offset: int) -> tuple[int, int]:
+    before = code[:offset]
+    return FIRST + before.count("\n"), offset - (before.rfind("\n") + 1)
+
+
+def function(code: str) -> Callable[..., Any]:
+    """The function `f` of a piece of code; each has a file of its own, as a cell has."""
+    file, text = f"<tcompile broken {next(NUMBERS)}>", IMPORTS + code
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    names: dict[str, Any] = {"__name__": "broken"}
+    exec(compile(text, file, "exec"), names)
+    return names["f"]
+
+
+def captured(code: str, args: tuple[Any, ...] = X, **options: Any) -> Record:
+    """What capturing `f` of this code finds; what it prints is not shown."""
+    fn = function(code)
+    torch.manual_seed(0)
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        return explore(fn, args, options=Options(stages=("captured",), **options)).record
+
+
+def rewritten(code: str, suggestion: Suggestion) -> str:
+    """The code with the lines of a suggestion put in the place of its own."""
+    lines = code.split("\n")
+    lines[suggestion.line - FIRST : suggestion.end_line - FIRST + 1] = suggestion.rewrite.split("\n")
+    return "\n".join(lines)
+
+
+@contextlib.contextmanager
+def settings(statements: tuple[str, ...]) -> Iterator[None]:
+    """Run a suggestion's settings, and put back what they set."""
+    restored = {name: getattr(dynamo_config, name) for name in dynamo_config.get_config_copy()}
+    kept = {name: set(value) for name, value in restored.items() if isinstance(value, set)}
+    fresh = {name: set(value) for name, value in kept.items() if name.endswith("logging_functions")}
+    changed = ("capture_scalar_outputs", "capture_dynamic_output_shape_ops", "trace_autograd_ops", "allow_rnn",
+               "trace_numpy", "compiled_autograd")  # fmt: skip
+    with dynamo_config.patch({**{name: restored[name] for name in changed}, **fresh}):
+        exec("\n".join(["import torch", *statements]), {})
+        yield

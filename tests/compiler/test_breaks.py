@@ -1,0 +1,130 @@
+"""Graph breaks: each at its exact place, in plain words, with advice that is applied here and takes the break away."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from compiler.record import Record
+from tests.compiler.break_cases import CASES
+from tests.compiler.broken import FIRST, Broken, captured, rewritten, settings
+
+X_3D = torch.ones(2, 1, 4)
+X = torch.ones(4)
+ids = [case.name for case in CASES]
+
+
+@pytest.mark.parametrize("case", CASES, ids=ids)
+def test_a_break_is_told_where_it_is_and_how_to_be_rid_of_it(case: Broken) -> None:
+    record = captured(case.code, case.args)
+    found = next((item for item in record.breaks if item.kind == case.kind), None)
+    assert found is not None, [(item.kind, item.line, item.code) for item in record.breaks]
+    mine = [span for span in found.chain if not span.installed][-1]
+    assert (mine.line, mine.column, mine.end_line, mine.end_column) == case.span, mine
+    assert mine.function == "f" or case.calls
+    assert (found.outcome, found.consequence) == (case.outcome, case.consequence)
+    assert found.gb_id
+    assert found.link.endswith(f"/gb/{found.gb_id.lower()}.html")
+    assert case.word in found.what + " ".join(suggestion.text for suggestion in found.suggestions)
+    assert found.suggestions
+    applied = 0
+    for suggestion in found.suggestions:
+        if suggestion.rewrite or suggestion.settings:
+            applied += 1
+            code = rewritten(case.code, suggestion) if suggestion.rewrite else case.code
+            with settings(suggestion.settings):
+                gone(captured(code, case.args))
+    if case.after:
+        applied += 1
+        gone(captured(case.after, case.args))
+    assert applied, "nothing was tried"
+
+
+def gone(record: Record) -> None:
+    assert not [(item.kind, item.line, item.what) for item in record.breaks]
+    assert any(frame.graphs for frame in record.frames)
+
+
+def test_the_chain_leads_from_the_compiled_function_to_the_culprit() -> None:
+    for case in CASES:
+        if case.calls:
+            found = next(item for item in captured(case.code, case.args).breaks if len(item.chain) > 1)
+            assert tuple(span.code for span in found.chain) == case.calls
+            assert (found.line, found.code) == (found.chain[-1].line, case.code.split("\n")[found.line - FIRST].strip())
+
+
+def test_the_common_kinds_have_advice() -> None:
+    assert len({case.kind for case in CASES}) >= 40
+
+
+TWO_HALVES = """
+def f(x):
+    y = torch.relu(x) + 1
+    z = y.sum()
+    print("between")
+    return (y * z).exp().sum()
+"""
+
+
+def test_a_break_says_which_graph_it_ended_what_goes_on_and_what_it_costs() -> None:
+    record = captured(TWO_HALVES)
+    (found,) = record.breaks
+    before, after = record.frames
+    assert (found.ended, found.resumed_by) == ("captured[0/0]", (after.id,))
+    assert (before.resumes, after.resumes) == ("", found.id)
+    assert found.nodes == (3, 3)
+    assert (found.crossing, found.crossing_bytes) == (2, 4 * 4 + 4)
+    assert found.outcome == "resumed"
+
+
+def test_a_data_dependent_branch_goes_on_in_the_branch_that_ran() -> None:
+    record = captured("def f(x):\n    if x.sum() > 0:\n        return x * 2\n    return x * 3 + 1\n")
+    (found,) = record.breaks
+    assert found.resumed_by == ("1/0",)
+    assert found.nodes == (2, 1)
+
+
+def test_fullgraph_gives_the_card_instead_of_a_traceback() -> None:
+    record = captured(TWO_HALVES, fullgraph=True)
+    (found,) = record.breaks
+    assert (found.kind, found.outcome, found.gb_id) == ("Failed to trace builtin operator", "error", "GB0059")
+    assert found.chain[-1].code == 'print("between")'
+    assert found.suggestions[0].rewrite == "    torch._higher_order_ops.print('between')"
+    assert record.frames[0].outcome == "failed"
+
+
+def test_a_break_does_not_repeat_what_a_restart_saw_again() -> None:
+    record = captured("layer = nn.LSTM(4, 4)\ndef f(x):\n    y = x + 1\n    return layer(y)[0]\n", (X_3D,))
+    assert len(record.breaks) == 1
+
+
+def test_a_restart_that_is_no_break_is_told_apart() -> None:
+    record = captured("def f(x):\n    y = x + 1\n    y.requires_grad_()\n    return y * 2\n")
+    assert [found.kind for found in record.breaks] == ["requires_grad_() intermediate leaked as output"]
+    assert len(record.frames[0].restarts) == 1
+    assert not record.frames[1].restarts
+
+
+SKIPS = {
+    "def f(x):\n    yield x + 1\n": "Attempt to trace generator",
+    "def f(x):\n    return x\n": "no operation on tensors",
+    "def f(x):\n    y = x + 1\n    for i in range(2):\n        print(i)\n    return y\n": "Failed to trace builtin",
+}
+
+
+@pytest.mark.parametrize("code", list(SKIPS))
+def test_where_nothing_is_compiled_the_reason_is_told(code: str) -> None:
+    record = captured(code)
+    assert [frame.outcome for frame in record.frames] != ["compiled"]
+    assert SKIPS[code] in record.frames[0].reason
+    assert any(SKIPS[code] in problem.reason for problem in record.problems)
+
+
+def test_text_that_differs_from_run_to_run_is_left_out() -> None:
+    record = captured("@torch.compiler.disable\ndef g(v):\n    return v\ndef f(x):\n    return g(x + 1) * 2\n")
+    assert "0x" not in record.breaks[0].explanation
+
+
+def test_a_record_with_breaks_survives_json() -> None:
+    record = captured(TWO_HALVES)
+    assert Record.from_json(record.to_json()) == record
