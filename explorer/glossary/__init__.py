@@ -139,7 +139,9 @@ def _amdgcn_names(token: str) -> Iterator[str]:
     yield from _shortened(bare, "_")
 
 
-_MLIR_TOKEN = re.compile(r"[#!]?\b(?:tt|ttg|ttng|amdg|arith|math|scf|cf|ub|gpu|rocdl|nvvm)\.[a-z_]\w*(?:\.[a-z_]\w*)*")
+_MLIR_TOKEN = re.compile(
+    r"[#!]?\b(?:tt|ttg|ttng|amdg|arith|math|scf|cf|ub|gpu|rocdl|nvvm|llvm)\.[a-z_]\w*(?:\.[a-z_]\w*)*"
+)
 
 
 def _mlir_tokens(text: str) -> Iterator[str]:

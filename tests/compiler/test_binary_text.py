@@ -37,6 +37,7 @@ class Normalized(nn.Module):
 
 
 def explored(fn: Any, *args: torch.Tensor, gpu: str = "h100", backward: bool = False) -> Record:
+    pytest.importorskip("triton", reason="Triton has no wheel for this platform")
     torch.manual_seed(0)
     with Exploration(Options.of(target=gpu)) as exploration:
         value = exploration.compile(fn)(*args)
@@ -52,13 +53,11 @@ def plain() -> Record:
 
 @pytest.fixture(scope="module")
 def h100(plain: Record) -> Record:
-    pytest.importorskip("triton", reason="Triton has no wheel for this platform")
     return compiled(plain)
 
 
 @pytest.fixture(scope="module")
 def mi300x() -> Record:
-    pytest.importorskip("triton", reason="Triton has no wheel for this platform")
     return compiled(explored(Normalized(), torch.randn(ROWS, WIDTH), gpu="mi300x"))
 
 
@@ -385,7 +384,6 @@ def test_width_of_global_accesses(language: str, line: str, expected: tuple[int 
 
 def test_a_vectorized_kernel_loads_and_stores_four_floats_at_once() -> None:
     """Four warps work on 1024 elements: 8 for a thread, so two loads and stores of 128 bits, and 8 FMAs."""
-    pytest.importorskip("triton", reason="Triton has no wheel for this platform")
     record = compiled(explored(lambda x: torch.addcmul(x, x, x, value=2.0), torch.randn(1 << 20)))
     text = record["sass"].text
     found = instruction_mix("sass", text)

@@ -59,6 +59,7 @@ class Varied(nn.Module):
 
 
 def varied(gpu: str, *, backward: bool) -> Record:
+    pytest.importorskip("triton", reason="Triton has no wheel for this platform")
     torch.manual_seed(0)
     with Exploration(Options.of(target=gpu)) as exploration, torch.set_grad_enabled(backward):
         value = exploration.compile(Varied())(torch.randint(32, (256,)), torch.randn(256, 64))
@@ -79,7 +80,6 @@ def mi300x() -> Record:
 
 @pytest.mark.parametrize("gpu", ["h100", "mi300x"])
 def test_every_instruction_of_compiled_kernels_is_explained(gpu: str, request: pytest.FixtureRequest) -> None:
-    pytest.importorskip("triton", reason="Triton has no wheel for this platform")
     record = compiled(request.getfixturevalue(gpu))
     binaries = [artifact for artifact in record.artifacts if "kernel" in artifact.attrs]
     assert len({artifact.stage for artifact in binaries}) >= 4
@@ -143,7 +143,13 @@ def disassembled(cubin: bytes, folder: Path) -> str:
             "reads global memory (v4: four values at once)",
             f"{ISA}#data-movement-and-conversion-instructions-ld",
         ),
-        ("ptx", "tcgen05.wait::ld.sync.aligned", "tcgen05.wait", "waits for reads", f"{ISA}#tcgen05-instructions"),
+        (
+            "ptx",
+            "tcgen05.wait::ld.sync.aligned",
+            "tcgen05.wait",
+            "waits for reads",
+            f"{ISA}#tcgen05-instructions-tcgen05-wait",
+        ),
         ("sass", "LDG.E.128", "LDG", "reads global memory (128: 128 bits at once)", "https://docs.nvidia.com/"),
         ("sass", "MUFU.RSQ", "MUFU", "special function unit", "https://docs.nvidia.com/"),
         ("amdgcn", "v_add_f32_dpp", "v_add_f32", "adds floats (dpp: ", "https://www.amd.com/"),
@@ -177,6 +183,14 @@ def disassembled(cubin: bytes, folder: Path) -> str:
             "getelementptr",
             "computes an address",
             "https://llvm.org/docs/LangRef.html#getelementptr-instruction",
+        ),
+        ("llvm", "sext", "sext", "widens an integer", "https://llvm.org/docs/LangRef.html#sext-to-instruction"),
+        (
+            "mlir",
+            "llvm.intr.assume",
+            "llvm.intr.assume",
+            "tells the optimizer",
+            "https://mlir.llvm.org/docs/Dialects/LLVM/",
         ),
         ("llvm", "@llvm.fma.f32", "@llvm.fma", "multiplies two floats", "https://llvm.org/docs/LangRef.html"),
         (
