@@ -102,6 +102,10 @@ class Node:
         return max((tensor.elements for tensor in self.outputs), default=0)
 
     @property
+    def has_known_sizes(self) -> bool:
+        return all(tensor.elements for tensor in (*self.outputs, *self.inputs.values()))
+
+    @property
     def is_reduction(self) -> bool:
         return self.operation in REDUCTIONS
 
@@ -124,7 +128,7 @@ def flops_of(node: Node) -> int:
     if node.is_reduction:
         return REDUCTIONS[node.operation] * max((tensor.elements for tensor in node.inputs.values()), default=0)
     if node.operation in _POOLS:
-        return node.elements * _window(node)
+        return node.elements * _window(node) if node.has_known_sizes else 0
     if node.operation in POINTWISE or _is_pointwise(node.target):
         return POINTWISE.get(node.operation, 1) * node.elements
     return 0
@@ -152,7 +156,7 @@ def _formula(target: str) -> Any:
 
 
 def _by_formula(node: Node) -> int:
-    if not all(tensor.elements for tensor in (*node.outputs, *node.inputs.values())):
+    if not node.has_known_sizes:
         return 0
     args, kwargs = arguments(node)
     results: list[torch.Tensor | None] = [_meta(tensor) for tensor in node.outputs]

@@ -36,10 +36,10 @@ class Normalized(nn.Module):
         return self.norm(x + self.dropout(inner)).softmax(-1)
 
 
-def explored(fn: Any, *args: torch.Tensor, gpu: str = "h100", backward: bool = False) -> Record:
+def explored(fn: Any, *args: torch.Tensor, gpu: str = "h100", backward: bool = False, **options: Any) -> Record:
     pytest.importorskip("triton", reason="Triton has no wheel for this platform")
     torch.manual_seed(0)
-    with Exploration(Options.of(target=gpu)) as exploration:
+    with Exploration(Options.of(target=gpu, **options)) as exploration:
         value = exploration.compile(fn)(*args)
         if backward:
             value.sum().backward()
@@ -446,6 +446,15 @@ def test_convolutions_count_once_and_not_where_only_the_layout_changes() -> None
     assert all("convolution" in kernel.name for kernel in convolutions)
     pooling = next(kernel for kernel in record.kernels if "max_pool" in kernel.name)
     assert flops(pooling, record) >= 4 * 2 * 8 * 8 * 8
+
+
+def test_what_symbolic_sizes_cost_is_not_known() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.LazyLinear(4), nn.Softmax(-1))
+    images = torch.randn(2, 3, 32, 32)
+    net(images)
+    record = explored(net, images, dynamic=True)
+    assert record.kernels
+    assert [flops(kernel, record) for kernel in record.kernels] == [0] * len(record.kernels)
 
 
 def test_moving_data_is_no_arithmetic() -> None:
