@@ -110,16 +110,21 @@ class BothSides(KernelCompiler):
             if progress:
                 self._tell({"done": total - len(self.left) + progress["done"], "total": total})
 
-        for side in self._sides:
-            side.listen(hear)
-            try:
-                if not self._cancelled.is_set():
-                    side.compile()
-            finally:
-                side.forget(hear)
-                self._record = both_sides(self._sides[0].record, self._sides[1].record, self._labels)
-        self._tell({})
+        try:
+            for side in self._sides:
+                self._compile_side(side, hear)
+        finally:
+            self._record = both_sides(self._sides[0].record, self._sides[1].record, self._labels)
+            self._tell({})
         return self._record
+
+    def _compile_side(self, side: KernelCompiler, hear: Callable[[Record, dict[str, Any]], None]) -> None:
+        side.listen(hear)
+        try:
+            if not self._cancelled.is_set():
+                side.compile()
+        finally:
+            side.forget(hear)
 
     def cancel(self) -> None:
         super().cancel()

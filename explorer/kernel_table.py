@@ -40,8 +40,6 @@ def _lines(kernel: Kernel, _: Binary | None) -> int:
 
 KERNEL_COLUMNS = (
     Column("Kernel", "Name of the generated function, or of the library call", lambda kernel, _: kernel.name),
-    Column("Kind", "What kind of loop it is", lambda kernel, _: kernel.category),
-    Column("Graph", "The graph that calls it", lambda kernel, _: half(kernel)),
     Column("Calls", "Launches in one run of the graph", lambda kernel, _: kernel.calls),
     Column(
         "Bytes", "Read and written in one call, as Inductor counts", lambda kernel, _: kernel.bytes or None, "bytes"
@@ -66,7 +64,11 @@ BINARY_COLUMNS = (
         "µs",
     ),
 )
-LINES = Column("Lines", "Lines of generated code", _lines)
+LAST_COLUMNS = (
+    Column("Kind", "What kind of loop it is", lambda kernel, _: kernel.category),
+    Column("Graph", "The graph that calls it", lambda kernel, _: half(kernel)),
+    Column("Lines", "Lines of generated code", _lines),
+)
 
 
 def list_of_kernels(record: Record) -> dict[str, Any] | None:
@@ -76,7 +78,7 @@ def list_of_kernels(record: Record) -> dict[str, Any] | None:
     of_kernel = binaries_of(record)
     sides = {artifact.id: artifact.attrs["side"] for artifact in record.artifacts if "side" in artifact.attrs}
     side = Column("Side", "Which of the two runs", lambda kernel, _: sides.get(kernel.artifact))
-    columns = (*KERNEL_COLUMNS, *((side,) if sides else ()), *(BINARY_COLUMNS if of_kernel else ()), LINES)
+    columns = (*KERNEL_COLUMNS, *((side,) if sides else ()), *(BINARY_COLUMNS if of_kernel else ()), *LAST_COLUMNS)
     return {
         "columns": [{"title": column.title, "about": column.about, "unit": column.unit} for column in columns],
         "rows": [

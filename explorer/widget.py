@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import anywidget
 import traitlets
+from IPython.core.getipython import get_ipython
 
 from compiler.record import Record
 from explorer import frontend
@@ -106,9 +107,15 @@ class Explorer(anywidget.AnyWidget):
             self.send({"type": "part", "key": _key(part)}, buffers=[part.data])
 
     def _send_lab_cell(self, kernel: str) -> None:
+        """The text of a cell to edit the kernel in; it names the variable that holds the run."""
         from explorer.kernel_lab import cell_text
+        from explorer.run import Run
 
-        self.send({"type": "lab", "text": cell_text(self.compiler.record, kernel)})
+        shell = get_ipython()
+        names = {} if shell is None else shell.user_ns
+        runs = [value for value in names.values() if isinstance(value, Run) and value.compiler is self.compiler]
+        text = cell_text(runs[0], kernel) if runs else cell_text(Run(self.compiler.record), kernel, "_tc")
+        self.send({"type": "lab", "text": text})
 
     def close(self) -> None:
         """Take it off the page, and let go of the record."""

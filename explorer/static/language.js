@@ -44,7 +44,7 @@ const MLIR_TYPES = wordSet(
  */
 
 const STRING = String.raw`[rbfuRBFU]{0,2}(?:"(?:\\.|[^"\\])*"?|'(?:\\.|[^'\\])*'?)`;
-const NUMBER = String.raw`\b(?:0[xX][\da-fA-F]+|\d+\.?\d*(?:[eE][+-]?\d+)?)[a-zA-Z]*\b`;
+const NUMBER = String.raw`\b(?:0[xXfFdD][\da-fA-F]+|\d+\.?\d*(?:[eE][+-]?\d+)?)[a-zA-Z]*\b`;
 
 /**
  * Groups: 1 comment, 2 string, 3 decorator, preprocessor, register or the like, 4 number, 5 word.
@@ -57,7 +57,7 @@ function grammar(words, constants, ...parts) {
 
 /** Of machine code. @param {RegExp} mnemonic @param {string} comment @param {string} mark */
 function instructions(mnemonic, comment, mark) {
-  return { ...grammar(NONE, NONE, comment, STRING, mark, String.raw`\.?[A-Za-z_$][\w.$]*`), mnemonic };
+  return { ...grammar(NONE, NONE, comment, STRING, mark, String.raw`\.?[A-Za-z_$][\w.$]*(?:::[\w.]+)*`), mnemonic };
 }
 
 const WORD = String.raw`[A-Za-z_]\w*`;
@@ -98,7 +98,7 @@ const GRAMMARS = {
     String.raw`[A-Za-z_][\w.]*`,
   ),
   ptx: instructions(
-    /^[a-z]\w*(?:\.\w+)+$|^(?:ret|bra|exit|trap|membar)$/,
+    /^[a-z]\w*(?:\.\w+)+(?:::[\w.]+)*$|^(?:ret|bra|exit|trap|membar)$/,
     String.raw`\/\/.*|^\s*\.(?:loc|file)\s.*`,
     String.raw`%[\w.]+|\$L\w+`,
   ),

@@ -50,6 +50,7 @@ test("PTX", () => {
     "m:%p1", "k:ld.global.v4.b32", "m:%r1", "m:%rd1", "n:0", "c:// x",
   ]);
   assert.deepEqual(coloured("\t.loc\t1 29 61 // k.py", "ptx"), ["c:.loc\t1 29 61 // k.py"]);
+  assert.deepEqual(coloured("ld.global.L1::evict_first.b32 %r1", "ptx"), ["k:ld.global.L1::evict_first.b32", "m:%r1"]);
   assert.deepEqual(coloured("$L__BB0_1:", "ptx"), ["m:$L__BB0_1"]);
   assert.deepEqual(coloured(".visible .entry kernel(", "ptx"), ["b:.visible", "b:.entry", "f:kernel"]);
 });
