@@ -350,3 +350,33 @@ def test_the_backward_takes_what_the_forward_saved_as_the_forward_laid_it_out() 
     saved = record["post_grad[0/0 backward]"].entity("relu")
     assert saved.attrs["shape"] == [2, 160, 6, 6]
     assert saved.attrs["stride"] == [160 * 36, 1, 6 * 160, 160]
+
+
+# Beyond the source
+
+
+def test_templates_compute_what_eager_does() -> None:
+    record = explored(Gelu().half(), torch.randn(64, 128).half(), mode="max-autotune", check="kernels")
+    checked = {check.subject: check for check in record.checks}
+    shown = [kernel for kernel in record.kernels if kernel.category == "template"]
+    assert len(shown) == 5
+    for kernel in shown:
+        assert checked[kernel.id].verdict in ("equal", "close"), checked[kernel.id]
+
+
+def test_templates_are_compiled_to_machine_code() -> None:
+    record = explored(Gelu().half(), torch.randn(64, 128).half(), mode="max-autotune", stages="all", grad=False)
+    compiled = {binary.kernel: binary for binary in record.binaries}
+    shown = [kernel for kernel in record.kernels if kernel.category == "template"]
+    assert len(shown) == 2
+    for kernel in shown:
+        assert compiled[kernel.id].registers
+        assert "mma" in record[f"ptx[{kernel.graph} inference {kernel.name}]"].text
+
+
+def test_a_compilation_of_the_users_own_is_heard_too() -> None:
+    model, x = Gelu().half(), torch.randn(64, 128).half()
+    with Exploration(Options.of(target="h100")) as exploration, torch.no_grad():
+        torch.compile(model, mode="max-autotune", dynamic=False)(x)
+    assert exploration.record.problems == ()
+    assert {decision.pass_name for decision in exploration.record.decisions} >= {"autotuning", "cudagraphs"}
