@@ -22,6 +22,7 @@ import torch
 from compiler.builder import Builder, Event, Listener
 from compiler.destination import builds
 from compiler.environment import environment
+from compiler.interpret.kept import KeptFrame
 from compiler.measure.calls import Call
 from compiler.options import OptionError, Options
 from compiler.record import MACHINE_STAGES, Problem, Record
@@ -36,10 +37,11 @@ _OWN_FOLDERS = tuple(str(Path(__file__).parent.parent / name) for name in ("comp
 
 @dataclass(frozen=True, slots=True)
 class Explored:
-    """What `explore` returns: the record, and the value of the call."""
+    """What `explore` returns: the record, the value of the call, and what it takes to run its kernels again."""
 
     record: Record
     value: Any
+    kept: Mapping[str, KeptFrame]
 
 
 class Exploration:
@@ -61,6 +63,11 @@ class Exploration:
     def record(self) -> Record:
         """What is known so far; complete once the block has ended."""
         return self._builder.record()
+
+    @property
+    def kept(self) -> Mapping[str, KeptFrame]:
+        """By capture ("0/0"): graphs, and the inputs of its first call, not copied unless `check="kernels"`."""
+        return self._recorder.kept if self._recorder is not None else {}
 
     def __enter__(self) -> Exploration:
         with ExitStack() as stack:
@@ -167,7 +174,7 @@ def explore(
     """Call `fn(*args, **kwargs)` under torch.compile and record every stage. Raises what `fn` raises."""
     with Exploration(options, listener=listener) as exploration:
         value = exploration.compile(fn)(*args, **(kwargs or {}))
-    return Explored(exploration.record, value)
+    return Explored(exploration.record, value, exploration.kept)
 
 
 def title_of(fn: Any) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from compiler.options import OptionError
 from compiler.record import Artifact, Record, RecordError
-from explorer import files, text
+from explorer import check_flag, files, text
 from explorer.compiling import KernelCompiler
 from explorer.stages import stage_key
 
@@ -41,7 +41,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Returns the exit code: 0, 1 when the user's code raised, 2 for wrong use."""
-    args = _parser().parse_args(argv)
+    args = _parser().parse_args(check_flag.joined(sys.argv[1:] if argv is None else argv))
     try:
         args.command(args)
     except (UsageError, OptionError, RecordError) as error:
@@ -105,7 +105,10 @@ def _add_options(group: Any) -> None:
     group.add_argument("--stages", metavar="A,B", help="only these stages; all: compile kernels too")
     group.add_argument("--grad", action=yes_no, help="with gradients, or under torch.no_grad")
     group.add_argument("--time", action="store_true", default=None, help="build the code and time it")
-    group.add_argument("--check", action="store_true", default=None, help="build the code and compare with eager")
+    group.add_argument(
+        "--check", type=check_flag.value, metavar="kernels", nargs="?",
+        help="build the code and compare with eager; --check kernels compares each Triton kernel, without a GPU",
+    )  # fmt: skip
 
 
 def _add_show(commands: Any) -> None:

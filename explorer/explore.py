@@ -29,4 +29,6 @@ def explore(fn: Callable[..., Any], *args: Any, kwargs: Mapping[str, Any] | None
     if why_not:
         raise TypeError(f"{getattr(fn, '__qualname__', fn)} can't be explored: it {why_not}")
     explored = engine.explore(fn, args, kwargs, checked)
-    return Run(explored.record, explored.value)
+    run = Run(explored.record, explored.value)
+    run.kept = explored.kept
+    return run

@@ -19,7 +19,9 @@ from IPython.utils.process import arg_split  # type: ignore[attr-defined]
 from compiler.option_checks import assignments
 from compiler.options import OptionError, Options
 from compiler.torch_api import settings
+from explorer import check_flag
 from explorer.cell import Cell
+from explorer.kernel_lab import KernelMagics
 from explorer.outputs import GuardedOutput, NotebookOutput, Output, ShownWidgets, TextOutput
 from explorer.run import Run
 from explorer.session import Session
@@ -29,7 +31,7 @@ _CAN_NOT_AWAIT = (
     "cell, or put the await into a function and run that with asyncio"
 )
 _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "none": False}
-_FLAGS = ("--dynamic", "--grad", "--fullgraph", "--time", "--check")
+_FLAGS = ("--dynamic", "--grad", "--fullgraph", "--time")
 _YES_NO = argparse.BooleanOptionalAction
 _OPTIONS = ("target", "mode", "dynamic", "fullgraph", "backend", "stages", "grad", "time", "check")
 _CALL = "get_ipython().run_cell_magic('tcompile', "
@@ -73,8 +75,9 @@ class TcompileMagics(Magics):
               help="With gradients, or under torch.no_grad(); default: as the inputs ask.")
     @argument("--time", action="store_true",
               help="Build the code and time it.")
-    @argument("--check", action="store_true",
-              help="Build the code and compare its results with eager.")
+    @argument("--check", metavar="kernels", nargs="?", type=check_flag.value,
+              help="Build the code and compare its results with eager; --check kernels compares what each Triton "
+                   "kernel stores, which needs no GPU.")
     @argument("--fn", metavar="NAME", type=_unquoted, default="",
               help="Compile what the cell calls by this name, anywhere in it: model, model.encoder, layers[0].")
     @argument("-o", "--output", metavar="NAME", type=_unquoted, default="_tc",
@@ -142,7 +145,7 @@ class TcompileMagics(Magics):
     def _parsed(self, line: str, cell: str | None) -> argparse.Namespace:
         """The options of a magic line, and as `code` what follows them. Raises UsageError."""
         words = arg_split(line, strict=False)
-        args, unknown = self.tcompile.parser.parse_known_args([part for word in words for part in _respelled(word)])
+        args, unknown = self.tcompile.parser.parse_known_args(_all_respelled(words))
         if unknown:
             raise UsageError(_unknown(unknown[0]))
         args.code = _after_options(line, words, args.statement)
@@ -195,6 +198,10 @@ class TcompileMagics(Magics):
         return cell_id or "", self.shell.execution_count
 
 
+def _all_respelled(words: Sequence[str]) -> list[str]:
+    return [part for word in check_flag.joined(words) for part in _respelled(word)]
+
+
 def _respelled(word: str) -> list[str]:
     """`--grad=False`, as it is written in Python, for a flag that takes no value."""
     name, _, value = word.partition("=")
@@ -242,15 +249,16 @@ def load(shell: Any) -> None:
     """Give a shell the magics."""
     magics = TcompileMagics(shell)
     shell.register_magics(magics)
+    shell.register_magics(KernelMagics(shell))
     shell.input_transformers_post.append(magics.rewrite_call)
 
 
 def unload(shell: Any) -> None:
     """Take from a shell what `load` gave it."""
-    magics = shell.magics_manager.registry.pop(TcompileMagics.__name__, None)
-    if magics is None:
-        return
-    shell.input_transformers_post.remove(magics.rewrite_call)
-    for kind, names in magics.magics.items():
-        for name in names:
-            shell.magics_manager.magics[kind].pop(name, None)
+    for owner in (TcompileMagics, KernelMagics):
+        magics = shell.magics_manager.registry.pop(owner.__name__, None)
+        if isinstance(magics, TcompileMagics):
+            shell.input_transformers_post.remove(magics.rewrite_call)
+        for kind, names in magics.magics.items() if magics is not None else ():
+            for name in names:
+                shell.magics_manager.magics[kind].pop(name, None)

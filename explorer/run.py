@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from graphviz import Digraph
 
+    from compiler.interpret.kept import KeptFrame
     from explorer.diff import RunDiff
     from explorer.kernel_code import KernelCode
 
@@ -36,6 +37,7 @@ class Run:
         self.compiler.replace(record)
         self._widget = widget
         self._selection: tuple[str, ...] = ()
+        self.kept: Mapping[str, KeptFrame] = {}  # graphs and inputs, for the kernel lab; none of it is saved
 
     @property
     def record(self) -> Record:

@@ -89,7 +89,7 @@ class _Checking:
         known = self.found.setdefault(launch.kernel, _Found())
         most = _most(launch)
         before = {index: launch.arguments[index].clone() for index in launch.written} if most else {}
-        outcome = self._interpreter.run(launch.source, launch.kernel, launch.arguments, most=most)
+        outcome = self._interpreter.run(launch.source, launch.function, launch.arguments, most=most)
         if outcome.error is not None:
             known.checks.append(_failed(self._kernels[launch.kernel].id, outcome))
             return

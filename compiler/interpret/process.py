@@ -88,20 +88,21 @@ class Interpreter:
         source: str,
         name: str,
         arguments: Sequence[Any],
-        config: Mapping[str, Any] | None = None,
+        config: int | None = None,
         most: int | None = None,
     ) -> Outcome:
         """Launch the kernel `name` of a source, as Inductor writes them, and change its tensors in place.
 
-        `arguments` are those of the launch, in order: CPU tensors, numbers, None. `config` gives block sizes; by
-        default they are chosen so that there are few programs, at most `most` of which run. What the kernel does
+        `arguments` are those of the launch, in order: CPU tensors, numbers, None. `config` is the number of a
+        configuration; by default block sizes are chosen so that there are few programs. At most `most` of them run.
+        What the kernel does
         wrong is in the outcome. Raises InterpreterError.
         """
         tensors = {str(index): value for index, value in enumerate(arguments) if isinstance(value, torch.Tensor)}
         places = arena.placed(tensors)
         memory_path = self._path("memory")
         with memory_path.open("wb") as file:
-            file.truncate(arena.size_of(places))
+            file.truncate(arena.size_of(places))  # gaps are holes
         memory = arena.mapped(memory_path, arena.size_of(places))
         arena.copied_in(memory, tensors, places)
         answer = self._asked({
@@ -110,7 +111,7 @@ class Interpreter:
                 places[str(index)].described() if isinstance(value, torch.Tensor) else value
                 for index, value in enumerate(arguments)
             ],
-            "config": dict(config) if config else None, "most": most,
+            "config": config, "most": most,
         })  # fmt: skip
         memory_path.unlink()
         if answer is None:

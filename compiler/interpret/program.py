@@ -30,6 +30,7 @@ class Launch:
     """
 
     kernel: str
+    function: str
     source: str
     arguments: Sequence[Any]
     names: Sequence[str]
@@ -140,15 +141,15 @@ class _Host:
         self._program = program
         self._launch = launch
 
-    def launch(self, name: str, source: str, names: Sequence[str], arguments: Sequence[Any]) -> None:
-        own = signature(name, source)
-        mutations = self._program.mutations_of(name)
+    def launch(self, kernel: str, function: str, source: str, names: Sequence[str], arguments: Sequence[Any]) -> None:
+        own = signature(function, source)
+        mutations = self._program.mutations_of(kernel)
         written: dict[int, Tensor | None] = {}
         for index, argument in enumerate(own.arguments[: len(arguments)]):
             if argument in own.written and isinstance(arguments[index], Tensor):
                 variable = mutations.get(names[index], names[index])
                 written[index] = self._program.stored(variable, arguments[index])
-        self._launch(Launch(name, source, arguments, names, written))
+        self._launch(Launch(kernel, function, source, arguments, names, written))
         for index, value in written.items():
             if value is not None:
                 arguments[index].copy_(value)

@@ -82,12 +82,12 @@ def _launched(request: Mapping[str, Any], kernels: _Kernels, printed: io.StringI
     kernel = kernels(request["source"], request["name"])
     memory = arena.mapped(Path(request["memory"]), request["size"])
     values = [_value(described, memory) for described in request["arguments"]]
-    config = request["config"] or interpreter().configurations(kernel)[0]
+    config = interpreter().configurations(kernel)[request["config"] or 0]
     names = interpreter().launch_arguments(kernel, config)
     if len(names) != len(values):
         raise TypeError(f"the kernel takes {len(names)} arguments ({', '.join(names)}), {len(values)} are passed")
     arguments = dict(zip(names, values, strict=True))
-    if not request["config"] and kernel.inductor_meta.get("grid_type") in _SIZED:
+    if request["config"] is None and kernel.inductor_meta.get("grid_type") in _SIZED:
         config = launch.tile(config, _numels(arguments), interpreter().largest_blocks())
     grid = interpreter().grid_of(kernel, config, arguments)
     own = {name: value for name, value in arguments.items() if name in kernel.fn.arg_names}

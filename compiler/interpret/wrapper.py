@@ -22,8 +22,10 @@ _NAMES, _SETTLED, _FILLED = "_names_", "_settled_", "_filled_"
 class Host(Protocol):
     """Who runs the output code."""
 
-    def launch(self, name: str, source: str, names: Sequence[str], arguments: Sequence[Any]) -> None:
-        """Launch a kernel; `names` are those of the arguments' variables, "" for what is none."""
+    def launch(self, kernel: str, function: str, source: str, names: Sequence[str], arguments: Sequence[Any]) -> None:
+        """Launch the kernel that is kept in the variable `kernel`, a function of its source. `names` are those of the
+        arguments' variables, "" for what is none.
+        """
 
     def settled(self, name: str, compute: Callable[[], Any]) -> Any:
         """The value for the variable `name`, which an ATen call gives."""
@@ -37,14 +39,18 @@ def runner(code: str, host: Host, externs: Collection[str]) -> Callable[[list[An
 
     `externs` are the variables that hold results of ATen calls. Raises what executing the code raises.
     """
+    run: Callable[[list[Any]], Any] = _executed(code, host, externs)["call"]
+    return run
+
+
+def _executed(code: str, host: Host, externs: Collection[str]) -> dict[str, Any]:
     stand_ins = _stand_ins(host)
     tree = _Rewriting(set(stand_ins), set(externs)).visit(ast.parse(code))
     module = types.ModuleType("output_code")
     namespace = vars(module)
     namespace.update(stand_ins)
     exec(compile(ast.fix_missing_locations(tree), "<output code>", "exec"), namespace)
-    run: Callable[[list[Any]], Any] = namespace["call"]
-    return run
+    return namespace
 
 
 def _stand_ins(host: Host) -> dict[str, Any]:
@@ -55,6 +61,7 @@ def _stand_ins(host: Host) -> dict[str, Any]:
         "get_raw_stream": lambda _index: 0,
         "empty_strided_cuda": empty,
         "assert_alignment": lambda *_args: None,
+        "rand_strided": _random,
         _SETTLED: host.settled,
         _FILLED: host.filled,
     }
@@ -73,6 +80,35 @@ def untouched(dtype: torch.dtype) -> Any:
     if dtype.is_floating_point or dtype.is_complex:
         return torch.nan
     return True if dtype == torch.bool else torch.iinfo(dtype).max
+
+
+def random_inputs(code: str) -> list[Any]:
+    """Inputs of the sizes, strides and formats that the output code was written for, with random values.
+
+    Raises KeyError where it does not say.
+    """
+    return list(_executed(code, _Nobody(), ())["get_args"]())
+
+
+class _Nobody:
+    """A host for code of which nothing is launched."""
+
+    def launch(self, kernel: str, *_how: Any) -> None:
+        raise NotImplementedError(f"{kernel} is not launched here")
+
+    def settled(self, _name: str, compute: Callable[[], Any]) -> Any:
+        return compute()
+
+    def filled(self, _name: str, _buffer: torch.Tensor, compute: Callable[[], Any]) -> None:
+        compute()
+
+
+def _random(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, **_device: Any) -> torch.Tensor:
+    """As torch._dynamo.testing.rand_strided, with small numbers where integers are asked for: they may be indices."""
+    made = torch.empty_strided(tuple(size), tuple(stride), dtype=dtype)
+    if dtype.is_floating_point:
+        return made.copy_(torch.randn(tuple(size)))
+    return made.copy_(torch.randint(0, 2, tuple(size)))
 
 
 class _Torch(types.ModuleType):
@@ -121,7 +157,8 @@ class _Kernel:
         self._host, self._name, self._source = host, name, source
 
     def run(self, *arguments: Any, _names_: Sequence[str] = (), **_stream: Any) -> None:
-        self._host.launch(self._name, self._source, _names_, arguments)
+        kernel, *names = _names_
+        self._host.launch(kernel, self._name, self._source, names, arguments)
 
 
 class _Rewriting(ast.NodeTransformer):
@@ -166,7 +203,8 @@ class _Rewriting(ast.NodeTransformer):
             return node
         call = node.value
         if isinstance(call.func, ast.Attribute) and call.func.attr == "run" and _name(call.func.value):
-            names: list[ast.expr] = [ast.Constant(_variable(argument)) for argument in call.args]
+            variables = [_name(call.func.value), *map(_variable, call.args)]
+            names: list[ast.expr] = [ast.Constant(variable) for variable in variables]
             call.keywords.append(ast.keyword(_NAMES, ast.Tuple(names, ast.Load())))
             return node
         out = next((_name(keyword.value) for keyword in call.keywords if keyword.arg == "out"), "")

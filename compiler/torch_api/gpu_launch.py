@@ -1,0 +1,33 @@
+"""A kernel of Inductor's, launched on the GPU that is here: for its numbers, and for its time."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch._inductor.codecache as codecache
+
+
+def loaded(name: str, source: str, config: int) -> Any:
+    """The kernel, to be launched in one of its configurations. Raises what executing the source raises."""
+    kernel = getattr(codecache.PyCodeCache.load(source), name)
+    kernel.configs = [kernel.configs[config]]
+    return kernel
+
+
+def launch(kernel: Any, arguments: Sequence[Any]) -> None:
+    """One launch, finished when this returns. Raises what CUDA reports."""
+    kernel.run(*arguments, stream=torch.cuda.current_stream().cuda_stream)
+    torch.cuda.synchronize()
+
+
+def times(kernel: Any, arguments: Sequence[Any]) -> tuple[float, float, float]:
+    """Median and quartiles of a launch's duration, in seconds (triton.testing.do_bench: caches are emptied between)."""
+    from triton.testing import do_bench
+
+    stream = torch.cuda.current_stream().cuda_stream
+    every = do_bench(lambda: kernel.run(*arguments, stream=stream), return_mode="all")
+    low, middle, high = statistics.quantiles([milliseconds / 1e3 for milliseconds in every], n=4)
+    return middle, low, high

@@ -1,0 +1,141 @@
+"""The kernel lab: `%tkernel RUN KERNEL` puts a Triton kernel in a cell, `%%tkernel` compiles and checks what it became.
+
+The cell's first line is the magic, so line n of the cell is line n of the source that Inductor wrote, whose first line
+is empty: lines in errors are those that the user sees.
+"""
+# mypy: disallow-untyped-decorators=False
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Sequence
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.getipython import get_ipython
+from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
+from IPython.display import display
+from IPython.utils.process import arg_split  # type: ignore[attr-defined]
+
+from compiler.kernel_edit import source_of
+from compiler.record import Kernel
+from compiler.targets import UnknownTargetError, target
+from explorer.compiling import triton_kernels
+from explorer.kernel_trial import KernelTrial, tried
+from explorer.run import Run
+
+_BLOCKS = ("XBLOCK", "YBLOCK", "ZBLOCK", "R0_BLOCK", "R1_BLOCK", "num_warps", "num_stages")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise UsageError(f"%%tkernel: {message}; it is written %%tkernel RUN KERNEL, options after")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="%%tkernel", add_help=False, allow_abbrev=False)
+    parser.add_argument("run")
+    parser.add_argument("kernel")
+    parser.add_argument("--target", default="")
+    parser.add_argument("--config", type=int, default=0)
+    parser.add_argument("-o", "--output", default="_tk")
+    parser.add_argument("--no-check", action="store_true")
+    for name in _BLOCKS:
+        parser.add_argument(f"--{name}", *([f"--{name.replace('_', '-')}"] if name.islower() else []), type=int)
+    return parser
+
+
+@magics_class
+class KernelMagics(Magics):
+    """`%tkernel` and `%%tkernel`."""
+
+    shell: Any
+
+    @no_var_expand
+    @line_cell_magic
+    def tkernel(self, line: str, cell: str | None = None) -> None:
+        """`%tkernel RUN KERNEL` puts a kernel's Triton source in a new cell, to be edited and run. RUN is a variable
+        that holds the result of an exploration, KERNEL a kernel's name or a part of it.
+
+        `%%tkernel` compiles the edited kernel, and shows its facts and its numbers beside the original's:
+
+        %%tkernel RUN KERNEL [--target GPU] [--config N] [--XBLOCK N] [--num-warps N] [--no-check] [-o NAME]
+
+        Numbers are checked on the exploration's real inputs, on the GPU when there is one, else in Triton's
+        interpreter; with a GPU both are timed. `--config` chooses among the configurations that Inductor would try,
+        block sizes and `--num-warps` make one of your own. The result is kept under NAME (`_tk`).
+        """
+        words = [word.strip("\"'") for word in arg_split(line)]
+        if cell is None:
+            self._open(words)
+        else:
+            self._try(_parser().parse_args(words), cell)
+
+    def _open(self, words: Sequence[str]) -> None:
+        if len(words) != 2:
+            raise UsageError("%tkernel takes a run and a kernel: %tkernel _tc triton_poi_fused_0")
+        self.shell.set_next_input(cell_text(self._run(words[0]), words[1], words[0]))
+
+    def _try(self, args: argparse.Namespace, cell: str) -> None:
+        run = self._run(args.run)
+        kernel = find(run, args.kernel)
+        chosen = {name: getattr(args, name) for name in _BLOCKS if getattr(args, name) is not None}
+        trial = tried(run, kernel, "\n" + cell, _target(args.target), args.config, chosen, check=not args.no_check)
+        self.shell.push({args.output: trial})
+        display(trial)
+
+    def _run(self, name: str) -> Run:
+        value = self.shell.user_ns.get(name)
+        if isinstance(value, Run):
+            return value
+        runs = [known for known, held in self.shell.user_ns.items() if isinstance(held, Run)]
+        near = difflib.get_close_matches(name, runs, n=1)
+        meant = f" Did you mean {near[0]}?" if near else f" There are: {', '.join(runs)}." if runs else ""
+        raise UsageError(f"{name} is no result of %%tcompile.{meant or ' Explore something first.'}")
+
+
+def find(run: Run, name: str) -> Kernel:
+    """The Triton kernel with this name or id, or the only one whose name or id has it as a part. Raises UsageError."""
+    kernels = triton_kernels(run.record)
+    if not kernels:
+        raise UsageError("this run has no Triton kernels: explore something for a GPU, such as --target h100")
+    exact = [kernel for kernel in kernels if name in (kernel.id, kernel.name)]
+    parts = exact or [kernel for kernel in kernels if name in kernel.id]
+    if len(parts) == 1:
+        return parts[0]
+    if parts:
+        listed = "\n".join(f"  {kernel.id}" for kernel in parts)
+        raise UsageError(f"{len(parts)} kernels have {name!r} in their names; say more, or the id in quotes:\n{listed}")
+    names = [kernel.name for kernel in kernels]
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    meant = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"
+    raise UsageError(f"no Triton kernel {name!r}; {meant}")
+
+
+def cell_text(run: Run, kernel_name: str, run_name: str = "") -> str:
+    """A cell with a kernel's source, headed by the magic that tries what is made of it. Raises UsageError.
+
+    `run_name` is the variable that holds the run; "" looks for it in the shell.
+    """
+    kernel = find(run, kernel_name)
+    same = [known for known in triton_kernels(run.record) if known.name == kernel.name]
+    name = kernel.name if len(same) == 1 else f'"{kernel.id}"'
+    header = f"%%tkernel {run_name or _name_of(run)} {name}"
+    return f"{header}\n{source_of(run.record, kernel).removeprefix(chr(10))}"
+
+
+def _name_of(run: Run) -> str:
+    shell = get_ipython()
+    names = [name for name, value in shell.user_ns.items() if value is run] if shell is not None else []
+    return next((name for name in names if not name.startswith("_")), names[0] if names else "_tc")
+
+
+def _target(name: str) -> str:
+    try:
+        return target(name).name if name else ""
+    except UnknownTargetError as error:
+        raise UsageError(f"--target {name}: {error}") from None
+
+
+__all__ = ["KernelMagics", "KernelTrial", "cell_text", "find"]
