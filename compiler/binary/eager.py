@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from compiler.binary.compiling import Compiled, in_kernel_order, results
 from compiler.builder import Builder
-from compiler.record import MACHINE_STAGES, Record
+from compiler.record import MACHINE_STAGES, Problem, Record
 
 
 def compile_kernels(builder: Builder) -> None:
     """Compile the Triton kernels that the builder has, each told to its listener as it is done.
 
-    What is done stays when it is interrupted.
+    What is done stays when it is interrupted. An error of ours is a `Problem`: the user's cell has run, and did well.
     """
     asked = builder.options.stages
     stages = None if "all" in asked else [stage for stage in MACHINE_STAGES if stage in asked]
@@ -22,6 +22,9 @@ def compile_kernels(builder: Builder) -> None:
         with closing(results(_with_hidden_kernels(builder), stages=stages)) as steps:
             for result in steps:
                 _add(builder, result)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is not the user's
+        reason = f"the kernels could not be compiled: {type(error).__name__}: {error}"
+        builder.problem(Problem("ttir", reason, "this is a bug of tcompile's, worth a report"))
     finally:
         _put_in_order(builder)
 

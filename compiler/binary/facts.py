@@ -70,4 +70,4 @@ def _occupancy(output: Output, target: Target) -> tuple[occupancy.Occupancy | No
         )
     except occupancy.OccupancyError as error:
         return None, (str(error), _WHAT_TO_DO)
-    return found, None
+    return (found if output.registers is not None else None), None

@@ -322,6 +322,16 @@ def test_an_interrupt_at_the_end_of_an_exploration_leaves_its_record() -> None:
     assert exploration.record.of_stage("ttir")
 
 
+def test_an_error_of_ours_is_not_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    from compiler.binary import mix
+
+    monkeypatch.setattr(mix, "_RULES", {})
+    record, _ = listened("all", target="h100")
+    (problem,) = record.problems
+    assert problem.reason.startswith("the kernels could not be compiled: ")
+    assert record.of_stage("kernels")
+
+
 def test_a_stage_that_there_is_not() -> None:
     with pytest.raises(OptionError, match="did you mean 'ptx'"):
         Options.of(stages="ptxx")
