@@ -52,7 +52,11 @@ def explored(fn: Callable[..., Any], *args: Any, **options: Any) -> tuple[Record
 
 
 def cuda_state() -> dict[str, Any]:
-    """All that torch.cuda holds or says; the generators' states only where there are any."""
+    """All that torch.cuda holds or says; the generators' states only where there are any. Dynamo initialises a GPU that
+    is here, whatever it compiles, to keep its random numbers (torch._dynamo.utils.preserve_rng_state): that comes first.
+    """
+    if torch.cuda.is_available():
+        torch.cuda.init()
     return {
         "names": {name: id(value) for name, value in vars(torch.cuda).items()},
         "available": torch.cuda.is_available(),
