@@ -32,7 +32,7 @@ export function comparison(left, right) {
   const looks = {
     classes: rows.map((row) => ({ "-": "tc-removed", "+": "tc-added", "": "" })[row.sign]),
     labels: rows.map((row) => label(row, left, right)),
-    emphasis: emphasis(rows, before, after),
+    emphasis: emphasis(rows, masked(left), masked(right)),
     folded: equalRuns(rows),
     stops: rows.flatMap((row, at) => (row.sign && !rows[at - 1]?.sign ? [at] : [])),
   };
@@ -46,7 +46,12 @@ export function comparison(left, right) {
 function comparable({ info, lines = [] }) {
   const places = placeRows(lines, info.language);
   const rows = [...lines.keys()].filter((row) => !places.has(row));
-  return { rows, texts: rows.map((row) => withoutPlaces(lines[row], info.language)) };
+  return { rows, texts: rows.map((row) => withoutPlaces(lines[row], info.language).trimEnd()) };
+}
+
+/** @param {Artifact} artifact */
+function masked({ info, lines = [] }) {
+  return lines.map((line) => withoutPlaces(line, info.language));
 }
 
 /**

@@ -155,10 +155,10 @@ const PLACES_IN_LINES = {
   sass: /^ {4}\/\*[\da-f]+\*\//g,
 };
 
-/** A line without what says where it is, or where it is from. @param {string} line @param {string} language */
+/** A line with spaces in place of what says where it is, or is from. @param {string} line @param {string} language */
 export function withoutPlaces(line, language) {
   const pattern = PLACES_IN_LINES[grammarName(language)];
-  return pattern ? line.replace(pattern, "") : line;
+  return pattern ? line.replace(pattern, (place) => " ".repeat(place.length)) : line;
 }
 
 /** Past this many characters a line is not coloured: nobody reads that far, and the browser would crawl. */

@@ -141,7 +141,7 @@ export class PaneHeader {
 function optionsOf(stage, home) {
   const group = h("optgroup", { label: stage.title });
   for (const { id, title, side } of stage.artifacts) {
-    const name = (home ? title : `${stage.title} ${bracketed(id) || title}`) + (side && ` · ${side}`);
+    const name = (side && `${side}: `) + (home ? title : `${stage.title} ${bracketed(id) || title}`);
     group.append(h("option", { value: id, title }, name));
   }
   return group;

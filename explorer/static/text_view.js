@@ -6,6 +6,7 @@ import { findAll, firstIn, MOST_HITS } from "./hits.js";
 import { placeRows, spanOf, structureOf, tokeniseRow } from "./language.js";
 import { LINKED, markRows, mostSpecific, PRIMARY, WEAK } from "./marks.js";
 import { Ruler } from "./ruler.js";
+import { appendToken } from "./tokens.js";
 import { VirtualRows } from "./virtual_rows.js";
 
 /** @typedef {import("./store.js").Artifact} Artifact */
@@ -405,9 +406,9 @@ export class TextView {
     }
   }
 
-  /** @param {number} row @returns {Range[]} */
+  /** @param {number} row @returns {import("./tokens.js").Range[]} */
   hitsOf(row) {
-    /** @type {Range[]} */
+    /** @type {import("./tokens.js").Range[]} */
     const found = [];
     for (let index = firstIn(this.hits, row); this.hits[index]?.[0] === row; index++) {
       const column = this.hits[index][1];
@@ -416,7 +417,7 @@ export class TextView {
     return found;
   }
 
-  /** @param {number} row @returns {Range[]} */
+  /** @param {number} row @returns {import("./tokens.js").Range[]} */
   emphasisOf(row) {
     const part = this.looks.emphasis?.get(row);
     return part ? [[...part, "tc-differs"]] : [];
@@ -488,34 +489,6 @@ function outermost(folds, total) {
     end = last;
   }
   return rows;
-}
-
-/**
- * A stretch of a line, from and to a column, and its CSS classes.
- * @typedef {[number, number, string]} Range
- */
-
-/**
- * Append one token, split where ranges begin and end.
- * @param {HTMLElement} code @param {string} name of its CSS class @param {string} text
- * @param {number} column where the token begins @param {Range[]} ranges
- */
-function appendToken(code, name, text, column, ranges) {
-  let done = 0;
-  for (const [start, end, more] of ranges) {
-    const from = Math.max(start - column, done);
-    const to = Math.min(end - column, text.length);
-    if (from >= to) continue;
-    appendText(code, name, text.slice(done, from));
-    appendText(code, `${name} ${more}`, text.slice(from, to));
-    done = to;
-  }
-  appendText(code, name, text.slice(done));
-}
-
-/** @param {HTMLElement} code @param {string} name of the CSS class @param {string} text */
-function appendText(code, name, text) {
-  if (text) code.append(name ? h("span", { class: name }, text) : text);
 }
 
 /** @param {Break} stop */

@@ -45,3 +45,14 @@ test("a row holds the entities of both sides", () => {
   assert.deepEqual([...both.rows.values()], [["a.x", "b.x"], ["a.old"], ["b.new"]]);
   assert.deepEqual(both.rowsOf.get("b.new"), [2]);
 });
+
+test("addresses and places in the source are no differences", () => {
+  const sass = (id, ...lines) => ({ ...artifact(id, lines), info: { id, title: id, language: "sass" } });
+  const left = sass("a", "    /*0000*/  MOV R1 ;", "\t//## k.py:3", "    /*0010*/  FADD R1 ;");
+  const right = sass("b", "    /*0000*/  MOV R1 ;", "    /*0010*/  NOP ;", "    /*0020*/  FADD R2 ;");
+  const { artifact: both, looks } = comparison(left, right);
+  assert.deepEqual(both.lines.map((line) => line.slice(14)), ["MOV R1 ;", "FADD R1 ;", "NOP ;", "FADD R2 ;"]);
+  assert.deepEqual(looks.classes, ["", "tc-removed", "tc-added", "tc-added"]);
+  const same = comparison(left, sass("c", "    /*0040*/  MOV R1 ;", "    /*0050*/  FADD R1 ;"));
+  assert.deepEqual(same.looks.stops, []);
+});
