@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from compiler.inductor.lines import Definition, triton_lines
+from compiler.inductor.lines import Definition, kernel_lines
 from compiler.record import Artifact, Entity, Kernel
 from compiler.torch_api.inductor import IrFacts
 
@@ -60,7 +60,7 @@ def kernels_artifact(
     kernel_entities = [_kernel_entity(kernel, definitions, known) for kernel in kernels]
     call_entities = _call_entities(calls, definitions, known, artifact_id)
     rows = text.split("\n")
-    inner = {kernel.id: triton_lines(kernel, rows, definitions) for kernel in kernels if kernel.language == "triton"}
+    inner = {kernel.id: kernel_lines(kernel, rows, definitions) for kernel in kernels}
     line_entities = [entity for lines in inner.values() for entity in lines.values()]
     artifact = Artifact(
         artifact_id, "kernels", title, "python", text, graph, _lines(kernels, calls, artifact_id, inner),

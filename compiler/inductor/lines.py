@@ -24,7 +24,8 @@ Ids = tuple[str, ...]
 @dataclass(frozen=True, slots=True)
 class Definition:
     """A kernel that Inductor defined, the names of the fused nodes it computes, and ids of what its lines come from:
-    by `line_key`, by a name in it or the function it is in, and, in a template, for lines that have none of these.
+    by `line_key`, by a name in it or the function it is in, and, in a template, for lines that have none of these. Of
+    C++, `rows` are lines and the ids of what they come from, in order.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Definition:
     lines: Mapping[str, Ids] = field(default_factory=dict)
     names: Mapping[str, Ids] = field(default_factory=dict)
     whole: Ids = ()
+    rows: tuple[tuple[str, Ids], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,14 @@ def definition(facts: KernelFacts, ids: Callable[[FxOrigins], Ids]) -> Definitio
         {key: ids(origins) for key, origins in known.lines.items()},
         {name: ids(origins) for name, origins in known.names.items()},
         ids(facts.whole),
+        tuple((row, ids(origins)) for row, origins in known.rows),
     )
+
+
+def kernel_lines(kernel: Kernel, rows: Sequence[str], definitions: Sequence[Definition]) -> dict[int, Entity]:
+    """An entity for each line of the kernel's own functions, by its line in the artifact, whose lines are `rows`."""
+    languages = {"triton": triton_lines, "cpp": cpp_lines}
+    return languages[kernel.language](kernel, rows, definitions) if kernel.language in languages else {}
 
 
 def triton_lines(kernel: Kernel, rows: Sequence[str], definitions: Iterable[Definition]) -> dict[int, Entity]:
@@ -73,6 +82,41 @@ def triton_lines(kernel: Kernel, rows: Sequence[str], definitions: Iterable[Defi
             label = source[number].strip()
             found[first + number - 1] = Entity(identity, "triton", label, {}, (), statement.origins)
     return found
+
+
+def cpp_lines(kernel: Kernel, rows: Sequence[str], definitions: Iterable[Definition]) -> dict[int, Entity]:
+    """An entity for each line of the kernel's C++ function, by its line in the artifact."""
+    first, last = kernel.lines
+    opening = next((number for number in range(first, last) if rows[number].startswith('extern "C"')), last)
+    inside = [number for number in range(opening + 1, last) if rows[number - 1].strip()]
+    origins: dict[int, list[Ids]] = {}
+    for definition in definitions:
+        if definition.name == kernel.name:
+            for number, ids in _placed(inside, rows, definition):
+                origins.setdefault(number, []).append(ids)
+    return {
+        number: Entity(
+            f"{kernel.id}.L{number - first + 1}",
+            "cpp",
+            rows[number - 1].strip(),
+            {},
+            (),
+            _union(origins.get(number, ())),
+        )
+        for number in inside
+    }
+
+
+def _placed(inside: Sequence[int], rows: Sequence[str], definition: Definition) -> Iterator[tuple[int, Ids]]:
+    """Where the rows of a definition are in the artifact: each after the one before it, if it is there at all (stores
+    that turned out not to be needed are not).
+    """
+    start = 0
+    for text, ids in definition.rows:
+        place = next((place for place in range(start, len(inside)) if rows[inside[place] - 1].strip() == text), None)
+        if place is not None:
+            yield inside[place], ids
+            start = place + 1
 
 
 def _statements(source: Mapping[int, str]) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -295,7 +295,8 @@ class _Session:
         def observed(scheduling: Any, source: str, nodes: Sequence[Any], kernel: Any = None) -> Any:
             name = define(scheduling, source, nodes, kernel)
             parts = [node for node in nodes if isinstance(node, BaseSchedulerNode)]
-            self.observer.kernel(self.kind, self.kernel_facts(name, parts, kernel))
+            written = scheduling.kernel_group if isinstance(scheduling, CppScheduling) else kernel
+            self.observer.kernel(self.kind, self.kernel_facts(name, parts, written))
             return name
 
         return observed

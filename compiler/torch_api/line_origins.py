@@ -20,6 +20,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch._inductor.codegen.common import CSE, CSEVariable
+from torch._inductor.codegen.cpp import CppKernel, KernelGroup
 from torch._inductor.codegen.triton import TritonKernel
 from torch._inductor.graph import GraphLowering
 from torch._inductor.index_propagation import IndexPropagation, IndexPropVar
@@ -63,11 +64,13 @@ class FxOrigins:
 @dataclass(frozen=True, slots=True)
 class KernelLines:
     """Origins of a kernel's lines by their `line_key`; of variables that Inductor writes late, and of the functions
-    that a kernel hands to `tl.associative_scan`, by name.
+    that a kernel hands to `tl.associative_scan`, by name. Of C++, where loops follow each other and count temporaries
+    anew, `rows` are the lines that have origins, in order.
     """
 
     lines: dict[str, FxOrigins] = field(default_factory=dict)
     names: dict[str, FxOrigins] = field(default_factory=dict)
+    rows: tuple[tuple[str, FxOrigins], ...] = ()
 
 
 def line_key(text: str) -> str:
@@ -89,6 +92,8 @@ class LineOrigins:
         self.running: InterpreterShim | None = None
         self.written: WeakKeyDictionary[Any, dict[str, dict[Node, None]]] = WeakKeyDictionary()
         self.named: WeakKeyDictionary[Any, dict[str, dict[Node, None]]] = WeakKeyDictionary()
+        self.nest: dict[str, dict[Node, None]] = {}
+        self.rows: WeakKeyDictionary[Any, list[tuple[str, dict[Node, None]]]] = WeakKeyDictionary()
         self.branching: WeakKeyDictionary[Graph, Node] = WeakKeyDictionary()
 
     def wrappers(self) -> list[Wrapper]:
@@ -110,6 +115,7 @@ class LineOrigins:
             (TritonKernel, "codegen_iteration_ranges_entry", self.wrap_index),
             (TritonKernel, "partial_accumulate", self.wrap_accumulate),
             (TritonKernel, "_lift_helper", self.wrap_helper),
+            (KernelGroup, "finalize_kernel", self.wrap_finalize),
             (GraphLowering, "run", self.wrap_run),
         ]
 
@@ -241,11 +247,14 @@ class LineOrigins:
 
     def _note(self, line: Any, node: Node) -> None:
         """The first to write a line is the one that computes it: buffers are spliced into others later."""
-        text = line.line if isinstance(line, DeferredLineBase) else line
-        if isinstance(text, str) and isinstance(V.kernel, TritonKernel):
+        rows = _text(line).split("\n")
+        if isinstance(V.kernel, TritonKernel):
             lines = self.written.setdefault(V.kernel, {})
-            for row in text.split("\n"):
+            for row in rows:
                 lines.setdefault(line_key(row), {node: None})
+        elif isinstance(V.kernel, CppKernel):
+            for row in rows:
+                self.nest.setdefault(row.strip(), {node: None})
 
     def wrap_generate(self, generate: Callable[..., Any]) -> Callable[..., Any]:
         """A common subexpression that is there already is written no more, but serves one node more."""
@@ -254,6 +263,7 @@ class LineOrigins:
             variable = generate(cse, buffer, expression, **options)
             if not isinstance(expression, CSEVariable) and (node := self._at_hand()) is not None:
                 nodes = self.written.get(V.kernel, {}).get(f"{variable} = ")
+                nodes = nodes or self.nest.get(f"{cse.prefix}{variable} = {expression}{cse.suffix}")
                 if nodes is not None:
                     nodes[node] = None
             return variable
@@ -299,6 +309,19 @@ class LineOrigins:
         if (node := self._at_hand()) is not None:
             self.named.setdefault(kernel, {}).setdefault(name, {})[node] = None
 
+    def wrap_finalize(self, finalize: Callable[..., None]) -> Callable[..., None]:
+        """A loop nest of C++ joins those that are in the same kernel."""
+
+        def finalized(group: KernelGroup, *args: Any) -> None:
+            before = len(group.loops_code.get_lines_ref())
+            finalize(group, *args)
+            new = [_text(line).strip() for line in group.loops_code.get_lines_ref()[before:]]
+            found = [(row, self.nest[row]) for row in new if row in self.nest and row.strip("{}();")]
+            self.rows.setdefault(group, []).extend(found)
+            self.nest = {}
+
+        return finalized
+
     def wrap_run(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """A branch is lowered while the node that branches is."""
 
@@ -311,7 +334,11 @@ class LineOrigins:
         return lowered
 
     def of(self, kernel: Any) -> KernelLines:
-        """What is known of a kernel, of each of its parts if it is a combination of several; nothing if it is C++."""
+        """What is known of a kernel, of each of its parts if it is a combination of several. C++ comes in groups."""
+        if isinstance(kernel, KernelGroup):
+            return KernelLines(
+                rows=tuple((row, self.origins(tuple(nodes))) for row, nodes in self.rows.get(kernel, ()))
+            )
         parts = [part for part in (kernel, *getattr(kernel, "sub_kernels", ())) if isinstance(part, TritonKernel)]
         return KernelLines(self._of_parts(self.written, parts), self._of_parts(self.named, parts))
 
@@ -335,6 +362,12 @@ class LineOrigins:
                 outer = self.branching[outer.graph]
             names[outer.name] = None
         return FxOrigins(tuple(names), tuple(places))
+
+
+def _text(line: Any) -> str:
+    """A line of an IndentedBuffer; "" for a mark between lines."""
+    text = line.line if isinstance(line, DeferredLineBase) else line
+    return text if isinstance(text, str) else ""
 
 
 def _of_arguments(made: Node) -> Node | None:

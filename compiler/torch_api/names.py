@@ -44,6 +44,7 @@ REQUIRED: tuple[str, ...] = (
     "torch._guards:CompileContext.current_compile_id",
     "torch._inductor.codegen.common:CSE.generate",
     "torch._inductor.codegen.cpp:CppScheduling.define_kernel",
+    "torch._inductor.codegen.cpp:KernelGroup.finalize_kernel",
     "torch._inductor.codegen.triton:TritonKernel._lift_helper",
     "torch._inductor.codegen.triton:TritonKernel.codegen_iteration_ranges_entry",
     "torch._inductor.codegen.triton:TritonKernel.partial_accumulate",

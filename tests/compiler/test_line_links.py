@@ -90,7 +90,7 @@ MODELS: dict[str, tuple[Callable[[], Any], Callable[[], tuple[Tensor, ...]]]] = 
 
 def explored(fn: Callable[..., Any], *args: Any, **options: Any) -> Record:
     """The record for an H100 of one call and, where there are gradients, its backward."""
-    with Exploration(Options(target="h100", **options)) as exploration:
+    with Exploration(Options(**({"target": "h100"} | options))) as exploration:
         value = exploration.compile(fn)(*args)
         if isinstance(value, Tensor) and value.requires_grad:
             value.sum().backward()
@@ -331,6 +331,10 @@ def dropped(x: Tensor) -> Tensor:
     return functional.dropout(x.cos(), 0.25)
 
 
+def rooted(xs: list[Tensor], ys: list[Tensor]) -> Any:
+    return torch._foreach_sqrt(torch._foreach_add(torch._foreach_mul(xs, 2.0), ys))
+
+
 def product(x: Tensor, w: Tensor) -> Tensor:
     return torch.relu(x @ w) + 1
 
@@ -343,7 +347,7 @@ def in_half(x: Tensor) -> Tensor:
     return torch.tanh(x.float()).to(torch.bfloat16)
 
 
-Case = tuple[Callable[..., Any], Callable[[], tuple[Tensor, ...]], dict[str, Any], dict[str, str]]
+Case = tuple[Callable[..., Any], Callable[[], tuple[Any, ...]], dict[str, Any], dict[str, str]]
 
 # What a line looks like -> ATen operations one of which it has to be linked to.
 KERNELS: dict[str, Case] = {
@@ -381,6 +385,14 @@ KERNELS: dict[str, Case] = {
         r"cos\(": "aten.cos",
         r"tmp\d+ > tmp\d+": "aten.gt",
         r"tl\.store": "aten.mul",
+    }),
+    "a kernel for each of several tensors": (
+        rooted, lambda: ([torch.rand(8, 8), torch.rand(40)], [torch.rand(8, 8), torch.rand(40)]), {}, {
+        r"tl\.load\(in_ptr[02]": "aten._foreach_mul",
+        r"tl\.load\(in_ptr[13]": "aten._foreach_add",
+        r"tmp\d+ \* tmp\d+": "aten._foreach_mul",
+        r"sqrt": "aten._foreach_sqrt",
+        r"tl\.store": "aten._foreach_sqrt",
     }),
     "a matrix product's template": (
         product, lambda: (torch.randn(512, 256), torch.randn(256, 512)), {"mode": "max-autotune-no-cudagraphs"}, {
@@ -420,6 +432,34 @@ def test_lines_with_known_answers(name: str) -> None:
         for line in found:
             linked = {target[origin] for origin in line.origins}
             assert any(re.match(rf"({operation})\b", one) for one in linked), f"{line.label} <- {linked}"
+
+
+def test_lines_of_cpp_with_known_answers() -> None:
+    def f(x: Tensor, weight: Tensor) -> Tensor:
+        hidden = functional.gelu(x)
+        return functional.rms_norm(hidden, (100,), weight)
+
+    torch.manual_seed(0)
+    record = explored(f, torch.randn(64, 100), torch.ones(100), target="cpu")
+    (kernel,) = record.kernels
+    target = {e.id: e.attrs["target"] for a in record.of_stage("post_grad") for e in a.entities}
+    answers = {
+        r"\.erf\(\)|std::erf": "aten.erf",
+        r"sqrt": "aten.rsqrt",
+        r"tmp_acc0(_vec)? \+ tmp": "aten.mean|aten.sum",
+        r"tmp\d+ \* tmp\d+": "aten.mul|aten.pow",
+        r"0\.7071067811865476": "aten.mul",
+    }
+    for pattern, operation in answers.items():
+        found = [entity for entity in entities_of(record, kernel) if re.search(pattern, entity.label)]
+        assert found, f"no line like {pattern}"
+        assert {e.kind for e in found} == {"cpp"}
+        for entity in found:
+            linked = {target[origin] for origin in entity.origins}
+            assert any(re.match(rf"({operation})\b", one) for one in linked), f"{entity.label} <- {linked}"
+    computing = [e for e in entities_of(record, kernel) if re.match(r"auto tmp\d+ = |tmp\d+\.store\(", e.label)]
+    assert sum(bool(entity.origins) for entity in computing) >= 0.95 * len(computing)
+    assert all(e.origins == () for e in entities_of(record, kernel) if re.match(r"for ?\(|[{}]", e.label))
 
 
 def test_index_arithmetic_is_linked_to_no_node() -> None:
