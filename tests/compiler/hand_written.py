@@ -89,6 +89,16 @@ def dot(stages: int, name: str = "triton_tem_0") -> tuple[str, str]:
     return name, DOT.replace("NAME", name).replace("STAGES", str(stages))
 
 
+def transpose(name: str = "triton_tem_0") -> tuple[str, str]:
+    """256×256 numbers turned over by one block of 256 threads, which takes 128 KiB of shared memory."""
+    _, source = dot(1, name)
+    body = """    wide = tl.arange(0, 256)
+    place = wide[:, None] * 256 + wide[None, :]
+    tl.store(out_ptr0 + place, tl.trans(tl.load(arg_A + place)))
+"""
+    return name, source.partition("    BLOCK : tl.constexpr")[0] + body
+
+
 def record_of(*kernels: tuple[str, str], gpu: str = "h100", call: str = "") -> Record:
     """A record with these kernels (name, source), as Inductor would have defined them."""
     text, facts = "\n" * (FIRST_LINE - 1), []

@@ -21,23 +21,32 @@ from compiler.binary import workers as processes
 from compiler.engine import explore
 from compiler.options import Options
 from compiler.record import Environment
-from tests.compiler.hand_written import dot, many, pointwise, record_of, workers
+from compiler.targets import target
+from tests.compiler.hand_written import many, pointwise, record_of, transpose, workers
 
 pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
-def test_too_much_shared_memory_is_found_before_a_launch() -> None:
-    record = compiled(record_of(dot(5), gpu="mi300x"))
+@pytest.mark.parametrize(("gpu", "stage"), [("t4", "sass"), ("mi300x", "amdgcn")])
+def test_too_much_shared_memory_is_found_before_a_launch(gpu: str, stage: str) -> None:
+    record = compiled(record_of(transpose(), gpu=gpu))
     (problem,) = record.problems
-    assert problem.stage == "amdgcn"
-    assert "triton_tem_0" in problem.reason
-    assert "of shared memory does not fit on AMD Instinct MI300X 192 GB: 65536 are the most" in problem.reason
+    assert problem.stage == stage
+    title = target(gpu).title
+    assert problem.reason == (
+        f"triton_tem_0: a block with 131072 bytes of shared memory does not fit on {title}: 65536 are the most"
+    )
+    assert "can't be launched" in problem.hint
     (binary,) = record.binaries
-    assert binary.occupancy is None
-    assert binary.shared_memory
-    assert binary.shared_memory > 65536
-    assert record["amdgcn"].text
+    assert (binary.shared_memory, binary.occupancy) == (131072, None)
+    assert record[stage].text
+
+
+def test_a_bigger_gpu_has_room_for_it() -> None:
+    record = compiled(record_of(transpose()))
+    assert not record.problems
+    assert record.binaries[0].limiter == "shared memory"
 
 
 def test_what_ptxas_says_is_told_and_the_stages_before_it_are_there() -> None:
