@@ -52,8 +52,8 @@ def explored(fn: Callable[..., Any], *args: Any, **options: Any) -> tuple[Record
 
 
 def cuda_state() -> dict[str, Any]:
-    """All that torch.cuda holds or says; the generators' states only where there are any. Dynamo initialises a GPU that
-    is here, whatever it compiles, to keep its random numbers (torch._dynamo.utils.preserve_rng_state): that comes first.
+    """All that torch.cuda holds or says; generators' states only where there are any. A GPU that is here comes to be
+    initialised by Dynamo, whatever it compiles (torch._dynamo.utils.preserve_rng_state): here that is done first.
     """
     if torch.cuda.is_available():
         torch.cuda.init()
