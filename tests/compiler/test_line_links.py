@@ -540,6 +540,7 @@ def test_kernels_of_branches_lead_to_the_lines_inside_them() -> None:
     record = explored(branches, torch.randn(64, 32))
     names = [kernel.name for kernel in record.kernels]
     assert len(names) == len(set(names))
+    assert {kernel.calls for kernel in record.kernels} == {1}
     code = {e.id: e.attrs["code"] for a in record.of_stage("source") for e in a.entities}
     for kernel in record.kernels:
         reached = {code[linked] for linked in record.linked(kernel.id) if linked in code}
