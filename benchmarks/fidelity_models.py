@@ -1,7 +1,7 @@
 """What `benchmarks/fidelity.py` compares: models as people build them, with random weights and full widths.
 
 Where a model repeats a layer, there are three of them (two in the Llama block): the first, the last and one between
-have all the kernels there are. Sizes of inputs are those of a small batch.
+have all the kernels there are. Batches are small, and multiples of 8 as people choose them.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class FeedForward(nn.Module):
 
 
 def feedforward() -> Step:
-    """LayerNorm and GELU, width 768, 4×128 tokens."""
-    return Step(FeedForward(768), {"x": torch.randn(4, 128, 768)}, _mean)
+    """LayerNorm and GELU, width 768, 8×128 tokens."""
+    return Step(FeedForward(768), {"x": torch.randn(8, 128, 768)}, _mean)
 
 
 def _pictures(model: nn.Module) -> Step:
-    return Step(model, {"x": torch.randn(4, 3, 224, 224)}, _mean)
+    return Step(model, {"x": torch.randn(8, 3, 224, 224)}, _mean)
 
 
 def _of_torchvision(name: str) -> Callable[[], Step]:
@@ -84,7 +84,7 @@ def _of_torchvision(name: str) -> Callable[[], Step]:
 
 
 def vit() -> Step:
-    """ViT base of timm, 3 layers, 4 pictures of 224×224."""
+    """ViT base of timm, 3 layers, 8 pictures of 224×224."""
     import timm
 
     return _pictures(timm.create_model("vit_base_patch16_224", pretrained=False, depth=3))
@@ -93,33 +93,33 @@ def vit() -> Step:
 def _of_transformers(model: str, config: PretrainedConfig, vocabulary: int, length: int = 128) -> Step:
     import transformers
 
-    ids = torch.randint(0, vocabulary, (2, length))
-    return Step(getattr(transformers, model)(config), {"input_ids": ids, "labels": ids}, _own)
+    ids = torch.randint(0, vocabulary, (8, length))
+    return Step(getattr(transformers, model)(config), {"input_ids": ids, "labels": ids.clone()}, _own)
 
 
 def bert() -> Step:
-    """BERT base with its masked-language head, 3 layers, 2×128 tokens."""
+    """BERT base with its masked-language head, 3 layers, 8×128 tokens."""
     from transformers import BertConfig
 
     return _of_transformers("BertForMaskedLM", BertConfig(num_hidden_layers=3), 30522)
 
 
 def gpt2() -> Step:
-    """GPT-2 small with its language head, 3 layers, 2×128 tokens."""
+    """GPT-2 small with its language head, 3 layers, 8×128 tokens."""
     from transformers import GPT2Config
 
     return _of_transformers("GPT2LMHeadModel", GPT2Config(n_layer=3, loss_type="ForCausalLM"), 50257)
 
 
 def llama() -> Step:
-    """Two layers of Llama 3.2 1B: width 2048, 32 heads, 8 of keys; 2×128 tokens."""
+    """Two layers of Llama 3.2 1B: width 2048, 32 heads, 8 of keys; 8×128 tokens."""
     from transformers import LlamaConfig, LlamaModel
 
     config = LlamaConfig(
         vocab_size=32000, hidden_size=2048, intermediate_size=8192, num_hidden_layers=2, num_attention_heads=32,
         num_key_value_heads=8, use_cache=False,
     )  # fmt: skip
-    ids = torch.randint(0, 32000, (2, 128))
+    ids = torch.randint(0, 32000, (8, 128))
     return Step(LlamaModel(config), {"input_ids": ids}, lambda output: _mean(output.last_hidden_state))
 
 
@@ -176,9 +176,9 @@ def _stepped(kind: str) -> Callable[[], Step]:
 
 
 def encoder() -> Step:
-    """nn.TransformerEncoder as in "Attention is all you need": 3 layers of width 512, 4×128 tokens."""
+    """nn.TransformerEncoder as in "Attention is all you need": 3 layers of width 512, 8×128 tokens."""
     layer = nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.1, batch_first=True)
-    return Step(nn.TransformerEncoder(layer, 3), {"src": torch.randn(4, 128, 512)}, _mean)
+    return Step(nn.TransformerEncoder(layer, 3), {"src": torch.randn(8, 128, 512)}, _mean)
 
 
 MODELS: dict[str, Callable[[], Step]] = {

@@ -26,6 +26,12 @@ Kernel = Literal["cudnn", "flash", "efficient", "math"]
 aten = torch.ops.aten
 
 _HALF = (torch.float16, torch.bfloat16)
+_SINCE_2_12 = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
+_IN_SIXTEENTHS = _SINCE_2_12
+"""Whether dropout has to be a multiple of 1/16 for cuDNN (check_cudnn_dropout)."""
+
+_CUDNNS_NOWHERE = -math.inf if _SINCE_2_12 else -65504.0
+"""What cuDNN is given where a mask says not to look (convert_boolean_attn_mask_cudnn)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +109,7 @@ def _why_not_cudnn(_target: Target, call: Call) -> str:
     widths = (call.query.shape[-1], call.value.shape[-1])
     if call.query.dtype not in _HALF:
         return f"cuDNN takes 16-bit formats, not {_dtype(call)}"
-    if call.dropout * 16 != math.floor(call.dropout * 16):
+    if _IN_SIXTEENTHS and call.dropout * 16 != math.floor(call.dropout * 16):
         return "cuDNN takes dropout in sixteenths"
     if dense := _why_not_dense(call):
         return dense
@@ -171,8 +177,9 @@ def _capability(target: Target) -> str:
 
 def _run_cudnn(call: Call) -> Tensor:
     found = aten._scaled_dot_product_cudnn_attention(
-        *call.tensors, _additive(call), call.needs_gradient, call.dropout, call.causal, False, scale=call.scale
-    )
+        *call.tensors, _additive(call, _CUDNNS_NOWHERE), call.needs_gradient, call.dropout, call.causal, False,
+        scale=call.scale,
+    )  # fmt: skip
     return found[0]
 
 
@@ -202,12 +209,12 @@ def _run_math(call: Call) -> Tensor:
     return found[0]
 
 
-def _additive(call: Call) -> Tensor | None:
+def _additive(call: Call, nowhere: float = -math.inf) -> Tensor | None:
     """A mask that says where to look, as one that is added to the scores."""
     if call.mask is None or call.mask.dtype != torch.bool:
         return call.mask
-    nowhere = torch.scalar_tensor(-math.inf, dtype=call.query.dtype, device=call.mask.device)
-    return torch.where(call.mask, 0.0, nowhere)
+    least = torch.scalar_tensor(nowhere, dtype=call.query.dtype, device=call.mask.device)
+    return torch.where(call.mask, 0.0, least)
 
 
 def _aligned(mask: Tensor, call: Call) -> Tensor:

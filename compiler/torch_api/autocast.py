@@ -91,12 +91,18 @@ def _operator(name: str) -> OpOverload | None:
 def _treatment(name: str, on_cuda: bool) -> Callable[..., Any] | None:
     """What is done with an operator that autocast knows on CUDA or on the CPU; None for what is the same on both."""
     if not on_cuda:
-        return _untouched
+        return _passed_over
     base = name.removeprefix("aten::").partition(".")[0]
     for names, treatment in _TREATMENTS.items():
         if base in names:
             return treatment
     return None
+
+
+def _passed_over(operator: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """An operator made of others is not cast; those that it calls are."""
+    found = operator.decompose(*args, **kwargs)
+    return _untouched(operator, *args, **kwargs) if found is NotImplemented else found
 
 
 def _untouched(operator: OpOverload, *args: Any, **kwargs: Any) -> Any:

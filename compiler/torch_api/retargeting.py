@@ -14,11 +14,11 @@ from typing import Any
 import torch
 import torch._decomp.decompositions as decompositions
 import torch._inductor.compile_fx as compile_fx
-import torch._inductor.config as inductor_config
 import torch._inductor.fx_passes.fuse_attention as fuse_attention
 import torch._inductor.fx_passes.joint_graph as joint_graph
 import torch._inductor.fx_passes.pad_mm as pad_mm
 import torch._inductor.pattern_matcher as pattern_matcher
+import torch._subclasses.fake_tensor as fake_tensor
 import torch.fx.experimental.proxy_tensor as proxy_tensor
 from torch._dynamo.exc import SkipFrame
 from torch._functorch.partitioners import default_partition
@@ -32,6 +32,7 @@ from compiler.torch_api.attention import attention_kernels
 from compiler.torch_api.autocast import CudaRegions, autocast_kernels
 from compiler.torch_api.decompositions import wrap_decomposition, wrap_device, wrap_dispatch
 from compiler.torch_api.moving import CPU, Mover, device_swap, swap_devices
+from compiler.torch_api.padding import Padding
 from compiler.torch_api.python_kernels import python_kernels
 from compiler.torch_api.recurrent import cell_kernels, wrap_layer_choice
 from compiler.torch_api.virtual import DEVICE, virtual_gpu
@@ -58,12 +59,13 @@ class Retargeting:
             (proxy_tensor, "maybe_handle_decomp", wrap_decomposition),
             (proxy_tensor.ProxyTorchDispatchMode, "__torch_dispatch__", wrap_dispatch),
             (FakeTensor, "device", wrap_device),
+            (fake_tensor, "run_fallback_kernel", wrap_fallback),
             (decompositions, "select_one_layer_lstm_function", wrap_layer_choice),
             (compile_fx, "partition_fn", self.wrap_partition),
             (compile_fx, "compile_fx_forward", self.wrap_compile),
             (compile_fx, "compile_fx_backward", self.wrap_compile),
             (joint_graph, "constant_fold_uniform_value", self.wrap_constant_folding),
-            (pad_mm, "_should_pad", self.wrap_should_pad),
+            (pad_mm, "_should_pad", Padding(self.target, self.tell).wrap_should_pad),
             (compile_fx, "_check_triton_bf16_support", self.wrap_bfloat16_check),
             (compile_fx, "_warn_tf32_disabled", lambda _warn: self.note_tf32),
             (fuse_attention, "_warn_tf32_disabled", lambda _warn: self.note_tf32),
@@ -137,21 +139,6 @@ class Retargeting:
 
         return folded
 
-    def wrap_should_pad(self, _should_pad: Callable[..., bool]) -> Callable[..., bool]:
-        """Whether to pad a matrix product to aligned sizes: Inductor times both, and here nothing can be timed."""
-
-        def should_pad(_match: Any, left: Any, right: Any, *_of_op: Any, **_bias: Any) -> bool:
-            if inductor_config.force_shape_pad:
-                return True
-            rows, inner, columns = _hints((left.shape[-2], left.shape[-1], right.shape[-1]))
-            if not pad_mm.is_mm_compute_bound(rows, inner, columns, left.dtype):
-                return False
-            padded = left.dtype in (torch.float16, torch.bfloat16)
-            self.tell("padding", "padded" if padded else "left as it is", _why_padded(rows, inner, columns, left.dtype))
-            return padded
-
-        return should_pad
-
     def wrap_aot_function(self, trace: Callable[..., Any]) -> Callable[..., Any]:
         """The pattern matcher traces what it found with autograd, which can't run on fake tensors of a GPU that is not
         here (its device threads are as many as there are GPUs): trace on the CPU, and move the graph.
@@ -173,11 +160,18 @@ class Retargeting:
         return on_cpu
 
 
-def _hints(sizes: Sequence[int | torch.SymInt]) -> list[int]:
-    """The sizes that Inductor decides by where they are symbolic; torch 2.11 has another name for it."""
-    module: Any = pad_mm
-    hints = module.hint_symbols if hasattr(module, "hint_symbols") else module.realize_symbols
-    return list(hints(sizes))
+def wrap_fallback(run: Callable[..., Any]) -> Callable[..., Any]:
+    """For `run_fallback_kernel`, by which torch learns the shapes of an operator that says none: it is run, with zeros,
+    on the device of its arguments. Those of a GPU that is not here are taken on the CPU.
+    """
+
+    def on_cpu(mode: FakeTensorMode, func: Any, values: Sequence[Any], *args: Any) -> Any:
+        if all(getattr(value, "device", CPU).type == "cpu" for value in values):
+            return run(mode, func, values, *args)
+        here = [device_swap(DEVICE, CPU)(value) for value in Mover(mode, DEVICE, CPU).values(values)]
+        return Mover(mode, CPU, DEVICE).values([run(mode, func, here, *args)])[0]
+
+    return on_cpu
 
 
 def _source(inputs: Sequence[Any]) -> torch.device:
@@ -191,10 +185,3 @@ def _mode_of(inputs: Sequence[Any]) -> FakeTensorMode:
     if mode is None:
         raise RuntimeError("the example inputs of this graph are not fake tensors, so it can't be moved to a GPU")
     return mode
-
-
-def _why_padded(rows: int, inner: int, columns: int, dtype: torch.dtype) -> str:
-    return (
-        f"the sizes of the {rows}×{inner} by {inner}×{columns} product in {str(dtype).removeprefix('torch.')} are not "
-        "aligned: on the GPU Inductor times it padded and not padded; here 16-bit formats are padded and others are not"
-    )

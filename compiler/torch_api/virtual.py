@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import torch._dynamo.device_interface as device_interface
+import torch._prims_common as prims_common
 import torch._subclasses.fake_tensor as fake_tensor
 import torch._utils_internal as utils_internal
 import torch.utils._triton as triton_probes
@@ -92,7 +93,25 @@ def _answers(target: Target) -> Iterator[tuple[Any, str, Any]]:
     yield device_interface, "caching_worker_current_devices", {"cuda": 0}
     yield torch.version, "hip", HIP_VERSION if target.vendor == "amd" else None
     yield torch.version, "cuda", None if target.vendor == "amd" else torch.version.cuda or _CUDA_VERSION
+    if target.vendor == "nvidia":
+        yield torch._C, "_conv_determine_backend_memory_format", _convolutions_format
     yield from _import_time_choices(target)
+
+
+_FORMAT_ON_CPU = torch._C._conv_determine_backend_memory_format
+
+
+def _convolutions_format(image: torch.Tensor, weight: torch.Tensor, backend: Any) -> torch.memory_format:
+    """The layout of a convolution's result by cuDNN, which a build or a machine without CUDA does not ask
+    (aten/src/ATen/native/ConvUtils.h, cudnn_conv_suggest_memory_format).
+    """
+    if image.device.type != DEVICE.type:
+        return _FORMAT_ON_CPU(image, weight, backend)
+    if torch.float64 in (image.dtype, weight.dtype) or weight.dim() not in (4, 5):
+        return torch.contiguous_format
+    found = {prims_common.suggest_memory_format(tensor) for tensor in (image, weight)}
+    last = torch.channels_last if weight.dim() == 4 else torch.channels_last_3d
+    return last if last in found else torch.contiguous_format
 
 
 def _functions(target: Target) -> dict[str, Callable[..., Any]]:

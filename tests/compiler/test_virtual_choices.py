@@ -10,11 +10,14 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 from torch._C import DispatchKey
+from torch._dispatch.python import enable_python_dispatcher
 
 from compiler.engine import Exploration
 from compiler.options import Options
 from compiler.record import Entity, Record
+from compiler.targets import target
 from compiler.torch_api.autocast import autocast_kernels
+from compiler.torch_api.padding import Product
 from compiler.torch_api.python_kernels import python_kernels
 from compiler.torch_api.recurrent import cell_kernels
 
@@ -85,7 +88,7 @@ def test_autocast_casts_the_last_argument_first() -> None:
         (lambda x: x.sum(0), torch.float32),
         (lambda x: torch.cumsum(x, 0, dtype=torch.bfloat16), torch.bfloat16),
         (lambda x: x.softmax(-1), torch.float32),
-        (lambda x: torch.linalg.vector_norm(x), torch.float32),
+        (torch.linalg.vector_norm, torch.float32),
         (lambda x: x.norm(dim=0), torch.float32),
         (lambda x: torch.addcmul(x, x, x.float()), torch.float32),
         (lambda x: torch.mv(x.float(), x[0].float()), torch.bfloat16),
@@ -94,7 +97,7 @@ def test_autocast_casts_the_last_argument_first() -> None:
 )
 def test_autocast_gives_the_formats_of_cuda(call: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
     x = torch.randn(16, 16, dtype=torch.bfloat16)
-    with python_kernels(autocast_kernels()), torch.autocast("cpu", torch.bfloat16):
+    with python_kernels(autocast_kernels()), enable_python_dispatcher(), torch.autocast("cpu", torch.bfloat16):
         assert call(x).dtype == dtype
 
 
@@ -106,6 +109,13 @@ def test_every_operator_that_cuda_casts_to_float32_is_known() -> None:
     left = autocast._with_kernel("AutocastCUDA") - treated
     products = ("conv", "mm", "matmul", "linear", "cudnn", "vecdot", "attention", "binary_cross_entropy")
     assert [name for name in left if not any(product in name for product in products)] == []
+
+
+def test_autocast_casts_inside_what_only_the_cpu_casts_as_a_whole() -> None:
+    """cross_entropy is cast by the CPU's autocast; on CUDA the log_softmax in it is."""
+    x, words = torch.randn(8, 16, dtype=torch.bfloat16), torch.randint(0, 16, (8,))
+    with python_kernels(autocast_kernels()), enable_python_dispatcher(), torch.autocast("cpu", torch.bfloat16):
+        assert functional.cross_entropy(x, words).dtype == torch.float32
 
 
 # Decompositions
@@ -123,8 +133,8 @@ def test_random_masks_are_drawn_by_the_kernel() -> None:
         return x * torch.empty(8, 1).bernoulli_(0.8)
 
     record = explored(drop, torch.randn(8, 64))
-    assert {kernel.language for kernel in record.kernels} == {"triton"}
-    assert not [entity for entity in record["post_grad"].entities if "bernoulli" in str(entity.attrs.get("target"))]
+    assert "prims.inductor_random.default" in record["post_grad"].text
+    assert not [kernel for kernel in record.kernels if kernel.language == "aten" and "bernoulli" in kernel.name]
 
 
 def test_small_products_are_not_written_out() -> None:
@@ -187,8 +197,7 @@ def test_a_recurrent_layer_is_left_to_eager_and_said_to_be() -> None:
     layer = nn.LSTM(8, 16)
     with Exploration(Options(target="h200")) as exploration:
         exploration.compile(lambda x: layer(x)[0])(torch.randn(3, 4, 8))
-    (problem,) = exploration.record.problems
-    assert "RNN, GRU, or LSTM" in problem.reason
+    assert any("RNN, GRU, or LSTM" in problem.reason for problem in exploration.record.problems)
 
 
 # Kernels in Python
@@ -199,10 +208,46 @@ def test_kernels_in_python_are_taken_back() -> None:
     kernels = {**autocast_kernels(), **cell_kernels()}
     before = [dict(operator.py_kernels) for operator, _ in kernels]
     with torch.autocast("cpu", torch.bfloat16):
-        with pytest.raises(ZeroDivisionError), python_kernels(kernels):
+        with python_kernels(kernels):
             assert x.exp().dtype == torch.float32
+        with pytest.raises(ZeroDivisionError), python_kernels(kernels):
             raise ZeroDivisionError
         assert x.exp().dtype == torch.bfloat16
     assert [dict(operator.py_kernels) for operator, _ in kernels] == before
     gru = "aten::_thnn_fused_gru_cell"
     assert not torch._C._dispatch_has_kernel_for_dispatch_key(gru, DispatchKey.Meta.name)
+
+
+# Layouts and padding
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_convolutions_have_cudnns_layout(dtype: torch.dtype) -> None:
+    """Inductor gives them channels last, and cuDNN keeps it."""
+    record = explored(
+        nn.Sequential(nn.Conv2d(64, 128, 3), nn.ReLU()).to(dtype), torch.randn(8, 64, 16, 16, dtype=dtype)
+    )
+    assert "(25088, 1, 1792, 128)" in record["kernels[0/0 forward]"].text
+
+
+H200 = target("h200")
+
+
+@pytest.mark.parametrize(
+    ("product", "padded"),
+    [
+        (Product((256, 50257, 768), (50257, 768, 768), torch.bfloat16, 0, 2), True),  # GPT-2's head, backward
+        (Product((50257, 256, 768), (50257, 768, 768), torch.bfloat16, 256 * 50257), True),
+        (Product((256, 768, 50257), (768, 768, 50257), torch.bfloat16, 768 * 50257), False),  # forward, 256 words
+        (Product((1024, 768, 50257), (768, 768, 50257), torch.bfloat16, 768 * 50257), True),  # forward, 1,024
+        (Product((256, 30522, 768), (30522, 768, 768), torch.bfloat16, 0, 2), False),  # BERT's head, backward
+        (Product((1024, 30522, 768), (30522, 768, 768), torch.bfloat16, 0, 2), True),
+        (Product((30522, 1024, 768), (30522, 768, 768), torch.bfloat16, 1024 * 30522), False),
+        (Product((1024, 768, 30522), (768, 768, 30522), torch.bfloat16, 768 * 30522), False),  # forward
+        (Product((4, 2048, 1000), (2048, 2048, 1000), torch.bfloat16, 4 * 2048), False),  # only the batch is unaligned
+        (Product((64, 10, 1), (10, 10, 1), torch.bfloat16, 650), False),  # the tutorials' MLP
+        (Product((1024, 768, 50257), (768, 768, 50257), torch.float32, 768 * 50257), False),
+    ],
+)
+def test_padding_is_chosen_as_inductors_timing_did_on_an_h200(product: Product, padded: bool) -> None:
+    assert (product.why_not_padded(H200) == "") == padded

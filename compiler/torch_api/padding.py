@@ -1,0 +1,124 @@
+"""Whether Inductor would pad a matrix product to aligned sizes, for a GPU that is not here.
+
+On the GPU Inductor times the product padded and as it is (torch/_inductor/fx_passes/pad_mm.py). Nothing can be timed
+here, so the times are estimated. What an unaligned product loses was read off Inductor's own choices on an H200: rows
+that start at odd elements double a product's time, others that are not aligned cost a fifth; where only the number of
+rows is not a multiple, nothing is lost. compiler/targets/FIDELITY.md says how often that comes out as on the GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch._inductor.config as inductor_config
+import torch._inductor.fx_passes.pad_mm as pad_mm
+
+from compiler.targets import Target
+
+HALF = (torch.float16, torch.bfloat16)
+ALIGNED = 8  # elements of 16 bits
+LAUNCH = 2e-6  # seconds of a small kernel
+REACHED = 0.7  # of the peak rate, by a large product
+LOST_AT_ODD, LOST_ELSEWHERE = 2.0, 1.2  # time of an unaligned product ÷ time of an aligned one
+WORTHWHILE = 1.1  # pad_mm.is_padded_faster
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """(rows × inner) by (inner × columns). `pitches`: elements from one row or column to the next in memory, of both
+    factors and of the result. `copied` are the elements of factors that padding copies, `filled` how many factors it
+    only fills up, as Inductor plans their memory.
+    """
+
+    sizes: tuple[int, int, int]
+    pitches: tuple[int, ...]
+    dtype: torch.dtype
+    copied: int = 0
+    filled: int = 0
+
+    def arithmetic(self, target: Target) -> float:
+        """Seconds of the product with aligned rows."""
+        rows, inner, columns = self.sizes
+        peak = target.peak.get(_name(self.dtype), target.peak["float32"])
+        return 2 * rows * inner * columns / (REACHED * peak)
+
+    def lost(self) -> float:
+        """Its time as it is, in times of its time with aligned rows."""
+        if any(pitch % 2 for pitch in self.pitches):
+            return LOST_AT_ODD
+        return LOST_ELSEWHERE if any(pitch % ALIGNED for pitch in self.pitches) else 1.0
+
+    def seconds(self, target: Target) -> float:
+        return LAUNCH + self.lost() * self.arithmetic(target)
+
+    def seconds_padded(self, target: Target) -> float:
+        copying = 2 * self.dtype.itemsize * self.copied / target.memory_bandwidth
+        return LAUNCH + self.arithmetic(target) + copying + LAUNCH * self.filled
+
+    def why_not_padded(self, target: Target) -> str:
+        """Empty if padding pays."""
+        if self.dtype not in HALF:
+            return f"{_name(self.dtype)} gains nothing by it"
+        if self.lost() == 1.0:
+            return "its rows are aligned"
+        pays = self.seconds(target) > WORTHWHILE * self.seconds_padded(target)
+        return "" if pays else f"on {target.title} it costs more than it gains"
+
+
+class Padding:
+    """In the place of `pad_mm._should_pad`; `tell` hears of each choice."""
+
+    def __init__(self, target: Target, tell: Callable[[str, str, str], None]) -> None:
+        self.target = target
+        self.tell = tell
+
+    def wrap_should_pad(self, _should_pad: Callable[..., bool]) -> Callable[..., bool]:
+        def should_pad(match: Any, left: Any, right: Any, *_of_op: Any, **_bias: Any) -> bool:
+            if inductor_config.force_shape_pad:
+                return True
+            product = _product(match, left, right)
+            rows, inner, columns = product.sizes
+            if not pad_mm.is_mm_compute_bound(rows, inner, columns, product.dtype):
+                return False
+            why_not = product.why_not_padded(self.target)
+            self.tell("padding", "left as it is" if why_not else "padded", _why(product, why_not))
+            return not why_not
+
+        return should_pad
+
+
+def _product(match: Any, left: Any, right: Any) -> Product:
+    rows, inner, columns = _hints((left.shape[-2], left.shape[-1], right.shape[-1]))
+    padded = {"mat1": rows % ALIGNED or inner % ALIGNED, "mat2": inner % ALIGNED or columns % ALIGNED}
+    planned = {name: bool(padded[name]) and pad_mm.should_exclude_padding_time(match, name) for name in padded}
+    elements = {"mat1": rows * inner, "mat2": inner * columns}
+    copied = sum(elements[name] for name in padded if padded[name] and not planned[name])
+    pitches = (_pitch(left), _pitch(right), columns)
+    return Product((rows, inner, columns), pitches, left.dtype, copied, sum(planned.values()))
+
+
+def _pitch(factor: Any) -> int:
+    rows, columns = _hints(factor.stride()[-2:])
+    return max(rows, columns)
+
+
+def _hints(sizes: Sequence[int | torch.SymInt]) -> list[int]:
+    """The sizes that Inductor decides by where they are symbolic; torch 2.11 has another name for it."""
+    module: Any = pad_mm
+    hints = module.hint_symbols if hasattr(module, "hint_symbols") else module.realize_symbols
+    return list(hints(sizes))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _why(product: Product, why_not: str) -> str:
+    rows, inner, columns = product.sizes
+    return (
+        f"the sizes of the {rows}×{inner} by {inner}×{columns} product in {_name(product.dtype)} are not aligned: on "
+        f"the GPU Inductor times it padded and not padded; here the times are estimated: {why_not or 'padding pays'}"
+    )
