@@ -48,6 +48,11 @@ STAGES = [
     "ir",
     "fused_ir",
     "kernels",
+    "ttir",
+    "ttgir",
+    "llir",
+    "ptx",
+    "sass",
 ]
 
 # What Notebook 7 and the widget manager say about themselves.
