@@ -170,10 +170,16 @@ def explore(
     kwargs: Mapping[str, Any] | None = None,
     options: Options | None = None,
     listener: Listener | None = None,
+    calls: Sequence[Sequence[Any]] = (),
 ) -> Explored:
-    """Call `fn(*args, **kwargs)` under torch.compile and record every stage. Raises what `fn` raises."""
+    """Call `fn(*args, **kwargs)` under torch.compile and record every stage. Raises what `fn` raises.
+
+    With `calls`, `fn` is called once for each of these tuples of arguments, and the value is a list.
+    """
     with Exploration(options, listener=listener) as exploration:
-        value = exploration.compile(fn)(*args, **(kwargs or {}))
+        compiled = exploration.compile(fn)
+        values = [compiled(*each, **(kwargs or {})) for each in calls or [args]]
+        value = values if calls else values[0]
     return Explored(exploration.record, value, exploration.kept)
 
 

@@ -6,6 +6,7 @@ One `Recorder` belongs to one exploration. It is called from inside Dynamo and I
 
 from __future__ import annotations
 
+import linecache
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from compiler.capture.breaks import BreakLog
 from compiler.capture.bytecode import GeneratedNames, bytecode_artifact
 from compiler.capture.graphs import graph_artifact, line_origins
 from compiler.capture.guards import guards_of
+from compiler.capture.recompiles import limited, recompile
 from compiler.capture.skips import EMPTY, Skip, SkipLog
 from compiler.capture.sources import SourceBook
 from compiler.destination import Destination, destination, measures
@@ -30,11 +32,12 @@ from compiler.inductor.kernels import kernels_artifact
 from compiler.inductor.lines import Definition, definition
 from compiler.interpret.kept import KeptFrame
 from compiler.process import fewer_full_collections
-from compiler.record import STAGES, Artifact, Decision, Frame, Problem, Recompile
+from compiler.record import STAGES, Artifact, Decision, Frame, Problem, Recompile, Span
 from compiler.torch_api import dynamo, fx, inductor
 from compiler.torch_api.buffers import observing_buffers
 from compiler.torch_api.cudagraphs import Verdict
-from compiler.torch_api.dynamo import BreakFacts, CompileKey, GuardFacts
+from compiler.torch_api.dynamo import BreakFacts, CompileKey, EntryFailures, GuardFacts
+from compiler.torch_api.guard_failures import global_state
 from compiler.torch_api.inductor import IrFacts, KernelFacts, Kind
 from compiler.torch_api.templates import Selection
 
@@ -116,7 +119,9 @@ class Recorder:
 
     def frame_ended(self, key: CompileKey, error: BaseException | None) -> None:
         frame = self.builder.frames[self.frame_id(key)]
-        if isinstance(error, Exception):
+        if isinstance(error, Exception) and dynamo.is_recompile_limit(error):
+            limited(self.builder, frame, dynamo.recompile_limit_words(error))
+        elif isinstance(error, Exception):
             self.builder.frames[frame.id] = replace(frame, outcome="failed", reason=_first_lines(error))
             self.builder.problem(_capture_problem(frame, error))
 
@@ -182,14 +187,23 @@ class Recorder:
     def graph_break(self, key: CompileKey, facts: BreakFacts) -> None:
         self.breaks.add(self.frame_id(key), facts)
 
-    def recompiled(self, key: CompileKey, reasons: Sequence[str]) -> None:
+    def recompiled(self, key: CompileKey, reasons: Sequence[str], entries: Sequence[EntryFailures]) -> None:
         if not reasons:
             return
         frame = self.frame_id(key)
         known = self.builder.frames.get(frame)
         function, file, line = (known.function, known.file, known.line) if known else ("", "", 0)
         texts = tuple(self.book.shorten(self._canonical(reason)) for reason in reasons)
-        self.builder.recompiles.append(Recompile(f"recompile[{frame}]", frame, function, file, line, texts))
+        new = Recompile(f"recompile[{frame}]", frame, function, file, line, texts, call=self._call())
+        self.builder.recompiles.append(recompile(new, entries, self.frame_id, global_state()))
+
+    def _call(self) -> Span | None:
+        """The line of the call under way."""
+        if not self.call_site:
+            return None
+        site = self.call_site[-1]
+        code = linecache.getline(site.file, site.line).strip()
+        return Span(self.book.name(site.file), site.line, site.line, function=site.function, code=code)
 
     def _canonical(self, reason: str) -> str:
         """A reason with torch's number of the compilation whose guards failed replaced by ours."""

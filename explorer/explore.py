@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from compiler.options import Options
 from explorer.run import Run
 
 
-def explore(fn: Callable[..., Any], *args: Any, kwargs: Mapping[str, Any] | None = None, **options: Any) -> Run:
+def explore(
+    fn: Callable[..., Any],
+    *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    calls: Sequence[Sequence[Any]] = (),
+    **options: Any,
+) -> Run:
     """Call `fn(*args, **kwargs)` under torch.compile and return the `Run`: what every stage made of it.
 
     `fn` is a function, bound method or `nn.Module`. `options` are those of `%%tcompile`, by name: target, mode,
     dynamic, fullgraph, backend, options, stages, grad, time, check. `run.value` is what the call returned. To explore
     a backward pass too, let `fn` call `backward()`, or use `%%tcompile`.
+
+    `calls=[(a,), (b,)]` calls `fn(a)` and `fn(b)` instead: `run.recompiles` says what the second one changed, and
+    `run.value` is a list.
 
     Raises OptionError for an option that does not exist or a value it can't have, and whatever `fn` raises.
     """
@@ -28,7 +37,17 @@ def explore(fn: Callable[..., Any], *args: Any, kwargs: Mapping[str, Any] | None
     why_not = named_refusal(fn)
     if why_not:
         raise TypeError(f"{getattr(fn, '__qualname__', fn)} can't be explored: it {why_not}")
-    explored = engine.explore(fn, args, kwargs, checked)
+    explored = engine.explore(fn, args, kwargs, checked, calls=_tuples(args, calls))
     run = Run(explored.record, explored.value)
     run.kept = explored.kept
     return run
+
+
+def _tuples(args: Sequence[Any], calls: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+    """`calls`, if each is a tuple or list of arguments. Raises TypeError."""
+    if calls and args:
+        raise TypeError("explore takes arguments for one call, or calls=[(a,), (b,)] for several; it got both")
+    wrong = next((call for call in calls if not isinstance(call, tuple | list)), None)
+    if wrong is not None:
+        raise TypeError(f"each of `calls` is a tuple of arguments, like (x,); got {type(wrong).__name__}")
+    return calls

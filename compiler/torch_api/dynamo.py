@@ -11,6 +11,7 @@ import importlib
 import inspect
 import json
 import logging
+import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -42,6 +43,7 @@ from torch._dynamo.utils import CleanupManager, counters
 from torch._guards import CompileContext
 
 from compiler.process import preserved
+from compiler.torch_api.guard_failures import FailedGuard, cache_entries, children, failed_guards
 from compiler.torch_api.patching import replaced
 from compiler.torch_api.traced_lines import Place, places_of, watching
 
@@ -90,6 +92,14 @@ class GuardFacts:
     code: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class EntryFailures:
+    """The guards of one cache entry (of the compilation `key`) that fail for a call."""
+
+    key: CompileKey
+    guards: tuple[FailedGuard, ...]
+
+
 class DynamoObserver(Protocol):
     """Receives what happens while user code is compiled. Each method is called inside Dynamo: be quick."""
 
@@ -101,7 +111,7 @@ class DynamoObserver(Protocol):
     def resume_functions(self, key: CompileKey, codes: Sequence[CodeType]) -> None: ...
     def graph(self, key: CompileKey, module: torch.fx.GraphModule, run: Compiled) -> Compiled: ...
     def graph_break(self, key: CompileKey, facts: BreakFacts) -> None: ...
-    def recompiled(self, key: CompileKey, reasons: Sequence[str]) -> None: ...
+    def recompiled(self, key: CompileKey, reasons: Sequence[str], entries: Sequence[EntryFailures]) -> None: ...
     def guards(self, key: CompileKey, facts: Sequence[GuardFacts]) -> None: ...
 
 
@@ -217,9 +227,14 @@ class _Session:
         return observed
 
     def wrap_recompilation_reasons(self, explain: Compiled) -> Compiled:
-        def observed(*args: Any, **kwargs: Any) -> Any:
-            reasons = explain(*args, **kwargs)
-            self.observer.recompiled(current_key(), reasons)
+        def observed(entries: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+            found = tuple(
+                EntryFailures(_key(entry.compile_id), tuple(failed_guards(entry, frame.f_locals)))
+                for entry in cache_entries(entries)
+                if not isinstance(entry.guard_manager, DeletedGuardManagerWrapper)
+            )
+            reasons = explain(entries, frame, *args, **kwargs)
+            self.observer.recompiled(current_key(), reasons, found)
             return reasons
 
         return observed
@@ -290,7 +305,7 @@ def _resume_codes(code: CodeType, user_globals: dict[str, Any]) -> Iterator[Code
 def _leaf_guards(manager: Any) -> Iterator[GuardFacts]:
     for guard in manager.get_leaf_guards():
         yield GuardFacts(type(guard).__name__, _source(manager), tuple(guard.verbose_code_parts()))
-    for child in manager.get_child_managers():
+    for child in children(manager):
         yield from _leaf_guards(child)
     for guard in getattr(manager, "get_epilogue_lambda_guards", tuple)():
         yield GuardFacts(type(guard).__name__, _source(manager), tuple(guard.verbose_code_parts()))
@@ -389,6 +404,13 @@ def is_recompile_limit(error: BaseException) -> bool:
 
 def is_unsupported(error: BaseException) -> bool:
     return isinstance(error, Unsupported)
+
+
+def recompile_limit_words(error: BaseException) -> str:
+    """Which limit it was: "the recompile_limit of 8"."""
+    text = str(error.__cause__ if isinstance(error, FailOnRecompileLimitHit) else error)
+    found = re.search(r"exceeding the (\w+) cache size limit \(currently set to (\d+)\)", text)
+    return f"the {found[1]} of {found[2]}" if found else "a limit on recompilations"
 
 
 @lru_cache(maxsize=1)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch._dynamo.config as dynamo_config
+import torch.fx.experimental._config
 
 from compiler.engine import explore
 from compiler.options import Options
@@ -97,7 +98,8 @@ def settings(statements: tuple[str, ...]) -> Iterator[None]:
     kept = {name: set(value) for name, value in restored.items() if isinstance(value, set)}
     fresh = {name: set(value) for name, value in kept.items() if name.endswith("logging_functions")}
     changed = ("capture_scalar_outputs", "capture_dynamic_output_shape_ops", "trace_autograd_ops", "allow_rnn",
-               "trace_numpy", "compiled_autograd")  # fmt: skip
-    with dynamo_config.patch({**{name: restored[name] for name in changed}, **fresh}):
+               "trace_numpy", "compiled_autograd", "allow_unspec_int_on_nn_module")  # fmt: skip
+    shapes = torch.fx.experimental._config.patch(use_duck_shape=True)
+    with shapes, dynamo_config.patch({**{name: restored[name] for name in changed}, **fresh}):
         exec("\n".join(["import torch", *statements]), {})
         yield

@@ -1,0 +1,116 @@
+"""What to do about a recompilation, by what caused it."""
+
+from __future__ import annotations
+
+from compiler.record import GuardFailure
+
+DUCK = "import torch.fx.experimental._config; torch.fx.experimental._config.use_duck_shape = False"
+UNSPECIALIZED = "torch._dynamo.config.allow_unspec_int_on_nn_module = True"
+
+_ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
+    "type": ("Pass `{argument}` with the same type on every call.", ()),
+    "shape": (
+        "If `{argument}` comes in many sizes, say so before the first call: torch._dynamo.mark_dynamic({argument}, "
+        "{dimension}), or compile with dynamic=True.",
+        (),
+    ),
+    "condition on sizes": (
+        "The code that was made for open sizes holds for some only: `{old}`. If 0 or 1 is a size like any other, "
+        "torch._dynamo.decorators.mark_unbacked({first}, dimension) says so; or pad to sizes that fit.",
+        (),
+    ),
+    "equal sizes": (
+        "torch takes open sizes that are equal at first to stay so (`{old}`). Tell it not to, or let the first call "
+        "have different ones.",
+        (DUCK,),
+    ),
+    "number of dimensions": (
+        "Give `{argument}` the same number of dimensions on every call: unsqueeze or flatten it before.",
+        (),
+    ),
+    "dtype": ("Convert `{argument}` before the call: {argument}.to(torch.{old}).", ()),
+    "stride": ("Give `{argument}` the same memory layout on every call: {argument}.contiguous().", ()),
+    "device": ("Move `{argument}` before the call: {argument}.to('{old}').", ()),
+    "requires_grad": (
+        "Pass `{argument}` with the same requires_grad on every call: {argument}.detach() where no gradient is wanted.",
+        (),
+    ),
+    "grad mode": (
+        "Call it in the same grad mode every time. Training and inference each need code of their own: one "
+        "compilation each is what it takes.",
+        (),
+    ),
+    "autocast": ("Call it under the same autocast setting every time.", ()),
+    "default dtype": ("Set the default dtype once, before the first call.", ()),
+    "torch setting": ("Set it once, before the first call.", ()),
+    "number": (
+        "torch keeps a number that it has seen only once as a constant. Pass it as a tensor, torch.tensor({argument}), "
+        "or compile with dynamic=True.",
+        (),
+    ),
+    "flag": (
+        "Each value of `{argument}` takes its own branch, and its own code. If it changes often, make it a tensor and "
+        "choose with torch.where.",
+        (),
+    ),
+    "string": (
+        "Each value of `{argument}` gets its own code. Pass what it stands for (a number, a function) if there are "
+        "many.",
+        (),
+    ),
+    "training mode": (
+        "model.train() and model.eval() each need code of their own. Switch once a phase, not once a step; compile a "
+        "copy for each if both are called in turn.",
+        (),
+    ),
+    "module attribute": (
+        "`{argument}` changes between calls. Hold it in a tensor (register_buffer, changed in place), or let torch "
+        "leave such numbers open, and compile with dynamic=True.",
+        (UNSPECIALIZED,),
+    ),
+    "module structure": ("Modules or parameters were added or taken away. Build the module whole, then compile.", ()),
+    "length": (
+        "`{argument}` has another length or other keys. Pass a tensor (torch.stack, padded), or the same number of "
+        "items every time.",
+        (),
+    ),
+    "global": ("`{name}` is a global that changes between calls. Pass it as an argument, as a tensor.", ()),
+    "closure": (
+        "The function was made anew with another value in it. Make it once, and pass the value as an argument, as a "
+        "tensor.",
+        (),
+    ),
+    "function": ("Another function is passed on each call. Make it once, outside of the loop, and pass that one.", ()),
+    "aliasing": ("Pass a tensor once, or copies of it: x.clone().", ()),
+    "marking": ("Mark the same dimensions of `{argument}` as dynamic or static on every call.", ()),
+    "object": ("Pass the same object every time; torch can't tell that another one is as good.", ()),
+    "value": ("Pass the same value every time, or a tensor.", ()),
+    "tensor": ("Pass the same kind of tensor every time.", ()),
+    "condition": ("torch assumed `{old}`; a value for which it holds needs no new code.", ()),
+}
+
+
+CAUSES = tuple(_ADVICE)
+"""Every class of cause, what is blamed first before the rest."""
+
+
+def advice(failure: GuardFailure) -> tuple[str, tuple[str, ...]]:
+    """Advice in words, and settings that do the same where there are some."""
+    text, settings = _ADVICE[failure.cause]
+    dimension = failure.words.partition(" in dimension ")[2].partition(" ")[0]
+    names = {
+        "argument": failure.argument,
+        "first": failure.argument.partition(" ")[0],
+        "name": failure.argument.removeprefix("global "),
+        "old": failure.old,
+        "dimension": dimension or "0",
+    }
+    return text.format(**names), settings
+
+
+def limit_advice(limit: str) -> str:
+    """What to do where torch has compiled a function so often that it gave up on it."""
+    return (
+        f"Calls that fit no code there is ran as plain Python, because of {limit}. Take away what recompiles "
+        "(run.recompiles says what does), or raise torch._dynamo.config.recompile_limit."
+    )

@@ -1,0 +1,216 @@
+"""What a guard checks, in plain words, and whom it is about."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+_TENSOR = re.compile(
+    r"check_tensor\(.*, (?P<type>\w+), DispatchKeySet\((?P<keys>[^)]*)\), torch\.(?P<dtype>\w+), "
+    r"device=(?P<device>\w+), requires_grad=(?P<grad>\w+), size=\[(?P<size>[^\]]*)\], stride=\[(?P<stride>[^\]]*)\]\)"
+)
+_TYPE = re.compile(r"type=<(?:class|enum) '(?P<type>[\w.<>]+)'>")
+_EQUALS = re.compile(r".*? == (?P<value>.*)$", re.DOTALL)
+_DEVICES = ("CUDA", "XPU", "MPS", "HPU", "Meta")
+_OBJECT_ID = re.compile(r", \d{6,}\)")
+_GENERATED = re.compile(r"G\['__(?:builtins_dict__|import_)")
+_SWITCHES = {
+    "grad_mode": "grad mode",
+    "autocast_state": "autocast",
+    "default_dtype": "the default dtype",
+    "num_threads": "the number of threads",
+    "deterministic_algorithms": "deterministic algorithms",
+}
+# Which dtype a number in GLOBAL_STATE stands for is not in the guard.
+_ON = {True: "on", False: "off"}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMatch:
+    """What a TENSOR_MATCH guard asks of a tensor. A size or stride that is left open is None."""
+
+    dtype: str
+    device: str
+    requires_grad: bool
+    size: tuple[int | None, ...]
+    stride: tuple[int | None, ...]
+    type: str
+
+    def words(self) -> str:
+        parts = [self.dtype, layout(self.size, self.stride), shape_words(self.size), f"on {self.device}"]
+        return ", ".join(part for part in parts if part) + (", requires grad" if self.requires_grad else "")
+
+
+def tensor_match(code: str) -> TensorMatch | None:
+    """The parts of a TENSOR_MATCH guard's code; None if torch writes it some other way."""
+    found = _TENSOR.search(code)
+    if found is None:
+        return None
+    keys = found["keys"].replace(" ", "").split(",")
+    device = next((name.lower() for name in _DEVICES if name in keys), "cpu")
+    index = f":{found['device']}" if found["device"] != "None" else ""
+    size, stride = _numbers(found["size"]), _numbers(found["stride"])
+    return TensorMatch(found["dtype"], device + index, found["grad"] == "True", size, stride, found["type"])
+
+
+def _numbers(text: str) -> tuple[int | None, ...]:
+    return tuple(None if part.strip() == "None" else int(part) for part in text.split(",") if part.strip())
+
+
+def shape_words(size: tuple[int | None, ...]) -> str:
+    return "×".join("?" if length is None else str(length) for length in size) or "no dimensions"
+
+
+def layout(size: tuple[int | None, ...], stride: tuple[int | None, ...]) -> str:
+    """Says "contiguous", or the strides; nothing where sizes that are left open leave that open too."""
+    expected: int | None = 1
+    same = True
+    for length, step in zip(reversed(size), reversed(stride), strict=True):
+        if step is None or expected is None:
+            return "" if same else _strides(stride)
+        same = same and (step == expected or length == 1)
+        expected = None if length is None else expected * max(length, 1)
+    return "contiguous" if same else _strides(stride)
+
+
+def _strides(stride: tuple[int | None, ...]) -> str:
+    return f"strides ({', '.join('?' if step is None else str(step) for step in stride)})"
+
+
+def argument(source: str, owner: Any = None) -> str:
+    """A source as the user would write it: `x`, `self.drop.training`, `global SCALE`, `builtin len`."""
+    name = re.sub(r"\.(?:_modules|_parameters|_buffers|__dict__)\['(\w+)'\]", r".\1", source)
+    if owner is not None and (found := re.search(r"\.__closure__\[(\d+)\]\.cell_contents", name)):
+        name = name[: found.start()] + f"'s {owner.__code__.co_freevars[int(found[1])]}" + name[found.end() :]
+    name = re.sub(r"^G\['__builtins_dict__\w*'\]\['(\w+)'\]", r"builtin \1", name)
+    name = re.sub(r"^G\['__import_(\w+)'\]", lambda match: match[1].replace("_dot_", "."), name)
+    name = re.sub(r"^G\['(\w+)'\]", r"global \1", name)
+    name = re.sub(r"L\['___stack(\d+)'\]", "a value under way", name)
+    name = re.sub(r"L\['(\w+)'\]", r"\1", name)
+    name = re.sub(r"list\(dict\.keys\((.*)\)\)\[(\d+)\]", r"key \2 of \1", name)
+    name = re.sub(r"\.__closure__\[\d+\]\.cell_contents", "'s closure", name)
+    return re.sub(r"\.(?:__code__|__func__|__wrapped__)\b", "", name)
+
+
+def quoted(name: str) -> str:
+    """An argument as code: `x`, global `SCALE`."""
+    kind, found, rest = name.partition(" ")
+    return f"{kind} `{rest}`" if found and kind in ("global", "builtin") else f"`{name}`"
+
+
+def is_internal(kind: str, source: str, code: tuple[str, ...] = ()) -> bool:
+    """Whether a guard is about the insides of modules and of torch: there are many, and few ever fail."""
+    if kind in ("TORCH_FUNCTION_MODE_STACK", "DEFAULT_DEVICE", "DIMENSION_DYNAMIC_MARKING_GUARD"):
+        return True
+    if kind == "LAMBDA_GUARD":
+        return not any("L[" in part for part in code)
+    if source.endswith(".training"):
+        return False
+    if _GENERATED.match(source) or re.match(r"G\['torch'\]", source):
+        return True
+    return bool(re.search(r"\._modules\b|\._parameters\b|\._buffers\b|\.__dict__$|hooks", source))
+
+
+def words(kind: str, source: str, code: tuple[str, ...]) -> str:
+    """One sentence: '`x` is float32, contiguous, 8×64, on cpu'."""
+    first = code[0] if code else ""
+    if kind == "LAMBDA_GUARD":
+        return " and ".join(dict.fromkeys(plain(part) for part in code))
+    if kind == "GLOBAL_STATE":
+        return _state_words(first)
+    if kind in _FIXED:
+        return _FIXED[kind]
+    subject = quoted(argument(source))
+    if kind == "TENSOR_MATCH" and (match := tensor_match(first)):
+        return f"{subject} is {match.words()}"
+    if kind in _PREDICATES:
+        return f"{subject} {_PREDICATES[kind]}"
+    return f"{subject} {_predicate(kind, first)}"
+
+
+_FIXED = {
+    "TORCH_FUNCTION_MODE_STACK": "the same torch function modes are active",
+    "DEFAULT_DEVICE": "the default device is the same",
+}
+_PREDICATES = {
+    "TRUE_MATCH": "is True",
+    "FALSE_MATCH": "is False",
+    "NONE_MATCH": "is None",
+    "NOT_NONE": "is not None",
+    "DIMENSION_DYNAMIC_MARKING_GUARD": "has the same dimensions marked as dynamic or static",
+    "WEAKREF_ALIVE": "still exists",
+    "ABSENT": "is there",
+    "NO_HASATTR": "has no such attribute",
+    "HASATTR": "has such an attribute",
+    "NOT_PRESENT_IN_GENERIC_DICT": "is not set on the object itself",
+}
+
+
+def _predicate(kind: str, code: str) -> str:
+    if kind in ("LENGTH_CHECK", "DICT_LENGTH", "MAPPING_KEYS_CHECK") and (length := re.search(r"== (\d+)", code)):
+        return f"has {length[1]} item" + ("" if length[1] == "1" else "s")
+    if kind == "LENGTH_CHECK":
+        return "is empty" if code.startswith("not ") else "is not empty"
+    if kind == "DICT_CONTAINS" and (key := re.search(r"___dict_contains\(('[^']*'|[^,]*),", code)):
+        return f"has {'no ' if code.startswith('not ') else ''}{key[1]}"
+    if kind == "TYPE_MATCH" and (found := _TYPE.search(code)):
+        return f"is of type {short_type(found['type'])}"
+    if kind == "ID_MATCH":
+        found = _TYPE.search(code)
+        return f"is the same {short_type(found['type'])}" if found else "is the same object"
+    if found := _EQUALS.match(code):
+        return f"is {value_words(found['value'])}"
+    return f"satisfies {plain(code)}"
+
+
+def short_type(name: str) -> str:
+    last = name.rpartition(".")[2]
+    return {"code": "function", "builtin_function_or_method": "builtin", "NoneType": "None"}.get(last, last)
+
+
+def value_words(text: str) -> str:
+    """`3` is "the int 3"; what is no literal stays as it is."""
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+    return f"the {type(value).__name__} {value!r}" if isinstance(value, int | float | str) else repr(value)
+
+
+def plain(condition: str) -> str:
+    """A condition with names as the user wrote them, without comments and addresses."""
+    text = _OBJECT_ID.sub(")", condition.split("  #", 1)[0].strip())
+    text = re.sub(r"L\['(\w+)'\]\.size\(\)\[(\d+)\]", r"\1.size(\2)", text)
+    text = re.sub(r"L\['(\w+)'\]\.stride\(\)\[(\d+)\]", r"\1.stride(\2)", text)
+    return re.sub(r"[LG]\['(\w+)'\](?:\.\w+(?:\['\w+'\])?)*", lambda match: argument(match[0]), text)
+
+
+def state_of(code: str) -> dict[str, Any]:
+    """The state of torch that a GLOBAL_STATE guard asks for; {} if the guard does not say."""
+    start = code.find("{")
+    return json.loads(code[start:]) if start >= 0 else {}
+
+
+def switch_words(name: str, value: Any) -> str:
+    """One entry of that state in words."""
+    if isinstance(value, bool):
+        return _ON[value]
+    if name == "autocast_state":
+        return _ON[any(value.get("enabled", ()))]
+    return str(value)
+
+
+def switch_name(name: str) -> str:
+    return _SWITCHES.get(name, name.replace("_", " "))
+
+
+def _state_words(code: str) -> str:
+    state = state_of(code)
+    shown = [name for name in ("grad_mode", "autocast_state") if name in state]
+    if not shown:
+        return "torch's own settings are the same"
+    told = (f"{switch_name(name)} is {switch_words(name, state[name])}" for name in shown)
+    return ", ".join(told) + ", and torch's other settings are the same"

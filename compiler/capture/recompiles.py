@@ -1,0 +1,254 @@
+"""Recompilations as facts: every guard that failed, the old value beside the new one, whom to blame, what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from compiler.builder import Builder
+from compiler.capture.advice import CAUSES, advice, limit_advice
+from compiler.capture.guard_words import (
+    argument,
+    layout,
+    plain,
+    quoted,
+    shape_words,
+    short_type,
+    state_of,
+    switch_name,
+    switch_words,
+    tensor_match,
+    value_words,
+    words,
+)
+from compiler.record import Frame, GuardFailure, Problem, Recompile
+from compiler.torch_api.dynamo import EntryFailures
+from compiler.torch_api.guard_failures import FailedGuard
+
+_STATES = {"grad_mode": "grad mode", "autocast_state": "autocast", "default_dtype": "default dtype"}
+_LENGTHS = ("LENGTH_CHECK", "DICT_LENGTH", "MAPPING_KEYS_CHECK", "DICT_CONTAINS", "ABSENT", "DICT_VERSION")
+_MATCHES = {"TRUE_MATCH": "True", "FALSE_MATCH": "False", "NONE_MATCH": "None"}
+_TYPE = re.compile(r"type=<(?:class|enum) '([\w.<>]+)'>")
+_VALUE = re.compile(r".*? == (.*)$", re.DOTALL)
+
+
+def recompile(
+    known: Recompile, entries: Sequence[EntryFailures], name: Callable[[tuple[int, int]], str], state: str
+) -> Recompile:
+    """`known` with all that failed. `name` gives the id of the compilation that an entry is of, `state` is torch's
+    global state now, as JSON.
+    """
+    newest_first = sorted(entries, key=lambda entry: entry.key, reverse=True)
+    failures = [sorted(_failures(name(entry.key), entry, state), key=_rank) for entry in newest_first]
+    nearest = min((found for found in failures if found), key=len, default=())
+    if not nearest:
+        return known
+    first = _main(nearest)
+    text, settings = advice(first)
+    return replace(
+        known,
+        failures=tuple(failure for found in failures for failure in found),
+        cause=first.cause,
+        argument=first.argument,
+        advice=text,
+        settings=settings,
+    )
+
+
+def _rank(failure: GuardFailure) -> tuple[int, str, str]:
+    """Torch checks what failed last time first; here the order is the same every time."""
+    return CAUSES.index(failure.cause), failure.argument, failure.words
+
+
+def _main(failures: Sequence[GuardFailure]) -> GuardFailure:
+    """The failure to blame: a stride that changed with its size, or what a condition on sizes says, comes second."""
+    later = ("stride", "condition", "condition on sizes", "equal sizes")
+    return next((failure for failure in failures if failure.cause not in later), failures[0])
+
+
+def _failures(entry: str, found: EntryFailures, state: str) -> Iterator[GuardFailure]:
+    seen = set()
+    for guard in found.guards:
+        for failure in _of_guard(entry, guard, state):
+            if (failure.cause, failure.argument, failure.words) not in seen:
+                seen.add((failure.cause, failure.argument, failure.words))
+                yield failure
+
+
+def _of_guard(entry: str, guard: FailedGuard, state: str) -> Iterator[GuardFailure]:
+    code = plain(guard.code[0]) if guard.code else ""
+    if guard.kind == "GLOBAL_STATE":
+        yield from _state_failures(entry, guard, state)
+    elif guard.kind == "TENSOR_MATCH" and isinstance(guard.value, torch.Tensor):
+        yield from _tensor_failures(entry, guard)
+    elif guard.kind == "NO_TENSOR_ALIASING":
+        change = "two of the arguments are the same tensor"
+        yield GuardFailure(entry, "aliasing", "", "different tensors", "the same tensor", change, "", code)
+    elif guard.kind == "LAMBDA_GUARD":
+        yield from _condition_failure(entry, guard)
+    else:
+        name = argument(guard.source, guard.owner)
+        old, new = ("there", "gone") if guard.kind == "ABSENT" else (_old(guard), value_of(guard.value))
+        cause = _cause(guard)
+        yield GuardFailure(entry, cause, name, old, new, _change(name, guard, old, new), guard.source, code)
+
+
+def _change(name: str, guard: FailedGuard, old: str, new: str) -> str:
+    if guard.kind == "ABSENT":
+        return f"{quoted(name)} is not there any more"
+    if guard.kind == "DICT_CONTAINS":
+        return f"{quoted(name)} no longer fits: {words(guard.kind, guard.source, guard.code).partition(' ')[2]}"
+    if old == new:
+        return f"{quoted(name)} is another {old}"
+    return f"{quoted(name)} was {old}, is {new}"
+
+
+def _old(guard: FailedGuard) -> str:
+    """The value that the guard asks for, from its own text: nothing else remembers it."""
+    code = guard.code[0].split("  #", 1)[0].strip() if guard.code else ""
+    if guard.kind in _MATCHES:
+        return _MATCHES[guard.kind]
+    if guard.kind in ("LENGTH_CHECK", "DICT_LENGTH", "MAPPING_KEYS_CHECK"):
+        return words(guard.kind, guard.source, (code,)).rpartition("` ")[2].removeprefix("has ").removeprefix("is ")
+    if found := _TYPE.search(code):
+        return _a(short_type(found[1]))
+    found = _VALUE.match(code)
+    return value_words(found[1]) if found else plain(code)
+
+
+def _a(kind: str) -> str:
+    return kind if kind == "None" else f"a {kind}"
+
+
+def value_of(value: Any) -> str:
+    """A value of the user's in a few words; nothing of the user's code runs for that."""
+    if value is None or isinstance(value, bool):
+        return repr(value)
+    if type(value) in (int, float, complex, str, bytes):
+        text = repr(value)
+        return f"the {type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"
+    if isinstance(value, torch.dtype | torch.device | torch.layout):
+        return str(value)
+    if isinstance(value, torch.Tensor):
+        return f"a {short_type(type(value).__name__)} of {_dtype(value)}, {shape_words(tuple(value.shape))}"
+    if type(value) in (list, tuple, dict, set):
+        return f"a {type(value).__name__} of {len(value)}"
+    return _a(short_type(type(value).__name__))
+
+
+def _dtype(value: torch.Tensor) -> str:
+    return str(value.dtype).removeprefix("torch.")
+
+
+def _cause(guard: FailedGuard) -> str:
+    if ".__closure__[" in guard.source:
+        return "closure"
+    if guard.source.startswith("G['"):
+        return "global"
+    if guard.kind in _LENGTHS or guard.source.startswith("list(dict.keys("):
+        return "module structure" if re.search(r"\._(modules|parameters|buffers)\b", guard.source) else "length"
+    if guard.source.endswith(".training"):
+        return "training mode"
+    if guard.source.endswith(".__code__") or (guard.kind == "ID_MATCH" and callable(guard.value)):
+        return "function"
+    if guard.kind in ("TYPE_MATCH", "CLASS_MATCH"):
+        return "type"
+    if re.match(r"L\['self'\]\.", guard.source) or "._modules[" in guard.source:
+        return "module attribute"
+    return _value_cause(guard)
+
+
+def _value_cause(guard: FailedGuard) -> str:
+    """What kind of plain value changed. A number, where torch asks for one, is blamed as a number."""
+    if guard.kind in _MATCHES or isinstance(guard.value, bool) or guard.value is None:
+        return "flag"
+    if isinstance(guard.value, int | float) and guard.kind == "EQUALS_MATCH":
+        return "number"
+    if isinstance(guard.value, str):
+        return "string"
+    if guard.kind == "DIMENSION_DYNAMIC_MARKING_GUARD":
+        return "marking"
+    return "object" if guard.kind == "ID_MATCH" else "value"
+
+
+def _state_failures(entry: str, guard: FailedGuard, state: str) -> Iterator[GuardFailure]:
+    old, new = state_of(guard.code[0]) if guard.code else {}, state_of(state)
+    for key in old:
+        if key in new and old[key] != new[key]:
+            before, now = switch_words(key, old[key]), switch_words(key, new[key])
+            if before == now:
+                before, now = "one setting", "another"
+            change = f"{switch_name(key)} was {before}, is {now}"
+            yield GuardFailure(entry, _STATES.get(key, "torch setting"), switch_name(key), before, now, change)
+
+
+def _tensor_failures(entry: str, guard: FailedGuard) -> Iterator[GuardFailure]:
+    """Each property of a tensor that differs. What is left open in the guard can't."""
+    match, value = tensor_match(guard.code[0]), guard.value
+    name = argument(guard.source, guard.owner)
+    subject = quoted(name)
+    if match is None:
+        change = f"{subject} is another kind of tensor"
+        yield GuardFailure(entry, "tensor", name, "", value_of(value), change, guard.source)
+        return
+    device = str(value.device)
+    pairs = (
+        ("type", match.type, type(value).__name__),
+        ("dtype", match.dtype, _dtype(value)),
+        ("device", match.device, device),
+        ("requires_grad", str(match.requires_grad), str(value.requires_grad)),
+    )
+    for cause, old, new in pairs:
+        if old != new:
+            change = f"{cause} of {subject} was {old}, is {new}"
+            yield GuardFailure(entry, cause, name, old, new, change, guard.source)
+    yield from _shape_failures(entry, guard, name)
+
+
+def _shape_failures(entry: str, guard: FailedGuard, name: str) -> Iterator[GuardFailure]:
+    match, value = tensor_match(guard.code[0]), guard.value
+    assert match is not None
+    size, stride, subject = tuple(value.shape), tuple(value.stride()), quoted(name)
+    if len(size) != len(match.size):
+        old, new = shape_words(match.size), shape_words(size)
+        change = f"{subject} had {len(match.size)} dimensions ({old}), has {len(size)} ({new})"
+        yield GuardFailure(entry, "number of dimensions", name, old, new, change, guard.source)
+        return
+    differing = [n for n, length in enumerate(match.size) if length is not None and length != size[n]]
+    for n in differing:
+        change = f"size of {subject} in dimension {n} was {match.size[n]}, is {size[n]}"
+        yield GuardFailure(entry, "shape", name, str(match.size[n]), str(size[n]), change, guard.source)
+    if not differing and any(s is not None and s != stride[n] for n, s in enumerate(match.stride)):
+        before, now = layout(match.size, match.stride), layout(size, stride)
+        change = f"memory layout of {subject} was {before}, is {now}"
+        yield GuardFailure(entry, "stride", name, before, now, change, guard.source)
+
+
+def _condition_failure(entry: str, guard: FailedGuard) -> Iterator[GuardFailure]:
+    """A condition that torch assumed of sizes and numbers it left open."""
+    code = guard.code[0].split("  #", 1)[0].strip()
+    named = list(dict.fromkeys(re.findall(r"L\['(\w+)'\]", code)))
+    name = " and ".join(named) or "torch's state"
+    cause = "condition on sizes" if ".size()" in code else "condition"
+    if re.fullmatch(r"L\['\w+'\]\.size\(\)\[\d+\] == L\['\w+'\]\.size\(\)\[\d+\]", code):
+        cause = "equal sizes"
+    yield GuardFailure(
+        entry, cause, name, f"{plain(code)}", "no longer so", f"`{plain(code)}` no longer holds", "", code
+    )
+
+
+def limited(builder: Builder, frame: Frame, limit: str) -> None:
+    """Torch has compiled a function so often that it gave up on it: this call, and others that fit no code there is,
+    run as plain Python.
+    """
+    reason = f"it reached {limit}"
+    builder.frames[frame.id] = replace(frame, outcome="skipped", reason=reason)
+    builder.recompiles[:] = [
+        replace(found, limit=limit) if found.frame == frame.id else found for found in builder.recompiles
+    ]
+    where = f"{frame.function} ({frame.file}:{frame.line})"
+    builder.problem(Problem("captured", f"{where} is not compiled any more: {reason}", limit_advice(limit), frame.id))

@@ -1,0 +1,202 @@
+"""Calls that compile a function anew, what changed between them, and calls or code that do not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+DOUBLE = "def f(x):\n    return x * 2\n"
+SCALED = "def f(x, n):\n    return x * n\n"
+A, B = "torch.ones(4, 8)", "torch.ones(6, 8)"
+
+
+@dataclass(frozen=True)
+class Again:
+    """`code` defines `f`; `calls` is what is done with it. `fixed` and `fixed_calls` follow the advice, as do
+    `options` of the exploration (`start` are those it begins with). `settings` are those that the advice gives.
+    """
+
+    cause: str
+    argument: str
+    code: str
+    calls: str
+    old: str
+    new: str
+    fixed: str = ""
+    fixed_calls: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    start: dict[str, Any] = field(default_factory=dict)
+    settings: bool = False
+    word: str = ""
+
+
+def each(*calls: str) -> str:
+    return "\n".join(f"f({call})" for call in calls)
+
+
+CASES = (
+    Again("shape", "x", DOUBLE, each(A, B), "4", "6", options={"dynamic": True}, word="mark_dynamic(x, 0)"),
+    Again(
+        "shape", "x", DOUBLE, each(A, B), "4", "6",
+        fixed_calls=f"x = {A}\ntorch._dynamo.mark_dynamic(x, 0)\nf(x)\nf({B})", word="dynamic=True",
+    ),
+    Again("shape", "x", DOUBLE, each(A, "torch.ones(4, 5)"), "8", "5", options={"dynamic": True}, word="(x, 1)"),
+    Again(
+        "shape", "y", "def f(x, y):\n    return x.sum() + y.sum()\n", each(f"{A}, torch.ones(5, 8)", f"{A}, {B}"),
+        "5", "6", options={"dynamic": True}, word="mark_dynamic(y, 0)",
+    ),
+    Again(
+        "condition on sizes", "x", DOUBLE, each(A, B, "torch.ones(1, 8)"), "2 <= x.size(0)", "no longer so",
+        fixed_calls=f"x = {A}\ntorch._dynamo.decorators.mark_unbacked(x, 0)\nf(x)\nf({B})\nf(torch.ones(1, 8))",
+        word="mark_unbacked(x",
+    ),
+    Again(
+        "number of dimensions", "x", DOUBLE, each(A, "torch.ones(8)"), "4×8", "8",
+        fixed_calls=each(A, "torch.ones(8).expand(4, 8).contiguous()"), word="unsqueeze",
+    ),
+    Again(
+        "dtype", "x", DOUBLE, each(A, f"{A}.double()"), "float32", "float64",
+        fixed_calls=each(A, f"{A}.double().to(torch.float32)"), word="x.to(torch.float32)",
+    ),
+    Again(
+        "stride", "x", DOUBLE, each(A, "torch.ones(8, 4).t()"), "contiguous", "strides (1, 4)",
+        fixed_calls=each(A, "torch.ones(8, 4).t().contiguous()"), word="contiguous()",
+    ),
+    Again(
+        "device", "x", DOUBLE, each(A, f"{A}.to('meta')"), "cpu", "meta",
+        fixed_calls=each(A, A), word="x.to('cpu')",
+    ),
+    Again(
+        "requires_grad", "x", DOUBLE, each(A, "torch.ones(4, 8, requires_grad=True)"), "False", "True",
+        fixed_calls=each(A, "torch.ones(4, 8, requires_grad=True).detach()"), word="x.detach()",
+    ),
+    Again(
+        "type", "x", DOUBLE, each(A, f"nn.Parameter({A})"), "Tensor", "Parameter",
+        fixed_calls=each(A, f"nn.Parameter({A}).detach()"), word="same type",
+    ),
+    Again(
+        "grad mode", "grad mode", DOUBLE, f"f({A})\nwith torch.no_grad():\n    f({A})", "on", "off",
+        fixed_calls=f"with torch.no_grad():\n    f({A})\n    f({A})", word="same grad mode",
+    ),
+    Again(
+        "autocast", "autocast", DOUBLE, f"f({A})\nwith torch.autocast('cpu'):\n    f({A})", "off", "on",
+        fixed_calls=f"with torch.autocast('cpu'):\n    f({A})\n    f({A})", word="same autocast",
+    ),
+    Again(
+        "default dtype", "the default dtype", DOUBLE,
+        f"x = {A}\nf(x)\ntorch.set_default_dtype(torch.float64)\ntry:\n    f(x)\n"
+        "finally:\n    torch.set_default_dtype(torch.float32)",
+        "6", "7", fixed_calls=each(A, A), word="once",
+    ),
+    Again(
+        "torch setting", "deterministic algorithms", DOUBLE,
+        f"f({A})\ntorch.use_deterministic_algorithms(True)\ntry:\n    f({A})\n"
+        "finally:\n    torch.use_deterministic_algorithms(False)",
+        "off", "on", fixed_calls=each(A, A), word="once",
+    ),
+    Again(
+        "number", "n", SCALED, each(f"{A}, 3", f"{A}, 4"), "the int 3", "the int 4",
+        fixed_calls=each(f"{A}, torch.tensor(3)", f"{A}, torch.tensor(4)"), options={"dynamic": True},
+        word="torch.tensor(n)",
+    ),
+    Again(
+        "number", "n", SCALED, each(f"{A}, 3.5", f"{A}, 4.5"), "the float 3.5", "the float 4.5",
+        fixed_calls=each(f"{A}, torch.tensor(3.5)", f"{A}, torch.tensor(4.5)"), options={"dynamic": True},
+        word="tensor",
+    ),
+    Again(
+        "flag", "on", "def f(x, on):\n    return x * 2 if on else x * 3\n", each(f"{A}, True", f"{A}, False"),
+        "True", "False", fixed="def f(x, on):\n    return torch.where(on, x * 2, x * 3)\n",
+        fixed_calls=each(f"{A}, torch.tensor(True)", f"{A}, torch.tensor(False)"), word="torch.where",
+    ),
+    Again(
+        "flag", "mask", "def f(x, mask=None):\n    return x * 2 if mask is None else x * mask\n",
+        each(A, f"{A}, {A}"), "None", "a Tensor of float32, 4×8",
+        fixed_calls=each(f"{A}, torch.ones(4, 8)", f"{A}, {A}"), word="`mask`",
+    ),
+    Again(
+        "string", "kind", "def f(x, kind):\n    return x * 2 if kind == 'a' else x * 3\n",
+        each(f"{A}, 'a'", f"{A}, 'b'"), "the str 'a'", "the str 'b'",
+        fixed="def f(x, kind):\n    return x * kind\n",
+        fixed_calls=each(f"{A}, torch.tensor(2)", f"{A}, torch.tensor(3)"), word="number",
+    ),
+    Again(
+        "value", "dtype", "def f(x, dtype):\n    return x.to(dtype)\n",
+        each(f"{A}, torch.float64", f"{A}, torch.float16"), "torch.float64", "torch.float16",
+        fixed_calls=each(f"{A}, torch.float64", f"{A}, torch.float64"), word="same value",
+    ),
+    Again(
+        "length", "xs", "def f(xs):\n    return sum(xs)\n", each(f"[{A}] * 2", f"[{A}] * 3"),
+        "2 items", "a list of 3",
+        fixed="def f(xs):\n    return xs.sum(0)\n",
+        fixed_calls=each(f"torch.stack([{A}] * 2 + [{A} * 0])", f"torch.stack([{A}] * 3)"), word="torch.stack",
+    ),
+    Again(
+        "length", "d", "def f(d):\n    return sum(d.values())\n", each(f"{{'a': {A}}}", f"{{'a': {A}, 'b': {A}}}"),
+        "1 item", "a dict of 2", fixed_calls=each(f"{{'a': {A}}}", f"{{'a': {A}}}"), word="number of items",
+    ),
+    Again(
+        "type", "n", SCALED, each(f"{A}, 3", f"{A}, 4", f"{A}, 4.5"), "a int", "the float 4.5",
+        fixed_calls=each(f"{A}, 3.0", f"{A}, 3.0", f"{A}, 3.0"), word="same type",
+    ),
+    Again(
+        "type", "xs", "def f(xs):\n    return xs[0] + xs[1]\n", each(f"[{A}, {A}]", f"({A}, {A})"),
+        "a list", "a tuple of 2",
+        fixed_calls=each(f"[{A}, {A}]", f"[{A}, {A}]"), word="same type",
+    ),
+    Again(
+        "function", "g", "def f(x, g):\n    return g(x)\n", each(f"{A}, lambda v: v * 2", f"{A}, lambda v: v * 3"),
+        "a function", "a function", fixed_calls=f"g = lambda v: v * 2\nf({A}, g)\nf({A}, g)", word="Make it once",
+    ),
+    Again(
+        "closure", "g's k", "def f(x, g):\n    return g(x)\ndef make(k):\n    return lambda v: v * k\n",
+        each(f"{A}, make(2)", f"{A}, make(3)"), "the int 2", "the int 3",
+        fixed="def f(x, g):\n    return g(x)\ndef make(k):\n    return lambda v: v * k\n",
+        fixed_calls=each(f"{A}, make(torch.tensor(2))", f"{A}, make(torch.tensor(3))"), word="tensor",
+    ),
+    Again(
+        "global", "global SCALE", "SCALE = 2\ndef f(x):\n    return x * SCALE\n",
+        f"f({A})\nf.__globals__['SCALE'] = 3\nf({A})", "the int 2", "the int 3",
+        fixed="def f(x, scale):\n    return x * scale\n",
+        fixed_calls=each(f"{A}, torch.tensor(2)", f"{A}, torch.tensor(3)"), word="`SCALE`",
+    ),
+    Again(
+        "module attribute", "self.steps",
+        "class M(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.steps = 2\n"
+        "    def forward(self, x):\n        self.steps += 1\n        return x * self.steps\nf = M()\n",
+        each(A, A), "the int 2", "the int 3", options={"dynamic": True}, settings=True, word="register_buffer",
+        fixed="class M(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.register_buffer('steps', torch.tensor(2))\n"
+        "    def forward(self, x):\n        self.steps += 1\n        return x * self.steps\nf = M()\n",
+    ),
+    Again(
+        "equal sizes", "y and x", "def f(x, y):\n    return x.sum() + y.sum()\n", each(f"{A}, {A}", f"{A}, {B}"),
+        "y.size(0) == x.size(0)", "no longer so", fixed_calls=each(f"{A}, {B}", f"{B}, {A}"),
+        start={"dynamic": True}, settings=True, word="first call",
+    ),
+    Again(
+        "aliasing", "", "def f(x, y):\n    x.add_(1)\n    return x + y\n",
+        f"a, b = {A}, {A}\nf(a, b)\nf(a, a)", "different tensors", "the same tensor",
+        fixed_calls=f"a, b = {A}, {A}\nf(a, b)\nf(a, a.clone())", word="clone",
+    ),
+    Again(
+        "length", "d['a']", "def f(d):\n    return sum(v for k, v in d.items() if k != 'z')\n",
+        each(f"{{'a': {A}}}", f"{{'b': {A}}}"), "there", "gone",
+        fixed_calls=each(f"{{'a': {A}}}", f"{{'a': {A}}}"), word="keys",
+    ),
+    Again(
+        "training mode", "self.training",
+        "class M(nn.Module):\n    def forward(self, x):\n        return x * 2 if self.training else x * 3\nf = M()\n",
+        f"f({A})\nmodule.eval()\nf({A})", "True", "False",
+        fixed_calls=f"module.eval()\nf({A})\nf({A})", word="model.eval()",
+    ),
+    Again(
+        "module structure", "self.layers._modules",
+        "class M(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.layers = nn.ModuleList([nn.Linear(8, 8)])\n"
+        "    def forward(self, x):\n        for layer in self.layers:\n            x = layer(x)\n        return x\n"
+        "f = M()\n",
+        f"f({A})\nmodule.layers.append(nn.Linear(8, 8))\nf({A})", "1 item", "a dict of 2",
+        fixed_calls=f"module.layers.append(nn.Linear(8, 8))\nf({A})\nf({A})", word="Build the module whole",
+    ),
+)  # fmt: skip

@@ -1,0 +1,104 @@
+"""Recompilations: all that failed, old beside new, whom to blame, and advice that is applied here and ends them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from compiler.engine import Exploration, explore
+from compiler.options import Options
+from compiler.record import Record
+from tests.compiler.broken import function, settings
+from tests.compiler.recompile_cases import CASES, DOUBLE, Again
+
+
+def called(code: str, calls: str, **options: object) -> Record:
+    """What is recorded while `calls` are made of the `f` that `code` defines."""
+    original = function(code)
+    with Exploration(Options(stages=("captured",), **options)) as exploration:
+        compiled = exploration.compile(original)
+        compiled.__globals__ = getattr(original, "__globals__", {})
+        exec(calls, {"f": compiled, "module": original, "torch": torch, "nn": torch.nn, **names_of(original)})
+    return exploration.record
+
+
+def names_of(fn: object) -> dict[str, object]:
+    found = getattr(fn, "__globals__", {})
+    return {"make": found["make"]} if "make" in found else {}
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{case.cause} {case.argument} {case.new}" for case in CASES])
+def test_what_changed_is_blamed_and_the_advice_ends_it(case: Again) -> None:
+    found = called(case.code, case.calls, **case.start).recompiles[-1]
+    assert (found.cause, found.argument) == (case.cause, case.argument), found.failures
+    blamed = next(item for item in found.failures if (item.cause, item.argument) == (case.cause, case.argument))
+    assert (blamed.old, blamed.new) == (case.old, case.new)
+    assert case.word in found.advice
+    tried = []
+    if case.fixed or case.fixed_calls:
+        tried.append(called(case.fixed or case.code, case.fixed_calls or case.calls, **case.start))
+    if case.options and not case.settings:
+        tried.append(
+            called(case.fixed or case.code, case.calls if not case.fixed else case.fixed_calls, **case.options)
+        )
+    if case.settings:
+        with settings(found.settings):
+            tried.append(called(case.code, case.calls, **case.start, **case.options))
+    assert tried, "the advice was not tried"
+    for record in tried:
+        assert not [item.failures for item in record.recompiles]
+        assert any(frame.graphs for frame in record.frames)
+
+
+def test_every_failed_guard_of_every_entry_is_told() -> None:
+    calls = "f(torch.ones(4, 8), 2)\nf(torch.ones(4, 8).double(), 2)\nf(torch.ones(6, 8, dtype=torch.float16), 3)"
+    record = called("def f(x, n):\n    return x * n\n", calls)
+    last = record.recompiles[-1]
+    of_entry = {entry: [item.cause for item in last.failures if item.entry == entry] for entry in ("0/0", "0/1")}
+    assert of_entry == {"0/0": ["shape", "dtype", "number"], "0/1": ["shape", "dtype", "number"]}
+    assert [item.words for item in last.failures if item.entry == "0/0"] == [
+        "size of `x` in dimension 0 was 4, is 6",
+        "dtype of `x` was float32, is float16",
+        "`n` was the int 2, is the int 3",
+    ]
+
+
+def test_the_line_that_made_the_call_is_told() -> None:
+    def many(f: object) -> None:
+        f(torch.ones(4))
+        f(torch.ones(5))
+
+    with Exploration(Options(stages=("captured",))) as exploration:
+        many(exploration.compile(function(DOUBLE)))
+    call = exploration.record.recompiles[0].call
+    assert call is not None
+    assert (call.function, call.code) == ("many", "f(torch.ones(5))")
+
+
+def test_where_torch_gives_up_the_limit_is_told_and_no_break_is_invented() -> None:
+    calls = "for n in range(12):\n    f(torch.ones(4), f'{n}')"
+    record = called("def f(x, s):\n    return x * 2 if s == 'a' else x * int(s)\n", calls)
+    assert not record.breaks
+    limited = [item for item in record.recompiles if item.limit]
+    assert [item.limit for item in limited] == ["the recompile_limit of 8"]
+    assert record.frames[-1].outcome == "skipped"
+    assert record.frames[-1].reason == "it reached the recompile_limit of 8"
+    assert any("recompile_limit" in problem.hint for problem in record.problems)
+
+
+def test_several_calls_are_explored_in_one_go() -> None:
+    explored = explore(
+        function(DOUBLE), options=Options(stages=("captured",)), calls=[(torch.ones(4),), (torch.ones(6),)]
+    )
+    assert [tuple(value.shape) for value in explored.value] == [(4,), (6,)]
+    assert [item.cause for item in explored.record.recompiles] == ["shape"]
+
+
+def test_a_second_call_that_fits_compiles_nothing() -> None:
+    record = called(DOUBLE, "f(torch.ones(4))\nf(torch.ones(4))")
+    assert (len(record.frames), record.recompiles) == (1, ())
+
+
+def test_recompiles_survive_json() -> None:
+    record = called(DOUBLE, "f(torch.ones(4))\nf(torch.ones(6))")
+    assert Record.from_json(record.to_json()) == record
