@@ -313,9 +313,9 @@ class LineOrigins:
         """A loop nest of C++ joins those that are in the same kernel."""
 
         def finalized(group: KernelGroup, *args: Any) -> None:
-            before = len(group.loops_code.get_lines_ref())
+            before = len(group.loops_code._lines)
             finalize(group, *args)
-            new = [_text(line).strip() for line in group.loops_code.get_lines_ref()[before:]]
+            new = [_text(line).strip() for line in group.loops_code._lines[before:]]
             found = [(row, self.nest[row]) for row in new if row in self.nest and row.strip("{}();")]
             self.rows.setdefault(group, []).extend(found)
             self.nest = {}

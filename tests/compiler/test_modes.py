@@ -18,7 +18,8 @@ from compiler.options import Options
 from compiler.record import Artifact, Decision, Entity, Record
 from compiler.torch_api.templates import Templates
 
-pytest.importorskip("triton", reason="Triton has no wheel for this platform")
+triton = pytest.importorskip("triton", reason="Triton has no wheel for this platform")
+OLD_TRITON = tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7)
 
 
 class Gelu(nn.Module):
@@ -355,6 +356,7 @@ def test_the_backward_takes_what_the_forward_saved_as_the_forward_laid_it_out() 
 # Beyond the source
 
 
+@pytest.mark.skipif(OLD_TRITON, reason="the interpreter of Triton before 3.7 does not run with NumPy 2.4")
 def test_templates_compute_what_eager_does() -> None:
     record = explored(Gelu().half(), torch.randn(64, 128).half(), mode="max-autotune", check="kernels")
     checked = {check.subject: check for check in record.checks}
