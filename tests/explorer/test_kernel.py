@@ -104,7 +104,7 @@ def test_the_static_html_ends_as_the_twin_of_the_run(kernel: Kernel) -> None:
     last = shown(messages, "update_display_data")[-1]
     assert 'title="tcompile-static"' in last["text/html"]
     assert "<script" not in last["text/html"]
-    assert "captured" in last["text/plain"]
+    assert "Captured" in last["text/plain"]
     transient = [m["content"]["transient"]["display_id"] for m in messages if m["msg_type"] == "update_display_data"]
     assert len(set(transient)) == 1
 
