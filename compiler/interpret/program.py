@@ -16,8 +16,9 @@ from torch import Tensor
 
 from compiler.interpret import wrapper
 from compiler.interpret.kept import KeptGraph
-from compiler.interpret.reference import Unknown, copied, evaluated
+from compiler.interpret.reference import Reference, Unknown, copied, evaluated
 from compiler.interpret.signature import signature
+from compiler.interpret.unrounded import HALF, Unrounded
 from compiler.torch_api.buffers import mutated_inputs
 
 
@@ -26,7 +27,8 @@ class Launch:
     """One launch of a Triton kernel, before it is made.
 
     `arguments` are live: a launch changes them. `written` are the positions of those that the kernel stores to, with
-    eager's value of what it should store, None where there is none to compare with.
+    eager's value of what it should store, None where there is none to compare with. `unrounded` gives the same without
+    eager's rounding to 16 bits on the way, in as many ways as there are.
     """
 
     kernel: str
@@ -35,6 +37,12 @@ class Launch:
     arguments: Sequence[Any]
     names: Sequence[str]
     written: Mapping[int, Tensor | None]
+    unrounded: Callable[[int], list[Tensor]]
+
+    def narrowest(self) -> torch.dtype | None:
+        """The 16-bit format that the kernel reads or stores, None where there is none."""
+        formats = {argument.dtype for argument in self.arguments if isinstance(argument, Tensor)}
+        return next((dtype for dtype in HALF if dtype in formats), None)
 
 
 Launcher = Callable[[Launch], None]
@@ -55,8 +63,11 @@ class Program:
         self._buffers = {buffer.name: buffer for buffer in graph.buffers}
         self._joined = dict(_PART.findall(code))
         wanted = {buffer.value for buffer in graph.buffers} | set(mutated_inputs(graph.module).values())
-        self.values, self.outputs = evaluated(graph.module, self._inputs, wanted, self._by_four())
-        self._expected = self._expectations()
+        wanted |= {layout.name for layout in graph.inputs}
+        by_four = self._by_four()
+        self.values, self.outputs = evaluated(graph.module, self._inputs, wanted, by_four)
+        self.unrounded = Unrounded(graph.module, Reference(graph.module, (), by_four).computed)
+        self._nodes = self._values_held()
 
     def run(self, launch: Launcher) -> None:
         """Execute the output code; `launch` is given each launch, and makes it. Raises ProgramError."""
@@ -64,7 +75,7 @@ class Program:
         externs = [name for name, buffer in self._buffers.items() if buffer.is_extern]
         try:
             call = wrapper.runner(self._code, host, externs)
-            call([copied(value) for value in self._inputs])
+            call(host.given([copied(value) for value in self._inputs]))
         except (ProgramError, KeyboardInterrupt):
             raise
         except Exception as error:
@@ -73,7 +84,8 @@ class Program:
 
     def expected(self, name: str) -> Tensor | None:
         """Eager's value of what is to be stored in a buffer or input; None where it is not known."""
-        return self._expected.get(name)
+        value = self.values.get(self.node_of(name))
+        return value if isinstance(value, Tensor) else None
 
     def stored(self, name: str, buffer: Tensor) -> Tensor | None:
         """Eager's value of what is to be stored in this memory, which goes by this name; None where not known."""
@@ -85,6 +97,10 @@ class Program:
         if joined is None or whole is None or whole.dtype != buffer.dtype:
             return None
         return self.laid_out(joined.name, whole).as_strided(buffer.shape, buffer.stride(), buffer.storage_offset())
+
+    def node_of(self, name: str) -> str:
+        """The FX node whose value a buffer or an input is to hold; "" where there is none."""
+        return self._nodes.get(name, "")
 
     def laid_out(self, name: str, value: Any) -> Any:
         """A value in the layout that the program expects of this buffer."""
@@ -100,18 +116,17 @@ class Program:
         buffer = self._buffers.get(name)
         return self.values.get(buffer.value) if buffer is not None else None
 
-    def _expectations(self) -> dict[str, Tensor]:
-        """What each name stands for, once written. A buffer that others mutate is only whole when these are done."""
+    def _values_held(self) -> dict[str, str]:
+        """The node that each name stands for, once written. What others mutate is only whole when these are done."""
         copies = mutated_inputs(self.graph.module)
-        found: dict[str, Any] = {name: self.values.get(value) for name, value in copies.items()}
-        found |= {buffer.name: self.values.get(buffer.value) for buffer in self.graph.buffers}
+        found = copies | {buffer.name: buffer.value for buffer in self.graph.buffers}
         latest: dict[str, str] = {}
         for buffer in self.graph.buffers:
             for mutated in buffer.mutates:
                 before = latest.get(mutated, mutated)
-                found[buffer.name], found[before] = found.get(before), None
+                found[buffer.name], found[before] = found.get(before, ""), ""
                 latest[mutated] = buffer.name
-        return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+        return found
 
     def mutations_of(self, kernel: str) -> dict[str, str]:
         """For what a kernel mutates, the buffer that stands for it afterwards."""
@@ -140,24 +155,50 @@ class _Host:
     def __init__(self, program: Program, launch: Launcher) -> None:
         self._program = program
         self._launch = launch
+        self._holds: dict[int, str] = {}  # the node whose value is at an address
+
+    def given(self, inputs: Sequence[Any]) -> list[Any]:
+        """The program's inputs, whose values are known."""
+        names = [layout.name for layout in self._program.graph.inputs]
+        self._holds |= {
+            value.data_ptr(): name for name, value in zip(names, inputs, strict=False) if isinstance(value, Tensor)
+        }
+        return list(inputs)
 
     def launch(self, kernel: str, function: str, source: str, names: Sequence[str], arguments: Sequence[Any]) -> None:
         own = signature(function, source)
         mutations = self._program.mutations_of(kernel)
         written: dict[int, Tensor | None] = {}
+        nodes: dict[int, str] = {}
         for index, argument in enumerate(own.arguments[: len(arguments)]):
             if argument in own.written and isinstance(arguments[index], Tensor):
                 variable = mutations.get(names[index], names[index])
                 written[index] = self._program.stored(variable, arguments[index])
-        self._launch(Launch(kernel, function, source, arguments, names, written))
+                nodes[index] = self._program.node_of(variable)
+        known = self._read(arguments)
+        self._launch(
+            Launch(kernel, function, source, arguments, names, written, lambda index: self._exact(nodes[index], known))
+        )
         for index, value in written.items():
+            self._holds.pop(arguments[index].data_ptr(), None)
             if value is not None:
                 arguments[index].copy_(value)
+                self._holds[arguments[index].data_ptr()] = nodes[index]
+
+    def _read(self, arguments: Sequence[Any]) -> dict[str, Any]:
+        """Eager's values, by node, of what the arguments hold before a launch."""
+        tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
+        names = {self._holds.get(tensor.data_ptr(), "") for tensor in tensors}
+        return {name: self._program.values[name] for name in names if name in self._program.values}
+
+    def _exact(self, node: str, known: dict[str, Any]) -> list[Tensor]:
+        has_half = any(isinstance(value, Tensor) and value.dtype in HALF for value in known.values())
+        return self._program.unrounded.values(node, known) if has_half else []
 
     def settled(self, name: str, compute: Callable[[], Any]) -> Any:
         value = self._program.value(name)
         if value is not None and not isinstance(value, Unknown):
-            return self._program.laid_out(name, copied(value))
+            return self._held(name, self._program.laid_out(name, copied(value)))
         try:
             return self._program.laid_out(name, compute())
         except Exception as error:  # noqa: BLE001 - ATen's operators for GPUs fail in many ways
@@ -168,7 +209,12 @@ class _Host:
         if value is None:
             compute()
         else:
-            buffer.copy_(value)
+            self._held(name, buffer.copy_(value))
+
+    def _held(self, name: str, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            self._holds[value.data_ptr()] = self._program.node_of(name)
+        return value
 
 
 def _fitting(value: Tensor | None, buffer: Tensor) -> Tensor | None:

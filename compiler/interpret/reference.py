@@ -54,15 +54,20 @@ class Reference(Interpreter):
         if unknown is not None:
             return unknown
         try:
-            return self._computed(node)
+            return self._run(node)
         except Exception as error:  # noqa: BLE001 - ATen fails in many ways, and the other nodes don't care
             return Unknown(f"{node.target} can't be run on the CPU: {_first_line(error)}")
 
-    def _computed(self, node: Node) -> Any:
+    def _run(self, node: Node) -> Any:
+        if node.op == "placeholder":
+            return super().run_node(node)
+        return self.computed(node, *self.fetch_args_kwargs_from_env(node))
+
+    def computed(self, node: Node, args: Any, kwargs: Any) -> Any:
+        """What a node gives for these arguments. Raises what the operator does."""
         special = _SPECIAL.get(str(node.target))
         if special is None:
-            return super().run_node(node)
-        args, kwargs = self.fetch_args_kwargs_from_env(node)
+            return getattr(self, node.op)(node.target, args, kwargs)
         return special(node.target, args, kwargs, node.name in self._by_four)
 
     def _kept(self, value: Any) -> Any:

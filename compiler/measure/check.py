@@ -48,14 +48,21 @@ def _gradients(call: Call, outputs: list[torch.Tensor]) -> list[tuple[str, torch
     return [(f"gradient {index}", found) for index, found in enumerate(gradients) if found is not None]
 
 
-def compared(name: str, mine: torch.Tensor, theirs: torch.Tensor, *, relative: bool = False) -> Check:
+def compared(
+    name: str,
+    mine: torch.Tensor,
+    theirs: torch.Tensor,
+    *,
+    relative: bool = False,
+    computed_in: torch.dtype | None = None,
+) -> Check:
     """Mine against eager's. Errors are measured against the largest magnitude of eager's, or 1 where that is less;
-    with `relative`, against that magnitude however small.
+    with `relative`, against that magnitude however small. `computed_in` is a narrower format that was used on the way.
     """
     if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
         note = f"eager gives {theirs.dtype} {tuple(theirs.shape)}, compiled {mine.dtype} {tuple(mine.shape)}"
         return Check(name, 0.0, 0.0, "differs", note)
-    allowed = TOLERANCE.get(mine.dtype, 0.0)
+    allowed = max(TOLERANCE.get(dtype, 0.0) for dtype in (mine.dtype, computed_in or mine.dtype))
     note = f"allowed {allowed:g} of the largest magnitude"
     if not mine.numel() or torch.equal(mine, theirs):
         return Check(name, 0.0, 0.0, "equal", note)

@@ -202,14 +202,17 @@ def _numbers(sizes: Sequence[Any]) -> tuple[int, ...] | None:
 
 
 def bare(module: GraphModule) -> GraphModule:
-    """A copy of a graph that can be run on the CPU: devices swapped, and nothing kept of fake tensors."""
+    """A copy of a graph that can be run on the CPU: devices swapped, and nothing kept of fake tensors but, as
+    `meta["dtype"]`, their format.
+    """
     to_cpu = device_swap(torch.device("cuda"), CPU)
     children = {name: bare(child) for name, child in module.named_children() if isinstance(child, GraphModule)}
     graph = Graph()
     outputs = graph.graph_copy(module.graph, {})
     graph.output(outputs)
     for node in graph.nodes:
-        node.meta = {}
+        value = node.meta.get("val")
+        node.meta = {"dtype": value.dtype} if isinstance(value, torch.Tensor) else {}
         swap_devices(node, to_cpu)
     copied = GraphModule(module, graph)
     for name, child in children.items():

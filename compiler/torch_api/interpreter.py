@@ -8,6 +8,7 @@ an error.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import os
 import types
@@ -269,6 +270,58 @@ def _reduce(inputs: Any, axis: Any, combine_fn: Any, keep_dims: bool = False, **
     return _reduced(inputs, axis, combine_fn, keep_dims)
 
 
+class _Transformer(interpreter.ASTTransformer):  # type: ignore[misc]
+    """Also `and`, `or` and `not` of blocks, which Triton's compiler takes lane by lane."""
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:  # noqa: N802 - ast's name
+        self.generic_visit(node)
+        changed: ast.AST = super().visit_Assign(node)
+        return changed
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:  # noqa: N802
+        self.generic_visit(node)
+        function = "_tcompile_and" if isinstance(node.op, ast.And) else "_tcompile_or"
+        every: list[ast.expr] = [
+            ast.Lambda(ast.arguments([], [], None, [], [], None, []), value) for value in node.values
+        ]
+        return ast.Call(ast.Name(function, ast.Load()), every, [])
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:  # noqa: N802
+        self.generic_visit(node)
+        if not isinstance(node.op, ast.Not):
+            return node
+        return ast.Call(ast.Name("_tcompile_not", ast.Load()), [node.operand], [])
+
+
+def _all_of(*operands: Callable[[], Any]) -> Any:
+    return _lane_by_lane(operands, "logical_and", False)
+
+
+def _any_of(*operands: Callable[[], Any]) -> Any:
+    return _lane_by_lane(operands, "logical_or", True)
+
+
+def _lane_by_lane(operands: Sequence[Callable[[], Any]], operation: str, decides: bool) -> Any:
+    """As Python's `and` and `or` for what is one value: operands after the one that decides are not evaluated."""
+    result = operands[0]()
+    for operand in operands[1:]:
+        if not _is_block(result):
+            if bool(result) is decides:
+                return result
+            result = operand()
+        else:
+            result = getattr(result, operation)(operand())
+    return result
+
+
+def _not(value: Any) -> Any:
+    return value == 0 if _is_block(value) else not value
+
+
+def _is_block(value: Any) -> bool:
+    return isinstance(value, tl.core.tensor) and value.handle.data.size > 1
+
+
 def _called(function: Any, *args: Any, **kwargs: Any) -> Any:
     """A @triton.jit function called from another one: as it is, and its errors with their own traceback."""
     return function.rewrite()(*args, **kwargs)
@@ -293,6 +346,9 @@ def install() -> None:
     for name in ("gdc_wait", "gdc_launch_dependents"):
         scope.set_attr(tl_cuda, name, lambda **_: None)
     scope.set_attr(interpreter.InterpretedFunction, "__call__", _called)
+    scope.set_attr(interpreter.FunctionRewriter, "ast_transformer", _Transformer())
+    for name, operation in (("and", _all_of), ("or", _any_of), ("not", _not)):  # seen by every rewritten function
+        scope.set_attr(interpreter, f"_tcompile_{name}", operation)
     _install_in_inductor(scope)
 
 
@@ -301,7 +357,7 @@ def _given_semantic(name: str, function: Callable[..., Any]) -> Callable[..., An
         try:
             return function(*args, _semantic=interpreter.interpreter_semantic)
         except KeyError as error:
-            given = ", ".join(map(str, error.args[0])) if isinstance(error.args[0], tuple) else str(error)
+            given = ", ".join(getattr(kind, "name", str(kind)) for kind in error.args[0])
             raise TypeError(f"libdevice.{name} takes no ({given})") from None
 
     return called
