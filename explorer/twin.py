@@ -21,7 +21,7 @@ from explorer import tables, text
 from explorer.drawing import drawing, has_flow
 from explorer.provenance import graphs_of_lines, short_file, source_lines
 from explorer.shapes import error_text, seconds_text
-from explorer.stages import stage_title
+from explorer.stages import MACHINE, stage_title
 
 BUDGET = 170_000
 """Characters of stage text in one twin, shared by the artifacts; what is cut says how to see all of it."""
@@ -192,14 +192,22 @@ def _plain_svg(svg: str) -> str:
 
 def _stages(record: Record) -> str:
     """Each stage closed under its size; a stage of several graphs has each of them closed inside."""
-    artifacts = [artifact for artifact in record.artifacts if artifact.stage != "source"]
+    artifacts = [artifact for artifact in record.artifacts if artifact.stage not in ("source", *MACHINE)]
     room = max(TEXT_LEAST, min(TEXT_MOST, BUDGET // max(1, len(artifacts))))
     fitting = artifacts[: BUDGET // room]
     stages: dict[str, list[Artifact]] = {}
     for artifact in fitting:
         stages.setdefault(artifact.stage, []).append(artifact)
     shown = [_stage(stage, members, room) for stage, members in stages.items()]
-    return "\n".join([*shown, _more(len(artifacts), len(fitting), "stages and graphs", "print(run)")])
+    more = _more(len(artifacts), len(fitting), "stages and graphs", "print(run)")
+    return "\n".join([*shown, more]) + _machine(record)
+
+
+def _machine(record: Record) -> str:
+    """Machine code is much, and one of many kernels at a time is read: the static view says where it is."""
+    there = [stage for stage in MACHINE if record.of_stage(stage)]
+    calls = ", ".join(f"print(run[{stage!r}])" for stage in there)
+    return _note(f"{text.counted(len(record.binaries), 'kernel')} compiled to machine code: {calls}") if there else ""
 
 
 def _stage(stage: str, artifacts: list[Artifact], room: int) -> str:

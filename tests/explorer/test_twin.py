@@ -15,6 +15,7 @@ from compiler.options import Options
 from compiler.record import Artifact, Entity, Problem, Record
 from explorer import twin as twin_module
 from explorer.twin import twin
+from tests.explorer import fused_record
 from tests.explorer.explored import broken_record, mlp_record
 from tests.explorer.golden import assert_golden
 from tests.explorer.small_record import small_record
@@ -231,3 +232,10 @@ def test_size_stays_bounded_for_a_very_big_record() -> None:
     )
     big = record.with_(artifacts=copies, breaks=small_record().breaks * 500, kernels=record.kernels * 100)
     assert len(twin(big).encode()) <= 400_000
+
+
+def test_machine_code_is_named_and_left_out() -> None:
+    *_, record = fused_record.growing(fused_record.fused_record())
+    html = twin(record)
+    assert "2 kernels compiled to machine code: print(run['ptx']), print(run['sass'])" in html
+    assert "ld.global" not in html
