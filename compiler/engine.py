@@ -143,6 +143,7 @@ class Exploration:
         assert recorder is not None
         self._on_gpu(fn, args, kwargs)
         recorder.call_site = _call_site(sys._getframe(1))
+        recorder.call_number += 1
         if not self._calls:
             self._calls.append(Call(fn, compiled, args, kwargs))
         try:

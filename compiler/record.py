@@ -250,7 +250,8 @@ class Recompile:
 
     `reasons` are torch's words: the first failed guard of each cache entry. `failures` are all that failed.
     `cause` and `argument` are those of the entry that came closest. `limit` says which limit kept torch from
-    compiling ("" if it did), `call` which line made the call.
+    compiling ("" if it did), `call` which line made the call, `call_number` which call of the explored function it was,
+    from 1.
     """
 
     id: str
@@ -266,6 +267,7 @@ class Recompile:
     settings: tuple[str, ...] = ()
     limit: str = ""
     call: Span | None = None
+    call_number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from compiler.builder import Builder, Clock
 from compiler.capture.breaks import BreakLog
 from compiler.capture.bytecode import GeneratedNames, bytecode_artifact
 from compiler.capture.graphs import graph_artifact, line_origins
+from compiler.capture.guard_words import plain
 from compiler.capture.guards import guards_of
 from compiler.capture.recompiles import limited, recompile
 from compiler.capture.skips import EMPTY, Skip, SkipLog
@@ -32,11 +33,11 @@ from compiler.inductor.kernels import kernels_artifact
 from compiler.inductor.lines import Definition, definition
 from compiler.interpret.kept import KeptFrame
 from compiler.process import fewer_full_collections
-from compiler.record import STAGES, Artifact, Decision, Frame, Problem, Recompile, Span
+from compiler.record import STAGES, Artifact, Decision, Frame, Problem, Recompile, Span, Symbol
 from compiler.torch_api import dynamo, fx, inductor
 from compiler.torch_api.buffers import observing_buffers
 from compiler.torch_api.cudagraphs import Verdict
-from compiler.torch_api.dynamo import BreakFacts, CompileKey, EntryFailures, GuardFacts
+from compiler.torch_api.dynamo import BreakFacts, CompileKey, EntryFailures, GuardFacts, SymbolFacts
 from compiler.torch_api.guard_failures import global_state
 from compiler.torch_api.inductor import IrFacts, KernelFacts, Kind
 from compiler.torch_api.templates import Selection
@@ -66,6 +67,7 @@ class Recorder:
         self.names = GeneratedNames()
         self.clock = Clock()
         self.call_site: tuple[fx.SourceFrame, ...] = ()
+        self.call_number = 0
         self._frame_ids: dict[int, dict[int, str]] = {}
         self._codes: dict[str, CodeType] = {}
         self.breaks = BreakLog(builder, self.book)
@@ -195,7 +197,9 @@ class Recorder:
         function, file, line = (known.function, known.file, known.line) if known else ("", "", 0)
         texts = tuple(self.book.shorten(self._canonical(reason)) for reason in reasons)
         new = Recompile(f"recompile[{frame}]", frame, function, file, line, texts, call=self._call())
-        self.builder.recompiles.append(recompile(new, entries, self.frame_id, global_state()))
+        new = replace(new, call_number=self.call_number)
+        resumes = known.resumes if known else ""
+        self.builder.recompiles.append(recompile(new, entries, self.frame_id, global_state(), bool(resumes)))
 
     def _call(self) -> Span | None:
         """The line of the call under way."""
@@ -215,13 +219,18 @@ class Recorder:
 
         return re.sub(r"^(\d+)/(\d+):", ours, reason)
 
+    def symbols(self, key: CompileKey, facts: Sequence[SymbolFacts]) -> None:
+        frame = self.frame_id(key)
+        found = (Symbol(fact.name, frame, plain(fact.source), fact.hint, fact.low, fact.high) for fact in facts)
+        self.builder.symbols.extend(found)
+
     def guards(self, key: CompileKey, facts: Sequence[GuardFacts]) -> None:
         found = guards_of(self.frame_id(key), facts, {file: self.book.name(file) for file in self.book.lines})
         self.builder.guards.extend(found)
 
     def finish(self) -> None:
         """What is known once all has run: costs of breaks, functions that were never compiled, and their source."""
-        self.breaks.finish()
+        self.breaks.finish(self._codes)
         for number, skip in enumerate(self.skips.telling()):
             code, identity = skip.code, f"skipped/{number}"
             self.book.line(code.co_filename, code.co_firstlineno)

@@ -108,6 +108,23 @@ def advice(failure: GuardFailure) -> tuple[str, tuple[str, ...]]:
     return text.format(**names), settings
 
 
+SIZES = ("shape", "number", "condition on sizes")
+"""Causes that come from the arguments of the compiled function, wherever they show."""
+
+
+def inner_advice(function: str, resumes: bool) -> str:
+    """Advice for a function that compiled code calls, or for what goes on after a graph break."""
+    if resumes:
+        return (
+            f"This is the rest of `{function}` after a graph break, compiled anew as `{function}` is. Take away the "
+            "break, or compile with dynamic=True."
+        )
+    return (
+        f"`{function}` is called by code that is compiled, and follows its arguments. Mark those as dynamic, or "
+        "compile with dynamic=True."
+    )
+
+
 def limit_advice(limit: str) -> str:
     """What to do where torch has compiled a function so often that it gave up on it."""
     return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Literal
@@ -12,6 +12,7 @@ from typing import Literal
 from torch.fx import GraphModule
 
 from compiler.builder import Builder
+from compiler.capture.function_names import function_name
 from compiler.capture.sources import SourceBook, is_installed
 from compiler.capture.suggestions import Advice, advise, case_of, narrowed
 from compiler.record import GraphBreak, Span
@@ -26,13 +27,6 @@ _CONTEXT = re.compile(r"^ {2}Developer debug context: (.*)", re.MULTILINE)
 _LINK = re.compile(r"https://\S+/gb/gb(\d+)\.html")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _FOLDERS = re.compile(r"(?<=[\s`'\"])/\S*/(?:site-packages|python3\.\d+)/")
-_RESUME = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+$")
-
-
-def function_name(name: str) -> str:
-    """The user's name of a function; torch calls what comes after a break `torch_dynamo_resume_in_f_at_7`."""
-    found = _RESUME.match(name)
-    return found[1] if found else name
 
 
 def graph_break(identity: str, frame: str, facts: BreakFacts, book: SourceBook, fullgraph: bool = False) -> GraphBreak:
@@ -144,6 +138,7 @@ class BreakLog:
     book: SourceBook
     graphs: dict[str, Ended] = field(default_factory=dict)
     awaited: dict[int, tuple[CodeType, str]] = field(default_factory=dict)
+    codes: dict[str, tuple[CodeType, ...]] = field(default_factory=dict)
 
     def add(self, frame: str, facts: BreakFacts) -> None:
         """A frame may be read more than once: the same break is told once, with its last outcome."""
@@ -169,31 +164,43 @@ class BreakLog:
         mine = [found for found in self.builder.breaks if found.frame == frame]
         if mine:
             self.awaited.update((id(code), (code, mine[-1].id)) for code in codes)
+            self.codes[mine[-1].id] = tuple(codes)
 
     def started(self, code: CodeType) -> str:
         """The break after which this code goes on, "" for any other code."""
         return self.awaited.get(id(code), (code, ""))[1]
 
-    def finish(self) -> None:
-        """Say of each break which graph it ended, which functions went on, and what that costs."""
-        followers: dict[str, list[str]] = {}
-        for frame in self.builder.frames.values():
-            if frame.resumes:
-                followers.setdefault(frame.resumes, []).append(frame.id)
+    def finish(self, codes: Mapping[str, CodeType]) -> None:
+        """Say of each break which graph it ended, which functions went on, and what that costs. `codes` are those of
+        the frames.
+        """
+        resumed_by = {found.id: self._resumed_by(found.id, codes) for found in self.builder.breaks}
         breaks: dict[str, list[str]] = {}
         for found in self.builder.breaks:
             breaks.setdefault(found.frame, []).append(found.id)
-
-        def calls_after(identity: str) -> int:
-            """Calls in the graphs of the functions that go on, and of those that go on after these."""
-            frames = [frame for frame in followers.get(identity, ()) if frame.endswith("/0")]
-            own = sum(self.graphs[frame].calls for frame in frames if frame in self.graphs)
-            return own + sum(calls_after(later) for frame in frames for later in breaks.get(frame, ()))
-
         self.builder.breaks[:] = [
-            self._with_cost(found, tuple(followers.get(found.id, ())), calls_after(found.id))
+            self._with_cost(found, resumed_by[found.id], self._calls_after(found.id, resumed_by, breaks))
             for found in self.builder.breaks
         ]
+
+    def _resumed_by(self, identity: str, codes: Mapping[str, CodeType]) -> tuple[str, ...]:
+        """The frames compiled after a break; code that an earlier call compiled for the same place serves it too."""
+        frames = [frame.id for frame in self.builder.frames.values() if frame.resumes == identity]
+        own = self.codes.get(identity, ())
+        return tuple(frames) or tuple(frame for frame, code in codes.items() if any(code is mine for mine in own))
+
+    def _calls_after(
+        self, identity: str, resumed_by: Mapping[str, Sequence[str]], breaks: Mapping[str, list[str]]
+    ) -> int:
+        """Calls in the graphs of the functions that go on, and of those that go on after these."""
+        seen: set[str] = set()
+        todo = list(resumed_by[identity])
+        while todo:
+            frame = todo.pop()
+            if frame not in seen:
+                seen.add(frame)
+                todo.extend(follower for later in breaks.get(frame, ()) for follower in resumed_by[later])
+        return sum(self.graphs[frame].calls for frame in seen if frame in self.graphs)
 
     def _with_cost(self, found: GraphBreak, followers: tuple[str, ...], after: int) -> GraphBreak:
         ended = self.graphs.get(found.frame)

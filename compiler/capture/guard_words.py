@@ -17,6 +17,8 @@ _EQUALS = re.compile(r".*? == (?P<value>.*)$", re.DOTALL)
 _DEVICES = ("CUDA", "XPU", "MPS", "HPU", "Meta")
 _OBJECT_ID = re.compile(r", \d{6,}\)")
 _GENERATED = re.compile(r"G\['__(?:builtins_dict__|import_)")
+UNNAMED = "a value under way"
+"""What is on Python's stack at a graph break; the user gave it no name."""
 _SWITCHES = {
     "grad_mode": "grad mode",
     "autocast_state": "autocast",
@@ -88,7 +90,7 @@ def argument(source: str, owner: Any = None) -> str:
     name = re.sub(r"^G\['__builtins_dict__\w*'\]\['(\w+)'\]", r"builtin \1", name)
     name = re.sub(r"^G\['__import_(\w+)'\]", lambda match: match[1].replace("_dot_", "."), name)
     name = re.sub(r"^G\['(\w+)'\]", r"global \1", name)
-    name = re.sub(r"L\['___stack(\d+)'\]", "a value under way", name)
+    name = re.sub(r"L\['___stack(\d+)'\]", UNNAMED, name)
     name = re.sub(r"L\['(\w+)'\]", r"\1", name)
     name = re.sub(r"list\(dict\.keys\((.*)\)\)\[(\d+)\]", r"key \2 of \1", name)
     name = re.sub(r"\.__closure__\[\d+\]\.cell_contents", "'s closure", name)
@@ -97,6 +99,8 @@ def argument(source: str, owner: Any = None) -> str:
 
 def quoted(name: str) -> str:
     """An argument as code: `x`, global `SCALE`."""
+    if name == UNNAMED:
+        return name
     kind, found, rest = name.partition(" ")
     return f"{kind} `{rest}`" if found and kind in ("global", "builtin") else f"`{name}`"
 

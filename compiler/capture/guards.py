@@ -9,7 +9,7 @@ from compiler.capture.guard_words import argument, is_internal, words
 from compiler.record import Guard
 from compiler.torch_api.dynamo import GuardFacts
 
-_ASKED_BY = re.compile(r"\s*(?P<file>\S+):(?P<line>\d+) in (?P<function>\S+)\s*")
+_ASKED_BY = re.compile(r"\s*(?P<file>\S.*):(?P<line>\d+) in (?P<function>\S+)(?: \(.*\))?\s*", re.DOTALL)
 _GLOBAL = ("GLOBAL_STATE", "TORCH_FUNCTION_MODE_STACK", "DEFAULT_DEVICE", "LAMBDA_GUARD")
 
 

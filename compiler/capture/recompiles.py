@@ -10,8 +10,10 @@ from typing import Any
 import torch
 
 from compiler.builder import Builder
-from compiler.capture.advice import CAUSES, advice, limit_advice
+from compiler.capture.advice import CAUSES, SIZES, advice, inner_advice, limit_advice
+from compiler.capture.function_names import function_name
 from compiler.capture.guard_words import (
+    UNNAMED,
     argument,
     layout,
     plain,
@@ -37,10 +39,14 @@ _VALUE = re.compile(r".*? == (.*)$", re.DOTALL)
 
 
 def recompile(
-    known: Recompile, entries: Sequence[EntryFailures], name: Callable[[tuple[int, int]], str], state: str
+    known: Recompile,
+    entries: Sequence[EntryFailures],
+    name: Callable[[tuple[int, int]], str],
+    state: str,
+    resumes: bool = False,
 ) -> Recompile:
     """`known` with all that failed. `name` gives the id of the compilation that an entry is of, `state` is torch's
-    global state now, as JSON.
+    global state now, as JSON; `resumes` is whether the function goes on after a graph break.
     """
     newest_first = sorted(entries, key=lambda entry: entry.key, reverse=True)
     failures = [sorted(_failures(name(entry.key), entry, state), key=_rank) for entry in newest_first]
@@ -49,6 +55,8 @@ def recompile(
         return known
     first = _main(nearest)
     text, settings = advice(first)
+    if first.cause in SIZES and (resumes or not known.frame.startswith("0/")):
+        text, settings = inner_advice(function_name(known.function), resumes), ()
     return replace(
         known,
         failures=tuple(failure for found in failures for failure in found),
@@ -59,9 +67,10 @@ def recompile(
     )
 
 
-def _rank(failure: GuardFailure) -> tuple[int, str, str]:
+def _rank(failure: GuardFailure) -> tuple[bool, int, str, str]:
     """Torch checks what failed last time first; here the order is the same every time."""
-    return CAUSES.index(failure.cause), failure.argument, failure.words
+    is_unnamed = failure.argument == UNNAMED
+    return is_unnamed, CAUSES.index(failure.cause), failure.argument, failure.words
 
 
 def _main(failures: Sequence[GuardFailure]) -> GuardFailure:

@@ -60,6 +60,8 @@ RESUME_PREFIX = "torch_dynamo_resume_in_"
 # What `log_graph_break` is told where the rest of the function, or all of it, is left to plain Python.
 DEAD_ENDS = ("Encountered graph break that we cannot resume from", "Failed to handle graph break gracefully")
 AND_THEN = "*** While handling this graph break, another graph break occurred: ***"
+# torch's largest int stands for no bound.
+UNBOUNDED = 2**62
 PRINT_OPERATOR = "torch._higher_order_ops.print"
 RECOMPILE_LIMIT = "Dynamo recompile limit exceeded"
 
@@ -100,6 +102,17 @@ class EntryFailures:
     guards: tuple[FailedGuard, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SymbolFacts:
+    """A size or number that a graph leaves open. Bounds are inclusive; None is no bound."""
+
+    name: str
+    source: str
+    hint: int | None
+    low: int | None
+    high: int | None
+
+
 class DynamoObserver(Protocol):
     """Receives what happens while user code is compiled. Each method is called inside Dynamo: be quick."""
 
@@ -112,6 +125,7 @@ class DynamoObserver(Protocol):
     def graph(self, key: CompileKey, module: torch.fx.GraphModule, run: Compiled) -> Compiled: ...
     def graph_break(self, key: CompileKey, facts: BreakFacts) -> None: ...
     def recompiled(self, key: CompileKey, reasons: Sequence[str], entries: Sequence[EntryFailures]) -> None: ...
+    def symbols(self, key: CompileKey, facts: Sequence[SymbolFacts]) -> None: ...
     def guards(self, key: CompileKey, facts: Sequence[GuardFacts]) -> None: ...
 
 
@@ -212,9 +226,11 @@ class _Session:
 
             output.compiler_fn = backend
             try:
-                return call(output, module, inputs)
+                result = call(output, module, inputs)
             finally:
                 output.compiler_fn = compile_graph
+            self.observer.symbols(current_key(), tuple(_symbols(output.shape_env)))
+            return result
 
         return observed
 
@@ -300,6 +316,29 @@ def _resume_codes(code: CodeType, user_globals: dict[str, Any]) -> Iterator[Code
     for constant in code.co_consts:
         if isinstance(constant, CodeType) and constant.co_name.startswith(RESUME_PREFIX):
             yield constant
+
+
+def _symbols(shape_env: Any) -> Iterator[SymbolFacts]:
+    """The symbols that are still open; one that was found to be a number, or another symbol, is replaced by it."""
+    modern = hasattr(shape_env, "backed_var_to_val")
+    hints = shape_env.backed_var_to_val if modern else shape_env.var_to_val
+    for symbol, sources in shape_env.var_to_sources.items():
+        if symbol in shape_env.replacements or not sources or symbol not in shape_env.var_to_range:
+            continue
+        bounds = shape_env.var_to_range[symbol]
+        name = sources[0].name
+        hint = _whole(hints.get(symbol))
+        source = str(name() if callable(name) else name)
+        yield SymbolFacts(str(symbol), source, hint, _whole(bounds.lower), _whole(bounds.upper))
+
+
+def _whole(number: Any) -> int | None:
+    """An int, or None for what is none or stands for no bound."""
+    try:
+        found = int(number)
+    except (TypeError, ValueError, OverflowError, AttributeError):
+        return None
+    return found if abs(found) < UNBOUNDED else None
 
 
 def _leaf_guards(manager: Any) -> Iterator[GuardFacts]:

@@ -1,0 +1,135 @@
+"""Graph breaks and recompilations as text: where, what, what it cost, what to change."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from compiler.capture.function_names import function_name
+from compiler.record import GraphBreak, GuardFailure, Recompile, Record, Span, Suggestion
+from explorer.shapes import size_text
+from explorer.text import counted
+
+WIDTH = 100
+INDENT = "  "
+_CODE = "      "
+
+
+def break_card(found: GraphBreak, number: int = 1, total: int = 1, others: Sequence[GraphBreak] = ()) -> str:
+    """One graph break. The user's own line comes first; calls inside of packages follow. `others` are breaks at the
+    same place, in other compilations.
+    """
+    head = f"graph break {number} of {total}: {found.kind}" + (f" ({found.gb_id})" if found.gb_id else "")
+    lines = [head, *_place(found), *_again(others), *_wrapped(found.what), *_wrapped(_outcome(found))]
+    for index, suggestion in enumerate(found.suggestions):
+        lines += _suggestion(suggestion, index)
+    if found.link:
+        lines.append(INDENT + found.link)
+    return "\n".join(lines)
+
+
+def recompile_card(found: Recompile, number: int = 1, total: int = 1) -> str:
+    """One recompilation: every guard that failed, entry by entry."""
+    blamed = f", {found.cause} of `{found.argument}`" if found.cause and found.argument else ""
+    lines = [f"recompilation {number} of {total}: {_name(found)} ({found.file}:{found.line}){blamed}"]
+    if found.call is not None:
+        which = f"call {found.call_number}, " if found.call_number else ""
+        lines.append(f"{INDENT}{which}in {found.call.file}:{found.call.line}  {found.call.code}")
+    lines += _failures(found)
+    lines += _wrapped(found.advice, "change: ")
+    lines += [f"{_CODE}{setting}" for setting in found.settings]
+    if found.limit:
+        lines += _wrapped(f"torch gave up on this function: {found.limit} is reached")
+    return "\n".join(lines)
+
+
+def break_cards(breaks: Sequence[GraphBreak]) -> list[str]:
+    """A card for each place and kind: code that is compiled more than once breaks more than once."""
+    groups: dict[tuple[str, Span | None], list[tuple[int, GraphBreak]]] = {}
+    for number, found in enumerate(breaks, 1):
+        groups.setdefault((found.kind, users_span(found)), []).append((number, found))
+    return [
+        break_card(group[0][1], group[0][0], len(breaks), [found for _, found in group[1:]])
+        for group in groups.values()
+    ]
+
+
+def cards(record: Record) -> str:
+    """All breaks, then all recompilations."""
+    breaks = break_cards(record.breaks)
+    again = [recompile_card(found, n, len(record.recompiles)) for n, found in enumerate(record.recompiles, 1)]
+    return "\n\n".join(breaks + again)
+
+
+def users_span(found: GraphBreak) -> Span | None:
+    """The innermost line of a break that is not in an installed package, or the culprit's."""
+    own = [span for span in found.chain if not span.installed]
+    return own[-1] if own else found.chain[-1] if found.chain else None
+
+
+def _place(found: GraphBreak) -> Iterator[str]:
+    span = users_span(found)
+    if span is None:
+        return
+    yield f"{INDENT}{span.file}:{span.line}:{span.column + 1} in {span.function}"
+    code = span.code.splitlines()
+    yield from (f"{_CODE}{line.strip()}" for line in code[:3])
+    for other in found.chain:
+        if other != span:
+            text = " ".join(other.code.split())
+            yield f"{INDENT}{'through' if other.installed else 'called in'} {other.file}:{other.line}  {text[:60]}"
+
+
+def _again(others: Sequence[GraphBreak]) -> list[str]:
+    if not others:
+        return []
+    return _wrapped(f"and here again in {', '.join(found.frame for found in others)}")
+
+
+def _outcome(found: GraphBreak) -> str:
+    kinds = f" (a {found.consequence})" if found.consequence.startswith("graph break in") else ""
+    if found.outcome == "error":
+        return "torch.compile raises here: nothing is compiled."
+    if found.outcome == "skipped":
+        return f"The whole function runs as plain Python{kinds}."
+    size = f" ({size_text(found.crossing_bytes)})" if found.crossing_bytes else ""
+    cost = f"; {counted(found.crossing, 'tensor')}{size} handed back to Python" if found.ended else ""
+    before = f"{counted(found.nodes[0], 'op')} in the graph before" if found.ended else "No graph before"
+    ops = f"{before}, {counted(found.nodes[1], 'op')} after{cost}."
+    if found.outcome == "plain":
+        return f"The rest of the function runs as plain Python. {ops}"
+    return f"The function goes on in a graph of its own. {ops}"
+
+
+def _suggestion(suggestion: Suggestion, index: int) -> Iterator[str]:
+    text = suggestion.text.removeprefix("Or ")
+    yield from _wrapped(text[0].upper() + text[1:], "change: " if index == 0 else "or:     ")
+    if suggestion.rewrite:
+        first, last = suggestion.line, suggestion.end_line
+        yield f"{_CODE}{suggestion.file}, {f'line {first}' if first == last else f'lines {first} to {last}'}:"
+        yield from (f"{_CODE}+ {line}" for line in textwrap.dedent(suggestion.rewrite).splitlines())
+    yield from (f"{_CODE}{setting}" for setting in suggestion.settings)
+
+
+def _name(found: Recompile) -> str:
+    name = function_name(found.function)
+    return name if name == found.function else f"the rest of {name}"
+
+
+def _failures(found: Recompile) -> Iterator[str]:
+    entries: dict[str, list[GuardFailure]] = {}
+    for failure in found.failures:
+        entries.setdefault(failure.entry, []).append(failure)
+    for entry, failures in entries.items():
+        yield f"{INDENT}code of {entry} does not fit:"
+        yield from (f"{INDENT}{INDENT}{failure.words}" for failure in failures)
+    if not entries:
+        yield from (f"{INDENT}{line}" for reason in found.reasons for line in reason.splitlines()[:1])
+
+
+def _wrapped(text: str, label: str = "") -> list[str]:
+    if not text:
+        return []
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=INDENT + label, subsequent_indent=INDENT + " " * len(label), break_long_words=False
+    )

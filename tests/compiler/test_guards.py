@@ -1,0 +1,138 @@
+"""Guards in words, by argument, with the insides of modules marked as such; sizes that are left open."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from compiler.capture.guard_words import argument, layout, plain
+from compiler.record import Guard, Record, Symbol
+from tests.compiler.broken import captured
+
+X = torch.ones(8, 64)
+MODULE = """
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.drop, self.k = nn.Linear(64, 64), nn.Dropout(), 2
+    def forward(self, x):
+        x = self.linear(x) * self.k
+        return self.drop(x) if self.training else x
+f = M()
+"""
+CASES = [
+    ("def f(x):\n    return x * 2\n", (X,), "x", "`x` is float32, contiguous, 8×64, on cpu"),
+    ("def f(x):\n    return x * 2 \n", (X.t(),), "x", "`x` is float32, strides (1, 64), 64×8, on cpu"),
+    (
+        "def f(x): return x * 2\n",
+        (X.clone().requires_grad_(),),
+        "x",
+        "`x` is float32, contiguous, 8×64, on cpu, requires grad",
+    ),
+    (
+        "def f(x): return x + 1\n",
+        (torch.tensor(1, dtype=torch.int64),),
+        "x",
+        "`x` is int64, contiguous, no dimensions, on cpu",
+    ),
+    ("SCALE = 3\ndef f(x):\n    return x * SCALE\n", (X,), "global SCALE", "global `SCALE` is the int 3"),
+    ("def f(x, n):\n    return x * n\n", (X, 2.5), "n", "`n` is the float 2.5"),
+    ("def f(x, s):\n    return x * 2 if s == 'a' else x\n", (X, "a"), "s", "`s` is the str 'a'"),
+    ("def f(x, m):\n    return x * 2 if m is None else x\n", (X, None), "m", "`m` is None"),
+    ("def f(x, on):\n    return x * 2 if on else x\n", (X, True), "on", "`on` is True"),
+    ("def f(xs):\n    return xs[0] + len(xs)\n", ([X, X],), "xs", "`xs` has 2 items"),
+    ("def f(d):\n    return d['a'] + len(d)\n", ({"a": X},), "d", "`d` has 1 item"),
+    ("def f(x, g):\n    return g(x)\n", (X, torch.nn.functional.relu), "g", "`g` is the same function"),
+    ("def f(x, t):\n    return x.to(t)\n", (X, torch.float16), "t", "`t` is torch.float16"),
+    (MODULE, (X,), "self.training", "`self.training` is True"),
+    (MODULE + "\n", (X,), "self.k", "`self.k` is the int 2"),
+    (
+        "def f(x):\n    return x + 2\n",
+        (X,),
+        "",
+        "grad mode is on, autocast is off, and torch's other settings are the same",
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "args", "name", "words"), CASES, ids=[words for *_, words in CASES])
+def test_guards_say_in_words_what_they_check(code: str, args: tuple, name: str, words: str) -> None:
+    record = captured(code, args)
+    assert (name, words) in [(guard.argument, guard.words) for guard in record.guards if not guard.internal]
+
+
+@pytest.fixture(scope="module")
+def module_record() -> Record:
+    return captured(MODULE, (X,))
+
+
+def test_guards_on_the_insides_of_modules_are_marked(module_record: Record) -> None:
+    shown = {guard.argument for guard in module_record.guards if not guard.internal}
+    assert shown == {"", "x", "self", "self.k", "self.training", "self.drop.training"}
+    hidden = {guard.argument for guard in module_record.guards if guard.internal}
+    assert {"self.linear.weight", "self.linear.bias"} <= hidden
+
+
+def test_a_guard_says_which_line_asked_for_it(module_record: Record) -> None:
+    guard = next(guard for guard in module_record.guards if guard.argument == "self.training")
+    source = module_record[f"source[{guard.file}]"]
+    code = source.text.splitlines()[source.attrs["numbers"].index(guard.line)]
+    assert code.strip().startswith("return self.drop(x) if self.training")
+
+
+def test_words_hold_no_addresses(module_record: Record) -> None:
+    assert not [guard.words for guard in module_record.guards if "0x" in guard.words or "___check" in guard.words]
+
+
+def test_a_size_that_is_left_open_has_a_hint_and_a_range() -> None:
+    code = "def f(x):\n    torch._check(x.shape[0] <= 1024)\n    return x * 2\n"
+    record = captured(code, (X,), dynamic=True)
+    rows = next(symbol for symbol in record.symbols if symbol.source == "x.size(0)")
+    assert rows == Symbol(rows.name, "0/0", "x.size(0)", hint=8, low=2, high=1024)
+    tensor = next(guard for guard in record.guards if guard.kind == "TENSOR_MATCH")
+    assert tensor.words == "`x` is float32, ?×?, on cpu"
+
+
+def test_static_code_leaves_nothing_open(module_record: Record) -> None:
+    assert module_record.symbols == ()
+
+
+def test_what_is_assumed_of_open_sizes_is_told() -> None:
+    record = captured("def f(x):\n    return x.view(-1, 4) * 2\n", (X,), dynamic=True)
+    conditions = [guard.words for guard in record.guards if guard.kind == "LAMBDA_GUARD" and not guard.internal]
+    assert any("x.size(" in words for words in conditions)
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("L['x']", "x"),
+        ("L['self']._modules['block']._parameters['weight']", "self.block.weight"),
+        ("L['self'].__dict__['k']", "self.k"),
+        ("G['__builtins_dict___3']['len']", "builtin len"),
+        ("G['__import_torch_dot_nn_dot_functional'].relu", "torch.nn.functional.relu"),
+        ("L['cache']['a'][0]", "cache['a'][0]"),
+        ("L['fn'].__code__", "fn"),
+        ("list(dict.keys(L['d']))[1]", "key 1 of d"),
+    ],
+)
+def test_sources_are_named_as_the_user_wrote_them(source: str, name: str) -> None:
+    assert argument(source) == name
+
+
+def test_layouts_in_words() -> None:
+    assert layout((2, 3), (3, 1)) == "contiguous"
+    assert layout((2, 3), (1, 2)) == "strides (1, 2)"
+    assert layout((1, 3), (99, 1)) == "contiguous"
+    assert layout((None, 3), (3, 1)) == "contiguous"
+    assert layout((2, None), (None, 1)) == ""
+
+
+def test_conditions_are_shown_without_comments() -> None:
+    assert plain("2 <= L['x'].size()[0]  # line 3 in f") == "2 <= x.size(0)"
+
+
+def test_a_guard_reads_back() -> None:
+    record = captured("def f(x):\n    return x * 2\n", (X,))
+    assert Record.from_json(record.to_json()).guards == record.guards
+    assert all(isinstance(guard, Guard) for guard in record.guards)

@@ -1,0 +1,130 @@
+"""explorer.check: breaks and recompilations fail a test, with cards that say where, what and what to change."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import explorer
+from explorer.cards import cards
+from explorer.run import Run
+
+X = torch.ones(4)
+
+
+def whole(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x) * 2
+
+
+def inner(x: torch.Tensor) -> torch.Tensor:
+    print("inside")  # noqa: T201
+    return x * 3
+
+
+def broken(x: torch.Tensor) -> torch.Tensor:
+    y = inner(torch.relu(x) + 1)
+    return y.exp()
+
+
+def scaled(x: torch.Tensor, n: int) -> torch.Tensor:
+    return x * n
+
+
+def test_what_stays_in_one_piece_passes_and_gives_the_run() -> None:
+    run = explorer.check(whole, X)
+    assert isinstance(run, Run)
+    assert torch.equal(run.value, whole(X))
+    assert [artifact.stage for artifact in run.record.artifacts] == ["source", "captured"]
+
+
+def test_a_break_fails_with_its_card() -> None:
+    with pytest.raises(explorer.CheckError) as caught:
+        explorer.check(broken, X)
+    text = str(caught.value)
+    assert text.startswith("broken: 2 graph breaks, 0 allowed")
+    line = inner.__code__.co_firstlineno + 1
+    expected = f"""\
+graph break 1 of 2: Failed to trace builtin operator (GB0059)
+  tests/explorer/test_check.py:{line}:5 in inner
+      print("inside")
+  called in tests/explorer/test_check.py:{broken.__code__.co_firstlineno + 1}  inner(torch.relu(x) + 1)
+  and here again in 1/0
+  `print("inside")` writes to the terminal, which a graph can't.
+  The function goes on in a graph of its own. 2 ops in the graph before, 1 op after; 1 tensor (16 B)
+  handed back to Python.
+  change: Print from inside the graph.
+      tests/explorer/test_check.py, line {line}:
+      + torch._higher_order_ops.print('inside')  # noqa: T201
+  or:     Let all prints come at the end of the graph.
+      torch._dynamo.config.reorderable_logging_functions.add(print)
+  https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0059.html"""
+    assert expected in text
+    assert cards(caught.value.run.record) in text.partition("\n\n")[2]
+
+
+def test_as_many_breaks_as_allowed_pass() -> None:
+    assert len(explorer.check(broken, X, breaks=2).record.breaks) == 2
+
+
+def test_recompilations_are_counted_over_all_calls() -> None:
+    calls = [(X, 2), (torch.ones(6), 3)]
+    assert len(explorer.check(scaled, calls=calls, recompiles=1).record.recompiles) == 1
+    with pytest.raises(explorer.CheckError) as caught:
+        explorer.check(scaled, calls=calls)
+    text = str(caught.value)
+    assert text.startswith("scaled: 1 recompilation, 0 allowed")
+    for words in (
+        "recompilation 1 of 1: scaled (",
+        "shape of `x`",
+        "call 2, in tests/explorer/test_check.py:",
+        "code of 0/0 does not fit:",
+        "size of `x` in dimension 0 was 4, is 6",
+        "`n` was the int 2, is the int 3",
+        "torch._dynamo.mark_dynamic(x,",
+    ):
+        assert words in text
+
+
+def test_what_is_not_compiled_at_all_fails() -> None:
+    def idle(x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    with pytest.raises(explorer.CheckError, match="nothing was compiled: idle: there is no operation on tensors in it"):
+        explorer.check(idle, X)
+
+
+def test_fullgraph_fails_with_the_same_card() -> None:
+    with pytest.raises(explorer.CheckError, match=r"torch\.compile raises here: nothing is compiled"):
+        explorer.check(broken, X, fullgraph=True)
+
+
+def test_errors_of_the_function_are_its_own() -> None:
+    def wrong(x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("own")
+
+    with pytest.raises(ValueError, match="own"):
+        explorer.check(wrong, X)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (((X,), {"calls": [(X,)]}), "it got both"),
+        (((), {"calls": [X]}), r"each of `calls` is a tuple of arguments, like \(x,\); got Tensor"),
+    ],
+)
+def test_calls_that_are_none_are_refused(arguments: tuple, message: str) -> None:
+    positional, named = arguments
+    with pytest.raises(TypeError, match=message):
+        explorer.explore(whole, *positional, **named)
+
+
+def test_a_loop_says_that_all_of_the_function_is_left_to_python() -> None:
+    def looping(x: torch.Tensor) -> torch.Tensor:
+        for n in range(2):
+            x = x + n
+            print(n)  # noqa: T201
+        return x
+
+    text = cards(explorer.explore(looping, X, stages=("captured",)).record)
+    assert "The whole function runs as plain Python (a graph break in loop)." in text
