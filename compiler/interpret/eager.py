@@ -24,6 +24,9 @@ def check_kernels(builder: Builder, kept: Mapping[str, KeptFrame]) -> None:
                 builder.checks.append(check)
     except InterpreterError as error:
         builder.problem(Problem("timing", f"kernels could not be checked: {error}", "see that `import triton` works"))
+    except Exception as error:  # noqa: BLE001 - the user's own call has gone well, and its value is still to come
+        reason = f"not all kernels could be checked: {type(error).__name__}: {error}"
+        builder.problem(Problem("timing", reason, "what was checked before is there; please report this"))
 
 
 def _why_none() -> tuple[str, str]:

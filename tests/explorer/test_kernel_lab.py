@@ -1,0 +1,237 @@
+"""%tkernel and %%tkernel in an IPython shell: a kernel opened, edited, compiled, checked; every mistake on its line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from traitlets.config import Config
+
+import explorer
+from explorer import check_flag, kernel_lab
+from explorer.kernel_trial import KernelTrial
+from explorer.run import Run
+
+pytest.importorskip("triton", reason="Triton has no wheel for this platform")
+
+SETUP = """
+import torch
+from torch import nn
+
+def f(x, w):
+    return torch.softmax(x @ w, -1)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return torch.tanh(self.first(x)).sum()
+"""
+NAME = "triton_per_fused__softmax_prepare_softmax_online_0"
+LOAD = "tmp0 = tl.load(in_out_ptr0 + (r0_1 + 256*x0), "
+STORE = "tl.store(in_out_ptr0 + (r0_1 + 256*x0), tmp15, xmask)"
+
+
+@pytest.fixture(scope="module")
+def shell() -> Iterator[InteractiveShell]:
+    found = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
+    for cell in (
+        "%load_ext explorer",
+        SETUP,
+        "%%tcompile --target h100 -o run\nf(torch.randn(60, 64), torch.randn(64, 256))",
+        "%%tcompile --target h100 -o trained\nNet()(torch.randn(8, 16)).backward()",
+    ):
+        with capture_output():
+            assert found.run_cell(cell).success
+    yield found
+    found.run_cell("%unload_ext explorer")
+    InteractiveShell.clear_instance()
+
+
+def opened(shell: InteractiveShell, line: str = "run softmax") -> str:
+    """The cell that `%tkernel` puts below."""
+    assert shell.run_cell(f"%tkernel {line}").success
+    text = shell.rl_next_input
+    assert text is not None
+    return text
+
+
+def ran(shell: InteractiveShell, cell: str) -> tuple[KernelTrial, str, str]:
+    """The trial that a cell leaves, and what it shows as text and as HTML."""
+    with capture_output() as captured:
+        assert shell.run_cell(cell).success
+    (shown,) = captured.outputs
+    trial = shell.user_ns["_tk"]
+    assert isinstance(trial, KernelTrial)
+    return trial, shown.data["text/plain"], shown.data["text/html"]
+
+
+def line_of(cell: str, code: str) -> int:
+    """The line of the cell, counted as a notebook does, that has this code."""
+    return next(number for number, line in enumerate(cell.split("\n"), 1) if code in line)
+
+
+def test_a_kernel_is_put_in_a_cell(shell: InteractiveShell) -> None:
+    cell = opened(shell)
+    assert cell.startswith(f"%%tkernel run {NAME}\nimport triton\n")
+    assert "@triton.jit" in cell
+    run = shell.user_ns["run"]
+    assert kernel_lab.cell_text(run, NAME) == cell
+    assert kernel_lab.cell_text(run, "softmax", "mine").startswith(f"%%tkernel mine {NAME}\n")
+
+
+def test_unedited_it_is_the_same_kernel(shell: InteractiveShell) -> None:
+    trial, text, html = ran(shell, opened(shell))
+    assert trial.is_right
+    assert trial.diff == ""
+    assert [check.verdict for check in trial.checks] == ["equal"]
+    assert "same numbers as the original" in text
+    assert "interpreter" in text
+    assert trial.original.binary is not None
+    assert trial.edited.binary is not None
+    assert trial.original["sass"] == trial.edited["sass"]
+    facts = trial.facts
+    assert list(facts.columns) == ["original", "edited"]
+    assert facts.loc["registers", "original"] == trial.original.binary.registers
+    assert "shared memory" in facts.index
+    assert "registers" in html
+    assert "<script" not in html
+
+
+def test_an_edit_that_keeps_the_numbers(shell: InteractiveShell) -> None:
+    cell = opened(shell).replace("(tmp14 / tmp12)", "tmp14 * (1.0 / tmp12)")
+    trial, text, _ = ran(shell, cell)
+    assert trial.is_right
+    assert "+    tmp15 = tmp14 * (1.0 / tmp12)" in trial.diff
+    assert trial.check["verdict"].tolist() == ["close"]
+    before, after = trial.facts.loc["float instructions"]
+    assert after < before  # one division by the sum, where there was one for each element
+    assert "close to the original's numbers" in text
+
+
+def test_a_launch_configuration_of_ones_own(shell: InteractiveShell) -> None:
+    """The source stays as it is; 60 rows in blocks of 8: the last block is masked."""
+    trial, _, _ = ran(shell, opened(shell).replace("\n", " --XBLOCK 8 --num-warps 8\n", 1))
+    assert trial.is_right
+    assert trial.edited.binary is not None
+    assert trial.edited.binary.config["XBLOCK"] == 8
+    assert trial.facts.loc["threads", "edited"] == 256
+    assert trial.diff == ""
+
+
+def test_another_gpu(shell: InteractiveShell) -> None:
+    trial, _, _ = ran(shell, opened(shell).replace("\n", " --target a100 --no-check -o _tk\n", 1))
+    assert trial.edited.binary is not None
+    assert trial.edited.binary.target == "a100"
+    assert "sm_80" in trial.edited["ptx"]
+    assert "not checked" in str(trial)
+
+
+@pytest.mark.parametrize(
+    ("code", "edit", "message"),
+    [
+        (LOAD, LOAD.replace("=", "= ="), "SyntaxError: invalid syntax"),
+        (LOAD, LOAD.replace("= tl", "= tmp99 + tl"), "tmp99 is not defined"),
+        (LOAD, LOAD.replace("*x0)", "*x0 + 1)"), "tl.load reads out of bounds: element 15360 of in_out_ptr0"),
+        (STORE, STORE.replace("x0)", "x0 - 1)"), "tl.store writes out of bounds: element -1 of in_out_ptr0"),
+        (STORE, STORE.replace("tmp15", "tmp15 * 1.01"), "what it stores to in_out_ptr0 differs from the original's"),
+    ],
+)
+def test_a_mistake_is_reported_with_its_line(shell: InteractiveShell, code: str, edit: str, message: str) -> None:
+    cell = opened(shell)
+    assert code in cell
+    edited = cell.replace(code, edit)
+    trial, text, html = ran(shell, edited)
+    assert not trial.is_right
+    (finding,) = trial.findings
+    assert message in finding.what
+    assert finding.line == line_of(edited, edit)
+    assert f"line {finding.line}: " in text
+    assert edited.split("\n")[finding.line - 1].strip() in text
+    assert "#b3261e" in html
+
+
+def test_what_is_shown_is_text_and_no_markup(shell: InteractiveShell) -> None:
+    _, _, html = ran(shell, opened(shell).replace(LOAD, f"'<b>&' {LOAD}"))
+    assert "<b>&'" not in html
+    assert "&lt;b&gt;&amp;" in html
+
+
+def test_backward_kernels_get_what_the_forward_saved(shell: InteractiveShell) -> None:
+    run = shell.user_ns["trained"]
+    kernels = [kernel for kernel in run.record.kernels if kernel.language == "triton" and "backward]" in kernel.id]
+    trial, text, _ = ran(shell, opened(shell, f'trained "{kernels[0].id}"'))
+    assert trial.kernel.id == kernels[0].id
+    assert [check.verdict for check in trial.checks] == ["equal"] * len(trial.checks) != []
+    assert "made up" not in text
+    assert "random" not in text
+
+
+def test_a_loaded_run_is_tried_on_random_inputs(shell: InteractiveShell, tmp_path: object) -> None:
+    path = f"{tmp_path}/run.json"
+    shell.user_ns["run"].save(path)
+    shell.user_ns["loaded"] = explorer.load(path)
+    trial, text, _ = ran(shell, opened(shell, "loaded softmax"))
+    assert trial.is_right
+    assert "inputs are random: the exploration's own were not kept" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("run", "%tkernel takes a run and a kernel"),
+        ("rum softmax", "rum is no result of %%tcompile. Did you mean run?"),
+        ("f softmax", "f is no result of %%tcompile"),
+        ("run triton_per_fused_softmax_prepare_softmax_online_0", f"did you mean {NAME}?"),
+        ("trained triton", "kernels have 'triton' in their names"),
+    ],
+)
+def test_wrong_use_says_what_is_right(shell: InteractiveShell, line: str, message: str) -> None:
+    with capture_output():
+        result = shell.run_cell(f"%tkernel {line}")
+    assert isinstance(result.error_in_exec, UsageError)
+    assert message in str(result.error_in_exec)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--target h200000", "h200"),
+        ("--config 99", "there is no configuration 99"),
+        ("--YBLOCK 8", "this kernel has no YBLOCK; it has XBLOCK"),
+    ],
+)
+def test_options_that_do_not_fit(shell: InteractiveShell, options: str, message: str) -> None:
+    with capture_output() as captured:
+        result = shell.run_cell(opened(shell).replace("\n", f" {options}\n", 1))
+    shown = "".join(output.data["text/plain"] for output in captured.outputs)
+    assert message in shown + str(result.error_in_exec)
+
+
+def test_check_kernels_in_the_magic(shell: InteractiveShell) -> None:
+    with capture_output():
+        assert shell.run_cell("%tcompile --check kernels -o checked f(torch.randn(8, 8), torch.randn(8, 8))").success
+    run = shell.user_ns["checked"]
+    assert isinstance(run, Run)
+    assert run.record.options.check == "kernels"
+    assert set(run.checks["verdict"]) <= {"equal", "close"}
+    assert len(run.checks) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--check", "kernels", "f(x)"], ["--check=kernels", "f(x)"]),
+        (["--check", "f(x)"], ["--check=yes", "f(x)"]),
+        (["--check=True"], ["--check=yes"]),
+        (["--check=False", "kernels"], ["kernels"]),
+        (["kernels", "--check"], ["kernels", "--check=yes"]),
+    ],
+)
+def test_the_flag_takes_one_word_only(words: list[str], expected: list[str]) -> None:
+    assert check_flag.joined(words) == expected
