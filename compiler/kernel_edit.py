@@ -9,7 +9,6 @@ from dataclasses import replace
 from compiler.binary.sources import kernel_source
 from compiler.record import Artifact, Kernel, Record
 from compiler.targets import target
-from compiler.torch_api.triton_kernels import compile_request, reading_kernels
 
 
 def source_of(record: Record, kernel: Kernel) -> str:
@@ -26,6 +25,9 @@ def function_of(record: Record, kernel: Kernel) -> str:
 
 def configurations(record: Record, kernel: Kernel, gpu: str) -> tuple[dict[str, int], ...]:
     """The launch configurations that Inductor would try on a GPU, in its order. Raises KernelSourceError."""
+    # Where Triton is not installed, this can't be imported.
+    from compiler.torch_api.triton_kernels import compile_request, reading_kernels
+
     with reading_kernels(target(gpu)):
         return compile_request(function_of(record, kernel), source_of(record, kernel), {}, 0).configs
 
