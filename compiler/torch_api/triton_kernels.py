@@ -62,7 +62,7 @@ def reading_kernels(target: Target) -> Iterator[None]:
         stack.enter_context(virtual_gpu(target))
         stack.enter_context(_environment(TRITON_CACHE_DIR=os.devnull, TRITON_INTERPRET="0"))
         stack.enter_context(replaced(triton_helpers, "set_driver_to_gpu", lambda _: lambda: None))
-        stack.enter_context(replaced(heuristics, "check_autotune_cache", lambda _: _untuned))
+        stack.enter_context(replaced(heuristics, "check_autotune_cache", lambda _: untuned))
         stack.enter_context(replaced(triton, "compile", lambda _: _ask))
         yield
 
@@ -73,7 +73,7 @@ def compile_request(name: str, source: str, sizes: Mapping[str, int], config: in
     To be called inside `reading_kernels`. `sizes` holds what the launch grid depends on and is known ("xnumel").
     Executes the source. Raises KernelSourceError.
     """
-    kernel = _executed(name, source)
+    kernel = executed(name, source)
     if not 0 <= config < len(kernel.configs):
         raise KernelSourceError(f"there is no configuration {config}: Inductor would try {len(kernel.configs)}")
     chosen = kernel.configs[config]
@@ -91,8 +91,8 @@ def compile_request(name: str, source: str, sizes: Mapping[str, int], config: in
     raise KernelSourceError("Inductor did not call triton.compile for it")
 
 
-def _executed(name: str, source: str) -> Any:
-    """The CachingAutotuner that the source makes of its kernel."""
+def executed(name: str, source: str) -> Any:
+    """The CachingAutotuner that the source makes of its kernel, new each time. Raises KernelSourceError."""
     file = f"{name}.py"
     namespace: dict[str, Any] = {"__name__": name, "__file__": file}
     with _readable(file, source):
@@ -120,7 +120,8 @@ def _ask(source: Any, *, options: dict[str, Any], **_others: Any) -> Any:
     raise _Asked(source, options)
 
 
-def _untuned(configs: list[Any], _filename: Any, _inductor_meta: Any) -> tuple[list[Any], None, dict[str, Any]]:
+def untuned(configs: list[Any], _filename: Any, _inductor_meta: Any) -> tuple[list[Any], None, dict[str, Any]]:
+    """All configurations, in place of the one that was fastest before (check_autotune_cache)."""
     return configs, None, {}
 
 
