@@ -121,6 +121,8 @@ def _old(guard: FailedGuard) -> str:
     code = guard.code[0].split("  #", 1)[0].strip() if guard.code else ""
     if guard.kind in _MATCHES:
         return _MATCHES[guard.kind]
+    if guard.kind == "TENSOR_MATCH":
+        return "a Tensor"
     if guard.kind in ("LENGTH_CHECK", "DICT_LENGTH", "MAPPING_KEYS_CHECK"):
         return words(guard.kind, guard.source, (code,)).rpartition("` ")[2].removeprefix("has ").removeprefix("is ")
     if found := _TYPE.search(code):
@@ -164,7 +166,7 @@ def _cause(guard: FailedGuard) -> str:
         return "training mode"
     if guard.source.endswith(".__code__") or (guard.kind == "ID_MATCH" and callable(guard.value)):
         return "function"
-    if guard.kind in ("TYPE_MATCH", "CLASS_MATCH"):
+    if guard.kind in ("TYPE_MATCH", "CLASS_MATCH", "TENSOR_MATCH"):
         return "type"
     if re.match(r"L\['self'\]\.", guard.source) or "._modules[" in guard.source:
         return "module attribute"
@@ -186,6 +188,8 @@ def _value_cause(guard: FailedGuard) -> str:
 
 def _state_failures(entry: str, guard: FailedGuard, state: str) -> Iterator[GuardFailure]:
     old, new = state_of(guard.code[0]) if guard.code else {}, state_of(state)
+    if not old:
+        yield from _switched(entry, " ".join(guard.code), new)
     for key in old:
         if key in new and old[key] != new[key]:
             before, now = switch_words(key, old[key]), switch_words(key, new[key])
@@ -193,6 +197,17 @@ def _state_failures(entry: str, guard: FailedGuard, state: str) -> Iterator[Guar
                 before, now = "one setting", "another"
             change = f"{switch_name(key)} was {before}, is {now}"
             yield GuardFailure(entry, _STATES.get(key, "torch setting"), switch_name(key), before, now, change)
+
+
+def _switched(entry: str, reason: str, now: dict[str, Any]) -> Iterator[GuardFailure]:
+    """Older torch does not say what the state was, only which parts of it differ; those that are on or off."""
+    for key in ("grad_mode", "autocast_state", "default_dtype", "deterministic_algorithms", "num_threads"):
+        if key not in reason:
+            continue
+        value = torch.is_grad_enabled() if key == "grad_mode" else now.get(key)
+        old, new = (switch_words(key, not value), switch_words(key, value)) if isinstance(value, bool) else ("", "")
+        change = f"{switch_name(key)} " + (f"was {old}, is {new}" if old else "is another")
+        yield GuardFailure(entry, _STATES.get(key, "torch setting"), switch_name(key), old, new, change)
 
 
 def _tensor_failures(entry: str, guard: FailedGuard) -> Iterator[GuardFailure]:

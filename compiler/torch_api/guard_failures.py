@@ -91,7 +91,8 @@ def _failing_here(guards: list[Any], source: str, value: Any, scope: dict[str, A
         if type(guard).__name__ == "LAMBDA_GUARD":
             yield from _false_parts(guard, scope)
         elif not guard(value):
-            yield FailedGuard(type(guard).__name__, source, tuple(guard.verbose_code_parts()), value, owner)
+            why = guard.check_verbose(value).verbose_code_parts if hasattr(guard, "check_verbose") else ()
+            yield FailedGuard(type(guard).__name__, source, (*guard.verbose_code_parts(), *why), value, owner)
 
 
 def _owner(source: str, scope: dict[str, Any]) -> Any:

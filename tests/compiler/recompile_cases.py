@@ -145,6 +145,10 @@ CASES = (
         fixed_calls=each(f"[{A}, {A}]", f"[{A}, {A}]"), word="same type",
     ),
     Again(
+        "type", "n", SCALED, each(f"{A}, torch.tensor(3)", f"{A}, 3"), "a Tensor", "the int 3",
+        fixed_calls=each(f"{A}, torch.tensor(3)", f"{A}, torch.tensor(3)"), word="same type",
+    ),
+    Again(
         "function", "g", "def f(x, g):\n    return g(x)\n", each(f"{A}, lambda v: v * 2", f"{A}, lambda v: v * 3"),
         "a function", "a function", fixed_calls=f"g = lambda v: v * 2\nf({A}, g)\nf({A}, g)", word="Make it once",
     ),

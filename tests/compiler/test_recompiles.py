@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from compiler.capture.recompiles import recompile
 from compiler.engine import Exploration, explore
 from compiler.options import Options
-from compiler.record import Record
+from compiler.record import Recompile, Record
+from compiler.torch_api.dynamo import EntryFailures
+from compiler.torch_api.guard_failures import FailedGuard
 from tests.compiler.broken import function, settings
 from tests.compiler.recompile_cases import CASES, DOUBLE, Again
 
@@ -102,3 +105,13 @@ def test_a_second_call_that_fits_compiles_nothing() -> None:
 def test_recompiles_survive_json() -> None:
     record = called(DOUBLE, "f(torch.ones(4))\nf(torch.ones(6))")
     assert Record.from_json(record.to_json()) == record
+
+
+def test_a_state_that_torch_only_names_is_blamed_all_the_same() -> None:
+    """torch before 2.13 says which parts of its state differ, not what they were."""
+    guard = FailedGuard("GLOBAL_STATE", "L", ("___check_global_state()", "GLOBAL_STATE changed: grad_mode "), None)
+    known = Recompile("recompile[0/1]", "0/1", "f", "cell", 1, ())
+    with torch.no_grad():
+        found = recompile(known, [EntryFailures((0, 0), (guard,))], lambda key: f"{key[0]}/{key[1]}", "{}")
+    assert (found.cause, found.argument) == ("grad mode", "grad mode")
+    assert [(item.entry, item.words) for item in found.failures] == [("0/0", "grad mode was on, is off")]
