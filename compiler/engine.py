@@ -83,7 +83,8 @@ class Exploration:
         with self._stack:
             if kind is None:
                 self._measure()
-        if not any(frame.graphs for frame in self._builder.frames.values()):
+        told = any(problem.stage == "captured" for problem in self._builder.problems)
+        if not told and not any(frame.graphs for frame in self._builder.frames.values()):
             self._builder.problem(_nothing_compiled(self._recorder))
         try:
             if kind is None:
@@ -223,8 +224,15 @@ def _call_site(frame: FrameType | None) -> tuple[fx.SourceFrame, ...]:
 
 def _nothing_compiled(recorder: Recorder | None) -> Problem:
     """Say why there is no graph: what Dynamo said of the functions it saw."""
-    frames = list(recorder.builder.frames.values()) if recorder is not None else []
-    whys = [f"{frame.function}: {frame.reason}" for frame in frames if frame.reason]
-    whys = whys or [f"{skip.code.co_name}: {skip.words}" for skip in (recorder.skips.found if recorder else ())]
-    reason = "nothing was compiled: " + (whys[0] if whys else "no frame with tensor operations was seen")
+    builder = recorder.builder if recorder is not None else None
+    whys = [found.what for found in builder.breaks] if builder else []
+    whys += (
+        [f"{frame.function}: {frame.reason}" for frame in builder.frames.values() if frame.reason] if builder else []
+    )
+    whys += [f"{skip.code.co_name}: {skip.words}" for skip in recorder.skips.found] if recorder else []
+    if whys:
+        return Problem(
+            "captured", f"nothing was compiled: {whys[0].splitlines()[0]}", "the function ran as plain Python"
+        )
+    reason = "nothing was compiled: no frame with tensor operations was seen"
     return Problem("captured", reason, "call the function inside the cell, on tensors")

@@ -41,6 +41,7 @@ from compiler.torch_api.dynamo import BreakFacts, CompileKey, EntryFailures, Gua
 from compiler.torch_api.guard_failures import global_state
 from compiler.torch_api.inductor import IrFacts, KernelFacts, Kind
 from compiler.torch_api.templates import Selection
+from compiler.torch_api.traced_lines import Place
 
 Compiled = Callable[..., Any]
 # The bigger a graph, the more objects its compilation makes that stay: all there are would be walked, again and again.
@@ -187,6 +188,9 @@ class Recorder:
         return self.build or self.builder.options.backend != "inductor"
 
     def graph_break(self, key: CompileKey, facts: BreakFacts) -> None:
+        if all(fx.is_dynamo(place.file) for place in facts.places):  # in torch's own wrapper around a module
+            here = tuple(Place(site.file, site.function, site.line) for site in self.call_site[-1:])
+            facts = replace(facts, places=here)
         self.breaks.add(self.frame_id(key), facts)
 
     def recompiled(self, key: CompileKey, reasons: Sequence[str], entries: Sequence[EntryFailures]) -> None:

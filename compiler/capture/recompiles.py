@@ -275,4 +275,6 @@ def limited(builder: Builder, frame: Frame, limit: str) -> None:
         replace(found, limit=limit) if found.frame == frame.id else found for found in builder.recompiles
     ]
     where = f"{frame.function} ({frame.file}:{frame.line})"
-    builder.problem(Problem("captured", f"{where} is not compiled any more: {reason}", limit_advice(limit), frame.id))
+    words_now = f"{where} is not compiled any more: {reason}"
+    if not any(problem.reason == words_now for problem in builder.problems):
+        builder.problem(Problem("captured", words_now, limit_advice(limit), frame.id))

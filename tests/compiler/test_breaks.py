@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from compiler.engine import Exploration
+from compiler.options import Options
 from compiler.record import Record
 from tests.compiler.break_cases import CASES
-from tests.compiler.broken import FIRST, Broken, captured, rewritten, settings
+from tests.compiler.broken import FIRST, Broken, captured, function, rewritten, settings
 
 X_3D = torch.ones(2, 1, 4)
 X = torch.ones(4)
@@ -118,6 +120,50 @@ def test_where_nothing_is_compiled_the_reason_is_told(code: str) -> None:
     assert [frame.outcome for frame in record.frames] != ["compiled"]
     assert SKIPS[code] in record.frames[0].reason
     assert any(SKIPS[code] in problem.reason for problem in record.problems)
+
+
+def test_a_module_that_is_kept_out_of_graphs_is_told_where_it_is_called() -> None:
+    code = (
+        "class M(nn.Module):\n    @torch.compiler.disable\n    def forward(self, x):\n        return x + 1\nf = M()\n"
+    )
+    record = captured(code)
+    (found,) = record.breaks
+    assert (found.line > 0, found.function) == (True, "captured")
+    assert "torch.compiler.disable" in found.what
+    assert [problem.reason for problem in record.problems] == [f"nothing was compiled: {found.what}"]
+
+
+def test_torch_compile_that_is_switched_off_is_the_reason() -> None:
+    with torch._dynamo.config.patch(disable=True):
+        record = captured("def f(x):\n    return x + 1\n")
+    assert [(frame.function, frame.outcome) for frame in record.frames] == [("f", "skipped")]
+    assert "torch.compile is disabled" in record.frames[0].reason
+    assert "torch.compile is disabled" in record.problems[0].reason
+
+
+ASYNC = """
+class Manager:
+    async def __aenter__(self):
+        return self
+    async def __aexit__(self, *_):
+        pass
+def inner(y):
+    return y * 2
+async def f(x):
+    async with Manager():
+        return inner(x + 1)
+"""
+
+
+def test_bytecode_that_torch_does_not_read_has_its_card() -> None:
+    with Exploration(Options(stages=("captured",))) as exploration:
+        coroutine = exploration.compile(function(ASYNC))(X)
+        with pytest.raises(StopIteration) as finished:
+            coroutine.send(None)
+    assert torch.equal(finished.value.value, (X + 1) * 2)
+    found = exploration.record.breaks[0]
+    assert (found.kind, found.outcome, found.chain[-1].code) == ("Missing bytecode handler", "skipped", "Manager()")
+    assert found.suggestions[0].text.startswith("Move it out")
 
 
 def test_text_that_differs_from_run_to_run_is_left_out() -> None:
