@@ -62,14 +62,18 @@ def graph_break(identity: str, frame: str, facts: BreakFacts, book: SourceBook, 
 
 
 def _advice(facts: BreakFacts, places: Sequence[Place], book: SourceBook) -> Advice:
-    """Advice on the innermost line that the user wrote: nobody edits `copy.py`."""
-    place = _users_own(places)
-    if place is None:
+    """Advice on the innermost line that the user wrote: nobody edits `copy.py`. Where all of it is in packages, what
+    can be set is left.
+    """
+    if not places:
         return Advice()
+    own = _users_own(places)
+    place = own or places[-1]
     context = _CONTEXT.search(facts.message)
     words = context[1].strip() if context else facts.message
     depth = len(places) - 1 - places.index(place)
-    return advise(case_of(facts.kind, words, place, span_of(place, book), depth))
+    found = advise(case_of(facts.kind, words, place, span_of(place, book), depth))
+    return found if own else replace(found, suggestions=tuple(replace(item, rewrite="") for item in found.suggestions))
 
 
 def _outcome(facts: BreakFacts, fullgraph: bool) -> Literal["resumed", "plain", "skipped", "error"]:

@@ -19,6 +19,7 @@ _OBJECT_ID = re.compile(r", \d{6,}\)")
 _GENERATED = re.compile(r"G\['__(?:builtins_dict__|import_)")
 UNNAMED = "a value under way"
 """What is on Python's stack at a graph break; the user gave it no name."""
+_OF_PYTHON = re.compile(r"^G\['torch'\]|\btype\(|\.__(?:mro|defaults|kwdefaults|class|getattribute)__|__dict__\)")
 _SWITCHES = {
     "grad_mode": "grad mode",
     "autocast_state": "autocast",
@@ -110,10 +111,12 @@ def is_internal(kind: str, source: str, code: tuple[str, ...] = ()) -> bool:
     if kind in ("TORCH_FUNCTION_MODE_STACK", "DEFAULT_DEVICE", "DIMENSION_DYNAMIC_MARKING_GUARD"):
         return True
     if kind == "LAMBDA_GUARD":
-        return not any("L[" in part for part in code)
+        return not any("L[" in part for part in code) or all(" is " in part for part in code)
     if source.endswith(".training"):
         return False
-    if _GENERATED.match(source) or re.match(r"G\['torch'\]", source):
+    if _GENERATED.search(source) or _OF_PYTHON.search(source):
+        return True
+    if kind == "ID_MATCH" and not source.startswith("L["):  # functions, modules and classes that code refers to
         return True
     return bool(re.search(r"\._modules\b|\._parameters\b|\._buffers\b|\.__dict__$|hooks", source))
 
@@ -147,8 +150,6 @@ _PREDICATES = {
     "DIMENSION_DYNAMIC_MARKING_GUARD": "has the same dimensions marked as dynamic or static",
     "WEAKREF_ALIVE": "still exists",
     "ABSENT": "is there",
-    "NO_HASATTR": "has no such attribute",
-    "HASATTR": "has such an attribute",
     "NOT_PRESENT_IN_GENERIC_DICT": "is not set on the object itself",
 }
 
@@ -160,11 +161,17 @@ def _predicate(kind: str, code: str) -> str:
         return "is empty" if code.startswith("not ") else "is not empty"
     if kind == "DICT_CONTAINS" and (key := re.search(r"___dict_contains\(('[^']*'|[^,]*),", code)):
         return f"has {'no ' if code.startswith('not ') else ''}{key[1]}"
+    if "HASATTR" in kind and (name := re.search(r", '([^']*)'\)", code)):
+        return f"has {'no ' if code.startswith('not ') else ''}attribute {name[1]}"
     if kind == "TYPE_MATCH" and (found := _TYPE.search(code)):
         return f"is of type {short_type(found['type'])}"
     if kind == "ID_MATCH":
         found = _TYPE.search(code)
         return f"is the same {short_type(found['type'])}" if found else "is the same object"
+    if kind == "NO_TENSOR_ALIASING":
+        return "shares no memory with other tensors that are passed"
+    if code.startswith("not L["):
+        return "is empty"
     if found := _EQUALS.match(code):
         return f"is {value_words(found['value'])}"
     return f"satisfies {plain(code)}"
@@ -187,8 +194,7 @@ def value_words(text: str) -> str:
 def plain(condition: str) -> str:
     """A condition with names as the user wrote them, without comments and addresses."""
     text = _OBJECT_ID.sub(")", condition.split("  #", 1)[0].strip())
-    text = re.sub(r"L\['(\w+)'\]\.size\(\)\[(\d+)\]", r"\1.size(\2)", text)
-    text = re.sub(r"L\['(\w+)'\]\.stride\(\)\[(\d+)\]", r"\1.stride(\2)", text)
+    text = re.sub(r"\.(size|stride)\(\)\[(\d+)\]", r".\1(\2)", text)
     return re.sub(r"[LG]\['(\w+)'\](?:\.\w+(?:\['\w+'\])?)*", lambda match: argument(match[0]), text)
 
 

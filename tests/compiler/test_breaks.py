@@ -174,3 +174,12 @@ def test_text_that_differs_from_run_to_run_is_left_out() -> None:
 def test_a_record_with_breaks_survives_json() -> None:
     record = captured(TWO_HALVES)
     assert Record.from_json(record.to_json()) == record
+
+
+def test_code_of_a_package_is_explained_and_not_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody edits a package that is installed; what can be set is told all the same."""
+    monkeypatch.setattr("compiler.capture.breaks.is_installed", lambda _: True)
+    (found,) = captured("def f(x):\n    return x * x.sum().item() * 2\n").breaks
+    assert found.what.startswith("`x.sum().item()` asks for the number in a tensor")
+    assert not [item.rewrite for item in found.suggestions if item.rewrite]
+    assert found.suggestions[-1].settings == ("torch._dynamo.config.capture_scalar_outputs = True",)
