@@ -123,10 +123,8 @@ class Explorer(anywidget.AnyWidget):
         super().close()
 
     def __repr__(self) -> str:
-        """One line for readers that show no widget."""
-        record = self.compiler.record
-        stages = len({artifact.stage for artifact in record.artifacts})
-        return f"tcompile: {record.title or 'an exploration'}, {stages} stages (interactive where there is a kernel)"
+        """One line for readers that show no widget. It is written as the cell begins, when little is known."""
+        return f"tcompile: the live view of {self.compiler.record.title or 'an exploration'}; it needs a running kernel"
 
 
 def _key(part: Part) -> tuple[str, str, str]:
