@@ -54,17 +54,42 @@ def break_cards(breaks: Sequence[GraphBreak]) -> list[str]:
     ]
 
 
-def cards(record: Record) -> str:
+def recompile_cards(recompiles: Sequence[Recompile]) -> list[str]:
+    """A card for each recompilation."""
+    return [recompile_card(found, number, len(recompiles)) for number, found in enumerate(recompiles, 1)]
+
+
+def all_cards(record: Record) -> Cards:
     """All breaks, then all recompilations."""
-    breaks = break_cards(record.breaks)
-    again = [recompile_card(found, n, len(record.recompiles)) for n, found in enumerate(record.recompiles, 1)]
-    return "\n\n".join(breaks + again)
+    return Cards([*break_cards(record.breaks), *recompile_cards(record.recompiles)])
+
+
+def cards(record: Record) -> str:
+    """All breaks, then all recompilations, as one text; "" where there are none."""
+    return "\n\n".join(all_cards(record))
 
 
 def users_span(found: GraphBreak) -> Span | None:
     """The innermost line of a break that is not in an installed package, or the culprit's."""
     own = [span for span in found.chain if not span.installed]
     return own[-1] if own else found.chain[-1] if found.chain else None
+
+
+def closest_failure(found: Recompile) -> GuardFailure | None:
+    """The failed guard that a recompilation is put down to."""
+    blamed = [item for item in found.failures if (item.cause, item.argument) == (found.cause, found.argument)]
+    return next(iter(blamed or found.failures), None)
+
+
+class Cards(tuple[str, ...]):
+    """The cards of a run, one text each: breaks first, then recompilations. Prints as all of them."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "\n\n".join(self) or "no graph breaks and no recompilations"
+
+    __repr__ = __str__
 
 
 def _place(found: GraphBreak) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from explorer.cards import break_cards, recompile_card
+from explorer.cards import break_cards, recompile_cards
 from explorer.explore import explore
 from explorer.run import Run
 from explorer.text import counted
@@ -64,8 +64,7 @@ def _recompiles(run: Run, allowed: int) -> list[str]:
     found = run.record.recompiles
     if len(found) <= allowed:
         return []
-    cards = [recompile_card(item, number, len(found)) for number, item in enumerate(found, 1)]
-    return [_counted(run, len(found), "recompilation", allowed), *cards]
+    return [_counted(run, len(found), "recompilation", allowed), *recompile_cards(found)]
 
 
 def _counted(run: Run, count: int, what: str, allowed: int) -> str:

@@ -82,7 +82,12 @@ def standing_for(record: Record, ids: Iterable[str]) -> tuple[str, ...]:
 def place(line_id: str) -> str:
     """A source line as people write it: `source[cell].L12` is `cell:12`. Any other id comes back as it is."""
     match = _LINE.fullmatch(line_id)
-    return f"{short_file(match['file'])}:{match['number']}" if match else line_id
+    return place_text(match["file"], int(match["number"])) if match else line_id
+
+
+def place_text(file: str, line: int) -> str:
+    """`m.py:12`."""
+    return f"{short_file(file)}:{line}"
 
 
 def short_file(file: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.record import Artifact, Record
 from explorer import files, text
+from explorer.cards import Cards, all_cards
 from explorer.compiling import KernelCompiler
 from explorer.stages import stage_key
 
@@ -81,18 +82,31 @@ class Run:
         return _tables().linked(self.record, self._known(ids))
 
     @property
+    def cards(self) -> Cards:
+        """A card for each graph break and each recompilation: where, what, what it costs, what to change.
+
+        Prints as all of them; `run.cards[0]` is the text of the first.
+        """
+        return all_cards(self.record)
+
+    @property
     def breaks(self) -> pd.DataFrame:
-        """One row a graph break: kind, reason, where, torch's explanation and hints."""
+        """One row a graph break: where, what it was, the graphs before and after it, what to change, torch's words."""
         return _tables().breaks(self.record)
 
     @property
     def guards(self) -> pd.DataFrame:
-        """One row a guard: kind, what is guarded, the check as Python."""
+        """One row a guard: the argument, the check in words, the line that asked for it, if it ever failed."""
         return _tables().guards(self.record)
 
     @property
+    def symbols(self) -> pd.DataFrame:
+        """One row a size or number that compiled code leaves open: what it stands for, its range."""
+        return _tables().symbols(self.record)
+
+    @property
     def recompiles(self) -> pd.DataFrame:
-        """One row a recompilation, with the guards that failed."""
+        """One row a recompilation: the argument to blame, its old and new value, the call, what helps."""
         return _tables().recompiles(self.record)
 
     @property
@@ -148,7 +162,7 @@ class Run:
 
     @property
     def frames(self) -> pd.DataFrame:
-        """One row a compilation of a code object by TorchDynamo: compiled, skipped or failed."""
+        """One row a compilation of a code object by TorchDynamo: compiled, skipped or failed; what it goes on from."""
         return _tables().frames(self.record)
 
     def drawing(self, name: str = "captured", depth: int | None = None, direction: str = "TB") -> Digraph:

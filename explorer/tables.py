@@ -1,190 +1,75 @@
 """Record -> pandas DataFrames, one for each kind of fact.
 
-Columns and their order are fixed (`COLUMNS`); a table without rows has them too. Text is `string`, a closed set of
-words is `category`, a count or a size in bytes is `Int64`, a duration in seconds is `Float64`. Several values in one
-cell are joined into text (`"; "`), so a table prints, sorts and filters as it is.
+Columns and their order are fixed (`explorer.columns`); a table without rows has them too. Several values in one cell
+are joined into text (`"; "`), so a table prints, sorts and filters as it is.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
 
-from compiler.record import STAGES, Artifact, Binary, Entity, Kernel, Record
+from compiler.record import STAGES, Artifact, Binary, Entity, Frame, GraphBreak, Guard, Kernel, Recompile, Record
+from explorer.cards import closest_failure, users_span
+from explorer.columns import COLUMNS
 from explorer.kernel_table import binaries_of, bound_microseconds, config_text, half, intensity, occupancy_percent
-from explorer.provenance import input_sources, saved_tensors, standing_for
+from explorer.provenance import input_sources, place_text, saved_tensors, standing_for
 from explorer.shapes import dtype_name, shape_text
-
-Columns = dict[str, str]
-
-COLUMNS: dict[str, Columns] = {
-    "breaks": {
-        "id": "string",
-        "frame": "string",
-        "kind": "string",
-        "reason": "string",
-        "file": "string",
-        "line": "Int64",
-        "function": "string",
-        "code": "string",
-        "explanation": "string",
-        "hints": "string",
-        "gb_id": "string",
-        "stack": "string",
-    },
-    "guards": {
-        "id": "string",
-        "frame": "string",
-        "kind": "category",
-        "source": "string",
-        "code": "string",
-        "file": "string",
-        "line": "Int64",
-    },
-    "recompiles": {
-        "id": "string",
-        "frame": "string",
-        "function": "string",
-        "file": "string",
-        "line": "Int64",
-        "reasons": "string",
-    },
-    "frames": {
-        "id": "string",
-        "function": "string",
-        "file": "string",
-        "line": "Int64",
-        "outcome": "category",
-        "reason": "string",
-        "graphs": "string",
-    },
-    "graphs": {
-        "artifact": "string",
-        "stage": "stage",
-        "graph": "string",
-        "function": "string",
-        "nodes": "Int64",
-        "inputs": "Int64",
-        "calls": "Int64",
-        "ops": "Int64",
-        "outputs": "Int64",
-        "bytes": "Int64",
-    },
-    "kernels": {
-        "name": "string",
-        "graph": "string",
-        "artifact": "string",
-        "language": "category",
-        "category": "category",
-        "calls": "Int64",
-        "bytes": "Int64",
-        "nodes": "Int64",
-        "first_line": "Int64",
-        "last_line": "Int64",
-        "registers": "Int64",
-        "spill_bytes": "Int64",
-        "shared_memory": "Int64",
-        "occupancy_percent": "Float64",
-        "bound_us": "Float64",
-        "id": "string",
-    },
-    "binaries": {
-        "kernel": "string",
-        "graph": "string",
-        "target": "category",
-        "config": "string",
-        "registers": "Int64",
-        "spill_bytes": "Int64",
-        "shared_memory": "Int64",
-        "threads": "Int64",
-        "programs": "Int64",
-        "occupancy_percent": "Float64",
-        "limiter": "string",
-        "load_bits": "Int64",
-        "store_bits": "Int64",
-        "bytes": "Int64",
-        "flops": "Int64",
-        "intensity": "Float64",
-        "bound_us": "Float64",
-        "bound": "category",
-        "configs": "Int64",
-        "id": "string",
-    },
-    "linked": {
-        "stage": "stage",
-        "artifact": "string",
-        "line": "Int64",
-        "label": "string",
-        "id": "string",
-    },
-    "decisions": {
-        "pass_name": "category",
-        "graph": "string",
-        "verdict": "category",
-        "subjects": "string",
-        "why": "string",
-    },
-    "saved": {
-        "name": "string",
-        "graph": "string",
-        "op": "string",
-        "dtype": "category",
-        "shape": "string",
-        "bytes": "Int64",
-        "source": "string",
-        "module": "string",
-        "file": "string",
-        "line": "Int64",
-        "code": "string",
-        "id": "string",
-    },
-    "timings": {
-        "subject": "string",
-        "what": "category",
-        "seconds": "Float64",
-        "low": "Float64",
-        "high": "Float64",
-        "runs": "Int64",
-    },
-    "checks": {
-        "subject": "string",
-        "verdict": "category",
-        "max_absolute": "Float64",
-        "max_relative": "Float64",
-        "note": "string",
-    },
-    "problems": {
-        "stage": "stage",
-        "graph": "string",
-        "reason": "string",
-        "hint": "string",
-    },
-}
-"""Table -> column -> dtype. `stage` is a category ordered as the pipeline is. `decisions` has one `Float64` column
-more for each number that its passes gave, `binaries` one `Int64` column (`mix_load`) for each class of instructions."""
 
 
 def breaks(record: Record) -> pd.DataFrame:
-    """One row a graph break: torch's own kind, reason, explanation and hints, and the line that ended the graph."""
-    return _facts("breaks", record.breaks)
+    """One row a graph break.
+
+    `where` is the innermost line of the user's own code, `file`, `line`, `column` and `code` the exact piece that ended
+    the graph `graph`. `ops_before` and `ops_after` are the calls in it and in the graphs after the break, which take
+    `crossing` tensors from it. `change`, `rewrite` and `settings` are what to do about it; `kind`, `explanation` and
+    `hints` are torch's own words.
+    """
+    return _frame("breaks", [_break_row(found) for found in record.breaks])
 
 
 def guards(record: Record) -> pd.DataFrame:
-    """One row a guard: what is guarded (`source`), the check as Python (`code`), the line that asked for it."""
-    return _facts("guards", record.guards, separator=" and ")
+    """One row a guard: in words, what it is about (`argument`), which line asked for it (`where`), the check as Python.
+
+    `failed` counts the recompilations that it was one of the causes of; `internal` marks those about the insides of
+    modules and of torch. The guards on one argument stand together, those on the user's arguments come first.
+    """
+    failed = Counter((failure.entry, failure.source) for found in record.recompiles for failure in found.failures)
+    rows = [_guard_row(guard, failed) for guard in record.guards]
+    first = {row["argument"]: index for index, row in reversed(list(enumerate(rows)))}
+    return _frame(
+        "guards", sorted(rows, key=lambda row: (row["internal"], not row["argument"], first[row["argument"]]))
+    )
+
+
+def symbols(record: Record) -> pd.DataFrame:
+    """One row a size or number that compiled code leaves open: what it stands for, the value it had, its range.
+
+    `low` and `high` are inclusive, and missing where there is no bound.
+    """
+    return _facts("symbols", record.symbols)
 
 
 def recompiles(record: Record) -> pd.DataFrame:
-    """One row a recompilation, with the guards that failed."""
-    return _facts("recompiles", record.recompiles)
+    """One row a recompilation: why (`cause`, `argument`, its `old` and `new` value), in which call, and what helps.
+
+    These are of the compiled code that came closest; `failures` has all guards that failed, of all `entries`.
+    """
+    return _frame("recompiles", [_recompile_row(found) for found in record.recompiles])
 
 
 def frames(record: Record) -> pd.DataFrame:
-    """One row a compilation of a code object: compiled, skipped or failed, and why."""
-    return _facts("frames", record.frames)
+    """One row a compilation of a code object: compiled, skipped or failed, and why; its breaks and guards counted.
+
+    `resumes` is the id of the break after which the code goes on, if torch made it for that; `restarts` is why torch
+    read the code anew.
+    """
+    counts = [Counter(fact.frame for fact in facts) for facts in (record.breaks, record.guards)]
+    return _frame("frames", [_frame_row(frame, *counts) for frame in record.frames])
 
 
 def timings(record: Record) -> pd.DataFrame:
@@ -378,6 +263,54 @@ def _saved_row(artifact: Artifact, entity: Entity, source: str | None) -> dict[s
         "code": attrs.get("code"),
         "id": entity.id,
     }
+
+
+def _break_row(found: GraphBreak) -> dict[str, Any]:
+    span, culprit = users_span(found), found.chain[-1] if found.chain else None
+    places = {"column": 0, "end_line": 0, "end_column": 0} if culprit is None else asdict(culprit)
+    ended = places["end_column"] > 0
+    return _own_cells("breaks", found) | {
+        "where": place_text(span.file, span.line) if span else place_text(found.file, found.line),
+        "graph": found.ended.removeprefix("captured[").removesuffix("]") or None,
+        "ops_before": found.nodes[0],
+        "ops_after": found.nodes[1],
+        "change": "; ".join(suggestion.text for suggestion in found.suggestions) or None,
+        "rewrite": next((suggestion.rewrite for suggestion in found.suggestions if suggestion.rewrite), None),
+        "settings": "; ".join(line for suggestion in found.suggestions for line in suggestion.settings) or None,
+        "column": places["column"] if ended else None,
+        "end_line": places["end_line"] or None,
+        "end_column": places["end_column"] if ended else None,
+        "chain": " > ".join(f"{place_text(link.file, link.line)} in {link.function}" for link in found.chain),
+    }
+
+
+def _guard_row(guard: Guard, failed: Mapping[tuple[str, str], int]) -> dict[str, Any]:
+    return _own_cells("guards", guard, " and ") | {
+        "where": place_text(guard.file, guard.line) if guard.file else None,
+        "failed": failed.get((guard.frame, guard.source), 0),
+    }
+
+
+def _recompile_row(found: Recompile) -> dict[str, Any]:
+    closest = closest_failure(found)
+    return _own_cells("recompiles", found) | {
+        "old": closest.old if closest else None,
+        "new": closest.new if closest else None,
+        "call": found.call_number or None,
+        "called_from": place_text(found.call.file, found.call.line) if found.call else None,
+        "failures": "; ".join(f"{failure.entry}: {failure.words}" for failure in found.failures),
+        "entries": len({failure.entry for failure in found.failures}) or len(found.reasons),
+    }
+
+
+def _frame_row(frame: Frame, breaks: Mapping[str, int], guards: Mapping[str, int]) -> dict[str, Any]:
+    return _own_cells("frames", frame) | {"breaks": breaks.get(frame.id, 0), "guards": guards.get(frame.id, 0)}
+
+
+def _own_cells(table: str, fact: Any, separator: str = "; ") -> dict[str, Any]:
+    """The cells of those columns that are named as a field of the fact; empty text counts as missing."""
+    names = [name for name in COLUMNS[table] if hasattr(fact, name)]
+    return {name: None if (cell := _cell(getattr(fact, name), separator)) == "" else cell for name in names}
 
 
 def _facts(table: str, facts: Iterable[Any], separator: str = "; ") -> pd.DataFrame:

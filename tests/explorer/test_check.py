@@ -128,3 +128,10 @@ def test_a_loop_says_that_all_of_the_function_is_left_to_python() -> None:
 
     text = cards(explorer.explore(looping, X, stages=("captured",)).record)
     assert "The whole function runs as plain Python (a graph break in loop)." in text
+
+
+def test_cards_of_a_run_print_and_can_be_taken_one_by_one() -> None:
+    run = explorer.explore(broken, X, stages=("captured",))
+    assert str(run.cards) == repr(run.cards) == cards(run.record)
+    assert run.cards[0].startswith("graph break 1 of 2: Failed to trace builtin operator")
+    assert str(explorer.explore(whole, X, stages=("captured",)).cards) == "no graph breaks and no recompilations"

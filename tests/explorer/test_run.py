@@ -13,14 +13,15 @@ import pytest
 
 from compiler.options import Options
 from compiler.record import Record, RecordError
-from explorer import files, tables
+from explorer import files
+from explorer.columns import COLUMNS
 from explorer.compiling import KernelCompiler
 from explorer.run import Run, load
 from tests.explorer.explored import mlp_record
 from tests.explorer.golden import assert_golden
 from tests.explorer.small_record import small_record
 
-TABLES = [name for name in (*tables.COLUMNS, "ops") if name != "linked"]
+TABLES = [name for name in (*COLUMNS, "ops") if name != "linked"]
 
 
 class FakeWidget:

@@ -10,18 +10,19 @@ import pytest
 from compiler.options import Options
 from compiler.record import Record
 from explorer import tables
+from explorer.columns import COLUMNS
 from tests.explorer.small_record import small_record
 
-FACTS = [name for name in tables.COLUMNS if name != "linked"]
+FACTS = [name for name in COLUMNS if name != "linked"]
 NAMES = [*FACTS, "ops"]
-DTYPES = {"string", "category", "Int64", "Float64"}
+DTYPES = {"string", "category", "Int64", "Float64", "boolean"}
 
 
 @pytest.mark.parametrize("name", FACTS)
 def test_columns_and_dtypes_do_not_depend_on_the_rows(name: str) -> None:
     full = getattr(tables, name)(small_record())
     empty = getattr(tables, name)(Record("", Options()))
-    assert list(empty.columns) == list(tables.COLUMNS[name])
+    assert list(empty.columns) == list(COLUMNS[name])
     assert list(full.columns)[: len(empty.columns)] == list(empty.columns)
     assert len(full) > 0
     assert len(empty) == 0
@@ -95,7 +96,7 @@ def test_numbers_of_decisions_become_columns() -> None:
 
 
 def test_guards_read_as_one_condition() -> None:
-    assert tables.guards(small_record()).loc[0, "code"] == "check(x) and x.dim() == 2"
+    assert tables.guards(small_record()).set_index("id").loc["guard[0/0].0", "code"] == "check(x) and x.dim() == 2"
 
 
 def test_changing_a_table_changes_no_other() -> None:
@@ -103,3 +104,57 @@ def test_changing_a_table_changes_no_other() -> None:
     changed = tables.breaks(record)
     changed.loc[0, "code"] = "changed"
     assert tables.breaks(record).loc[0, "code"] == "print(x)"
+
+
+def test_a_break_tells_where_what_and_what_to_change() -> None:
+    (row,) = tables.breaks(small_record()).to_dict("records")
+    place = ("where", "file", "line", "column", "end_column", "function", "code")
+    assert [row[name] for name in place] == ["cell:2", "cell", 2, 4, 12, "f", "print(x)"]
+    assert (row["graph"], row["ops_before"], row["ops_after"], row["crossing"]) == ("0/0", 2, 3, 1)
+    assert row["change"] == "Print from inside the graph.; Or print <later>."
+    assert row["rewrite"] == "    torch._higher_order_ops.print(x)"
+    assert row["settings"] == "torch._dynamo.config.x.add(print)"
+    assert row["chain"] == "cell:9 in f > cell:2 in show"
+    assert (row["outcome"], row["resumed_by"]) == ("resumed", "1/0")
+
+
+def test_where_only_the_line_of_a_break_is_known_there_is_no_column() -> None:
+    record = small_record()
+    line_only = replace(record.breaks[0], chain=(replace(record.breaks[0].chain[1], column=0, end_column=0),))
+    unplaced = replace(record.breaks[0], chain=(), ended="", suggestions=())
+    table = tables.breaks(record.with_(breaks=(line_only, unplaced)))
+    assert table["column"].isna().all()
+    assert table["where"].to_list() == ["cell:2", "cell:2"]
+    assert table.loc[1, ["graph", "change", "rewrite", "settings"]].isna().all()
+
+
+def test_guards_on_the_users_arguments_come_first_and_say_if_they_failed() -> None:
+    guards = tables.guards(small_record())
+    assert guards["argument"].to_list() == ["x", "sin"]
+    assert guards["failed"].to_list() == [1, 0]
+    assert guards["internal"].to_list() == [False, True]
+    assert guards.loc[0, "words"] == "`x` is float32, contiguous, 8×16, on cpu"
+
+
+def test_a_recompilation_names_the_argument_its_values_and_the_call() -> None:
+    (row,) = tables.recompiles(small_record()).to_dict("records")
+    told = ("cause", "argument", "old", "new", "call", "called_from", "entries")
+    assert [row[name] for name in told] == ["shape", "x", "8", "9", 2, "cell:12", 1]
+    assert row["failures"] == "0/0: `n` was the int 1, is the int 2; 0/0: size of `x` in dimension 0 was 8, is 9"
+
+
+def test_frames_count_their_breaks_and_guards() -> None:
+    (row,) = tables.frames(small_record()).to_dict("records")
+    assert (row["breaks"], row["guards"], row["graphs"]) == (1, 2, "captured[0/0]")
+
+
+def test_symbols_have_no_number_where_there_is_no_bound() -> None:
+    (row,) = tables.symbols(small_record()).to_dict("records")
+    assert (row["name"], row["source"], row["hint"], row["low"]) == ("s77", "x.size(0)", 9, 2)
+    assert pd.isna(row["high"])
+
+
+@pytest.mark.parametrize("name", ["breaks", "guards", "recompiles", "frames", "symbols"])
+def test_what_is_read_first_fits_120_columns(name: str) -> None:
+    table = getattr(tables, name)(small_record()).iloc[:, :6]
+    assert max(map(len, table.to_string(max_colwidth=50).splitlines())) <= 120
