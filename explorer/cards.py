@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from compiler.capture.function_names import function_name
 from compiler.record import GraphBreak, GuardFailure, Recompile, Record, Span, Suggestion
+from explorer.blame import users_span
 from explorer.shapes import size_text
 from explorer.text import counted
 
@@ -20,7 +21,7 @@ def break_card(found: GraphBreak, number: int = 1, total: int = 1, others: Seque
     same place, in other compilations.
     """
     head = f"graph break {number} of {total}: {found.kind}" + (f" ({found.gb_id})" if found.gb_id else "")
-    lines = [head, *_place(found), *_again(others), *_wrapped(found.what), *_wrapped(_outcome(found))]
+    lines = [head, *place_lines(found), *_again(others), *_wrapped(found.what), *_wrapped(outcome_words(found))]
     for index, suggestion in enumerate(found.suggestions):
         lines += _suggestion(suggestion, index)
     if found.link:
@@ -35,7 +36,7 @@ def recompile_card(found: Recompile, number: int = 1, total: int = 1) -> str:
     if found.call is not None:
         which = f"call {found.call_number}, " if found.call_number else ""
         lines.append(f"{INDENT}{which}in {found.call.file}:{found.call.line}  {found.call.code}")
-    lines += _failures(found)
+    lines += failure_lines(found)
     lines += _wrapped(found.advice, "change: ")
     lines += [f"{_CODE}{setting}" for setting in found.settings]
     if found.limit:
@@ -43,14 +44,19 @@ def recompile_card(found: Recompile, number: int = 1, total: int = 1) -> str:
     return "\n".join(lines)
 
 
-def break_cards(breaks: Sequence[GraphBreak]) -> list[str]:
-    """A card for each place and kind: code that is compiled more than once breaks more than once."""
+def break_groups(breaks: Sequence[GraphBreak]) -> list[list[tuple[int, GraphBreak]]]:
+    """Breaks of one place and kind together, numbered from 1: code that is compiled more than once breaks again."""
     groups: dict[tuple[str, Span | None], list[tuple[int, GraphBreak]]] = {}
     for number, found in enumerate(breaks, 1):
         groups.setdefault((found.kind, users_span(found)), []).append((number, found))
+    return list(groups.values())
+
+
+def break_cards(breaks: Sequence[GraphBreak]) -> list[str]:
+    """A card for each place and kind."""
     return [
         break_card(group[0][1], group[0][0], len(breaks), [found for _, found in group[1:]])
-        for group in groups.values()
+        for group in break_groups(breaks)
     ]
 
 
@@ -69,18 +75,6 @@ def cards(record: Record) -> str:
     return "\n\n".join(all_cards(record))
 
 
-def users_span(found: GraphBreak) -> Span | None:
-    """The innermost line of a break that is not in an installed package, or the culprit's."""
-    own = [span for span in found.chain if not span.installed]
-    return own[-1] if own else found.chain[-1] if found.chain else None
-
-
-def closest_failure(found: Recompile) -> GuardFailure | None:
-    """The failed guard that a recompilation is put down to."""
-    blamed = [item for item in found.failures if (item.cause, item.argument) == (found.cause, found.argument)]
-    return next(iter(blamed or found.failures), None)
-
-
 class Cards(tuple[str, ...]):
     """The cards of a run, one text each: breaks first, then recompilations. Prints as all of them."""
 
@@ -92,7 +86,8 @@ class Cards(tuple[str, ...]):
     __repr__ = __str__
 
 
-def _place(found: GraphBreak) -> Iterator[str]:
+def place_lines(found: GraphBreak) -> Iterator[str]:
+    """The user's line and its code, then the calls that lead there, or on from there."""
     span = users_span(found)
     if span is None:
         return
@@ -111,7 +106,8 @@ def _again(others: Sequence[GraphBreak]) -> list[str]:
     return _wrapped(f"and here again in {', '.join(found.frame for found in others)}")
 
 
-def _outcome(found: GraphBreak) -> str:
+def outcome_words(found: GraphBreak) -> str:
+    """What followed, and what it costs."""
     kinds = f" (a {found.consequence})" if found.consequence.startswith("graph break in") else ""
     if found.outcome == "error":
         return "torch.compile raises here: nothing is compiled."
@@ -127,13 +123,23 @@ def _outcome(found: GraphBreak) -> str:
 
 
 def _suggestion(suggestion: Suggestion, index: int) -> Iterator[str]:
-    text = suggestion.text.removeprefix("Or ")
-    yield from _wrapped(text[0].upper() + text[1:], "change: " if index == 0 else "or:     ")
+    yield from _wrapped(advice_text(suggestion), "change: " if index == 0 else "or:     ")
     if suggestion.rewrite:
-        first, last = suggestion.line, suggestion.end_line
-        yield f"{_CODE}{suggestion.file}, {f'line {first}' if first == last else f'lines {first} to {last}'}:"
+        yield f"{_CODE}{rewritten_lines(suggestion)}:"
         yield from (f"{_CODE}+ {line}" for line in textwrap.dedent(suggestion.rewrite).splitlines())
     yield from (f"{_CODE}{setting}" for setting in suggestion.settings)
+
+
+def advice_text(suggestion: Suggestion) -> str:
+    """The advice as a sentence of its own."""
+    text = suggestion.text.removeprefix("Or ")
+    return text[:1].upper() + text[1:]
+
+
+def rewritten_lines(suggestion: Suggestion) -> str:
+    """Which lines a rewrite replaces: `m.py, lines 3 to 5`."""
+    first, last = suggestion.line, suggestion.end_line
+    return f"{suggestion.file}, {f'line {first}' if first == last else f'lines {first} to {last}'}"
 
 
 def _name(found: Recompile) -> str:
@@ -141,7 +147,8 @@ def _name(found: Recompile) -> str:
     return name if name == found.function else f"the rest of {name}"
 
 
-def _failures(found: Recompile) -> Iterator[str]:
+def failure_lines(found: Recompile) -> Iterator[str]:
+    """Every guard that failed, entry by entry; torch's own words where it is not known what differed."""
     entries: dict[str, list[GuardFailure]] = {}
     for failure in found.failures:
         entries.setdefault(failure.entry, []).append(failure)

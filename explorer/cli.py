@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from compiler.options import OptionError
 from compiler.record import Artifact, Record, RecordError
-from explorer import check_flag, files, text
+from explorer import capture_text, check_flag, files, text
 from explorer.compiling import KernelCompiler
 from explorer.stages import stage_key
 
@@ -115,9 +115,12 @@ def _add_show(commands: Any) -> None:
     command = commands.add_parser(
         "show", help="show a saved record in the terminal", description="Show a saved record, or one stage of it."
     )
+    facts = ", ".join(capture_text.FACTS)
     command.set_defaults(command=_show)
     command.add_argument("path", metavar="FILE", help="a record (.json), or a page saved by tcompile (.html)")
-    command.add_argument("stage", nargs="?", metavar="STAGE", help="forward, kernels, ptx, …, or an id: forward[0/0]")
+    command.add_argument(
+        "stage", nargs="?", metavar="STAGE", help=f"forward, kernels, ptx, …, or an id: forward[0/0]; or {facts}"
+    )
     command.add_argument("--raw", action="store_true", help="the stage's text alone, without numbers and links")
 
 
@@ -205,6 +208,9 @@ def _show(args: argparse.Namespace) -> None:
     record = _read(args.path)
     if args.stage is None:
         print(text.summary(record))
+        return
+    if args.stage in capture_text.FACTS:
+        print(capture_text.told(record, args.stage))
         return
     name = stage_key(args.stage)
     record = _with_stage(record, name)

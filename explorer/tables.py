@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from compiler.record import STAGES, Artifact, Binary, Entity, Frame, GraphBreak, Guard, Kernel, Recompile, Record
-from explorer.cards import closest_failure, users_span
+from explorer.blame import closest_failure, users_place
 from explorer.columns import COLUMNS
 from explorer.kernel_table import binaries_of, bound_microseconds, config_text, half, intensity, occupancy_percent
 from explorer.provenance import input_sources, place_text, saved_tensors, standing_for
@@ -266,11 +266,11 @@ def _saved_row(artifact: Artifact, entity: Entity, source: str | None) -> dict[s
 
 
 def _break_row(found: GraphBreak) -> dict[str, Any]:
-    span, culprit = users_span(found), found.chain[-1] if found.chain else None
+    culprit = found.chain[-1] if found.chain else None
     places = {"column": 0, "end_line": 0, "end_column": 0} if culprit is None else asdict(culprit)
     ended = places["end_column"] > 0
     return _own_cells("breaks", found) | {
-        "where": place_text(span.file, span.line) if span else place_text(found.file, found.line),
+        "where": users_place(found),
         "graph": found.ended.removeprefix("captured[").removesuffix("]") or None,
         "ops_before": found.nodes[0],
         "ops_after": found.nodes[1],

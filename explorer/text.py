@@ -12,9 +12,11 @@ from pygments.formatters import TerminalFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
+from compiler.capture.function_names import function_name
 from compiler.options import Options
-from compiler.record import STAGES, Artifact, Environment, GraphBreak, Record
-from explorer.provenance import SourceLines, innermost_lines, place, short_file
+from compiler.record import STAGES, Artifact, Environment, GraphBreak, Recompile, Record
+from explorer.blame import closest_failure, users_place
+from explorer.provenance import SourceLines, innermost_lines, place, place_text
 from explorer.shapes import error_text, seconds_text, size_text
 from explorer.stages import MACHINE, stage_title
 
@@ -45,7 +47,7 @@ def summary(record: Record, width: int = WIDTH) -> str:
     """What was explored and what came out: stages with counts, kernels, graph breaks, problems."""
     parts = [heading(record), _stages(record)]
     parts += [_kernels(record), _timings(record), _checks(record)]
-    parts += [_breaks(record), _recompiles(record), _problems(record)]
+    parts += [_breaks(record), _recompiles(record), _plain_python(record), _problems(record)]
     lines = "\n\n".join(part for part in parts if part).splitlines()
     return "\n".join(clip(line.rstrip(), width) for line in lines)
 
@@ -171,23 +173,60 @@ def kernel_facts(record: Record) -> dict[str, tuple[str, str, str]]:
 
 
 def break_reason(found: GraphBreak) -> str:
-    """Why a graph ended, in one sentence: torch's explanation, or else its reason."""
-    return one_line(found.explanation or found.reason or found.kind)
+    """Why a graph ended, in one sentence: plainly where that is known, else torch's explanation or its reason."""
+    return one_line(found.what or found.explanation or found.reason or found.kind)
+
+
+def recompile_reason(found: Recompile) -> str:
+    """`forward: `n` was the int 1, is the int 2`; where it is not known what differed, torch's reasons."""
+    closest = closest_failure(found)
+    return f"{function_name(found.function)}: {one_line(closest.words if closest else '; '.join(found.reasons))}"
 
 
 def _breaks(record: Record) -> str:
-    """Each line that ended graphs once, and how often."""
-    times = Counter(
-        f"  {short_file(found.file)}:{found.line}  {one_line(found.code)}  {break_reason(found)}"
-        for found in record.breaks
-    )
-    lines = [line + (f"  ({count} times)" if count > 1 else "") for line, count in times.items()]
-    return _section("graph break", record.breaks, lines, "run.breaks")
+    """Each line that ended graphs once, how often, and the first thing to change."""
+    advice = {_break_line(found): _first_change(found) for found in reversed(record.breaks)}
+    times = Counter(_break_line(found) for found in record.breaks)
+    lines = [f"  {line}{_times(count)}{advice[line]}" for line, count in times.items()]
+    return _section("graph break", record.breaks, lines, "print(run.cards)")
+
+
+def _break_line(found: GraphBreak) -> str:
+    code = "" if found.what else f"{one_line(found.code)}  "
+    return f"{users_place(found)}  {code}{break_reason(found)}"
+
+
+def _first_change(found: GraphBreak) -> str:
+    return f"\n    change: {one_line(found.suggestions[0].text)}" if found.suggestions else ""
 
 
 def _recompiles(record: Record) -> str:
-    lines = [f"  {found.function}  {one_line('; '.join(found.reasons))}" for found in record.recompiles[:FACTS_SHOWN]]
-    return _section("recompilation", record.recompiles, lines, "run.recompiles")
+    """What is compiled again and again for one reason is told once, with the last values."""
+    groups: dict[tuple[str, str, str], list[Recompile]] = {}
+    for found in record.recompiles:
+        blamed = found.cause or " ".join(found.reasons)
+        groups.setdefault((function_name(found.function), blamed, found.argument), []).append(found)
+    lines = [f"  {recompile_reason(group[-1])}{_times(len(group))}{_advice(group[-1])}" for group in groups.values()]
+    return _section("recompilation", record.recompiles, lines, "print(run.cards)")
+
+
+def _advice(found: Recompile) -> str:
+    limit = f"\n    {found.limit} is reached: torch gave up on it" if found.limit else ""
+    return limit + (f"\n    change: {one_line(found.advice)}" if found.advice else "")
+
+
+def _times(count: int) -> str:
+    return f"  ({count} times)" if count > 1 else ""
+
+
+def _plain_python(record: Record) -> str:
+    """Functions that run as plain Python, and why."""
+    left = {
+        f"  {function_name(frame.function)} ({place_text(frame.file, frame.line)}): {one_line(frame.reason)}": None
+        for frame in record.frames
+        if frame.outcome != "compiled" and frame.reason
+    }
+    return _section("function", list(left), list(left), "run.frames", " left to Python")
 
 
 def _timings(record: Record) -> str:
@@ -220,10 +259,10 @@ def _problems(record: Record) -> str:
     return _section("problem", record.problems, lines, "run.problems")
 
 
-def _section(name: str, facts: Sequence[object], lines: list[str], where: str) -> str:
+def _section(name: str, facts: Sequence[object], lines: list[str], where: str, how: str = "") -> str:
     if not facts:
         return ""
-    return "\n".join([counted(len(facts), name), *lines[:FACTS_SHOWN], *_left_out(lines, FACTS_SHOWN, where)])
+    return "\n".join([counted(len(facts), name) + how, *lines[:FACTS_SHOWN], *_left_out(lines, FACTS_SHOWN, where)])
 
 
 def _left_out(facts: Sequence[object], shown: int, where: str) -> list[str]:

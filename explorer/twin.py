@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import html
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from graphviz import CalledProcessError, ExecutableNotFound
 from pygments.lexers import PythonLexer
@@ -18,10 +18,13 @@ from pygments.token import Comment, Keyword, String
 
 from compiler.record import Artifact, GraphBreak, Record
 from explorer import tables, text
+from explorer.cards import break_groups
 from explorer.drawing import drawing, has_flow
-from explorer.provenance import graphs_of_lines, short_file, source_lines
+from explorer.provenance import graphs_of_lines, source_lines
 from explorer.shapes import error_text, seconds_text
 from explorer.stages import MACHINE, stage_title
+from explorer.static_html import CELL, cell, details, left_out, muted, note, pre, safe, table_html, tint
+from explorer.twin_cards import break_html, recompile_html
 
 BUDGET = 170_000
 """Characters of stage text in one twin, shared by the artifacts; what is cut says how to see all of it."""
@@ -36,17 +39,6 @@ ROWS = 30
 GRAPH_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9")
 """Okabe and Ito's palette, which colour-blind people can tell apart; graphs take them in turn."""
 
-_TINT = "rgba(127,127,127,0.12)"
-_RULE = "1px solid rgba(127,127,127,0.35)"
-_BOX = f"border:{_RULE};border-radius:4px;padding:0.4em 0.7em;margin:0.4em 0"
-_PRE = "margin:0.4em 0;padding:0.5em 0.7em;overflow:auto;max-height:32em;line-height:1.35;font-size:12px;" + (
-    f"background:{_TINT};border-radius:4px;white-space:pre;text-align:left"
-)
-_CELL = f"text-align:left;vertical-align:top;padding:0.2em 0.8em 0.2em 0.4em;border-bottom:{_RULE}"
-_NUMBER = _CELL.replace("text-align:left", "text-align:right")
-_SMALL = "font-size:85%;opacity:0.75"
-_NUMERIC = re.compile(r"[\d.,]+( ?(B|[KMGT]iB|ms|s))?")
-
 
 def twin(record: Record) -> str:
     """The record as static HTML in one `<div class="tcompile-twin" title="tcompile-static">`."""
@@ -60,19 +52,19 @@ def _heading(record: Record) -> str:
     counts = [(record.breaks, "graph break"), (record.recompiles, "recompilation"), (record.problems, "problem")]
     marks = [text.counted(len(facts), name) for facts, name in counts if facts]
     settings = " · ".join([text.settings(record), *marks])
-    return f"<div><b>{_safe(record.title or 'tcompile')}</b> {_muted(settings)}</div>"
+    return f"<div><b>{safe(record.title or 'tcompile')}</b> {muted(settings)}</div>"
 
 
 def _ribbon(record: Record) -> str:
     stages = text.stage_order(record)
     if not stages:
         return "<div>No stage was recorded.</div>"
-    names = [f"<b>{_safe(stage_title(stage))}</b>" for stage in stages]
-    sizes = [_safe(text.size(record.of_stage(stage))) for stage in stages]
+    names = [f"<b>{safe(stage_title(stage))}</b>" for stage in stages]
+    sizes = [safe(text.size(record.of_stage(stage))) for stage in stages]
     times = [text.stage_seconds(record, stage) for stage in stages]
     rows = [names, sizes] + ([[seconds_text(time) if time else "" for time in times]] if any(times) else [])
-    style = _CELL.replace("border-bottom", "border-left") + ";font-size:12px"
-    body = "".join(f"<tr>{''.join(_cell(content, style) for content in row)}</tr>" for row in rows)
+    style = CELL.replace("border-bottom", "border-left") + ";font-size:12px"
+    body = "".join(f"<tr>{''.join(cell(content, style) for content in row)}</tr>" for row in rows)
     table = f'<table style="margin:0;border-collapse:collapse">{body}</table>'
     return f'<div style="overflow:auto;margin:0.4em 0">{table}</div>'
 
@@ -86,12 +78,12 @@ def _sources(record: Record) -> str:
     shown = []
     for index, artifact in enumerate(sources[:SOURCES]):
         body = _source(artifact, record.breaks, landed, colours)
-        shown.append(_details(_source_title(artifact), body, is_open=index == 0 or not artifact.attrs.get("installed")))
-    return "\n".join([*shown, _more(len(sources), SOURCES, "files", "run.record.of_stage('source')")])
+        shown.append(details(_source_title(artifact), body, is_open=index == 0 or not artifact.attrs.get("installed")))
+    return "\n".join([*shown, left_out(len(sources), SOURCES, "files", "run.record.of_stage('source')")])
 
 
 def _source_title(artifact: Artifact) -> str:
-    return f"<b>{stage_title('source')}</b> {_safe(artifact.title)}"
+    return f"<b>{stage_title('source')}</b> {safe(artifact.title)}"
 
 
 def _source(
@@ -101,7 +93,7 @@ def _source(
     colours: dict[str, str],
 ) -> str:
     """Lines with their number, the graph they landed in (or that they ended one) and its colour."""
-    lines = list(_emphasised(artifact) if artifact.language == "python" else map(_safe, text.text_lines(artifact.text)))
+    lines = list(_emphasised(artifact) if artifact.language == "python" else map(safe, text.text_lines(artifact.text)))
     numbers = text.line_numbers(artifact, len(lines))
     broken = {str(found.line) for found in breaks if artifact.id == f"source[{found.file}]"}
     shown = _worth_showing(artifact, len(lines))
@@ -111,7 +103,7 @@ def _source(
         note = "break" if numbers[line - 1] in broken else " ".join(dict.fromkeys(graphs[:2]))
         rows += ["     ⋮"] if line > before + 1 else []
         rows.append(_source_row(numbers[line - 1], note, colours.get(graphs[0], "") if graphs else "", lines[line - 1]))
-    return _pre(rows) + _more(len(lines), len(shown), "lines", f"print(run[{artifact.id!r}])")
+    return pre(rows) + left_out(len(lines), len(shown), "lines", f"print(run[{artifact.id!r}])")
 
 
 def _worth_showing(artifact: Artifact, count: int) -> list[int]:
@@ -123,17 +115,12 @@ def _worth_showing(artifact: Artifact, count: int) -> list[int]:
 
 
 def _source_row(number: str, note: str, colour: str, code: str) -> str:
-    gutter = _safe(f"{number:>4} {note[:8]:<8}")
+    gutter = safe(f"{number:>4} {note[:8]:<8}")
     if note == "break":
-        gutter = f'<b style="background-color:{_tint("#d55e00")}">{gutter}</b>'
+        gutter = f'<b style="background-color:{tint("#d55e00")}">{gutter}</b>'
     elif colour:
-        gutter = f'<span style="background-color:{_tint(colour)}">{gutter}</span>'
+        gutter = f'<span style="background-color:{tint(colour)}">{gutter}</span>'
     return f"{gutter}  {code}"
-
-
-def _tint(colour: str) -> str:
-    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.35)"
 
 
 def _emphasised(artifact: Artifact) -> Iterator[str]:
@@ -151,7 +138,7 @@ def _emphasised(artifact: Artifact) -> Iterator[str]:
 
 
 def _tagged(tag: str, code: str) -> str:
-    return f"<{tag}>{_safe(code)}</{tag}>" if tag and code.strip() else _safe(code)
+    return f"<{tag}>{safe(code)}</{tag}>" if tag and code.strip() else safe(code)
 
 
 def _pictures(record: Record) -> str:
@@ -163,23 +150,23 @@ def _pictures(record: Record) -> str:
         try:
             svg = _plain_svg(drawing(record, artifact, readable=PICTURE_BOXES).pipe(format="svg", encoding="utf-8"))
         except ExecutableNotFound:
-            return _note("The captured graph is drawn here where Graphviz (`dot`) is installed; its text is below.")
+            return note("The captured graph is drawn here where Graphviz (`dot`) is installed; its text is below.")
         except CalledProcessError as error:
-            return _note(f"Graphviz could not draw {artifact.id}: {error}")
+            return note(f"Graphviz could not draw {artifact.id}: {error}")
         room -= len(svg)
         if room < 0:
-            shown.append(_note(f"{artifact.id} is too big for a picture here: run.drawing({artifact.id!r}) draws it."))
+            shown.append(note(f"{artifact.id} is too big for a picture here: run.drawing({artifact.id!r}) draws it."))
             break
         shown.append(_picture(artifact, svg, is_open=not shown))
-    return "\n".join([*shown, _more(len(captured), PICTURES, "captured graphs", "run.drawing('captured[…]')")])
+    return "\n".join([*shown, left_out(len(captured), PICTURES, "captured graphs", "run.drawing('captured[…]')")])
 
 
 def _picture(artifact: Artifact, svg: str, is_open: bool) -> str:
     source = base64.b64encode(svg.encode()).decode()
     image = f'<img alt="{html.escape(artifact.title)}" src="data:image/svg+xml;base64,{source}" style="max-width:100%">'
     style = "background:#ffffff;border-radius:4px;padding:0.5em;overflow:auto;max-height:44em;display:inline-block"
-    title = f"<b>captured graph</b> {_safe(artifact.graph)}, drawn"
-    return _details(title, f'<div style="{style};max-width:100%;box-sizing:border-box">{image}</div>', is_open)
+    title = f"<b>captured graph</b> {safe(artifact.graph)}, drawn"
+    return details(title, f'<div style="{style};max-width:100%;box-sizing:border-box">{image}</div>', is_open)
 
 
 def _plain_svg(svg: str) -> str:
@@ -199,7 +186,7 @@ def _stages(record: Record) -> str:
     for artifact in fitting:
         stages.setdefault(artifact.stage, []).append(artifact)
     shown = [_stage(stage, members, room) for stage, members in stages.items()]
-    more = _more(len(artifacts), len(fitting), "stages and graphs", "print(run)")
+    more = left_out(len(artifacts), len(fitting), "stages and graphs", "print(run)")
     return "\n".join([*shown, more]) + _machine(record)
 
 
@@ -207,25 +194,21 @@ def _machine(record: Record) -> str:
     """Machine code is much, and one of many kernels at a time is read: the static view says where it is."""
     there = [stage for stage in MACHINE if record.of_stage(stage)]
     calls = ", ".join(f"print(run[{stage!r}])" for stage in there)
-    return _note(f"{text.counted(len(record.binaries), 'kernel')} compiled to machine code: {calls}") if there else ""
+    return note(f"{text.counted(len(record.binaries), 'kernel')} compiled to machine code: {calls}") if there else ""
 
 
 def _stage(stage: str, artifacts: list[Artifact], room: int) -> str:
     if len(artifacts) == 1:
-        return _details(
-            f"<b>{_safe(stage_title(stage))}</b> {_artifact_title(artifacts[0])}", _clipped(artifacts[0], room)
+        return details(
+            f"<b>{safe(stage_title(stage))}</b> {_artifact_title(artifacts[0])}", _clipped(artifacts[0], room)
         )
-    inside = "".join(_details(_artifact_title(artifact), _clipped(artifact, room)) for artifact in artifacts)
-    return _details(f"<b>{_safe(stage_title(stage))}</b> {_muted(text.counts(artifacts))}", inside)
+    inside = "".join(details(_artifact_title(artifact), _clipped(artifact, room)) for artifact in artifacts)
+    return details(f"<b>{safe(stage_title(stage))}</b> {muted(text.counts(artifacts))}", inside)
 
 
 def _artifact_title(artifact: Artifact) -> str:
     where = f" {artifact.graph}" if artifact.graph and artifact.graph not in artifact.title else ""
-    return f"{_safe(artifact.title + where)} {_muted(text.counts([artifact]))}"
-
-
-def _muted(content: str) -> str:
-    return f'<span style="{_SMALL}">{_safe(content)}</span>'
+    return f"{safe(artifact.title + where)} {muted(text.counts([artifact]))}"
 
 
 def _clipped(artifact: Artifact, room: int) -> str:
@@ -233,44 +216,37 @@ def _clipped(artifact: Artifact, room: int) -> str:
     lines = text.text_lines(artifact.text)
     shown: list[str] = []
     for line in lines:
-        safe = _safe(text.clip(line, 400))
-        room -= len(safe) + 1
+        escaped = safe(text.clip(line, 400))
+        room -= len(escaped) + 1
         if room < 0:
             break
-        shown.append(safe)
-    more = _more(len(lines), len(shown), "lines", f"print(run[{artifact.id!r}])")
-    return _pre(shown) + more
-
-
-def _pre(lines: list[str]) -> str:
-    return f'<pre style="{_PRE}">' + "\n".join(lines) + "</pre>"
+        shown.append(escaped)
+    more = left_out(len(lines), len(shown), "lines", f"print(run[{artifact.id!r}])")
+    return pre(shown) + more
 
 
 def _kernels(record: Record) -> str:
     totals = text.kernel_totals(record)
-    table = _table(("kernel", "kind", "calls", "bytes of all calls"), totals[:ROWS])
+    table = table_html(("kernel", "kind", "calls", "bytes of all calls"), totals[:ROWS])
     return _facts("different kernel", len(totals), table, "run.kernels")
 
 
 def _ops(record: Record) -> str:
     counts = tables.ops(record)
     rows = [(str(op), *map(str, row)) for op, row in zip(counts.index, counts.to_numpy(), strict=True)]
-    table = _table(("op", *counts.columns), rows[:ROWS])
+    table = table_html(("op", *counts.columns), rows[:ROWS])
     return _facts("different op", len(rows), table, "run.ops")
 
 
 def _breaks(record: Record) -> str:
-    rows = [
-        (f"{short_file(found.file)}:{found.line}", found.code, text.break_reason(found), "; ".join(found.hints))
-        for found in record.breaks[:ROWS]
-    ]
-    table = _table(("where", "code", "why", "what helps"), rows)
-    return _facts("graph break", len(record.breaks), table, "run.breaks", is_open=True)
+    groups = break_groups(record.breaks)
+    shown = "".join(break_html(group) for group in groups[:ROWS])
+    return _facts("graph break", len(record.breaks), shown, "print(run.cards)", is_open=True)
 
 
 def _recompiles(record: Record) -> str:
-    rows = [(found.function, "; ".join(found.reasons)) for found in record.recompiles[:ROWS]]
-    return _facts("recompilation", len(record.recompiles), _table(("function", "why"), rows), "run.recompiles")
+    shown = "".join(map(recompile_html, record.recompiles[:ROWS]))
+    return _facts("recompilation", len(record.recompiles), shown, "print(run.cards)", is_open=True)
 
 
 def _checks(record: Record) -> str:
@@ -278,7 +254,7 @@ def _checks(record: Record) -> str:
         (check.subject, check.verdict, error_text(check.max_absolute), error_text(check.max_relative), check.note)
         for check in record.checks[:ROWS]
     ]
-    table = _table(("compiled against eager", "verdict", "absolute error", "relative error", "note"), rows)
+    table = table_html(("compiled against eager", "verdict", "absolute error", "relative error", "note"), rows)
     return _facts("check", len(record.checks), table, "run.checks", is_open=True)
 
 
@@ -287,7 +263,7 @@ def _problems(record: Record) -> str:
         (f"{stage_title(problem.stage)} {problem.graph}".strip(), problem.reason, problem.hint)
         for problem in record.problems[:ROWS]
     ]
-    table = _table(("stage", "why it could not be had", "what to do"), rows)
+    table = table_html(("stage", "why it could not be had", "what to do"), rows)
     return _facts("problem", len(record.problems), table, "run.problems", is_open=True)
 
 
@@ -295,43 +271,8 @@ def _facts(name: str, count: int, table: str, where: str, is_open: bool = False)
     """A table of facts under its count; nothing where there are none."""
     if not count:
         return ""
-    return _details(f"<b>{text.counted(count, name)}</b>", table + _more(count, ROWS, "rows", where), is_open)
-
-
-def _table(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
-    head = "".join(f'<th style="{_CELL}">{_safe(column)}</th>' for column in columns)
-    body = "".join(f"<tr>{''.join(map(_text_cell, row))}</tr>" for row in rows)
-    return (
-        '<div style="overflow:auto"><table style="margin:0.4em 0;border-collapse:collapse;font-size:12px">'
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
-
-
-def _text_cell(content: str) -> str:
-    return _cell(_safe(text.clip(content, 400)), _NUMBER if _NUMERIC.fullmatch(content) else _CELL)
-
-
-def _cell(content: str, style: str) -> str:
-    return f'<td style="{style}">{content}</td>'
-
-
-def _details(title: str, body: str, is_open: bool = False) -> str:
-    state = " open" if is_open else ""
-    return f'<details{state} style="{_BOX}"><summary style="cursor:pointer">{title}</summary>{body}</details>'
-
-
-def _more(count: int, shown: int, what: str, where: str) -> str:
-    return _note(f"{shown:,} of {count:,} {what} shown; all of them: {where}") if count > shown else ""
-
-
-def _note(content: str) -> str:
-    return f'<div style="{_SMALL}">{_safe(content)}</div>'
-
-
-def _safe(content: str) -> str:
-    """Text for between tags."""
-    return html.escape(content, quote=False)
+    return details(f"<b>{text.counted(count, name)}</b>", table + left_out(count, ROWS, "rows", where), is_open)
 
 
 def _footer() -> str:
-    return _note('Static view. To explore it, run the cell, or open the page that run.save("run.html") writes.')
+    return note('Static view. To explore it, run the cell, or open the page that run.save("run.html") writes.')

@@ -12,6 +12,8 @@ import pytest
 import torch
 
 import compiler.binary
+from compiler.options import Options
+from compiler.record import Record
 from explorer import call_inputs, cli, files
 from explorer.call_inputs import InputError
 from explorer.run import Run
@@ -201,6 +203,40 @@ def test_show_is_the_summary_or_a_stage(saved: Path, capsys: pytest.CaptureFixtu
     assert "2  cell:2      mm = aten.mm(primals_1, primals_2)" in capsys.readouterr().out
     assert cli.main(["show", str(saved), "forward[0/0]", "--raw"]) == 0
     assert capsys.readouterr().out == small_record()["forward"].text
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("breaks", "graph break 1 of 1: Failed to trace builtin operator (GB0059)\n  cell:2:5 in show\n      print(x)"),
+        ("recompiles", "recompilation 1 of 1: f (cell:1), shape of `x`"),
+        ("guards", "0/0  f (cell:1): 1 guard, and 1 on the insides of modules and of torch\n  `x` is float32, contig"),
+        ("guards", "cell:2  failed 1 time\n"),
+        ("frames", "0/0    f         cell:1  compiled    2  cell:2   1/0\n"),
+        ("symbols", "s77     x.size(0)   9    2 <= s77  0/1\n"),
+    ],
+)
+def test_show_tells_what_dynamo_did(saved: Path, capsys: pytest.CaptureFixture[str], name: str, words: str) -> None:
+    assert cli.main(["show", str(saved), name]) == 0
+    assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("breaks", "no graph breaks\n"),
+        ("recompiles", "no recompilations\n"),
+        ("guards", "no guards\n"),
+        ("frames", "nothing was compiled\n"),
+        ("symbols", "no symbols\n"),
+    ],
+)
+def test_show_of_facts_that_there_are_none_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, words: str
+) -> None:
+    path = files.write(Record("nothing", Options()), tmp_path / "empty.json")
+    assert cli.main(["show", str(path), name]) == 0
+    assert capsys.readouterr().out == words
 
 
 def test_show_of_a_stage_with_several_graphs_names_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

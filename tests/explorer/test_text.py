@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from compiler.options import Options
-from compiler.record import Artifact, Entity, Kernel, Record, Timing
+from compiler.record import Artifact, Entity, Frame, Kernel, Record, Timing
 from explorer import text
 from tests.explorer.golden import assert_golden
 from tests.explorer.small_record import small_record
@@ -46,6 +46,30 @@ def test_a_break_that_repeats_is_shown_once() -> None:
     assert "3 graph breaks" in shown
     assert shown.count("print(x)") == 1
     assert "(3 times)" in shown
+
+
+def test_what_is_compiled_anew_for_one_reason_is_told_once() -> None:
+    record = small_record()
+    last = replace(record.recompiles[0], id="recompile[0/2]", limit="recompile_limit (2)")
+    shown = text.summary(record.with_(recompiles=(*record.recompiles, last)))
+    assert "2 recompilations\n  f: size of `x` in dimension 0 was 8, is 9  (2 times)\n" in shown
+    assert "recompile_limit (2) is reached: torch gave up on it" in shown
+
+
+def test_where_it_is_not_known_what_differed_torch_tells() -> None:
+    record = small_record()
+    bare = replace(record.recompiles[0], failures=(), advice="")
+    unexplained = replace(record.breaks[0], what="", suggestions=())
+    shown = text.summary(record.with_(recompiles=(bare,), breaks=(unexplained,)))
+    assert "  f: expected 8, actual 9\n\n" in shown
+    assert "  cell:2  print(x)  Dynamo does not know how to trace builtin operator `print`\n\n" in shown
+
+
+def test_functions_left_to_python_say_why() -> None:
+    record = small_record()
+    skipped = Frame("1/0", "torch_dynamo_resume_in_g_at_7", "m.py", 7, "skipped", "a decorator keeps it out")
+    shown = text.summary(record.with_(frames=(*record.frames, skipped)))
+    assert "1 function left to Python\n  g (m.py:7): a decorator keeps it out" in shown
 
 
 def test_kernels_of_one_name_are_summed_and_the_biggest_come_first() -> None:

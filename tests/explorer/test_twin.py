@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 import pytest
 
 from compiler.options import Options
-from compiler.record import Artifact, Entity, Problem, Record
+from compiler.record import Artifact, Entity, Problem, Record, Suggestion
 from explorer import twin as twin_module
 from explorer.twin import twin
 from tests.explorer import fused_record
@@ -104,9 +104,22 @@ def hostile_record() -> Record:
     source = Artifact("source[cell]", "source", HOSTILE, "python", code, "", {3: (found.id,)}, (found,))
     stage = replace(record["forward"], text=HOSTILE, title=HOSTILE, graph=HOSTILE, stage=HOSTILE)
     captured = replace(record["captured"], title=HOSTILE, graph=HOSTILE)
-    broken = replace(record.breaks[0], file=HOSTILE, code=HOSTILE, explanation=HOSTILE, hints=(HOSTILE,))
+    span = replace(record.breaks[0].chain[1], file=HOSTILE, code=HOSTILE, function=HOSTILE)
+    helps = Suggestion(HOSTILE, HOSTILE, 1, 1, HOSTILE, (HOSTILE,))
+    broken = replace(
+        record.breaks[0],
+        file=HOSTILE,
+        code=HOSTILE,
+        what=HOSTILE,
+        chain=(span,),
+        explanation=HOSTILE,
+        hints=(HOSTILE,),
+        link=HOSTILE,
+        suggestions=(helps,),
+    )
     kernel = replace(record.kernels[0], name=HOSTILE, category=HOSTILE)
-    again = replace(record.recompiles[0], function=HOSTILE, reasons=(HOSTILE,))
+    failure = replace(record.recompiles[0].failures[0], words=HOSTILE)
+    again = replace(record.recompiles[0], function=HOSTILE, reasons=(HOSTILE,), failures=(failure,), advice=HOSTILE)
     return record.with_(
         title=HOSTILE,
         options=Options(backend=HOSTILE),
@@ -193,6 +206,38 @@ def test_the_line_of_a_graph_break_is_marked_and_explained() -> None:
     assert " ".join(record.breaks[0].explanation.split()) in text
     assert re.search(r"\d+ 0/0 +y = x\.relu\(\)", text)
     assert re.search(r"\d+ 1/0 +return y\.sin\(\) \+ 1", text)
+
+
+def test_the_card_of_a_break_opens_to_what_it_cost_and_what_to_change() -> None:
+    html = twin(small_record())
+    card = html[html.index("1 graph break</b></summary>") :]
+    for words in (
+        "<b>cell:2</b> `print(x)` writes to the terminal, which a graph can't.",
+        "called in cell:9  show(x)",
+        "2 ops in the graph before, 3 ops after; 1 tensor (128 B) handed back to Python.",
+        "<b>Change:</b> Print from inside the graph.",
+        "cell, line 2",
+        ">torch._higher_order_ops.print(x)</pre>",
+        "<b>Or:</b> Print &lt;later&gt;.",
+        "Dynamo does not know how to trace builtin operator `print`",
+        "GB0059 https://example.org/gb0059",
+    ):
+        assert words in card, words
+
+
+def test_the_card_of_a_recompilation_has_every_failed_guard() -> None:
+    text = Reader(twin(small_record())).text
+    assert "0/1 f: size of `x` in dimension 0 was 8, is 9" in text
+    assert "`n` was the int 1, is the int 2" in text
+    assert "call 2, in cell:12  f(y)" in text
+    assert "torch._dynamo.mark_dynamic(x, 0)" in text
+
+
+def test_a_break_that_repeats_has_one_card() -> None:
+    record = small_record()
+    text = Reader(twin(record.with_(breaks=record.breaks * 3))).text
+    assert "3 graph breaks" in text
+    assert text.count("which a graph can't. (3 times)") == 1
 
 
 def test_problems_say_what_to_do() -> None:

@@ -1,0 +1,67 @@
+"""The cards of graph breaks and recompilations as static HTML: what they say stands below a line that opens."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from compiler.record import GraphBreak, Recompile, Suggestion
+from explorer import text
+from explorer.blame import users_place
+from explorer.cards import advice_text, failure_lines, outcome_words, place_lines, rewritten_lines
+from explorer.static_html import details, muted, note, pre, safe
+
+
+def break_html(group: Sequence[tuple[int, GraphBreak]]) -> str:
+    """One card for breaks of one place and kind."""
+    _, found = group[0]
+    times = f" ({len(group)} times)" if len(group) > 1 else ""
+    title = f"<b>{safe(users_place(found))}</b> {safe(text.break_reason(found))}{times}"
+    return details(title, "".join(_break_parts(found)))
+
+
+def recompile_html(found: Recompile) -> str:
+    """One card for a recompilation."""
+    title = f"<b>{safe(found.frame)}</b> {safe(text.recompile_reason(found))}"
+    return details(title, "".join(_recompile_parts(found)))
+
+
+def _break_parts(found: GraphBreak) -> Iterator[str]:
+    yield pre([safe(line) for line in _dedented(place_lines(found)) or [found.code]])
+    yield _paragraph(outcome_words(found))
+    for number, suggestion in enumerate(found.suggestions):
+        yield from _suggestion(suggestion, "Change" if number == 0 else "Or")
+    words = " ".join([f"{found.kind}.", found.explanation or found.reason, *found.hints])
+    yield _paragraph(f"torch says: {text.clip(text.one_line(words), 1000)}")
+    if found.link:
+        yield note(f"{found.gb_id} {found.link}".strip())
+
+
+def _suggestion(suggestion: Suggestion, label: str) -> Iterator[str]:
+    yield f"<div><b>{label}:</b> {safe(advice_text(suggestion))}</div>"
+    code = [*textwrap.dedent(suggestion.rewrite).splitlines(), *suggestion.settings]
+    if suggestion.rewrite:
+        yield f"<div>{muted(rewritten_lines(suggestion))}</div>"
+    if code:
+        yield pre([safe(line) for line in code])
+
+
+def _recompile_parts(found: Recompile) -> Iterator[str]:
+    if found.call is not None:
+        which = f"call {found.call_number}, " if found.call_number else ""
+        yield _paragraph(f"{which}in {found.call.file}:{found.call.line}  {found.call.code}")
+    yield pre([safe(line) for line in _dedented(failure_lines(found))])
+    if found.advice:
+        yield f"<div><b>Change:</b> {safe(found.advice)}</div>"
+    if found.settings:
+        yield pre([safe(line) for line in found.settings])
+    if found.limit:
+        yield _paragraph(f"torch gave up on this function: {found.limit} is reached.")
+
+
+def _dedented(lines: Iterator[str]) -> list[str]:
+    return textwrap.dedent("\n".join(lines)).splitlines()
+
+
+def _paragraph(content: str) -> str:
+    return f'<div style="margin:0.4em 0">{safe(content)}</div>' if content else ""
