@@ -1,60 +1,97 @@
-"""Takes the picture in the README: GPT-2 explored in JupyterLab, one activation function selected in every stage.
+"""Takes the pictures in the README, in JupyterLab: GPT-2 as a graph, and one kernel down to its instructions.
 
     .venv/bin/python -m build_tools.take_screenshot
 
-It runs JupyterLab and Chromium as the tests do, and writes docs/screenshot.png.
+It runs JupyterLab and Chromium as the tests do, and writes docs/screenshot.png and docs/machine_code.png.
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 from tests.browser.explorer_view import ExplorerView
-from tests.browser.jupyter_server import running_server
+from tests.browser.jupyter_server import JupyterServer, running_server
 from tests.browser.notebook_page import PANEL, NotebookPage, write_notebook
 from tests.conftest import chromium
 
-PICTURE = Path(__file__).parents[1] / "docs/screenshot.png"
-SIZE = {"width": 1590, "height": 900}
-MODEL = """%load_ext explorer
+DOCS = Path(__file__).parents[1] / "docs"
+SIZE: ViewportSize = {"width": 1590, "height": 900}
+COMPILE_MS = 60_000
+GPT2 = (
+    """%load_ext explorer
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 gpt2 = GPT2LMHeadModel(GPT2Config(n_layer=2, vocab_size=8192, bos_token_id=0, eos_token_id=0))
 gpt2.loss_type = "ForCausalLM"
-tokens = torch.randint(0, 8192, (1, 64))"""
-EXPLORE = """%%tcompile -o run
-gpt2(tokens, labels=tokens).loss.backward()"""
-MIDDLE = 4  # of the eight operations of the activation, the one in the middle
-SELECT = """run.selection = [
+tokens = torch.randint(0, 8192, (1, 64))""",
+    """%%tcompile -o run
+gpt2(tokens, labels=tokens).loss.backward()""",
+    """run.selection = [
     node.id for node in run["captured"].entities if node.attrs.get("module") == "transformer.h.0.mlp.act"
-]"""
+]""",
+)
+MIDDLE = 4  # of the eight operations of the activation, the one in the middle
+KERNEL = (
+    "%load_ext explorer\nimport torch",
+    """%%tcompile -o run
+def gelu_norm(x, weight, bias):
+    y = torch.nn.functional.gelu(x)
+    return torch.nn.functional.layer_norm(y, y.shape[-1:], weight, bias)
+
+gelu_norm(torch.randn(1000, 768), torch.randn(768), torch.randn(768)).shape""",
+)
 
 
-def picture(page: Page, notebook: NotebookPage) -> None:
-    for index in range(2):
-        notebook.run_cell(index)
-    view = ExplorerView(notebook.output(1))
+def gpt2(notebook: NotebookPage, view: ExplorerView) -> None:
+    """The graph that was captured, beside the kernels, with an activation function selected."""
     view.open_stage("captured", "Graph")
     view.root.locator(".tc-ribbon [data-stage=kernels]").click(modifiers=["Shift"])
     notebook.run_cell(2)
     view.root.get_by_label("Show or hide the inspector").click()
     for _ in range(MIDDLE):
         view.stage.get_by_label("Next linked").click()
+
+
+def kernel(_: NotebookPage, view: ExplorerView) -> None:
+    """A kernel beside its machine code, with one of its two lines of Python selected."""
+    view.open_stage("kernels")
+    view.root.locator(".tc-ribbon [data-stage=sass]").click(modifiers=["Shift"])
+    expect(view.root.locator(".tc-pane").nth(2).locator(".tc-row").first).to_be_visible(timeout=COMPILE_MS)
+    view.root.get_by_label("Show or hide the inspector").click()
+    view.line(view.source, "gelu(x)").click()
+
+
+def take(
+    browser: Browser,
+    server: JupyterServer,
+    name: str,
+    cells: tuple[str, ...],
+    prepare: Callable[[NotebookPage, ExplorerView], None],
+) -> None:
+    write_notebook(server.folder / f"{name}.ipynb", *cells)
+    page: Page = browser.new_context(viewport=SIZE).new_page()
+    notebook = NotebookPage(page, server, f"{name}.ipynb").open()
+    page.evaluate(
+        "() => { if (window.jupyterapp.shell.leftCollapsed === false)"
+        " window.jupyterapp.commands.execute('application:toggle-left-area') }"
+    )
+    for index in range(2):
+        notebook.run_cell(index)
+    prepare(notebook, ExplorerView(notebook.output(1)))
     page.mouse.move(0, 0)
     page.evaluate(f"() => {PANEL}.content.widgets[1].node.scrollIntoView({{block: 'start'}})")
     page.wait_for_timeout(1500)
-    page.screenshot(path=PICTURE)
+    page.screenshot(path=DOCS / f"{name}.png")
+    page.close()
 
 
-with tempfile.TemporaryDirectory() as root, running_server("lab", Path(root)) as server, sync_playwright() as driver:
-    write_notebook(server.folder / "gpt2.ipynb", MODEL, EXPLORE, SELECT)
-    browser = driver.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-    page = browser.new_context(viewport=SIZE).new_page()
-    notebook = NotebookPage(page, server, "gpt2.ipynb").open()
-    page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
-    picture(page, notebook)
-    browser.close()
+with tempfile.TemporaryDirectory() as root, running_server("lab", Path(root)) as lab, sync_playwright() as driver:
+    chrome = driver.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+    take(chrome, lab, "screenshot", GPT2, gpt2)
+    take(chrome, lab, "machine_code", KERNEL, kernel)
+    chrome.close()
