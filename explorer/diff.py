@@ -1,4 +1,4 @@
-"""Two records side by side: the text of each stage as a unified diff, and the ops whose count changed."""
+"""Two records side by side: what TorchDynamo did, each stage as a unified diff, the ops whose count changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from compiler.record import Artifact, Record
-from explorer import tables, text
+from explorer import capture_diff, tables, text
 from explorer.compiling import KernelCompiler
 from explorer.kernel_diff import kernel_changes, kernel_facts, matching_ids
 from explorer.stages import MACHINE, stage_key
@@ -46,6 +46,8 @@ class ArtifactDiff:
     names: tuple[str, str]
     before: Artifact | None
     after: Artifact | None
+    uncompiled: str = ""
+    """The side that has the kernel, but no machine code of it yet."""
 
     @cached_property
     def lines(self) -> tuple[str, ...]:
@@ -72,7 +74,9 @@ class ArtifactDiff:
 
     @property
     def verdict(self) -> str:
-        """In words: the same, how many lines changed, or which side alone has it."""
+        """In words: the same, how many lines changed, or which side alone has it, or has yet to."""
+        if self.uncompiled:
+            return f"not compiled yet in {self.uncompiled}"
         if self.before is None:
             return f"only in {self.names[1]}"
         if self.after is None:
@@ -134,7 +138,13 @@ class RunDiff:
         after = {partner.get(artifact.id, artifact.id): artifact for artifact in self.after.artifacts}
         both = after | before
         for key in sorted(both, key=lambda artifact_id: tables.stage_rank(both[artifact_id].stage)):
-            yield ArtifactDiff(key, both[key].stage, self.names, before.get(key), after.get(key))
+            found = before.get(key), after.get(key)
+            yield ArtifactDiff(key, both[key].stage, self.names, *found, self._uncompiled(both[key].stage, found))
+
+    def _uncompiled(self, stage: str, found: tuple[Artifact | None, Artifact | None]) -> str:
+        """The side that lacks an artifact only because nobody has asked for it; empty where there is none."""
+        sides = zip(self.names, self._sides, found, strict=True)
+        return next((name for name, side, own in sides if own is None and side.has_yet_to_make(stage)), "")
 
     def __getitem__(self, name: str) -> ArtifactDiff:
         """The diff of the artifact with this id, or of the first of this stage. Raises KeyError."""
@@ -171,6 +181,26 @@ class RunDiff:
         )
         return changed.loc[order.index].set_axis(["stage", "op", *self.names, "change"], axis=1).reset_index(drop=True)
 
+    @property
+    def breaks(self) -> pd.DataFrame:
+        """One row a graph break that is gone or new: where, its code, what it was. Matched by kind and code."""
+        return capture_diff.changed_breaks(self.before, self.after)
+
+    @property
+    def guards(self) -> pd.DataFrame:
+        """One row a guard that is gone or new, in words. A guard that several graphs make counts once."""
+        return capture_diff.changed_guards(self.before, self.after)
+
+    @property
+    def recompiles(self) -> pd.DataFrame:
+        """One row a recompilation that is gone or new. Matched by function, cause and argument."""
+        return capture_diff.changed_recompiles(self.before, self.after)
+
+    @property
+    def merged(self) -> dict[str, tuple[str, ...]]:
+        """Graph of the second side -> the graphs of the first that it replaces, where these were several."""
+        return capture_diff.merged_graphs(self.before, self.after)
+
     def widget(self) -> Any:
         """Both sides in one live view, opened where they first differ: any two artifacts can be compared there."""
         from explorer.both_sides import BothSides
@@ -192,7 +222,14 @@ class RunDiff:
 
     def __str__(self) -> str:
         kernels = kernel_changes(self.before, self.after, self.labels)
-        parts = [self._heading(), self._stages(), "\n".join(kernels), *self._changed_ops(), *self._texts()]
+        parts = [
+            self._heading(),
+            "\n".join(self._capture()),
+            self._stages(),
+            "\n".join(kernels),
+            *self._changed_ops(),
+            *self._texts(),
+        ]
         return "\n\n".join(part for part in parts if part)
 
     def _heading(self) -> str:
@@ -200,6 +237,9 @@ class RunDiff:
         return "\n".join(
             f"{mark} {name}  {text.settings(record)}" for mark, (name, record) in zip("-+", sides, strict=True)
         )
+
+    def _capture(self) -> list[str]:
+        return capture_diff.change_lines(self.before, self.after, self.names)
 
     def _stages(self) -> str:
         told = [found for found in self.artifacts if found.stage not in MACHINE or found.verdict != "the same"]
@@ -219,19 +259,25 @@ class RunDiff:
                 note = [f"… {more} more lines: print(diff[{artifact.id!r}])"] if more > 0 else []
                 yield "\n".join([*artifact.lines[:LINES_SHOWN], *note])
 
+    def __repr__(self) -> str:
+        return f"<RunDiff {self.names[0]} against {self.names[1]}; print(diff) tells what differs>"
+
     def _repr_html_(self) -> str:
         changed = [artifact for artifact in self.artifacts if artifact.changed]
-        rest = [f"{artifact.id}: {artifact.verdict}" for artifact in self.artifacts if not artifact.changed]
+        rest: dict[str, list[str]] = {}
+        for artifact in self.artifacts:
+            if not artifact.changed:
+                rest.setdefault(artifact.verdict, []).append(artifact.id)
         kernels = kernel_changes(self.before, self.after, self.labels)
         parts = [f"<pre>{_safe(self._heading())}</pre>"]
-        parts += [f"<pre>{_safe(chr(10).join(kernels))}</pre>"] if kernels else []
+        parts += [_pre(lines) for lines in (self._capture(), kernels) if lines]
         parts += [self.ops.to_html(index=False, border=0)] if len(self.ops) else []
         parts += [
             f"<details><summary><b>{_safe(artifact.id)}</b> {_safe(artifact.verdict)}</summary>"
             f"{_html_lines(artifact.lines)}</details>"
             for artifact in changed
         ]
-        parts += [f"<div>{_safe(line)}</div>" for line in rest]
+        parts += [f"<div>{_safe(verdict)}: {_safe(', '.join(ids))}</div>" for verdict, ids in rest.items()]
         return f'<div class="tcompile-diff">{"".join(parts)}</div>'
 
 
@@ -260,6 +306,10 @@ def _settings(record: Record) -> list[str]:
     options = [option for option in text.changed_options(record.options) if not option.startswith("target=")]
     target = record.target or record.options.target
     return [*([target] if target else []), *options]
+
+
+def _pre(lines: list[str]) -> str:
+    return f"<pre>{_safe(chr(10).join(lines))}</pre>"
 
 
 def _html_lines(lines: tuple[str, ...]) -> str:

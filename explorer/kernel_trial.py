@@ -14,6 +14,7 @@ from compiler.binary.sources import CannotCompileError
 from compiler.destination import DEFAULT_TARGET
 from compiler.kernel_edit import configurations, function_of, source_of, with_configuration, with_edit
 from compiler.record import Artifact, Binary, Check, Kernel, Record, Timing
+from explorer.kernel_table import config_text, occupancy_percent
 from explorer.run import Run
 from explorer.shapes import error_text
 
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 
 _STYLE = "border-collapse:collapse;margin:0.4em 0"
 _CELL = "padding:0.1em 0.8em;text-align:right"
-_BAD, _GOOD = "#b3261e", "#1b7f4b"
+_BAD, _GOOD = "var(--jp-error-color1,#b3261e)", "var(--jp-success-color1,#1b7f4b)"
+_WITH_UNIT = {"occupancy percent": ("occupancy", "%"), "shared memory": ("shared memory", "B")}
+"""Facts that are shown with a unit -> what they are called then, and the unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,7 @@ class KernelTrial:
         ]
 
     def _facts_text(self) -> str:
-        rows = [(name, _shown(before), _shown(after)) for name, before, after in self._rows()]
+        rows = [_shown(*row) for row in self._rows()]
         if not rows:
             return ""
         widths = [max(len(row[place]) for row in [*rows, ("", "original", "edited")]) for place in range(3)]
@@ -138,7 +141,7 @@ class KernelTrial:
         parts = [f"<div><code>{html.escape(self.kernel.name)}</code>: {title}</div>"]
         wrong = f"color:{_BAD};margin:0.3em 0"
         parts += [f'<pre style="{wrong}">{html.escape(line)}</pre>' for line in self._finding_lines()]
-        rows = [(name, _shown(before), _shown(after)) for name, before, after in self._rows()]
+        rows = [_shown(*row) for row in self._rows()]
         parts.append(_table(("", "original", "edited"), rows, [before != after for _, before, after in rows]))
         checks = [(c.subject, c.verdict, error_text(c.max_absolute), c.note) for c in self.checks]
         parts.append(_table(("stored", "against the original", "largest error", ""), checks))
@@ -149,16 +152,18 @@ class KernelTrial:
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], strong: Sequence[bool] = ()) -> str:
-    """A table; rows that are `strong` stand out."""
+    """A table; rows that are `strong` stand out. What a row is about is on the left."""
     if not rows:
         return ""
     weights = [f"{_CELL};font-weight:{'bold' if heavy else 'normal'}" for heavy in strong or [False] * len(rows)]
-    head = "".join(f'<th style="{_CELL}">{html.escape(name)}</th>' for name in header)
-    body = "".join(
-        "<tr>" + "".join(f'<td style="{style}">{html.escape(value)}</td>' for value in row) + "</tr>"
-        for row, style in zip(rows, weights, strict=True)
-    )
-    return f'<table style="{_STYLE}"><tr>{head}</tr>{body}</table>'
+    body = "".join(_row("td", row, style) for row, style in zip(rows, weights, strict=True))
+    return f'<table style="{_STYLE}">{_row("th", header, _CELL)}{body}</table>'
+
+
+def _row(tag: str, cells: Sequence[str], style: str) -> str:
+    styles = [f"{style};text-align:left", *[style] * (len(cells) - 1)]
+    each = [f'<{tag} style="{own}">{html.escape(cell)}</{tag}>' for cell, own in zip(cells, styles, strict=True)]
+    return f"<tr>{''.join(each)}</tr>"
 
 
 def _off_by(check: Check) -> str:
@@ -166,10 +171,16 @@ def _off_by(check: Check) -> str:
     return where + (f" ({check.note})" if check.note else "")
 
 
-def _shown(value: Any) -> str:
+def _shown(name: str, before: Any, after: Any) -> tuple[str, str, str]:
+    """A fact as a row of text."""
+    title, unit = _WITH_UNIT.get(name, (name, ""))
+    return title, _value_text(before, unit), _value_text(after, unit)
+
+
+def _value_text(value: Any, unit: str) -> str:
     if value is None:
         return "-"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    return f"{f'{value:.3g}' if isinstance(value, float) else value} {unit}".rstrip()
 
 
 def _facts(original: Binary | None, edited: Binary | None) -> Iterator[tuple[str, Any, Any]]:
@@ -182,15 +193,14 @@ def _facts(original: Binary | None, edited: Binary | None) -> Iterator[tuple[str
 
 
 def _facts_of(binary: Binary) -> dict[str, Any]:
-    config = ", ".join(f"{name}={value}" for name, value in binary.config.items())
     return {
-        "configuration": config,
+        "configuration": config_text(binary.config),
         "registers": binary.registers,
         "spilled bytes": binary.spill_bytes,
         "shared memory": binary.shared_memory,
         "threads": binary.threads,
         "programs": binary.programs or None,
-        "occupancy": binary.occupancy,
+        "occupancy percent": occupancy_percent(binary),
         "limit": binary.limiter or None,
         "load bits": binary.load_bits,
         "store bits": binary.store_bits,

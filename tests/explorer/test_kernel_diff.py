@@ -77,6 +77,16 @@ def test_a_stage_of_machine_code_is_compared_when_it_is_asked_for(compiled: list
     assert sorted(compiled) == ["a100", "h100"]
 
 
+def test_a_side_that_is_not_compiled_yet_is_said_to_be_so(compiled: list[str]) -> None:
+    before, after = Run(fused_record("h100")).compile_kernels(), Run(fused_record("a100"))
+    diff = before.diff(after)
+    assert "not compiled yet in f (a100): " in diff._repr_html_()
+    assert f"sass[0/0 inference {SUM}]" in diff._repr_html_()
+    assert "only in" not in str(diff)
+    assert compiled == ["h100"]  # looking compiles nothing
+    assert repr(diff) == "<RunDiff f (h100) against f (a100); print(diff) tells what differs>"
+
+
 def test_addresses_and_places_are_no_differences() -> None:
     before, after = (Run(fused_record(target)).compile_kernels().record for target in ("h100", "a100"))
     sass = after["sass"]

@@ -100,6 +100,7 @@ def test_unedited_it_is_the_same_kernel(shell: InteractiveShell) -> None:
     assert facts.loc["registers", "original"] == trial.original.binary.registers
     assert "shared memory" in facts.index
     assert "registers" in html
+    assert f">{facts.loc['occupancy percent', 'original']:g} %</td>" in html
     assert "<script" not in html
 
 
