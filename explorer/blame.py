@@ -18,6 +18,11 @@ def users_place(found: GraphBreak) -> str:
     return place_text(span.file, span.line) if span else place_text(found.file, found.line)
 
 
+def culprit_code(found: GraphBreak) -> str:
+    """The piece of code that ended the graph; where only the line is known, the line."""
+    return found.chain[-1].code if found.chain and found.chain[-1].code else found.code
+
+
 def closest_failure(found: Recompile) -> GuardFailure | None:
     """The failed guard that a recompilation is put down to."""
     blamed = [item for item in found.failures if (item.cause, item.argument) == (found.cause, found.argument)]

@@ -176,7 +176,8 @@ class Run:
         return drawing(self.record, self[name], depth=depth, direction=direction)
 
     def diff(self, other: Run | Record) -> RunDiff:
-        """What differs between this run (`-`) and another (`+`): each stage's text, op counts, kernels.
+        """What differs between this run (`-`) and another (`+`): breaks, guards and recompilations gone and new, graphs
+        merged, each stage's text, op counts, kernels.
 
         Machine code is compared once it is asked for: `diff["ptx"]`, `diff.kernels`.
         """

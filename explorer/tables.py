@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from compiler.record import STAGES, Artifact, Binary, Entity, Frame, GraphBreak, Guard, Kernel, Recompile, Record
-from explorer.blame import closest_failure, users_place
+from explorer.blame import closest_failure, culprit_code, users_place
 from explorer.columns import COLUMNS
 from explorer.kernel_table import binaries_of, bound_microseconds, config_text, half, intensity, occupancy_percent
 from explorer.provenance import input_sources, place_text, saved_tensors, standing_for
@@ -271,6 +271,7 @@ def _break_row(found: GraphBreak) -> dict[str, Any]:
     ended = places["end_column"] > 0
     return _own_cells("breaks", found) | {
         "where": users_place(found),
+        "code": culprit_code(found),
         "graph": found.ended.removeprefix("captured[").removesuffix("]") or None,
         "ops_before": found.nodes[0],
         "ops_after": found.nodes[1],

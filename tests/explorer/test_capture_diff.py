@@ -1,0 +1,87 @@
+"""run.diff of what TorchDynamo did: a break that was fixed is gone, its graphs are one, and nothing else is claimed."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+import explorer
+from explorer.run import Run
+
+X = torch.ones(4)
+
+
+def printing(x: torch.Tensor) -> torch.Tensor:
+    y = x.relu()
+    print("between")  # noqa: T201
+    z = y + 1
+    torch._dynamo.graph_break()
+    return z * 2
+
+
+def quiet(x: torch.Tensor) -> torch.Tensor:
+    y = x.relu()
+    z = y + 1
+    torch._dynamo.graph_break()
+    return z * 2
+
+
+def scaled(x: torch.Tensor, n: int) -> torch.Tensor:
+    return x * n
+
+
+@functools.cache
+def explored(fn: object) -> Run:
+    return explorer.explore(fn, X, stages=("captured",))  # type: ignore[arg-type]
+
+
+def called(*calls: tuple, **options: object) -> Run:
+    return explorer.explore(scaled, calls=calls, stages=("captured",), **options)
+
+
+def test_a_break_that_was_fixed_is_gone_though_lines_have_moved() -> None:
+    breaks = explored(printing).diff(explored(quiet)).breaks
+    (row,) = breaks.to_dict("records")
+    line = printing.__code__.co_firstlineno + 2
+    assert (row["change"], row["where"], row["code"]) == ("gone", f"test_capture_diff.py:{line}", 'print("between")')
+
+
+def test_seen_from_the_other_side_it_is_new() -> None:
+    assert explored(quiet).diff(explored(printing)).breaks["change"].to_list() == ["new"]
+
+
+def test_graphs_that_were_cut_there_are_one() -> None:
+    assert explored(printing).diff(explored(quiet)).merged == {"0/0": ("0/0", "1/0")}
+    assert explored(quiet).diff(explored(printing)).merged == {}
+
+
+def test_the_text_leads_with_it() -> None:
+    there = str(explored(printing).diff(explored(quiet))).split("\n\n")[1].splitlines()
+    assert there[:3] == [
+        "captured graphs: 3 (1, 1, 1 ops) -> 2 (2, 1 ops)",
+        "  0/0, 1/0 of printing are one in quiet: 0/0",
+        "graph breaks: 2 -> 1, 1 gone, 0 new",
+    ]
+    assert "`print" in there[3]
+    back = str(explored(quiet).diff(explored(printing)))
+    assert "  0/0 of quiet is cut up in printing: 0/0, 1/0\n" in back
+
+
+def test_the_same_has_nothing_to_tell() -> None:
+    diff = explored(quiet).diff(explored(quiet))
+    assert [len(table) for table in (diff.breaks, diff.guards, diff.recompiles)] == [0, 0, 0]
+    assert "graph break" not in str(diff)
+    assert "captured graphs" not in str(diff)
+
+
+def test_a_recompilation_and_the_guards_that_it_was_for_are_gone() -> None:
+    calls = ((X, 2), (torch.ones(6), 2))
+    before, after = called(*calls), called(*calls, dynamic=True)
+    diff = before.diff(after)
+    (row,) = diff.recompiles.to_dict("records")
+    assert (row["change"], row["function"], row["cause"], row["argument"]) == ("gone", "scaled", "shape", "x")
+    gone = diff.guards[(diff.guards.change == "gone") & ~diff.guards.internal]
+    assert "`x` is float32, contiguous, 4, on cpu" in gone.words.to_list()
+    assert "recompilations: 1 -> 0, 1 gone, 0 new" in str(diff)
+    assert "recompilations: 1 -&gt; 0" in diff._repr_html_()
