@@ -46,6 +46,8 @@ class ArtifactDiff:
     names: tuple[str, str]
     before: Artifact | None
     after: Artifact | None
+    uncompiled: str = ""
+    """The side that has the kernel, but no machine code of it yet."""
 
     @cached_property
     def lines(self) -> tuple[str, ...]:
@@ -72,7 +74,9 @@ class ArtifactDiff:
 
     @property
     def verdict(self) -> str:
-        """In words: the same, how many lines changed, or which side alone has it."""
+        """In words: the same, how many lines changed, or which side alone has it, or has yet to."""
+        if self.uncompiled:
+            return f"not compiled yet in {self.uncompiled}"
         if self.before is None:
             return f"only in {self.names[1]}"
         if self.after is None:
@@ -134,7 +138,13 @@ class RunDiff:
         after = {partner.get(artifact.id, artifact.id): artifact for artifact in self.after.artifacts}
         both = after | before
         for key in sorted(both, key=lambda artifact_id: tables.stage_rank(both[artifact_id].stage)):
-            yield ArtifactDiff(key, both[key].stage, self.names, before.get(key), after.get(key))
+            found = before.get(key), after.get(key)
+            yield ArtifactDiff(key, both[key].stage, self.names, *found, self._uncompiled(both[key].stage, found))
+
+    def _uncompiled(self, stage: str, found: tuple[Artifact | None, Artifact | None]) -> str:
+        """The side that lacks an artifact only because nobody has asked for it; empty where there is none."""
+        sides = zip(self.names, self._sides, found, strict=True)
+        return next((name for name, side, own in sides if own is None and side.has_yet_to_make(stage)), "")
 
     def __getitem__(self, name: str) -> ArtifactDiff:
         """The diff of the artifact with this id, or of the first of this stage. Raises KeyError."""
@@ -249,9 +259,15 @@ class RunDiff:
                 note = [f"… {more} more lines: print(diff[{artifact.id!r}])"] if more > 0 else []
                 yield "\n".join([*artifact.lines[:LINES_SHOWN], *note])
 
+    def __repr__(self) -> str:
+        return f"<RunDiff {self.names[0]} against {self.names[1]}; print(diff) tells what differs>"
+
     def _repr_html_(self) -> str:
         changed = [artifact for artifact in self.artifacts if artifact.changed]
-        rest = [f"{artifact.id}: {artifact.verdict}" for artifact in self.artifacts if not artifact.changed]
+        rest: dict[str, list[str]] = {}
+        for artifact in self.artifacts:
+            if not artifact.changed:
+                rest.setdefault(artifact.verdict, []).append(artifact.id)
         kernels = kernel_changes(self.before, self.after, self.labels)
         parts = [f"<pre>{_safe(self._heading())}</pre>"]
         parts += [_pre(lines) for lines in (self._capture(), kernels) if lines]
@@ -261,7 +277,7 @@ class RunDiff:
             f"{_html_lines(artifact.lines)}</details>"
             for artifact in changed
         ]
-        parts += [f"<div>{_safe(line)}</div>" for line in rest]
+        parts += [f"<div>{_safe(verdict)}: {_safe(', '.join(ids))}</div>" for verdict, ids in rest.items()]
         return f'<div class="tcompile-diff">{"".join(parts)}</div>'
 
 
