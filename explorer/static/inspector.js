@@ -69,12 +69,11 @@ export class Inspector {
 
   /** @param {Entity} entity @param {string[]} ids */
   heading(entity, ids) {
-    const artifact = this.store.artifactOf(entity.id);
     const heading = h("div", { class: "tc-heading" }, h("h3", { title: entity.id }, entity.label || entity.id));
     if (ids.length > 1) heading.append(this.stepper(ids.length));
     heading.append(iconButton("close", "Clear the selection (Escape)", () => this.actions.clear()));
     const { target } = entity.attrs;
-    const where = h("p", { class: "tc-where" }, `${entity.kind} in ${artifact?.info.title ?? ""}`);
+    const where = h("p", { class: "tc-where" }, `${entity.kind} in ${this.placeOf(entity)}`);
     return h(
       "header",
       {},
@@ -82,6 +81,12 @@ export class Inspector {
       target && target !== entity.label ? h("code", { class: "tc-target" }, target) : null,
       where,
     );
+  }
+
+  /** The artifact it is in; those of machine code have their kernel's name, in every stage. @param {Entity} entity */
+  placeOf(entity) {
+    const { stage = "", title = "" } = this.store.artifactOf(entity.id)?.info ?? {};
+    return entity.kind === "instructions" ? `${this.store.stage(stage)?.title} of ${title}` : title;
   }
 
   /** @param {number} count */
@@ -117,7 +122,7 @@ export class Inspector {
     if (!openLab || entity.attrs.language !== "triton") return h("div", {}, known);
     const onclick = () => openLab(entity.id);
     const title = "Copies a cell in which the kernel can be changed, run and compared with the original";
-    return h("div", {}, known, h("button", { class: "tc-lab", type: "button", title, onclick }, "Open in the kernel lab"));
+    return h("div", {}, h("button", { class: "tc-lab", type: "button", title, onclick }, "Open in the kernel lab"), known);
   }
 
   /** The lines of the user's code it came from, outermost first. @param {Entity} entity */
@@ -153,7 +158,7 @@ export class Inspector {
   list(ids, current) {
     const list = h("div", { class: "tc-list" });
     const show = (/** @type {string[]} */ some) =>
-      list.append(...some.map((id) => this.link(id, [this.shortName(id)], id === current)));
+      list.append(...some.map((id) => this.link(id, [this.shortName(id), ...this.countOf(id)], id === current)));
     show(ids.slice(0, FEW));
     if (ids.length <= FEW) return list;
     const showRest = () => {
@@ -169,6 +174,12 @@ export class Inspector {
   shortName(id) {
     const entity = this.store.links.entity(id);
     return entity?.kind === "line" ? this.placeName(id) : entity?.label || id;
+  }
+
+  /** Into how many instructions a line was made. @param {string} id */
+  countOf(id) {
+    const count = this.store.links.entity(id)?.attrs.instructions;
+    return count ? [h("span", { class: "tc-count" }, ` × ${count.toLocaleString("en")}`)] : [];
   }
 
   /** @param {string} id @param {(Node | string)[]} content @param {boolean} [current] */

@@ -29,8 +29,11 @@ function onPage({ title }) {
   return h("div", { class: "tc-pending" }, how);
 }
 
-/** Over a list that would say more if its kernels were compiled. @param {Store} store @returns {HTMLElement[]} */
-export function compileHint(store) {
+/**
+ * Over a list that would say more if its kernels were compiled, or over one of the kernels that were before it was
+ * cancelled. @param {Store} store @param {boolean} isList @returns {HTMLElement[]}
+ */
+export function compileHint(store, isList) {
   const stage = store.manifest.stages.find(({ pending }) => pending);
   if (!stage || !store.kernel) return [];
   const hint = h("div", { class: "tc-compiling" }, h("p", { role: "status" }));
@@ -38,7 +41,8 @@ export function compileHint(store) {
   if (store.compiling.total) return [hint];
   const onclick = () => startCompiling(store, stage);
   const compile = h("button", { class: "tc-more", type: "button", onclick }, `compile ${counted(stage.pending, "kernel")}`);
-  return [h("p", {}, "For registers, shared memory and occupancy: ", compile)];
+  const why = isList ? "For registers, shared memory and occupancy: " : "Other kernels are not compiled yet: ";
+  return [h("p", {}, why, compile)];
 }
 
 /** @param {Store} store */

@@ -181,7 +181,7 @@ export class Pane {
       return [id, entities, text];
     });
     const stage = this.store.stage(this.stage);
-    const absent = this.artifact ? 0 : [stage?.pending, Boolean(this.store.compiling.total)];
+    const absent = [stage?.pending, Boolean(stage?.pending && this.store.compiling.total)];
     const list = this.mode === "list" ? [stage?.list, Boolean(this.store.compiling.total)] : 0;
     return JSON.stringify([this.mode, this.stage, have, marks, stage?.problems.length, absent, list]);
   }
@@ -247,7 +247,8 @@ export class Pane {
     const { manifest } = this.store;
     const breaks = breaksOf(manifest, this.artifact, this.host.showBreaks);
     const problems = (this.store.stage(this.stage)?.problems ?? []).slice(0, MOST_PROBLEMS).map(problemLine);
-    const hint = this.mode === "list" ? compileHint(this.store) : [];
+    const isList = this.mode === "list";
+    const hint = isList || this.store.stage(this.stage)?.pending ? compileHint(this.store, isList) : [];
     this.legend.replaceChildren(...legendOf(manifest, this.artifact), ...problems, ...hint);
     const looks = { tints: tintsOf(manifest, this.artifact), breaks };
     const makeText = (/** @type {HTMLElement} */ root) => new TextView(root, callbacks, first, looks);

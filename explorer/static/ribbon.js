@@ -129,6 +129,7 @@ function inGroups(stages, chips) {
 
 /** How much is in a stage, or why nothing is. @param {StageInfo} stage */
 function factOf({ artifacts, count, unit, pending }) {
+  if (artifacts.length && pending) return `${artifacts.length} of ${counted(artifacts.length + pending, "kernel")}`;
   if (artifacts.length) return `${count.toLocaleString("en")} ${unit}`.trim();
   return pending ? "not compiled" : "not available";
 }

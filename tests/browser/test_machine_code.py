@@ -139,6 +139,20 @@ def test_a_stage_that_was_not_compiled_says_how_to_get_it(open_page: OpenPage) -
     expect(view.stage).to_contain_text("--stages all")
 
 
+def test_a_stage_of_which_some_kernels_are_compiled_says_how_many(open_page: OpenPage) -> None:
+    first, *_ = growing(fused_record())
+    view = open_page(in_kernel_order(first))
+    expect(view.root.locator("[data-stage=sass]")).to_contain_text("1 of 2 kernels")
+
+
+def test_a_selected_instruction_is_told_by_its_stage_and_its_kernel(open_page: OpenPage) -> None:
+    view = open_page(compiled())
+    view.open_stage("sass")
+    view.stage.locator(".tc-row").nth(1).click()
+    expect(view.root.locator(".tc-inspector .tc-where")).to_have_text(f"instructions in SASS of {SUM}")
+    expect(view.root.locator(".tc-inspector .tc-chain .tc-count").first).to_have_text(" × 2")
+
+
 def test_two_runs_in_one_view(open_page: OpenPage) -> None:
     view = open_page(both_sides(compiled("h100"), compiled("a100"), ("h100", "a100")))
     expect(view.stage.locator(".tc-legend")).to_contain_text("h100")

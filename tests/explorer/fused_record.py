@@ -111,7 +111,8 @@ def machine_code(kernel: Kernel, stage: str) -> Artifact:
     lines = {1: (f"{name}.kernel",)}
     for number, _ in LINES[kernel.name].values():
         group = f"{name}.L{number}"
-        entities.append(Entity(group, "instructions", f"line {number}", {}, (), (f"{kernel.id}.L{number}",)))
+        attrs = {"line": number, "instructions": 2}
+        entities.append(Entity(group, "instructions", f"line {number}", attrs, (), (f"{kernel.id}.L{number}",)))
         place = f"\t.loc\t1 {number} 0" if stage == "ptx" else f"\t//## {kernel.name}.py:{number}"
         code = "\tld.global.b32 \t%r1, [%rd1];" if stage == "ptx" else "    /*0010*/  LDG.E R1, [R2] ;"
         for text in (place, code, code):
