@@ -13,6 +13,7 @@ import json
 import logging
 import re
 import traceback
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -362,8 +363,16 @@ def _forget_entries(code: CodeType, ours: Sequence[Any]) -> None:
         reset_code(code)
         return
     for entry in ours:
-        reason = DeletedGuardManagerWrapper("the tcompile exploration that made it has ended")
-        entry.guard_manager.extra_state.invalidate(entry, reason)
+        entry.guard_manager.extra_state.invalidate(entry, _ended())
+
+
+def _ended() -> DeletedGuardManagerWrapper:
+    """Guards of an entry that fits no call. An entry for a certain object counts against recompile_limit only in calls
+    with that object (torch._dynamo.cache_size): this one's is a local variable that no call has.
+    """
+    guards = DeletedGuardManagerWrapper("the tcompile exploration that made it has ended")
+    guards.id_matched_objs = {"": weakref.ref(_ended)}
+    return guards
 
 
 @contextmanager

@@ -387,6 +387,24 @@ def test_the_users_compiled_functions_keep_their_caches() -> None:
     assert len(calls) == 1
 
 
+def test_explorations_do_not_count_against_the_users_recompile_limit() -> None:
+    def mine(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x) + 1
+
+    calls = []
+
+    def backend(module: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> object:
+        calls.append(module)
+        return module.forward
+
+    compiled = torch.compile(mine, backend=backend)
+    compiled(torch.ones(4))
+    for _ in range(torch._dynamo.config.recompile_limit + 1):
+        assert explore(mine, (torch.ones(4, 4),), options=Options(backend="eager")).record.of_stage("captured")
+    compiled(torch.ones(4, 4))
+    assert len(calls) == 2
+
+
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_what_the_user_compiled_before_hides_no_stage(backend: str) -> None:
     def mine(x: torch.Tensor) -> torch.Tensor:

@@ -86,6 +86,7 @@ def _language() -> dict[str, Any]:
         where=lambda *args: torch.where(*map(torch.as_tensor, args)), arange=torch.arange,
         program_id=lambda _axis: 0, broadcast_to=torch.broadcast_to,
         sum=lambda value, axis: value.sum(axis), range=range, device_assert=lambda *_args: None,
+        debug_barrier=lambda: None,
         fma=lambda a, b, c: a * b + c, sqrt_rn=torch.sqrt, abs=torch.abs,
     )  # fmt: skip
     helpers = SimpleNamespace(
