@@ -165,7 +165,7 @@ def kernel_facts(record: Record) -> dict[str, tuple[str, str, str]]:
         names[binary.kernel]: (
             "" if binary.registers is None else str(binary.registers),
             "" if binary.spill_bytes is None else size_text(binary.spill_bytes),
-            "" if binary.occupancy is None else f"{100 * binary.occupancy:.0f} %",
+            "" if binary.occupancy is None else f"{round(100 * binary.occupancy, 1):g} %",
         )
         for binary in record.binaries
         if binary.kernel in names
