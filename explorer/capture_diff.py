@@ -15,7 +15,7 @@ import pandas as pd
 from compiler.capture.function_names import function_name
 from compiler.record import Artifact, GraphBreak, Guard, Recompile, Record
 from explorer.blame import closest_failure, culprit_code, users_place
-from explorer.provenance import place_text, source_lines
+from explorer.provenance import innermost_lines, place_text
 from explorer.text import break_reason, clip, counted, one_line, recompile_reason
 
 FACTS_SHOWN = 8
@@ -54,15 +54,17 @@ def changed_recompiles(before: Record, after: Record) -> pd.DataFrame:
 def merged_graphs(before: Record, after: Record) -> dict[str, tuple[str, ...]]:
     """Graph of the second side (`0/0`) -> the graphs of the first, two or more, whose source lines are in it now.
 
-    Only the first compilation of each code object counts.
+    A graph of which no line is left as it was went where all went, if that is one graph. Only the first compilation of
+    each code object counts.
     """
     old, new = (_lines_of_graphs(record) for record in (before, after))
-    went: dict[str, list[str]] = {}
-    for graph, lines in old.items():
-        best = max(new, key=lambda name: (lines & new[name]).total(), default="")
-        if best and (lines & new[best]).total():
-            went.setdefault(best, []).append(graph)
-    return {graph: tuple(parts) for graph, parts in went.items() if len(parts) > 1}
+    best = {graph: max(new, key=lambda name: (lines & new[name]).total(), default="") for graph, lines in old.items()}
+    certain = {graph for graph, name in best.items() if name and (old[graph] & new[name]).total()}
+    alone = bool(certain) and len(new) == 1
+    parts = {
+        name: tuple(graph for graph in best if best[graph] == name and (alone or graph in certain)) for name in new
+    }
+    return {name: graphs for name, graphs in parts.items() if len(graphs) > 1}
 
 
 def graph_counts(record: Record) -> tuple[int, ...]:
@@ -155,7 +157,7 @@ def _own(record: Record) -> list[Guard]:
 
 def _lines_of_graphs(record: Record) -> dict[str, Counter[str]]:
     """Captured graph -> the source lines that its calls came from, as text."""
-    known = source_lines(record)
+    known = innermost_lines(record)
     text = {entity.id: entity.label for artifact in record.of_stage("source") for entity in artifact.entities}
     first = [artifact for artifact in record.of_stage("captured") if artifact.graph.endswith("/0")]
     reached = ((graph.graph, {line for item in graph.entities for line in known.get(item.id, ())}) for graph in first)

@@ -201,6 +201,14 @@ class RunDiff:
         """Graph of the second side -> the graphs of the first that it replaces, where these were several."""
         return capture_diff.merged_graphs(self.before, self.after)
 
+    @property
+    def capture(self) -> str:
+        """What TorchDynamo did differently, as text: graphs merged, breaks, recompilations, guards gone and new.
+
+        Empty where it did the same.
+        """
+        return "\n".join(capture_diff.change_lines(self.before, self.after, self.names))
+
     def widget(self) -> Any:
         """Both sides in one live view, opened where they first differ: any two artifacts can be compared there."""
         from explorer.both_sides import BothSides
@@ -224,7 +232,7 @@ class RunDiff:
         kernels = kernel_changes(self.before, self.after, self.labels)
         parts = [
             self._heading(),
-            "\n".join(self._capture()),
+            self.capture,
             self._stages(),
             "\n".join(kernels),
             *self._changed_ops(),
@@ -237,9 +245,6 @@ class RunDiff:
         return "\n".join(
             f"{mark} {name}  {text.settings(record)}" for mark, (name, record) in zip("-+", sides, strict=True)
         )
-
-    def _capture(self) -> list[str]:
-        return capture_diff.change_lines(self.before, self.after, self.names)
 
     def _stages(self) -> str:
         told = [found for found in self.artifacts if found.stage not in MACHINE or found.verdict != "the same"]
@@ -270,7 +275,7 @@ class RunDiff:
                 rest.setdefault(artifact.verdict, []).append(artifact.id)
         kernels = kernel_changes(self.before, self.after, self.labels)
         parts = [f"<pre>{_safe(self._heading())}</pre>"]
-        parts += [_pre(lines) for lines in (self._capture(), kernels) if lines]
+        parts += [f"<pre>{_safe(part)}</pre>" for part in (self.capture, "\n".join(kernels)) if part]
         parts += [self.ops.to_html(index=False, border=0)] if len(self.ops) else []
         parts += [
             f"<details><summary><b>{_safe(artifact.id)}</b> {_safe(artifact.verdict)}</summary>"
@@ -306,10 +311,6 @@ def _settings(record: Record) -> list[str]:
     options = [option for option in text.changed_options(record.options) if not option.startswith("target=")]
     target = record.target or record.options.target
     return [*([target] if target else []), *options]
-
-
-def _pre(lines: list[str]) -> str:
-    return f"<pre>{_safe(chr(10).join(lines))}</pre>"
 
 
 def _html_lines(lines: tuple[str, ...]) -> str:
