@@ -158,7 +158,7 @@ export class Inspector {
   list(ids, current) {
     const list = h("div", { class: "tc-list" });
     const show = (/** @type {string[]} */ some) =>
-      list.append(...some.map((id) => this.link(id, [this.shortName(id), ...this.countOf(id)], id === current)));
+      list.append(...some.map((id) => this.link(id, this.named(id), id === current)));
     show(ids.slice(0, FEW));
     if (ids.length <= FEW) return list;
     const showRest = () => {
@@ -176,10 +176,16 @@ export class Inspector {
     return entity?.kind === "line" ? this.placeName(id) : entity?.label || id;
   }
 
-  /** Into how many instructions a line was made. @param {string} id */
-  countOf(id) {
-    const count = this.store.links.entity(id)?.attrs.instructions;
-    return count ? [h("span", { class: "tc-count" }, ` × ${count.toLocaleString("en")}`)] : [];
+  /**
+   * What a link to it says: a line of a kernel is cut to the room there is, and tells how many instructions it became.
+   * @param {string} id
+   */
+  named(id) {
+    const entity = this.store.links.entity(id);
+    if (entity?.kind !== "triton" && entity?.kind !== "instructions") return [this.shortName(id)];
+    const count = entity.attrs.instructions;
+    const more = count ? [h("span", { class: "tc-count" }, ` × ${count.toLocaleString("en")}`)] : [];
+    return [h("span", { class: "tc-line-name", title: entity.label }, this.shortName(id)), ...more];
   }
 
   /** @param {string} id @param {(Node | string)[]} content @param {boolean} [current] */
