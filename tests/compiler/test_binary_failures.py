@@ -30,6 +30,10 @@ pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 @pytest.mark.parametrize(("gpu", "stage"), [("t4", "sass"), ("mi300x", "amdgcn")])
 def test_too_much_shared_memory_is_found_before_a_launch(gpu: str, stage: str) -> None:
+    import triton
+
+    if gpu == "mi300x" and triton.__version__.startswith("3.6."):
+        pytest.skip("Triton 3.6 transposes this block for AMD within 16 KiB")
     record = compiled(record_of(transpose(), gpu=gpu))
     (problem,) = record.problems
     assert problem.stage == stage

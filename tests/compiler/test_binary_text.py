@@ -133,9 +133,8 @@ def test_each_instruction_is_at_the_call_it_was_made_for(
     artifact = next(a for a in binaries(record, stage) if a.attrs["kernel"].endswith(name))
     known = source_lines(artifact.language, artifact.text, source_file(artifact))
     source = triton_source(record, artifact)
-    at = {
-        source[known[line] - 1] for line, found in instructions(artifact.language, artifact.text) if found == mnemonic
-    }
+    names = {mnemonic, mnemonic.replace("buffer_", "global_")}  # Triton 3.6 writes no buffer operations here
+    at = {source[known[line] - 1] for line, found in instructions(artifact.language, artifact.text) if found in names}
     assert at
     assert all(any(call in line for call in lines) for line in at), at
 
