@@ -36,6 +36,9 @@ def _is_amd(record: Record) -> bool:
         return "AMD" in record.environment.gpu
 
 
+_NO_CONFIG = "there is no configuration"
+
+
 class KernelCompiler:
     """The record as it now is, and the way to a longer one. Safe to use from several threads; one compiles at a time.
 
@@ -89,15 +92,26 @@ class KernelCompiler:
 
         `config` picks the launch configuration among those that Inductor's heuristics would try. When it is
         interrupted, what was finished is kept. What can't be compiled is told in `record.problems`. Raises ValueError
-        for a negative `config`.
+        for a `config` that no kernel has.
         """
         if config < 0:
             raise ValueError(f"config counts launch configurations from 0; got {config}")
         with self._lock:
             wanted = self._without(config) if kernels is None else list(kernels)
             if wanted:
+                before = self._record
                 self._compile(wanted, config)
+                self._check_config(config, before, wanted)
         return self._record
+
+    def _check_config(self, config: int, before: Record, wanted: list[str]) -> None:
+        """Take back what was asked for where no kernel has so many configurations. Raises ValueError."""
+        new = [problem.reason for problem in self._record.problems if problem not in before.problems]
+        if config and new and self._record.binaries == before.binaries and all(_NO_CONFIG in reason for reason in new):
+            self._record = before
+            self._tried.difference_update(wanted)
+            self._tell({})
+            raise ValueError(new[0])
 
     def _without(self, config: int) -> list[str]:
         """The kernels that are not compiled in a configuration."""

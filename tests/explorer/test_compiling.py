@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 
 import compiler.binary
+from compiler.engine import explore
 from compiler.record import Record
 from explorer.compiling import KernelCompiler, machine_stages
 from explorer.run import Run
@@ -197,3 +199,13 @@ def test_a_closed_widget_hears_no_more(run: Run) -> None:
     run.compile_kernels()
     assert widget.compiling == {}
     assert "ptx" not in [stage["name"] for stage in widget.manifest["stages"] if stage["artifacts"]]
+
+
+def test_a_configuration_that_no_kernel_has_is_an_error_and_leaves_nothing() -> None:
+    pytest.importorskip("triton")
+    run = Run(explore(torch.nn.functional.gelu, (torch.randn(64),)).record)
+    before = run.record
+    with pytest.raises(ValueError, match="there is no configuration 99: Inductor would try"):
+        run.compile_kernels(config=99)
+    assert run.record == before
+    assert run.compile_kernels().record.binaries
