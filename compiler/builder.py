@@ -23,6 +23,7 @@ from compiler.record import (
     Problem,
     Recompile,
     Record,
+    Step,
     Symbol,
     Timing,
 )
@@ -68,6 +69,7 @@ class Builder:
     hidden: dict[str, tuple[str, ...]] = field(default_factory=dict)
     hidden_kernels: dict[str, Artifact] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    steps: tuple[Step, ...] = ()
 
     def add(self, artifact: Artifact, seconds: float | None = None) -> Artifact:
         """Keep an artifact, unless `options.stages` leaves its stage out: then only its origins are kept, so that
@@ -132,6 +134,7 @@ class Builder:
             timings=tuple(self.timings),
             checks=tuple(self.checks),
             problems=tuple(self.problems),
+            steps=self.steps,
         )
 
 

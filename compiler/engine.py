@@ -74,6 +74,8 @@ class Exploration:
             self._recorder = Recorder(self._builder, build=builds(self.options))
             stack.callback(self._recorder.finish)
             stack.enter_context(dynamo.observing(self._recorder))
+            if self.options.step:
+                stack.enter_context(self._recorder.stepping())
             self._stack = stack.pop_all()
         return self
 

@@ -288,6 +288,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "grad": _grad,
     "time": _flag("time"),
     "check": _check_option,
+    "step": _flag("step"),
 }
 
 

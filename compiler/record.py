@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -271,6 +272,36 @@ class Recompile:
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """One bytecode instruction as TorchDynamo read it, with the state it came to it with, told as what changed since
+    the last step of the same call.
+
+    `attempt` counts from 1 how often the frame was begun anew, `depth` the calls it was inlined through; `first` marks
+    the first step of a call. The lowest `kept` entries of the symbolic stack are still there, `pushed` came on top;
+    `changed` are locals, "" for one that is gone. `nodes` (FX, by their names then: a store may rename them) and
+    `guards` were added until the next step began.
+    `ended` is the error that the instruction ended in, "" if it went on.
+    """
+
+    frame: str
+    attempt: int
+    depth: int
+    function: str
+    file: str
+    line: int
+    offset: int
+    opcode: str
+    argument: str = ""
+    first: bool = False
+    kept: int = 0
+    pushed: tuple[str, ...] = ()
+    changed: dict[str, str] = field(default_factory=dict)
+    nodes: tuple[str, ...] = ()
+    guards: tuple[str, ...] = ()
+    ended: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """What a pass decided about some entities: `pass_name` ("fusion"), `verdict` ("fused", "refused"), and why."""
 
@@ -411,6 +442,7 @@ class Record:
     timings: tuple[Timing, ...] = ()
     checks: tuple[Check, ...] = ()
     problems: tuple[Problem, ...] = ()
+    steps: tuple[Step, ...] = ()
     schema: int = SCHEMA
 
     def __repr__(self) -> str:
@@ -428,8 +460,10 @@ class Record:
         why = [problem.reason for problem in self.problems if problem.stage == name]
         if why:
             return f"stage {name!r} is not in this record: {why[0]}"
-        present = ", ".join(dict.fromkeys(artifact.stage for artifact in self.artifacts))
-        return f"no artifact or stage {name!r} in this record; it has: {present or 'nothing'}"
+        stages = dict.fromkeys(artifact.stage for artifact in self.artifacts)
+        near = get_close_matches(name, [*stages, *(artifact.id for artifact in self.artifacts)], n=1)
+        meant = f" (did you mean {near[0]!r}?)" if near else ""
+        return f"no artifact or stage {name!r} in this record{meant}; it has: {', '.join(stages) or 'nothing'}"
 
     def of_stage(self, stage: str) -> tuple[Artifact, ...]:
         """The artifacts of a stage, one for each graph (and half of it)."""

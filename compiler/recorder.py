@@ -9,6 +9,7 @@ from __future__ import annotations
 import linecache
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import CodeType
 from typing import Any
@@ -19,13 +20,14 @@ from torch.fx import GraphModule
 from compiler.autograd.provenance import Provenance
 from compiler.builder import Builder, Clock
 from compiler.capture.breaks import BreakLog
-from compiler.capture.bytecode import GeneratedNames, bytecode_artifact
+from compiler.capture.bytecode import GeneratedNames, bytecode_artifacts
 from compiler.capture.graphs import graph_artifact, line_origins
 from compiler.capture.guard_words import plain
 from compiler.capture.guards import guards_of
 from compiler.capture.recompiles import limited, recompile
 from compiler.capture.skips import EMPTY, Skip, SkipLog
 from compiler.capture.sources import SourceBook
+from compiler.capture.steps import recorded_steps
 from compiler.destination import Destination, destination, measures
 from compiler.inductor.candidates import autotuning_decision, candidates_artifact
 from compiler.inductor.ir import FxOriginIds, fx_origins, ir_artifact, part_origins
@@ -33,7 +35,7 @@ from compiler.inductor.kernels import kernels_artifact
 from compiler.inductor.lines import Definition, definition
 from compiler.interpret.kept import KeptFrame
 from compiler.process import fewer_full_collections
-from compiler.record import STAGES, Artifact, Decision, Frame, Problem, Recompile, Span, Symbol
+from compiler.record import STAGES, Artifact, Decision, Frame, Problem, Recompile, Span, Step, Symbol
 from compiler.torch_api import dynamo, fx, inductor
 from compiler.torch_api.buffers import observing_buffers
 from compiler.torch_api.cudagraphs import Verdict
@@ -132,17 +134,9 @@ class Recorder:
         frame = self.frame_id(key)
         self.builder.frames[frame] = replace(self.builder.frames[frame], outcome="compiled")
         function = self.builder.frames[frame].function
-        for code, suffix, title in ((original, "", "as written"), (modified, " modified", "as Dynamo rewrote it")):
-            self.builder.add(
-                bytecode_artifact(
-                    code,
-                    artifact_id=f"bytecode[{frame}{suffix}]",
-                    title=f"{function}, {title}",
-                    graph=frame,
-                    book=self.book,
-                    names=self.names,
-                )
-            )
+        found = bytecode_artifacts(original, modified, graph=frame, function=function, book=self.book, names=self.names)
+        for artifact in found:
+            self.builder.add(artifact)
         self.add_sources()
 
     def graph(self, key: CompileKey, module: GraphModule, run: Compiled) -> Compiled:
@@ -241,6 +235,15 @@ class Recorder:
             name, file = self.names(code.co_name), self.book.name(code.co_filename)
             self.builder.frames[identity] = Frame(identity, name, file, code.co_firstlineno, "skipped", skip.words)
         self.add_sources()
+
+    def stepping(self) -> AbstractContextManager[None]:
+        """Record how Dynamo reads each instruction in the block."""
+        return recorded_steps(self._keep_steps, frame_id=self.frame_id, book=self.book, names=self.names)
+
+    def _keep_steps(self, steps: tuple[Step, ...], cut: Problem | None) -> None:
+        self.builder.steps = steps
+        if cut is not None:
+            self.builder.problem(cut)
 
     def add_sources(self) -> None:
         for artifact in self.book.artifacts():

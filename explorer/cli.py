@@ -109,6 +109,7 @@ def _add_options(group: Any) -> None:
         "--check", type=check_flag.value, metavar="kernels", nargs="?",
         help="build the code and compare with eager; --check kernels compares each Triton kernel, without a GPU",
     )  # fmt: skip
+    group.add_argument("--step", action="store_true", default=None, help="record how TorchDynamo reads the code")
 
 
 def _add_show(commands: Any) -> None:
@@ -173,7 +174,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     from compiler import option_checks
     from compiler.options import Options
 
-    names = ("target", "mode", "dynamic", "fullgraph", "backend", "stages", "grad", "time", "check")
+    names = ("target", "mode", "dynamic", "fullgraph", "backend", "stages", "grad", "time", "check", "step")
     given = {name: getattr(args, name) for name in names}
     given["options"] = option_checks.assignments(args.options) if args.options else None
     chosen = {name: value for name, value in given.items() if value is not None}

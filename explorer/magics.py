@@ -31,9 +31,9 @@ _CAN_NOT_AWAIT = (
     "cell, or put the await into a function and run that with asyncio"
 )
 _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "none": False}
-_FLAGS = ("--dynamic", "--grad", "--fullgraph", "--time")
+_FLAGS = ("--dynamic", "--grad", "--fullgraph", "--time", "--step")
 _YES_NO = argparse.BooleanOptionalAction
-_OPTIONS = ("target", "mode", "dynamic", "fullgraph", "backend", "stages", "grad", "time", "check")
+_OPTIONS = ("target", "mode", "dynamic", "fullgraph", "backend", "stages", "grad", "time", "check", "step")
 _CALL = "get_ipython().run_cell_magic('tcompile', "
 
 
@@ -78,6 +78,8 @@ class TcompileMagics(Magics):
     @argument("--check", metavar="kernels", nargs="?", type=check_flag.value,
               help="Build the code and compare its results with eager; --check kernels compares what each Triton "
                    "kernel stores, which needs no GPU.")
+    @argument("--step", action="store_true",
+              help="Record how TorchDynamo reads the code, instruction by instruction: run.replay(), run.steps.")
     @argument("--fn", metavar="NAME", type=_unquoted, default="",
               help="Compile what the cell calls by this name, anywhere in it: model, model.encoder, layers[0].")
     @argument("-o", "--output", metavar="NAME", type=_unquoted, default="_tc",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from compiler.interpret.kept import KeptFrame
     from explorer.diff import RunDiff
     from explorer.kernel_code import KernelCode
+    from explorer.replay import Replay
 
 
 class Run:
@@ -164,6 +165,19 @@ class Run:
     def frames(self) -> pd.DataFrame:
         """One row a compilation of a code object by TorchDynamo: compiled, skipped or failed; what it goes on from."""
         return _tables().frames(self.record)
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """One row a bytecode instruction that TorchDynamo read (`--step`): what it pushed, changed and added."""
+        from explorer.step_table import steps
+
+        return steps(self.record)
+
+    def replay(self) -> Replay:
+        """How TorchDynamo read the code, step by step. Raises ValueError if the run was made without `--step`."""
+        from explorer.replay import Replay
+
+        return Replay(self.record)
 
     def drawing(self, name: str = "captured", depth: int | None = None, direction: str = "TB") -> Digraph:
         """A stage's graph for print, grouped by module: `run.drawing("forward").render("forward.pdf")`.

@@ -43,6 +43,7 @@ def test_every_option_is_taken() -> None:
         "grad": False,
         "time": True,
         "check": True,
+        "step": True,
     }
     assert {field.name for field in dataclasses.fields(Options)} == set(asked)
     assert dataclasses.asdict(Options.of(**asked)) == asked

@@ -1,0 +1,243 @@
+"""How TorchDynamo reads bytecode: `InstructionTranslatorBase.step`, watched for the length of one exploration.
+
+Values are described without being realized: no guard is added and nothing that Dynamo decides depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from types import CodeType
+from typing import Any
+
+import torch
+from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+from torch._dynamo.variables.lazy import LazyVariableTracker
+from torch._guards import CompileContext, GuardsSet
+
+from compiler.torch_api.patching import replaced
+
+MOST_CHARACTERS = 80
+MOST_ITEMS = 6
+MOST_PUSHED = 32
+MOST_LOCALS = 64
+_SEEN = "_tcompile_seen"
+_WRITES = ("STORE_FAST", "DELETE_FAST", "STORE_DEREF", "DELETE_DEREF")
+
+
+@dataclass(slots=True)
+class StepFacts:
+    """One instruction, and the state that Dynamo comes to it with, as what changed since the last one of this call.
+
+    `kept` entries of the stack are still there, from the bottom; `pushed` came on top. `changed` are locals ("" for one
+    that is gone). `nodes` and `guards` are what was added until the next step began. `ended` is the error it ended in.
+    """
+
+    key: tuple[int, int]
+    attempt: int
+    depth: int
+    code: CodeType
+    first: bool
+    offset: int
+    opcode: str
+    argument: str
+    line: int
+    kept: int
+    pushed: tuple[str, ...]
+    changed: dict[str, str]
+    nodes: list[str] = field(default_factory=list)
+    guards: list[str] = field(default_factory=list)
+    ended: str = ""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the last step of one call saw."""
+
+    attempt: int
+    depth: int
+    stack: list[Any] = field(default_factory=list)
+    last: Any = None
+    first: bool = True
+
+
+@contextmanager
+def stepping(taken: list[StepFacts], most: int) -> Iterator[None]:
+    """Append to `taken` every instruction that Dynamo reads in the block, up to `most`."""
+    watch = _Watch(taken, most)
+    with ExitStack() as stack:
+        stack.enter_context(replaced(InstructionTranslatorBase, "step", watch.wrap_step))
+        stack.enter_context(replaced(GuardsSet, "add", watch.wrap_add))
+        yield
+
+
+class _Watch:
+    def __init__(self, taken: list[StepFacts], most: int) -> None:
+        self.taken, self.most = taken, most
+        self.attempts: dict[tuple[int, int], int] = {}
+        self.graph: Any = None
+        self.length = 0
+
+    def wrap_step(self, step: Callable[..., bool]) -> Callable[..., bool]:
+        def observed(translator: Any) -> bool:
+            if len(self.taken) >= self.most or translator.instruction_pointer is None:
+                return step(translator)
+            facts = self._facts(translator)
+            self.taken.append(facts)
+            try:
+                return step(translator)
+            except BaseException as error:
+                last = self.taken[-1]
+                if not last.ended and last.key == facts.key:
+                    last.ended = _short(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+                raise
+            finally:
+                self._nodes(translator.output.graph)
+
+        return observed
+
+    def wrap_add(self, add: Callable[..., None]) -> Callable[..., None]:
+        def observed(guards: Any, guard: Any, **options: Any) -> None:
+            before = len(guards)
+            options["skip"] = options.get("skip", 0) + 1  # it counts callers, and this is one
+            add(guards, guard, **options)
+            if len(guards) > before and self.taken and len(self.taken) < self.most:
+                name = _source_name(guard.originating_source)
+                self.taken[-1].guards.append(_short(f"{guard.create_fn_name()} {name}".rstrip()))
+
+        return observed
+
+    def _facts(self, translator: Any) -> StepFacts:
+        instruction = translator.instructions[translator.instruction_pointer]
+        self._nodes(translator.output.graph)
+        seen = getattr(translator, _SEEN, None) or self._begun(translator)
+        kept = _common(seen.stack, translator.stack)
+        pushed = tuple(described(value) for value in translator.stack[kept:][-MOST_PUSHED:])
+        positions = instruction.positions
+        facts = StepFacts(
+            key=_key(), attempt=seen.attempt, depth=seen.depth, code=translator.f_code, first=seen.first,
+            offset=instruction.offset if instruction.offset is not None else -1, opcode=instruction.opname,
+            argument=_argument(instruction), line=(positions.lineno if positions else None) or translator.lineno,
+            kept=kept, pushed=pushed, changed=_changed(translator, seen),
+        )  # fmt: skip
+        seen.stack, seen.last, seen.first = list(translator.stack), instruction, False
+        return facts
+
+    def _begun(self, translator: Any) -> _Seen:
+        parent = getattr(translator, "parent", None)
+        above = getattr(parent, _SEEN, None) if parent is not None else None
+        if above is None:
+            self.attempts[_key()] = self.attempts.get(_key(), 0) + 1
+        seen = _Seen(above.attempt, above.depth + 1) if above else _Seen(self.attempts[_key()], 0)
+        setattr(translator, _SEEN, seen)
+        return seen
+
+    def _nodes(self, graph: Any) -> None:
+        """Give what was added to the graph since the last look to the latest step."""
+        if graph is not self.graph:
+            self.graph, self.length = graph, 0
+        added = len(graph.nodes) - self.length
+        if added > 0 and self.taken:
+            newest = [_node(node) for node in islice(reversed(graph.nodes), added)]
+            self.taken[-1].nodes.extend(reversed(newest))
+        self.length = len(graph.nodes)
+
+
+def _key() -> tuple[int, int]:
+    found = CompileContext.current_compile_id()
+    return (found.frame_id or 0, found.frame_compile_id or 0) if found is not None else (-1, -1)
+
+
+def _common(before: list[Any], now: list[Any]) -> int:
+    """How many entries, from the bottom, are still the same."""
+    count = 0
+    for old, new in zip(before, now, strict=False):
+        if old is not new:
+            break
+        count += 1
+    return count
+
+
+def _changed(translator: Any, seen: _Seen) -> dict[str, str]:
+    """The locals that the last instruction of this call wrote; all of them at its first."""
+    values = translator.symbolic_locals
+    if seen.first:
+        return {name: described(values[name]) for name in islice(values, MOST_LOCALS)}
+    if seen.last.opname not in _WRITES:
+        return {}
+    name = seen.last.argval
+    return {name: described(values[name]) if name in values else ""}
+
+
+def _argument(instruction: Any) -> str:
+    """Never the repr of a big value: code, and names, and what is short."""
+    value = instruction.argval
+    if instruction.target is not None:
+        return f"to {instruction.target.offset}"
+    if isinstance(value, CodeType):
+        return f"code of {value.co_name}"
+    if isinstance(value, str):
+        return _short(value)
+    return _short(repr(value) if isinstance(value, int | float | bytes | type(None)) else type(value).__name__)
+
+
+def _node(node: torch.fx.Node) -> str:
+    inputs = ", ".join(each.name for each in node.all_input_nodes)
+    target = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+    return _short(f"{node.name} = {node.op} {target}({inputs})")
+
+
+def described(value: Any, depth: int = 0) -> str:
+    """A symbolic value in a few words: `Tensor mul float32[4]`, `3`, `list[x, 2]`, `not looked at yet: x`."""
+    if isinstance(value, LazyVariableTracker):
+        if not value.is_realized():
+            return _short(f"not looked at yet: {_source(value) or value.peek_type().__name__}")
+        value = value.unwrap()
+    kind = type(value).__name__.removesuffix("Variable")
+    fields = vars(value)  # properties of Dynamo's compute, and may add guards
+    node = getattr(fields.get("proxy"), "node", None)
+    if node is not None:
+        return _short(f"{kind} {node.name}{_meta(node)}")
+    items = fields.get("items")
+    if isinstance(items, list | tuple):
+        inner = [described(item, depth + 1) for item in items[:MOST_ITEMS]] if depth < 2 else ["…"]
+        return _short(f"{kind}[{', '.join(inner)}{', …' if len(items) > MOST_ITEMS else ''}]")
+    if kind.endswith("Constant"):
+        constant = fields.get("value")
+        return _short(repr(constant[:MOST_CHARACTERS] if isinstance(constant, str | bytes) else constant))
+    return _short(f"{kind} {_name(value)}".rstrip())
+
+
+def _meta(node: Any) -> str:
+    """Dtype and shape, as they are known: asking a symbolic size for its text adds no guard."""
+    example = node.meta.get("example_value")
+    if not isinstance(example, torch.Tensor):
+        return ""
+    return f" {str(example.dtype).removeprefix('torch.')}[{', '.join(map(str, example.shape))}]"
+
+
+def _name(value: Any) -> str:
+    for attribute in ("fn", "value", "name"):
+        name = getattr(vars(value).get(attribute), "__name__", None)
+        if isinstance(name, str):
+            return name
+    return _source(value)
+
+
+def _source(value: Any) -> str:
+    source = vars(value).get("source")
+    return _source_name(source) if source is not None else ""
+
+
+def _source_name(source: Any) -> str:
+    try:
+        name = source.name
+        return str(name() if callable(name) else name)
+    except NotImplementedError:  # what Dynamo made itself has a source without a name
+        return ""
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"

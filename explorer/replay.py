@@ -1,0 +1,142 @@
+"""Replay of how TorchDynamo read a function: the symbolic stack, locals, FX graph and guards at each instruction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from compiler.record import Record, Step
+
+NODES_SHOWN = 12
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What Dynamo held when it came to instruction `index`. It prints as text.
+
+    `stack` (bottom first) and `locals` are those of the call that is being read; `nodes` and `guards` are all of this
+    attempt so far.
+    """
+
+    index: int
+    steps: int
+    step: Step
+    stack: tuple[str, ...]
+    locals: dict[str, str]
+    nodes: tuple[str, ...]
+    guards: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+    __repr__ = __str__
+
+
+@dataclass(slots=True)
+class _Call:
+    stack: list[str] = field(default_factory=list)
+    values: dict[str, str] = field(default_factory=dict)
+
+
+class Replay:
+    """A position in the steps of a record, and the ways to move it. Each move gives the `State` there.
+
+    Raises ValueError for a record made without `--step`.
+    """
+
+    def __init__(self, record: Record) -> None:
+        if not record.steps:
+            raise ValueError("nothing to replay: explore with step=True (--step) to record how TorchDynamo reads code")
+        self._record = record
+        self.index = 0
+
+    def __len__(self) -> int:
+        return len(self._record.steps)
+
+    def at(self, index: int) -> State:
+        """Go to this step, from 0; a negative one counts from the end. Raises IndexError."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"there is no step {index}: steps are 0 to {len(self) - 1}")
+        self.index = index % len(self)
+        return self._state()
+
+    def forward(self, steps: int = 1) -> State:
+        """Go on; the last step is the end."""
+        return self.at(max(0, min(self.index + steps, len(self) - 1)))
+
+    def back(self, steps: int = 1) -> State:
+        """Go back; the first step is the end."""
+        return self.forward(-steps)
+
+    def before_break(self, number: int = 0) -> State:
+        """Go to the instruction at which graph break `number` of the record happened, before it was run.
+
+        Raises IndexError if there is no such break, LookupError if its instruction was not recorded.
+        """
+        breaks = self._record.breaks
+        if not 0 <= number < len(breaks):
+            raise IndexError(f"there is no graph break {number}: the record has {len(breaks)}")
+        found = breaks[number]
+        here = [
+            index
+            for index, step in enumerate(self._record.steps)
+            if (step.frame, step.file, step.line) == (found.frame, found.file, found.line)
+        ]
+        if not here:
+            raise LookupError(f"the instruction of graph break {number} was not recorded: {found.file}:{found.line}")
+        return self.at(next((index for index in here if self._record.steps[index].ended), here[-1]))
+
+    def _state(self) -> State:
+        steps = self._record.steps
+        step = steps[self.index]
+        calls: dict[int, _Call] = {}
+        nodes: list[str] = []
+        guards: list[str] = []
+        for earlier in self._attempt():
+            _apply(calls, earlier)
+            if earlier is not step:
+                nodes.extend(earlier.nodes)
+                guards.extend(earlier.guards)
+        call = calls[step.depth]
+        return State(self.index, len(self), step, tuple(call.stack), dict(call.values), tuple(nodes), tuple(guards))
+
+    def _attempt(self) -> Iterator[Step]:
+        """The steps of this attempt at this frame, up to and with the current one."""
+        here = self._record.steps[self.index]
+        for step in self._record.steps[: self.index + 1]:
+            if (step.frame, step.attempt) == (here.frame, here.attempt):
+                yield step
+
+    def __str__(self) -> str:
+        return str(self._state())
+
+    __repr__ = __str__
+
+
+def _apply(calls: dict[int, _Call], step: Step) -> None:
+    if step.first:
+        calls[step.depth] = _Call()
+    call = calls.setdefault(step.depth, _Call())
+    call.stack[step.kept :] = step.pushed
+    for name, value in step.changed.items():
+        if value:
+            call.values[name] = value
+        else:
+            call.values.pop(name, None)
+
+
+def _lines(state: State) -> Iterator[str]:
+    step = state.step
+    again = f", attempt {step.attempt}" if step.attempt > 1 else ""
+    yield f"step {state.index} of {state.steps}  frame {step.frame}{again}  {step.file}:{step.line} in {step.function}"
+    yield f"  {step.offset} {step.opcode} {step.argument}".rstrip()
+    if step.ended:
+        yield f"  ended in {step.ended}"
+    yield "stack, top first:" if state.stack else "stack: empty"
+    yield from (f"  {value}" for value in reversed(state.stack))
+    yield "locals:" if state.locals else "locals: none"
+    yield from (f"  {name} = {value}" for name, value in state.locals.items())
+    left_out = len(state.nodes) - NODES_SHOWN
+    yield f"graph: {len(state.nodes)} nodes" + (f", the last {NODES_SHOWN}:" if left_out > 0 else "")
+    yield from (f"  {node}" for node in state.nodes[-NODES_SHOWN:])
+    yield f"guards: {len(state.guards)}"

@@ -1,0 +1,100 @@
+"""The stepper: every instruction that Dynamo reads, bounded, and nothing else changed by it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+from torch._guards import GuardsSet
+
+from compiler.capture.bytecode import GeneratedNames
+from compiler.capture.sources import SourceBook
+from compiler.capture.steps import recorded_steps
+from compiler.engine import Exploration, explore
+from compiler.options import OptionError, Options
+from compiler.record import Guard, Problem, Record, Step
+from tests.compiler.test_bytecode import CALLS, loops_and_breaks
+
+
+def record_of(fn: Any, args: Any, *, step: bool) -> Record:
+    return explore(fn, args, options=Options.of(stages=("bytecode", "captured"), step=step)).record
+
+
+def guard_of(guard: Guard) -> tuple[object, ...]:
+    """What names a guard but the number that torch gives its copy of the builtins, which counts on in a process."""
+    return (guard.id, guard.kind, guard.words, guard.argument, guard.file, guard.line)
+
+
+@pytest.fixture(scope="module")
+def stepped() -> Record:
+    return record_of(loops_and_breaks, (torch.ones(4), torch.ones(4)), step=True)
+
+
+@pytest.mark.parametrize(("fn", "inputs"), CALLS)
+def test_the_stepper_changes_nothing(fn: Any, inputs: Any) -> None:
+    plain, stepped = (record_of(fn, inputs(), step=step) for step in (False, True))
+    assert stepped.steps
+    assert plain.steps == ()
+    assert stepped.artifacts == plain.artifacts
+    assert [guard_of(each) for each in stepped.guards] == [guard_of(each) for each in plain.guards]
+    assert stepped.breaks == plain.breaks
+    assert stepped.frames == plain.frames
+
+
+def test_every_node_of_the_graph_is_added_by_a_step(stepped: Record) -> None:
+    last = max(step.attempt for step in stepped.steps if step.frame == "1/0")
+    added = [node for step in stepped.steps if (step.frame, step.attempt) == ("1/0", last) for node in step.nodes]
+    calls = [node for node in added if " = call_" in node]
+    captured = [
+        entity for entity in stepped["captured[1/0]"].entities if entity.attrs.get("op", "").startswith("call_")
+    ]
+    assert captured
+    assert len(calls) == len(captured)
+    assert any(step.guards for step in stepped.steps)
+
+
+def test_steps_lead_to_the_bytecode_of_their_frame(stepped: Record) -> None:
+    opcodes = {entity.attrs["offset"]: entity.attrs["opcode"] for entity in stepped["bytecode[1/0]"].entities}
+    own = [step for step in stepped.steps if step.frame == "1/0" and step.depth == 0]
+    assert {step.opcode for step in own} >= {"FOR_ITER", "BINARY_OP", "STORE_FAST"}
+    assert all(opcodes[step.offset] == step.opcode for step in own)
+
+
+def test_it_is_bounded_and_says_so() -> None:
+    kept: list[tuple[tuple[Step, ...], Problem | None]] = []
+    recording = recorded_steps(
+        lambda *found: kept.append(found), frame_id=str, book=SourceBook(), names=GeneratedNames(), most=10
+    )
+    torch._dynamo.reset()
+    with recording:
+        torch.compile(lambda x: [x + number for number in range(9)], backend="eager")(torch.ones(2))
+    ((steps, problem),) = kept
+    assert len(steps) == 10
+    assert problem is not None
+    assert "the first 10 instructions" in problem.reason
+    assert max(len(text) for step in steps for text in (*step.pushed, *step.nodes, *step.guards)) <= 80
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_no_patch_is_left(error: type[BaseException]) -> None:
+    before = (InstructionTranslatorBase.step, GuardsSet.add)
+
+    def backend(module: Any, inputs: Any) -> Any:
+        raise error("stop")
+
+    with pytest.raises(error), Exploration(Options.of(step=True, backend="eager")) as exploration:  # noqa: PT012
+        torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+        raise error("stop")
+    assert (InstructionTranslatorBase.step, GuardsSet.add) == before
+    assert exploration.record.steps
+
+
+def test_it_survives_json(stepped: Record) -> None:
+    assert Record.from_json(stepped.to_json()) == stepped
+
+
+def test_the_option_is_a_flag() -> None:
+    with pytest.raises(OptionError, match="step='yes': it is True or False"):
+        Options.of(step="yes")
