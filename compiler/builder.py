@@ -9,6 +9,7 @@ from typing import Literal
 
 from compiler.options import Options
 from compiler.record import (
+    MACHINE_STAGES,
     STAGES,
     Artifact,
     Binary,
@@ -141,6 +142,24 @@ class Builder:
 def in_pipeline_order(artifacts: Iterable[Artifact]) -> list[Artifact]:
     order = {stage: index for index, stage in enumerate(STAGES)}
     return sorted(artifacts, key=lambda artifact: order.get(artifact.stage, len(STAGES)))
+
+
+def in_kernel_order(record: Record) -> Record:
+    """The record with what was compiled in the order of its kernels, whichever was done first."""
+    place = {kernel.id: index for index, kernel in enumerate(record.kernels)}
+    artifacts = sorted(record.artifacts, key=lambda artifact: place.get(artifact.attrs.get("kernel", ""), -1))
+    return replace(
+        record,
+        artifacts=tuple(in_pipeline_order(artifacts)),
+        binaries=tuple(sorted(record.binaries, key=lambda found: place.get(found.kernel, -1))),
+        problems=(
+            *(problem for problem in record.problems if problem.stage not in MACHINE_STAGES),
+            *sorted(
+                (problem for problem in record.problems if problem.stage in MACHINE_STAGES),
+                key=lambda problem: (problem.graph, problem.reason),
+            ),
+        ),
+    )
 
 
 class Clock:

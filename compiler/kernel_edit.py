@@ -29,12 +29,12 @@ def configurations(record: Record, kernel: Kernel, gpu: str) -> tuple[dict[str, 
     from compiler.torch_api.triton_kernels import compile_request, reading_kernels
 
     with reading_kernels(target(gpu)):
-        return compile_request(function_of(record, kernel), source_of(record, kernel), {}, 0).configs
+        return compile_request(*kernel_source(record[kernel.artifact], kernel), {}, 0).configs
 
 
 def with_edit(record: Record, kernel: Kernel, edited: str, gpu: str) -> tuple[Record, str, str]:
     """A record of two kernels, the original and the edited one, written for a GPU; and their ids."""
-    original, function = source_of(record, kernel), function_of(record, kernel)
+    function, original = kernel_source(record[kernel.artifact], kernel)
     artifacts, kernels = [], []
     for source, suffix in ((original, "original"), (edited, "edited")):
         text = _statement(kernel.name, function, source)

@@ -44,7 +44,7 @@ STAGES: tuple[str, ...] = (
     "timing",
 )
 
-MACHINE_STAGES = STAGES[STAGES.index("kernels") + 1 : STAGES.index("timing")]
+MACHINE_STAGES: tuple[str, ...] = STAGES[STAGES.index("kernels") + 1 : STAGES.index("timing")]
 """What a Triton kernel is compiled to, step by step: made when it is asked for, one artifact for each kernel."""
 
 

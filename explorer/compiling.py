@@ -10,8 +10,7 @@ from collections.abc import Callable, Collection
 from contextlib import closing
 from typing import Any
 
-from compiler.record import Kernel, Problem, Record
-from explorer.stages import MACHINE
+from compiler.record import MACHINE_STAGES, Kernel, Problem, Record
 
 
 def triton_kernels(record: Record) -> tuple[Kernel, ...]:
@@ -23,7 +22,7 @@ def machine_stages(record: Record) -> tuple[str, ...]:
     if not triton_kernels(record):
         return ()
     last = {"amdgcn"} if _is_amd(record) else {"ptx", "sass"}
-    return tuple(stage for stage in MACHINE if stage in {"ttir", "ttgir", "llir"} | last)
+    return tuple(stage for stage in MACHINE_STAGES if stage in {"ttir", "ttgir", "llir"} | last)
 
 
 def _is_amd(record: Record) -> bool:
@@ -140,7 +139,7 @@ class KernelCompiler:
                 else:
                     self._tried.update(wanted)
         finally:
-            self._record = in_kernel_order(found)
+            self._record = found
             self._tell({})
 
     def start(self) -> None:
@@ -165,22 +164,6 @@ class KernelCompiler:
         """Wait for what `start` began."""
         if self._thread is not None:
             self._thread.join(timeout)
-
-
-def in_kernel_order(record: Record) -> Record:
-    """What came of kernels in the order of the kernels, whichever was done first: the same input, the same record."""
-    rank = {kernel.id: place for place, kernel in enumerate(record.kernels)}
-    machine = sorted(
-        (artifact for artifact in record.artifacts if artifact.stage in MACHINE),
-        key=lambda artifact: (MACHINE.index(artifact.stage), rank.get(artifact.attrs.get("kernel", ""), 0)),
-    )
-    before = [artifact for artifact in record.artifacts if artifact.stage not in MACHINE]
-    after = [before.pop() for _ in range(len(before)) if before[-1].stage == "timing"]
-    binaries = sorted(record.binaries, key=lambda binary: rank[binary.kernel])
-    told = [problem for problem in record.problems if problem.stage in MACHINE]
-    others = [problem for problem in record.problems if problem.stage not in MACHINE]
-    problems = (*others, *sorted(told, key=lambda problem: (MACHINE.index(problem.stage), problem.reason)))
-    return record.with_(artifacts=(*before, *machine, *reversed(after)), binaries=tuple(binaries), problems=problems)
 
 
 def with_problem(record: Record, error: Exception) -> Record:

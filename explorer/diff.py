@@ -13,11 +13,11 @@ from typing import Any
 
 import pandas as pd
 
-from compiler.record import Artifact, Record
+from compiler.record import MACHINE_STAGES, Artifact, Record
 from explorer import capture_diff, tables, text
 from explorer.compiling import KernelCompiler
 from explorer.kernel_diff import kernel_changes, kernel_facts, matching_ids
-from explorer.stages import MACHINE, stage_key
+from explorer.stages import stage_key
 
 LINES_SHOWN = 60
 """Lines of each changed artifact's diff in `print(diff)`; `print(diff["forward"])` has all."""
@@ -247,7 +247,7 @@ class RunDiff:
         )
 
     def _stages(self) -> str:
-        told = [found for found in self.artifacts if found.stage not in MACHINE or found.verdict != "the same"]
+        told = [found for found in self.artifacts if found.stage not in MACHINE_STAGES or found.verdict != "the same"]
         rows = [(artifact.id, artifact.verdict) for artifact in told]
         same = len(self.artifacts) - len(told)
         note = [f"… and {same} of machine code: the same"] if same else []
@@ -259,7 +259,7 @@ class RunDiff:
 
     def _texts(self) -> Iterator[str]:
         for artifact in self.artifacts:
-            if artifact.changed and artifact.stage not in MACHINE:
+            if artifact.changed and artifact.stage not in MACHINE_STAGES:
                 more = len(artifact.lines) - LINES_SHOWN
                 note = [f"… {more} more lines: print(diff[{artifact.id!r}])"] if more > 0 else []
                 yield "\n".join([*artifact.lines[:LINES_SHOWN], *note])

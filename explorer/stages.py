@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
-
-from compiler.record import STAGES
-
-MACHINE: Final = STAGES[STAGES.index("ttir") : STAGES.index("amdgcn") + 1]
-"""The stages that a Triton kernel goes through on its way to the GPU's instructions: one artifact a kernel."""
 
 
 @dataclass(frozen=True, slots=True)

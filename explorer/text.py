@@ -14,11 +14,11 @@ from pygments.util import ClassNotFound
 
 from compiler.capture.function_names import function_name
 from compiler.options import Options
-from compiler.record import STAGES, Artifact, Environment, GraphBreak, Recompile, Record
+from compiler.record import MACHINE_STAGES, STAGES, Artifact, Environment, GraphBreak, Recompile, Record
 from explorer.blame import closest_failure, users_place
 from explorer.provenance import SourceLines, innermost_lines, place, place_text
 from explorer.shapes import error_text, seconds_text, size_text
-from explorer.stages import MACHINE, stage_title
+from explorer.stages import stage_title
 
 WIDTH = 100
 KERNELS_SHOWN = 12
@@ -99,7 +99,7 @@ def _kinds(artifacts: Sequence[Artifact]) -> list[tuple[str, int]]:
     if any(artifact.stage == "kernels" for artifact in artifacts):
         kinds.pop("call", None)  # a line of the wrapper: the kernel that it calls is counted
         kinds.pop("triton", None)
-    if any(artifact.stage in MACHINE for artifact in artifacts):
+    if any(artifact.stage in MACHINE_STAGES for artifact in artifacts):
         kinds = Counter(kernel=kinds["kernel"], line=sum(artifact.text.count("\n") for artifact in artifacts))
     if not kinds:
         kinds = Counter(line=sum(artifact.text.count("\n") + 1 for artifact in artifacts if artifact.text))

@@ -16,13 +16,13 @@ from graphviz import CalledProcessError, ExecutableNotFound
 from pygments.lexers import PythonLexer
 from pygments.token import Comment, Keyword, String
 
-from compiler.record import Artifact, GraphBreak, Record
+from compiler.record import MACHINE_STAGES, Artifact, GraphBreak, Record
 from explorer import tables, text
 from explorer.cards import break_groups
 from explorer.drawing import drawing, has_flow
 from explorer.provenance import graphs_of_lines, source_lines
 from explorer.shapes import error_text, seconds_text
-from explorer.stages import MACHINE, stage_title
+from explorer.stages import stage_title
 from explorer.static_html import CELL, cell, details, left_out, muted, note, pre, safe, table_html, tint
 from explorer.twin_cards import break_html, recompile_html
 
@@ -179,7 +179,7 @@ def _plain_svg(svg: str) -> str:
 
 def _stages(record: Record) -> str:
     """Each stage closed under its size; a stage of several graphs has each of them closed inside."""
-    artifacts = [artifact for artifact in record.artifacts if artifact.stage not in ("source", *MACHINE)]
+    artifacts = [artifact for artifact in record.artifacts if artifact.stage not in ("source", *MACHINE_STAGES)]
     room = max(TEXT_LEAST, min(TEXT_MOST, BUDGET // max(1, len(artifacts))))
     fitting = artifacts[: BUDGET // room]
     stages: dict[str, list[Artifact]] = {}
@@ -192,7 +192,7 @@ def _stages(record: Record) -> str:
 
 def _machine(record: Record) -> str:
     """Machine code is much, and one of many kernels at a time is read: the static view says where it is."""
-    there = [stage for stage in MACHINE if record.of_stage(stage)]
+    there = [stage for stage in MACHINE_STAGES if record.of_stage(stage)]
     calls = ", ".join(f"print(run[{stage!r}])" for stage in there)
     return note(f"{text.counted(len(record.binaries), 'kernel')} compiled to machine code: {calls}") if there else ""
 

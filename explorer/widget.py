@@ -9,12 +9,12 @@ import anywidget
 import traitlets
 from IPython.core.getipython import get_ipython
 
-from compiler.record import Record
+from compiler.record import MACHINE_STAGES, Record
 from explorer import frontend
 from explorer.compiling import KernelCompiler
 from explorer.payload import Payload
 from explorer.payload_part import Part
-from explorer.stages import MACHINE, stage_words
+from explorer.stages import stage_words
 
 #: A part of more bytes than this, compressed, is sent when somebody opens it.
 LARGE: Final = 64 * 1024
@@ -83,7 +83,7 @@ class Explorer(anywidget.AnyWidget):
 
     def _unsent(self) -> list[tuple[bytes, str, str, str]]:
         """The parts that are new and not large. There may be very many kernels: their texts are sent when opened."""
-        machine = {artifact.id for artifact in self.compiler.record.artifacts if artifact.stage in MACHINE}
+        machine = {artifact.id for artifact in self.compiler.record.artifacts if artifact.stage in MACHINE_STAGES}
         wanted = [part for part in self._payload.parts() if part.name != "text" or part.artifact not in machine]
         unsent = [part for part in wanted if len(part.data) <= LARGE and _key(part) not in self._sent]
         if time.monotonic() - self._made > LOADING_SECONDS:

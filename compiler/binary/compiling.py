@@ -13,7 +13,7 @@ from compiler.binary.facts import machine_facts
 from compiler.binary.failures import failure
 from compiler.binary.jobs import Job, Output
 from compiler.binary.sources import CannotCompileError, KernelSource, gpu_of, triton_sources
-from compiler.builder import in_pipeline_order
+from compiler.builder import in_kernel_order
 from compiler.destination import has_triton
 from compiler.record import Artifact, Binary, Problem, Record
 from compiler.targets import Target
@@ -226,24 +226,6 @@ def _with(record: Record, result: Compiled) -> Record:
         problems=(*record.problems, *new),
     )
     return in_kernel_order(grown)
-
-
-def in_kernel_order(record: Record) -> Record:
-    """The record with what was compiled in the order of its kernels, whichever was done first."""
-    place = {kernel.id: index for index, kernel in enumerate(record.kernels)}
-    artifacts = sorted(record.artifacts, key=lambda artifact: place.get(artifact.attrs.get("kernel", ""), -1))
-    return replace(
-        record,
-        artifacts=tuple(in_pipeline_order(artifacts)),
-        binaries=tuple(sorted(record.binaries, key=lambda found: place.get(found.kernel, -1))),
-        problems=(
-            *(problem for problem in record.problems if problem.stage not in LANGUAGES),
-            *sorted(
-                (problem for problem in record.problems if problem.stage in LANGUAGES),
-                key=lambda problem: (problem.graph, problem.reason),
-            ),
-        ),
-    )
 
 
 def _same(known: Binary, new: Binary | None) -> bool:

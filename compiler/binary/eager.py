@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import replace
 
-from compiler.binary.compiling import Compiled, in_kernel_order, results
-from compiler.builder import Builder
+from compiler.binary.compiling import Compiled, results
+from compiler.builder import Builder, in_kernel_order
 from compiler.record import MACHINE_STAGES, Problem, Record
 
 

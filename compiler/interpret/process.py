@@ -95,8 +95,7 @@ class Interpreter:
 
         `arguments` are those of the launch, in order: CPU tensors, numbers, None. `config` is the number of a
         configuration; by default block sizes are chosen so that there are few programs. At most `most` of them run.
-        What the kernel does
-        wrong is in the outcome. Raises InterpreterError.
+        What the kernel does wrong is in the outcome. Raises InterpreterError.
         """
         tensors = {str(index): value for index, value in enumerate(arguments) if isinstance(value, torch.Tensor)}
         places = arena.placed(tensors)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from compiler.builder import in_kernel_order
 from compiler.record import Record
 from explorer.both_sides import both_sides
-from explorer.compiling import in_kernel_order
 from explorer.html import page as page_of
 from tests.browser.conftest import OpenPage
 from tests.browser.explorer_view import ExplorerView

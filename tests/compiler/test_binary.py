@@ -14,7 +14,7 @@ from torch import nn
 
 from compiler.binary import compiled
 from compiler.binary.sources import triton_sources
-from compiler.builder import Event
+from compiler.builder import Event, in_kernel_order
 from compiler.engine import explore
 from compiler.options import OptionError, Options
 from compiler.record import Artifact, Record
@@ -109,6 +109,15 @@ def test_texts_name_no_folder_of_this_machine(built: Record) -> None:
 
 def test_the_same_record_gives_the_same_record(trained: Record, built: Record) -> None:
     assert compiled(Record.from_json(trained.to_json()), workers=1) == built
+
+
+def test_what_comes_of_kernels_stands_in_their_order_whichever_was_done_first(built: Record) -> None:
+    shuffled = replace(built, artifacts=built.artifacts[::-1], binaries=built.binaries[::-1])
+    ordered = in_kernel_order(shuffled)
+    kernels = [kernel.id for kernel in built.kernels if kernel.language == "triton"]
+    assert [binary.kernel for binary in ordered.binaries] == kernels
+    assert [artifact.attrs["kernel"] for artifact in ordered.of_stage("ptx")] == kernels
+    assert [binary.kernel for binary in built.binaries] == kernels
 
 
 def test_the_record_goes_through_json(built: Record) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
+from compiler.builder import in_kernel_order
 from compiler.options import Options
 from compiler.record import Artifact, Binary, Entity, Kernel, Problem, Record
 
@@ -132,15 +133,16 @@ def binary(kernel: Kernel, target: str) -> Binary:
 
 
 def growing(record: Record, *, kernels: Collection[str] | None = None, config: int = 0) -> Iterator[Record]:
-    """In place of `compiler.binary.growing`: the record after each kernel, the last one first."""
+    """In place of `compiler.binary.growing`: the record after each kernel, in order, though the last is done first."""
     wanted = [kernel for kernel in record.kernels if kernels is None or kernel.id in kernels]
     for kernel in reversed(wanted):
         made = tuple(machine_code(kernel, stage) for stage in ("ptx", "sass"))
-        record = replace(
+        grown = replace(
             record,
             artifacts=(*record.artifacts, *made),
             binaries=(*record.binaries, replace(binary(kernel, record.target), config={"XBLOCK": 1 + 7 * config})),
         )
+        record = in_kernel_order(grown)
         yield record
 
 

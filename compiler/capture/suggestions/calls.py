@@ -19,15 +19,19 @@ OPERATOR = (
 )
 
 
-def _logger(method: str) -> Rule:
+_LEVELS = ("debug", "info", "warning", "error", "critical", "exception", "log")
+_LOGGER = ("logging.Logger method not supported for non-export cases",)
+
+
+def _log(calls: str, ignored: str, kinds: tuple[str, ...] = ()) -> Rule:
     return Rule(
-        kinds=("logging.Logger method not supported for non-export cases",),
-        calls=rf"(.*\.)?{method}",
+        kinds=kinds,
+        calls=calls,
         what="{code} writes to a log, which a graph can't.",
         changes=(
             Change(
                 "Leave such calls out of graphs: they then log nothing.",
-                settings=("import logging", IGNORE.format(f"logging.Logger.{method}")),
+                settings=("import logging", IGNORE.format(ignored)),
             ),
             Change("Or log after the compiled function has returned."),
         ),
@@ -43,21 +47,8 @@ RULES: tuple[Rule, ...] = (
             Change("Or let all prints come at the end of the graph.", settings=(REORDER.format("print"),)),
         ),
     ),
-    *(_logger(method) for method in ("debug", "info", "warning", "error", "critical", "exception", "log")),
-    *(
-        Rule(
-            calls=rf"logging\.{method}",
-            what="{code} writes to a log, which a graph can't.",
-            changes=(
-                Change(
-                    "Leave such calls out of graphs: they then log nothing.",
-                    settings=("import logging", IGNORE.format(f"logging.{method}")),
-                ),
-                Change("Or log after the compiled function has returned."),
-            ),
-        )
-        for method in ("debug", "info", "warning", "error", "critical", "exception", "log")
-    ),
+    *(_log(rf"(.*\.)?{method}", f"logging.Logger.{method}", _LOGGER) for method in _LEVELS),
+    *(_log(rf"logging\.{method}", f"logging.{method}") for method in _LEVELS),
     Rule(
         calls=r"(warnings\.)?warn",
         what="{code} gives a warning, which a graph can't.",
