@@ -11,6 +11,7 @@ from typing import Any
 
 from compiler.record import Artifact, Entity, Kernel, Record
 from explorer.compiling import KernelCompiler
+from explorer.findings import with_findings
 
 SIDE, PAIR = "side", "pair"
 """Names in `Artifact.attrs`: which side it is of, and the artifact of the other side that it stands against."""
@@ -20,6 +21,7 @@ def both_sides(before: Record, after: Record, labels: tuple[str, str]) -> Record
     """Both records as one; what is no artifact, kernel or decision is that of the first."""
     from explorer.kernel_diff import matching_ids
 
+    before, after = with_findings(before), with_findings(after)
     shared = _shared(before, after)
     kept = {entity.id for artifact in after.artifacts if artifact.id in shared for entity in artifact.entities}
     rename = _renaming(labels[1], kept)

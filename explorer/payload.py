@@ -1,7 +1,8 @@
 """What the front end is given: a manifest, small and whole, and per artifact compressed parts it asks for.
 
-A part is zlib-compressed JSON: `entities` (entities and the line map), `text` (text and shown line numbers) and, where
-passes decided something about the artifact's entities, `decisions`. The manifest names every part with a digest, so a
+A part is zlib-compressed JSON: `entities` (entities and the line map), `text` (text and shown line numbers), for a
+finding `view` (what its view is made of) and, where passes decided something about the artifact's entities,
+`decisions`. The manifest names every part with a digest, so a
 front end that compares it with what it holds knows what to ask for. The same record gives the same bytes.
 
 `words` explains what stands in an artifact's text (instructions, functions). It is made when it is asked for: a page
@@ -18,6 +19,7 @@ from typing import Any
 import msgspec
 
 from compiler.record import STAGES, Artifact, Decision, GraphBreak, Record
+from explorer.findings import Finding, findings, with_findings
 from explorer.kernel_table import list_of_kernels
 from explorer.payload_part import Part
 from explorer.provenance import ancestors
@@ -25,14 +27,12 @@ from explorer.stages import stage_words
 from explorer.words import words_part
 
 
-def artifact_parts(artifact: Artifact) -> dict[str, Part]:
-    """The parts that an artifact has by itself."""
+def artifact_parts(artifact: Artifact, finding: Finding | None = None) -> dict[str, Part]:
+    """The parts that an artifact has by itself; a finding has those of its artifact, and what its view shows."""
     entities = {"entities": artifact.entities, "lines": artifact.lines}
     text = {"text": artifact.text, "numbers": artifact.attrs.get("numbers")}
-    return {
-        "entities": Part.of(artifact.id, "entities", entities),
-        "text": Part.of(artifact.id, "text", text),
-    }
+    parts = {"entities": entities, "text": text} | ({"view": finding.data} if finding and finding.view else {})
+    return {name: Part.of(artifact.id, name, content) for name, content in parts.items()}
 
 
 @dataclass
@@ -40,7 +40,8 @@ class Payload:
     """A record as the front end gets it. A record that grows keeps the parts already made."""
 
     record: Record
-    _made: dict[str, tuple[Artifact, dict[str, Part]]] = field(default_factory=dict)
+    _made: dict[str, tuple[Artifact | Finding, dict[str, Part]]] = field(default_factory=dict)
+    _findings: dict[str, Finding] = field(default_factory=dict)
     _decisions: dict[str, Part] = field(default_factory=dict)
     pending: Mapping[str, int] = field(default_factory=dict)
 
@@ -48,13 +49,15 @@ class Payload:
         self.update(self.record)
 
     def update(self, record: Record) -> None:
-        """Take the record as it now is. An artifact that is the same object as before is not compressed again."""
-        for artifact in record.artifacts:
-            known = self._made.get(artifact.id)
-            if known is None or known[0] is not artifact:
-                self._made[artifact.id] = (artifact, artifact_parts(artifact))
+        """Take the record as it now is, with its findings. What is the same as before is not compressed again."""
+        self._findings = {finding.artifact.id: finding for finding in findings(record)}
+        self.record = with_findings(record, self._findings.values())
+        for artifact in self.record.artifacts:
+            finding = self._findings.get(artifact.id)
+            known, now = self._made.get(artifact.id), finding or artifact
+            if known is None or (known[0] is not now and known[0] != now):
+                self._made[artifact.id] = (now, artifact_parts(artifact, finding))
         self._decisions = decision_parts(record)
-        self.record = record
 
     def parts_of(self, artifact: str) -> dict[str, Part]:
         """The parts of an artifact by name. Raises KeyError when the record has no such artifact."""
@@ -66,7 +69,11 @@ class Payload:
         """A part by name, or None when the record does not have it."""
         if artifact not in self._made:
             return None
-        return words_part(self._made[artifact][0]) if name == "words" else self.parts_of(artifact).get(name)
+        return words_part(self._shown(artifact)) if name == "words" else self.parts_of(artifact).get(name)
+
+    def _shown(self, artifact: str) -> Artifact:
+        made = self._made[artifact][0]
+        return made.artifact if isinstance(made, Finding) else made
 
     def parts(self) -> Iterable[Part]:
         """Every part, artifacts in pipeline order."""
@@ -115,6 +122,7 @@ class Payload:
 
     def _artifact(self, artifact: Artifact) -> dict[str, Any]:
         parts = self.parts_of(artifact.id)
+        finding = self._findings.get(artifact.id)
         return {
             "id": artifact.id,
             "stage": artifact.stage,
@@ -128,6 +136,8 @@ class Payload:
             "start": first_kernel_line(artifact),
             "side": artifact.attrs.get("side", ""),
             "pair": artifact.attrs.get("pair", ""),
+            "view": finding.view if finding else "",
+            "opens": finding.opens if finding else "",
             "parts": {name: {"digest": part.digest, "bytes": len(part.data)} for name, part in parts.items()},
         }
 

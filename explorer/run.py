@@ -11,6 +11,7 @@ from compiler.record import Artifact, Record
 from explorer import files, text
 from explorer.cards import Cards, all_cards
 from explorer.compiling import KernelCompiler
+from explorer.findings import with_findings
 from explorer.stages import stage_key
 
 if TYPE_CHECKING:
@@ -54,11 +55,12 @@ class Run:
         key = stage_key(name)
         if self.compiler.has_yet_to_make(key.partition("[")[0]):
             self.compiler.compile()
-        return self.record[key]
+        return with_findings(self.record)[key]
 
     def _ipython_key_completions_(self) -> list[str]:
-        stages = dict.fromkeys([*(artifact.stage for artifact in self.record.artifacts), *self.compiler.pending()])
-        return [*stages, *(artifact.id for artifact in self.record.artifacts)]
+        artifacts = with_findings(self.record).artifacts
+        stages = dict.fromkeys([*(artifact.stage for artifact in artifacts), *self.compiler.pending()])
+        return [*stages, *(artifact.id for artifact in artifacts)]
 
     def compile_kernels(self, config: int = 0) -> Run:
         """Compile the Triton kernels to machine code, all at once; returns this run.
@@ -80,7 +82,7 @@ class Run:
 
         Raises ValueError for an id that the record does not have.
         """
-        return _tables().linked(self.record, self._known(ids))
+        return _tables().linked(with_findings(self.record), self._known(ids))
 
     @property
     def cards(self) -> Cards:
@@ -232,7 +234,7 @@ class Run:
     def _known(self, ids: str | Iterable[str]) -> tuple[str, ...]:
         """The ids, which the record must have. Raises ValueError."""
         chosen = (ids,) if isinstance(ids, str) else tuple(ids)
-        known = {entity.id for entity in self.record.entities()}
+        known = {entity.id for entity in with_findings(self.record).entities()}
         unknown = next((entity_id for entity_id in chosen if entity_id not in known), None)
         if unknown is not None:
             raise ValueError(f"no entity has the id {unknown!r}{_nearest(unknown, sorted(known))}")

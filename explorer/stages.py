@@ -18,12 +18,35 @@ class StageWords:
 
 _CALLS = frozenset({"call"})
 _LOOPS = frozenset({"pointwise", "reduction", "extern", "template", "fused", "other"})
-_PYTHON, _GRAPHS, _INDUCTOR, _MACHINE = "Python", "Graphs", "Inductor", "Kernel code"
+_PYTHON, _FINDINGS, _GRAPHS, _INDUCTOR, _MACHINE = "Python", "TorchDynamo", "Graphs", "Inductor", "Kernel code"
 
 STAGE_WORDS: dict[str, StageWords] = {
     "source": StageWords("Source", "The Python code that was run.", _PYTHON, frozenset({"line"})),
     "bytecode": StageWords(
         "Bytecode", "What TorchDynamo read, and what it put in its place.", _PYTHON, frozenset({"instruction"}), "instr"
+    ),
+    "frame_map": StageWords(
+        "Frame map",
+        "What was compiled: functions, graphs, breaks, and how they follow each other.",
+        _FINDINGS,
+        frozenset({"graph"}),
+        "graphs",
+    ),
+    "breaks": StageWords(
+        "Breaks", "Where TorchDynamo ended a graph, why, and what to change.", _FINDINGS, frozenset({"break"}), "breaks"
+    ),
+    "guards": StageWords(
+        "Guards", "What is checked before compiled code is used again.", _FINDINGS, frozenset({"guard"}), "guards"
+    ),
+    "recompiles": StageWords(
+        "Recompiles",
+        "Every compilation of every function, and what made it necessary.",
+        _FINDINGS,
+        frozenset({"recompile"}),
+        "recompiles",
+    ),
+    "steps": StageWords(
+        "Steps", "How TorchDynamo read the code, instruction by instruction.", _FINDINGS, frozenset({"step"}), "steps"
     ),
     "captured": StageWords(
         "Captured", "The graphs that TorchDynamo captured from the bytecode.", _GRAPHS, _CALLS, "ops"

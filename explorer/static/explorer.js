@@ -96,7 +96,7 @@ export class Explorer {
     const { compare } = this.store.manifest;
     if (compare) return this.addPane().compareAs(compare[1], compare[0]);
     const stages = this.store.manifest.stages.filter((stage) =>
-      stage.artifacts.some((artifact) => !this.isHome(artifact.id)),
+      stage.artifacts.some((artifact) => !this.isHome(artifact.id) && !artifact.opens),
     );
     const first = stages.find((stage) => stage.artifacts[0].drawable) ?? stages[0];
     if (first) this.addPane().showStage(first.name);

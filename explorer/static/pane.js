@@ -9,13 +9,14 @@ import { bracketed, PaneHeader } from "./pane_header.js";
 import { SearchBar } from "./search_bar.js";
 import { breaksOf, legendOf, tintsOf } from "./source_marks.js";
 import { TextView } from "./text_view.js";
+import { VIEWS } from "./views.js";
 
 /** @typedef {import("./store.js").Store} Store */
 /** @typedef {import("./store.js").Artifact} Artifact */
 /** @typedef {import("./store.js").StageInfo} StageInfo */
 /** @typedef {import("./store.js").Problem} Problem */
-/** @typedef {"text" | "graph" | "list" | "diff"} Mode */
-/** @typedef {TextView | DrawingView | ListView} View */
+/** @typedef {"text" | "graph" | "list" | "diff" | "view"} Mode */
+/** @typedef {TextView | DrawingView | ListView | import("./finding_view.js").FindingView} View */
 /**
  * What a pane asks of the explorer around it.
  * @typedef {{select: (ids: string[], add: boolean, pane: string) => void, hover: (ids: string[]) => void,
@@ -58,7 +59,7 @@ export class Pane {
   // What to show
 
   /** @param {string} artifact @param {Mode} [mode] */
-  show(artifact, mode = this.mode === "diff" ? "text" : this.mode) {
+  show(artifact, mode = this.usualMode(artifact)) {
     const info = this.store.artifacts.get(artifact)?.info;
     if (!info) return;
     this.artifact = artifact;
@@ -67,11 +68,20 @@ export class Pane {
     this.refresh();
   }
 
+  /** As the last one of its kind; one of another stage as that stage is to be opened. @param {string} artifact */
+  usualMode(artifact) {
+    const info = this.store.artifacts.get(artifact)?.info;
+    if (info?.opens && (info.stage !== this.stage || this.mode === "diff")) return /** @type {Mode} */ (info.opens);
+    return this.mode === "diff" ? "text" : this.mode;
+  }
+
   /** How an artifact can be shown. @param {string} artifact @returns {Mode[]} */
   modesOf(artifact) {
     const info = this.store.artifacts.get(artifact)?.info;
     const list = info && this.store.stage(info.stage)?.list;
-    return ["text", ...(list ? [/** @type {Mode} */ ("list")] : []), ...(info?.drawable ? [/** @type {Mode} */ ("graph")] : [])];
+    /** @type {[Mode, unknown][]} */
+    const modes = [["view", info?.view], ["text", true], ["list", list], ["graph", info?.drawable]];
+    return modes.filter(([, has]) => has).map(([mode]) => mode);
   }
 
   /** What is searched and gone through: the text under a list, else the view itself. */
@@ -177,8 +187,8 @@ export class Pane {
     const { landed, breaks } = this.store.manifest;
     const marks = [landed[this.artifact], breaks.filter((item) => item.place?.[0] === this.artifact).length];
     const have = this.shown().map((id) => {
-      const { entities, text } = this.store.artifacts.get(id)?.have ?? {};
-      return [id, entities, text];
+      const { entities, text, view } = this.store.artifacts.get(id)?.have ?? {};
+      return [id, entities, text, view];
     });
     const stage = this.store.stage(this.stage);
     const absent = [stage?.pending, Boolean(stage?.pending && this.store.compiling.total)];
@@ -228,9 +238,11 @@ export class Pane {
     for (const artifact of artifacts) {
       if (!artifact) continue;
       this.store.need(artifact.info.id, "entities");
-      if (this.mode !== "graph") this.store.need(artifact.info.id, "text");
+      if (this.mode === "view") this.store.need(artifact.info.id, "view");
+      else if (this.mode !== "graph") this.store.need(artifact.info.id, "text");
     }
-    return artifacts.every((artifact) => (this.mode === "graph" ? artifact?.entities : artifact?.lines));
+    const needed = this.mode === "graph" ? "entities" : this.mode === "view" ? "view" : "lines";
+    return artifacts.every((artifact) => artifact?.entities && artifact[needed]);
   }
 
   /** @returns {View} */
@@ -244,6 +256,7 @@ export class Pane {
     const [first, second] = this.shown().map((id) => /** @type {Artifact} */ (this.store.artifacts.get(id)));
     if (this.mode === "diff") return this.makeComparison(callbacks, first, second);
     if (this.mode === "graph") return new DrawingView(this.body, callbacks, first);
+    if (this.mode === "view") return new VIEWS[first.info.view](this.body, callbacks, first, this.store);
     const { manifest } = this.store;
     const breaks = breaksOf(manifest, this.artifact, this.host.showBreaks);
     const problems = (this.store.stage(this.stage)?.problems ?? []).slice(0, MOST_PROBLEMS).map(problemLine);

@@ -62,7 +62,7 @@ export class PaneHeader {
   modes(modes) {
     const buttons = modes.map((mode) => {
       const onclick = () => this.pane.show(this.pane.artifact, mode);
-      const name = { text: "Text", list: "List", graph: "Graph", diff: "" }[mode];
+      const name = { view: "View", text: "Text", list: "List", graph: "Graph", diff: "" }[mode];
       return h("button", { type: "button", "aria-pressed": String(this.pane.mode === mode), onclick }, name);
     });
     return h("div", { class: "tc-modes", role: "group", "aria-label": "View" }, ...buttons);
@@ -97,7 +97,7 @@ export class PaneHeader {
     if (folds) tools.append(iconButton("fold", "Fold or unfold long blocks", () => pane.toggleFolds()));
     if (places) tools.append(this.placesButton());
     if (shows && !pane.home) tools.append(this.compareButton());
-    if (shows && pane.mode !== "graph") tools.append(this.copyButton());
+    if (shows && pane.content instanceof TextView) tools.append(this.copyButton());
     if (pane.home) return tools;
     tools.append(
       iconButton("split", "Open another pane beside this one (\\)", () => pane.host.split(pane)),

@@ -5,10 +5,11 @@ import { Links } from "./links.js";
 /**
  * @typedef {{id: string, kind: string, label: string, attrs: Record<string, any>, inputs: string[],
  *   origins: string[]}} Entity
- * @typedef {"entities" | "text" | "decisions" | "words"} PartName
+ * @typedef {"entities" | "text" | "decisions" | "words" | "view"} PartName
  * @typedef {{digest: string, bytes: number}} PartInfo
  * @typedef {{id: string, stage: string, title: string, language: string, graph: string, lines: number, chars: number,
- *   entities: number, drawable: boolean, start: number, side: string, pair: string, parts: Record<string, PartInfo>}} ArtifactInfo
+ *   entities: number, drawable: boolean, start: number, side: string, pair: string, view: string, opens: string,
+ *   parts: Record<string, PartInfo>}} ArtifactInfo
  * @typedef {number | string | null} Cell
  * @typedef {{columns: {title: string, about: string, unit: string}[], rows: {id: string, cells: Cell[]}[]}} List
  * @typedef {{stage: string, reason: string, hint: string, graph: string}} Problem
@@ -38,7 +39,7 @@ import { Links } from "./links.js";
 /**
  * One artifact as far as it has arrived. `rows` maps a 0-based line to the entities on it, `rowsOf` the other way.
  * @typedef {{info: ArtifactInfo, entities?: Entity[], rows: Map<number, string[]>, rowsOf: Map<string, number[]>,
- *   lines?: string[], numbers?: number[], decisions?: Decision[], words?: Words,
+ *   lines?: string[], numbers?: number[], decisions?: Decision[], words?: Words, view?: any,
  *   have: Record<string, string>}} Artifact
  */
 
@@ -181,6 +182,7 @@ export class Store {
     artifact.have[part] = digest;
     if (part === "entities") this.takeEntities(artifact, content);
     else if (part === "text") takeText(artifact, content);
+    else if (part === "view") artifact.view = content;
     else artifact.decisions = content;
     this.tell(part, id);
   }

@@ -1,0 +1,36 @@
+"""Facts of a record as artifacts of their own: graph breaks, guards, … each with lines and entities to select.
+
+A finding is derived from a record when it is shown. It is not in the record, nor in its JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from compiler.record import Record
+from explorer.findings.breaks import breaks_finding
+from explorer.findings.finding import Finding
+
+__all__ = ["Finding", "findings", "with_findings"]
+
+PYTHON: Final = ("source", "bytecode")
+#: What makes each finding, in the order of the ribbon. None where a record has nothing of that kind.
+MAKERS: Final[tuple[Callable[[Record], Finding | None], ...]] = (breaks_finding,)
+
+
+def findings(record: Record) -> tuple[Finding, ...]:
+    """The findings of a record in the order in which they are shown; none that is there as an artifact already."""
+    present = {artifact.stage for artifact in record.artifacts}
+    made = (make(record) for make in MAKERS)
+    return tuple(finding for finding in made if finding is not None and finding.artifact.stage not in present)
+
+
+def with_findings(record: Record, found: Iterable[Finding] | None = None) -> Record:
+    """The record with its findings among the artifacts: after the code that was read, before the graphs."""
+    derived = [finding.artifact for finding in (findings(record) if found is None else found)]
+    if not derived:
+        return record
+    python = [artifact for artifact in record.artifacts if artifact.stage in PYTHON]
+    later = [artifact for artifact in record.artifacts if artifact.stage not in PYTHON]
+    return record.with_(artifacts=(*python, *derived, *later))

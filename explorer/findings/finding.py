@@ -1,0 +1,45 @@
+"""What a finding is, and how its text is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from compiler.record import Artifact, Entity
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An artifact made of facts. `opens` is how it is shown first: as "view", "graph" or "text".
+
+    `view` names the view of the front end (`static/views.js`) that can show it, and `data` is what that view is given:
+    plain JSON values. Both are empty where text and graph are enough.
+    """
+
+    artifact: Artifact
+    opens: str = "text"
+    view: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class LinkedText:
+    """A text that grows block by block, and the lines each entity is on."""
+
+    blocks: list[str] = field(default_factory=list)
+    lines: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    entities: list[Entity] = field(default_factory=list)
+
+    def add(self, text: str, *entities: Entity, within: Iterable[str] = ()) -> None:
+        """Add lines that belong to these entities, and to those with the ids `within`, which are there already."""
+        first = sum(block.count("\n") + 1 for block in self.blocks) + 1
+        ids = (*within, *(entity.id for entity in entities))
+        self.lines |= {line: ids for line in range(first, first + text.count("\n") + 1) if ids}
+        self.blocks.append(text)
+        self.entities += entities
+
+    def artifact(self, stage: str, title: str, language: str = "text") -> Artifact:
+        """All that was added, as an artifact with the stage's name as its id."""
+        text = "\n".join(self.blocks) + "\n"
+        return Artifact(stage, stage, title, language, text, lines=self.lines, entities=tuple(self.entities))

@@ -1,0 +1,50 @@
+"""Findings: facts of a record as artifacts of their own."""
+
+from __future__ import annotations
+
+from compiler.record import Record
+from explorer.findings import findings, with_findings
+from explorer.payload import Payload
+from explorer.run import Run
+
+from .small_record import small_record
+
+
+def test_a_finding_stands_between_the_code_that_was_read_and_the_graphs() -> None:
+    stages = [artifact.stage for artifact in with_findings(small_record()).artifacts]
+    assert stages.index("source") < stages.index("breaks") < stages.index("captured")
+
+
+def test_every_entity_of_a_finding_is_on_a_line_and_its_links_lead_somewhere() -> None:
+    record = with_findings(small_record())
+    known = {entity.id for entity in record.entities()}
+    for finding in findings(small_record()):
+        shown = {name for names in finding.artifact.lines.values() for name in names}
+        assert {entity.id for entity in finding.artifact.entities} <= shown
+        assert {origin for entity in finding.artifact.entities for origin in entity.origins} <= known
+
+
+def test_findings_are_derived_once_and_are_not_in_the_record() -> None:
+    record = small_record()
+    twice = with_findings(with_findings(record))
+    assert twice == with_findings(record)
+    assert "breaks" not in {artifact.stage for artifact in Run(record).record.artifacts}
+
+
+def test_a_record_without_facts_has_no_findings() -> None:
+    assert findings(Record("nothing", small_record().options)) == ()
+
+
+def test_a_finding_that_did_not_change_is_not_sent_again() -> None:
+    payload = Payload(small_record())
+    before = payload.parts_of("breaks")
+    payload.update(small_record())
+    assert all(payload.parts_of("breaks")[name] is part for name, part in before.items())
+
+
+def test_a_finding_is_a_stage_of_a_run() -> None:
+    run = Run(small_record())
+    assert "graph break 1 of" in run["breaks"].text
+    assert run["Breaks"] == run["breaks"]
+    run.selection = run["breaks"].entities[0].id
+    assert run.selection == (run["breaks"].entities[0].id,)
