@@ -134,7 +134,13 @@ class Recorder:
         frame = self.frame_id(key)
         self.builder.frames[frame] = replace(self.builder.frames[frame], outcome="compiled")
         function = self.builder.frames[frame].function
-        found = bytecode_artifacts(original, modified, graph=frame, function=function, book=self.book, names=self.names)
+        try:
+            found = bytecode_artifacts(
+                original, modified, graph=frame, function=function, book=self.book, names=self.names
+            )
+        except Exception as error:  # noqa: BLE001 - raised here, it would make Dynamo leave the frame to plain Python
+            self.builder.problem(Problem("bytecode", f"{type(error).__name__}: {error}", "please report it", frame))
+            return
         for artifact in found:
             self.builder.add(artifact)
         self.add_sources()

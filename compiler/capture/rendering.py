@@ -421,7 +421,8 @@ class _Machine:
         self._attribute(instruction.argval)
 
     def _kw_names(self, instruction: dis.Instruction) -> None:
-        self.keywords = tuple(instruction.argval)
+        # `dis` of Python 3.11 knows the constants of LOAD_CONST alone.
+        self.keywords = self.code.co_consts[int(instruction.arg or 0)]
 
     def _call(self, instruction: dis.Instruction) -> None:
         arguments = self.pop(int(instruction.arg or 0))

@@ -64,6 +64,12 @@ def returns_a_closure(x: torch.Tensor) -> tuple[torch.Tensor, Callable[..., Any]
     return inner(x), inner
 
 
+def breaks_at_keywords(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    print("four", end="\n", flush=True)  # noqa: T201
+    return y * 2
+
+
 def record_of(fn: Callable[..., Any], *args: Any) -> Record:
     return explore(fn, args, options=Options.of(stages=("bytecode",))).record
 
@@ -89,6 +95,7 @@ CALLS: list[tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = [
     (closes_over(torch.full((4,), 2.0)), lambda: (torch.arange(4.0),)),
     (writes_back, lambda: (torch.arange(4.0), [torch.zeros(1)])),
     (makes_a_generator, lambda: (torch.arange(4.0),)),
+    (breaks_at_keywords, lambda: (torch.arange(4.0),)),
 ]
 
 
@@ -153,6 +160,19 @@ def test_words_say_what_dynamo_inserted() -> None:
     assert "call the resume function `__resume_at_0` with what it needs to go on" in says
     assert all(f"# {words}" in artifact.text for words in says)
     assert not any("says" in entity.attrs for entity in record["bytecode[0/0]"].entities)
+
+
+def test_a_listing_that_fails_leaves_the_compilation_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no such opcode")
+
+    monkeypatch.setattr("compiler.recorder.bytecode_artifacts", failing)
+    record = record_of(breaks_at_keywords, torch.ones(4))
+    assert [frame.outcome for frame in record.frames] == ["compiled", "compiled"]
+    assert [(found.stage, found.reason) for found in record.problems] == [
+        ("bytecode", "RuntimeError: no such opcode"),
+        ("bytecode", "RuntimeError: no such opcode"),
+    ]
 
 
 def test_resume_functions_have_all_three() -> None:
