@@ -42,11 +42,23 @@ def places_now() -> tuple[Place, ...]:
 
 
 def _place(translator: Any) -> Place:
-    code, positions = translator.f_code, translator.current_instruction.positions
+    code, positions = translator.f_code, _positions(translator)
     if positions is None or positions.lineno is None:
         return Place(code.co_filename, code.co_name, translator.lineno)
     ends = (positions.end_lineno, positions.col_offset, positions.end_col_offset)
     return Place(code.co_filename, code.co_name, positions.lineno, *ends)
+
+
+def _positions(translator: Any) -> Any:
+    """Those of the current instruction; of a jump on a condition those of the value that it tests, which is made just
+    before: in a chain of `and` and `or`, Python 3.11 puts the jump at an earlier operand or at the whole statement.
+    """
+    now, number = translator.current_instruction, translator.instruction_pointer
+    if now.opname.startswith("POP_JUMP") and number is not None and number > 1:
+        tested = translator.instructions[number - 2]
+        if getattr(tested.positions, "lineno", None) is not None and not tested.opname.startswith("STORE"):
+            return tested.positions
+    return now.positions
 
 
 def places_of(error: BaseException) -> tuple[Place, ...]:

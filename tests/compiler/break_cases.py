@@ -95,6 +95,12 @@ CASES = (
     Broken(BRANCH, body("if «y.sum() > 0»:", "    y = y * 3", "else:", "    y = y - 1"), word="torch.where"),
     Broken(BRANCH, body("if «y.mean() > 0»:", "    y = y * 3"), word="torch.where"),
     Broken(BRANCH, body("if «0 < y.sum() < 99»:", "    y = y * 3"), word="torch.where"),
+    Broken(BRANCH, body("if x is not None and «(y > 0).any()»:", "    y = y * 3"), word="torch.where"),
+    Broken(
+        BRANCH,
+        body("if (", "    len(x) > 2", "    and not («(y > 9).all()» or len(x) > 8)", "):", "    y = y * 3"),
+        word="torch.where",
+    ),
     Broken(BRANCH, body("y = y * 2 if «y.sum() > 0» else y * 3"), word="torch.where"),
     Broken(BRANCH, body("on = «(y.sum() > 0) and (y.mean() > 0)»", "y = y * on"), word="and"),
     Broken(BRANCH, body('assert «y.sum() > 0», f"{len(x)} numbers"'), word="assert"),

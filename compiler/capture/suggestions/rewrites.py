@@ -99,13 +99,20 @@ def branch_to_where(case: Case) -> Lines | None:
     owner = case.statement
     if case.node is None:
         return None
-    if isinstance(owner, ast.If) and owner.test is case.node:
+    if isinstance(owner, ast.If) and case.node in _operands(owner.test):
         return _where_statement(case, owner)
-    choice = next((node for node in _expressions(case) if isinstance(node, ast.IfExp) and node.test is case.node), None)
+    choices = (node for node in _expressions(case) if isinstance(node, ast.IfExp))
+    choice = next((node for node in choices if case.node in _operands(node.test)), None)
     if choice is None:
         return None
     yes, no = case.text(choice.body), case.text(choice.orelse)
     return _put(case, choice, f"torch.where({_condition(case, choice.test)}, {yes}, {no})")
+
+
+def _operands(test: ast.expr) -> list[ast.expr]:
+    """A condition, and what it is made of by `and`, `or` and `not`."""
+    parts = test.values if isinstance(test, ast.BoolOp) else [test.operand] if isinstance(test, ast.UnaryOp) else []
+    return [test, *(inner for part in parts for inner in _operands(part))]
 
 
 def _where_statement(case: Case, statement: ast.If) -> Lines | None:
