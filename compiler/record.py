@@ -74,7 +74,8 @@ class Artifact:
     """One stage's printable value. `lines` maps a 1-based line of `text` to the ids of the entities on it.
 
     `graph` is the capture it belongs to (`0/0`: frame 0, compilation 0, numbered within this exploration) or "".
-    `attrs` may hold `numbers` (the line number to show for each line of `text`, 0 for none) and `path`.
+    `attrs` may hold `numbers` (the line number to show for each line of `text`, 0 for none) and `path`; of source also
+    `calls`: for the id of a line that calls functions inlined there, ids of lines that ran in these.
     """
 
     id: str
@@ -106,6 +107,9 @@ class Artifact:
 class Frame:
     """One compilation of one code object by TorchDynamo. `id` is `frame/compilation`; `graphs` are artifact ids.
 
+    `caller` is the frame whose call, at `called_at`, led here ("" for the call that is explored). `plain` are the lines
+    that certainly ran as plain Python: not those that only may have.
+
     `restarts` is why torch read the code anew in this compilation; `resumes` is the id of the break after which this
     code goes on, if it is one of the functions that torch makes for that.
     """
@@ -119,6 +123,9 @@ class Frame:
     graphs: tuple[str, ...] = ()
     restarts: tuple[str, ...] = ()
     resumes: str = ""
+    caller: str = ""
+    called_at: Span | None = None
+    plain: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import linecache
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -21,6 +22,7 @@ from compiler.autograd.provenance import Provenance
 from compiler.builder import Builder, Clock
 from compiler.capture.breaks import BreakLog
 from compiler.capture.bytecode import GeneratedNames, bytecode_artifacts
+from compiler.capture.callers import CallLog
 from compiler.capture.graphs import graph_artifact, line_origins
 from compiler.capture.guard_words import plain
 from compiler.capture.guards import guards_of
@@ -75,6 +77,7 @@ class Recorder:
         self._codes: dict[str, CodeType] = {}
         self.breaks = BreakLog(builder, self.book)
         self.skips = SkipLog()
+        self.calls = CallLog(builder, self.book)
         self.kept: dict[str, KeptFrame] = {}
 
     def frame_id(self, key: CompileKey) -> str:
@@ -94,7 +97,7 @@ class Recorder:
             function = self.builder.title or function
         else:
             self.book.line(code.co_filename, code.co_firstlineno)
-        self.builder.frames[frame] = Frame(
+        started = Frame(
             frame,
             function,
             self.book.name(code.co_filename),
@@ -102,6 +105,8 @@ class Recorder:
             "skipped",
             resumes=self.breaks.started(code),
         )
+        self.builder.frames[frame] = self.calls.called(started, sys._getframe(1))
+        self.calls.runs(code, frame)
         self.builder.started("captured", frame)
         self.clock.resume()
 
@@ -133,6 +138,7 @@ class Recorder:
     def bytecode(self, key: CompileKey, original: CodeType, modified: CodeType) -> None:
         frame = self.frame_id(key)
         self.builder.frames[frame] = replace(self.builder.frames[frame], outcome="compiled")
+        self.calls.runs(modified, frame)
         function = self.builder.frames[frame].function
         try:
             found = bytecode_artifacts(
@@ -235,11 +241,14 @@ class Recorder:
     def finish(self) -> None:
         """What is known once all has run: costs of breaks, functions that were never compiled, and their source."""
         self.breaks.finish(self._codes)
+        codes = dict(self._codes)
         for number, skip in enumerate(self.skips.telling()):
             code, identity = skip.code, f"skipped/{number}"
+            codes[identity] = code
             self.book.line(code.co_filename, code.co_firstlineno)
             name, file = self.names(code.co_name), self.book.name(code.co_filename)
             self.builder.frames[identity] = Frame(identity, name, file, code.co_firstlineno, "skipped", skip.words)
+        self.calls.finish(codes.items())
         self.add_sources()
 
     def stepping(self) -> AbstractContextManager[None]:

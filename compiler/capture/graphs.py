@@ -124,7 +124,10 @@ def line_origins(book: SourceBook, call_site: Iterable[fx.SourceFrame]) -> Origi
     def origins(node: Node) -> tuple[str, ...]:
         if node.op in ("placeholder", "output"):
             return ()
-        inner = [book.line(frame.file, frame.line) for frame in fx.source_frames(node)]
+        stack = fx.source_frames(node)
+        inner = [book.line(frame.file, frame.line) for frame in stack]
+        for caller, called in zip(stack, inner[1:], strict=False):
+            book.call(caller.file, caller.line, called)
         return tuple(dict.fromkeys([*outer, *inner]))
 
     return origins

@@ -15,6 +15,7 @@ import sysconfig
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from compiler.record import Artifact, Entity
 
@@ -36,13 +37,18 @@ class SourceBook:
 
     def __init__(self) -> None:
         self.lines: dict[str, set[int]] = {}
+        self.calls: dict[str, dict[str, dict[str, None]]] = {}
         self._names: dict[str, str] = {}
-        self._made: dict[str, tuple[int, Artifact]] = {}
+        self._made: dict[str, tuple[tuple[int, int], Artifact]] = {}
 
     def line(self, file: str, number: int) -> str:
         """The id of a source line; asking for it is what puts its file into the book."""
         self.lines.setdefault(file, set()).add(number)
         return f"{self.artifact_id(file)}.L{number}"
+
+    def call(self, file: str, number: int, inner: str) -> None:
+        """A line calls a function in which the line with the id `inner` ran, as part of the same graph."""
+        self.calls.setdefault(file, {}).setdefault(self.line(file, number), {})[inner] = None
 
     def artifact_id(self, file: str) -> str:
         return f"source[{self.name(file)}]"
@@ -71,11 +77,12 @@ class SourceBook:
         return tuple(self._as_known(file) for file in sorted(present, key=self._rank))
 
     def _as_known(self, file: str) -> Artifact:
-        """The file's artifact, made anew only when more of its lines are wanted."""
-        wanted, artifact = self._made.get(file, (0, None))
-        if artifact is None or wanted != len(self.lines[file]):
+        """The file's artifact, made anew only when more of its lines are wanted, or more of its calls are known."""
+        wanted = (len(self.lines[file]), sum(map(len, self.calls.get(file, {}).values())))
+        known, artifact = self._made.get(file, (wanted, None))
+        if artifact is None or known != wanted:
             artifact = self._artifact(file)
-            self._made[file] = (len(self.lines[file]), artifact)
+            self._made[file] = (wanted, artifact)
         return artifact
 
     def _rank(self, file: str) -> tuple[int, str]:
@@ -95,7 +102,9 @@ class SourceBook:
                 lines[position] = (identity,)
                 entities.append(Entity(identity, "line", code, {"file": self.name(file), "line": number, "code": code}))
         text = "\n".join(source[number - 1] if number else GAP for number in numbers) + "\n"
-        attrs = {"numbers": numbers, "installed": is_installed(file)}
+        attrs: dict[str, Any] = {"numbers": numbers, "installed": is_installed(file)}
+        if file in self.calls:
+            attrs["calls"] = {line: list(inner) for line, inner in self.calls[file].items()}
         return Artifact(own, "source", self.name(file), "python", text, "", lines, tuple(entities), attrs)
 
 

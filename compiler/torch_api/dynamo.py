@@ -313,10 +313,17 @@ def _resume_codes(code: CodeType, user_globals: dict[str, Any]) -> Iterator[Code
     """The code of the functions with which rewritten bytecode goes on after a graph break."""
     for name in code.co_names:
         if name.startswith("__resume_at_") and name in user_globals:
-            yield user_globals[name].__code__
+            yield _resume_code(user_globals[name])
     for constant in code.co_consts:
         if isinstance(constant, CodeType) and constant.co_name.startswith(RESUME_PREFIX):
             yield constant
+
+
+def _resume_code(function: Any) -> CodeType:
+    """Where the code has free variables, torch installs a function that makes it, and that closes over the code."""
+    held = [cell.cell_contents for cell in function.__closure__ or ()]
+    codes = [each for each in held if isinstance(each, CodeType) and each.co_name.startswith(RESUME_PREFIX)]
+    return codes[0] if codes else function.__code__
 
 
 def _symbols(shape_env: Any) -> Iterator[SymbolFacts]:

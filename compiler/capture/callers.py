@@ -1,0 +1,72 @@
+"""Who calls what: the compiled, or plain, function whose call made TorchDynamo look at another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from types import CodeType, FrameType
+
+from compiler.builder import Builder
+from compiler.capture.function_names import function_name
+from compiler.capture.plain_lines import lines_run
+from compiler.capture.sources import SourceBook, is_installed
+from compiler.record import Frame, GraphBreak, Span
+from compiler.torch_api.fx import is_dynamo
+
+
+@dataclass
+class CallLog:
+    """Code that runs in one exploration, as written or as TorchDynamo rewrote it, by the frame that it belongs to."""
+
+    builder: Builder
+    book: SourceBook
+    codes: dict[int, tuple[CodeType, str]] = field(default_factory=dict)
+
+    def runs(self, code: CodeType, frame: str) -> None:
+        self.codes[id(code)] = (code, frame)
+
+    def called(self, frame: Frame, stack: FrameType | None) -> Frame:
+        """The frame with the nearest caller on the Python stack; as it is, where only code outside of the exploration
+        called it.
+        """
+        while stack is not None and id(stack.f_code) not in self.codes:
+            stack = stack.f_back
+        if stack is None or is_dynamo(stack.f_code.co_filename):
+            return frame
+        code, caller = self.codes[id(stack.f_code)]
+        file, line = code.co_filename, stack.f_lineno
+        self.book.line(file, line)
+        place = Span(
+            self.book.name(file), line, line, function=function_name(code.co_name), installed=is_installed(file)
+        )
+        return replace(frame, caller=caller, called_at=place)
+
+    def finish(self, codes: Iterable[tuple[str, CodeType]]) -> None:
+        """Say of each frame which of its lines ran as plain Python. `codes` are what they were made of."""
+        frames = self.builder.frames
+        for name, code in codes:
+            frames[name] = replace(frames[name], plain=self._plain(frames[name], code))
+        self.codes.clear()
+
+    def _plain(self, frame: Frame, code: CodeType) -> tuple[int, ...]:
+        breaks = [found for found in self.builder.breaks if found.frame == frame.id]
+        if (
+            self.builder.options.fullgraph
+            or any(found.outcome == "error" for found in breaks)
+            or is_dynamo(code.co_filename)
+        ):
+            return ()
+        known = {line for found in breaks for line in _broken_line(found, frame)} | self._calls_of(frame.id)
+        whole = frame.outcome != "compiled"
+        if whole or any(found.outcome == "plain" for found in breaks):
+            return lines_run(code, known, whole=whole)
+        return tuple(sorted(known))
+
+    def _calls_of(self, frame: str) -> set[int]:
+        called = (each.called_at for each in self.builder.frames.values() if each.caller == frame)
+        return {place.line for place in called if place is not None}
+
+
+def _broken_line(found: GraphBreak, frame: Frame) -> list[int]:
+    """Where a break stands in the frame's own code: Python runs the instruction there."""
+    return [span.line for span in found.chain[:1] if span.file == frame.file]
