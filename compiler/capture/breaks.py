@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 from compiler.builder import Builder
 from compiler.capture.function_names import function_name
 from compiler.capture.sources import SourceBook, is_installed
-from compiler.capture.suggestions import Advice, advise, case_of, narrowed
+from compiler.capture.suggestions import Advice, Case, advise, case_of, narrowed, quoted_code
 from compiler.record import GraphBreak, Span
 from compiler.torch_api import fx
 from compiler.torch_api.dynamo import BreakFacts, break_registry
@@ -62,18 +62,27 @@ def graph_break(identity: str, frame: str, facts: BreakFacts, book: SourceBook, 
 
 
 def _advice(facts: BreakFacts, places: Sequence[Place], book: SourceBook) -> Advice:
-    """Advice on the innermost line that the user wrote: nobody edits `copy.py`. Where all of it is in packages, what
-    can be set is left.
+    """Advice on the innermost line that the user wrote: nobody edits `copy.py`. Where a rule knows the call that the
+    user made, that is it; else what a package does inside of it is told, and what can be set is left.
     """
     if not places:
         return Advice()
-    own = _users_own(places)
-    place = own or places[-1]
     context = _CONTEXT.search(facts.message)
     words = context[1].strip() if context else facts.message
-    depth = len(places) - 1 - places.index(place)
-    found = advise(case_of(facts.kind, words, place, span_of(place, book), depth))
-    return found if own else replace(found, suggestions=tuple(replace(item, rewrite="") for item in found.suggestions))
+
+    def case(place: Place) -> Case:
+        depth = len(places) - 1 - places.index(place)
+        return case_of(facts.kind, words, place, span_of(place, book), depth)
+
+    own = _users_own(places)
+    if own is places[-1]:
+        return advise(case(own))
+    told = advise(case(own), of_calls=True) if own else Advice()
+    if told.what:
+        return told
+    found = advise(case(places[-1]))
+    found = replace(found, suggestions=tuple(replace(item, rewrite="") for item in found.suggestions))
+    return replace(found, what=f"{quoted_code(span_of(own, book).code)} leads to this: {found.what}") if own else found
 
 
 def _outcome(facts: BreakFacts, fullgraph: bool) -> Literal["resumed", "plain", "skipped", "error"]:

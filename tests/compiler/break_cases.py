@@ -74,6 +74,8 @@ CASES = (
         body("y = y + torch.rand(4)"),
         "default generator",
     ),
+    Broken(DATA, body("y = y * «np.random.uniform()»"), body("y = y * torch.rand(())"), "NumPy"),
+    Broken(DATA, body("n = «np.random.rand(1).item()»", "y = y * n"), body("y = y * torch.rand(1)"), "NumPy"),
     # Numbers in tensors.
     Broken(ITEM, body("s = «y.sum().item()»", "y = y * s"), word="Stay in tensors"),
     Broken(ITEM, body("s = «float(y.sum())»", "y = y * s"), word="Stay in tensors"),
@@ -103,6 +105,12 @@ CASES = (
     ),
     Broken(BRANCH, body("y = y * 2 if «y.sum() > 0» else y * 3"), word="torch.where"),
     Broken(BRANCH, body("on = «(y.sum() > 0) and (y.mean() > 0)»", "y = y * on"), word="and"),
+    Broken(
+        BRANCH,
+        body("leap = «calendar.isleap(y.sum())»", before="import calendar\n"),
+        body("s = y.sum()", "leap = (s % 4 == 0) & ((s % 100 != 0) | (s % 400 == 0))"),
+        "leads to this",
+    ),
     Broken(BRANCH, body('assert «y.sum() > 0», f"{len(x)} numbers"'), word="assert"),
     Broken(
         BRANCH,
@@ -145,6 +153,7 @@ CASES = (
         body("slope = «torch.autograd.grad((w * y).sum(), w)»[0]", before="w = torch.ones(4, requires_grad=True)\n"),
         word="graph",
     ),
+    Broken("setattr() on Tensor.requires_grad", body("«y.requires_grad» = True"), FINE, "leave it out"),
     Broken("requires_grad_() intermediate leaked as output", body("«y.requires_grad_()»"), FINE, "returns"),
     Broken("Failed to mutate tensor data attribute", body("«y.data» = x * 3"), word="Copy"),
     Broken("Unsupported Tensor.resize_() call", body("«y.resize_(2)»"), body("y = y[:2]"), "slice"),
@@ -183,6 +192,25 @@ CASES = (
     ),
     Broken("Unhandled args for method", body("«y.share_memory_()»"), FINE, "memory"),
     # Functions and libraries.
+    Broken(
+        "Attempted to inline function marked as skipped",
+        body("y = «scaler.scale(y)»", before="scaler = torch.amp.GradScaler('cpu')\n"),
+        FINE,
+        "training loop",
+    ),
+    Broken(
+        "Attempted to inline function marked as skipped",
+        "optimizer = torch.optim.SGD([torch.ones(4, requires_grad=True)])\n"
+        "schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, float)\n" + body("«schedule.step()»"),
+        FINE,
+        "schedule",
+    ),
+    Broken(
+        "torch.* op returned non-Tensor",
+        body("with «torch.backends.cudnn.flags(enabled=False)»:", "    y = y + 1"),
+        FINE,
+        "whole library",
+    ),
     Broken("Call to `torch._dynamo.graph_break()`", body("«torch._dynamo.graph_break()»"), word="out"),
     Broken(
         "Call to `torch._dynamo.graph_break()`",

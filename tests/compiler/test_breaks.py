@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
@@ -84,6 +86,24 @@ def test_a_data_dependent_branch_goes_on_in_the_branch_that_ran() -> None:
     (found,) = record.breaks
     assert found.resumed_by == ("1/0",)
     assert found.nodes == (2, 1)
+
+
+WITH_A_COMPREHENSION = """
+def f(x):
+    for i in range(2):
+        if x.sum() > i:
+            x = x + 1
+    return [x * n + k for k, n in enumerate((2, 3))]
+"""
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="a comprehension is part of the code around it")
+def test_a_comprehension_is_left_to_python_with_the_code_around_it() -> None:
+    branch, inside = captured(WITH_A_COMPREHENSION).breaks
+    assert (branch.kind, branch.outcome) == ("Data-dependent branching", "skipped")
+    assert (inside.function, inside.chain[-1].code) == ("<listcomp>", "[x * n + k for k, n in enumerate((2, 3))]")
+    assert "once the graph break there is gone" in inside.suggestions[0].text
+    assert not captured(rewritten(WITH_A_COMPREHENSION, branch.suggestions[0])).breaks
 
 
 def test_fullgraph_gives_the_card_instead_of_a_traceback() -> None:

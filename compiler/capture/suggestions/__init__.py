@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from compiler.capture.suggestions import calls, control, python, training, values
 from compiler.capture.suggestions.case import Case, case_of, narrowed
-from compiler.capture.suggestions.rule import Rule
+from compiler.capture.suggestions.rule import Rule, quoted_code
 from compiler.record import Suggestion
 
-__all__ = ["Advice", "Case", "advise", "case_of", "narrowed"]
+__all__ = ["Advice", "Case", "advise", "case_of", "narrowed", "quoted_code"]
 
 RULES: tuple[Rule, ...] = (*control.RULES, *values.RULES, *training.RULES, *calls.RULES, *python.RULES)
 
@@ -25,7 +25,8 @@ class Advice:
     suggestions: tuple[Suggestion, ...] = ()
 
 
-def advise(case: Case) -> Advice:
-    """The advice of the first rule that matches."""
-    rule = next((rule for rule in RULES if rule.matches(case)), None)
+def advise(case: Case, of_calls: bool = False) -> Advice:
+    """The advice of the first rule that matches; `of_calls`: of those about a call alone."""
+    rules = (rule for rule in RULES if rule.calls or not of_calls)
+    rule = next((rule for rule in rules if rule.matches(case)), None)
     return Advice(rule.words(case), rule.suggestions(case)) if rule is not None else Advice()

@@ -5,24 +5,39 @@ from __future__ import annotations
 from compiler.capture.suggestions.rewrites import without_statement
 from compiler.capture.suggestions.rule import Change, Rule
 
+GRAPH_BREAK = ("Call to `torch._dynamo.graph_break()`",)
+TOLD_NOT_TO = ("Attempted to inline function marked as skipped",)
+
 RULES: tuple[Rule, ...] = (
     Rule(
-        kinds=("Call to `torch._dynamo.graph_break()`", "Call to `torch._dynamo.skip_frame()`"),
+        kinds=(*GRAPH_BREAK, "Call to `torch._dynamo.skip_frame()`"),
         calls=r"(torch\._dynamo\.)?(graph_break|skip_frame)",
+        when=lambda case: not case.span.installed,
         what="{code} asks for a graph break.",
         changes=(Change("Take the line out.", without_statement),),
     ),
     Rule(
-        calls=r".*\.(step|zero_grad)",
-        kinds=("Call to `torch._dynamo.graph_break()`", "Attempted to inline function marked as skipped"),
+        kinds=GRAPH_BREAK,
+        calls=r".*\.step",
         what="{code} changes parameters, which optimizers keep out of the graphs around them.",
         changes=(
             Change("Call it outside of the compiled function; torch.compile(optimizer.step) compiles it by itself."),
         ),
     ),
     Rule(
-        kinds=("Call to `torch._dynamo.graph_break()`", "Call to `torch._dynamo.skip_frame()`"),
-        what="{code} leads to code that asks for a graph break.",
+        kinds=TOLD_NOT_TO,
+        calls=r".*\.(step|zero_grad|unscale_)|.*scaler\.(scale|update)|(.*\.)?GradScaler",
+        what="{code} belongs to the training loop, which torch keeps out of graphs.",
+        changes=(
+            Change(
+                "Compile what goes from the inputs to the loss. Leave scaling the loss, backward(), the optimizer and "
+                "its schedule outside of the compiled function."
+            ),
+        ),
+    ),
+    Rule(
+        kinds=(*GRAPH_BREAK, "Call to `torch._dynamo.skip_frame()`"),
+        what="{code} asks for a graph break, in code that is not yours.",
         changes=(Change("Call it outside of the compiled function."),),
     ),
     Rule(

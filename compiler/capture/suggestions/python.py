@@ -5,6 +5,7 @@ from __future__ import annotations
 from compiler.capture.suggestions.calls import BEFORE, CONSTANT, OPERATOR
 from compiler.capture.suggestions.rule import Change, Rule
 
+COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>")
 BUILTIN = ("Failed to trace builtin operator",)
 
 RULES: tuple[Rule, ...] = (
@@ -55,6 +56,13 @@ RULES: tuple[Rule, ...] = (
                 "when they run (an address, an id, their text): do that outside of the compiled function."
             ),
         ),
+    ),
+    Rule(
+        kinds=("Missing tp_iternext", "Unsupported next() operation"),
+        when=lambda case: case.span.function in COMPREHENSIONS,
+        what="{code} is a function of its own before Python 3.12. The code around it runs as plain Python, and so does "
+        "this.",
+        changes=(Change("It is compiled with the code around it once the graph break there is gone."),),
     ),
     Rule(
         kinds=("Missing tp_iternext", "Unsupported next() operation"),

@@ -71,5 +71,10 @@ def _suggestion(change: Change, lines: Lines | None, case: Case, is_first: bool)
 
 def code_of(case: Case) -> str:
     """The user's code in one short line."""
-    text = " ".join(case.span.code.split()) or "this line"
+    return quoted_code(case.span.code)
+
+
+def quoted_code(code: str) -> str:
+    """Code in one short line, between backticks."""
+    text = " ".join(code.split()) or "this line"
     return f"`{text if len(text) <= 60 else text[:57] + '...'}`"

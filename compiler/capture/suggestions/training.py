@@ -33,6 +33,16 @@ RULES: tuple[Rule, ...] = (
         changes=(Change("Call requires_grad_() on what the compiled function returns."),),
     ),
     Rule(
+        kinds=("setattr() on Tensor.requires_grad",),
+        what="{code} is set inside of the compiled function, which would make it a leaf of autograd there.",
+        changes=(
+            Change(
+                "Set it before the call, on the tensor that is passed in. Where only parameters need gradients, leave "
+                "it out."
+            ),
+        ),
+    ),
+    Rule(
         kinds=("Failed to mutate tensor data attribute", "Failed to set tensor attribute"),
         what="{code} is given other memory, which a graph can't do to a tensor it made.",
         changes=(Change("Copy the values instead.", data_to_copy),),
@@ -55,6 +65,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         kinds=("Attempted to use `torch.nn.Parameter()` constructor with Dynamo",),
+        calls=r".+",
         what="{code} makes a module, and so its parameters, on every call.",
         changes=(Change("Make the module once, in __init__ or outside of the compiled function."),),
     ),
@@ -118,6 +129,12 @@ RULES: tuple[Rule, ...] = (
         kinds=("Unhandled args for method",),
         what="{code} does something to a tensor's memory, which tensors have only when they run.",
         changes=(Change("Do it to the tensor before the compiled function is called."),),
+    ),
+    Rule(
+        kinds=("torch.* op returned non-Tensor", "Unsupported context manager"),
+        text=r"torch\.backends\..*",
+        what="{code} sets something for a whole library, which a graph can't.",
+        changes=(Change("Enter it outside of the compiled function, around the call."),),
     ),
     Rule(
         kinds=("torch.* op returned non-Tensor",),

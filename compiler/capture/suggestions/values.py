@@ -62,6 +62,17 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         kinds=("Data dependent operator",),
+        text=r"(np|numpy)\.random\..*",
+        what="{code} draws a random number with NumPy, and Python needs it while the graph is captured.",
+        changes=(
+            Change(
+                "Draw it as a tensor, with torch (torch.rand, torch.randint, torch.randperm); or before the compiled "
+                "function, and pass it in."
+            ),
+        ),
+    ),
+    Rule(
+        kinds=("Data dependent operator",),
         calls=r"torch\.equal|.*\.equal",
         what="{code} gives a Python bool that depends on the numbers in its tensors.",
         changes=(Change("Compare inside the graph, and choose with torch.where.", expression("({0} == {1}).all()")),),
