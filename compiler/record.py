@@ -26,6 +26,7 @@ STAGES: tuple[str, ...] = (
     "bytecode",
     "captured",
     "pre_grad",
+    "autograd",
     "joint",
     "forward",
     "backward",
@@ -111,7 +112,9 @@ class Frame:
     that certainly ran as plain Python: not those that only may have.
 
     `restarts` is why torch read the code anew in this compilation; `resumes` is the id of the break after which this
-    code goes on, if it is one of the functions that torch makes for that.
+    code goes on, if it is one of the functions that torch makes for that. `call_number` is in which call of the
+    explored function it was compiled, from 1. `guard_seconds` is what one check of all its guards takes with the CPU's
+    caches emptied before, as torch measures it once, when it has made them.
     """
 
     id: str
@@ -126,6 +129,8 @@ class Frame:
     caller: str = ""
     called_at: Span | None = None
     plain: tuple[int, ...] = ()
+    call_number: int = 0
+    guard_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +177,9 @@ class GraphBreak:
 
     `ended` is the captured graph before the break ("" if there is none). `nodes` are the calls in it and in the graphs
     after the break; it hands `crossing` tensors, of `crossing_bytes`, back to Python because it ends here.
+
+    `lost_seconds` is by how much a call takes longer than without the break, measured if the user asked for times; None
+    where it was not, and `lost_note` says why, or what it was compared with.
     """
 
     id: str
@@ -197,6 +205,8 @@ class GraphBreak:
     crossing: int = 0
     crossing_bytes: int = 0
     suggestions: tuple[Suggestion, ...] = ()
+    lost_seconds: float | None = None
+    lost_note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +214,11 @@ class Guard:
     """One check that compiled code makes before it is reused. `source` is what is guarded (`L['x']`).
 
     `words` says it plainly; `argument` is what it is about, as the user wrote it (`x`, `self.training`,
-    `global SCALE`); `internal` marks those about the insides of modules and of torch.
+    `global SCALE`); `internal` marks those about the insides of modules and of torch. `symbols` are the names of sizes
+    and numbers left open that it is about.
+
+    `seconds` is what this check alone takes, the value at hand and caches warm (measured by calling it); None where it
+    can't be called alone. `failed` is how many calls it has turned away from this code.
     """
 
     id: str
@@ -217,21 +231,43 @@ class Guard:
     words: str = ""
     argument: str = ""
     internal: bool = False
+    symbols: tuple[str, ...] = ()
+    seconds: float | None = None
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What torch assumed of a symbol (`s77 <= 1024`), and the line that asked for it. `default` marks what no line
+    asked for: torch makes code of its own for the sizes 0 and 1, and names the line that used the size first.
+    """
+
+    words: str
+    file: str = ""
+    line: int = 0
+    code: str = ""
+    default: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
     """A size or number that compiled code leaves open: what it stands for, the value it was traced with, its range.
 
-    `low` and `high` are inclusive; None stands for no bound.
+    `low` and `high` are inclusive; None stands for no bound. `also` are others that had the same value at first: torch
+    takes them for the same symbol. `became` is the number or expression that it was found to be, "" while it is open,
+    and `specialized_by` the line that needed that. `conditions` are what it was assumed to be.
     """
 
     name: str
     frame: str
     source: str
-    hint: int | None
-    low: int | None
-    high: int | None
+    hint: int | float | None
+    low: int | float | None
+    high: int | float | None
+    also: tuple[str, ...] = ()
+    became: str = ""
+    specialized_by: Span | None = None
+    conditions: tuple[Condition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,6 +412,31 @@ class Binary:
 
 
 @dataclass(frozen=True, slots=True)
+class Saved:
+    """A tensor that a node of the eager autograd graph (`node`, an entity's id) keeps for its backward.
+
+    `of` says what it is: "leaf w", "result of addmm_1", "" where that is not known. Tensors of one `storage` ("s3")
+    share memory, of `storage_bytes` in all; "" where there is none. `free` marks memory that is there anyway, saved or
+    not: that of leaves. `version` counts writes in place, `view` marks views; `problem` says why the tensor can't be
+    had or used.
+    """
+
+    node: str
+    name: str
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    bytes: int = 0
+    of: str = ""
+    storage: str = ""
+    storage_bytes: int = 0
+    shared_with: tuple[str, ...] = ()
+    free: bool = False
+    view: bool = False
+    version: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Timing:
     """A measured duration in seconds. `subject` is an artifact id or a candidate's name; `what` says what was timed."""
 
@@ -431,6 +492,7 @@ class Record:
     """Everything one exploration found, in pipeline order.
 
     `target` is what code was written for: a GPU of `compiler.targets`, or "cpu" or "cuda" for a device that was here.
+    `calls` is how often the explored function was called.
     """
 
     title: str
@@ -450,6 +512,8 @@ class Record:
     checks: tuple[Check, ...] = ()
     problems: tuple[Problem, ...] = ()
     steps: tuple[Step, ...] = ()
+    autograd_saved: tuple[Saved, ...] = ()
+    calls: int = 0
     schema: int = SCHEMA
 
     def __repr__(self) -> str:

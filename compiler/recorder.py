@@ -9,6 +9,7 @@ from __future__ import annotations
 import linecache
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -24,8 +25,8 @@ from compiler.capture.breaks import BreakLog
 from compiler.capture.bytecode import GeneratedNames, bytecode_artifacts
 from compiler.capture.callers import CallLog
 from compiler.capture.graphs import graph_artifact, line_origins
-from compiler.capture.guard_words import plain
-from compiler.capture.guards import guards_of
+from compiler.capture.guards import Failed, guards_of
+from compiler.capture.open_sizes import names_of, symbol_of
 from compiler.capture.recompiles import limited, recompile
 from compiler.capture.skips import EMPTY, Skip, SkipLog
 from compiler.capture.sources import SourceBook
@@ -37,13 +38,15 @@ from compiler.inductor.kernels import kernels_artifact
 from compiler.inductor.lines import Definition, definition
 from compiler.interpret.kept import KeptFrame
 from compiler.process import fewer_full_collections
-from compiler.record import STAGES, Artifact, Decision, Frame, Problem, Recompile, Span, Step, Symbol
+from compiler.record import STAGES, Artifact, Decision, Frame, Problem, Recompile, Span, Step
 from compiler.torch_api import dynamo, fx, inductor
 from compiler.torch_api.buffers import observing_buffers
 from compiler.torch_api.cudagraphs import Verdict
-from compiler.torch_api.dynamo import BreakFacts, CompileKey, EntryFailures, GuardFacts, SymbolFacts
-from compiler.torch_api.guard_failures import global_state
+from compiler.torch_api.dynamo import BreakFacts, CompileKey, EntryFailures
+from compiler.torch_api.guard_failures import FailedGuard, global_state
 from compiler.torch_api.inductor import IrFacts, KernelFacts, Kind
+from compiler.torch_api.leaf_guards import GuardTree
+from compiler.torch_api.open_sizes import SymbolFacts
 from compiler.torch_api.templates import Selection
 from compiler.torch_api.traced_lines import Place
 
@@ -75,6 +78,8 @@ class Recorder:
         self.call_number = 0
         self._frame_ids: dict[int, dict[int, str]] = {}
         self._codes: dict[str, CodeType] = {}
+        self._open: dict[str, tuple[SymbolFacts, ...]] = {}
+        self._failed: dict[str, Failed] = {}
         self.breaks = BreakLog(builder, self.book)
         self.skips = SkipLog()
         self.calls = CallLog(builder, self.book)
@@ -104,6 +109,7 @@ class Recorder:
             code.co_firstlineno,
             "skipped",
             resumes=self.breaks.started(code),
+            call_number=self.call_number,
         )
         self.builder.frames[frame] = self.calls.called(started, sys._getframe(1))
         self.calls.runs(code, frame)
@@ -167,10 +173,11 @@ class Recorder:
         gpu = self._destination(module).gpu
         if gpu is None and measures(self.builder.options):
             self.build = True
-        if not self._needs_backend():
-            return captured.forward
-        observing = inductor.observing(recorder, build=self.build, target=gpu)
         kept = self.kept.setdefault(frame, KeptFrame(self.builder.options.check == "kernels"))
+        kept.captured, kept.book = captured, self.book
+        if not self._needs_backend():
+            return kept.hearing(captured.forward)
+        observing = inductor.observing(recorder, build=self.build, target=gpu)
         collections = fewer_full_collections(1 + len(captured.graph.nodes) // NODES_A_COLLECTION)
         with observing, observing_buffers(kept), collections:
             compiled = recorder.run_backend(run)
@@ -209,6 +216,8 @@ class Recorder:
         new = Recompile(f"recompile[{frame}]", frame, function, file, line, texts, call=self._call())
         new = replace(new, call_number=self.call_number)
         resumes = known.resumes if known else ""
+        for entry in entries:
+            self._failed.setdefault(self.frame_id(entry.key), Counter()).update(map(_failing, entry.guards))
         self.builder.recompiles.append(recompile(new, entries, self.frame_id, global_state(), bool(resumes)))
 
     def _call(self) -> Span | None:
@@ -231,12 +240,17 @@ class Recorder:
 
     def symbols(self, key: CompileKey, facts: Sequence[SymbolFacts]) -> None:
         frame = self.frame_id(key)
-        found = (Symbol(fact.name, frame, plain(fact.source), fact.hint, fact.low, fact.high) for fact in facts)
-        self.builder.symbols.extend(found)
+        self._open[frame] = tuple(facts)
+        self.builder.symbols[:] = [found for found in self.builder.symbols if found.frame != frame]
+        self.builder.symbols.extend(symbol_of(frame, fact, self.book) for fact in facts)
 
-    def guards(self, key: CompileKey, facts: Sequence[GuardFacts]) -> None:
-        found = guards_of(self.frame_id(key), facts, {file: self.book.name(file) for file in self.book.lines})
-        self.builder.guards.extend(found)
+    def guards(self, key: CompileKey, tree: GuardTree) -> None:
+        frame = self.frame_id(key)
+        names = {file: self.book.name(file) for file in self.book.lines}
+        sizes = names_of(self._open.get(frame, ()))
+        self.builder.guards.extend(guards_of(frame, tree.guards, names, sizes, self._failed.get(frame)))
+        if frame in self.builder.frames:
+            self.builder.frames[frame] = replace(self.builder.frames[frame], guard_seconds=tree.seconds)
 
     def finish(self) -> None:
         """What is known once all has run: costs of breaks, functions that were never compiled, and their source."""
@@ -466,6 +480,12 @@ class GraphRecorder:
         problem = Problem(stage, _first_lines(error), _hint(error), self.frame)
         self.problems.append(problem)
         self.builder.problem(problem)
+
+
+def _failing(guard: FailedGuard) -> tuple[str, str, str]:
+    if guard.kind == "NO_TENSOR_ALIASING":
+        return guard.kind, "", ""
+    return guard.kind, guard.source, guard.code[0] if guard.code else ""
 
 
 def _capture_problem(frame: Frame, error: Exception) -> Problem:

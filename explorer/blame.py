@@ -1,8 +1,10 @@
-"""What a graph break or a recompilation is put down to: the user's line, the guard that came closest to holding."""
+"""What a fact is put down to: of a graph break the user's line, of a recompilation the guard that came closest to
+holding, of what was assumed of a size the line that needed it.
+"""
 
 from __future__ import annotations
 
-from compiler.record import GraphBreak, GuardFailure, Recompile, Span
+from compiler.record import Condition, GraphBreak, GuardFailure, Recompile, Span
 from explorer.provenance import place_text
 
 
@@ -27,3 +29,23 @@ def closest_failure(found: Recompile) -> GuardFailure | None:
     """The failed guard that a recompilation is put down to."""
     blamed = [item for item in found.failures if (item.cause, item.argument) == (found.cause, found.argument)]
     return next(iter(blamed or found.failures), None)
+
+
+def place_and_code(span: Span) -> str:
+    """A line and its code: `m.py:12  x.view(8, -1)`."""
+    return f"{place_text(span.file, span.line)}  {_in_one_line(span.code)}".rstrip()
+
+
+def condition_text(condition: Condition) -> str:
+    """What was assumed, and the line that asked for it."""
+    why = "0 and 1 have code of their own; first used at" if condition.default else "because of"
+    place = place_text(condition.file, condition.line)
+    return (
+        f"{condition.words} {why} {place}  {_in_one_line(condition.code)}".rstrip()
+        if condition.file
+        else condition.words
+    )
+
+
+def _in_one_line(code: str) -> str:
+    return " ".join(code.split())

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from compiler.capture.function_names import function_name
 from compiler.record import Frame, GraphBreak, Guard, Record, Symbol
-from explorer.blame import users_place
+from explorer.blame import condition_text, place_and_code, users_place
 from explorer.cards import break_cards, recompile_cards
 from explorer.provenance import place_text
+from explorer.shapes import seconds_text
 from explorer.text import clip, columns, counted, one_line
 
 WORDS_WIDTH = 72
@@ -31,33 +31,40 @@ def _recompiles(record: Record) -> str:
 
 def _guards(record: Record) -> str:
     """For each compilation its guards; those about the insides of modules and of torch are only counted."""
-    failed = Counter((failure.entry, failure.source) for found in record.recompiles for failure in found.failures)
     parts = []
     for frame in record.frames:
         guards = [guard for guard in record.guards if guard.frame == frame.id]
         if guards:
-            parts.append("\n".join([_guards_head(frame, guards), *_guard_lines(guards, failed)]))
+            parts.append("\n".join([guards_head(frame, guards), *_guard_lines(guards)]))
     return "\n\n".join(parts) or "no guards"
 
 
-def _guards_head(frame: Frame, guards: Sequence[Guard]) -> str:
+def guards_head(frame: Frame, guards: Sequence[Guard]) -> str:
     inside = sum(guard.internal for guard in guards)
     counts = f"{counted(len(guards) - inside, 'guard')}, and {inside} on the insides of modules and of torch"
-    return f"{frame.id}  {function_name(frame.function)} ({place_text(frame.file, frame.line)}): {counts}"
+    time = (
+        "" if frame.guard_seconds is None else f"; one check of all: {seconds_text(frame.guard_seconds)}, caches cold"
+    )
+    return f"{frame.id}  {function_name(frame.function)} ({place_text(frame.file, frame.line)}): {counts}{time}"
 
 
-def _guard_lines(guards: Sequence[Guard], failed: Counter[tuple[str, str]]) -> list[str]:
+def _guard_lines(guards: Sequence[Guard]) -> list[str]:
     """Those on one argument stand together, in the order of their first."""
     own = [guard for guard in guards if not guard.internal]
     arguments = list(dict.fromkeys(guard.argument for guard in own))
     own.sort(key=lambda guard: arguments.index(guard.argument))
-    rows = [_guard_cells(guard, failed[guard.frame, guard.source]) for guard in own]
-    return [f"  {line}" for line in columns(rows)] if rows else []
+    rows = [guard_cells(guard) for guard in own]
+    return [f"  {line}" for line in columns(rows, right=(2,))] if rows else []
 
 
-def _guard_cells(guard: Guard, failed: int) -> tuple[str, str, str]:
+def guard_cells(guard: Guard) -> tuple[str, str, str, str]:
     words = one_line(guard.words or " and ".join(guard.code))
-    return clip(words, WORDS_WIDTH), place_text(guard.file, guard.line) if guard.file else "", _failed(failed)
+    place = place_text(guard.file, guard.line) if guard.file else ""
+    return clip(words, WORDS_WIDTH), place, _cost(guard), _failed(guard.failed)
+
+
+def _cost(guard: Guard) -> str:
+    return "" if guard.seconds is None else f"{guard.seconds * 1e6:.2f} µs"
 
 
 def _failed(times: int) -> str:
@@ -96,17 +103,36 @@ def _goes_on(breaks: Sequence[GraphBreak]) -> str:
 
 
 def _symbols(record: Record) -> str:
-    rows = [(item.name, item.source, _number(item.hint), _range(item), item.frame) for item in record.symbols]
-    return "\n".join(columns([("symbol", "stands for", "was", "range", "frame"), *rows])) if rows else "no symbols"
+    """Each with its range, then what it was assumed to be, and the line that made a constant of it."""
+    head = ("symbol", "stands for", "was", "range", "frame")
+    rows = [_symbol_cells(item) for item in record.symbols]
+    table = columns([head, *rows]) if rows else ["no symbols"]
+    parts = [table[0]]
+    for line, item in zip(table[1:], record.symbols, strict=False):
+        parts += [line, *(f"  {why}" for why in symbol_whys(item))]
+    return "\n".join(parts)
 
 
-def _range(item: Symbol) -> str:
+def _symbol_cells(item: Symbol) -> tuple[str, ...]:
+    source = ", ".join((item.source, *item.also))
+    return item.name, clip(source, WORDS_WIDTH), _number(item.hint), item.became or range_text(item), item.frame
+
+
+def symbol_whys(item: Symbol) -> list[str]:
+    """Which line made a constant of a symbol, and what was assumed of it by which line."""
+    whys = []
+    if item.became and item.specialized_by:
+        whys.append(f"became {item.became} because of {place_and_code(item.specialized_by)}")
+    return whys + [condition_text(condition) for condition in item.conditions]
+
+
+def range_text(item: Symbol) -> str:
     low = "" if item.low is None else f"{item.low} <= "
     high = "" if item.high is None else f" <= {item.high}"
     return f"{low}{item.name}{high}" if low or high else "any"
 
 
-def _number(value: int | None) -> str:
+def _number(value: float | None) -> str:
     return "" if value is None else str(value)
 
 

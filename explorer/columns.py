@@ -2,7 +2,7 @@
 
 What is read first comes first, so that the first columns of a table, up to the width of a screen, say the most. Text is
 `string`, a closed set of words is `category`, yes or no is `boolean`, a count or a size in bytes is `Int64`, a duration
-in seconds is `Float64`.
+in seconds is `Float64`. What may be an int or a float (the value of a symbol) stays as it is, `object`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ COLUMNS: Final[dict[str, Columns]] = {
         "ops_before": "Int64",
         "ops_after": "Int64",
         "crossing": "Int64",
+        "lost_seconds": "Float64",
         "change": "string",
         "kind": "string",
         "gb_id": "string",
@@ -30,6 +31,7 @@ COLUMNS: Final[dict[str, Columns]] = {
         "resumed_by": "string",
         "consequence": "string",
         "crossing_bytes": "Int64",
+        "lost_note": "string",
         "file": "string",
         "line": "Int64",
         "column": "Int64",
@@ -50,6 +52,8 @@ COLUMNS: Final[dict[str, Columns]] = {
         "frame": "string",
         "where": "string",
         "failed": "Int64",
+        "cost_us": "Float64",
+        "symbols": "string",
         "internal": "boolean",
         "kind": "category",
         "source": "string",
@@ -61,9 +65,13 @@ COLUMNS: Final[dict[str, Columns]] = {
     "symbols": {
         "name": "string",
         "source": "string",
-        "hint": "Int64",
-        "low": "Int64",
-        "high": "Int64",
+        "hint": "object",
+        "low": "object",
+        "high": "object",
+        "became": "string",
+        "specialized_by": "string",
+        "conditions": "string",
+        "also": "string",
         "frame": "string",
     },
     "recompiles": {
@@ -94,6 +102,7 @@ COLUMNS: Final[dict[str, Columns]] = {
         "resumes": "string",
         "breaks": "Int64",
         "guards": "Int64",
+        "guards_us": "Float64",
         "reason": "string",
         "restarts": "string",
         "file": "string",

@@ -13,8 +13,20 @@ from typing import Any
 
 import pandas as pd
 
-from compiler.record import STAGES, Artifact, Binary, Entity, Frame, GraphBreak, Guard, Kernel, Recompile, Record
-from explorer.blame import closest_failure, culprit_code, users_place
+from compiler.record import (
+    STAGES,
+    Artifact,
+    Binary,
+    Entity,
+    Frame,
+    GraphBreak,
+    Guard,
+    Kernel,
+    Recompile,
+    Record,
+    Symbol,
+)
+from explorer.blame import closest_failure, condition_text, culprit_code, place_and_code, users_place
 from explorer.columns import COLUMNS
 from explorer.kernel_table import binaries_of, bound_microseconds, config_text, half, intensity, occupancy_percent
 from explorer.provenance import input_sources, place_text, saved_tensors, standing_for
@@ -35,11 +47,11 @@ def breaks(record: Record) -> pd.DataFrame:
 def guards(record: Record) -> pd.DataFrame:
     """One row a guard: in words, what it is about (`argument`), which line asked for it (`where`), the check as Python.
 
-    `failed` counts the recompilations that it was one of the causes of; `internal` marks those about the insides of
+    `failed` counts the calls that it turned away from this code; `cost_us` is what this one check takes, in
+    microseconds, warm. `symbols` are the open sizes that it is about. `internal` marks those about the insides of
     modules and of torch. The guards on one argument stand together, those on the user's arguments come first.
     """
-    failed = Counter((failure.entry, failure.source) for found in record.recompiles for failure in found.failures)
-    rows = [_guard_row(guard, failed) for guard in record.guards]
+    rows = [_guard_row(guard) for guard in record.guards]
     first = {row["argument"]: index for index, row in reversed(list(enumerate(rows)))}
     return _frame(
         "guards", sorted(rows, key=lambda row: (row["internal"], not row["argument"], first[row["argument"]]))
@@ -49,9 +61,11 @@ def guards(record: Record) -> pd.DataFrame:
 def symbols(record: Record) -> pd.DataFrame:
     """One row a size or number that compiled code leaves open: what it stands for, the value it had, its range.
 
-    `low` and `high` are inclusive, and missing where there is no bound.
+    `low` and `high` are inclusive, and missing where there is no bound. `became` is what it was found to be if it could
+    not stay open, and `specialized_by` the line that needed that; `conditions` are what was assumed of it, each with
+    its line. `also` are others that torch takes to be equal.
     """
-    return _facts("symbols", record.symbols)
+    return _frame("symbols", [_symbol_row(found) for found in record.symbols])
 
 
 def recompiles(record: Record) -> pd.DataFrame:
@@ -66,7 +80,8 @@ def frames(record: Record) -> pd.DataFrame:
     """One row a compilation of a code object: compiled, skipped or failed, and why; its breaks and guards counted.
 
     `resumes` is the id of the break after which the code goes on, if torch made it for that; `restarts` is why torch
-    read the code anew.
+    read the code anew. `guards_us` is what one check of all the guards takes as torch measures it, in microseconds, the
+    CPU's caches cold.
     """
     counts = [Counter(fact.frame for fact in facts) for facts in (record.breaks, record.guards)]
     return _frame("frames", [_frame_row(frame, *counts) for frame in record.frames])
@@ -285,10 +300,23 @@ def _break_row(found: GraphBreak) -> dict[str, Any]:
     }
 
 
-def _guard_row(guard: Guard, failed: Mapping[tuple[str, str], int]) -> dict[str, Any]:
+def _guard_row(guard: Guard) -> dict[str, Any]:
     return _own_cells("guards", guard, " and ") | {
         "where": place_text(guard.file, guard.line) if guard.file else None,
-        "failed": failed.get((guard.frame, guard.source), 0),
+        "cost_us": microseconds(guard.seconds),
+        "symbols": ", ".join(guard.symbols) or None,
+    }
+
+
+def microseconds(seconds: float | None) -> float | None:
+    """To the nanosecond."""
+    return None if seconds is None else round(seconds * 1e6, 3)
+
+
+def _symbol_row(found: Symbol) -> dict[str, Any]:
+    return _own_cells("symbols", found) | {
+        "specialized_by": place_and_code(found.specialized_by) if found.specialized_by else None,
+        "conditions": "; ".join(condition_text(condition) for condition in found.conditions) or None,
     }
 
 
@@ -305,7 +333,8 @@ def _recompile_row(found: Recompile) -> dict[str, Any]:
 
 
 def _frame_row(frame: Frame, breaks: Mapping[str, int], guards: Mapping[str, int]) -> dict[str, Any]:
-    return _own_cells("frames", frame) | {"breaks": breaks.get(frame.id, 0), "guards": guards.get(frame.id, 0)}
+    counted = {"breaks": breaks.get(frame.id, 0), "guards": guards.get(frame.id, 0)}
+    return _own_cells("frames", frame) | counted | {"guards_us": microseconds(frame.guard_seconds)}
 
 
 def _own_cells(table: str, fact: Any, separator: str = "; ") -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 _TENSOR = re.compile(
@@ -42,8 +43,10 @@ class TensorMatch:
     stride: tuple[int | None, ...]
     type: str
 
-    def words(self) -> str:
-        parts = [self.dtype, layout(self.size, self.stride), shape_words(self.size), f"on {self.device}"]
+    def words(self, names: Sequence[str] = ()) -> str:
+        """`names` are what the sizes that are left open are called, "" or nothing where they have no name."""
+        shape = shape_words(self.size, names)
+        parts = [self.dtype, layout(self.size, self.stride), shape, f"on {self.device}"]
         return ", ".join(part for part in parts if part) + (", requires grad" if self.requires_grad else "")
 
 
@@ -63,8 +66,10 @@ def _numbers(text: str) -> tuple[int | None, ...]:
     return tuple(None if part.strip() == "None" else int(part) for part in text.split(",") if part.strip())
 
 
-def shape_words(size: tuple[int | None, ...]) -> str:
-    return "×".join("?" if length is None else str(length) for length in size) or "no dimensions"
+def shape_words(size: tuple[int | None, ...], names: Sequence[str] = ()) -> str:
+    called = [*names, *[""] * len(size)]
+    shown = (called[n] or "?" if length is None else str(length) for n, length in enumerate(size))
+    return "×".join(shown) or "no dimensions"
 
 
 def layout(size: tuple[int | None, ...], stride: tuple[int | None, ...]) -> str:
@@ -102,6 +107,9 @@ def quoted(name: str) -> str:
     """An argument as code: `x`, global `SCALE`."""
     if name == UNNAMED:
         return name
+    key, found, owner = name.partition(" of ")
+    if found and key.startswith("key "):
+        return f"{key} of {quoted(owner)}"
     kind, found, rest = name.partition(" ")
     return f"{kind} `{rest}`" if found and kind in ("global", "builtin") else f"`{name}`"
 
@@ -121,21 +129,71 @@ def is_internal(kind: str, source: str, code: tuple[str, ...] = ()) -> bool:
     return bool(re.search(r"\._modules\b|\._parameters\b|\._buffers\b|\.__dict__$|hooks", source))
 
 
-def words(kind: str, source: str, code: tuple[str, ...]) -> str:
+@dataclass(frozen=True, slots=True)
+class OpenNames:
+    """What sizes and numbers that are left open are called: source (`L['x'].size()[0]`) -> symbol, or the number it was
+    found to be. `own` has the first source of each symbol only, and none that was found to be a number.
+    """
+
+    all: Mapping[str, str] = field(default_factory=dict)
+    own: Mapping[str, str] = field(default_factory=dict)
+
+    def sizes(self, source: str, count: int) -> list[str]:
+        return [self.all.get(f"{source}.size()[{n}]", "") for n in range(count)]
+
+    def symbols(self, kind: str, source: str, code: Sequence[str]) -> tuple[str, ...]:
+        """The symbols that a guard is about."""
+        match = tensor_match(code[0]) if kind == "TENSOR_MATCH" and code else None
+        open_sizes = {f"{source}.size()[{n}]" for n, length in enumerate(match.size) if length is None} if match else ()
+        shown = [self.all[size] for size in sorted(open_sizes) if size in self.all]
+        used = [self.own[size] for size in self.used(code)]
+        return tuple(dict.fromkeys(name for name in (*shown, *used) if name in self.own.values()))
+
+    def used(self, code: Sequence[str]) -> tuple[str, ...]:
+        """The sources of symbols that stand in this code."""
+        return tuple(source for source in self.own if any(_standing(source).search(part) for part in code))
+
+
+def words(kind: str, source: str, code: tuple[str, ...], names: OpenNames | None = None) -> str:
     """One sentence: '`x` is float32, contiguous, 8×64, on cpu'."""
     first = code[0] if code else ""
+    names = names or OpenNames()
     if kind == "LAMBDA_GUARD":
-        return " and ".join(dict.fromkeys(plain(part) for part in code))
+        return _conditions(code, names)
     if kind == "GLOBAL_STATE":
         return _state_words(first)
     if kind in _FIXED:
         return _FIXED[kind]
     subject = quoted(argument(source))
     if kind == "TENSOR_MATCH" and (match := tensor_match(first)):
-        return f"{subject} is {match.words()}"
+        return f"{subject} is {match.words(names.sizes(source, len(match.size)))}"
     if kind in _PREDICATES:
         return f"{subject} {_PREDICATES[kind]}"
     return f"{subject} {_predicate(kind, first)}"
+
+
+def _conditions(code: Sequence[str], names: OpenNames) -> str:
+    """'2 <= s77 <= 1024, where s77 is x.size(0)': symbols by their names, which are told once."""
+    used = names.used(code)
+    told = dict.fromkeys(unbracketed(plain(_named(part.split("  #", 1)[0], used, names))) for part in code)
+    where = " and ".join(f"{names.own[source]} is {plain(source)}" for source in used)
+    return " and ".join(told) + (f", where {where}" if where else "")
+
+
+def _named(code: str, used: Sequence[str], names: OpenNames) -> str:
+    for source in used:
+        code = _standing(source).sub(names.own[source], code)
+    return code
+
+
+def unbracketed(condition: str) -> str:
+    """What torch writes puts a whole side of a comparison into brackets."""
+    return re.sub(r"^\(([^()]*)\) (==|!=|<|<=|>|>=) ", r"\1 \2 ", condition)
+
+
+def _standing(source: str) -> re.Pattern[str]:
+    """A source that is not the beginning of a longer one."""
+    return re.compile(re.escape(source) + r"(?![\[.\w])")
 
 
 _FIXED = {

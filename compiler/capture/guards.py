@@ -1,27 +1,85 @@
-"""Guards as facts: what is checked, in words, and the source line that asked for it."""
+"""Guards as facts: what is checked, in words, the source line that asked for it, what it takes, how often it failed."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
-from compiler.capture.guard_words import argument, is_internal, words
+from compiler.capture.guard_words import OpenNames, argument, is_internal, words
 from compiler.record import Guard
-from compiler.torch_api.dynamo import GuardFacts
+from compiler.torch_api.leaf_guards import GuardFacts
 
-_ASKED_BY = re.compile(r"\s*(?P<file>\S.*):(?P<line>\d+) in (?P<function>\S+)(?: \(.*\))?\s*", re.DOTALL)
+_ASKED_BY = re.compile(r"\s*(?P<file>\S[^:]*):(?P<line>\d+) in (?P<function>\S+)(?: \(.*\))?\s*", re.DOTALL)
 _GLOBAL = ("GLOBAL_STATE", "TORCH_FUNCTION_MODE_STACK", "DEFAULT_DEVICE", "LAMBDA_GUARD")
+Failed = Counter[tuple[str, str, str]]
+"""How often a guard failed in calls that compiled anew, by its kind, source and the first part of its code."""
 
 
-def guards_of(frame: str, facts: Sequence[GuardFacts], names: Mapping[str, str]) -> tuple[Guard, ...]:
-    """Guards of one frame. torch cuts the file names in its comments short; `names` gives the full ones their name."""
-    return tuple(_guard(f"guard[{frame}].{index}", frame, fact, names) for index, fact in enumerate(facts))
+class Asked(NamedTuple):
+    """The line that made torch check something; ("", 0) where torch does not say."""
+
+    file: str = ""
+    line: int = 0
 
 
-def _guard(identity: str, frame: str, fact: GuardFacts, names: Mapping[str, str]) -> Guard:
-    asked = next((match for part in fact.code if (match := _ASKED_BY.fullmatch(_comment(part)))), None)
-    end = asked["file"].lstrip(".") if asked else ""
-    file = next((name for path, name in names.items() if path.endswith(end)), end) if asked else ""
+def guards_of(
+    frame: str,
+    facts: Sequence[GuardFacts],
+    names: Mapping[str, str],
+    sizes: OpenNames | None = None,
+    failed: Failed | None = None,
+) -> tuple[Guard, ...]:
+    """Guards of one frame. torch cuts the file names in its comments short; `names` gives the full ones their name.
+    `sizes` are the names of what is left open, `failed` what is known of failures.
+    """
+    found = [
+        _guard(f"guard[{frame}].{index}", frame, fact, names, sizes or OpenNames()) for index, fact in enumerate(facts)
+    ]
+    fails = _failures(facts, found, failed or Counter())
+    return tuple(replace(guard, failed=count) for guard, count in zip(found, fails, strict=True))
+
+
+def _failures(facts: Sequence[GuardFacts], guards: Sequence[Guard], failed: Failed) -> list[int]:
+    """How often each has failed. A call that other code fits compiles nothing: of those torch counts the values that
+    failed, not the checks. They are put down to the check on it that is known to fail, or else to the first.
+    """
+    known = [_known_failures(fact, failed) for fact in facts]
+    blamed: dict[str, int] = {}
+    for index, guard in enumerate(guards):
+        blamed.setdefault(guard.source, index)
+        if (known[index], not guard.internal) > (
+            known[blamed[guard.source]],
+            not guards[blamed[guard.source]].internal,
+        ):
+            blamed[guard.source] = index
+    return [
+        max(count, fact.fails) if blamed[fact.source] == index else count
+        for index, (fact, count) in enumerate(zip(facts, known, strict=True))
+    ]
+
+
+def _known_failures(fact: GuardFacts, failed: Failed) -> int:
+    if fact.kind == "NO_TENSOR_ALIASING":
+        return failed[fact.kind, "", ""]
+    if fact.kind == "LAMBDA_GUARD":
+        return max((failed[fact.kind, "", part] for part in fact.code), default=0)
+    return failed[fact.kind, fact.source, fact.code[0] if fact.code else ""]
+
+
+def asked_by(comment: str, names: Mapping[str, str]) -> Asked | None:
+    """The line in torch's comment on a guard (`code  # …/file.py:3 in f`), None if it names none."""
+    asked = _ASKED_BY.fullmatch(comment.rpartition("#")[2])  # code can be very long, so it is not searched
+    if asked is None:
+        return None
+    end = asked["file"].lstrip(".")
+    return Asked(next((name for path, name in names.items() if path.endswith(end)), end), int(asked["line"]))
+
+
+def _guard(identity: str, frame: str, fact: GuardFacts, names: Mapping[str, str], sizes: OpenNames) -> Guard:
+    asked = next((found for part in fact.code if (found := asked_by(part, names))), Asked())
     code = tuple(dict.fromkeys(part.split("  #", 1)[0].strip() for part in fact.code))
     return Guard(
         id=identity,
@@ -29,11 +87,13 @@ def _guard(identity: str, frame: str, fact: GuardFacts, names: Mapping[str, str]
         kind=fact.kind,
         source=fact.source,
         code=code,
-        file=file,
-        line=int(asked["line"]) if asked else 0,
-        words=words(fact.kind, fact.source, code),
+        file=asked.file,
+        line=asked.line,
+        words=words(fact.kind, fact.source, code, sizes),
         argument=_about(fact.kind, fact.source, code),
         internal=is_internal(fact.kind, fact.source, code),
+        symbols=sizes.symbols(fact.kind, fact.source, code),
+        seconds=fact.seconds,
     )
 
 
@@ -43,8 +103,3 @@ def _about(kind: str, source: str, code: Sequence[str]) -> str:
         return argument(source)
     named = {name for part in code for name in re.findall(r"L\['(\w+)'\]", part)}
     return named.pop() if kind == "LAMBDA_GUARD" and len(named) == 1 else ""
-
-
-def _comment(part: str) -> str:
-    """What stands after the last `#`; code can be very long (a line for each tensor), so it is not searched."""
-    return part.rpartition("#")[2]

@@ -14,7 +14,7 @@ import logging
 import re
 import traceback
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,6 +26,7 @@ import torch
 import torch._dynamo.config as dynamo_config
 import torch._dynamo.convert_frame as convert_frame
 import torch._dynamo.eval_frame as eval_frame
+import torch._dynamo.guards as guards
 import torch._dynamo.pgo as pgo
 from torch._C._dynamo.eval_frame import reset_code
 from torch._dynamo.backends.registry import lookup_backend
@@ -44,7 +45,9 @@ from torch._dynamo.utils import CleanupManager, counters
 from torch._guards import CompileContext
 
 from compiler.process import preserved
-from compiler.torch_api.guard_failures import FailedGuard, cache_entries, children, failed_guards
+from compiler.torch_api.guard_failures import FailedGuard, cache_entries, failed_guards
+from compiler.torch_api.leaf_guards import GuardTree, counted, plain_tree, timed_tree
+from compiler.torch_api.open_sizes import SymbolFacts, symbols_of
 from compiler.torch_api.patching import replaced
 from compiler.torch_api.traced_lines import Place, places_of, watching
 
@@ -61,8 +64,6 @@ RESUME_PREFIX = "torch_dynamo_resume_in_"
 # What `log_graph_break` is told where the rest of the function, or all of it, is left to plain Python.
 DEAD_ENDS = ("Encountered graph break that we cannot resume from", "Failed to handle graph break gracefully")
 AND_THEN = "*** While handling this graph break, another graph break occurred: ***"
-# torch's largest int stands for no bound.
-UNBOUNDED = 2**62
 PRINT_OPERATOR = "torch._higher_order_ops.print"
 RECOMPILE_LIMIT = "Dynamo recompile limit exceeded"
 
@@ -87,31 +88,11 @@ class BreakFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class GuardFacts:
-    """One leaf guard of a cache entry, as `torch._C._dynamo.guards` holds it."""
-
-    kind: str
-    source: str
-    code: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class EntryFailures:
     """The guards of one cache entry (of the compilation `key`) that fail for a call."""
 
     key: CompileKey
     guards: tuple[FailedGuard, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SymbolFacts:
-    """A size or number that a graph leaves open. Bounds are inclusive; None is no bound."""
-
-    name: str
-    source: str
-    hint: int | None
-    low: int | None
-    high: int | None
 
 
 class DynamoObserver(Protocol):
@@ -127,7 +108,7 @@ class DynamoObserver(Protocol):
     def graph_break(self, key: CompileKey, facts: BreakFacts) -> None: ...
     def recompiled(self, key: CompileKey, reasons: Sequence[str], entries: Sequence[EntryFailures]) -> None: ...
     def symbols(self, key: CompileKey, facts: Sequence[SymbolFacts]) -> None: ...
-    def guards(self, key: CompileKey, facts: Sequence[GuardFacts]) -> None: ...
+    def guards(self, key: CompileKey, tree: GuardTree) -> None: ...
 
 
 def current_key() -> CompileKey:
@@ -159,6 +140,7 @@ def observing(observer: DynamoObserver) -> Iterator[None]:
         stack.enter_context(replaced(InstructionTranslatorBase, "log_graph_break", session.wrap_log_graph_break))
         reasons = "get_and_maybe_log_recompilation_reasons"
         stack.enter_context(replaced(convert_frame, reasons, session.wrap_recompilation_reasons))
+        stack.enter_context(replaced(guards, "profile_guard_manager", session.wrap_profile))
         yield
 
 
@@ -169,6 +151,7 @@ class _Session:
         self.modified: list[CodeType] = []
         self.globals: dict[int, tuple[dict[str, Any], frozenset[str]]] = {}
         self.user_globals: dict[CompileKey, dict[str, Any]] = {}
+        self.trees: dict[CompileKey, GuardTree] = {}
         self.unsupported: BaseException | None = None
 
     def on_bytecode(self, code: CodeType, new_code: CodeType) -> None:
@@ -230,7 +213,7 @@ class _Session:
                 result = call(output, module, inputs)
             finally:
                 output.compiler_fn = compile_graph
-            self.observer.symbols(current_key(), tuple(_symbols(output.shape_env)))
+            self.observer.symbols(current_key(), tuple(symbols_of(output.shape_env)))
             return result
 
         return observed
@@ -246,13 +229,28 @@ class _Session:
     def wrap_recompilation_reasons(self, explain: Compiled) -> Compiled:
         def observed(entries: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
             found = tuple(
-                EntryFailures(_key(entry.compile_id), tuple(failed_guards(entry, frame.f_locals)))
+                EntryFailures(_key(entry.compile_id), tuple(self._failed(entry, frame.f_locals)))
                 for entry in cache_entries(entries)
                 if not isinstance(entry.guard_manager, DeletedGuardManagerWrapper)
             )
             reasons = explain(entries, frame, *args, **kwargs)
             self.observer.recompiled(current_key(), reasons, found)
             return reasons
+
+        return observed
+
+    def _failed(self, entry: Any, f_locals: Mapping[str, Any]) -> list[FailedGuard]:
+        tree = self.trees.get(_key(entry.compile_id))
+        return failed_guards(entry, f_locals, tree.lengths if tree else {})
+
+    def wrap_profile(self, profile: Compiled) -> Compiled:
+        """What torch times the guards of a compilation with, once it has made them: the values are at hand then."""
+
+        def observed(root: Any, f_locals: dict[str, Any], *args: Any) -> float:
+            microseconds: float = profile(root, f_locals, *args)
+            key = current_key()
+            self.trees[key] = timed_tree(root, f_locals, self.user_globals.get(key, {}), microseconds)
+            return microseconds
 
         return observed
 
@@ -270,7 +268,8 @@ class _Session:
         for key, code in self.codes.items():
             for entry in entries[id(code)]:
                 if _key(entry.compile_id) == key:
-                    self.observer.guards(key, tuple(_leaf_guards(entry.guard_manager.root)))
+                    root = entry.guard_manager.root
+                    self.observer.guards(key, counted(self.trees.get(key) or plain_tree(root), root))
         for code in {id(code): code for code in self.codes.values()}.values():
             _forget_entries(code, [entry for entry in entries[id(code)] if _key(entry.compile_id) in self.codes])
         for code in (code for code in self.modified if code in CleanupManager.instance):
@@ -324,42 +323,6 @@ def _resume_code(function: Any) -> CodeType:
     held = [cell.cell_contents for cell in function.__closure__ or ()]
     codes = [each for each in held if isinstance(each, CodeType) and each.co_name.startswith(RESUME_PREFIX)]
     return codes[0] if codes else function.__code__
-
-
-def _symbols(shape_env: Any) -> Iterator[SymbolFacts]:
-    """The symbols that are still open; one that was found to be a number, or another symbol, is replaced by it."""
-    modern = hasattr(shape_env, "backed_var_to_val")
-    hints = shape_env.backed_var_to_val if modern else shape_env.var_to_val
-    for symbol, sources in shape_env.var_to_sources.items():
-        if symbol in shape_env.replacements or not sources or symbol not in shape_env.var_to_range:
-            continue
-        bounds = shape_env.var_to_range[symbol]
-        name = sources[0].name
-        hint = _whole(hints.get(symbol))
-        source = str(name() if callable(name) else name)
-        yield SymbolFacts(str(symbol), source, hint, _whole(bounds.lower), _whole(bounds.upper))
-
-
-def _whole(number: Any) -> int | None:
-    """An int, or None for what is none or stands for no bound."""
-    try:
-        found = int(number)
-    except (TypeError, ValueError, OverflowError, AttributeError):
-        return None
-    return found if abs(found) < UNBOUNDED else None
-
-
-def _leaf_guards(manager: Any) -> Iterator[GuardFacts]:
-    for guard in manager.get_leaf_guards():
-        yield GuardFacts(type(guard).__name__, _source(manager), tuple(guard.verbose_code_parts()))
-    for child in children(manager):
-        yield from _leaf_guards(child)
-    for guard in getattr(manager, "get_epilogue_lambda_guards", tuple)():
-        yield GuardFacts(type(guard).__name__, _source(manager), tuple(guard.verbose_code_parts()))
-
-
-def _source(manager: Any) -> str:
-    return str(manager.get_source()) if hasattr(manager, "get_source") else ""
 
 
 def _forget_entries(code: CodeType, ours: Sequence[Any]) -> None:

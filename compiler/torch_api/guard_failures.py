@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from torch._C._dynamo.guards import GlobalStateGuard
 
 # They compare values with each other and keep state while they do: not to be asked one by one.
+DICTS = "DictGuardManager"
 RELATIONAL = ("NO_TENSOR_ALIASING", "OBJECT_ALIASING", "STORAGE_OVERLAPPING")
 
 
@@ -40,27 +40,31 @@ def cache_entries(argument: Any) -> list[Any]:
     return found
 
 
-def failed_guards(entry: Any, f_locals: Mapping[str, Any]) -> list[FailedGuard]:
-    """The guards of an entry that fail for these locals of the function, in the order in which torch checks them."""
+def failed_guards(entry: Any, f_locals: Mapping[str, Any], lengths: Mapping[str, int]) -> list[FailedGuard]:
+    """The guards of an entry that fail for these locals of the function, in the order in which torch checks them.
+    `lengths` are what it asks of dicts, by source: that is no leaf of the tree of guards.
+    """
     wrapper = entry.guard_manager
     scope = {**(wrapper.closure_vars or {}), "L": dict(f_locals), "G": wrapper.global_scope["G"]}
-    found = [*_first(wrapper, scope), *_failing(wrapper.root, scope)]
+    found = [*_first(wrapper, scope), *_failing(wrapper.root, scope, lengths)]
     for guard in getattr(wrapper.root, "get_epilogue_lambda_guards", tuple)():
         found.extend(_false_parts(guard, scope))
     return found
 
 
 def _first(wrapper: Any, scope: dict[str, Any]) -> Iterator[FailedGuard]:
-    """What torch finds first, where only torch can: how long a dict is, and which tensors are the same."""
+    """What torch finds first, where only torch can: which tensors are the same."""
     for part in wrapper.check_verbose(scope["L"]).verbose_code_parts:
-        if length := re.match(r"len\((.*)\) != (\d+)$", part):
-            code = f"len({length[1]}) == {length[2]}"
-            yield FailedGuard("DICT_LENGTH", length[1], (code,), eval(length[1], scope))
-        elif part.startswith("Duplicate tensor found"):
+        if part.startswith("Duplicate tensor found"):
             yield FailedGuard("NO_TENSOR_ALIASING", "", (part,), None)
 
 
-def _failing(manager: Any, scope: dict[str, Any]) -> Iterator[FailedGuard]:
+def length_check(source: str, length: int) -> str:
+    """What is asked of a dict, as Python."""
+    return f"len({source}) == {length}"
+
+
+def _failing(manager: Any, scope: dict[str, Any], lengths: Mapping[str, int]) -> Iterator[FailedGuard]:
     """Depth first. What is not there, or is of another type, has no parts to look at."""
     source = str(manager.get_source()) if hasattr(manager, "get_source") else ""
     guards = [guard for guard in manager.get_leaf_guards() if type(guard).__name__ not in RELATIONAL]
@@ -71,10 +75,12 @@ def _failing(manager: Any, scope: dict[str, Any]) -> Iterator[FailedGuard]:
             yield FailedGuard("ABSENT", source, tuple(guards[0].verbose_code_parts()), None)
         return
     failing = list(_failing_here(guards, source, value, scope))
+    if isinstance(value, dict) and len(value) != lengths.get(source, len(value)):
+        failing.append(FailedGuard("DICT_LENGTH", source, (length_check(source, lengths[source]),), value))
     yield from failing
     if not any(guard.kind in ("TYPE_MATCH", "ID_MATCH", "NONE_MATCH", "CLASS_MATCH") for guard in failing):
         for child in children(manager):
-            yield from _failing(child, scope)
+            yield from _failing(child, scope, lengths)
 
 
 def children(manager: Any) -> Iterator[Any]:

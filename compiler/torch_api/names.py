@@ -33,6 +33,7 @@ REQUIRED: tuple[str, ...] = (
     "torch._dynamo.exc:Unsupported",
     "torch._dynamo.exc:UserError",
     "torch._dynamo.guards:DeletedGuardManagerWrapper",
+    "torch._dynamo.guards:profile_guard_manager",
     "torch._dynamo.output_graph:OutputGraph._call_user_compiler",
     "torch._dynamo.output_graph:OutputGraph.current_tx",
     "torch._dynamo.pgo:_CODE_STATE",

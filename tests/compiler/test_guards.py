@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from compiler.capture.guard_words import argument, layout, plain
-from compiler.record import Guard, Record, Symbol
-from tests.compiler.broken import captured
+from compiler.engine import explore
+from compiler.options import Options
+from compiler.record import Guard, Record
+from tests.compiler.broken import captured, function
 
 X = torch.ones(8, 64)
 MODULE = """
@@ -87,10 +89,75 @@ def test_words_hold_no_addresses(module_record: Record) -> None:
 def test_a_size_that_is_left_open_has_a_hint_and_a_range() -> None:
     code = "def f(x):\n    torch._check(x.shape[0] <= 1024)\n    return x * 2\n"
     record = captured(code, (X,), dynamic=True)
-    rows = next(symbol for symbol in record.symbols if symbol.source == "x.size(0)")
-    assert rows == Symbol(rows.name, "0/0", "x.size(0)", hint=8, low=2, high=1024)
+    rows, columns = record.symbols
+    assert (rows.source, rows.hint, rows.low, rows.high, rows.became) == ("x.size(0)", 8, 2, 1024, "")
+    at_most = next(condition for condition in rows.conditions if not condition.default)
+    assert (at_most.words, at_most.code) == (f"{rows.name} <= 1024", "torch._check(x.shape[0] <= 1024)")
     tensor = next(guard for guard in record.guards if guard.kind == "TENSOR_MATCH")
-    assert tensor.words == "`x` is float32, ?×?, on cpu"
+    assert tensor.words == f"`x` is float32, {rows.name}×{columns.name}, on cpu"
+    assert tensor.symbols == (rows.name, columns.name)
+    sizes = next(guard for guard in record.guards if guard.kind == "LAMBDA_GUARD" and guard.symbols)
+    assert f"2 <= {rows.name} <= 1024" in sizes.words
+    assert f"{rows.name} is x.size(0)" in sizes.words
+
+
+SPECIALIZED = """
+def inner(x):
+    if x.shape[1] == 64:
+        return x * 3
+    return x
+def f(x, scale):
+    return inner(x) * scale
+"""
+
+
+def test_a_size_that_could_not_stay_open_says_which_line_made_a_constant_of_it() -> None:
+    record = captured(SPECIALIZED, (X, 2.5), dynamic=True)
+    columns = next(symbol for symbol in record.symbols if symbol.source == "x.size(1)")
+    assert columns.became == "64"
+    assert columns.specialized_by is not None
+    assert (columns.specialized_by.function, columns.specialized_by.code) == ("inner", "if x.shape[1] == 64:")
+    tensor = next(guard for guard in record.guards if guard.kind == "TENSOR_MATCH")
+    rows = next(symbol for symbol in record.symbols if symbol.source == "x.size(0)")
+    assert tensor.words == f"`x` is float32, contiguous, {rows.name}×64, on cpu"
+    scale = next(symbol for symbol in record.symbols if symbol.source == "scale")
+    assert (scale.hint, scale.low, scale.high) == (2.5, None, None)
+
+
+def test_sizes_that_were_equal_at_first_are_one_symbol() -> None:
+    record = captured("def f(x, y):\n    return x.sum() + y.sum()\n", (torch.ones(5), torch.ones(5)), dynamic=True)
+    (size,) = record.symbols
+    assert {size.source, *size.also} == {"x.size(0)", "y.size(0)"}
+
+
+def test_a_check_has_its_own_cost_and_a_compilation_that_of_all(module_record: Record) -> None:
+    (frame,) = module_record.frames
+    costs = {guard.kind: guard.seconds for guard in module_record.guards}
+    assert costs.pop("NO_TENSOR_ALIASING", None) is None  # it remembers what it was shown: it can't be called alone
+    timed = {kind: seconds for kind, seconds in costs.items() if seconds is not None}
+    assert {"TENSOR_MATCH", "TYPE_MATCH", "GLOBAL_STATE", "EQUALS_MATCH"} <= set(timed)
+    assert all(seconds >= 0 for seconds in timed.values())
+    assert frame.guard_seconds is not None
+    assert frame.guard_seconds > 0
+
+
+def test_a_guard_counts_the_calls_that_it_turned_away() -> None:
+    """The third call compiles nothing: the code of the first fits, and that of the second is tried before it."""
+    double, single = torch.ones(4, dtype=torch.float64), torch.ones(4)
+    calls = [(single,), (double,), (single,)]
+    with_calls = explore(function("def f(x):\n    return x * 2\n"), options=Options(stages=("captured",)), calls=calls)
+    failed = {guard.words: guard.failed for guard in with_calls.record.guards if guard.failed}
+    assert failed == {"`x` is float32, contiguous, 4, on cpu": 1, "`x` is float64, contiguous, 4, on cpu": 1}
+
+
+def test_the_length_of_a_dict_is_a_guard_that_fails_beside_others() -> None:
+    code = "def f(d, x):\n    for v in d.values():\n        x = x + v\n    return x\n"
+    a, b, single, double = torch.ones(4), torch.ones(4), torch.ones(4), torch.ones(4, dtype=torch.float64)
+    calls = [({"a": a}, single), ({"a": a, "b": b}, double)]
+    record = explore(function(code), options=Options(stages=("captured",)), calls=calls).record
+    failed = {guard.words for guard in record.guards if guard.failed}
+    assert failed == {"`d` has 1 item", "`x` is float32, contiguous, 4, on cpu"}
+    assert {failure.cause for failure in record.recompiles[0].failures} == {"length", "dtype"}
 
 
 def test_static_code_leaves_nothing_open(module_record: Record) -> None:

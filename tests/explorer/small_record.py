@@ -165,6 +165,8 @@ def small_record() -> Record:
                 2,
                 "`x` is float32, contiguous, 8×16, on cpu",
                 "x",
+                seconds=3.4e-8,
+                failed=1,
             ),
         ),
         symbols=(Symbol("s77", "0/1", "x.size(0)", 9, 2, None),),

@@ -15,7 +15,7 @@ from tests.explorer.small_record import small_record
 
 FACTS = [name for name in COLUMNS if name != "linked"]
 NAMES = [*FACTS, "ops"]
-DTYPES = {"string", "category", "Int64", "Float64", "boolean"}
+DTYPES = {"string", "category", "Int64", "Float64", "boolean", "object"}
 
 
 @pytest.mark.parametrize("name", FACTS)
@@ -133,6 +133,7 @@ def test_guards_on_the_users_arguments_come_first_and_say_if_they_failed() -> No
     assert guards["argument"].to_list() == ["x", "sin"]
     assert guards["failed"].to_list() == [1, 0]
     assert guards["internal"].to_list() == [False, True]
+    assert guards["cost_us"].to_list() == [0.034, pd.NA]
     assert guards.loc[0, "words"] == "`x` is float32, contiguous, 8×16, on cpu"
 
 
@@ -151,7 +152,7 @@ def test_frames_count_their_breaks_and_guards() -> None:
 def test_symbols_have_no_number_where_there_is_no_bound() -> None:
     (row,) = tables.symbols(small_record()).to_dict("records")
     assert (row["name"], row["source"], row["hint"], row["low"]) == ("s77", "x.size(0)", 9, 2)
-    assert pd.isna(row["high"])
+    assert row["high"] is None
 
 
 @pytest.mark.parametrize("name", ["breaks", "guards", "recompiles", "frames", "symbols"])

@@ -1,0 +1,68 @@
+"""Sizes and numbers left open, as facts: what they were assumed to be, and the line that made a constant of one."""
+
+from __future__ import annotations
+
+import linecache
+import traceback
+from collections.abc import Mapping, Sequence
+
+from compiler.capture.function_names import function_name
+from compiler.capture.guard_words import OpenNames, plain, unbracketed
+from compiler.capture.guards import Asked, asked_by
+from compiler.capture.sources import SourceBook, is_installed
+from compiler.record import Condition, Span, Symbol
+from compiler.torch_api.open_sizes import ConditionFacts, SymbolFacts
+
+
+def names_of(facts: Sequence[SymbolFacts]) -> OpenNames:
+    """What the open sizes of one compilation are called in words."""
+    return OpenNames(
+        all={source: fact.became or fact.name for fact in facts for source in fact.sources},
+        own={fact.sources[0]: fact.name for fact in facts if not fact.became},
+    )
+
+
+def symbol_of(frame: str, fact: SymbolFacts, book: SourceBook) -> Symbol:
+    """One symbol of a compilation."""
+    names = {file: book.name(file) for file in book.lines}
+    first, *also = map(plain, fact.sources)
+    return Symbol(
+        name=fact.name,
+        frame=frame,
+        source=first,
+        hint=fact.hint,
+        low=fact.low,
+        high=fact.high,
+        also=tuple(also),
+        became=fact.became,
+        specialized_by=_line(fact.stack, book) or _commented(fact.asked, names),
+        conditions=tuple(_condition(condition, names) for condition in fact.conditions),
+    )
+
+
+def _line(stack: Sequence[traceback.FrameSummary], book: SourceBook) -> Span | None:
+    """The innermost line of the user's own, or the innermost of all."""
+    own = [entry for entry in stack if not is_installed(entry.filename)]
+    chosen = (own or list(stack))[-1:]
+    if not chosen:
+        return None
+    entry, number = chosen[0], chosen[0].lineno or 0
+    book.line(entry.filename, number)
+    code = linecache.getline(entry.filename, number).strip()
+    name = book.name(entry.filename)
+    return Span(name, number, number, function=function_name(entry.name), code=code, installed=not own)
+
+
+def _commented(comment: str, names: Mapping[str, str]) -> Span | None:
+    """The same from torch's comment, which holds the line's code and cuts file names short."""
+    asked = asked_by(comment, names)
+    return Span(asked.file, asked.line, asked.line, code=_code(comment)) if asked else None
+
+
+def _condition(fact: ConditionFacts, names: Mapping[str, str]) -> Condition:
+    asked = asked_by(fact.asked, names) or Asked()
+    return Condition(unbracketed(fact.code), asked.file, asked.line, _code(fact.asked), fact.default)
+
+
+def _code(comment: str) -> str:
+    return comment.rpartition("  #")[0].strip()

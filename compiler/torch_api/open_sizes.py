@@ -1,0 +1,102 @@
+"""Sizes and numbers that a graph leaves open, as the `ShapeEnv` of its capture knows them when the graph is done."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils._sympy.printers import PythonPrinter
+
+# torch's largest int stands for no bound.
+UNBOUNDED = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionFacts:
+    """What torch assumed of symbols, as Python, and the line that asked for it, as torch comments it
+    (`code  # …/file.py:3 in f (…)`). `default` is True for what no line asked for: 0 and 1 are sizes of their own.
+    """
+
+    code: str
+    asked: str
+    default: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolFacts:
+    """A size or number that a graph leaves open, or was to. Bounds are inclusive; None is no bound.
+
+    `sources` are all that had the same value at first, and so the same symbol. `became` is the number or expression
+    that it was found to be, "" while it is open; `stack` is the user's code that was being read then, outermost first,
+    and `asked` torch's comment on it.
+    """
+
+    name: str
+    sources: tuple[str, ...]
+    hint: int | float | None
+    low: int | float | None
+    high: int | float | None
+    became: str = ""
+    stack: tuple[traceback.FrameSummary, ...] = ()
+    asked: str = ""
+    conditions: tuple[ConditionFacts, ...] = ()
+
+
+def symbols_of(shape_env: Any) -> Iterator[SymbolFacts]:
+    """The symbols that stand for something of the user's."""
+    modern = hasattr(shape_env, "backed_var_to_val")
+    hints = shape_env.backed_var_to_val if modern else shape_env.var_to_val
+    for symbol, sources in shape_env.var_to_sources.items():
+        if sources and symbol in shape_env.var_to_range:
+            yield _symbol(shape_env, symbol, sources, hints.get(symbol))
+
+
+def _symbol(shape_env: Any, symbol: Any, sources: list[Any], hint: Any) -> SymbolFacts:
+    bounds, became = shape_env.var_to_range[symbol], shape_env.replacements.get(symbol)
+    stacks = [
+        shape_env.specialization_stacks[source] for source in sources if source in shape_env.specialization_stacks
+    ]
+    return SymbolFacts(
+        name=str(symbol),
+        sources=tuple(dict.fromkeys(map(_name, sources))),
+        hint=_number(hint),
+        low=_number(bounds.lower),
+        high=_number(bounds.upper),
+        became=_became(became),
+        stack=tuple(stacks[0]) if stacks else (),
+        asked=str(shape_env.replacements_slocs.get(symbol, "")),
+        conditions=tuple(_conditions(shape_env, symbol)),
+    )
+
+
+def _conditions(shape_env: Any, symbol: Any) -> Iterator[ConditionFacts]:
+    low, lowest = shape_env.var_to_range_sloc[symbol].lower, _number(shape_env.var_to_range[symbol].lower)
+    if isinstance(low.framework_loc, str) and lowest is not None:
+        yield ConditionFacts(f"{lowest} <= {symbol}", str(low), default=True)
+    for guard in shape_env.guards:
+        if symbol in guard.expr.free_symbols:
+            yield ConditionFacts(PythonPrinter().doprint(guard.expr), str(guard.sloc))
+
+
+def _became(expression: Any) -> str:
+    if expression is None:
+        return ""
+    number = _number(expression)
+    return PythonPrinter().doprint(expression) if number is None else str(number)
+
+
+def _name(source: Any) -> str:
+    return str(source.name() if callable(source.name) else source.name)
+
+
+def _number(value: Any) -> int | float | None:
+    """A number of Python's, or None for what is none or stands for no bound."""
+    try:
+        size = abs(float(value))
+    except (TypeError, ValueError, OverflowError, AttributeError):
+        return None
+    if not size < UNBOUNDED:
+        return None
+    return float(value) if isinstance(value, float) or getattr(value, "is_Float", False) else int(value)
