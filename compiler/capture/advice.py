@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from compiler.record import GuardFailure
 
 DUCK = "import torch.fx.experimental._config; torch.fx.experimental._config.use_duck_shape = False"
 UNSPECIALIZED = "torch._dynamo.config.allow_unspec_int_on_nn_module = True"
 
+_DIMENSION = re.compile(r" in dimension (\d+)|\.size\((\d+)\)")
 _ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
     "type": ("Pass `{argument}` with the same type on every call.", ()),
     "shape": (
@@ -16,7 +20,7 @@ _ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "condition on sizes": (
         "The code that was made for open sizes holds for some only: `{old}`. If 0 or 1 is a size like any other, "
-        "torch._dynamo.decorators.mark_unbacked({first}, dimension) says so; or pad to sizes that fit.",
+        "torch._dynamo.decorators.mark_unbacked({first}, {dimension}) says so; or pad to sizes that fit.",
         (),
     ),
     "equal sizes": (
@@ -32,7 +36,8 @@ _ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
     "stride": ("Give `{argument}` the same memory layout on every call: {argument}.contiguous().", ()),
     "device": ("Move `{argument}` before the call: {argument}.to('{old}').", ()),
     "requires_grad": (
-        "Pass `{argument}` with the same requires_grad on every call: {argument}.detach() where no gradient is wanted.",
+        "Pass `{argument}` with the same requires_grad on every call: {argument}.detach() where no gradient is wanted, "
+        "or all the calls under torch.no_grad().",
         (),
     ),
     "grad mode": (
@@ -86,8 +91,29 @@ _ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
     "object": ("Pass the same object every time; torch can't tell that another one is as good.", ()),
     "value": ("Pass the same value every time, or a tensor.", ()),
     "tensor": ("Pass the same kind of tensor every time.", ()),
-    "condition": ("torch assumed `{old}`; a value for which it holds needs no new code.", ()),
+    "condition": (
+        "The code holds only where `{old}`: something compares `{argument}`, or takes it as a constant. Pass it as a "
+        "tensor, or a value for which that holds.",
+        (),
+    ),
 }
+_SMALL = (
+    "torch makes code of its own for sizes 0 and 1, with dynamic=True too. To have the same code for them, and where "
+    "nothing asks for the size: torch._dynamo.decorators.mark_unbacked({argument}, {dimension}) before the first call. "
+    "Or pad to sizes from 2."
+)
+_STATE = (
+    "`{argument}` is part of an object that is in another state. Each state takes its own branch, and its own code: "
+    "two states take two compilations, and no more."
+)
+_GLOBAL_OBJECT = (
+    "`{name}` changes between calls, and belongs to a global object. If it changes once, give it its last value before "
+    "the first call; if it changes often, pass it as an argument, a number as a tensor."
+)
+_LEARNING_RATE = (
+    "`{argument}` changes between calls, and torch keeps it as a constant. Give the optimizer a tensor: "
+    "lr=torch.tensor(0.001)."
+)
 
 
 CAUSES = tuple(_ADVICE)
@@ -96,18 +122,47 @@ CAUSES = tuple(_ADVICE)
 
 def advice(failure: GuardFailure) -> tuple[str, tuple[str, ...]]:
     """Advice in words, and settings that do the same where there are some."""
-    text, settings = _ADVICE[failure.cause]
-    dimension = failure.words.partition(" in dimension ")[2].partition(" ")[0]
+    text, settings = _particular(failure) or _ADVICE[failure.cause]
+    dimension = _DIMENSION.search(failure.words)
     names = {
         "argument": failure.argument,
         "first": failure.argument.partition(" ")[0],
         "name": failure.argument.removeprefix("global "),
         "old": failure.old,
-        "dimension": dimension or "0",
+        "dimension": dimension[1] or dimension[2] if dimension else "0",
     }
     return text.format(**names), settings
 
 
+def _particular(failure: GuardFailure) -> tuple[str, tuple[str, ...]] | None:
+    """Advice that fits better than that for the cause."""
+    is_part = "." in failure.argument or "[" in failure.argument
+    if failure.cause == "shape" and {failure.old, failure.new} & {"0", "1"}:
+        return _SMALL, ()
+    if failure.cause == "flag" and is_part:
+        return _STATE, ()
+    if failure.cause == "global" and is_part:
+        return _GLOBAL_OBJECT, ()
+    if failure.cause == "module attribute" and failure.argument.endswith("['lr']"):
+        return _LEARNING_RATE, ()
+    return None
+
+
+def beyond(first: GuardFailure, nearest: Sequence[GuardFailure]) -> str:
+    """What else has to stay as it was for the advice to help; "" where that is all. Open sizes and numbers come
+    together, and what follows from a size goes with it.
+    """
+    together = {*SIZES, *CONDITIONS} if first.cause in SIZES else {first.cause, *CONDITIONS}
+    others = {item.cause: item for item in reversed(nearest) if item.cause not in together}
+    told = [item.words for item in nearest if others.get(item.cause) is item]
+    if not told:
+        return ""
+    more = f", and {len(told) - 2} more" if len(told) > 2 else ""
+    return f" It takes more than that: {'; '.join(told[:2])}{more}."
+
+
+CONDITIONS = ("stride", "condition", "condition on sizes", "equal sizes")
+"""Causes that may follow from another."""
 SIZES = ("shape", "number", "condition on sizes")
 """Causes that come from the arguments of the compiled function, wherever they show."""
 
@@ -120,8 +175,8 @@ def inner_advice(function: str, resumes: bool) -> str:
             "break, or compile with dynamic=True."
         )
     return (
-        f"`{function}` is called by code that is compiled, and follows its arguments. Mark those as dynamic, or "
-        "compile with dynamic=True."
+        f"`{function}` is compiled by itself: a graph break keeps it out of the graph of the code that calls it. Take "
+        "away the break, mark what it is called with as dynamic, or compile with dynamic=True."
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from compiler.builder import Builder
-from compiler.capture.advice import CAUSES, SIZES, advice, inner_advice, limit_advice
+from compiler.capture.advice import CAUSES, CONDITIONS, SIZES, advice, beyond, inner_advice, limit_advice
 from compiler.capture.function_names import function_name
 from compiler.capture.guard_words import (
     UNNAMED,
@@ -35,6 +35,7 @@ _STATES = {"grad_mode": "grad mode", "autocast_state": "autocast", "default_dtyp
 _LENGTHS = ("LENGTH_CHECK", "DICT_LENGTH", "MAPPING_KEYS_CHECK", "DICT_CONTAINS", "ABSENT", "DICT_VERSION")
 _MATCHES = {"TRUE_MATCH": "True", "FALSE_MATCH": "False", "NONE_MATCH": "None"}
 _TYPE = re.compile(r"type=<(?:class|enum) '([\w.<>]+)'>")
+_SOURCE = re.compile(r"[LG]\['\w+'\](?:\.(?!size\(|stride\()\w+|\[[^\]]*\])*")
 _VALUE = re.compile(r".*? == (.*)$", re.DOTALL)
 
 
@@ -57,6 +58,7 @@ def recompile(
     text, settings = advice(first)
     if first.cause in SIZES and (resumes or not known.frame.startswith("0/")):
         text, settings = inner_advice(function_name(known.function), resumes), ()
+    text += beyond(first, nearest)
     return replace(
         known,
         failures=tuple(failure for found in failures for failure in found),
@@ -75,8 +77,7 @@ def _rank(failure: GuardFailure) -> tuple[bool, int, str, str]:
 
 def _main(failures: Sequence[GuardFailure]) -> GuardFailure:
     """The failure to blame: a stride that changed with its size, or what a condition on sizes says, comes second."""
-    later = ("stride", "condition", "condition on sizes", "equal sizes")
-    return next((failure for failure in failures if failure.cause not in later), failures[0])
+    return next((failure for failure in failures if failure.cause not in CONDITIONS), failures[0])
 
 
 def _failures(entry: str, found: EntryFailures, state: str) -> Iterator[GuardFailure]:
@@ -112,7 +113,7 @@ def _change(name: str, guard: FailedGuard, old: str, new: str) -> str:
     if guard.kind == "DICT_CONTAINS":
         return f"{quoted(name)} no longer fits: {words(guard.kind, guard.source, guard.code).partition(' ')[2]}"
     if old == new:
-        return f"{quoted(name)} is another {old}"
+        return f"{quoted(name)} is another {old.removeprefix('a ')}"
     return f"{quoted(name)} was {old}, is {new}"
 
 
@@ -255,7 +256,7 @@ def _shape_failures(entry: str, guard: FailedGuard, name: str) -> Iterator[Guard
 def _condition_failure(entry: str, guard: FailedGuard) -> Iterator[GuardFailure]:
     """A condition that torch assumed of sizes and numbers it left open."""
     code = guard.code[0].split("  #", 1)[0].strip()
-    named = list(dict.fromkeys(re.findall(r"L\['(\w+)'\]", code)))
+    named = list(dict.fromkeys(argument(source) for source in _SOURCE.findall(code)))
     name = " and ".join(named) or "torch's state"
     cause = "condition on sizes" if ".size()" in code else "condition"
     if re.fullmatch(r"L\['\w+'\]\.size\(\)\[\d+\] == L\['\w+'\]\.size\(\)\[\d+\]", code):

@@ -7,6 +7,11 @@ from typing import Any
 
 DOUBLE = "def f(x):\n    return x * 2\n"
 SCALED = "def f(x, n):\n    return x * n\n"
+DROPS = (
+    "class M(nn.Module):\n    p = 0.0\n"
+    "    def forward(self, x):\n        return x * torch.empty_like(x).bernoulli_(1 - self.p)\nf = M()\n"
+)
+OPTIMIZES = "w = torch.ones(4, requires_grad=True)\nw.grad = torch.ones(4)\nf = torch.optim.SGD([w], lr=0.1).step\n"
 A, B = "torch.ones(4, 8)", "torch.ones(6, 8)"
 
 
@@ -202,5 +207,48 @@ CASES = (
         "f = M()\n",
         f"f({A})\nmodule.layers.append(nn.Linear(8, 8))\nf({A})", "1 item", "a dict of 2",
         fixed_calls=f"module.layers.append(nn.Linear(8, 8))\nf({A})\nf({A})", word="Build the module whole",
+    ),
+    Again(
+        "shape", "x", DOUBLE, each(A, "torch.ones(1, 8)"), "4", "1",
+        fixed_calls=f"x = {A}\ntorch._dynamo.decorators.mark_unbacked(x, 0)\nf(x)\nf(torch.ones(1, 8))",
+        word="mark_unbacked(x, 0)",
+    ),
+    Again(
+        "shape", "kwargs['x']", "def f(**kwargs):\n    return kwargs['x'] * 2\n", each(f"x={A}", f"x={B}"), "4", "6",
+        options={"dynamic": True}, word="mark_dynamic(kwargs['x'], 0)",
+    ),
+    Again(
+        "condition on sizes", "kwargs['x']", "def f(**kwargs):\n    return kwargs['x'] * 2\n",
+        each(f"x={A}", f"x={B}", "x=torch.ones(1, 8)"), "2 <= kwargs['x'].size(0)", "no longer so",
+        fixed_calls=f"x = {A}\ntorch._dynamo.decorators.mark_unbacked(x, 0)\nf(x=x)\nf(x={B})\nf(x=torch.ones(1, 8))",
+        word="mark_unbacked(kwargs['x'], 0)",
+    ),
+    Again(
+        "condition", "self.p", DROPS, f"for p in (0.1, 0.2, 0.3):\n    module.p = p\n    f({A})",
+        "(1.0 + ((-1)*self.p)) == 0.8", "no longer so",
+        fixed=DROPS.replace("torch.empty_like(x).bernoulli_(1 - self.p)", "(torch.rand_like(x) >= self.p)"),
+        fixed_calls=f"module.register_buffer('p', torch.ones(()))\n"
+        f"for p in (0.1, 0.2, 0.3):\n    module.p.fill_(p)\n    f({A})",
+        word="as a tensor",
+    ),
+    Again(
+        "flag", "cache.ready",
+        "class Cache:\n    def __init__(self):\n        self.ready = False\ndef make():\n    return Cache()\n"
+        "def f(x, cache):\n    return x * 2 if cache.ready else x * 3\n",
+        f"cache = make()\nf({A}, cache)\ncache.ready = True\nf({A}, cache)", "False", "True",
+        fixed_calls=f"cache = make()\ncache.ready = True\nf({A}, cache)\nf({A}, cache)", word="two compilations",
+    ),
+    Again(
+        "global", "global config.kind",
+        "class Config:\n    def __init__(self):\n        self.kind = None\nconfig = Config()\n"
+        "def f(x):\n    return x * 2 if config.kind is None else x * 3\n",
+        f"f({A})\nf.__globals__['config'].kind = 'b'\nf({A})", "None", "the str 'b'",
+        fixed_calls=f"f.__globals__['config'].kind = 'b'\nf({A})\nf({A})", word="before the first call",
+    ),
+    Again(
+        "module attribute", "self.param_groups[0]['lr']", OPTIMIZES,
+        "f()\nmodule.__self__.param_groups[0]['lr'] = 0.2\nf()", "the float 0.1", "the float 0.2",
+        fixed=OPTIMIZES.replace("0.1", "torch.tensor(0.1)"),
+        fixed_calls="f()\nmodule.__self__.param_groups[0]['lr'].fill_(0.2)\nf()", word="lr=torch.tensor",
     ),
 )  # fmt: skip

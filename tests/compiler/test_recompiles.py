@@ -53,6 +53,16 @@ def test_what_changed_is_blamed_and_the_advice_ends_it(case: Again) -> None:
         assert any(frame.graphs for frame in record.frames)
 
 
+def test_what_else_has_to_stay_as_it_was_is_told_with_the_advice() -> None:
+    calls = "f(torch.ones(4, 8), 2)\nf(torch.ones(6, 8, requires_grad=True, dtype=torch.float64), 3)"
+    found = called("def f(x, n):\n    return x * n\n", calls).recompiles[-1]
+    assert found.cause == "shape"
+    more = "It takes more than that: dtype of `x` was float32, is float64; requires_grad of `x` was False, is True."
+    assert found.advice.endswith(more)  # nothing of `n`: it is left open with the sizes
+    again = called("def f(x, n):\n    return x * n\n", calls, dynamic=True).recompiles[-1]
+    assert [item.cause for item in again.failures] == ["dtype", "requires_grad"]
+
+
 def test_every_failed_guard_of_every_entry_is_told() -> None:
     calls = "f(torch.ones(4, 8), 2)\nf(torch.ones(4, 8).double(), 2)\nf(torch.ones(6, 8, dtype=torch.float16), 3)"
     record = called("def f(x, n):\n    return x * n\n", calls)
