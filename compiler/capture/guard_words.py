@@ -20,6 +20,8 @@ _OBJECT_ID = re.compile(r", \d{6,}\)")
 _GENERATED = re.compile(r"G\['__(?:builtins_dict__|import_)")
 UNNAMED = "a value under way"
 """What is on Python's stack at a graph break; the user gave it no name."""
+_VALUES = ("EQUALS_MATCH", "TRUE_MATCH", "FALSE_MATCH", "NONE_MATCH")
+_ATTRIBUTE = re.compile(r"\._modules\['\w+'\]\.[a-zA-Z]\w*$")
 _OF_PYTHON = re.compile(r"^G\['torch'\]|\btype\(|\.__(?:mro|defaults|kwdefaults|class|getattribute)__|__dict__\)")
 _SWITCHES = {
     "grad_mode": "grad mode",
@@ -114,13 +116,15 @@ def quoted(name: str) -> str:
     return f"{kind} `{rest}`" if found and kind in ("global", "builtin") else f"`{name}`"
 
 
-def is_internal(kind: str, source: str, code: tuple[str, ...] = ()) -> bool:
-    """Whether a guard is about the insides of modules and of torch: there are many, and few ever fail."""
+def is_internal(kind: str, source: str, code: tuple[str, ...] = (), own: bool = False) -> bool:
+    """Whether a guard is about the insides of modules and of torch: there are many, and few ever fail. `own` is whether
+    a line of the user's asked for it.
+    """
     if kind in ("TORCH_FUNCTION_MODE_STACK", "DEFAULT_DEVICE", "DIMENSION_DYNAMIC_MARKING_GUARD"):
         return True
     if kind == "LAMBDA_GUARD":
         return not any("L[" in part for part in code) or all(" is " in part for part in code)
-    if source.endswith(".training"):
+    if source.endswith(".training") or (own and kind in _VALUES and _ATTRIBUTE.search(source)):
         return False
     if _GENERATED.search(source) or _OF_PYTHON.search(source):
         return True
@@ -214,7 +218,7 @@ _PREDICATES = {
 
 def _predicate(kind: str, code: str) -> str:
     if kind in ("LENGTH_CHECK", "DICT_LENGTH", "MAPPING_KEYS_CHECK") and (length := re.search(r"== (\d+)", code)):
-        return f"has {length[1]} item" + ("" if length[1] == "1" else "s")
+        return _items(int(length[1]))
     if kind == "LENGTH_CHECK":
         return "is empty" if code.startswith("not ") else "is not empty"
     if kind == "DICT_CONTAINS" and (key := re.search(r"___dict_contains\(('[^']*'|[^,]*),", code)):
@@ -227,12 +231,16 @@ def _predicate(kind: str, code: str) -> str:
         found = _TYPE.search(code)
         return f"is the same {short_type(found['type'])}" if found else "is the same object"
     if kind == "NO_TENSOR_ALIASING":
-        return "shares no memory with other tensors that are passed"
+        return "is not the same tensor as any other"
     if code.startswith("not L["):
         return "is empty"
     if found := _EQUALS.match(code):
         return f"is {value_words(found['value'])}"
     return f"satisfies {plain(code)}"
+
+
+def _items(count: int) -> str:
+    return "is empty" if not count else f"has {count} item" + ("" if count == 1 else "s")
 
 
 def short_type(name: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from compiler.capture.guard_words import OpenNames, argument, is_internal, words
+from compiler.capture.sources import is_installed
 from compiler.record import Guard
 from compiler.torch_api.leaf_guards import GuardFacts
 
@@ -23,6 +24,8 @@ class Asked(NamedTuple):
 
     file: str = ""
     line: int = 0
+    own: bool = False
+    """Whether it is the user's own line, not one of an installed package."""
 
 
 def guards_of(
@@ -35,8 +38,13 @@ def guards_of(
     """Guards of one frame. torch cuts the file names in its comments short; `names` gives the full ones their name.
     `sizes` are the names of what is left open, `failed` what is known of failures.
     """
+    tensors = {fact.source for fact in facts if fact.kind == "TENSOR_MATCH"}
     found = [
         _guard(f"guard[{frame}].{index}", frame, fact, names, sizes or OpenNames()) for index, fact in enumerate(facts)
+    ]
+    found = [
+        replace(guard, internal=True) if guard.kind == "TYPE_MATCH" and guard.source in tensors else guard
+        for guard in found
     ]
     fails = _failures(facts, found, failed or Counter())
     return tuple(replace(guard, failed=count) for guard, count in zip(found, fails, strict=True))
@@ -74,8 +82,9 @@ def asked_by(comment: str, names: Mapping[str, str]) -> Asked | None:
     asked = _ASKED_BY.fullmatch(comment.rpartition("#")[2])  # code can be very long, so it is not searched
     if asked is None:
         return None
-    end = asked["file"].lstrip(".")
-    return Asked(next((name for path, name in names.items() if path.endswith(end)), end), int(asked["line"]))
+    end, line = asked["file"].lstrip("."), int(asked["line"])
+    path = next((path for path in names if path.endswith(end)), "")
+    return Asked(names[path], line, not is_installed(path)) if path else Asked(end, line)
 
 
 def _guard(identity: str, frame: str, fact: GuardFacts, names: Mapping[str, str], sizes: OpenNames) -> Guard:
@@ -91,7 +100,7 @@ def _guard(identity: str, frame: str, fact: GuardFacts, names: Mapping[str, str]
         line=asked.line,
         words=words(fact.kind, fact.source, code, sizes),
         argument=_about(fact.kind, fact.source, code),
-        internal=is_internal(fact.kind, fact.source, code),
+        internal=is_internal(fact.kind, fact.source, code, asked.own),
         symbols=sizes.symbols(fact.kind, fact.source, code),
         seconds=fact.seconds,
     )

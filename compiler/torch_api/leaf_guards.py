@@ -15,7 +15,7 @@ from typing import Any
 
 from compiler.torch_api.guard_failures import DICTS, children, length_check
 
-ROUNDS, CALLS = 3, 20
+ROUNDS, CALLS = 3, 10
 
 
 @dataclass(frozen=True, slots=True)

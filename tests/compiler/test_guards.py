@@ -75,6 +75,77 @@ def test_guards_on_the_insides_of_modules_are_marked(module_record: Record) -> N
     assert {"self.linear.weight", "self.linear.bias"} <= hidden
 
 
+NESTED = """
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.drop, self.scale = nn.Linear(64, 64), nn.Dropout(0.25), 3
+    def forward(self, x):
+        return self.drop(self.linear(x)) * self.scale
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block, self.table, self.act = Block(), {"p": 0.5}, torch.relu
+    def forward(self, x, *rest, **named):
+        x = self.act(self.block(x)) * self.table["p"]
+        return x * rest[0] if len(rest) > 1 else x + named.get("bias", 0)
+f = M()
+"""
+
+
+def test_attributes_that_the_users_own_lines_read_are_no_insides() -> None:
+    record = captured(NESTED, (X,))
+    shown = {guard.words for guard in record.guards if not guard.internal and guard.argument}
+    assert shown == {
+        "`x` is float32, contiguous, 8×64, on cpu",
+        "`self` is of type M",
+        "`self.act` is the same builtin",
+        "`self.table` is of type dict",
+        "`self.table['p']` is the float 0.5",
+        "`self.block.scale` is the int 3",
+        "`self.block.drop.training` is True",
+        "`rest` is of type tuple",
+        "`rest` is empty",
+        "`named` is of type dict",
+        "`named` has no 'bias'",
+    }
+    hidden = {guard.words for guard in record.guards if guard.internal}
+    assert {"`self._modules` is of type dict", "`self.block.drop.p` is the float 0.25"} <= hidden
+
+
+CLOSURE = """
+SCALE, TABLE, W = 3, {"a": 1}, torch.ones(64)
+def make(k, steps):
+    def inner(x, y):
+        for step in steps:
+            x = x * k + step
+        return x * SCALE + y * TABLE["a"] + W
+    return inner
+f = make(2, [1, 2])
+"""
+
+
+def test_globals_and_what_a_function_closes_over_are_guarded_by_name() -> None:
+    record = captured(CLOSURE, (X, X.clone()))
+    shown = {guard.words for guard in record.guards if not guard.internal and guard.argument}
+    assert shown == {
+        "`x` is float32, contiguous, 8×64, on cpu",
+        "`x` is not the same tensor as any other",
+        "`y` is float32, contiguous, 8×64, on cpu",
+        "`y` is not the same tensor as any other",
+        "`k` is the int 2",
+        "`steps` is of type list",
+        "`steps` has 2 items",
+        "`steps[0]` is the int 1",
+        "`steps[1]` is the int 2",
+        "global `SCALE` is the int 3",
+        "global `TABLE` is of type dict",
+        "global `TABLE['a']` is the int 1",
+        "global `W` is float32, contiguous, 64, on cpu",
+        "global `W` is not the same tensor as any other",
+    }
+
+
 def test_a_guard_says_which_line_asked_for_it(module_record: Record) -> None:
     guard = next(guard for guard in module_record.guards if guard.argument == "self.training")
     source = module_record[f"source[{guard.file}]"]
