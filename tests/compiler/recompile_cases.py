@@ -226,9 +226,11 @@ CASES = (
     Again(
         "condition", "self.p", DROPS, f"for p in (0.1, 0.2, 0.3):\n    module.p = p\n    f({A})",
         "(1.0 + ((-1)*self.p)) == 0.8", "no longer so",
-        fixed=DROPS.replace("torch.empty_like(x).bernoulli_(1 - self.p)", "(torch.rand_like(x) >= self.p)"),
-        fixed_calls=f"module.register_buffer('p', torch.ones(()))\n"
-        f"for p in (0.1, 0.2, 0.3):\n    module.p.fill_(p)\n    f({A})",
+        fixed=DROPS.replace("torch.empty_like(x).bernoulli_(1 - self.p)", "(torch.rand_like(x) >= self.p)").replace(
+            "    p = 0.0\n",
+            "    def __init__(self):\n        super().__init__()\n        self.register_buffer('p', torch.ones(()))\n",
+        ),
+        fixed_calls=f"for p in (0.1, 0.2, 0.3):\n    module.p.fill_(p)\n    f({A})",
         word="as a tensor",
     ),
     Again(
