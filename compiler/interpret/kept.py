@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from compiler.capture.sources import SourceBook
 from compiler.torch_api.buffers import Buffer, InputLayout, Kind
 from compiler.torch_api.pytrees import tree_leaves
 
@@ -31,7 +32,8 @@ class KeptGraph:
 class KeptFrame:
     """One capture: its graphs, and the arguments of the first call; gradients by the output that they are of.
 
-    Implements `compiler.torch_api.buffers.BufferObserver`.
+    `captured` is the graph as it was captured, and `book` where the record's sources are: what it takes to trace it
+    again. Implements `compiler.torch_api.buffers.BufferObserver`.
     """
 
     copies: bool = False
@@ -39,6 +41,8 @@ class KeptFrame:
     arguments: tuple[Any, ...] | None = None
     trained: list[int] = field(default_factory=list)
     gradients: dict[int, torch.Tensor] = field(default_factory=dict)
+    captured: GraphModule | None = None
+    book: SourceBook | None = None
 
     def lowered(self, kind: Kind, module: GraphModule, inputs: tuple[InputLayout, ...]) -> None:
         self.graphs[kind] = KeptGraph(module, inputs)

@@ -1,0 +1,253 @@
+"""The graphs of one capture at each level, from what an exploration kept of it: `decomposed[0/0 forward core ATen]`.
+
+AOTAutograd traces the captured graph with an empty table, on the inputs of its first call; its halves are traced again
+with each level's table, node by node. The sizes are those of that call, and autocast is as the graph itself says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from compiler.autograd.provenance import Provenance
+from compiler.builder import Builder
+from compiler.capture.graphs import graph_artifact
+from compiler.decompose.drawn import Drawing, Given, Values, placed, random_state, seeded
+from compiler.decompose.levels import TABLES
+from compiler.decompose.numbers import Numbers, not_comparable, numbers
+from compiler.decompose.tree import LevelTree, ops_of, source_of
+from compiler.interpret.kept import KeptFrame
+from compiler.interpret.reference import copied
+from compiler.record import Artifact, Entity, Problem
+from compiler.torch_api.decomposition_tables import table
+from compiler.torch_api.level_traces import AotGraphs, Kind, aot_graphs, expanded, first_line
+from compiler.torch_api.pytrees import tree_leaves
+
+
+class LevelError(RuntimeError):
+    """The levels of a capture can't be made: the message says why."""
+
+
+class LevelGraphs:
+    """One capture at each level. Raises LevelError where its graph or the inputs of its call are not at hand, or where
+    AOTAutograd can't trace it.
+    """
+
+    def __init__(self, frame: str, kept: KeptFrame, captured: Artifact) -> None:
+        if kept.captured is None or kept.book is None:
+            raise LevelError(f"the graph of {frame} was not kept: a saved record has text, and no graph to trace")
+        if kept.arguments is None:
+            raise LevelError(f"the graph of {frame} was not called, so there are no inputs to trace it with")
+        self.frame, self.captured = frame, captured
+        self._module, self._kept, self._arguments = kept.captured, kept, kept.arguments
+        try:
+            self.aot: AotGraphs = aot_graphs(self._module, self._own_arguments())
+            self.trees = {(level, kind): LevelTree(level, graph, expanded(graph, table(level)))
+                          for level in TABLES for kind, graph in self.aot.graphs.items()}  # fmt: skip
+        except Exception as error:
+            raise LevelError(f"the graph of {frame} can't be traced again: {first_line(error)}") from error
+
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """One artifact for each half and level, ATen first; `attrs` has the level and its numbers against eager's."""
+        checks = self.numbers()
+        aten = {kind: self._aten_artifact(kind, checks["ATen"]) for kind in self.aot.graphs}
+        lower = [self._artifact(level, kind, aten[kind], checks[level]) for level in TABLES for kind in aten]
+        return (*aten.values(), *lower)
+
+    def graph(self, artifact_id: str) -> GraphModule | None:
+        """The graph that an artifact of these shows, or None for another one's."""
+        known = {self.id_of("ATen", kind): graph for kind, graph in self.aot.graphs.items()}
+        known |= {self.id_of(level, kind): tree.traced.module for (level, kind), tree in self.trees.items()}
+        return known.get(artifact_id)
+
+    def id_of(self, level: str, kind: Kind) -> str:
+        return f"decomposed[{self.frame} {kind} {level}]"
+
+    def _aten_artifact(self, kind: Kind, checks: Sequence[Numbers]) -> Artifact:
+        whole = self.aot.joint or self.aot.graphs[kind]
+        known = Provenance(whole, self.captured, same_names=False)
+        found = {node.name: known(node) for node in whole.graph.nodes}
+        artifact = self._shown("ATen", kind, lambda node: found.get(node.name, ()), self.captured)
+        return replace(artifact, attrs=_attrs("ATen", checks))
+
+    def _artifact(self, level: str, kind: Kind, before: Artifact, checks: Sequence[Numbers]) -> Artifact:
+        tree = self.trees[level, kind]  # type: ignore[index]
+
+        def origins(node: Node) -> tuple[str, ...]:
+            name = tree.origin(node) or (node.name if node.op == "placeholder" else "")
+            return (f"{before.id}.{name}",) if name else ()
+
+        artifact = self._shown(level, kind, origins, before)
+        told = {f"{artifact.id}.{node.name}": _told(tree, node) for node in ops_of(tree.traced.module)}
+        entities = tuple(_with(entity, told.get(entity.id, {})) for entity in artifact.entities)
+        return replace(artifact, entities=entities, attrs=_attrs(level, checks))
+
+    def _shown(self, level: str, kind: Kind, origins: Callable[[Node], tuple[str, ...]], parent: Artifact) -> Artifact:
+        assert self._kept.book is not None
+        graph = self.graph(self.id_of(level, kind))
+        assert graph is not None
+        return graph_artifact(
+            graph, artifact_id=self.id_of(level, kind), stage="decomposed", title=f"{kind} at level {level}",
+            graph=self.frame, book=self._kept.book, origins=origins, parent=parent,
+        )  # fmt: skip
+
+    def numbers(self) -> dict[str, tuple[Numbers, ...]]:
+        """Outputs, gradients and changed inputs at each level against those of the captured graph run by eager."""
+        with seeded():
+            eager = self._results(self._module, self._own_arguments())
+        exact = self._exact(eager)
+        drawn: dict[Kind, Values] = {}
+        found = {"ATen": self._compared(eager, exact, lambda kind, args: self._draw(kind, args, drawn))}
+        for level in TABLES:
+            run = partial(self._given, level, drawn)
+            found[level] = self._compared(eager, exact, run)
+        return {level: _noting(checks, drawn if level != "ATen" else {}) for level, checks in found.items()}
+
+    def _compared(
+        self, eager: _Results, exact: _Results | None, run: Callable[[Kind, Sequence[Any]], Any]
+    ) -> tuple[Numbers, ...]:
+        self.aot.run = run
+        try:
+            with seeded():
+                mine = self._results(self.aot.call, self._own_arguments())
+        except Exception as error:  # noqa: BLE001 - graphs fail in many ways, and the other levels don't care
+            return (not_comparable("", f"it can't be run: {type(error).__name__}: {first_line(error)}"),)
+        changed = sorted(mine.changed | eager.changed)
+        return numbers(mine.named(changed), eager.named(changed), exact.named(changed) if exact else None)
+
+    def _exact(self, eager: _Results) -> _Results | None:
+        """The captured graph's results in float64; None where it draws random numbers, or takes no other format."""
+        with seeded():
+            before = random_state()
+            try:
+                found = self._results(self._module, [_double(value) for value in self._own_arguments()])
+            except (RuntimeError, TypeError, ValueError):
+                return None
+            return found if before == random_state() and found.alike(eager) else None
+
+    def _draw(self, kind: Kind, args: Sequence[Any], drawn: dict[Kind, Values]) -> Any:
+        drawing = Drawing(self.aot.graphs[kind])
+        results = drawing.run(*args)
+        drawn[kind] = drawing.drawn
+        return results
+
+    def _given(self, level: str, drawn: dict[Kind, Values], kind: Kind, args: Sequence[Any]) -> Any:
+        traced = self.trees[level, kind].traced  # type: ignore[index]
+        return Given(traced.module, placed(drawn.get(kind, {}), traced.values)).run(*args)
+
+    def _own_arguments(self) -> list[Any]:
+        """Copies of the call's arguments, which want gradients if the call's did and it was trained."""
+        wanted = [wants for node in self._module.graph.nodes if node.op == "placeholder" for wants in [_wants(node)]]
+        trains = bool(self._kept.trained)
+        return [_own(value, trains and wants) for value, wants in zip(self._arguments, wanted, strict=True)]
+
+    def _results(self, call: Callable[..., Any], arguments: Sequence[Any]) -> _Results:
+        versions = [_version(value) for value in arguments]
+        outputs = [leaf for leaf in tree_leaves(call(*arguments)) if isinstance(leaf, Tensor)]
+        changed = {place for place, value in enumerate(arguments) if _version(value) != versions[place]}
+        return _Results(
+            [output.detach() for output in outputs], self._gradients(outputs, arguments), arguments, changed
+        )
+
+    def _gradients(self, outputs: Sequence[Tensor], arguments: Sequence[Any]) -> dict[int, Tensor | None]:
+        roots = [(place, output) for place, output in enumerate(outputs) if output.requires_grad]
+        leaves = [(place, value) for place, value in enumerate(arguments) if _is_trained(value)]
+        if not roots or not leaves:
+            return {}
+        tangents = [
+            self._kept.gradients.get(place, torch.ones_like(output)).to(output.dtype) for place, output in roots
+        ]
+        found = torch.autograd.grad([output for _, output in roots], [value for _, value in leaves], tangents,
+                                    allow_unused=True)  # fmt: skip
+        return {place: value for (place, _), value in zip(leaves, found, strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Results:
+    """What a call gave: outputs, gradients by input, and its inputs, of which it changed some."""
+
+    outputs: list[Tensor]
+    gradients: dict[int, Tensor | None]
+    inputs: Sequence[Any]
+    changed: set[int]
+
+    def named(self, changed: Sequence[int]) -> list[tuple[str, Any]]:
+        """All of it, with the inputs at these places as they were after the call."""
+        return [
+            *((f"output {place}", value) for place, value in enumerate(self.outputs)),
+            *((f"gradient of input {place}", value) for place, value in self.gradients.items()),
+            *((f"input {place}", self.inputs[place].detach()) for place in changed),
+        ]
+
+    def alike(self, other: _Results) -> bool:
+        return len(self.outputs) == len(other.outputs) and self.gradients.keys() == other.gradients.keys()
+
+
+def add_levels(builder: Builder, kept: dict[str, KeptFrame]) -> None:
+    """Put every capture at every level into a record under construction; what can't be had is a problem."""
+    for captured in [item for item in builder.artifacts.values() if item.stage == "captured"]:
+        builder.started("decomposed", captured.graph)
+        try:
+            found = LevelGraphs(captured.graph, kept[captured.graph], captured).artifacts()
+        except (LevelError, KeyError) as error:
+            builder.problem(Problem("decomposed", str(error), graph=captured.graph))
+        else:
+            for artifact in found:
+                builder.add(artifact)
+
+
+def _told(tree: LevelTree, node: Node) -> dict[str, Any]:
+    """What is said of a node: the operators that it was made of and the functions that did it, and why it stays."""
+    makers = tree.makers(node)
+    attrs: dict[str, Any] = {"stays": tree.stay(node)}
+    if makers:
+        attrs |= {"decomposed": " > ".join(str(use.op) for use in makers),
+                  "decomposed_by": " > ".join(str(source_of(use.function)) for use in makers)}  # fmt: skip
+    return attrs
+
+
+def _with(entity: Entity, attrs: dict[str, Any]) -> Entity:
+    return replace(entity, attrs=entity.attrs | attrs) if attrs else entity
+
+
+def _attrs(level: str, checks: Sequence[Numbers]) -> dict[str, Any]:
+    return {"level": level, "numbers_against_eager": [asdict(check) for check in checks]}
+
+
+def _noting(checks: tuple[Numbers, ...], drawn: dict[Kind, Values]) -> tuple[Numbers, ...]:
+    """Say which calls' random numbers were taken from the level above, and so not compared."""
+    count = sum(len(values) for values in drawn.values())
+    note = f"the results of {count} random calls are those that ATen drew" if count else ""
+    return tuple(replace(check, note=check.note or note) for check in checks)
+
+
+def _wants(placeholder: Node) -> bool:
+    return bool(getattr(placeholder.meta.get("example_value"), "requires_grad", False))
+
+
+def _own(value: Any, wants_gradient: bool) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    own = copied(value) if value.device.type == "cpu" else value.detach().clone()
+    return own.requires_grad_(wants_gradient)
+
+
+def _double(value: Any) -> Any:
+    """A floating-point tensor in float64, that wants gradients if it did."""
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return value
+    return value.detach().double().requires_grad_(value.requires_grad)
+
+
+def _is_trained(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad
+
+
+def _version(value: Any) -> int:
+    return value._version if isinstance(value, Tensor) else 0

@@ -1,0 +1,197 @@
+"""One call of one operator, taken apart level by level, with its numbers compared at each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from compiler.decompose.drawn import random_state, seeded
+from compiler.decompose.levels import TABLES
+from compiler.decompose.numbers import Numbers, named_outputs, not_comparable, numbers, worst_verdict
+from compiler.decompose.operators import OperatorError
+from compiler.decompose.tree import LevelTree, OpCall, Source, TensorType, ops_of, results_of, source_of
+from compiler.torch_api import fx
+from compiler.torch_api.decomposition_tables import is_mutable, is_random, table
+from compiler.torch_api.level_traces import Expanded, expanded, first_line, traced_call
+from compiler.torch_api.pytrees import tree_leaves, tree_map
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The call at one level: a tree for each call of the level that it was traced from (`torch` for `ATen`, `ATen` for
+    the tables' levels), the whole graph as code, and its numbers against eager's.
+    """
+
+    name: str
+    roots: tuple[OpCall, ...]
+    code: str
+    numbers: tuple[Numbers, ...]
+
+    def ops(self) -> list[str]:
+        """The operators in the level's graph, in order."""
+        return [leaf.op for root in self.roots for leaf in root.leaves()]
+
+
+@dataclass(frozen=True, slots=True)
+class Decomposition:
+    """What `name`, called with these arguments, becomes at each level. `source` is where a Python function is written.
+
+    `arguments` and `keywords` are what it was called with, tensors by their type; `note` says what the inputs were,
+    where they are not the caller's own.
+    """
+
+    name: str
+    arguments: tuple[Any, ...]
+    keywords: tuple[tuple[str, Any], ...]
+    results: tuple[TensorType, ...]
+    source: Source | None
+    levels: tuple[Level, ...]
+    note: str = ""
+
+    def level(self, name: str) -> Level:
+        """The level with this name. Raises ValueError."""
+        from compiler.decompose.levels import level_named
+
+        wanted = level_named(name)
+        return next(level for level in self.levels if level.name == wanted)
+
+    def sources(self) -> dict[str, dict[str, Source]]:
+        """For each level, the operators that were replaced and where that is written."""
+        return {level.name: {op: source for root in level.roots for op, source in root.sources()}
+                for level in self.levels}  # fmt: skip
+
+
+def decomposed(
+    name: str,
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    note: str = "",
+) -> Decomposition:
+    """Take `function(*args, **kwargs)` apart. The arguments, and the state of random numbers, are left as they are.
+
+    Gradients are not traced: a backward operator is one of its own (`aten.gelu_backward`). Raises OperatorError where
+    the call fails, or where it can't be traced.
+    """
+    call = _Call(name, function, tuple(args), dict(kwargs or {}))
+    eager = call.run_eager()
+    graphs = _Graphs(call)
+    source = source_of(function)
+    levels = (
+        Level("torch", graphs.called_calls(name), _code(graphs.called), call.compared(graphs.called, eager)),
+        *(Level(level, tree.roots(), _code(tree.traced.module), call.compared(tree.traced.module, eager))
+          for level, tree in graphs.trees()),
+    )  # fmt: skip
+    described, keywords = _described(call.args), tuple((key, _described(value)) for key, value in call.kwargs.items())
+    return Decomposition(
+        name, described, keywords, results_of(eager.outputs), source if source.file else None, levels, note
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Eager:
+    """What eager gives: results and then the arguments that it changed; and whether it drew random numbers."""
+
+    outputs: list[Any]
+    draws: bool
+
+
+class _Call:
+    """The call as a function of its tensors alone."""
+
+    def __init__(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.name, self.function, self.args, self.kwargs = name, function, args, kwargs
+        self.tensors = [leaf.detach() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        self.changed: tuple[int, ...] = ()
+
+    def __call__(self, *tensors: Tensor) -> list[Any]:
+        """The results, and then the arguments that are changed."""
+        given = iter(tensors)
+        args, kwargs = tree_map(partial(_next_of, given), (self.args, self.kwargs))
+        results = list(tree_leaves(self.function(*args, **kwargs)))
+        return results + [tensors[place] for place in self.changed]
+
+    def copies(self) -> list[Tensor]:
+        return [_copied(tensor) for tensor in self.tensors]
+
+    def run_eager(self) -> _Eager:
+        copies = self.copies()
+        versions = [copy._version for copy in copies]
+        with seeded(), torch.no_grad():
+            before = random_state()
+            try:
+                outputs = self(*copies)
+            except Exception as error:
+                raise OperatorError(f"{self.name} can't be called with these arguments: {first_line(error)}") from error
+            draws = random_state() != before
+        self.changed = tuple(place for place, copy in enumerate(copies) if copy._version != versions[place])
+        return _Eager(outputs + [copies[place] for place in self.changed], draws)
+
+    def compared(self, module: GraphModule, eager: _Eager) -> tuple[Numbers, ...]:
+        """A graph's numbers against eager's, from the same seed."""
+        with seeded(), torch.no_grad():
+            mine = tree_leaves(module(*self.copies()))
+        found = numbers(named_outputs(mine), named_outputs(eager.outputs))
+        if not eager.draws or worst_verdict(found) != "differs":
+            return found
+        draws = ", ".join(sorted({fx.target_name(node) for node in ops_of(module) if is_random(node.target)}))
+        reason = f"random: from the same seed {draws or 'this graph'} draws other numbers than {self.name}"
+        return tuple(not_comparable(item.dtype, reason) for item in found)
+
+
+class _Graphs:
+    """The call's graph as it is called, of ATen's operators, and with each table."""
+
+    def __init__(self, call: _Call) -> None:
+        try:
+            self.called = traced_call(call, call.tensors)
+            self.aten = expanded(self.called, {})
+            if any(is_mutable(node.target) for node in self.aten.module.graph.nodes):
+                self.aten = expanded(self.called, {}, functional=True)
+        except Exception as error:
+            raise OperatorError(f"{call.name} can't be traced with these arguments: {first_line(error)}") from error
+
+    def called_calls(self, name: str) -> tuple[OpCall, ...]:
+        calls = ops_of(self.called)
+        return tuple(
+            OpCall(fx.target_name(node), results_of(fx.value_of(node)), node.name, why=f"called by {name}")
+            for node in calls
+        )
+
+    def trees(self) -> Iterator[tuple[str, LevelTree]]:
+        yield "ATen", LevelTree("ATen", self.called, self.aten)
+        for name in TABLES:
+            traced: Expanded = expanded(self.aten.module, table(name))
+            yield name, LevelTree(name, self.aten.module, traced)
+
+
+def _next_of(given: Iterator[Tensor], leaf: Any) -> Any:
+    return next(given) if isinstance(leaf, Tensor) else leaf
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    """A copy with the same strides, to be changed at will."""
+    if tensor.layout != torch.strided or 0 in tensor.stride() or tensor.is_conj():
+        return tensor.clone()
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+def _code(module: GraphModule) -> str:
+    return fx.graph_code(module)[0]
+
+
+def _described(value: Any) -> Any:
+    """Tensors as their types, everything else as it is."""
+    return tree_map(_described_leaf, value)
+
+
+def _described_leaf(leaf: Any) -> Any:
+    if not isinstance(leaf, Tensor):
+        return leaf
+    return results_of(leaf)[0]

@@ -1,0 +1,86 @@
+"""What a user means by the name of an operator: `aten.gelu`, `torch.nn.functional.gelu`, or the function itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+import torch.nn.functional
+
+from compiler.torch_api.decomposition_tables import is_operator
+
+_NAMESPACES = ("aten", "prims")
+
+
+class OperatorError(ValueError):
+    """There is no operator or function of that name, or it can't be decomposed. The message names what is near."""
+
+
+def operator_named(what: str | Callable[..., Any]) -> tuple[str, Callable[..., Any]]:
+    """The name to show, and what to call. Raises OperatorError, TypeError for what can't be called.
+
+    `aten.gelu` is the operator, whose overload the arguments choose; `aten.add.Tensor` one overload; `gelu` is looked
+    for in torch.ops.aten; `torch.…` and `F.…` are functions.
+    """
+    if isinstance(what, str):
+        return _named(what.strip())
+    if not callable(what):
+        raise TypeError(f"decompose takes the name of an operator, or a function, and its arguments; got {what!r}")
+    return function_name(what), what
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """`aten.gelu.default`, `torch.nn.functional.gelu`: as torch calls it."""
+    if is_operator(function) or hasattr(function, "overloads"):
+        return str(function)
+    public = torch.overrides.resolve_name(function)
+    return str(public or getattr(function, "__qualname__", None) or repr(function))
+
+
+def _named(name: str) -> tuple[str, Callable[..., Any]]:
+    path = name.removeprefix("torch.ops.").replace("::", ".")
+    if path.startswith(("torch.", "F.")):
+        return _function("torch.nn.functional." + path[2:] if path.startswith("F.") else path)
+    namespace, _, rest = path.partition(".")
+    if namespace not in _NAMESPACES and not hasattr(torch.ops, namespace):
+        return _operator("aten", path)
+    return _operator(namespace, rest) if rest else _operator("aten", path)
+
+
+def _function(path: str) -> tuple[str, Callable[..., Any]]:
+    owner: Any = torch
+    for part in path.split(".")[1:]:
+        found = getattr(owner, part, None)
+        if found is None:
+            raise OperatorError(f"there is no {path!r}{_near(part, dir(owner))}")
+        owner = found
+    if not callable(owner):
+        raise OperatorError(f"{path!r} can't be called")
+    return path, owner
+
+
+def _operator(namespace: str, path: str) -> tuple[str, Callable[..., Any]]:
+    name, _, overload = path.partition(".")
+    space = getattr(torch.ops, namespace)
+    packet = getattr(space, name, None)
+    if packet is None or not callable(packet):
+        known = [entry.split("::")[1].partition(".")[0] for entry in _registered(namespace)]
+        raise OperatorError(f"there is no operator {namespace}.{path}{_near(name, known)}")
+    if not overload:
+        return f"{namespace}.{name}", packet
+    if overload not in packet.overloads():
+        raise OperatorError(f"{namespace}.{name} has no overload {overload!r}; it has: {', '.join(packet.overloads())}")
+    return f"{namespace}.{path}", getattr(packet, overload)
+
+
+def _registered(namespace: str) -> list[str]:
+    from compiler.torch_api.decomposition_tables import all_overloads
+
+    return [name for name in all_overloads() if name.startswith(f"{namespace}::")]
+
+
+def _near(name: str, known: list[str]) -> str:
+    close = get_close_matches(name, known, n=1)
+    return f": did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,181 @@
+"""torch's decomposition tables, and what its registries say about an operator.
+
+core ATen: `torch._decomp.core_aten_decompositions`. Inductor: `torch._inductor.decomposition.select_decomp_table`.
+Prims: everything that `torch._decomp` has registered, in which the references of `torch._refs` are written in prims;
+with references that torch registers for no ATen operator, and that `torch._prims.context.TorchRefsMode` takes by name.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
+from typing import Any, Literal, TypeAlias, TypeGuard
+
+import torch
+import torch._inductor.decomposition as inductor_decomposition
+import torch._inductor.lowering as inductor_lowering  # Inductor's decompositions ask it without importing it
+import torch._prims
+import torch._refs
+from torch._decomp import core_aten_decompositions, decomposition_table
+from torch._ops import OpOverload, OpOverloadPacket
+
+TableName = Literal["core ATen", "Inductor", "prims"]
+Operator: TypeAlias = OpOverload
+Table = Mapping[OpOverload, Callable[..., Any]]
+
+_aten = torch.ops.aten
+_WITHOUT_REGISTRATION: dict[OpOverload, Callable[..., Any]] = {
+    _aten.as_strided.default: torch._refs.as_strided,
+    _aten.full_like.default: torch._refs.full_like,
+    _aten.scalar_tensor.default: torch._refs.scalar_tensor,
+    _aten.empty_permuted.default: torch._refs.empty_permuted,
+}
+_EXCLUDED_LINE = re.compile(r"\s*(?P<op>aten\.[\w.]+),(?:\s*#\s*(?P<why>.+))?")
+
+
+@cache
+def table(name: TableName) -> Table:
+    """A decomposition table, operator overload -> function. Not to be changed."""
+    if name == "core ATen":
+        return _overloads_only(core_aten_decompositions())
+    if name == "Inductor":
+        return _overloads_only(inductor_decomposition.select_decomp_table())
+    return _WITHOUT_REGISTRATION | _overloads_only(decomposition_table)
+
+
+def _overloads_only(found: Mapping[Any, Callable[..., Any]]) -> dict[OpOverload, Callable[..., Any]]:
+    return {op: function for op, function in found.items() if is_operator(op)}
+
+
+def is_operator(op: Any) -> TypeGuard[OpOverload]:
+    """Whether it is an operator of torch's dispatcher (one overload of it)."""
+    return isinstance(op, OpOverload)
+
+
+def is_composite(op: Any) -> bool:
+    """Whether ATen computes it by calling other operators, below which autograd starts (CompositeImplicitAutograd)."""
+    return is_operator(op) and _has_kernel(op.name(), "CompositeImplicitAutograd")
+
+
+def _has_kernel(name: str, key: str) -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
+
+
+def composite_of(function: Callable[..., Any]) -> OpOverload | None:
+    """The operator of a table entry that stands for ATen's own composite kernel, in C++."""
+    kernel = function.keywords.get("kernel") if isinstance(function, partial) else None
+    return kernel if isinstance(kernel, OpOverload) else None
+
+
+def is_core(op: OpOverload) -> bool:
+    """Whether it is tagged as one of the core ATen operator set."""
+    return torch.Tag.core in op.tags
+
+
+def is_random(op: Any) -> bool:
+    """Whether it may draw random numbers (some that may, do not: attention without dropout)."""
+    return is_operator(op) and torch.Tag.nondeterministic_seeded in op.tags
+
+
+def is_prim(op: OpOverload) -> bool:
+    return op.namespace == "prims"
+
+
+def is_mutable(op: Any) -> bool:
+    """Whether it changes one of its arguments."""
+    return is_operator(op) and bool(op._schema.is_mutable)
+
+
+@cache
+def excluded_by_inductor() -> dict[OpOverload, str]:
+    """What Inductor takes out of its table on purpose, and torch's own comment on why ("" without one)."""
+    comments = dict(_exclusion_comments())
+    found: dict[OpOverload, str] = {}
+    for excluded in inductor_decomposition.decomps_to_exclude:
+        why = comments.get(str(excluded), "")
+        overloads = [excluded] if isinstance(excluded, OpOverload) else _overloads(excluded)
+        found.update(dict.fromkeys(overloads, why))
+    return found
+
+
+def _exclusion_comments() -> Iterator[tuple[str, str]]:
+    """A comment on a line of its own is on the lines after it."""
+    _, _, after = inspect.getsource(inductor_decomposition).partition("decomps_to_exclude")
+    heading = ""
+    for line in after.partition("\n]")[0].splitlines():
+        if line.lstrip().startswith("#"):
+            heading = line.lstrip("# ").strip()
+        elif match := _EXCLUDED_LINE.match(line):
+            yield match["op"], match["why"] or heading
+
+
+def _overloads(packet: OpOverloadPacket) -> list[OpOverload]:
+    return [getattr(packet, name) for name in packet.overloads()]
+
+
+def lowering(op: OpOverload) -> Callable[..., Any] | None:
+    """Inductor's lowering of an operator, unwrapped, or None."""
+    for key in (op, op.overloadpacket):
+        if key in inductor_lowering.lowerings:
+            found: Callable[..., Any] = inspect.unwrap(inductor_lowering.lowerings[key])
+            return found
+    return None
+
+
+def falls_back(function: Callable[..., Any]) -> bool:
+    """Whether a lowering does nothing but call ATen's kernel."""
+    return function.__qualname__.startswith("fallback_handler.")
+
+
+def may_fall_back(op: OpOverload) -> bool:
+    """Whether Inductor's lowering calls ATen's kernel, always or for some arguments."""
+    return op in inductor_lowering.fallbacks
+
+
+def has_template(function: Callable[..., Any]) -> bool:
+    """Whether a lowering chooses among templates and ATen's kernel (torch/_inductor/kernel)."""
+    return function.__module__.startswith("torch._inductor.kernel")
+
+
+def all_overloads() -> tuple[str, ...]:
+    """The qualified names of all operator overloads of this process (`aten::add.Tensor`)."""
+    return tuple(torch._C._dispatch_get_all_op_names())
+
+
+def overloads_with_kernel(key: str) -> frozenset[str]:
+    """The qualified names of overloads that have a kernel for a dispatch key."""
+    return frozenset(name for name in all_overloads() if _has_kernel(name, key))
+
+
+def core_overloads() -> frozenset[str]:
+    """The qualified names of ATen's overloads that are tagged `core`."""
+    return frozenset(name for name in all_overloads() if name.startswith("aten::") and _is_core_name(name))
+
+
+def _is_core_name(qualified: str) -> bool:
+    name, _, overload = qualified.partition("::")[2].partition(".")
+    packet = getattr(_aten, name, None)
+    op = getattr(packet, overload or "default", None) if packet is not None else None
+    return isinstance(op, OpOverload) and is_core(op)
+
+
+def prims() -> tuple[str, ...]:
+    """The names of the prims that torch publishes."""
+    return tuple(torch._prims.__all__)
+
+
+def references() -> tuple[str, ...]:
+    """The names of the references that `torch._refs` publishes, in its own module."""
+    return tuple(torch._refs.__all__)
+
+
+def inductor_lowerings() -> frozenset[str]:
+    """The names of overloads that Inductor has a lowering for."""
+    return frozenset(str(op) for op in inductor_lowering.lowerings if isinstance(op, OpOverload))
+
+
+def inductor_fallbacks() -> frozenset[str]:
+    """The names of overloads that Inductor's lowering hands to ATen's kernel."""
+    return frozenset(str(op) for op in inductor_lowering.fallbacks if isinstance(op, OpOverload))

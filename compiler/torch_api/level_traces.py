@@ -1,0 +1,264 @@
+"""Graphs traced with a decomposition table, with a note at each node of the decompositions that made it.
+
+`make_fx` (torch.fx.experimental.proxy_tensor) hands an operator to its entry of the table, and what that calls goes
+through the table again. Entries are wrapped to say which of them are at work when a node is made.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Container, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+import torch._functorch.config as functorch_config
+from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._functorch.aot_autograd import aot_module_simplified
+from torch._functorch.partitioners import default_partition
+from torch._guards import detect_fake_mode
+from torch._ops import OpOverload
+from torch.func import functionalize
+from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import traceback as fx_traceback
+from torch.fx.experimental.proxy_tensor import get_proxy_slot, make_fx
+
+from compiler.torch_api import fx
+from compiler.torch_api.decomposition_tables import Table
+from compiler.torch_api.pytrees import tree_leaves
+
+Kind = Literal["forward", "backward", "inference"]
+_MARK = "tcompile_decomposition"
+_aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """One use of a decomposition: of which operator, by which function, inside of which other use (an index, or None).
+
+    `node` names the node of the graph before that was being traced. `declined` says why the operator stays all the
+    same: the function "returned NotImplemented" for these arguments, "raised …", or "gives …" where another is needed.
+    `results` are the `fx.tensor_attrs` of the tensors that came of it: to hold the tensors themselves would make torch
+    trace a `detach` of each.
+    """
+
+    op: OpOverload
+    function: Callable[..., Any]
+    node: str
+    parent: int | None
+    declined: str = ""
+    results: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(slots=True)
+class Expanded:
+    """A graph traced with a table. `applied` are the decompositions used; `makers` gives the index of the innermost one
+    that made a node; `values` gives, for a node of the graph before, the nodes that hold its tensors.
+    """
+
+    module: GraphModule
+    applied: list[Applied] = field(default_factory=list)
+    makers: dict[str, int] = field(default_factory=dict)
+    values: dict[str, tuple[str | None, ...]] = field(default_factory=dict)
+
+
+class _Uses:
+    """The table's entries, each of which says when it is at work."""
+
+    def __init__(self) -> None:
+        self.applied: list[Applied] = []
+        self.node: Node | None = None
+        self._open: list[int] = []
+
+    def wrapped(self, table: Table) -> dict[OpOverload, Callable[..., Any]]:
+        return {op: self._wrapper(op, function) for op, function in table.items()}
+
+    def _wrapper(self, op: OpOverload, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            index, name = len(self.applied), self.node.name if self.node is not None else ""
+            use = Applied(op, function, name, self._open[-1] if self._open else None)
+            self.applied.append(use)
+            self._open.append(index)
+            try:
+                with fx_traceback.annotate({_MARK: index}):
+                    result = function(*args, **kwargs)
+                declined = self._fault(use, result)
+            except Exception as error:  # noqa: BLE001 - the arguments are good: it is told as why the operator stays
+                result, declined = NotImplemented, f"raised {type(error).__name__}: {first_line(error)}"
+            finally:
+                self._open.pop()
+            results = () if declined else tensor_types(result)
+            self.applied[index] = replace(use, declined=declined, results=results)
+            return NotImplemented if declined else result
+
+        return run
+
+    def _fault(self, use: Applied, result: Any) -> str:
+        """Why a result can't stand for the operator's: some decompositions are for inference, and fill in for what only
+        a backward needs.
+        """
+        if result is NotImplemented:
+            return "returned NotImplemented"
+        if use.parent is not None or self.node is None or self.node.target is not use.op:
+            return ""
+        wanted, given = _used_results(self.node), result if isinstance(result, tuple | list) else (result,)
+        wrong = (place for place, value in wanted.items() if not _alike(given[place], value))
+        return next((f"gives {_type_text(given[place])} as result {place}, which is used and should be "
+                     f"{_type_text(wanted[place])}" for place in wrong), "")  # fmt: skip
+
+
+def _used_results(node: Node) -> dict[int, torch.Tensor]:
+    """The tensors of a node's value that other nodes use, by place."""
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        return {0: value}
+    places = {user.args[1] for user in node.users if fx.target_name(user) == "operator.getitem"}
+    values = value if isinstance(value, tuple | list) else ()
+    return {place: item for place, item in enumerate(values) if place in places and isinstance(item, torch.Tensor)}
+
+
+def _alike(mine: Any, other: torch.Tensor) -> bool:
+    return isinstance(mine, torch.Tensor) and _key(mine) == _key(other)
+
+
+def _key(value: torch.Tensor) -> tuple[Any, ...]:
+    """The dtype and shape, with nothing said of sizes that depend on values."""
+    return value.dtype, *(size if isinstance(size, int) else None for size in value.shape)
+
+
+def _type_text(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')}{[str(size) for size in value.shape]}".replace("'", "")
+
+
+class _Retracing(Interpreter):
+    """Runs a graph while it is traced anew; strides may come out otherwise than when a view was chosen over a copy."""
+
+    def __init__(self, module: GraphModule, uses: _Uses) -> None:
+        super().__init__(module)
+        self._uses = uses
+        self.values: dict[str, tuple[Any, ...]] = {}
+
+    def run_node(self, n: Node) -> Any:
+        self._uses.node = n
+        value = super().run_node(n)
+        if n.op == "call_function":
+            self.values[n.name] = tuple(_proxied(leaf) for leaf in tree_leaves(value))
+        return value
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if target is _aten.view.default:
+            target = _aten.reshape.default
+        return super().call_function(target, args, kwargs)
+
+
+def _proxied(leaf: Any) -> Any:
+    """The node that stands for a traced tensor, or None."""
+    mode = torch.fx.experimental.proxy_tensor.get_proxy_mode()
+    if not isinstance(leaf, torch.Tensor) or mode is None:
+        return None
+    slot = get_proxy_slot(leaf, mode.tracer, None)
+    return getattr(getattr(slot, "proxy", None), "node", None)
+
+
+def expanded(module: GraphModule, table: Table, *, functional: bool = False) -> Expanded:
+    """Trace a graph of fake tensors (`meta["val"]` of its placeholders) with a table. The graph is left as it is.
+
+    With `functional`, operators that change their arguments become operators that don't.
+    """
+    uses = _Uses()
+    inputs = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
+    retracing = _Retracing(module, uses)
+
+    def run(*args: Any) -> Any:
+        return retracing.run(*args)
+
+    traced = functionalize(run, remove="mutations") if functional else run
+    with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", "TypedStorage is deprecated")  # torch's own prims.as_strided
+        stack.enter_context(fx_traceback.preserve_node_meta())
+        stack.enter_context(detect_fake_mode(inputs) or nullcontext())
+        stack.enter_context(torch.no_grad())
+        made = make_fx(traced, decomposition_table=uses.wrapped(table), tracing_mode="real")(*inputs)
+    known = {node.name for node in made.graph.nodes}
+    makers = {node.name: mark for node in made.graph.nodes if (mark := _mark(node)) is not None}
+    values = {name: tuple(_name(node, known) for node in nodes) for name, nodes in retracing.values.items()}
+    return Expanded(made, uses.applied, makers, values)
+
+
+def tensor_types(value: Any) -> tuple[dict[str, Any], ...]:
+    """`fx.tensor_attrs` of each tensor in a nest."""
+    return tuple(fx.tensor_attrs(leaf) for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, or its name."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _mark(node: Node) -> int | None:
+    mark = (node.meta.get("custom") or {}).get(_MARK)
+    return mark if isinstance(mark, int) else None
+
+
+def _name(node: Node | None, known: set[str]) -> str | None:
+    return node.name if node is not None and node.name in known else None
+
+
+def traced_call(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> GraphModule:
+    """The operators that a function of tensors calls, above autograd: composite ones are still there."""
+    made: GraphModule = make_fx(function, tracing_mode="fake", pre_dispatch=True)(*tensors)
+    return made
+
+
+@dataclass(slots=True)
+class AotGraphs:
+    """What AOTAutograd makes of a captured graph without any decomposition, and a way to run it.
+
+    `graphs` are the two halves, or "inference". `call` runs whatever `run` gives for a half, in AOTAutograd's own
+    wrapper: `run(kind)` takes the half's inputs as positional arguments and returns its outputs.
+    """
+
+    call: Callable[..., Any]
+    joint: GraphModule | None
+    graphs: dict[Kind, GraphModule]
+    run: Callable[[Kind, Sequence[Any]], Any]
+
+
+def aot_graphs(module: GraphModule, arguments: Sequence[Any]) -> AotGraphs:
+    """Trace a captured graph, called with these arguments, through AOTAutograd with an empty table; the backward too,
+    where an argument wants gradients. The arguments are not changed.
+    """
+    found = AotGraphs(_not_yet, None, {}, _not_yet)
+
+    def compiler(kind: Kind) -> Callable[..., Any]:
+        def compile_graph(graph: GraphModule, _inputs: Any) -> Any:
+            graph.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
+            graph.recompile()
+            found.graphs[kind] = graph
+            return make_boxed_func(lambda *args: found.run(kind, args))
+
+        return compile_graph
+
+    def partition(joint: GraphModule, inputs: Any, **kwargs: Any) -> Any:
+        found.joint = joint
+        return default_partition(joint, inputs, **kwargs)
+
+    with functorch_config.patch(force_non_lazy_backward_lowering=True, enable_autograd_cache=False):
+        found.call = aot_module_simplified(
+            module, arguments, fw_compiler=compiler("forward"), bw_compiler=compiler("backward"),
+            inference_compiler=compiler("inference"), partition_fn=partition, decompositions={},
+        )  # fmt: skip
+    return found
+
+
+def _not_yet(*_: Any) -> Any:
+    raise RuntimeError("these graphs can't be run while they are traced")
+
+
+def name_before(node: Node, known: Container[str]) -> str:
+    """The node of the graph before, among `known`, that a node of a traced graph came from; "" if there is none."""
+    return next((name for name in fx.parents(node) if name in known), "")
