@@ -19,6 +19,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from compiler.autograd.aliases import alias_decisions, requires_grad
+from compiler.autograd.halves import Attrs, Forward, backward_roles, forward_roles, with_attrs
+from compiler.autograd.partition import decisions as partition_decisions
 from compiler.autograd.provenance import Provenance
 from compiler.builder import Builder, Clock
 from compiler.capture.breaks import BreakLog
@@ -40,6 +43,7 @@ from compiler.interpret.kept import KeptFrame
 from compiler.process import fewer_full_collections
 from compiler.record import STAGES, Artifact, Decision, Frame, Problem, Recompile, Span, Step
 from compiler.torch_api import dynamo, fx, inductor
+from compiler.torch_api.aot_metadata import aot_facts
 from compiler.torch_api.buffers import observing_buffers
 from compiler.torch_api.cudagraphs import Verdict
 from compiler.torch_api.dynamo import BreakFacts, CompileKey, EntryFailures
@@ -47,6 +51,7 @@ from compiler.torch_api.guard_failures import FailedGuard, global_state
 from compiler.torch_api.inductor import IrFacts, KernelFacts, Kind
 from compiler.torch_api.leaf_guards import GuardTree
 from compiler.torch_api.open_sizes import SymbolFacts
+from compiler.torch_api.partitioning import Halves
 from compiler.torch_api.templates import Selection
 from compiler.torch_api.traced_lines import Place
 
@@ -289,6 +294,7 @@ class GraphRecorder:
         self.problems: list[Problem] = []
         self.trains = False
         self.latest: dict[str, Artifact] = {}
+        self.forward = Forward()
         self.loops: dict[tuple[str, Kind], dict[str, list[IrFacts]]] = {}
         self.fused: dict[str, list[IrFacts]] = {}
         self.definitions: dict[str, list[Definition]] = {}
@@ -340,12 +346,31 @@ class GraphRecorder:
         origins = Provenance(module, self._before_aot(), same_names=False)
         self._graph("joint", "joint", module, origins, "forward and backward, traced together", seconds)
 
+    def partitioned(self, halves: Halves) -> None:
+        joint = self.latest.get("joint")
+        names = [entity.label for entity in joint.entities] if joint else []
+        self.builder.decisions.extend(partition_decisions(halves, self.frame, names))
+        self.recorder.kept[self.frame].joint = halves.joint
+
     def aot_graph(self, kind: Kind, module: GraphModule) -> None:
         seconds = self.recorder.clock.lap()
         joint = self.latest.get("joint")
         parent, same_names = (joint, True) if joint else (self._before_aot(), False)
         title = {"forward": "forward half", "backward": "backward half", "inference": "without gradients"}[kind]
-        self._graph(kind, kind, module, Provenance(module, parent, same_names=same_names), title, seconds)
+        origins = Provenance(module, parent, same_names=same_names)
+        self._graph(kind, kind, module, origins, title, seconds, self._roles(kind, module))
+
+    def _roles(self, kind: Kind, module: GraphModule) -> Attrs:
+        """What the graph's nodes are there for, and what AOTAutograd found about inputs and outputs."""
+        artifact = f"{kind}[{self.frame}]"
+        if kind == "backward":
+            return backward_roles(module, self.forward, f"forward[{self.frame}]")
+        kept = self.recorder.kept[self.frame]
+        self.forward = Forward.of(module, artifact, kept.joint.module if kept.joint else None, f"joint[{self.frame}]")
+        if (facts := aot_facts()) is None:
+            return forward_roles(module)
+        self.builder.decisions.extend(alias_decisions(facts, module, artifact, self.frame))
+        return forward_roles(module) | requires_grad(facts, module)
 
     def post_grad(self, kind: Kind, module: GraphModule) -> None:
         seconds = self.recorder.clock.lap()
@@ -448,14 +473,17 @@ class GraphRecorder:
     def _id(self, stage: str, kind: Kind) -> str:
         return f"{stage}[{self.frame} {kind}]"
 
-    def _graph(self, stage: str, key: str, module: GraphModule, origins: Any, title: str, seconds: float) -> None:
+    def _graph(
+        self, stage: str, key: str, module: GraphModule, origins: Any, title: str, seconds: float,
+        attrs: Attrs | None = None,
+    ) -> None:  # fmt: skip
         suffix = key.removeprefix(stage)
         artifact = graph_artifact(
             module, artifact_id=f"{stage}[{self.frame}{suffix}]", stage=stage, title=title, graph=self.frame,
             book=self.recorder.book, origins=origins, parent=getattr(origins, "parent", None),
             call_site=self.recorder.call_site,
         )  # fmt: skip
-        self._add(key, artifact, seconds)
+        self._add(key, with_attrs(artifact, attrs or {}), seconds)
 
     def _add(self, key: str, artifact: Artifact, seconds: float) -> None:
         self.latest[key] = self.builder.add(artifact, seconds)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from compiler.interpret.kept import KeptFrame
     from explorer.diff import RunDiff
     from explorer.kernel_code import KernelCode
+    from explorer.partitions import Partitions
     from explorer.replay import Replay
 
 
@@ -40,6 +41,7 @@ class Run:
         self.compiler.replace(record)
         self._widget = widget
         self._selection: tuple[str, ...] = ()
+        self._partitions: Partitions | None = None
         self.kept: Mapping[str, KeptFrame] = {}  # graphs and inputs, for the kernel lab; none of it is saved
 
     @property
@@ -147,6 +149,18 @@ class Run:
     def saved(self) -> pd.DataFrame:
         """One row a tensor that the forward keeps for the backward: dtype, shape, bytes, the line it comes from."""
         return _tables().saved(self.record)
+
+    @property
+    def partitions(self) -> Partitions:
+        """Other ways to divide forward from backward: `run.partitions.table()`, `.plot()`, `.control()`.
+
+        Only a run that was made here has the graphs for it.
+        """
+        from explorer.partitions import Partitions
+
+        if self._partitions is None or self._partitions.kept is not self.kept:
+            self._partitions = Partitions(self.kept)
+        return self._partitions
 
     @property
     def timings(self) -> pd.DataFrame:

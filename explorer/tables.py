@@ -352,6 +352,11 @@ def _cell(value: Any, separator: str) -> Any:
     return separator.join(str(part) for part in value) if isinstance(value, tuple) else value
 
 
+def table_of(table: str, rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """Rows as a DataFrame with the columns and dtypes of this table."""
+    return _frame(table, rows)
+
+
 def _frame(table: str, rows: list[dict[str, Any]]) -> pd.DataFrame:
     columns = {
         name: pd.Series([row[name] for row in rows], dtype=_dtype(dtype, name, rows))

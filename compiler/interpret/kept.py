@@ -15,6 +15,7 @@ from torch.fx import GraphModule
 
 from compiler.capture.sources import SourceBook
 from compiler.torch_api.buffers import Buffer, InputLayout, Kind
+from compiler.torch_api.partitioning import Joint
 from compiler.torch_api.pytrees import tree_leaves
 
 
@@ -33,7 +34,7 @@ class KeptFrame:
     """One capture: its graphs, and the arguments of the first call; gradients by the output that they are of.
 
     `captured` is the graph as it was captured, and `book` where the record's sources are: what it takes to trace it
-    again. Implements `compiler.torch_api.buffers.BufferObserver`.
+    again. `joint` is what AOTAutograd made of it, before it was divided. Implements `compiler.torch_api.buffers.BufferObserver`.
     """
 
     copies: bool = False
@@ -42,6 +43,7 @@ class KeptFrame:
     trained: list[int] = field(default_factory=list)
     gradients: dict[int, torch.Tensor] = field(default_factory=dict)
     captured: GraphModule | None = None
+    joint: Joint | None = None
     book: SourceBook | None = None
 
     def lowered(self, kind: Kind, module: GraphModule, inputs: tuple[InputLayout, ...]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import torch
+from torch._guards import detect_fake_mode
 from torch.fx import GraphModule, Node
 
 _FRAME = re.compile(r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)\n(?:    (?P<code>.*))?')
@@ -117,6 +119,19 @@ def devices(module: GraphModule) -> Iterator[torch.device]:
     """The devices of a graph's tensors, each once, in the order of the nodes."""
     values = (value_of(node) for node in module.graph.nodes)
     yield from dict.fromkeys(value.device for value in values if isinstance(value, torch.Tensor))
+
+
+def fake_mode(values: Sequence[Any]) -> AbstractContextManager[Any]:
+    """The mode of the fake tensors among these values. Raises ValueError where there are none."""
+    mode = detect_fake_mode(values)
+    if mode is None:
+        raise ValueError("this graph has no tensors as inputs")
+    return mode
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """Names the memory of a tensor, with or without data: views of one tensor have one. Valid while one is alive."""
+    return tensor.untyped_storage()._cdata
 
 
 def tensor_attrs(value: Any) -> dict[str, Any]:

@@ -39,6 +39,7 @@ from compiler.torch_api import templates, virtual
 from compiler.torch_api.cudagraphs import CudaGraphs, Verdict
 from compiler.torch_api.line_origins import FxOrigins, KernelLines, LineOrigins
 from compiler.torch_api.loop_text import LoopTexts
+from compiler.torch_api.partitioning import Halves, wrap_partition
 from compiler.torch_api.patching import replaced
 from compiler.torch_api.retargeting import Retargeting
 from compiler.torch_api.templates import Selection, Templates
@@ -93,6 +94,7 @@ class InductorObserver(Protocol):
 
     def pre_grad(self, module: torch.fx.GraphModule) -> None: ...
     def joint(self, module: torch.fx.GraphModule) -> None: ...
+    def partitioned(self, halves: Halves) -> None: ...
     def aot_graph(self, kind: Kind, module: torch.fx.GraphModule) -> None: ...
     def post_grad(self, kind: Kind, module: torch.fx.GraphModule) -> None: ...
     def ir(self, kind: Kind, nodes: Iterable[IrFacts], branch: str) -> None: ...
@@ -151,6 +153,7 @@ class _Session:
             (compile_fx, "compile_fx", self.wrap_compile_fx),
             (compile_fx, "_recursive_pre_grad_passes", self.wrap_pre_grad_passes),
             (compile_fx, "_recursive_joint_graph_passes", self.wrap_joint_passes),
+            (compile_fx, "min_cut_rematerialization_partition", wrap_partition(self.observer.partitioned)),
             (inductor_debug, "log_ir_pre_fusion", self.wrap_pre_fusion),
             (inductor_debug, "log_ir_post_fusion", self.wrap_post_fusion),
             (WhyNoFuse, "__call__", self.wrap_why_no_fuse),
@@ -207,9 +210,11 @@ class _Session:
         return observed
 
     def reporting_joint(self, partition: Callable[..., Any]) -> Callable[..., Any]:
+        divide = wrap_partition(self.observer.partitioned)(partition)
+
         def observed(module: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
             self.observer.joint(module)
-            return partition(module, *args, **kwargs)
+            return divide(module, *args, **kwargs)
 
         return observed
 

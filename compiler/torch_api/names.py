@@ -48,6 +48,8 @@ REQUIRED: tuple[str, ...] = (
     "torch._functorch.config:force_non_lazy_backward_lowering",
     "torch._guards:CompileContext.current_compile_id",
     "torch._guards:GuardsSet.add",
+    "torch._guards:TracingContext.try_get",
+    "torch._guards:detect_fake_mode",
     "torch._inductor.codegen.common:CSE.generate",
     "torch._inductor.codegen.cpp:CppScheduling.define_kernel",
     "torch._inductor.codegen.cpp:KernelGroup.finalize_kernel",

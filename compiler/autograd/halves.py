@@ -1,0 +1,107 @@
+"""What the nodes of AOTAutograd's graphs are there for: derivative, accumulation, tangent, saved value, random numbers.
+
+A node of the backward graph is the derivative of the forward nodes with its sequence number, which autograd gives an
+operation and its `grad_fn` alike (torch._functorch._aot_autograd.utils: `copy_fwd_metadata_to_bw_nodes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from compiler.record import Artifact
+
+Attrs = dict[str, dict[str, Any]]
+"""By the name of a node, what to add to the attributes of its entity."""
+
+_RANDOM = ("inductor_random", "inductor_randint", "inductor_seed", "inductor_seeds", "philox_rand", "rand_like")
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """The operations of a forward graph by sequence number; of the joint graph, those that are not in the forward."""
+
+    names: frozenset[str] = frozenset()
+    by_sequence: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, forward: GraphModule, forward_id: str, joint: GraphModule | None = None, joint_id: str = "") -> Forward:
+        """`forward_id` and `joint_id` are the ids of their artifacts."""
+        found = _by_sequence(_calls(forward), forward_id)
+        before = (node for node in _calls(joint) if not _is_backward(node)) if joint else ()
+        return cls(frozenset(node.name for node in _calls(forward)), _by_sequence(before, joint_id) | found)
+
+
+def forward_roles(module: GraphModule) -> Attrs:
+    """Roles in a forward or inference graph: where random numbers are made."""
+    return {node.name: {"role": "random numbers"} for node in _calls(module) if is_random(node)}
+
+
+def backward_roles(module: GraphModule, forward: Forward, forward_id: str) -> Attrs:
+    """A role for every input and operation of a backward graph, and what it is the derivative of."""
+    found = {node.name: _input_role(node, forward_id) for node in module.graph.nodes if node.op == "placeholder"}
+    calls = list(_calls(module))
+    own = {node.name: role for node in calls if (role := _role(node, forward, forward_id))}
+    for node in reversed(calls):
+        own.setdefault(node.name, _of_neighbours(node.users, own))
+    for node in calls:
+        own[node.name] = own[node.name] or _of_neighbours(node.all_input_nodes, own) or {"role": "made by a pass"}
+    return found | own
+
+
+def _input_role(node: Node, forward_id: str) -> dict[str, Any]:
+    if str(node.target).startswith("tangents"):
+        return {"role": "tangent: the gradient of an output"}
+    return {"role": "saved by the forward", "forward": [f"{forward_id}.{node.name}"]}
+
+
+def _role(node: Node, forward: Forward, forward_id: str) -> dict[str, Any]:
+    if node.name in forward.names:
+        return {"role": "computed again", "forward": [f"{forward_id}.{node.name}"]}
+    if node.meta.get("is_gradient_acc"):
+        return {"role": "accumulation: gradients of several uses added up"}
+    if origins := forward.by_sequence.get(node.meta.get("seq_nr", -1), ()):
+        return {"role": "derivative", "derivative_of": list(origins)}
+    return {"role": "random numbers"} if is_random(node) else {}
+
+
+def _of_neighbours(neighbours: Iterable[Node], known: Attrs) -> dict[str, Any]:
+    """A node that a pass made has no number; it is part of the derivative that it serves."""
+    found = (known.get(node.name, {}) for node in neighbours)
+    origins = [origin for role in found for origin in role.get("derivative_of", ())]
+    return {"role": "derivative", "derivative_of": list(dict.fromkeys(origins))} if origins else {}
+
+
+def with_attrs(artifact: Artifact, attrs: Attrs) -> Artifact:
+    """The artifact with more attributes for the entities with these names."""
+    if not attrs:
+        return artifact
+    entities = (replace(entity, attrs=entity.attrs | attrs.get(entity.label, {})) for entity in artifact.entities)
+    return replace(artifact, entities=tuple(entities))
+
+
+def _is_backward(node: Node) -> bool:
+    return bool(node.meta.get("autograd_backward")) or node.meta.get("partitioner_tag") == "is_backward"
+
+
+def is_random(node: Node) -> bool:
+    """Whether a node draws random numbers."""
+    tags = getattr(node.target, "tags", ())
+    name = getattr(node.target, "__name__", "").partition(".")[0]
+    return torch.Tag.nondeterministic_seeded in tags or name in _RANDOM
+
+
+def _by_sequence(nodes: Iterable[Node], artifact: str) -> dict[int, tuple[str, ...]]:
+    groups: dict[int, list[str]] = {}
+    for node in nodes:
+        if (number := node.meta.get("seq_nr")) is not None:
+            groups.setdefault(number, []).append(f"{artifact}.{node.name}")
+    return {number: tuple(names) for number, names in groups.items()}
+
+
+def _calls(module: GraphModule) -> Iterable[Node]:
+    return (node for node in module.graph.nodes if node.op == "call_function")

@@ -1,0 +1,149 @@
+"""What crosses from forward to backward: which values are kept, which are computed again, and why.
+
+`decisions` tells it of the partition that was made. `partition` divides the same joint graph in another way: keeping
+all that the backward uses (torch's `default_partition`), or by the minimum cut under an `activation_memory_budget`
+between 1 (what is fastest) and 0 (keep the inputs alone, compute everything again; as activation checkpointing does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch.fx import GraphModule, Node
+
+from compiler.autograd.flops import flops_of
+from compiler.record import Decision
+from compiler.torch_api import fx
+from compiler.torch_api.partitioning import Halves, Joint, bytes_of, divided
+
+#: What torch's partitioner says of a value that it won't compute again, in plain words.
+REASONS: dict[str, str] = {
+    "primal input": "an input of the graph: there is nothing to compute it from",
+    "forward RNG seed": "the seed of random numbers: another one would give other numbers",
+    "random op": "random numbers: made again, they would be others",
+    "compute intensive op": "costly to compute again (a matrix product, a convolution, attention)",
+    "non-builtin op": "an operator that is not torch's own: what it costs is not known",
+    "materialized in backward": "the backward reads it in an operation that can't be fused, so it has to be in memory",
+    "reduction op": "a reduction: its result is less than a quarter of what goes in, so keeping it is cheap",
+    "not in recomputable allowlist": "not among the operations that torch takes to be cheap to compute again",
+    "too far from backward": "far from the backward: computing it again would take a long chain of operations",
+    "marked MUST_SAVE": "the checkpoint policy says that it must be saved",
+    "": "used near and far from here, or at the end of a long chain of fusible operations: computed again it would not "
+    "be fused",
+}
+CHEAPEST = "keeping it is the cheapest cut: to compute it again, the forward would have to keep at least as many bytes"
+AGAIN = "computed again in the backward, where it can be fused with what uses it; keeping it would cost more"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A value that the forward hands to the backward. `bytes` is 0 where a size is symbolic."""
+
+    name: str
+    operation: str
+    bytes: int
+    is_input: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """An operation of the forward that the backward computes again, with its floating-point operations."""
+
+    name: str
+    operation: str
+    bytes: int
+    flops: int
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One way to divide a joint graph. `budget` is None for `default_partition`.
+
+    `activation_bytes` are those of kept values that are no inputs of the graph: inputs and parameters are there anyway.
+    `calls` are the operations of forward and backward.
+    """
+
+    budget: float | None
+    kept: tuple[Kept, ...]
+    again: tuple[Again, ...]
+    calls: tuple[int, int]
+
+    @property
+    def saved_bytes(self) -> int:
+        return sum(value.bytes for value in self.kept)
+
+    @property
+    def activation_bytes(self) -> int:
+        return sum(value.bytes for value in self.kept if not value.is_input)
+
+    @property
+    def recomputed_flops(self) -> int:
+        return sum(node.flops for node in self.again)
+
+    @property
+    def recomputed_bytes(self) -> int:
+        """What the operations that are computed again write."""
+        return sum(node.bytes for node in self.again)
+
+
+def partition(joint: Joint, budget: float | None) -> Partition:
+    """Divide a joint graph. Raises ValueError for a budget that is not between 0 and 1."""
+    if budget is not None and not 0 <= budget <= 1:
+        raise ValueError(f"a memory budget is between 0 and 1, or None to keep everything; got {budget!r}")
+    return partition_of(divided(joint, budget), budget)
+
+
+def partition_of(halves: Halves, budget: float | None = 1.0) -> Partition:
+    """A partition as it was made, with torch's reasons in words."""
+    forward = {node.name: node for node in _calls(halves.forward)}
+    again = tuple(_again(node) for node in _calls(halves.backward) if node.name in forward)
+    makers = {node.name: node for node in halves.forward.graph.nodes}
+    kept = tuple(_kept(node, makers[node.name], halves) for node in saved_nodes(halves))
+    return Partition(budget, kept, again, (len(forward), len(list(_calls(halves.backward)))))
+
+
+def saved_nodes(halves: Halves) -> list[Node]:
+    """The inputs of the backward that the forward gives it: all but the gradients of its outputs."""
+    given = {node.name for node in halves.forward.graph.nodes}
+    return [node for node in halves.backward.graph.nodes if node.op == "placeholder" and node.name in given]
+
+
+def decisions(halves: Halves, frame: str, joint_names: Iterable[str]) -> list[Decision]:
+    """The partition as decisions about nodes of the joint, forward and backward graphs of a capture."""
+    known, found = set(joint_names), partition_of(halves)
+
+    def subjects(name: str) -> tuple[str, ...]:
+        stages = ("joint", "forward", "backward") if name in known else ("forward", "backward")
+        return tuple(f"{stage}[{frame}].{name}" for stage in stages)
+
+    kept = [Decision("partition", frame, subjects(value.name), "saved", value.why, {"bytes": float(value.bytes)})
+            for value in found.kept]  # fmt: skip
+    again = [Decision("partition", frame, subjects(node.name), "recomputed", AGAIN,
+                      {"bytes": float(node.bytes), "flops": float(node.flops)})
+             for node in found.again]  # fmt: skip
+    return kept + again
+
+
+def _kept(node: Node, maker: Node, halves: Halves) -> Kept:
+    is_input = maker.op == "placeholder"
+    operation = "input" if is_input else fx.target_name(maker)
+    return Kept(node.name, operation, bytes_of(fx.value_of(node)), is_input, _why(node.name, is_input, halves))
+
+
+def _why(name: str, is_input: bool, halves: Halves) -> str:
+    if is_input:
+        return REASONS["primal input"]
+    if not halves.banned:
+        return "the backward uses it, and this partition keeps what it uses"
+    reason = halves.banned.get(name)
+    return CHEAPEST if reason is None else REASONS.get(reason, reason)
+
+
+def _again(node: Node) -> Again:
+    return Again(node.name, fx.target_name(node), bytes_of(fx.value_of(node)), flops_of(node))
+
+
+def _calls(module: GraphModule) -> Iterable[Node]:
+    return (node for node in module.graph.nodes if node.op == "call_function")

@@ -1,0 +1,105 @@
+"""What AOTAutograd's partitioner decides: which values of a joint graph the forward keeps for the backward.
+
+torch's min-cut partitioner (torch._functorch.partitioners; Chen et al., "Training deep nets with sublinear memory
+cost", solved as a minimum cut) builds a networkx graph whose edges say why a value can't be computed again. It is read
+as it goes to `networkx.minimum_cut`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import networkx
+import torch._functorch.config as functorch_config
+from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
+from torch.fx import GraphModule
+
+from compiler.torch_api import fx
+from compiler.torch_api.patching import replaced
+
+_BANNED = "cannot recompute"
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """A joint graph as it went to the partitioner, and what the partitioner was told of it."""
+
+    module: GraphModule
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """A joint graph in two. `banned` says of values, by name, why torch would not compute them again; it is empty
+    where no minimum cut was made.
+    """
+
+    joint: Joint
+    forward: GraphModule
+    backward: GraphModule
+    banned: Mapping[str, str] = field(default_factory=dict)
+
+
+def wrap_partition(hear: Callable[[Halves], None]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Wraps a partitioner of AOTAutograd so that `hear` is told how it divides each joint graph."""
+
+    def make(partition: Callable[..., Any]) -> Callable[..., Any]:
+        def observed(module: GraphModule, inputs: Sequence[Any], *args: Any, **options: Any) -> Any:
+            joint = Joint(fx.detached(module), options)
+            with _reading() as banned:
+                forward, backward = partition(module, inputs, *args, **options)
+            hear(Halves(joint, forward, backward, banned))
+            return forward, backward
+
+        return observed
+
+    return make
+
+
+def divided(joint: Joint, budget: float | None) -> Halves:
+    """Divide a joint graph again: by the minimum cut under `activation_memory_budget=budget`, or for None as
+    `default_partition` does, which keeps all that the backward uses. The joint graph stays as it is.
+    """
+    module = fx.detached(joint.module)
+    options = {name: value for name, value in joint.options.items() if name != "compiler"}
+    if budget is None:
+        forward, backward = default_partition(module, (), **options)
+        return Halves(joint, forward, backward)
+    with functorch_config.patch(activation_memory_budget=budget), _reading() as banned:
+        forward, backward = min_cut_rematerialization_partition(module, (), **options)
+    return Halves(joint, forward, backward, banned)
+
+
+@contextmanager
+def _reading() -> Iterator[dict[str, str]]:
+    """Why values can't be computed again, as of the last cut in the block."""
+    banned: dict[str, str] = {}
+
+    def make(cut: Callable[..., Any]) -> Callable[..., Any]:
+        def read(graph: Any, source: Any, sink: Any, *args: Any, **kwargs: Any) -> Any:
+            if source == "source" and sink == "sink":
+                banned.clear()
+                banned.update(_banned(graph))
+            return cut(graph, source, sink, *args, **kwargs)
+
+        return read
+
+    with replaced(networkx, "minimum_cut", make):
+        yield banned
+
+
+def _banned(graph: Any) -> dict[str, str]:
+    if "source" not in graph:
+        return {}
+    reasons = {name.removesuffix("_in"): str(edge.get("reason", "")) for name, edge in graph["source"].items()}
+    return {name: reason.removeprefix(_BANNED).removeprefix(": ") for name, reason in reasons.items()}
+
+
+def bytes_of(value: Any) -> int:
+    """The bytes of a node's value: of a tensor, or of all tensors of a tuple; 0 where a size is symbolic."""
+    if isinstance(value, tuple | list):
+        return sum(bytes_of(item) for item in value)
+    return int(fx.tensor_attrs(value).get("bytes", 0))
