@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dis
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import CodeType
 
 from compiler.capture.rendering import Rendering, rendered
@@ -51,16 +51,18 @@ def bytecode_artifact(
     """The instructions of one code object, each linked to its source line. `attrs` has the function and its file.
 
     An instruction that jumps has `jump`, the offset it jumps to, and one that is jumped to has the jumps as `inputs`.
-    `says` has, by offset, what an instruction is for: an attribute, and a comment in the text.
+    `says` has, by offset, what an instruction is for: an attribute, and a comment in the text. Instructions that Dynamo
+    inserted are on no line.
     """
     instructions = list(dis.get_instructions(code))
+    placed = _lines(instructions)
     jumps = {each.offset: each.argval for each in instructions if each.opcode in dis.hasjrel + dis.hasjabs}
     text, entities = [_header(code, book)], []
     lines: dict[int, tuple[str, ...]] = {}
     last_line: int | None = None
     internal = is_dynamo(code.co_filename)
     for number, instruction in enumerate(instructions, 2):
-        line = instruction.positions.lineno if instruction.positions else None
+        line = placed[instruction.offset]
         argument = _short(names(_ADDRESS.sub("", instruction.argrepr)))
         words = (says or {}).get(instruction.offset, "")
         row = _row(instruction, book.shorten(argument), line if line != last_line else None)
@@ -109,6 +111,20 @@ def python_artifact(python: Rendering, *, graph: str, title: str) -> Artifact:
     return Artifact(
         f"bytecode[{graph} as Python]", "bytecode", title, "python", "\n".join(text) + "\n", graph, {}, (), attrs
     )
+
+
+def _lines(instructions: Sequence[dis.Instruction]) -> dict[int, int | None]:
+    """The line of each instruction by offset: None for those that Dynamo inserted.
+
+    Dynamo writes those on the line of the instruction before, without columns (`assemble` in
+    `torch._dynamo.bytecode_transformation`); Python's own compiler gives columns to all that have a line.
+    """
+    places = {each.offset: each.positions for each in instructions}
+    columns = any(place and place.col_offset is not None for place in places.values())
+    return {
+        offset: None if place is None or (columns and place.col_offset is None) else place.lineno
+        for offset, place in places.items()
+    }
 
 
 def _described(value: object) -> str:

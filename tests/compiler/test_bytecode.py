@@ -187,3 +187,14 @@ def test_text_is_the_same_the_second_time_and_short() -> None:
     first, second = (record_of(returns_a_closure, torch.ones(4)) for _ in range(2))
     assert [each.text for each in first.of_stage("bytecode")] == [each.text for each in second.of_stage("bytecode")]
     assert max(len(line) for each in first.of_stage("bytecode") for line in each.text.splitlines()) < 400
+
+
+def test_what_dynamo_inserted_is_on_no_line_and_what_it_kept_is_on_its_own() -> None:
+    record = record_of(loops_and_breaks, torch.ones(4), torch.ones(4))
+    written, rewritten = record["bytecode[0/0]"], record["bytecode[0/0 modified]"]
+    calls = [entity for entity in written.entities if entity.label == "CALL" and entity.attrs["line"]]
+    kept = [entity for entity in rewritten.entities if entity.label == "CALL" and entity.attrs["line"]]
+    assert [entity.origins for entity in kept] == [entity.origins for entity in calls[:1]]
+    said = [entity for entity in rewritten.entities if "says" in entity.attrs]
+    assert said
+    assert not any(entity.attrs["line"] or entity.origins for entity in said)
