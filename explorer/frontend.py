@@ -56,7 +56,9 @@ def page_script() -> str:
 
 @cache
 def css() -> str:
-    return static_text("style.css")
+    """All style sheets, `style.css` with its colours first."""
+    names = (path.name for path in files("explorer").joinpath("static").iterdir() if path.name.endswith(".css"))
+    return "\n".join(map(static_text, sorted(names, key=lambda name: (name != "style.css", name))))
 
 
 def static_text(name: str) -> str:

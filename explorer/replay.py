@@ -76,15 +76,11 @@ class Replay:
         breaks = self._record.breaks
         if not 0 <= number < len(breaks):
             raise IndexError(f"there is no graph break {number}: the record has {len(breaks)}")
-        found = breaks[number]
-        here = [
-            index
-            for index, step in enumerate(self._record.steps)
-            if (step.frame, step.file, step.line) == (found.frame, found.file, found.line)
-        ]
-        if not here:
+        index = break_step(self._record, number)
+        if index is None:
+            found = breaks[number]
             raise LookupError(f"the instruction of graph break {number} was not recorded: {found.file}:{found.line}")
-        return self.at(next((index for index in here if self._record.steps[index].ended), here[-1]))
+        return self.at(index)
 
     def _state(self) -> State:
         steps = self._record.steps
@@ -111,6 +107,17 @@ class Replay:
         return str(self._state())
 
     __repr__ = __str__
+
+
+def break_step(record: Record, number: int) -> int | None:
+    """The step at which a graph break happened; None if it was not recorded."""
+    found = record.breaks[number]
+    here = [
+        index
+        for index, step in enumerate(record.steps)
+        if (step.frame, step.file, step.line) == (found.frame, found.file, found.line)
+    ]
+    return next((index for index in here if record.steps[index].ended), here[-1] if here else None)
 
 
 def _apply(calls: dict[int, _Call], step: Step) -> None:

@@ -1,0 +1,164 @@
+"""How TorchDynamo read the code: an outline of calls and lines, and columns for the view that steps through it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from compiler.record import Artifact, Entity, Record, Step
+from explorer.findings.finding import Finding
+from explorer.findings.lines import SourceLines
+from explorer.replay import break_step
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One attempt at one frame. `spans` are its steps, from and to (exclusive), in the order of the record."""
+
+    frame: str
+    attempt: int
+    spans: tuple[tuple[int, int], ...]
+
+    def steps(self, record: Record) -> Iterator[Step]:
+        for first, end in self.spans:
+            yield from record.steps[first:end]
+
+
+def steps_finding(record: Record) -> Finding | None:
+    """The recorded steps of a record; None where it was made without `--step`."""
+    if not record.steps:
+        return None
+    found = readings(record.steps)
+    return Finding(outline(record, found), "view", "steps", steps_data(record, found))
+
+
+def readings(steps: Iterable[Step]) -> list[Reading]:
+    """The attempts at each frame, in the order in which they began."""
+    spans: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    at = 0
+    for key, group in groupby(steps, key=lambda step: (step.frame, step.attempt)):
+        end = at + sum(1 for _ in group)
+        spans.setdefault(key, []).append((at, end))
+        at = end
+    return [Reading(frame, attempt, tuple(found)) for (frame, attempt), found in spans.items()]
+
+
+# As text.
+
+
+def outline(record: Record, found: Iterable[Reading]) -> Artifact:
+    """Every call that Dynamo went into, the lines it read there, and the nodes that each line added to the graph.
+
+    An entity is a source line as one reading came to it, however often.
+    """
+    places = SourceLines(record)
+    code = {entity.id: entity.label for source in record.of_stage("source") for entity in source.entities}
+    text: list[str] = []
+    lines: dict[int, tuple[str, ...]] = {}
+    entities: dict[str, Entity] = {}
+    for reading in found:
+        text.append(f"frame {reading.frame}, attempt {reading.attempt}")
+        for row, step in _rows(reading.steps(record), places, code):
+            text.append(row)
+            name = f"steps.{reading.frame}.{reading.attempt}.{step.file}:{step.line}"
+            lines[len(text)] = (name,)
+            if name not in entities:
+                attrs = {"function": step.function, "file": step.file, "line": step.line, "frame": reading.frame}
+                origin = places.id_of(step.file, step.line)
+                entities[name] = Entity(name, "read line", f"line {step.line}", attrs, (), (origin,) if origin else ())
+    attrs = {"count": len(record.steps)}
+    body = "\n".join(text) + "\n"
+    return Artifact("steps", "steps", "how Dynamo read it", "text", body, "", lines, tuple(entities.values()), attrs)
+
+
+def _rows(steps: Iterable[Step], places: SourceLines, code: dict[str, str]) -> Iterator[tuple[str, Step]]:
+    """The text rows of one reading, and the step that each begins with."""
+    last: tuple[object, ...] = ()
+    for step in steps:
+        indent = "  " * (2 * step.depth + 1)
+        if step.first:
+            yield f"{indent}{step.function}  {step.file}", step
+        here = (step.depth, step.file, step.line)
+        if step.first or here != last:
+            yield f"{indent}{step.line:>6}  {code.get(places.id_of(step.file, step.line), '')}".rstrip(), step
+        last = here
+        for node in step.nodes:
+            yield f"{indent}        + {node}", step
+        if step.ended:
+            yield f"{indent}        ! {step.ended}", step
+
+
+# As data.
+
+
+@dataclass
+class _Strings:
+    """Each string once, by its number."""
+
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    def __call__(self, text: str) -> int:
+        return self.numbers.setdefault(text, len(self.numbers))
+
+    def all(self, texts: Iterable[str]) -> list[int]:
+        return [self(text) for text in texts]
+
+
+def steps_data(record: Record, found: Iterable[Reading]) -> dict[str, Any]:
+    """The steps as columns; texts are numbers into `strings`.
+
+    `at` is a step's row in `places` (function, file, line, offset, opcode, argument, id of the source line), `calls` is
+    twice its depth, and one more at the first step of a call. `kept`, `pushed`, `changed` (names and values in turn),
+    `nodes` and `guards` are those of `Step`. `ended` and `breaks` are pairs of a step and what happened there.
+    """
+    text, lines = _Strings(), SourceLines(record)
+    places: dict[tuple[int, ...], int] = {}
+
+    def place(step: Step) -> int:
+        where = (text(step.function), text(step.file), step.line, step.offset, text(step.opcode), text(step.argument))
+        return places.setdefault((*where, text(lines.id_of(step.file, step.line))), len(places))
+
+    steps = record.steps
+    columns = {
+        "at": [place(step) for step in steps],
+        "calls": [2 * step.depth + step.first for step in steps],
+        "kept": [step.kept for step in steps],
+        "pushed": [text.all(step.pushed) for step in steps],
+        "changed": [text.all(part for pair in step.changed.items() for part in pair) for step in steps],
+        "nodes": [text.all(step.nodes) for step in steps],
+        "guards": [text.all(step.guards) for step in steps],
+        "ended": [[number, text(step.ended)] for number, step in enumerate(steps) if step.ended],
+    }
+    return columns | {
+        "readings": [reading_entry(record, reading) for reading in found],
+        "breaks": [list(pair) for pair in break_steps(record)],
+        "cut": cut(record),
+        "places": [list(where) for where in places],
+        "strings": list(text.numbers),
+    }
+
+
+def reading_entry(record: Record, reading: Reading) -> dict[str, Any]:
+    """A reading, and why it was begun anew, if it was."""
+    reasons = next((frame.restarts for frame in record.frames if frame.id == reading.frame), ())
+    again = reading.attempt - 2
+    why = reasons[again] if 0 <= again < len(reasons) else ""
+    function = record.steps[reading.spans[0][0]].function
+    entry = {"frame": reading.frame, "attempt": reading.attempt, "function": function, "why": why}
+    return entry | {"spans": [list(span) for span in reading.spans]}
+
+
+def break_steps(record: Record) -> Iterator[tuple[int, str]]:
+    """The instruction at which each graph break happened, where it was recorded, and what the break was."""
+    for number, found in enumerate(record.breaks):
+        step = break_step(record, number)
+        if step is not None:
+            yield step, found.what or found.kind
+
+
+def cut(record: Record) -> str:
+    """That not all steps were recorded, and what to do: "" where all were."""
+    said = [problem for problem in record.problems if problem.stage == "steps"]
+    return f"{said[0].reason}: {said[0].hint}" if said else ""
