@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from itertools import takewhile
+from textwrap import shorten
 
 from graphviz import Digraph
 
@@ -23,10 +24,14 @@ READABLE = 80
 """Boxes on one drawing: with more, modules are closed until they fit."""
 
 CHIPS_SHOWN = 3
+ABOUT_SHOWN = 70
+"""Characters of what the frame map says of a node."""
 
 Path = tuple[str, ...]
 
 _INK, _GREY, _RULE = "#1a1a1a", "#5a5a5a", "#8a8a8a"
+_WHITE = "#ffffff"
+_KIND_FILLS = {"function": "#dfe6ee", "resume": "#eef2f6", "break": "#fbdcc8", "plain": "#ebebeb"}
 _FRAMES = ("#f6f7f9", "#eceff3")
 _CHIP = {"input": "#cfe4f5", "parameter": "#f6e3b8", "saved": "#e3d9f0", "output": "#cdebd8"}
 _MANY = {"input": "inputs", "parameter": "parameters", "saved": "saved", "output": "outputs"}
@@ -60,6 +65,7 @@ class Box:
     light: bool = False
     closed: int = 0
     module_type: str = ""
+    fill: str = _WHITE
     takes: dict[str, Chip] = field(default_factory=dict)
     gives: list[Chip] = field(default_factory=list)
 
@@ -142,6 +148,9 @@ def _box_id(entity_id: str, path: Path, depth: int) -> str:
 def _box(entity: Entity, box_id: str, module: Path) -> Box:
     if box_id != entity.id:
         return Box(box_id, box_id.rpartition(".")[2].removeprefix("module "), "", module)
+    if "about" in entity.attrs:
+        about = shorten(str(entity.attrs["about"]), ABOUT_SHOWN, placeholder=" …")
+        return Box(box_id, entity.label, about, module, fill=_KIND_FILLS.get(entity.kind, _WHITE))
     light = bool(_MOVES_NO_DATA.search(str(entity.attrs.get("target") or "")))
     note = "" if "target" in entity.attrs else entity.label
     return Box(box_id, short_op(entity), tensor_type(entity.attrs), module, note, light)
@@ -260,7 +269,7 @@ def _name(box: Box, module: str) -> str:
 
 def _table(box: Box) -> str:
     style = "ROUNDED,DASHED" if box.light else "ROUNDED"
-    fill = "#dfe6ee" if box.closed else "#ffffff"
+    fill = "#dfe6ee" if box.closed else box.fill
     return (
         f'<TABLE BORDER="1" STYLE="{style}" COLOR="{_RULE}" BGCOLOR="{fill}" CELLBORDER="0" CELLSPACING="0"'
         ' CELLPADDING="3">'
@@ -296,6 +305,8 @@ def _small(text: str, colour: str = _GREY) -> str:
 def _caption(artifact: Artifact, layout: Plan) -> str:
     title = f"{artifact.title}  {artifact.graph}".rstrip()
     ops = f"{layout.entities} {'op' if layout.entities == 1 else 'ops'}"
+    if artifact.stage == "frame_map":
+        return f"{title}: {artifact.text.partition(chr(10))[0]}"
     if layout.depth is None:
         return f"{title}: {ops}"
     return f"{title}: {ops} in {len(layout.boxes)} boxes, modules closed below depth {layout.depth}"

@@ -11,12 +11,13 @@ from typing import Final
 from compiler.record import Record
 from explorer.findings.breaks import breaks_finding
 from explorer.findings.finding import Finding
+from explorer.findings.frame_map import frame_map_finding
 
 __all__ = ["Finding", "findings", "with_findings"]
 
 PYTHON: Final = ("source", "bytecode")
 #: What makes each finding, in the order of the ribbon. None where a record has nothing of that kind.
-MAKERS: Final[tuple[Callable[[Record], Finding | None], ...]] = (breaks_finding,)
+MAKERS: Final[tuple[Callable[[Record], Finding | None], ...]] = (frame_map_finding, breaks_finding)
 
 
 def findings(record: Record) -> tuple[Finding, ...]:

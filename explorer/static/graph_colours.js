@@ -7,7 +7,7 @@ import { opName } from "./graph_model.js";
 /**
  * @typedef {import("./graph_model.js").Entity} Entity
  * @typedef {{bg: string, panel: string, fg: string, muted: string, border: string, accent: string, link: string,
- *   hover: string, dark: boolean, sans: string}} Theme
+ *   hover: string, warning: string, dark: boolean, sans: string}} Theme
  *
  * What a colour stands for. Shares of one thing add up to 1.
  * @typedef {{label: string, colour: string, share: number}} Part
@@ -58,6 +58,7 @@ const DEFAULTS = {
   accent: ["--jp-brand-color1", "#0b63c5", "#5aa9ff"],
   link: ["--jp-warn-color1", "#e08a00", "#f5b041"],
   hover: ["--jp-layout-color3", "#e8ebef", "#2a3038"],
+  warning: ["--jp-error-color1", "#c2410c", "#ff9457"],
 };
 
 /** @param {HTMLElement} root @returns {Theme} */
@@ -169,12 +170,21 @@ export class Colouring {
 
   /** @param {Entity} entity */
   family(entity) {
+    if ("about" in entity.attrs) return this.partOfMap(entity.kind);
     const { category } = entity.attrs;
     const fused = /(^|_)fused/.test(entity.label) ? "fused" : "";
     const word = ["reduction", "pointwise", "template"].includes(category) ? category : fused || opName(entity);
     const found = FAMILIES.find(([, , pattern]) => pattern.test(word));
     const [label, hue] = found ?? ["other", -1];
     return { label, colour: hue < 0 ? this.grey : this.hues[hue] };
+  }
+
+  /** What a node of the frame map is. @param {string} kind */
+  partOfMap(kind) {
+    const { hues, grey, theme } = this;
+    const colours = { function: hues[5], resume: hues[1], graph: hues[2], break: theme.warning };
+    const label = { resume: "goes on after a break", plain: "plain Python" }[kind] ?? kind;
+    return { label, colour: colours[/** @type {keyof typeof colours} */ (kind)] ?? grey };
   }
 
   /** @param {number} amount on a logarithmic scale from the least in sight to the most */

@@ -112,6 +112,7 @@ function mentions({ label, kind, attrs }, word) {
     attrs.module,
     attrs.module_type,
     attrs.source,
+    attrs.about,
     place,
     attrs.code,
   ];
@@ -170,9 +171,9 @@ function simplify(group) {
   });
 }
 
-/** The operation in one word: `mul` for `aten.mul.Tensor`. @param {Entity} entity */
+/** The operation in one word: `mul` for `aten.mul.Tensor`. What the frame map holds has words. @param {Entity} entity */
 export function opName({ kind, label, attrs }) {
-  if (CHIP_KINDS.has(kind)) return label;
+  if (CHIP_KINDS.has(kind) || "about" in attrs) return label;
   const parts = String(attrs.target || attrs.what || label)
     .replace(/^torch\.ops\./, "")
     .split(".");
@@ -195,6 +196,7 @@ const DTYPES = { float: "f", bfloat: "bf", int: "i", uint: "u", bool: "b8", comp
 
 /** `f32[8, 128]`, or what else says how an entity looks. @param {Entity} entity */
 export function shapeInWords({ kind, attrs }) {
+  if ("about" in attrs) return attrs.about;
   const dtype = String(attrs.dtype ?? "").replace(
     /^(bfloat|float|uint|int|complex|bool)/,
     (word) => DTYPES[/** @type {keyof typeof DTYPES} */ (word)],

@@ -1,0 +1,144 @@
+"""The frame map: function, graph, break, what goes on after it, and calls, as text and as a graph."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from compiler.engine import Exploration
+from compiler.options import Options
+from compiler.record import Entity, Record
+from explorer.findings import findings, with_findings
+from explorer.payload import Payload
+from explorer.run import Run
+
+from .explored import mlp_record
+
+BREAKS = 30
+
+
+def in_a_cell(source: str) -> Callable[..., Any]:
+    """The function `f` of a source text, as if it stood in a notebook's cell."""
+    file, names = "<tcompile frame map>", {"torch": torch}
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    exec(compile(source, file, "exec"), names)
+    return names["f"]
+
+
+def explored(fn: Callable[..., Any], *calls: torch.Tensor) -> Record:
+    with Exploration(Options(stages=("captured",))) as exploration:
+        compiled = exploration.compile(fn)
+        for argument in calls:
+            compiled(argument)
+    return exploration.record
+
+
+@functools.cache
+def thirty() -> Record:
+    body = "".join(f"    x = torch.sin(x * {k})\n    torch._dynamo.graph_break()\n" for k in range(BREAKS))
+    return explored(in_a_cell(f"def f(x):\n{body}    return x.sum()\n"), torch.randn(4))
+
+
+def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
+    y = x * factor
+    torch._dynamo.graph_break()
+    return y + 1
+
+
+def loops(x: torch.Tensor) -> torch.Tensor:
+    for k in range(2):
+        torch._dynamo.graph_break()
+        x = scaled(x, float(k))
+    return x
+
+
+@functools.cache
+def looping() -> Record:
+    """A function that can't be compiled, and one that it calls, which breaks, with two shapes."""
+    return explored(loops, torch.randn(4), torch.randn(5))
+
+
+def shown(record: Record) -> dict[str, Entity]:
+    return {entity.id: entity for entity in with_findings(record)["frame_map"].entities}
+
+
+def labels(entities: dict[str, Entity], names: tuple[str, ...]) -> list[str]:
+    return [entities[name].label for name in names]
+
+
+def test_a_function_of_thirty_breaks_is_one_chain_from_its_head_to_its_last_graph() -> None:
+    entities = shown(thirty())
+    last = entities["frame_map.captured[30/0]"]
+    chain = [last]
+    while chain[-1].inputs:
+        (before,) = chain[-1].inputs
+        chain.append(entities[before])
+    kinds = [entity.kind for entity in reversed(chain)]
+    assert kinds == ["function", "graph", *["break", "resume", "graph"] * BREAKS]
+    assert len(chain) == len(entities)
+
+
+def test_its_text_reads_by_itself() -> None:
+    lines = with_findings(thirty())["frame_map"].text.splitlines()
+    assert lines[0] == "31 graphs of 61 ops, 30 breaks, 1 function"
+    assert lines[1] == "f  [cell:1]"
+    assert lines[2].startswith("  graph 0/0: 2 ops  [captured in ")
+    assert lines[3] == "  break: torch._dynamo.graph_break()  [cell:3; 1 tensor (16 B) crosses]"
+    assert lines[4] == "f goes on after line 3  [cell:3]"
+
+
+def test_compilations_of_one_code_stand_beside_each_other_with_what_triggered_them() -> None:
+    entities = shown(looping())
+    function = next(entity for entity in entities.values() if entity.label == "scaled")
+    graphs = [entity for entity in entities.values() if entity.kind == "graph" and function.id in entity.inputs]
+    assert len(graphs) == 3
+    about = [graph.attrs["about"] for graph in graphs]
+    assert about[0].startswith("captured in")
+    assert "`factor` was the float 0.0, is the float 1.0" in about[1]
+    assert "size of `x` in dimension 0 was 4, is 5" in about[2]
+    (broken,) = [entity for entity in entities.values() if entity.kind == "break" and graphs[0].id in entity.inputs]
+    assert broken.inputs == tuple(graph.id for graph in graphs)
+
+
+def test_calls_lead_from_the_plain_python_that_makes_them() -> None:
+    entities = shown(looping())
+    function = next(entity for entity in entities.values() if entity.label == "scaled")
+    assert labels(entities, function.inputs) == ["loops as plain Python"]
+
+
+def test_a_part_is_linked_to_its_lines_and_to_the_nodes_of_its_graph() -> None:
+    record = with_findings(looping())
+    known = {entity.id for entity in record.entities()}
+    assert all(origin in known for entity in shown(looping()).values() for origin in entity.origins)
+    captured = record.of_stage("captured")[0]
+    linked = record.linked(f"frame_map.{captured.id}")
+    assert {entity.id for entity in captured.entities if entity.kind == "call"} <= linked
+    assert any(record_line in linked for record_line in record.of_stage("source")[0].lines[_row(record, "y = x *")])
+
+
+def _row(record: Record, text: str) -> int:
+    source = record.of_stage("source")[0]
+    return next(row for row, line in enumerate(source.text.splitlines(), 1) if text in line)
+
+
+def test_the_plain_part_leads_to_the_lines_that_ran_as_plain_python() -> None:
+    (plain,) = [entity for entity in shown(looping()).values() if entity.kind == "plain"]
+    (source,) = looping().of_stage("source")
+    (call,) = source.lines[_row(looping(), "x = scaled(x")]
+    assert call in plain.origins
+
+
+def test_it_is_drawn_for_print_and_opens_as_a_graph() -> None:
+    drawn = Run(thirty()).drawing("frame_map").source
+    assert drawn.count("<B>break: ") == BREAKS
+    assert "31 graphs of 61 ops" in drawn
+    stage = next(stage for stage in Payload(thirty()).manifest()["stages"] if stage["name"] == "frame_map")
+    assert (stage["artifacts"][0]["opens"], stage["count"]) == ("graph", 31)
+
+
+def test_a_record_of_one_frame_without_breaks_has_none() -> None:
+    assert "frame_map" not in {finding.artifact.stage for finding in findings(mlp_record())}
