@@ -90,10 +90,19 @@ class Exploration:
             self._builder.problem(_nothing_compiled(self._recorder))
         try:
             if kind is None:
+                self._decompose()
                 self._compile_kernels()
                 self._check_kernels()
         finally:
             self._builder.finished()
+
+    def _decompose(self) -> None:
+        """Every graph at every level, where the user names that stage."""
+        if "decomposed" not in self.options.stages or self._recorder is None:
+            return
+        from compiler.decompose.graphs import add_levels
+
+        add_levels(self._builder, self._recorder.kept)
 
     def _compile_kernels(self) -> None:
         """Binaries of the Triton kernels, where the user asks for them. An interrupt leaves those that are done."""
@@ -147,6 +156,7 @@ class Exploration:
         self._on_gpu(fn, args, kwargs)
         recorder.call_site = _call_site(sys._getframe(1))
         recorder.call_number += 1
+        self._builder.calls = recorder.call_number
         if not self._calls:
             self._calls.append(Call(fn, compiled, args, kwargs))
         try:
