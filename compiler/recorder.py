@@ -27,6 +27,7 @@ from compiler.builder import Builder, Clock
 from compiler.capture.breaks import BreakLog
 from compiler.capture.bytecode import GeneratedNames, bytecode_artifacts
 from compiler.capture.callers import CallLog
+from compiler.capture.function_names import function_name
 from compiler.capture.graphs import graph_artifact, line_origins
 from compiler.capture.guards import Failed, guards_of
 from compiler.capture.open_sizes import names_of, symbol_of
@@ -144,7 +145,7 @@ class Recorder:
             limited(self.builder, frame, dynamo.recompile_limit_words(error))
         elif isinstance(error, Exception):
             self.builder.frames[frame.id] = replace(frame, outcome="failed", reason=_first_lines(error))
-            self.builder.problem(_capture_problem(frame, error))
+            self.builder.problem(_capture_problem(frame, error, self.builder.options.fullgraph))
 
     def bytecode(self, key: CompileKey, original: CodeType, modified: CodeType) -> None:
         frame = self.frame_id(key)
@@ -516,12 +517,17 @@ def _failing(guard: FailedGuard) -> tuple[str, str, str]:
     return guard.kind, guard.source, guard.code[0] if guard.code else ""
 
 
-def _capture_problem(frame: Frame, error: Exception) -> Problem:
-    where = f"{frame.function} ({frame.file}:{frame.line})"
-    if dynamo.is_unsupported(error):
+def _capture_problem(frame: Frame, error: Exception, fullgraph: bool) -> Problem:
+    name = function_name(frame.function)
+    where = f"{name if name == frame.function else f'the rest of {name}'} ({frame.file}:{frame.line})"
+    if not dynamo.is_unsupported(error):
+        reason = f"TorchDynamo could not capture {where}: {_first_lines(error)}"
+        return Problem("captured", reason, _hint(error), frame.id)
+    if fullgraph:
         return Problem("captured", f"TorchDynamo could not capture {where} in one graph: {_first_lines(error)}",
                        "drop --fullgraph to see the graphs on both sides of the break", frame.id)  # fmt: skip
-    return Problem("captured", f"TorchDynamo could not capture {where}: {_first_lines(error)}", _hint(error), frame.id)
+    reason = f"{where} runs as plain Python, because of a graph break: {_first_lines(error, 1)}"
+    return Problem("captured", reason, "see its card: print(run.cards)", frame.id)
 
 
 def _first_lines(error: BaseException, count: int = 4) -> str:

@@ -6,12 +6,14 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from compiler.capture.function_names import function_name
+from compiler.capture.guard_words import quoted
 from compiler.record import GraphBreak, GuardFailure, Recompile, Record, Span, Suggestion
 from explorer.blame import users_span
 from explorer.shapes import size_text
 from explorer.text import counted
 
 WIDTH = 100
+MOST_ALIKE = 4
 INDENT = "  "
 _CODE = "      "
 
@@ -31,7 +33,7 @@ def break_card(found: GraphBreak, number: int = 1, total: int = 1, others: Seque
 
 def recompile_card(found: Recompile, number: int = 1, total: int = 1) -> str:
     """One recompilation: every guard that failed, entry by entry."""
-    blamed = f", {found.cause} of `{found.argument}`" if found.cause and found.argument else ""
+    blamed = f", {found.cause} of {quoted(found.argument)}" if found.cause and found.argument else ""
     lines = [f"recompilation {number} of {total}: {_name(found)} ({found.file}:{found.line}){blamed}"]
     if found.call is not None:
         which = f"call {found.call_number}, " if found.call_number else ""
@@ -119,7 +121,8 @@ def outcome_words(found: GraphBreak) -> str:
     ops = f"{before}, {counted(found.nodes[1], 'op')} after{cost}."
     if found.outcome == "plain":
         return f"The rest of the function runs as plain Python. {ops}"
-    return f"The function goes on in a graph of its own. {ops}"
+    goes_on = "The function goes on in a graph of its own." if found.nodes[1] else "What is left has no ops."
+    return f"{goes_on} {ops}"
 
 
 def _suggestion(suggestion: Suggestion, index: int) -> Iterator[str]:
@@ -154,9 +157,21 @@ def failure_lines(found: Recompile) -> Iterator[str]:
         entries.setdefault(failure.entry, []).append(failure)
     for entry, failures in entries.items():
         yield f"{INDENT}code of {entry} does not fit:"
-        yield from (f"{INDENT}{INDENT}{failure.words}" for failure in failures)
+        yield from (f"{INDENT}{INDENT}{words}" for words in _folded(failures))
     if not entries:
         yield from (f"{INDENT}{line}" for reason in found.reasons for line in reason.splitlines()[:1])
+
+
+def _folded(failures: Sequence[GuardFailure]) -> Iterator[str]:
+    """The words of each; of many that changed in the same way (`training` of each layer) the first, and a count."""
+    alike: dict[tuple[str, str, str], list[GuardFailure]] = {}
+    for failure in failures:
+        alike.setdefault((failure.cause, failure.old, failure.new), []).append(failure)
+    for group in alike.values():
+        shown = group if len(group) <= MOST_ALIKE else group[:1]
+        yield from (failure.words for failure in shown)
+        if len(group) > len(shown):
+            yield f"{INDENT}and so for {len(group) - 1} more: run.recompiles has all"
 
 
 def _wrapped(text: str, label: str = "") -> list[str]:

@@ -222,9 +222,10 @@ def _times(count: int) -> str:
 def _plain_python(record: Record) -> str:
     """Functions that run as plain Python, and why."""
     left = {
-        f"  {function_name(frame.function)} ({place_text(frame.file, frame.line)}): {one_line(frame.reason)}": None
+        f"  {function_name(frame.function)} ({place_text(frame.file, frame.line)}): {one_line(why)}": None
         for frame in record.frames
-        if frame.outcome != "compiled" and frame.reason
+        for why in frame.reason.splitlines()[:1]
+        if frame.outcome != "compiled"
     }
     return _section("function", list(left), list(left), "run.frames", " left to Python")
 

@@ -203,3 +203,11 @@ def test_code_of_a_package_is_explained_and_not_rewritten(monkeypatch: pytest.Mo
     assert found.what.startswith("`x.sum().item()` asks for the number in a tensor")
     assert not [item.rewrite for item in found.suggestions if item.rewrite]
     assert found.suggestions[-1].settings == ("torch._dynamo.config.capture_scalar_outputs = True",)
+
+
+def test_a_function_left_to_python_by_a_break_is_a_problem_without_fullgraph_in_its_words() -> None:
+    record = captured(WITH_A_COMPREHENSION)
+    first = record.problems[0]
+    why = "runs as plain Python, because of a graph break: Data-dependent branching"
+    assert first.reason == f"f (cell:{FIRST + 1}) {why}"
+    assert "fullgraph" not in "".join(problem.hint for problem in record.problems)

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import explorer
-from explorer.cards import cards
+from compiler.record import GuardFailure, Recompile
+from explorer.cards import cards, recompile_card
 from explorer.run import Run
 
 X = torch.ones(4)
@@ -135,3 +136,14 @@ def test_cards_of_a_run_print_and_can_be_taken_one_by_one() -> None:
     assert str(run.cards) == repr(run.cards) == cards(run.record)
     assert run.cards[0].startswith("graph break 1 of 2: Failed to trace builtin operator")
     assert str(explorer.explore(whole, X, stages=("captured",)).cards) == "no graph breaks and no recompilations"
+
+
+def test_guards_that_failed_in_the_same_way_are_told_once() -> None:
+    failures = [
+        GuardFailure("0/0", "training mode", f"self.layers.{n}.training", "True", "False", f"`layers.{n}` was, is")
+        for n in range(12)
+    ]
+    other = GuardFailure("0/0", "dtype", "x", "float32", "float64", "dtype of `x` was float32, is float64")
+    card = recompile_card(Recompile("recompile[0/1]", "0/1", "f", "cell", 1, (), failures=(*failures, other)))
+    told = [line.strip() for line in card.splitlines()[2:]]
+    assert told == ["`layers.0` was, is", "and so for 11 more: run.recompiles has all", other.words]
