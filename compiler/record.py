@@ -295,7 +295,8 @@ class Recompile:
     `reasons` are torch's words: the first failed guard of each cache entry. `failures` are all that failed.
     `cause` and `argument` are those of the entry that came closest. `limit` says which limit kept torch from
     compiling ("" if it did), `call` which line made the call, `call_number` which call of the explored function it was,
-    from 1.
+    from 1. `closest` is the compilation that came closest, and `graph_change` what is different in the graph captured
+    now ("" where one of the two is not in the record).
     """
 
     id: str
@@ -312,6 +313,8 @@ class Recompile:
     limit: str = ""
     call: Span | None = None
     call_number: int = 0
+    closest: str = ""
+    graph_change: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from compiler.autograd.aliases import alias_decisions, requires_grad
 from compiler.autograd.halves import Attrs, Forward, backward_roles, forward_roles, with_attrs
 from compiler.autograd.partition import decisions as partition_decisions
 from compiler.autograd.provenance import Provenance
+from compiler.autograd.stage import AutogradStage
 from compiler.builder import Builder, Clock
 from compiler.capture.breaks import BreakLog
 from compiler.capture.bytecode import GeneratedNames, bytecode_artifacts
@@ -31,7 +32,7 @@ from compiler.capture.function_names import function_name
 from compiler.capture.graphs import graph_artifact, line_origins
 from compiler.capture.guards import Failed, guards_of
 from compiler.capture.open_sizes import names_of, symbol_of
-from compiler.capture.recompiles import limited, recompile
+from compiler.capture.recompiles import limited, recompile, with_graph_changes
 from compiler.capture.skips import EMPTY, Skip, SkipLog
 from compiler.capture.sources import SourceBook
 from compiler.capture.steps import recorded_steps
@@ -181,15 +182,17 @@ class Recorder:
             self.build = True
         kept = self.kept.setdefault(frame, KeptFrame(self.builder.options.check == "kernels"))
         kept.captured, kept.book = captured, self.book
+        stage = AutogradStage(self.builder, recorder.latest["captured"], captured)
+        hearing = stage.hearing if self.builder.keeps("autograd") else _as_it_is
         if not self._needs_backend():
-            return kept.hearing(captured.forward)
+            return hearing(kept.hearing(stage.run))
         observing = inductor.observing(recorder, build=self.build, target=gpu)
         collections = fewer_full_collections(1 + len(captured.graph.nodes) // NODES_A_COLLECTION)
         with observing, observing_buffers(kept), collections:
             compiled = recorder.run_backend(run)
         if compiled is None or recorder.problems or not self._compiled_runs():
-            return kept.hearing(captured.forward)
-        return kept.hearing(compiled)
+            return hearing(kept.hearing(stage.run))
+        return hearing(kept.hearing(compiled))
 
     def _destination(self, module: GraphModule) -> Destination:
         found = destination(self.builder.options, fx.devices(module))
@@ -200,7 +203,7 @@ class Recorder:
 
     def _needs_backend(self) -> bool:
         later = STAGES[STAGES.index("captured") + 1 :]
-        return self.build or any(self.builder.keeps(stage) for stage in later)
+        return self.build or any(self.builder.keeps(stage) for stage in later if stage != "autograd")
 
     def _compiled_runs(self) -> bool:
         """Whether what the backend returned is what the user's call runs; Inductor's code is, once it is built."""
@@ -261,6 +264,8 @@ class Recorder:
     def finish(self) -> None:
         """What is known once all has run: costs of breaks, functions that were never compiled, and their source."""
         self.breaks.finish(self._codes)
+        graphs = {item.graph: item for item in self.builder.artifacts.values() if item.stage == "captured"}
+        self.builder.recompiles[:] = with_graph_changes(self.builder.recompiles, graphs)
         codes = dict(self._codes)
         for number, skip in enumerate(self.skips.telling()):
             code, identity = skip.code, f"skipped/{number}"
@@ -515,6 +520,10 @@ def _failing(guard: FailedGuard) -> tuple[str, str, str]:
     if guard.kind == "NO_TENSOR_ALIASING":
         return guard.kind, "", ""
     return guard.kind, guard.source, guard.code[0] if guard.code else ""
+
+
+def _as_it_is(call: Compiled) -> Compiled:
+    return call
 
 
 def _capture_problem(frame: Frame, error: Exception, fullgraph: bool) -> Problem:

@@ -26,8 +26,9 @@ def culprit_code(found: GraphBreak) -> str:
 
 
 def closest_failure(found: Recompile) -> GuardFailure | None:
-    """The failed guard that a recompilation is put down to."""
+    """The failed guard that a recompilation is put down to, of the code that came closest."""
     blamed = [item for item in found.failures if (item.cause, item.argument) == (found.cause, found.argument)]
+    blamed.sort(key=lambda item: item.entry != found.closest)
     return next(iter(blamed or found.failures), None)
 
 

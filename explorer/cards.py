@@ -39,6 +39,10 @@ def recompile_card(found: Recompile, number: int = 1, total: int = 1) -> str:
         which = f"call {found.call_number}, " if found.call_number else ""
         lines.append(f"{INDENT}{which}in {found.call.file}:{found.call.line}  {found.call.code}")
     lines += failure_lines(found)
+    if found.graph_change:
+        lines += _wrapped(
+            f"{found.graph_change} (run.recompile_diff({found.frame!r}) shows it)", f"graph, against {found.closest}: "
+        )
     lines += _wrapped(found.advice, "change: ")
     lines += [f"{_CODE}{setting}" for setting in found.settings]
     if found.limit:

@@ -97,6 +97,21 @@ def compared_lines(artifact: Artifact) -> list[str]:
     return lines if noise is None else [noise.sub("", line) for line in lines if not _PLACE.match(line)]
 
 
+def recompile_diff(record: Record, frame: str = "") -> ArtifactDiff:
+    """The captured graph of a recompilation beside that of the code that came closest. Raises KeyError."""
+    known = {found.frame: found for found in record.recompiles}
+    found = known.get(frame) if frame else next(iter(known.values()), None)
+    if found is None:
+        raise KeyError(f"no recompilation {frame or 'at all'} in this record; it has: {', '.join(known) or 'none'}")
+    graphs = {artifact.graph: artifact for artifact in record.of_stage("captured")}
+    missing = next((name for name in (found.closest, found.frame) if name not in graphs), None)
+    if missing is not None:
+        why = found.limit and f": torch gave up on it, {found.limit} is reached"
+        raise KeyError(f"there is no captured graph of {missing or 'the code that came closest'}{why}")
+    before, after = graphs[found.closest], graphs[found.frame]
+    return ArtifactDiff(after.id, after.stage, (found.closest, found.frame), before, after)
+
+
 class RunDiff:
     """What differs between two runs. Prints as text; in a notebook it shows as HTML, and `widget()` is for exploring.
 

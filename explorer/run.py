@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from graphviz import Digraph
 
     from compiler.interpret.kept import KeptFrame
-    from explorer.diff import RunDiff
+    from explorer.diff import ArtifactDiff, RunDiff
     from explorer.kernel_code import KernelCode
     from explorer.partitions import Partitions
     from explorer.replay import Replay
@@ -113,6 +113,16 @@ class Run:
     def recompiles(self) -> pd.DataFrame:
         """One row a recompilation: the argument to blame, its old and new value, the call, what helps."""
         return _tables().recompiles(self.record)
+
+    def recompile_diff(self, frame: str = "") -> ArtifactDiff:
+        """The captured graph of a recompilation (`0/1`; the first one's by default) against that of the code that came
+        closest: what is gone (`-`) and new (`+`). Prints as a unified diff.
+
+        Raises KeyError where there is no such recompilation, or no graph of one of the two.
+        """
+        from explorer.diff import recompile_diff
+
+        return recompile_diff(self.record, frame)
 
     @property
     def graphs(self) -> pd.DataFrame:

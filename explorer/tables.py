@@ -71,7 +71,8 @@ def symbols(record: Record) -> pd.DataFrame:
 def recompiles(record: Record) -> pd.DataFrame:
     """One row a recompilation: why (`cause`, `argument`, its `old` and `new` value), in which call, and what helps.
 
-    These are of the compiled code that came closest; `failures` has all guards that failed, of all `entries`.
+    These are of the compiled code that came closest (`closest`); `failures` has all guards that failed, of all
+    `entries`. `graph_change` is what is different in the captured graph: `run.recompile_diff(frame)` shows it.
     """
     return _frame("recompiles", [_recompile_row(found) for found in record.recompiles])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from compiler.builder import Builder
 from compiler.capture.advice import CAUSES, CONDITIONS, SIZES, advice, beyond, inner_advice, limit_advice
 from compiler.capture.function_names import function_name
+from compiler.capture.graph_changes import graph_change
 from compiler.capture.guard_words import (
     UNNAMED,
     argument,
@@ -27,7 +28,7 @@ from compiler.capture.guard_words import (
     value_words,
     words,
 )
-from compiler.record import Frame, GuardFailure, Problem, Recompile
+from compiler.record import Artifact, Frame, GuardFailure, Problem, Recompile
 from compiler.torch_api.dynamo import EntryFailures
 from compiler.torch_api.guard_failures import FailedGuard
 
@@ -66,7 +67,18 @@ def recompile(
         argument=first.argument,
         advice=text,
         settings=settings,
+        closest=first.entry,
     )
+
+
+def with_graph_changes(recompiles: Sequence[Recompile], graphs: Mapping[str, Artifact]) -> list[Recompile]:
+    """Each with what it changed in the captured graph; `graphs` are those there are, by compilation."""
+    return [
+        replace(found, graph_change=graph_change(graphs[found.closest], graphs[found.frame]))
+        if found.closest in graphs and found.frame in graphs
+        else found
+        for found in recompiles
+    ]
 
 
 def _rank(failure: GuardFailure) -> tuple[bool, int, str, str]:

@@ -117,6 +117,28 @@ def test_recompiles_survive_json() -> None:
     assert Record.from_json(record.to_json()) == record
 
 
+GRAPHS = """
+def f(x, mask=None, k=2):
+    y = torch.relu(x) * k
+    if mask is not None:
+        y = y * mask + 1
+    return y.sum()
+"""
+
+
+def test_a_recompilation_says_what_it_changed_in_the_graph() -> None:
+    four, six = "torch.ones(4, 8)", "torch.ones(6, 8)"
+    record = called(GRAPHS, f"f({four})\nf({six})\nf({six}, {six})\nf({six}, None, 3)")
+    told = [(found.closest, found.graph_change) for found in record.recompiles]
+    assert [closest for closest, _ in told] == ["0/0", "0/1", "0/1"]
+    changes = [change for _, change in told]
+    assert changes[0].startswith("the same ops on other sizes or types; s")
+    assert changes[0].endswith(" left open")
+    assert changes[1].startswith("2 ops more (operator.add, operator.mul); s")
+    assert changes[1].endswith(" fixed")
+    assert changes[2].startswith("the same ops with other arguments; s")
+
+
 def test_a_state_that_torch_only_names_is_blamed_all_the_same() -> None:
     """torch before 2.13 says which parts of its state differ, not what they were."""
     guard = FailedGuard("GLOBAL_STATE", "L", ("___check_global_state()", "GLOBAL_STATE changed: grad_mode "), None)

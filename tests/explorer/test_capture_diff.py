@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import pytest
 import torch
 
 import explorer
@@ -104,3 +105,20 @@ def test_a_recompilation_and_the_guards_that_it_was_for_are_gone() -> None:
     assert "`x` is float32, contiguous, 4, on cpu" in gone.words.to_list()
     assert "recompilations: 1 -> 0, 1 gone, 0 new" in str(diff)
     assert "recompilations: 1 -&gt; 0" in diff._repr_html_()
+
+
+def test_a_recompilation_shows_its_graph_beside_that_of_the_code_that_came_closest() -> None:
+    run = called((X, 2), (torch.ones(6), 2))
+    (found,) = run.record.recompiles
+    assert (found.closest, found.frame) == ("0/0", "0/1")
+    lines = str(run.recompile_diff()).splitlines()
+    assert lines[:2] == ["--- 0/0: captured[0/0]", "+++ 0/1: captured[0/1]"]
+    assert any(line.startswith('-def forward(self, l_x_: "f32[4]') for line in lines)
+    assert any(line.startswith("+def forward(self, s") for line in lines)
+    assert run.recompile_diff("0/1") == run.recompile_diff()
+    assert f"graph, against 0/0: {found.graph_change} (run.recompile_diff('0/1')" in " ".join(str(run.cards).split())
+    assert run.recompiles.graph_change.to_list() == [found.graph_change]
+    with pytest.raises(KeyError, match="no recompilation 7/7 in this record; it has: 0/1"):
+        run.recompile_diff("7/7")
+    with pytest.raises(KeyError, match="no recompilation at all"):
+        called((X, 2)).recompile_diff()
