@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from compiler.builder import Builder, Event, Listener
+from compiler.capture.sources import is_installed
 from compiler.destination import builds
 from compiler.environment import environment
 from compiler.interpret.kept import KeptFrame
@@ -226,12 +227,17 @@ def _grad_mode(grad: bool | None) -> Any:
 
 
 def _call_site(frame: FrameType | None) -> tuple[fx.SourceFrame, ...]:
-    """The line of the user's code that made this call; () where the caller is not a user's file."""
-    while frame is not None and frame.f_code.co_filename.startswith(_OWN_FOLDERS):
+    """The line of the user's code that made this call, be it through a package; where there is none, the caller's."""
+    callers = []
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(_OWN_FOLDERS):
+            callers.append(frame)
         frame = frame.f_back
-    if frame is None:
-        return ()
-    return (fx.SourceFrame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, ""),)
+    own = (caller for caller in callers if not is_installed(caller.f_code.co_filename))
+    return tuple(
+        fx.SourceFrame(caller.f_code.co_filename, caller.f_lineno, caller.f_code.co_name, "")
+        for caller in [*own, *callers][:1]
+    )
 
 
 def _nothing_compiled(recorder: Recorder | None) -> Problem:

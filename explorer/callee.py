@@ -6,7 +6,7 @@ import inspect
 import site
 import sysconfig
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache, partial, wraps
 from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
@@ -19,9 +19,11 @@ OWN_FOLDERS = (Path(__file__).parent, Path(compiler.__file__).parent)
 
 
 def refusal(callee: object) -> str:
-    """Why a call of `callee` is not compiled unless asked for by name; "" for the user's own code and any module."""
+    """Why a call of `callee` is not compiled unless asked for by name; "" for the user's own code, any module, and
+    methods that run one.
+    """
     function = python_function(callee)
-    if function is not None and not isinstance(callee, torch.nn.Module):
+    if function is not None and not isinstance(callee, torch.nn.Module) and not runs_a_module(callee):
         owner = owner_of(function)
         if owner:
             return f"belongs to {owner}"
@@ -63,6 +65,36 @@ def compiled(callee: Any, compile_one: Callable[[Any], Callable[..., Any]]) -> C
     if isinstance(callee, torch.nn.Module | FunctionType | MethodType):
         return compile_one(callee)
     return compile_one(callee.__call__)
+
+
+def runs_a_module(callee: object) -> bool:
+    """Whether this is a method that the class of a module from a package has, such as `model.generate`."""
+    if not isinstance(callee, MethodType) or not isinstance(callee.__self__, torch.nn.Module):
+        return False
+    return isinstance(callee.__func__, FunctionType) and owner_of(callee.__func__) not in ("", "torch")
+
+
+def with_forward_compiled(method: MethodType, compile_one: Callable[[Any], Callable[..., Any]]) -> Callable[..., Any]:
+    """A method that `runs_a_module`, with its module's forward compiled while it runs: `model.generate` calls that once
+    a token, and is itself not made to be compiled. The forward itself is compiled as it is.
+    """
+    module: Any = method.__self__
+    if same(method, module.forward):
+        return compile_one(method)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        own = vars(module).get("forward")
+        forward = compile_one(module.forward)
+        # With the signature of the original: what a model takes is read from there.
+        module.forward = wraps(module.forward)(forward)
+        try:
+            return method(*args, **kwargs)
+        finally:
+            del module.forward
+            if own is not None:
+                module.forward = own
+
+    return call
 
 
 def same(first: object, second: object) -> bool:

@@ -64,7 +64,12 @@ class Cell:
         """The choice that one run of the cell makes; `compile_one` gives the callable to use in place of one."""
         if self.fn:
             return Choice(self.sites, compile_one, callees.named_refusal)
-        return Choice(self.sites, compile_one, callees.refusal, self._compiles_itself)
+
+        def compile_or_enter(callee: Any) -> Callable[..., Any]:
+            enters = callees.runs_a_module(callee)
+            return callees.with_forward_compiled(callee, compile_one) if enters else compile_one(callee)
+
+        return Choice(self.sites, compile_or_enter, callees.refusal, self._compiles_itself)
 
     def run(self, choice: Choice) -> Any:
         """Run the cell; the value of its last expression, or None."""

@@ -7,6 +7,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
-from explorer import magics
+from explorer import callee, magics
 from explorer.run import Run
 
 SETUP = """
@@ -194,6 +195,42 @@ def test_forward_and_backward_are_explored(shell: Shell) -> None:
 )
 def test_a_cell_that_compiles_by_itself_is_recorded_as_it_is(shell: Shell, code: str, function: str) -> None:
     assert [frame.function for frame in shell.explored(code).record.frames] == [function]
+
+
+GENERATES = """
+import functools
+from torch import nn
+from torch.nn import functional
+class Model(nn.Module):
+    def forward(self, x):
+        return functional.softmax(x, -1)
+    def generate(self, x, steps):
+        import inspect
+        assert list(inspect.signature(self.forward).parameters) == ["x"]
+        for _ in range(steps):
+            x = self(x) + len("told")
+        return x
+"""
+
+
+def test_a_method_that_runs_a_packages_model_has_its_forward_compiled(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "generating.py").write_text(GENERATES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    known = callee._package_folders()
+    monkeypatch.setattr(callee, "_package_folders", lambda: (*known, tmp_path))
+    shell.ran("import generating\nmodel = generating.Model()\nexpected = model.generate(x, 3)")
+    run = shell.explored("made = model.generate(x, 3)")
+    assert [frame.function for frame in run.record.frames] == ["forward"]
+    assert run.record.title == "Model.forward"
+    assert torch.equal(shell["made"], shell["expected"])
+    assert "forward" not in vars(shell["model"])
+    named = shell.explored("model.generate(x, 3)", "--fn model.generate")
+    assert [frame.function for frame in named.record.frames][:1] == ["generate"]
+    assert [frame.function for frame in shell.explored("model.forward(x)").record.frames] == ["forward"]
+    assert "missing 1 required positional argument" in shell.ran("%%tcompile\nmodel.generate(x)").error
+    assert "forward" not in vars(shell["model"])
 
 
 def test_what_was_compiled_before_is_recorded_as_it_is(shell: Shell) -> None:
