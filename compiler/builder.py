@@ -24,6 +24,7 @@ from compiler.record import (
     Problem,
     Recompile,
     Record,
+    Saved,
     Step,
     Symbol,
     Timing,
@@ -71,6 +72,8 @@ class Builder:
     hidden_kernels: dict[str, Artifact] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     steps: tuple[Step, ...] = ()
+    calls: int = 0
+    autograd_saved: list[Saved] = field(default_factory=list)
 
     def add(self, artifact: Artifact, seconds: float | None = None) -> Artifact:
         """Keep an artifact, unless `options.stages` leaves its stage out: then only its origins are kept, so that
@@ -136,6 +139,8 @@ class Builder:
             checks=tuple(self.checks),
             problems=tuple(self.problems),
             steps=self.steps,
+            calls=self.calls,
+            autograd_saved=tuple(self.autograd_saved),
         )
 
 

@@ -5,19 +5,38 @@ A finding is derived from a record when it is shown. It is not in the record, no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from compiler.record import Record
 from explorer.findings.breaks import breaks_finding
+from explorer.findings.bytecode import bytecode_views
 from explorer.findings.finding import Finding
 from explorer.findings.frame_map import frame_map_finding
+from explorer.findings.guards import guards_finding
+from explorer.findings.recompiles import recompiles_finding
+from explorer.findings.steps import steps_finding
 
-__all__ = ["Finding", "findings", "with_findings"]
+__all__ = ["Finding", "findings", "views", "with_findings"]
 
 PYTHON: Final = ("source", "bytecode")
 #: What makes each finding, in the order of the ribbon. None where a record has nothing of that kind.
-MAKERS: Final[tuple[Callable[[Record], Finding | None], ...]] = (frame_map_finding, breaks_finding)
+MAKERS: Final[tuple[Callable[[Record], Finding | None], ...]] = (
+    frame_map_finding,
+    breaks_finding,
+    guards_finding,
+    recompiles_finding,
+    steps_finding,
+)
+
+#: Views of artifacts that a record has itself: each gives the artifacts that it shows.
+VIEWS: Final[tuple[Callable[[Record], Iterator[Finding]], ...]] = (bytecode_views,)
+
+
+def views(record: Record) -> Iterator[Finding]:
+    """The artifacts of the record itself that have a view of their own."""
+    for shown in VIEWS:
+        yield from shown(record)
 
 
 def findings(record: Record) -> tuple[Finding, ...]:

@@ -1,29 +1,179 @@
-"""Graph breaks as cards to select: each is linked to the lines that led to it and to the graph that it ended."""
+"""Graph breaks as cards to select: each is linked to the lines that led to it and to the graph that it ended.
+
+What was left to Python without a break (functions that were skipped, compilations that failed, code that torch read
+anew) is told below, apart from them.
+"""
 
 from __future__ import annotations
 
-from compiler.record import Entity, GraphBreak, Record
-from explorer.blame import culprit_code, users_place
-from explorer.cards import break_card, break_groups
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from compiler.capture.function_names import function_name
+from compiler.record import Entity, Frame, GraphBreak, Record, Suggestion
+from explorer.blame import culprit_code, users_place, users_span
+from explorer.cards import advice_text, break_card, break_groups, outcome_words
 from explorer.findings.finding import Finding, LinkedText
 from explorer.findings.lines import SourceLines
+from explorer.findings.spots import line_spot, spot
+from explorer.provenance import place_text
+from explorer.shapes import size_text
+from explorer.text import break_reason, counted, one_line
 
 
 def breaks_finding(record: Record) -> Finding | None:
-    """The cards of a record's graph breaks; None where nothing broke."""
-    if not record.breaks:
+    """The cards of a record's graph breaks, and what else was not compiled; None where everything was."""
+    told = notes(record)
+    if not record.breaks and not told:
         return None
-    text, lines = LinkedText(), SourceLines(record)
-    for group in break_groups(record.breaks):
+    text, lines, graphs = LinkedText(), SourceLines(record), Graphs(record)
+    groups = break_groups(record.breaks)
+    for group in groups:
         number, found = group[0]
         others = [other for _, other in group[1:]]
-        entities = [break_entity(item, lines) for _, item in group]
+        entities = [break_entity(item, lines, graphs) for _, item in group]
         text.add(break_card(found, number, len(record.breaks), others), *entities)
         text.add("")
-    return Finding(text.artifact("breaks", "graph breaks"))
+    if told:
+        text.add("\n".join(["not compiled, without a break:" if groups else "no graph breaks", *map(str, told)]))
+    cards = [card(group, len(record.breaks), lines, graphs) for group in groups]
+    shown = [note.data(lines) for note in told]
+    return Finding(text.artifact("breaks", "graph breaks"), "view", "breaks", {"cards": cards, "notes": shown})
 
 
-def break_entity(found: GraphBreak, lines: SourceLines) -> Entity:
-    """A break as an entity; it comes from the lines of its chain."""
+def break_id(found: GraphBreak) -> str:
+    """The id of a break's entity."""
+    return f"breaks.{found.id}"
+
+
+def break_entity(found: GraphBreak, lines: SourceLines, graphs: Graphs) -> Entity:
+    """A break as an entity; it comes from the lines of its chain, and from where its graph ended."""
     attrs = {"place": users_place(found), "code": culprit_code(found), "frame": found.frame}
-    return Entity(f"breaks.{found.id}", "break", found.what or found.kind, attrs, (), lines.ids(found.chain))
+    origins = (*lines.ids(found.chain), *graphs.end(found.ended))
+    return Entity(break_id(found), "break", found.what or found.kind, attrs, (), origins)
+
+
+class Graphs:
+    """The captured graphs of a record, as a card names them."""
+
+    def __init__(self, record: Record) -> None:
+        self._graphs = {artifact.id: artifact for artifact in record.of_stage("captured")}
+        self._frames = {frame.id: frame for frame in record.frames}
+
+    def end(self, graph: str) -> tuple[str, ...]:
+        """The id of a graph's output node."""
+        artifact = self._graphs.get(graph)
+        return tuple(entity.id for entity in artifact.entities if entity.kind == "output") if artifact else ()
+
+    def graph(self, name: str) -> dict[str, Any] | None:
+        """A graph to open: its artifact, and how many ops are in it. None where the record does not have it."""
+        artifact = self._graphs.get(name)
+        return None if artifact is None else {"id": name, "name": f"graph {artifact.graph}", "ops": self.ops(name)}
+
+    def ops(self, name: str) -> int:
+        return sum(entity.kind == "call" for entity in self._graphs[name].entities)
+
+    def resumed(self, name: str) -> dict[str, Any]:
+        """A frame that goes on after a break: what it is, and its graph if it has one."""
+        frame = self._frames.get(name)
+        graph = self.graph(frame.graphs[0]) if frame and frame.graphs else None
+        words = f"the rest of {function_name(frame.function)}, from line {frame.line}" if frame else name
+        return {"frame": name, "words": words, "graph": graph}
+
+
+def card(group: Sequence[tuple[int, GraphBreak]], total: int, lines: SourceLines, graphs: Graphs) -> dict[str, Any]:
+    """All that a card says of breaks of one place and kind, in plain JSON values."""
+    number, found = group[0]
+    users = users_span(found)
+    return {
+        "ids": [break_id(item) for _, item in group],
+        "number": number,
+        "total": total,
+        "what": break_reason(found),
+        "at": spot(users, lines) if users else line_spot(found.file, found.line, lines) | {"code": [found.code]},
+        "chain": [spot(span, lines) | {"main": span == users} for span in found.chain] if len(found.chain) > 1 else [],
+        "outcome": found.outcome,
+        "words": outcome_words(found),
+        "before": graphs.graph(found.ended),
+        "crossing": _crossing(found),
+        "after": [graphs.resumed(name) for name in found.resumed_by],
+        "lost": _lost(found),
+        "changes": [_change(suggestion, lines) for suggestion in found.suggestions],
+        "again": [{"id": break_id(item), "frame": item.frame} for _, item in group[1:]],
+        "torch": _torchs_words(found),
+    }
+
+
+def _crossing(found: GraphBreak) -> str:
+    size = f", {size_text(found.crossing_bytes)}" if found.crossing_bytes else ""
+    return f"{counted(found.crossing, 'tensor')}{size}" if found.ended else ""
+
+
+def _lost(found: GraphBreak) -> str:
+    if found.lost_seconds is None:
+        return found.lost_note
+    return f"{found.lost_seconds * 1e3:.3g} ms a call{f' ({found.lost_note})' if found.lost_note else ''}"
+
+
+def _torchs_words(found: GraphBreak) -> dict[str, Any]:
+    return {
+        "kind": found.kind,
+        "explanation": found.explanation,
+        "hints": list(found.hints),
+        "reason": found.reason,
+        "consequence": found.consequence,
+        "stack": list(found.stack),
+        "id": found.gb_id,
+        "link": found.link,
+    }
+
+
+def _change(suggestion: Suggestion, lines: SourceLines) -> dict[str, Any]:
+    """A suggestion; a rewrite comes with the lines that it replaces."""
+    first, last = suggestion.line, suggestion.end_line
+    old = lines.code(suggestion.file, first, last) if suggestion.rewrite else ()
+    return {
+        "words": advice_text(suggestion),
+        "at": line_spot(suggestion.file, first, lines) if suggestion.rewrite else None,
+        "old": list(old),
+        "new": suggestion.rewrite.splitlines(),
+        "settings": list(suggestion.settings),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What was not compiled though no graph broke there, or was read more than once: of a function, and why."""
+
+    function: str
+    words: str
+    file: str = ""
+    line: int = 0
+
+    def __str__(self) -> str:
+        place = f" ({place_text(self.file, self.line)})" if self.file else ""
+        return f"  {self.function}{place} {self.words}".rstrip()
+
+    def data(self, lines: SourceLines) -> dict[str, Any]:
+        at = line_spot(self.file, self.line, lines) if self.file else None
+        return {"function": self.function, "at": at, "words": self.words}
+
+
+def notes(record: Record) -> list[Note]:
+    """What a record has of them; first, if no graph was captured at all, why not."""
+    broken = {found.frame for found in record.breaks}
+    none = [] if record.of_stage("captured") else [item for item in record.problems if item.stage == "captured"]
+    whole = [Note("Nothing was compiled:", one_line(item.reason)) for item in none if not record.breaks]
+    frames = [Note(function_name(frame.function), words, frame.file, frame.line)
+              for frame in record.frames for words in _frame_words(frame, frame.id in broken)]  # fmt: skip
+    return whole + list(dict.fromkeys(frames))
+
+
+def _frame_words(frame: Frame, broke: bool) -> Iterator[str]:
+    if frame.outcome == "skipped" and not broke and frame.reason:
+        yield f"runs as plain Python: {one_line(frame.reason)}"
+    if frame.outcome == "failed" and not broke:
+        yield f"could not be compiled: {one_line(frame.reason)}"
+    for why in frame.restarts:
+        yield f"was read anew: {one_line(why)}"

@@ -25,17 +25,18 @@ class Finding:
 
 @dataclass
 class LinkedText:
-    """A text that grows block by block, and the lines each entity is on."""
+    """A text that grows block by block, now of `count` lines, and the lines each entity is on."""
 
     blocks: list[str] = field(default_factory=list)
     lines: dict[int, tuple[str, ...]] = field(default_factory=dict)
     entities: list[Entity] = field(default_factory=list)
+    count: int = 0
 
     def add(self, text: str, *entities: Entity, within: Iterable[str] = ()) -> None:
         """Add lines that belong to these entities, and to those with the ids `within`, which are there already."""
-        first = sum(block.count("\n") + 1 for block in self.blocks) + 1
+        first, self.count = self.count + 1, self.count + text.count("\n") + 1
         ids = (*within, *(entity.id for entity in entities))
-        self.lines |= {line: ids for line in range(first, first + text.count("\n") + 1) if ids}
+        self.lines |= {line: ids for line in range(first, self.count + 1) if ids}
         self.blocks.append(text)
         self.entities += entities
 

@@ -1,10 +1,13 @@
-"""From a place in Python source to the entity of that line."""
+"""From a place in Python source to the entity of that line, to its row on the screen, and to its text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from compiler.record import Record, Span
+from compiler.record import Artifact, Record, Span
+
+Place = tuple[str, int]
+"""A source artifact's id, and the 1-based row of its text."""
 
 
 class SourceLines:
@@ -13,7 +16,7 @@ class SourceLines:
     def __init__(self, record: Record) -> None:
         self._known = {entity.id for artifact in record.of_stage("source") for entity in artifact.entities}
         self._artifacts = {
-            name: artifact.id
+            name: artifact
             for artifact in record.of_stage("source")
             for name in (artifact.attrs.get("path"), artifact.title)
             if name
@@ -21,10 +24,31 @@ class SourceLines:
 
     def id_of(self, file: str, line: int) -> str:
         """The id of a line, "" where the record does not show it."""
-        name = f"{self._artifacts.get(file, '')}.L{line}"
+        artifact = self._artifacts.get(file)
+        name = f"{artifact.id}.L{line}" if artifact else ""
         return name if name in self._known else ""
 
     def ids(self, spans: Iterable[Span]) -> tuple[str, ...]:
         """The ids of the lines that spans begin on, each once; those that are not shown are left out."""
         found = (self.id_of(span.file, span.line) for span in spans)
         return tuple(dict.fromkeys(name for name in found if name))
+
+    def place(self, file: str, line: int) -> Place | None:
+        """Where a line is shown, linked to anything or not; None where the record does not have it."""
+        artifact = self._artifacts.get(file)
+        row = row_of(artifact, line) if artifact else None
+        return None if artifact is None or row is None else (artifact.id, row)
+
+    def code(self, file: str, first: int, last: int) -> tuple[str, ...]:
+        """The text of some lines as they are written; empty where one of them is not shown."""
+        rows = [self.place(file, line) for line in range(first, max(first, last) + 1)]
+        text = self._artifacts[file].text.splitlines() if file in self._artifacts else []
+        return tuple(text[row[1] - 1] for row in rows if row) if all(rows) else ()
+
+
+def row_of(artifact: Artifact, number: int) -> int | None:
+    """The 1-based row of an artifact's text that is shown with this line number."""
+    numbers = artifact.attrs.get("numbers")
+    if numbers:
+        return numbers.index(number) + 1 if number in numbers else None
+    return number if 0 < number <= len(artifact.text.splitlines()) else None

@@ -20,7 +20,19 @@ export class Explorer {
     this.root = root;
     this.store = store;
     this.page = options.page ?? false;
+    /** @type {import("./inspector.js").Actions} */
+    this.actions = {
+      goTo: (id) => this.goTo(id),
+      goToRow: (artifact, row) => this.goToRow(artifact, row),
+      open: (artifact) => this.freePane().show(artifact),
+      openStage: (stage) => this.openStage(stage, false),
+      compare: (first, second) => this.freePane().compareAs(first, second),
+      preview: (ids) => this.hover(ids),
+      clear: () => this.clear(),
+      openLab: store.kernel ? (kernel) => this.askForLab(kernel) : null,
+    };
     this.host = {
+      actions: this.actions,
       select: this.select.bind(this),
       hover: this.hover.bind(this),
       showBreaks: this.showBreaks.bind(this),
@@ -32,13 +44,7 @@ export class Explorer {
       close: (/** @type {Pane} */ pane) => this.close(pane),
     };
     this.ribbon = new Ribbon(store, (stage, beside) => this.openStage(stage, beside));
-    this.inspector = new Inspector(store, {
-      goTo: (id) => this.goTo(id),
-      goToRow: (artifact, row) => this.goToRow(artifact, row),
-      preview: (ids) => this.hover(ids),
-      clear: () => this.clear(),
-      openLab: store.kernel ? (kernel) => this.askForLab(kernel) : null,
-    });
+    this.inspector = new Inspector(store, this.actions);
     this.source = new Pane(store, this.host, true);
     /** @type {Pane[]} */
     this.stagePanes = [];
@@ -113,7 +119,6 @@ export class Explorer {
 
   /** @param {string} from */
   selectionChanged(from) {
-    this.inspector.shownBreaks = [];
     this.hover([]);
     for (const pane of this.allPanes()) pane.selectionChanged(from);
     this.ribbon.mark(this.ribbon.openStages);
@@ -169,6 +174,11 @@ export class Explorer {
     return this.stagePanes.find((pane) => pane !== current) ?? this.addPane();
   }
 
+  /** The pane to open something in: not the one with the view that asks for it. */
+  freePane() {
+    return this.stagePane().mode === "view" ? this.besidePane() : this.stagePane();
+  }
+
   /** @param {Pane} pane */
   split(pane) {
     const { artifact, stage } = pane;
@@ -205,7 +215,6 @@ export class Explorer {
   }
 
   clear() {
-    this.inspector.shownBreaks = [];
     this.store.select([]);
   }
 
@@ -219,7 +228,7 @@ export class Explorer {
   goTo(id) {
     const artifact = this.store.links.owner(id);
     const open = this.allPanes().find((pane) => pane.artifact === artifact);
-    if (!open && artifact) (this.isHome(artifact) ? this.source : this.stagePane()).show(artifact);
+    if (!open && artifact) (this.isHome(artifact) ? this.source : this.freePane()).show(artifact);
     this.store.select([id]);
   }
 
@@ -228,7 +237,7 @@ export class Explorer {
     const ids = this.store.artifacts.get(artifact)?.rows.get(row) ?? [];
     if (ids.length) return this.goTo(ids[0]);
     this.source.show(artifact);
-    if (this.source.view instanceof TextView) this.source.view.goTo(row);
+    if (this.source.view instanceof TextView) this.source.view.showRow(row);
   }
 
   /** Ask Python for a cell to edit and run a kernel in. @param {string} kernel */
@@ -254,7 +263,7 @@ export class Explorer {
 
   /** @param {import("./store.js").BreakInfo[]} items */
   showBreaks(items) {
-    this.inspector.showBreaks(items);
+    this.store.select(items.map(({ id }) => `breaks.${id}`));
     this.root.classList.remove("tc-no-inspector");
   }
 

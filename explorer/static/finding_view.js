@@ -5,22 +5,30 @@ import { h } from "./dom.js";
 /** @typedef {import("./store.js").Store} Store */
 /** @typedef {import("./store.js").Artifact} Artifact */
 /** @typedef {import("./text_view.js").Callbacks} Callbacks */
+/** A fold whose content is not made yet. @typedef {{fold: HTMLDetailsElement, make: () => void}} Unmade */
 
 export class FindingView {
   /** @param {HTMLElement} root @param {Callbacks} callbacks @param {Artifact} artifact @param {Store} store */
   constructor(root, callbacks, artifact, store) {
     this.callbacks = callbacks;
+    this.actions = callbacks.actions;
     this.artifact = artifact;
     this.store = store;
     /** @type {Map<string, HTMLElement>} */
     this.items = new Map();
+    /** @type {Map<string, Unmade>} the entities in folds that were not opened yet */
+    this.within = new Map();
+    /** @type {Set<string>} */
+    this.primary = new Set();
+    /** @type {Set<string>} */
+    this.lit = new Set();
     this.scroller = h("div", { class: "tc-scroll tc-finding", tabIndex: -1 });
     this.scroller.addEventListener("pointerleave", () => callbacks.onHover([]));
     root.replaceChildren(this.scroller);
     /** @type {string[]} */
     this.linked = [];
     this.at = -1;
-    /** @type {HTMLElement[]} */
+    /** @type {string[]} */
     this.hits = [];
     this.hit = -1;
     this.draw();
@@ -30,44 +38,90 @@ export class FindingView {
   draw() {}
 
   /**
-   * Make an element stand for an entity: a click or Enter on it, not on a control in it, selects that.
-   * @param {string} id @param {HTMLElement} element
+   * Make an element stand for an entity, or for several: a click or Enter on it, not on a control in it, selects that.
+   * @param {string | string[]} id @param {HTMLElement} element
    */
   item(id, element) {
-    this.items.set(id, element);
+    const ids = typeof id === "string" ? [id] : id;
+    for (const one of ids) this.items.set(one, element);
     element.tabIndex = 0;
     /** @param {Event} event */
-    const onControl = (event) => event.target !== element && event.target instanceof Element && event.target.closest("button, a, summary");
+    const onControl = (event) => {
+      if (event.target === element || !(event.target instanceof Element)) return false;
+      const control = event.target.closest("button, a, summary, input");
+      return control !== null && element.contains(control);
+    };
     element.addEventListener("click", (event) => {
-      if (!onControl(event) && !getSelection()?.toString()) this.callbacks.onSelect([id], event.ctrlKey || event.metaKey);
+      if (!onControl(event) && !getSelection()?.toString()) this.callbacks.onSelect(ids, event.ctrlKey || event.metaKey);
     });
     element.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || event.target !== element) return;
-      this.callbacks.onSelect([id], event.ctrlKey || event.metaKey);
+      this.callbacks.onSelect(ids, event.ctrlKey || event.metaKey);
       event.preventDefault();
     });
-    element.addEventListener("pointerenter", () => this.callbacks.onHover([id]));
-    element.addEventListener("focus", () => this.callbacks.onHover([id]));
+    element.addEventListener("pointerenter", () => this.callbacks.onHover(ids));
+    element.addEventListener("focus", () => this.callbacks.onHover(ids));
     return element;
+  }
+
+  /**
+   * A fold whose content is made when it is first opened, or when one of the entities in it is wanted.
+   * @param {(Node | string)[]} summary @param {string[]} ids of the entities in it @param {() => Node[]} content
+   * @param {boolean} [open]
+   */
+  fold(summary, ids, content, open = false) {
+    const fold = h("details", {}, h("summary", {}, ...summary));
+    const make = () => {
+      if (fold.childElementCount > 1) return;
+      for (const id of ids) if (this.within.get(id)?.fold === fold) this.within.delete(id);
+      fold.append(...content());
+      this.mark();
+    };
+    for (const id of ids) this.within.set(id, { fold, make });
+    fold.addEventListener("toggle", () => fold.open && make());
+    fold.open = open;
+    if (open) make();
+    return fold;
+  }
+
+  /** The element of an entity, made if it is in a fold. @param {string} id */
+  elementOf(id) {
+    for (let place = this.within.get(id); place; place = this.within.get(id)) place.make();
+    return this.items.get(id);
   }
 
   /** @param {Set<string>} primary @param {Set<string>} linked @param {boolean} reveal */
   select(primary, linked, reveal) {
-    this.linked = [...this.items.keys()].filter((id) => linked.has(id));
+    const known = (/** @type {string} */ id) => this.items.has(id) || this.within.has(id);
+    this.primary = primary;
+    this.lit = linked;
+    this.linked = [...new Set((this.artifact.entities ?? []).map(({ id }) => id))].filter((id) => linked.has(id) && known(id));
     this.at = -1;
-    for (const [id, element] of this.items) {
-      element.classList.toggle("tc-primary", primary.has(id));
-      element.classList.toggle("tc-linked", !primary.has(id) && linked.has(id));
-      if (primary.has(id)) element.setAttribute("aria-current", "true");
+    this.mark();
+    const first = this.linked.find((id) => primary.has(id)) ?? this.linked.find((id) => this.items.has(id));
+    if (reveal && first) this.reveal(this.elementOf(first));
+  }
+
+  /** Mark what is selected, what is linked to it, and the folds that hold such. */
+  mark() {
+    const chosen = new Set([...this.primary].map((id) => this.items.get(id)));
+    const lit = new Set([...this.lit].map((id) => this.items.get(id)));
+    for (const element of new Set(this.items.values())) {
+      element.classList.toggle("tc-primary", chosen.has(element));
+      element.classList.toggle("tc-linked", !chosen.has(element) && lit.has(element));
+      if (chosen.has(element)) element.setAttribute("aria-current", "true");
       else element.removeAttribute("aria-current");
     }
-    const first = this.linked.find((id) => primary.has(id)) ?? this.linked[0];
-    if (reveal && first) this.reveal(this.items.get(first));
+    const leading = new Set([...this.lit].map((id) => this.within.get(id)?.fold));
+    for (const fold of this.scroller.querySelectorAll("details")) {
+      fold.classList.toggle("tc-leads", leading.has(fold) || fold.querySelector(".tc-primary, .tc-linked, .tc-leads") !== null);
+    }
   }
 
   /** @param {Set<string>} linked */
   preview(linked) {
-    for (const [id, element] of this.items) element.classList.toggle("tc-previewed", linked.has(id));
+    const lit = new Set([...linked].map((id) => this.items.get(id)));
+    for (const element of this.items.values()) element.classList.toggle("tc-previewed", lit.has(element));
   }
 
   /** Bring an element into sight, opening what it is folded in. @param {HTMLElement | undefined} element */
@@ -83,17 +137,21 @@ export class FindingView {
   stepLinked(direction) {
     if (!this.linked.length) return [0, 0];
     this.at = (this.at + direction + this.linked.length) % this.linked.length;
-    this.reveal(this.items.get(this.linked[this.at]));
+    this.reveal(this.elementOf(this.linked[this.at]));
     return [this.at + 1, this.linked.length];
+  }
+
+  /** The entities whose element holds a text, in lower case. @param {string} wanted @returns {string[]} */
+  matching(wanted) {
+    const found = [...this.items].filter(([, element]) => element.textContent?.toLowerCase().includes(wanted));
+    return [...new Map(found.map(([id, element]) => [element, id])).values()];
   }
 
   /** @param {string} query @returns {[number, number, boolean]} */
   find(query) {
-    const wanted = query.toLowerCase();
-    for (const element of this.hits) element.classList.remove("tc-hit");
-    const has = (/** @type {HTMLElement} */ element) => element.textContent?.toLowerCase().includes(wanted);
-    this.hits = wanted ? [...this.items.values()].filter(has) : [];
-    for (const element of this.hits) element.classList.add("tc-hit");
+    for (const id of this.hits) this.items.get(id)?.classList.remove("tc-hit");
+    this.hits = query ? this.matching(query.toLowerCase()) : [];
+    for (const id of this.hits) this.items.get(id)?.classList.add("tc-hit");
     this.hit = this.hits.length ? 0 : -1;
     return this.stepHit(0);
   }
@@ -101,7 +159,9 @@ export class FindingView {
   /** @param {number} direction @returns {[number, number, boolean]} */
   stepHit(direction) {
     if (this.hits.length) this.hit = (this.hit + direction + this.hits.length) % this.hits.length;
-    if (this.hit >= 0) this.reveal(this.hits[this.hit]);
+    const element = this.hit >= 0 ? this.elementOf(this.hits[this.hit]) : undefined;
+    element?.classList.add("tc-hit");
+    this.reveal(element);
     return [this.hit + 1, this.hits.length, false];
   }
 

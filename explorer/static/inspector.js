@@ -1,14 +1,18 @@
 // Everything about the selected entity, and with nothing selected an overview of the record.
 
-import { bytesInWords, h, icon, iconButton, replaceKeepingFocus } from "./dom.js";
+import { prose } from "./card_parts.js";
+import { bytesInWords, counted, h, icon, iconButton, replaceKeepingFocus } from "./dom.js";
+import { findingCard } from "./finding_card.js";
 import { cellText } from "./list_view.js";
 
 /** @typedef {import("./store.js").Store} Store */
 /** @typedef {import("./store.js").Entity} Entity */
-/** @typedef {import("./store.js").BreakInfo} BreakInfo */
 /**
- * What can be done from here: select an entity or a row and open its artifact, preview links, clear the selection.
+ * What can be done from here: select an entity or a row and open its artifact, open an artifact, a stage or the
+ * comparison of two artifacts, preview links, clear the selection.
  * @typedef {{goTo: (id: string) => void, goToRow: (artifact: string, row: number) => void,
+ *   open: (artifact: string) => void, openStage: (stage: string) => void,
+ *   compare: (first: string, second: string) => void,
  *   preview: (ids: string[]) => void, clear: () => void, openLab: ((kernel: string) => void) | null}} Actions
  */
 
@@ -25,15 +29,7 @@ export class Inspector {
     this.actions = actions;
     this.cards = h("div", { class: "tc-cards" });
     this.root = h("aside", { class: "tc-inspector", "aria-label": "Inspector", tabIndex: -1 }, this.cards);
-    /** @type {BreakInfo[]} */
-    this.shownBreaks = [];
     this.at = 0;
-  }
-
-  /** @param {BreakInfo[]} items */
-  showBreaks(items) {
-    this.shownBreaks = items;
-    this.render();
   }
 
   render() {
@@ -44,7 +40,6 @@ export class Inspector {
 
   /** @param {string[]} ids @returns {HTMLElement[]} */
   content(ids) {
-    if (this.shownBreaks.length) return this.shownBreaks.flatMap((item) => this.breakCard(item));
     return ids.length ? this.entityCard(ids) : this.overview();
   }
 
@@ -53,6 +48,8 @@ export class Inspector {
   /** @param {string[]} ids @returns {HTMLElement[]} */
   entityCard(ids) {
     const entity = /** @type {Entity} */ (this.store.links.entity(ids[this.at]));
+    const card = findingCard(this.store, entity, this.actions, this.corner(ids));
+    if (card) return [card, this.chain(entity)];
     return [
       this.heading(entity, ids),
       facts(tensorFacts(entity)),
@@ -70,8 +67,7 @@ export class Inspector {
   /** @param {Entity} entity @param {string[]} ids */
   heading(entity, ids) {
     const heading = h("div", { class: "tc-heading" }, h("h3", { title: entity.id }, entity.label || entity.id));
-    if (ids.length > 1) heading.append(this.stepper(ids.length));
-    heading.append(iconButton("close", "Clear the selection (Escape)", () => this.actions.clear()));
+    heading.append(...this.corner(ids));
     const { target } = entity.attrs;
     const where = h("p", { class: "tc-where" }, `${entity.kind} in ${this.placeOf(entity)}`);
     return h(
@@ -81,6 +77,12 @@ export class Inspector {
       target && target !== entity.label ? h("code", { class: "tc-target" }, target) : null,
       where,
     );
+  }
+
+  /** What stands in the corner of a card. @param {string[]} ids */
+  corner(ids) {
+    const close = iconButton("close", "Clear the selection (Escape)", () => this.actions.clear());
+    return ids.length > 1 ? [this.stepper(ids.length), close] : [close];
   }
 
   /** The artifact it is in; those of machine code have their kernel's name, in every stage. @param {Entity} entity */
@@ -236,49 +238,6 @@ export class Inspector {
     return section("Through the stages", h("dl", { class: "tc-chain" }, ...rows));
   }
 
-  // A graph break
-
-  /** @param {BreakInfo} item @returns {HTMLElement[]} */
-  breakCard(item) {
-    const heading = h(
-      "div",
-      { class: "tc-heading" },
-      icon("warning"),
-      h("h3", {}, "Graph break"),
-      iconButton("close", "Close", () => this.actions.clear()),
-    );
-    return [
-      h("header", { class: "tc-break-card" }, heading, h("p", {}, item.kind || item.reason), this.breakPlace(item)),
-      section("Why", h("div", {}, item.explanation ? h("p", { class: "tc-prose" }, item.explanation) : null)),
-      section("What to do", h("ul", {}, ...item.hints.map((hint) => h("li", {}, hint)))),
-      section("Stack", h("div", {}, item.stack.length ? h("pre", { class: "tc-code" }, item.stack.join("\n")) : null)),
-      section("In torch's words", h("div", {}, item.reason ? h("pre", {}, item.reason) : null)),
-      facts([
-        ["Id", item.gb_id],
-        ["In", item.function],
-      ]),
-    ].filter((part) => part.childElementCount > 0);
-  }
-
-  /** @param {BreakInfo} item */
-  breakPlace(item) {
-    const name = `${item.file.split("/").at(-1)}:${item.line}`;
-    const place = item.place;
-    if (!place) return h("p", { class: "tc-where" }, name);
-    const onclick = () => this.actions.goToRow(place[0], place[1] - 1);
-    return h(
-      "p",
-      {},
-      h(
-        "button",
-        { class: "tc-link", type: "button", onclick },
-        h("span", { class: "tc-place" }, name),
-        " ",
-        h("span", { class: "tc-code" }, item.code.trim()),
-      ),
-    );
-  }
-
   // The overview
 
   /** @returns {HTMLElement[]} */
@@ -292,9 +251,9 @@ export class Inspector {
         h("div", { class: "tc-heading" }, h("h3", {}, manifest.title || "Overview")),
         h("p", { class: "tc-where" }, "Select anything to see what it became, and what it came from."),
       ),
+      this.findings(),
       facts([
         ["Frames", String(manifest.frames.length)],
-        ["Graph breaks", String(manifest.breaks.length)],
         ["Guards", String(manifest.guards || "")],
         ["Kernels", String(kernels || "")],
       ]),
@@ -333,19 +292,26 @@ export class Inspector {
     return section("Problems", h("ul", {}, ...items));
   }
 
+  /** How often graphs broke and were compiled again, and the way there. */
+  findings() {
+    const { stages, breaks, recompiles } = this.store.manifest;
+    const button = (/** @type {string} */ name, /** @type {string} */ words, /** @type {number} */ count) => {
+      const there = stages.some((stage) => stage.name === name && stage.artifacts.length);
+      const style = count ? "tc-count-button tc-warns" : "tc-count-button";
+      return h("button", { class: style, type: "button", disabled: !there, onclick: () => this.actions.openStage(name) }, icon(count ? "warning" : "right"), words);
+    };
+    return h(
+      "div",
+      { class: "tc-count-buttons" },
+      button("breaks", counted(breaks.length, "graph break"), breaks.length),
+      button("recompiles", counted(recompiles.length, "recompilation"), recompiles.length),
+    );
+  }
+
+  /** The lines where graphs broke. */
   breaks() {
-    const items = this.store.manifest.breaks.map((item) =>
-      h(
-        "li",
-        {},
-        this.breakPlace(item),
-        h("div", { class: "tc-why" }, item.kind || item.reason),
-        h(
-          "button",
-          { class: "tc-more", type: "button", onclick: () => this.showBreaks([item]) },
-          "why, and what to do",
-        ),
-      ),
+    const items = this.store.manifest.breaks.map(({ id, file, line, what, kind, reason }) =>
+      h("li", {}, this.link(`breaks.${id}`, [`${file.split("/").at(-1)}:${line}`]), h("div", { class: "tc-why" }, ...prose(what || kind || reason))),
     );
     return section("Graph breaks", h("ul", {}, ...items));
   }

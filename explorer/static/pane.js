@@ -16,11 +16,12 @@ import { VIEWS } from "./views.js";
 /** @typedef {import("./store.js").StageInfo} StageInfo */
 /** @typedef {import("./store.js").Problem} Problem */
 /** @typedef {"text" | "graph" | "list" | "diff" | "view"} Mode */
-/** @typedef {TextView | DrawingView | ListView | import("./finding_view.js").FindingView} View */
+/** @typedef {TextView | DrawingView | ListView | import("./views.js").View} View */
 /**
  * What a pane asks of the explorer around it.
  * @typedef {{select: (ids: string[], add: boolean, pane: string) => void, hover: (ids: string[]) => void,
  *   showBreaks: (items: import("./store.js").BreakInfo[]) => void, changed: () => void,
+ *   actions: import("./inspector.js").Actions,
  *   activate: (pane: Pane) => void, split: (pane: Pane) => void, close: (pane: Pane) => void}} PaneHost
  */
 
@@ -251,7 +252,9 @@ export class Pane {
       onSelect: (/** @type {string[]} */ ids, /** @type {boolean} */ add) => this.host.select(ids, add, this.name),
       onHover: (/** @type {string[]} */ ids) => this.host.hover(ids),
       onChoose: (/** @type {string[]} */ ids, /** @type {boolean} */ add) => this.host.select(ids, add, ""),
+      onShow: (/** @type {string} */ id) => this.show(id),
       words: () => this.store.wordsOf(this.artifact),
+      actions: this.host.actions,
     };
     const [first, second] = this.shown().map((id) => /** @type {Artifact} */ (this.store.artifacts.get(id)));
     if (this.mode === "diff") return this.makeComparison(callbacks, first, second);

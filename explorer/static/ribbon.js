@@ -5,6 +5,9 @@ import { counted, h, icon, replaceKeepingFocus, secondsInWords } from "./dom.js"
 /** @typedef {import("./store.js").Store} Store */
 /** @typedef {import("./store.js").StageInfo} StageInfo */
 
+/** Stages of what had better not be there. */
+const WARNING = new Set(["breaks", "recompiles"]);
+
 export class Ribbon {
   /**
    * @param {Store} store
@@ -56,6 +59,7 @@ export class Ribbon {
     );
     chip.dataset.stage = stage.name;
     chip.classList.toggle("tc-problem", stage.problems.length > 0);
+    chip.classList.toggle("tc-warns", WARNING.has(stage.name) && stage.count > 0);
     chip.classList.toggle("tc-absent", stage.artifacts.length === 0 && !stage.pending);
     chip.classList.toggle("tc-pending-chip", stage.artifacts.length === 0 && stage.pending > 0);
     return chip;

@@ -19,9 +19,10 @@ import { VirtualRows } from "./virtual_rows.js";
  */
 /**
  * What the pane around a view listens to, and gives. `ids` is empty where a line holds nothing. `onChoose` is for what
- * is chosen in a list: the text beside it goes there.
+ * is chosen in a list: the text beside it goes there. `onShow` shows another artifact instead.
  * @typedef {{onSelect: (ids: string[], add: boolean) => void, onHover: (ids: string[]) => void,
- *   onChoose?: (ids: string[], add: boolean) => void, words?: () => import("./store.js").Words}} Callbacks
+ *   onChoose?: (ids: string[], add: boolean) => void, onShow?: (artifact: string) => void,
+ *   words?: () => import("./store.js").Words, actions: import("./inspector.js").Actions}} Callbacks
  */
 
 /** How far a pane scrolls sideways at most, in characters. */

@@ -1,0 +1,85 @@
+// What cards are made of: sentences with code in them, places to go to, code with a part marked, code to copy.
+
+import { copyText, counted, h, iconButton } from "./dom.js";
+import { tokenise } from "./language.js";
+import { appendToken } from "./tokens.js";
+
+/** @typedef {import("./inspector.js").Actions} Actions */
+/** A line of source, and the row where it is shown, from 1. @typedef {{name: string, place: [string, number] | null}} LineSpot */
+/**
+ * Lines of source, in each of which a part is meant, from and to a column.
+ * @typedef {LineSpot & {function?: string, installed?: boolean, code: string[], marks?: [number, number][]}} Spot
+ */
+/** A captured graph. @typedef {{id: string, name: string, ops: number}} Graph */
+
+/** A sentence in which code stands between backticks. @param {string} text @returns {(Node | string)[]} */
+export function prose(text) {
+  return text.split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part));
+}
+
+/** A link to a line; only its name where the line is not shown. @param {LineSpot} at @param {Actions} actions */
+export function lineLink({ name, place }, actions) {
+  if (!place) return h("span", { class: "tc-place" }, name);
+  const onclick = () => actions.goToRow(place[0], place[1] - 1);
+  return h("button", { class: "tc-link", type: "button", title: `Show ${name}`, onclick }, name);
+}
+
+/** @param {Graph} graph @param {Actions} actions */
+export function graphLink({ id, name, ops }, actions) {
+  const title = `Open ${id}`;
+  const onclick = () => actions.open(id);
+  return h("button", { class: "tc-link", type: "button", title, onclick }, `${name} · ${counted(ops, "op")}`);
+}
+
+/** A coloured line of Python, with a part of it marked. @param {string} text @param {[number, number]} [mark] */
+export function pythonLine(text, mark) {
+  const line = h("span", { class: "tc-code" });
+  let column = 0;
+  for (const [name, part] of tokenise(text, "python")) {
+    appendToken(line, name && `tc-t-${name}`, part, column, mark ? [[...mark, "tc-culprit"]] : []);
+    column += part.length;
+  }
+  return line;
+}
+
+/** The code of a spot. @param {Spot} spot */
+export function spotCode({ code, marks }) {
+  return h("pre", { class: "tc-snippet" }, ...code.map((text, row) => h("div", {}, pythonLine(text, marks?.[row]))));
+}
+
+/** What a piece of code may be changed to, line by line. @param {string[]} before @param {string[]} after */
+export function rewriteOf(before, after) {
+  const shared = commonIndent([...before, ...after]);
+  /** @param {string} sign @param {string} name */
+  const line = (sign, name) => (/** @type {string} */ text) =>
+    h("div", { class: name }, h("span", { class: "tc-sign" }, sign), pythonLine(text.slice(shared)));
+  const rows = [...before.map(line("−", "tc-removed")), ...after.map(line("+", "tc-added"))];
+  return withCopy(h("pre", { class: "tc-snippet tc-rewrite" }, ...rows), after.join("\n"), "Copy the new lines");
+}
+
+/** Statements to run. @param {string[]} lines */
+export function statements(lines) {
+  const code = h("pre", { class: "tc-snippet" }, ...lines.map((text) => h("div", {}, pythonLine(text))));
+  return withCopy(code, lines.join("\n"), "Copy the setting");
+}
+
+/** @param {HTMLElement} code @param {string} text @param {string} title */
+function withCopy(code, text, title) {
+  const button = iconButton("copy", title, async () => {
+    await copyText(text);
+    button.classList.add("tc-done");
+    setTimeout(() => button.classList.remove("tc-done"), 1200);
+  });
+  return h("div", { class: "tc-copied" }, code, button);
+}
+
+/** Something that is there when it is asked for. @param {string} title @param {...(Node | string | null)} content */
+export function folded(title, ...content) {
+  return h("details", { class: "tc-more-of-it" }, h("summary", {}, title), ...content);
+}
+
+/** @param {string[]} lines */
+function commonIndent(lines) {
+  const full = lines.filter((line) => line.trim());
+  return Math.min(...full.map((line) => line.length - line.trimStart().length));
+}
