@@ -76,7 +76,7 @@ class Exploration:
             stack.callback(self._recorder.finish)
             stack.enter_context(dynamo.observing(self._recorder))
             if self.options.step:
-                stack.enter_context(self._recorder.stepping())
+                stack.enter_context(self._recorder.stepping(self.options.step))
             self._stack = stack.pop_all()
         return self
 

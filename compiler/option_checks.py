@@ -277,6 +277,12 @@ def _check_option(value: Any) -> bool | str:
     )
 
 
+def _step(value: Any) -> bool | int:
+    if isinstance(value, int) and value >= 0:
+        return value
+    raise OptionError(f"step={value!r}: it is True, False or how many MiB of instructions to keep (step=512).")
+
+
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "target": _target,
     "mode": _mode,
@@ -288,7 +294,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "grad": _grad,
     "time": _flag("time"),
     "check": _check_option,
-    "step": _flag("step"),
+    "step": _step,
 }
 
 

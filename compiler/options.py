@@ -21,7 +21,7 @@ class Options:
     also happens where a stage after "kernels" is named. `grad` is None (as the inputs say),
     True or False (explore under `torch.no_grad`). `check` compares with eager: True what the built code returns,
     "kernels" what each Triton kernel stores, in Triton's interpreter, which needs no GPU.
-    `step` records how TorchDynamo read the function, instruction by instruction.
+    `step` records how TorchDynamo read the function, instruction by instruction: True, or how many MiB of that to keep.
 
     `Options.of` checks what a user wrote. Options read from a record are not checked: another machine made them.
     """
@@ -36,7 +36,7 @@ class Options:
     grad: bool | None = None
     time: bool = False
     check: bool | Literal["kernels"] = False
-    step: bool = False
+    step: bool | int = False
 
     @classmethod
     def of(cls, **keywords: Any) -> Options:

@@ -35,7 +35,7 @@ from compiler.capture.open_sizes import names_of, symbol_of
 from compiler.capture.recompiles import limited, recompile, with_graph_changes
 from compiler.capture.skips import EMPTY, Skip, SkipLog
 from compiler.capture.sources import SourceBook
-from compiler.capture.steps import recorded_steps
+from compiler.capture.steps import MIB, MOST_MIB, recorded_steps
 from compiler.destination import Destination, destination, measures
 from compiler.inductor.candidates import autotuning_decision, candidates_artifact
 from compiler.inductor.ir import FxOriginIds, fx_origins, ir_artifact, part_origins
@@ -276,9 +276,10 @@ class Recorder:
         self.calls.finish(codes.items())
         self.add_sources()
 
-    def stepping(self) -> AbstractContextManager[None]:
-        """Record how Dynamo reads each instruction in the block."""
-        return recorded_steps(self._keep_steps, frame_id=self.frame_id, book=self.book, names=self.names)
+    def stepping(self, step: bool | int) -> AbstractContextManager[None]:
+        """Record how Dynamo reads each instruction in the block; `step` is the option."""
+        most = MIB * (MOST_MIB if step is True else step)
+        return recorded_steps(self._keep_steps, frame_id=self.frame_id, book=self.book, names=self.names, most=most)
 
     def _keep_steps(self, steps: tuple[Step, ...], cut: Problem | None) -> None:
         self.builder.steps = steps

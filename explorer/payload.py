@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from compiler.record import STAGES, Artifact, Decision, GraphBreak, Record
-from explorer.findings import Finding, findings, with_findings
+from explorer.findings import Finding, findings, views, with_findings
 from explorer.kernel_table import list_of_kernels
 from explorer.payload_part import Part
 from explorer.provenance import ancestors
@@ -50,8 +50,9 @@ class Payload:
 
     def update(self, record: Record) -> None:
         """Take the record as it now is, with its findings. What is the same as before is not compressed again."""
-        self._findings = {finding.artifact.id: finding for finding in findings(record)}
-        self.record = with_findings(record, self._findings.values())
+        found = findings(record)
+        self._findings = {finding.artifact.id: finding for finding in (*views(record), *found)}
+        self.record = with_findings(record, found)
         for artifact in self.record.artifacts:
             finding = self._findings.get(artifact.id)
             known, now = self._made.get(artifact.id), finding or artifact
@@ -165,7 +166,9 @@ def _place(stage: str, present: list[str]) -> int:
 
 
 def counted(artifact: Artifact, kinds: frozenset[str]) -> int:
-    """How many entities of these kinds; without kinds, how many lines of text."""
+    """How many entities of these kinds; without kinds, how many the artifact says it has, else its lines of text."""
+    if not kinds and "count" in artifact.attrs:
+        return int(artifact.attrs["count"])
     if not kinds:
         return len(artifact.text.splitlines())
     return sum(entity.kind in kinds for entity in artifact.entities)

@@ -10,7 +10,9 @@ from compiler.capture.sources import SourceBook
 from compiler.record import Problem, Step
 from compiler.torch_api.stepping import StepFacts, stepping
 
-MOST_STEPS = 20_000
+MIB = 1 << 20
+MOST_MIB = 128
+"""So much memory the steps of one exploration take, if the user does not say: about 130,000 instructions."""
 
 
 @contextmanager
@@ -20,30 +22,33 @@ def recorded_steps(
     frame_id: Callable[[tuple[int, int]], str],
     book: SourceBook,
     names: GeneratedNames,
-    most: int = MOST_STEPS,
+    most: int,
 ) -> Iterator[None]:
     """Record every instruction that Dynamo reads in the block; `keep` is given the steps when it ends, however it ends.
 
-    Steps beyond `most` are left out, and a Problem says so.
+    When they take more than `most` bytes the rest is left out, and a Problem says so. The book is told of the lines.
     """
     taken: list[StepFacts] = []
+    watch = None
     try:
-        with stepping(taken, most):
+        with stepping(taken, most) as watch:
             yield
     finally:
         steps = tuple(_step(facts, frame_id, book, names) for facts in taken if facts.key[0] >= 0)
-        keep(steps, _cut(most) if len(taken) >= most else None)
+        keep(steps, _cut(len(steps), most) if watch is not None and watch.full else None)
 
 
-def _cut(most: int) -> Problem:
-    why = f"the replay has the first {most:,} instructions that Dynamo read; the rest was not recorded"
-    return Problem("bytecode", why, "step through a smaller model, or one layer of it")
+def _cut(count: int, most: int) -> Problem:
+    why = f"these are the first {count:,} instructions that Dynamo read: the rest takes more than {most / MIB:,.0f} MiB"
+    return Problem("steps", why, f"explore with step={2 * most // MIB}, or step through one layer of the model")
 
 
 def _step(
     facts: StepFacts, frame_id: Callable[[tuple[int, int]], str], book: SourceBook, names: GeneratedNames
 ) -> Step:
     code = facts.code
+    if facts.line > 0:
+        book.line(code.co_filename, facts.line)
     return Step(
         frame=frame_id(facts.key), attempt=facts.attempt, depth=facts.depth, function=names(code.co_name),
         file=book.name(code.co_filename), line=facts.line, offset=facts.offset, opcode=facts.opcode,

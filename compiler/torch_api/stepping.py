@@ -5,9 +5,11 @@ Values are described without being realized: no guard is added and nothing that 
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
 from types import CodeType
 from typing import Any
@@ -23,6 +25,8 @@ MOST_CHARACTERS = 80
 MOST_ITEMS = 6
 MOST_PUSHED = 32
 MOST_LOCALS = 64
+STEP_BYTES = 900
+"""A step takes about so many bytes besides its texts: objects, lists, and the same again as part of a record."""
 _SEEN = "_tcompile_seen"
 _WRITES = ("STORE_FAST", "DELETE_FAST", "STORE_DEREF", "DELETE_DEREF")
 
@@ -64,28 +68,31 @@ class _Seen:
 
 
 @contextmanager
-def stepping(taken: list[StepFacts], most: int) -> Iterator[None]:
-    """Append to `taken` every instruction that Dynamo reads in the block, up to `most`."""
-    watch = _Watch(taken, most)
+def stepping(taken: list[StepFacts], most: int) -> Iterator[Watch]:
+    """Append to `taken` every instruction that Dynamo reads in the block, up to `most` bytes of them."""
+    watch = Watch(taken, most)
     with ExitStack() as stack:
         stack.enter_context(replaced(InstructionTranslatorBase, "step", watch.wrap_step))
         stack.enter_context(replaced(GuardsSet, "add", watch.wrap_add))
-        yield
+        yield watch
 
 
-class _Watch:
+class Watch:
+    """What is patched in while stepping. `full` says that there is no room for more."""
+
     def __init__(self, taken: list[StepFacts], most: int) -> None:
-        self.taken, self.most = taken, most
+        self.taken, self.most, self.held = taken, most, 0
         self.attempts: dict[tuple[int, int], int] = {}
         self.graph: Any = None
         self.length = 0
 
     def wrap_step(self, step: Callable[..., bool]) -> Callable[..., bool]:
         def observed(translator: Any) -> bool:
-            if len(self.taken) >= self.most or translator.instruction_pointer is None:
+            if self.full or translator.instruction_pointer is None:
                 return step(translator)
             facts = self._facts(translator)
             self.taken.append(facts)
+            self.held += STEP_BYTES + sum(map(len, (*facts.pushed, *facts.changed.values())))
             try:
                 return step(translator)
             except BaseException as error:
@@ -103,11 +110,19 @@ class _Watch:
             before = len(guards)
             options["skip"] = options.get("skip", 0) + 1  # it counts callers, and this is one
             add(guards, guard, **options)
-            if len(guards) > before and self.taken and len(self.taken) < self.most:
+            if len(guards) > before and self.taken and not self.full:
                 name = _source_name(guard.originating_source)
-                self.taken[-1].guards.append(_short(f"{guard.create_fn_name()} {name}".rstrip()))
+                self._add(self.taken[-1].guards, [_short(f"{guard.create_fn_name()} {name}".rstrip())])
 
         return observed
+
+    @property
+    def full(self) -> bool:
+        return self.held >= self.most
+
+    def _add(self, texts: list[str], new: list[str]) -> None:
+        texts.extend(new)
+        self.held += sum(map(len, new))
 
     def _facts(self, translator: Any) -> StepFacts:
         instruction = translator.instructions[translator.instruction_pointer]
@@ -141,7 +156,7 @@ class _Watch:
         added = len(graph.nodes) - self.length
         if added > 0 and self.taken:
             newest = [_node(node) for node in islice(reversed(graph.nodes), added)]
-            self.taken[-1].nodes.extend(reversed(newest))
+            self._add(self.taken[-1].nodes, newest[::-1])
         self.length = len(graph.nodes)
 
 
@@ -176,11 +191,24 @@ def _argument(instruction: Any) -> str:
     value = instruction.argval
     if instruction.target is not None:
         return f"to {instruction.target.offset}"
+    if instruction.opname == "BINARY_OP":
+        return _operators()[instruction.arg]
+    if instruction.arg is None and value is None:
+        return ""
     if isinstance(value, CodeType):
         return f"code of {value.co_name}"
     if isinstance(value, str):
         return _short(value)
     return _short(repr(value) if isinstance(value, int | float | bytes | type(None)) else type(value).__name__)
+
+
+@cache
+def _operators() -> dict[int, str]:
+    """The sign of each operator, by the argument of its instruction."""
+    signs = ("+", "-", "*", "/", "//", "%", "@", "**", "&", "|", "^", "<<", ">>")
+    code = compile("\n".join(f"a {sign} b; a {sign}= b" for sign in signs) + "\na[b]", "", "exec")
+    found = (each for each in dis.get_instructions(code) if each.opname == "BINARY_OP")
+    return {each.arg: each.argrepr for each in found if each.arg is not None}
 
 
 def _node(node: torch.fx.Node) -> str:

@@ -12,6 +12,9 @@ from explorer.findings.finding import Finding
 from explorer.findings.lines import SourceLines
 from explorer.replay import break_step
 
+#: How a reading ends in which Dynamo found that it can't go on: the next one ends the graph in time.
+_SPECULATION = "SpeculationRestartAnalysis"
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -142,12 +145,19 @@ def steps_data(record: Record, found: Iterable[Reading]) -> dict[str, Any]:
 
 def reading_entry(record: Record, reading: Reading) -> dict[str, Any]:
     """A reading, and why it was begun anew, if it was."""
+    function = record.steps[reading.spans[0][0]].function
+    entry = {"frame": reading.frame, "attempt": reading.attempt, "function": function, "why": _why(record, reading)}
+    return entry | {"spans": [list(span) for span in reading.spans]}
+
+
+def _why(record: Record, reading: Reading) -> str:
     reasons = next((frame.restarts for frame in record.frames if frame.id == reading.frame), ())
     again = reading.attempt - 2
-    why = reasons[again] if 0 <= again < len(reasons) else ""
-    function = record.steps[reading.spans[0][0]].function
-    entry = {"frame": reading.frame, "attempt": reading.attempt, "function": function, "why": why}
-    return entry | {"spans": [list(span) for span in reading.spans]}
+    if 0 <= again < len(reasons):
+        return reasons[again]
+    earlier = (step for step in record.steps if (step.frame, step.attempt) == (reading.frame, reading.attempt - 1))
+    breaks = any(step.ended.startswith(_SPECULATION) for step in earlier)
+    return "the graph has to end before the instruction that broke it." if breaks else ""
 
 
 def break_steps(record: Record) -> Iterator[tuple[int, str]]:

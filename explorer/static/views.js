@@ -4,6 +4,7 @@ import { BreaksView } from "./breaks_view.js";
 import { BytecodeView } from "./bytecode_view.js";
 import { GuardsView } from "./guards_view.js";
 import { RecompilesView } from "./recompiles_view.js";
+import { StepsView } from "./steps_view.js";
 
 /**
  * What a pane asks of what it shows.
@@ -18,4 +19,4 @@ import { RecompilesView } from "./recompiles_view.js";
  * @type {Record<string, new (root: HTMLElement, callbacks: import("./text_view.js").Callbacks,
  *   artifact: import("./store.js").Artifact, store: import("./store.js").Store) => View>}
  */
-export const VIEWS = { breaks: BreaksView, bytecode: BytecodeView, guards: GuardsView, recompiles: RecompilesView };
+export const VIEWS = { breaks: BreaksView, bytecode: BytecodeView, guards: GuardsView, recompiles: RecompilesView, steps: StepsView };

@@ -1,0 +1,183 @@
+"""Bytecode side by side, and the steps of TorchDynamo's reading: what their views are made of."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from compiler.engine import explore
+from compiler.options import Options
+from compiler.record import Entity, Problem, Record
+from explorer.findings import views, with_findings
+from explorer.findings.bytecode import bytecode_views
+from explorer.findings.steps import steps_finding
+from explorer.payload import Payload
+from explorer.replay import Replay
+from tests.compiler.test_bytecode import loops_and_breaks
+
+STATE_MODULE = Path(__file__).parents[2] / "explorer" / "static" / "steps_state.js"
+STATES = """
+import { readFileSync } from "node:fs";
+import { Reading } from %s;
+const { data, wanted } = JSON.parse(readFileSync(0, "utf8"));
+const readings = data.readings.map((_, number) => new Reading(data, number));
+console.log(JSON.stringify(wanted.map((number) => {
+  const reading = readings.find((each) => each.place(number) >= 0);
+  const at = reading.place(number);
+  const { stack, locals, nodes, guards } = reading.state(at);
+  return { ...reading.step(at), stack, locals: Object.fromEntries(locals), nodes, guards };
+})));
+"""
+
+
+def scaled(x: torch.Tensor, times: int) -> torch.Tensor:
+    for _ in range(times):
+        x = x * 2
+    return x
+
+
+def reads_on_and_on(x: torch.Tensor) -> Any:
+    """Inlined calls, a loop, a closure, a comprehension, two graph breaks."""
+    shift = 3
+
+    def shifted(y: torch.Tensor) -> torch.Tensor:
+        return y + shift
+
+    kept = [shifted(scaled(x, number)) for number in range(4)]
+    print("one")  # noqa: T201
+    with torch.no_grad():
+        total = sum(kept[1:], kept[0])
+    torch._dynamo.graph_break()
+    return total.sin(), kept
+
+
+@pytest.fixture(scope="module")
+def record() -> Record:
+    options = Options.of(stages=("bytecode", "captured"), step=True)
+    return explore(reads_on_and_on, (torch.ones(4),), options=options).record
+
+
+@pytest.fixture(scope="module")
+def branching() -> Record:
+    options = Options.of(stages=("bytecode", "captured"))
+    return explore(loops_and_breaks, (torch.ones(4), torch.ones(4)), options=options).record
+
+
+# Steps
+
+
+@pytest.mark.needs("node")
+def test_the_view_comes_to_the_states_that_the_replay_comes_to(record: Record) -> None:
+    """At every seventh step, so that each frame, attempt and depth is met; the state is that of `run.replay()`."""
+    finding = steps_finding(record)
+    assert finding is not None
+    wanted = [*range(0, len(record.steps), 7), len(record.steps) - 1]
+    script = STATES % json.dumps(STATE_MODULE.as_uri())
+    given = json.dumps({"data": finding.data, "wanted": wanted})
+    command = ["node", "--input-type=module", "--eval", script]
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=True)
+    replay = Replay(record)
+    shown = json.loads(done.stdout)
+    assert len(shown) == len(wanted)
+    for index, there in zip(wanted, shown, strict=True):
+        state = replay.at(index)
+        assert there["stack"] == list(state.stack)
+        assert there["locals"] == state.locals
+        assert there["nodes"] == list(state.nodes)
+        assert there["guards"] == list(state.guards)
+        step = state.step
+        assert (there["function"], there["opcode"], there["line"]) == (step.function, step.opcode, step.line)
+        assert (there["depth"], there["first"], there["ended"]) == (step.depth, step.first, step.ended)
+
+
+def test_every_break_has_its_step_and_every_attempt_its_reason(record: Record) -> None:
+    finding = steps_finding(record)
+    assert finding is not None
+    assert [step for step, _ in finding.data["breaks"]] == [
+        Replay(record).before_break(number).index for number in range(len(record.breaks))
+    ]
+    again = [reading for reading in finding.data["readings"] if reading["attempt"] == 2]
+    assert [reading["why"] for reading in again] == ["the graph has to end before the instruction that broke it."] * 2
+
+
+def test_the_outline_leads_to_the_lines_that_were_read(record: Record) -> None:
+    artifact = with_findings(record)["steps"]
+    rows = artifact.text.splitlines()
+    assert rows[0] == "frame 0/0, attempt 1"
+    inlined = rows.index(next(row for row in rows if row.strip().startswith("scaled ")))
+    assert any("for _ in range(times):" in row for row in rows[inlined : inlined + 4])
+    assert any("+ mul = call_function mul(" in row for row in rows)
+    (loop,) = {
+        name
+        for number, names in artifact.lines.items()
+        for name in names
+        if "x = x * 2" in rows[number - 1] and name.startswith("steps.0/0.1.")
+    }
+    entity = artifact.entity(loop)
+    (origin,) = entity.origins
+    assert next(each for each in record.entities() if each.id == origin).label == "x = x * 2"
+
+
+def test_the_ribbon_counts_steps_and_the_stage_opens_as_a_view(record: Record) -> None:
+    stage = next(stage for stage in Payload(record).manifest()["stages"] if stage["name"] == "steps")
+    assert (stage["count"], stage["unit"]) == (len(record.steps), "steps")
+    assert [(item["opens"], item["view"]) for item in stage["artifacts"]] == [("view", "steps")]
+
+
+def test_what_was_not_recorded_is_told_in_the_view(record: Record) -> None:
+    short = record.with_(problems=(Problem("steps", "these are the first 9 instructions", "explore with step=256"),))
+    finding = steps_finding(short)
+    assert finding is not None
+    assert finding.data["cut"] == "these are the first 9 instructions: explore with step=256"
+
+
+def test_without_the_stepper_there_are_no_steps(branching: Record) -> None:
+    assert steps_finding(branching) is None
+
+
+# Bytecode
+
+
+def test_every_frame_has_both_listings_and_python_in_its_view(branching: Record) -> None:
+    shown = {finding.artifact.id: finding.data for finding in views(branching)}
+    frames = [frame.id for frame in branching.frames if frame.outcome == "compiled"]
+    assert len(frames) == 3
+    assert set(shown) == {f"bytecode[{frame}{side}]" for frame in frames for side in ("", " modified")}
+    for frame in frames:
+        data = shown[f"bytecode[{frame}]"]
+        assert data["sides"] == [f"bytecode[{frame}]", f"bytecode[{frame} modified]"]
+        assert data["python"] == f"bytecode[{frame} as Python]"
+        assert [name for name, _ in data["frames"]] == [f"bytecode[{other}]" for other in frames]
+
+
+def test_a_resume_function_is_called_by_where_it_goes_on(branching: Record) -> None:
+    titles = [title for _, title in next(bytecode_views(branching)).data["frames"]]
+    lines = [found.line for found in branching.breaks]
+    assert titles[0] == "loops_and_breaks (0/0)"
+    assert titles[1] == f"loops_and_breaks, from line {lines[0]} on (1/0)"
+
+
+def test_what_dynamo_inserted_is_grouped_by_what_it_is_for(branching: Record) -> None:
+    data = next(bytecode_views(branching)).data
+    words = [words for _, _, words in data["groups"]]
+    assert words[0].startswith("call the compiled graph 0/0 with ")
+    assert words[1] == "rebuild stack and variables, to go on in Python"
+    assert words[2].startswith("call the resume function `__resume_at_0`")
+    entities = list(branching["bytecode[0/0 modified]"].entities)
+    ids = [entity.id for entity in entities]
+    for first, last, _ in data["groups"]:
+        stretch: list[Entity] = entities[ids.index(first) : ids.index(last) + 1]
+        assert stretch
+        assert not any(entity.attrs["line"] for entity in stretch)
+
+
+def test_bytecode_opens_side_by_side_and_python_as_text(branching: Record) -> None:
+    stage = next(stage for stage in Payload(branching).manifest()["stages"] if stage["name"] == "bytecode")
+    opens = {item["id"]: (item["view"], item["opens"]) for item in stage["artifacts"]}
+    assert opens["bytecode[0/0]"] == opens["bytecode[0/0 modified]"] == ("bytecode", "view")
+    assert opens["bytecode[0/0 as Python]"] == ("", "")
