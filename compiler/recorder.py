@@ -185,14 +185,14 @@ class Recorder:
         stage = AutogradStage(self.builder, recorder.latest["captured"], captured)
         hearing = stage.hearing if self.builder.keeps("autograd") else _as_it_is
         if not self._needs_backend():
-            return hearing(kept.hearing(stage.run))
+            return kept.hearing(hearing(stage.run))
         observing = inductor.observing(recorder, build=self.build, target=gpu)
         collections = fewer_full_collections(1 + len(captured.graph.nodes) // NODES_A_COLLECTION)
         with observing, observing_buffers(kept), collections:
             compiled = recorder.run_backend(run)
         if compiled is None or recorder.problems or not self._compiled_runs():
-            return hearing(kept.hearing(stage.run))
-        return hearing(kept.hearing(compiled))
+            return kept.hearing(hearing(stage.run))
+        return kept.hearing(hearing(compiled))
 
     def _destination(self, module: GraphModule) -> Destination:
         found = destination(self.builder.options, fx.devices(module))
@@ -206,8 +206,11 @@ class Recorder:
         return self.build or any(self.builder.keeps(stage) for stage in later if stage != "autograd")
 
     def _compiled_runs(self) -> bool:
-        """Whether what the backend returned is what the user's call runs; Inductor's code is, once it is built."""
-        return self.build or self.builder.options.backend != "inductor"
+        """Whether what the backend returned is what the user's call runs; Inductor's code is, once it is built.
+
+        Backend "eager" returns the captured graph.
+        """
+        return self.build or self.builder.options.backend not in ("inductor", "eager")
 
     def graph_break(self, key: CompileKey, facts: BreakFacts) -> None:
         if all(fx.is_dynamo(place.file) for place in facts.places):  # in torch's own wrapper around a module

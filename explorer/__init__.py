@@ -2,7 +2,10 @@
 
 %load_ext explorer          in a notebook: then %%tcompile above a cell
 explorer.explore(f, x, w)   in Python
+explorer.autograd(loss)     the graph behind a tensor: what a backward pass runs, and what is kept for it
+explorer.decompose("gelu", x)  what an operator becomes, level by level; explorer.operators() counts them
 explorer.check(f, x, w)     in tests: fails where the graph breaks or is compiled anew
+explorer.export(model, x)   with torch.export; explorer.save_and_load(model, x) tries each way to save it
 tcompile explore f.py:f     in a terminal
 explorer.targets()          the GPUs that `target=` (--target) may name
 """
@@ -11,18 +14,30 @@ from __future__ import annotations
 
 from typing import Any
 
+from explorer.autograd import AutogradRecording, AutogradRun, autograd
 from explorer.check import CheckError, check
+from explorer.decompose import OpLevels, decompose
 from explorer.explore import explore
+from explorer.export import export, save_and_load
+from explorer.operators import operators
 from explorer.run import Run, load
 from explorer.targets import targets
 
 __all__ = [
+    "AutogradRecording",
+    "AutogradRun",
     "CheckError",
+    "OpLevels",
     "Run",
+    "autograd",
     "check",
+    "decompose",
     "explore",
+    "export",
     "load",
     "load_ipython_extension",
+    "operators",
+    "save_and_load",
     "targets",
     "unload_ipython_extension",
 ]

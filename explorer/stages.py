@@ -49,11 +49,15 @@ STAGE_WORDS: dict[str, StageWords] = {
     "captured": StageWords(
         "Captured", "The graphs that TorchDynamo captured from the bytecode.", _GRAPHS, _CALLS, "ops"
     ),
+    "exported": StageWords("Exported", "What torch.export makes of the same call.", _GRAPHS, _CALLS, "ops"),
     "pre_grad": StageWords("Pre-grad", "The captured graphs after Inductor's first passes.", _GRAPHS, _CALLS, "ops"),
     "autograd": StageWords(
-        "Autograd", "The graph that autograd built in eager mode: what backward runs, and what is kept for it.",
-        _GRAPHS, frozenset({"call", "custom", "compiled", "accumulate"}), "nodes",
-    ),  # fmt: skip
+        "Autograd",
+        "The graph that autograd built in eager mode: what backward runs, and what is kept for it.",
+        _GRAPHS,
+        frozenset({"call", "custom", "compiled", "accumulate"}),
+        "nodes",
+    ),
     "joint": StageWords("Joint", "Forward and backward in one graph of ATen operations.", _GRAPHS, _CALLS, "ops"),
     "forward": StageWords("Forward", "What the forward pass runs, as ATen operations.", _GRAPHS, _CALLS, "ops"),
     "backward": StageWords("Backward", "What the backward pass runs, as ATen operations.", _GRAPHS, _CALLS, "ops"),

@@ -37,6 +37,10 @@ _KINDS = {
     "other": ("other", "other"),
     "placeholder": ("input", "inputs"),
     "get_attr": ("constant", "constants"),
+    "custom": ("custom function", "custom functions"),
+    "compiled": ("compiled function", "compiled functions"),
+    "accumulate": ("leaf", "leaves"),
+    "outer": ("gradient passed on", "gradients passed on"),
 }
 """Kind of entity -> how one and how many are called; what a stage is about comes first."""
 
@@ -96,6 +100,8 @@ def size(artifacts: Sequence[Artifact]) -> str:
 def _kinds(artifacts: Sequence[Artifact]) -> list[tuple[str, int]]:
     kinds = Counter(entity.kind for artifact in artifacts for entity in artifact.entities)
     kinds.pop("output", None)
+    if any(artifact.stage == "autograd" for artifact in artifacts):
+        kinds.pop("placeholder", None)  # the gradient that it begins with
     if any(artifact.stage == "kernels" for artifact in artifacts):
         kinds.pop("call", None)  # a line of the wrapper: the kernel that it calls is counted
         kinds.pop("triton", None)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 REQUIRED: tuple[str, ...] = (
     "torch._C._dynamo.eval_frame:reset_code",
     "torch._C._dynamo.guards:GlobalStateGuard",
+    "torch._C._autograd:SavedTensor.data",
+    "torch._C._autograd:SavedTensor.unpack_hook",
     "torch._C:_ExcludeDispatchKeyGuard",
     "torch._C:_conv_determine_backend_memory_format",
     "torch._C:_dispatch_get_all_op_names",
@@ -144,6 +146,7 @@ REQUIRED: tuple[str, ...] = (
     "torch._subclasses.fake_tensor:run_fallback_kernel",
     "torch._utils_internal:max_clock_rate",
     "torch.amp.autocast_mode:_enter_autocast",
+    "torch.autograd:_get_sequence_nr",
     "torch.fx.experimental.proxy_tensor:ProxyTorchDispatchMode.__torch_dispatch__",
     "torch.fx.experimental.proxy_tensor:maybe_handle_decomp",
     "torch.library:Library._destroy",

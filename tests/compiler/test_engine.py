@@ -25,6 +25,7 @@ TRAINING = [
     "bytecode",
     "captured",
     "pre_grad",
+    "autograd",
     "joint",
     "forward",
     "backward",
@@ -253,10 +254,10 @@ def test_the_users_own_torch_compile_is_recorded() -> None:
 def test_backends_without_code_say_where_they_end() -> None:
     x = torch.randn(4, 4, requires_grad=True)
     eager = explore(softmax_of_matmul, (x, x), options=Options(backend="eager")).record
-    assert stages(eager) == ["source", "bytecode", "captured"]
+    assert stages(eager) == ["source", "bytecode", "captured", "autograd"]
     assert "does not go through AOTAutograd" in eager.problems[0].reason
     aot = explore(softmax_of_matmul, (x, x), options=Options(backend="aot_eager")).record
-    assert stages(aot) == ["source", "bytecode", "captured", "joint", "forward", "backward"]
+    assert stages(aot) == ["source", "bytecode", "captured", "autograd", "joint", "forward", "backward"]
     assert "generates no code" in aot.problems[0].reason
 
 

@@ -1,0 +1,252 @@
+"""The graph that autograd built while eager code ran: from a tensor's `grad_fn` back to the leaves.
+
+Nodes come in the order in which torch's engine runs them: of those whose gradients are all there the one that was made
+last, and an AccumulateGrad at once (torch/csrc/autograd/engine.cpp, CompareNodeTaskTime).
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any, Literal
+
+import torch
+from torch.autograd.graph import get_gradient_edge
+
+from compiler.autograd.recording import Call, Recording
+from compiler.torch_api import autograd_nodes
+from compiler.torch_api.autograd_nodes import SavedSlot, TensorFacts
+
+Kind = Literal["call", "custom", "compiled", "accumulate", "outer"]
+_SUFFIX = re.compile(r"(Backward\d*|BackwardAutogradNestedTensor\d*)$")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+class NoGraphError(ValueError):
+    """A tensor that no autograd graph leads to. The message says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """A gradient on its way: output `slot` of the node `source`; "" for what backward begins with, by root."""
+
+    source: str
+    slot: int
+
+    def __str__(self) -> str:
+        return f"{self.source or 'grad'}[{self.slot}]"
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNode:
+    """One node. `function` is autograd's own object, which keeps alive what it saved.
+
+    `takes` has the gradients that come in, for each result of the forward operation, whose shapes `results` has; where
+    there are several, autograd adds them up. `gives` has, for each input of the forward operation, the name of the
+    node that its gradient goes to, and which result of that it is; None where no gradient is wanted.
+    """
+
+    name: str
+    kind: Kind
+    op: str
+    function: Any = field(repr=False, compare=False)
+    number: int | None
+    results: tuple[TensorFacts, ...]
+    takes: tuple[tuple[Flow, ...], ...]
+    gives: tuple[tuple[str, int] | None, ...]
+    saved: tuple[SavedSlot, ...] = field(default=(), repr=False, compare=False)
+    hooks: tuple[str, ...] = ()
+    call: Call | None = None
+
+    @property
+    def leaf(self) -> torch.Tensor | None:
+        """The tensor whose `.grad` an `accumulate` node adds to."""
+        return autograd_nodes.leaf_of(self.function) if self.kind == "accumulate" else None
+
+
+@dataclass(frozen=True, slots=True)
+class EagerGraph:
+    """`nodes` in the order in which backward runs them; `roots` are the names of those that it begins with."""
+
+    nodes: tuple[GraphNode, ...]
+    roots: tuple[tuple[str, int], ...]
+    recorded: bool
+
+    def node(self, name: str) -> GraphNode:
+        """Raises KeyError."""
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        raise KeyError(f"no node {name!r} in this graph")
+
+
+def eager_graph(
+    outputs: Sequence[torch.Tensor],
+    *,
+    recording: Recording | None = None,
+    names: Mapping[int, str] | None = None,
+    boundary: Mapping[Any, str] | None = None,
+) -> EagerGraph:
+    """The graph behind these tensors. `names` has names of leaves by `id`; the walk ends at the nodes of `boundary`.
+
+    Raises NoGraphError where none of them needs a gradient.
+    """
+    roots = [_edge(output) for output in outputs if output.requires_grad]
+    if not roots:
+        raise NoGraphError(_why_none(outputs))
+    boundary = boundary or {}
+    order = _in_backward_order([node for node, _ in roots], boundary)
+    labels = _labels(order, names or {}, boundary)
+    takes = _flows(order, roots, labels, boundary)
+    nodes = tuple(_node(each, labels, takes[each], boundary, recording) for each in order)
+    return EagerGraph(nodes, tuple((labels[node], slot) for node, slot in roots), recording is not None)
+
+
+def without_inner(outputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The outputs less those that others were computed from: logits that are returned beside their loss."""
+    edges = [(_edge(output)[0] if output.requires_grad else None) for output in outputs]
+    todo = [target for node in dict.fromkeys(edges) if node is not None for target in _targets(node, {})]
+    inner = set(todo)
+    while todo:
+        new = [target for target in _targets(todo.pop(), {}) if target not in inner]
+        inner.update(new)
+        todo += new
+    return tuple(output for output, node in zip(outputs, edges, strict=True) if node not in inner)
+
+
+def _edge(output: torch.Tensor) -> tuple[Any, int]:
+    edge = get_gradient_edge(output)
+    return edge.node, edge.output_nr
+
+
+def _why_none(outputs: Sequence[torch.Tensor]) -> str:
+    if any(output.is_inference() for output in outputs):
+        return "this tensor was made under torch.inference_mode(): autograd recorded nothing"
+    return (
+        "this tensor has no autograd graph: nothing that it was computed from wants a gradient (requires_grad=True), "
+        "or it was computed under torch.no_grad(), or detached"
+    )
+
+
+def _targets(node: Any, boundary: Mapping[Any, str]) -> tuple[Any, ...]:
+    """The nodes that a node's gradients go on to, once for each edge."""
+    return () if node in boundary else tuple(target for target, _ in autograd_nodes.edges_of(node) if target)
+
+
+def _in_backward_order(roots: Sequence[Any], boundary: Mapping[Any, str]) -> list[Any]:
+    waiting: Counter[Any] = Counter()
+    seen, todo = set(roots), list(dict.fromkeys(roots))
+    while todo:
+        for target in _targets(todo.pop(), boundary):
+            waiting[target] += 1
+            if target not in seen:
+                seen.add(target)
+                todo.append(target)
+    tie = count()
+    ready = [(_priority(root), next(tie), root) for root in dict.fromkeys(roots) if not waiting[root]]
+    heapq.heapify(ready)
+    order: list[Any] = []
+    while ready:
+        node = heapq.heappop(ready)[-1]
+        order.append(node)
+        for target in _targets(node, boundary):
+            waiting[target] -= 1
+            if not waiting[target]:
+                heapq.heappush(ready, (_priority(target), next(tie), target))
+    return order
+
+
+def _priority(node: Any) -> float:
+    number = autograd_nodes.number_of(node)
+    return float("-inf") if number is None else -number
+
+
+def _labels(order: Sequence[Any], names: Mapping[int, str], boundary: Mapping[Any, str]) -> dict[Any, str]:
+    """A name for each node: `mul`, `mul_1`, and of a leaf its own."""
+    taken: dict[str, int] = {}
+    labels = {}
+    for node in order:
+        wanted = boundary.get(node) or _wanted(node, names)
+        number = taken[wanted] = taken.get(wanted, -1) + 1
+        labels[node] = f"{wanted}_{number}" if number else wanted
+        taken.setdefault(labels[node], 0)
+    return labels
+
+
+def _wanted(node: Any, names: Mapping[int, str]) -> str:
+    leaf = autograd_nodes.leaf_of(node)
+    if leaf is not None:
+        return names.get(id(leaf), "leaf")
+    return base_name(node.name().rpartition("::")[2])
+
+
+def base_name(op: str) -> str:
+    """The operation that a node differentiates: `native_layer_norm` for `NativeLayerNormBackward0`."""
+    return _HUMP.sub("_", _SUFFIX.sub("", op)).lower() or "node"
+
+
+def _flows(
+    order: Sequence[Any], roots: Sequence[tuple[Any, int]], labels: Mapping[Any, str], boundary: Mapping[Any, str]
+) -> dict[Any, dict[int, list[Flow]]]:
+    """For each node, the gradients that come to each of its slots, in the order in which they come."""
+    takes: dict[Any, dict[int, list[Flow]]] = {node: {} for node in order}
+    for index, (node, slot) in enumerate(roots):
+        takes[node].setdefault(slot, []).append(Flow("", index))
+    for node in order:
+        edges = () if node in boundary else autograd_nodes.edges_of(node)
+        for index, (target, slot) in enumerate(edges):
+            if target is not None:
+                takes[target].setdefault(slot, []).append(Flow(labels[node], index))
+    return takes
+
+
+def _node(
+    function: Any,
+    labels: Mapping[Any, str],
+    takes: Mapping[int, Sequence[Flow]],
+    boundary: Mapping[Any, str],
+    recording: Recording | None,
+) -> GraphNode:
+    number = autograd_nodes.number_of(function)
+    results = autograd_nodes.outputs_of(function)
+    found = GraphNode(
+        labels[function],
+        "outer" if function in boundary else _kind(function),
+        function.name().removeprefix("torch::autograd::"),
+        function,
+        number,
+        results,
+        tuple(tuple(takes.get(slot, ())) for slot in range(max(len(results), *(slot + 1 for slot in takes)))),
+        (),
+    )
+    if function in boundary:
+        return found
+    return replace(
+        found,
+        gives=tuple((labels[to], slot) if to else None for to, slot in autograd_nodes.edges_of(function)),
+        saved=tuple(autograd_nodes.saved_slots(function)),
+        hooks=_hooks(function, number, recording),
+        call=recording.call(number) if recording else None,
+    )
+
+
+def _kind(function: Any) -> Kind:
+    if autograd_nodes.leaf_of(function) is not None:
+        return "accumulate"
+    custom = autograd_nodes.custom_function(function)
+    if custom is None:
+        return "call"
+    if custom.__name__ == "CompiledFunction":
+        return "compiled"
+    return "call" if custom.__module__.startswith("torch.") else "custom"
+
+
+def _hooks(function: Any, number: int | None, recording: Recording | None) -> tuple[str, ...]:
+    leaf = autograd_nodes.leaf_of(function)
+    on_leaf = autograd_nodes.tensor_hooks(leaf) if leaf is not None else ()
+    recorded = [hook.name for hook in recording.hooks if hook.number == number] if recording and number else []
+    return (*on_leaf, *recorded, *autograd_nodes.node_hooks(function))

@@ -1,0 +1,61 @@
+"""The eager autograd graph of tensors as a record of its own: sources, the graph, and what it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import FrameType
+
+import torch
+
+from compiler.autograd.eager_graph import EagerGraph, eager_graph, without_inner
+from compiler.autograd.graph_artifact import Settings, autograd_artifact, recorded_places
+from compiler.autograd.leaf_names import names_of_tensors
+from compiler.autograd.module_guess import guessed_places
+from compiler.autograd.recording import Recording
+from compiler.autograd.saved import saved_tensors
+from compiler.capture.sources import SourceBook
+from compiler.environment import environment
+from compiler.options import Options
+from compiler.record import Record
+from compiler.torch_api.fx import tensor_attrs
+
+
+def graph_of(
+    outputs: Sequence[torch.Tensor], recording: Recording | None = None, frame: FrameType | None = None
+) -> EagerGraph:
+    """The graph behind these tensors, its leaves named as the frame's variables and recorded modules name them.
+
+    Raises NoGraphError where none of them needs a gradient.
+    """
+    return eager_graph(outputs, recording=recording, names=names_of_tensors(frame, recording))
+
+
+def autograd_record(
+    outputs: Sequence[torch.Tensor],
+    *,
+    recording: Recording | None = None,
+    frame: FrameType | None = None,
+    title: str = "",
+) -> Record:
+    """A record with the graph of these tensors. `frame` is whose variables name tensors. Raises NoGraphError."""
+    names = names_of_tensors(frame, recording)
+    outputs = without_inner(outputs)
+    graph = eager_graph(outputs, recording=recording, names=names)
+    subject = title or next((names[id(output)] for output in outputs if id(output) in names), "the result")
+    settings = Settings(subject=f"{subject}, {_described(outputs)}")
+    saved = saved_tensors(graph, settings.artifact_id, names)
+    book = SourceBook()
+    places, origins = recorded_places(graph, book)
+    places = places or guessed_places(graph)
+    artifact = autograd_artifact(graph, saved, settings, places, origins)
+    return Record(
+        title=subject, options=Options(), environment=environment(), artifacts=(*book.artifacts(), artifact),
+        autograd_saved=saved,
+    )  # fmt: skip
+
+
+def _described(outputs: Sequence[torch.Tensor]) -> str:
+    wanting = [output for output in outputs if output.requires_grad]
+    attrs = tensor_attrs(wanting[0])
+    one = f"{attrs['dtype']} {list(attrs['shape'])}"
+    return one if len(wanting) == 1 else f"{len(wanting)} tensors, the first {one}"

@@ -1,0 +1,153 @@
+"""Rules of products of matrices and vectors, of convolutions, and of attention."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from compiler.autograd.formulas.rule import Local, Rule, Slot, rule, table
+
+
+def _scaled(name: str, factor: str, formula: str, gradient: Any) -> Slot:
+    """A slot whose gradient is multiplied by a number that the node saved."""
+    return Slot(name, f"{factor} · {formula}", lambda s, grad: getattr(s, _NAMES[factor]) * gradient(s, grad))
+
+
+_NAMES = {"α": "alpha", "β": "beta"}
+
+
+def _t(tensor: Tensor) -> Tensor:
+    return tensor.transpose(-2, -1)
+
+
+_MATRICES = (
+    rule("MmBackward0", "matrix product", "self @ mat2",
+         Slot("self", "grad @ mat2ᵀ", lambda s, grad: grad @ s.mat2.t()),
+         Slot("mat2", "selfᵀ @ grad", lambda s, grad: s.self.t() @ grad)),
+    rule("BmmBackward0", "matrix product, for each of a batch", "self @ mat2",
+         Slot("self", "grad @ mat2ᵀ", lambda s, grad: grad @ _t(s.mat2)),
+         Slot("mat2", "selfᵀ @ grad", lambda s, grad: _t(s.self) @ grad)),
+    rule("AddmmBackward0", "matrix product and sum", "β · self + α · mat1 @ mat2",
+         _scaled("self", "β", "grad", lambda s, grad: grad),
+         _scaled("mat1", "α", "grad @ mat2ᵀ", lambda s, grad: grad @ s.mat2.t()),
+         _scaled("mat2", "α", "mat1ᵀ @ grad", lambda s, grad: s.mat1.t() @ grad)),
+    rule("BaddbmmBackward0", "matrix product and sum, for each of a batch", "β · self + α · batch1 @ batch2",
+         _scaled("self", "β", "grad", lambda s, grad: grad),
+         _scaled("batch1", "α", "grad @ batch2ᵀ", lambda s, grad: grad @ _t(s.batch2)),
+         _scaled("batch2", "α", "batch1ᵀ @ grad", lambda s, grad: _t(s.batch1) @ grad)),
+    rule("AddbmmBackward0", "matrix products, summed over a batch", "β · self + α · Σᵢ batch1ᵢ @ batch2ᵢ",
+         _scaled("self", "β", "grad", lambda s, grad: grad),
+         _scaled("batch1", "α", "grad @ batch2ᵢᵀ", lambda s, grad: grad @ _t(s.batch2)),
+         _scaled("batch2", "α", "batch1ᵢᵀ @ grad", lambda s, grad: _t(s.batch1) @ grad)),
+    rule("MvBackward0", "matrix times vector", "self @ vec",
+         Slot("self", "grad ⊗ vec", lambda s, grad: torch.outer(grad, s.vec)),
+         Slot("vec", "selfᵀ @ grad", lambda s, grad: s.self.t() @ grad)),
+    rule("AddmvBackward0", "matrix times vector, and sum", "β · self + α · mat @ vec",
+         _scaled("self", "β", "grad", lambda s, grad: grad),
+         _scaled("mat", "α", "grad ⊗ vec", lambda s, grad: torch.outer(grad, s.vec)),
+         _scaled("vec", "α", "matᵀ @ grad", lambda s, grad: s.mat.t() @ grad)),
+    rule("DotBackward0", "product rule, summed", "Σ self · tensor",
+         Slot("self", "grad · tensor", lambda s, grad: grad * s.tensor),
+         Slot("tensor", "grad · self", lambda s, grad: grad * s.self)),
+)  # fmt: skip
+
+
+def _convolution_input(s: Local, grad: Tensor) -> Tensor:
+    """A convolution is linear in its input: its transpose, with the same weight."""
+    if s.transposed:
+        return _convolve(grad, s.weight, s)
+    spatial = len(s.stride)
+    sizes = s.size(0)[2:]
+    extra = [
+        sizes[i]
+        - ((grad.shape[2 + i] - 1) * s.stride[i] - 2 * s.padding[i] + s.dilation[i] * (s.weight.shape[2 + i] - 1) + 1)
+        for i in range(spatial)
+    ]
+    return torch.convolution(
+        grad, s.weight, None, s.stride, s.padding, s.dilation, True, extra, s.groups
+    )  # fmt: skip
+
+
+def _convolve(values: Tensor, weight: Tensor, s: Local) -> Tensor:
+    return torch.convolution(
+        values, weight, None, s.stride, s.padding, s.dilation, False, [0] * len(s.stride), s.groups
+    )
+
+
+def _convolution_weight(s: Local, grad: Tensor) -> Tensor:
+    """Each weight meets a window of the (padded) input: products with the gradient, summed over batch and places."""
+    values, outer = (grad, s.input) if s.transposed else (s.input, grad)
+    sides = [side for amount in reversed(s.padding) for side in (amount, amount)]
+    values = pad(values, sides)
+    batch, places = outer.shape[0], outer.shape[2:]
+    windows = _windows(values, s.weight.shape[2:], places, s)
+    spatial = range(2, 2 + len(places))
+    windows = windows.reshape(batch, s.groups, -1, *windows.shape[2:])
+    outer = outer.reshape(batch, s.groups, -1, *places)
+    axes = "xyz"[: len(list(spatial))]
+    kernel = "klm"[: len(axes)]
+    found = torch.einsum(f"bgo{axes},bgi{axes}{kernel}->goi{kernel}", outer, windows)
+    return found.reshape(s.size(1))
+
+
+def _windows(values: Tensor, kernel: tuple[int, ...], places: tuple[int, ...], s: Local) -> Tensor:
+    """`[batch, channel, *places, *kernel]`: the input under the kernel at each place."""
+    for axis, size in enumerate(kernel):
+        index = torch.arange(places[axis])[:, None] * s.stride[axis] + torch.arange(size) * s.dilation[axis]
+        at = 2 + axis
+        values = values.index_select(at, index.reshape(-1).to(values.device))
+        values = values.unflatten(at, (places[axis], size)).movedim(at + 1, -1)
+    return values
+
+
+_CONVOLUTION = (
+    rule("ConvolutionBackward0", "convolution", "weight ⋆ input + bias",
+         Slot("input", "transposed convolution of grad with weight", _convolution_input),
+         Slot("weight", "Σ over batch and places of grad · window of the input", _convolution_weight),
+         Slot("bias", "Σ over batch and places of grad",
+              lambda s, grad: grad.sum([0, *range(2, grad.dim())]))),
+)  # fmt: skip
+
+
+def _attention(s: Local) -> tuple[Tensor, float]:
+    """Probabilities `[batch, heads, queries, keys]`, and the scale of the scores."""
+    scale = s.scale if s.scale is not None else 1 / math.sqrt(s.query.shape[-1])
+    scores = scale * s.query @ _t(s.key)
+    if s.attn_mask is not None:
+        scores = scores + s.attn_mask
+    if s.is_causal:
+        above = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(above, float("-inf"))
+    return scores.softmax(-1), scale
+
+
+def _scores(s: Local, grad: Tensor) -> tuple[Tensor, float]:
+    """The gradient of the scores: softmax backwards on `grad @ valueᵀ`."""
+    weights, scale = _attention(s)
+    into = grad @ _t(s.value)
+    return weights * (into - (into * weights).sum(-1, keepdim=True)), scale
+
+
+def _query(s: Local, grad: Tensor) -> Tensor:
+    scores, scale = _scores(s, grad)
+    return scale * scores @ s.key
+
+
+def _key(s: Local, grad: Tensor) -> Tensor:
+    scores, scale = _scores(s, grad)
+    return scale * _t(scores) @ s.query
+
+
+_ATTENTION = tuple(
+    rule(node, "attention: softmax between two matrix products", "P @ value, P = softmax(scale · query @ keyᵀ)",
+         Slot("query", "scale · D @ key, D = P · (G - Σ G · P), G = grad @ valueᵀ", _query),
+         Slot("key", "scale · Dᵀ @ query", _key),
+         Slot("value", "Pᵀ @ grad", lambda s, grad: _t(_attention(s)[0]) @ grad))
+    for node in ("ScaledDotProductFlashAttentionForCpuBackward0",)
+)  # fmt: skip
+
+RULES: dict[str, Rule] = table(*_MATRICES, *_CONVOLUTION, *_ATTENTION)

@@ -1,0 +1,140 @@
+"""Rules of operations along a dim: sums, means, extremes, softmax, variance, norms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from compiler.autograd.formulas.rule import Local, Rule, Slot, rule, table
+
+
+def spread(value: Tensor, dims: Sequence[int] | None, keepdim: bool, shape: Sequence[int]) -> Tensor:
+    """What was reduced over `dims` (None or (): all) to `value`, as a view of the shape that it was reduced from."""
+    if not keepdim and dims:
+        for dim in sorted(dim % len(shape) for dim in dims):
+            value = value.unsqueeze(dim)
+    return value.expand(tuple(shape))
+
+
+def _dims(s: Local) -> tuple[int, ...]:
+    dim = s.saved.get("dim")
+    dims = () if dim is None else s.dim
+    return dims if isinstance(dims, tuple) else (dims,)
+
+
+def _back(s: Local, value: Tensor) -> Tensor:
+    return spread(value, _dims(s), bool(s.saved.get("keepdim", False)), s.size())
+
+
+def _count(s: Local) -> int:
+    """How many elements each sum is over."""
+    shape = s.size()
+    return math.prod(shape[dim] for dim in _dims(s) or range(len(shape)))
+
+
+def _extreme(s: Local, grad: Tensor) -> Tensor:
+    """Shared equally by all elements that are as great (or small) as the result."""
+    chosen = (s.self == _back(s, s.result)).to(grad.dtype)
+    dims = _dims(s) or tuple(range(s.self.dim()))
+    return _back(s, grad) * chosen / (chosen.sum(dims, keepdim=True) if dims else chosen)
+
+
+def _at_index(s: Local, grad: Tensor) -> Tensor:
+    """The gradient where the result came from, 0 elsewhere."""
+    indices = s.indices
+    if not s.saved.get("keepdim", True):
+        grad, indices = grad.unsqueeze(s.dim), indices.unsqueeze(s.dim)
+    return torch.zeros(s.size(), dtype=grad.dtype, device=grad.device).scatter(s.dim, indices, grad)
+
+
+def _softmax(s: Local, grad: Tensor) -> Tensor:
+    return s.result * (grad - (grad * s.result).sum(s.dim, keepdim=True))
+
+
+def _log_softmax(s: Local, grad: Tensor) -> Tensor:
+    return grad - s.result.exp() * grad.sum(s.dim, keepdim=True)
+
+
+def _variance(s: Local, grad: Tensor) -> Tensor:
+    dims = _dims(s) or tuple(range(s.self.dim()))
+    count = _count(s)
+    correction = 1 if s.correction is None else s.correction
+    return _back(s, grad) * 2 * (s.self - s.self.mean(dims, keepdim=True)) / (count - correction)
+
+
+def _deviation(s: Local, grad: Tensor) -> Tensor:
+    return _variance(s, grad / (2 * s.result))
+
+
+def _norm(s: Local, grad: Tensor) -> Tensor:
+    """X · |x|^(p-2) / ‖x‖^(p-1) for a finite p; 0 where the norm is 0."""
+    p, x = float(s.ord), s.self
+    result, grad = _back(s, s.result), _back(s, grad)
+    if p == math.inf:
+        chosen = (x.abs() == result).to(grad.dtype)
+        return grad * x.sign() * chosen / chosen.sum(_dims(s) or tuple(range(x.dim())), keepdim=True)
+    found = grad * x * x.abs() ** (p - 2) / result ** (p - 1) if p != 1 else grad * x.sign()
+    return torch.where(result == 0, 0.0, found)
+
+
+def _product(s: Local, grad: Tensor) -> Tensor:
+    """The product of all the others: of those before and those behind, as no element may be divided by when it is 0."""
+    flat = s.self.reshape(-1)
+    one = torch.ones_like(flat[:1])
+    before = torch.cat([one, flat[:-1]]).cumprod(0)
+    behind = torch.cat([flat[1:], one]).flip(0).cumprod(0).flip(0)
+    return (grad * before * behind).reshape(s.self.shape)
+
+
+_SUMS = (
+    rule("SumBackward0", "each term of a sum counts once", "Σ self",
+         Slot("self", "grad, copied to every term", _back)),
+    rule("SumBackward1", "each term of a sum counts once", "Σ_dim self",
+         Slot("self", "grad, copied along dim", _back)),
+    rule("MeanBackward0", "a sum divided by n", "Σ self / n",
+         Slot("self", "grad / n, copied to every term", lambda s, grad: _back(s, grad) / _count(s))),
+    rule("MeanBackward1", "a sum divided by n", "Σ_dim self / n",
+         Slot("self", "grad / n, copied along dim", lambda s, grad: _back(s, grad) / _count(s))),
+    rule("CumsumBackward0", "an element counts in all sums from it on", "outᵢ = Σ_{j ≤ i} selfⱼ",
+         Slot("self", "Σ_{j ≥ i} gradⱼ", lambda s, grad: grad.flip(s.dim).cumsum(s.dim).flip(s.dim))),
+    rule("ProdBackward0", "product rule", "Π self", Slot("self", "grad · product of all the others", _product)),
+)  # fmt: skip
+
+_EXTREMES = (
+    rule("MaxBackward0", "passes to the greatest element", "max_dim self",
+         Slot("self", "grad where the maximum was, else 0", _at_index)),
+    rule("MinBackward0", "passes to the smallest element", "min_dim self",
+         Slot("self", "grad where the minimum was, else 0", _at_index)),
+    rule("MaxBackward1", "passes to the greatest elements", "max self",
+         Slot("self", "grad · [self = out] / how many are equal", _extreme)),
+    rule("MinBackward1", "passes to the smallest elements", "min self",
+         Slot("self", "grad · [self = out] / how many are equal", _extreme)),
+    rule("AmaxBackward0", "passes to the greatest elements", "max_dim self",
+         Slot("self", "grad · [self = out] / how many are equal", _extreme)),
+    rule("AminBackward0", "passes to the smallest elements", "min_dim self",
+         Slot("self", "grad · [self = out] / how many are equal", _extreme)),
+    rule("TopkBackward0", "passes to the chosen elements", "the k greatest of self",
+         Slot("self", "grad where each was, else 0", _at_index)),
+    rule("SortBackward0", "a permutation", "self, sorted", Slot("self", "grad, put back in place", _at_index)),
+)  # fmt: skip
+
+_STATISTICS = (
+    rule("SoftmaxBackward0", "softmax: diag(p) - p pᵀ", "exp(self) / Σ exp(self)",
+         Slot("self", "out · (grad - Σ grad · out)", _softmax)),
+    rule("LogSoftmaxBackward0", "softmax, in logarithms", "self - ln Σ exp(self)",
+         Slot("self", "grad - exp(out) · Σ grad", _log_softmax)),
+    rule("LogsumexpBackward0", "the gradient of logsumexp is softmax", "ln Σ exp(self)",
+         Slot("self", "grad · exp(self - out)",
+              lambda s, grad: _back(s, grad) * (s.self - _back(s, s.result)).exp())),
+    rule("VarBackward0", "sum of squares around the mean", "Σ (self - mean)² / (n - correction)",
+         Slot("self", "grad · 2 · (self - mean) / (n - correction)", _variance)),
+    rule("StdBackward0", "root of the variance", "√var(self)",
+         Slot("self", "grad · (self - mean) / ((n - correction) · out)", _deviation)),
+    rule("LinalgVectorNormBackward0", "the gradient of a length is a direction", "(Σ |self|^p)^(1/p)",
+         Slot("self", "grad · self · |self|^(p-2) / out^(p-1)", _norm)),
+)  # fmt: skip
+
+RULES: dict[str, Rule] = table(*_SUMS, *_EXTREMES, *_STATISTICS)

@@ -1,0 +1,232 @@
+"""The eager autograd graph as an artifact: a program that backward runs, one line a node, and an entity for each.
+
+    mul = MulBackward0(sum[0], other=f32[3], self=f32[3])    # -> f32[3], f32[3]
+    x.grad += mul[0]
+
+`inputs` of an entity are the nodes whose gradients it takes: data flows as in the backward pass.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+from typing import Any
+
+import torch
+
+from compiler.autograd.eager_graph import EagerGraph, Flow, GraphNode
+from compiler.autograd.formulas import rule_of
+from compiler.autograd.recording import Call
+from compiler.autograd.saved import memory_kept
+from compiler.autograd.words import notes
+from compiler.capture.sources import SourceBook
+from compiler.record import Artifact, Entity, Saved
+from compiler.torch_api import autograd_nodes
+from compiler.torch_api.autograd_nodes import TensorFacts
+
+PLACE = ("file", "line", "code")
+WIDTH = 116
+_SHORT = {"float": "f", "bfloat": "bf", "complex": "c", "int": "i", "uint": "u"}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the artifact is called, and what to write above it."""
+
+    artifact_id: str = "autograd"
+    title: str = "the graph that autograd built"
+    graph: str = ""
+    subject: str = "the result"
+
+
+def autograd_artifact(
+    graph: EagerGraph,
+    saved: Sequence[Saved],
+    settings: Settings,
+    places: Mapping[str, Mapping[str, Any]],
+    origins: Mapping[str, tuple[str, ...]],
+) -> Artifact:
+    """`places` and `origins` have, by the name of a node, its file, line, code and module, and what it came from."""
+    of_node: dict[str, list[Saved]] = {}
+    for fact in saved:
+        of_node.setdefault(fact.node, []).append(fact)
+    kept = {node.name: tuple(of_node.get(f"{settings.artifact_id}.{node.name}", ())) for node in graph.nodes}
+    entities = [_gradient(graph, settings.artifact_id)]
+    entities += [
+        _entity(node, settings.artifact_id, kept[node.name], places.get(node.name, {}), origins.get(node.name, ()))
+        for node in graph.nodes
+    ]
+    text, lines = _text(graph, kept, settings, places)
+    return Artifact(
+        settings.artifact_id, "autograd", settings.title, "python", text, settings.graph,
+        {number: (f"{settings.artifact_id}.{name}",) for number, name in lines.items()}, tuple(entities),
+    )  # fmt: skip
+
+
+def recorded_places(
+    graph: EagerGraph, book: SourceBook
+) -> tuple[dict[str, dict[str, Any]], dict[str, tuple[str, ...]]]:
+    """Places and origins of the nodes whose calls were recorded; a leaf has those of what it was given to, and the
+    module that it is a parameter of. The book gets the lines.
+    """
+    places: dict[str, dict[str, Any]] = {}
+    origins: dict[str, tuple[str, ...]] = {}
+    for node in graph.nodes:
+        if node.call is not None:
+            places[node.name] = _place(node.call, book)
+            lines = (book.line(frame.file, frame.line) for frame in node.call.stack)
+            origins[node.name] = tuple(dict.fromkeys(lines))
+        elif (user := _user(node)) in places:
+            owner = {"module": node.name.rpartition(".")[0]} if "." in node.name else {}
+            places[node.name] = {name: places[user][name] for name in PLACE if name in places[user]} | owner
+            origins[node.name] = origins[user]
+    return places, origins
+
+
+def _user(node: GraphNode) -> str:
+    """The node that a leaf's first gradient comes from."""
+    return next((flow.source for flows in node.takes for flow in flows), "") if node.kind == "accumulate" else ""
+
+
+def _place(call: Call, book: SourceBook) -> dict[str, Any]:
+    place: dict[str, Any] = {"call": call.op}
+    if call.stack:
+        frame = call.stack[-1]
+        code = linecache.getline(frame.file, frame.line).strip()
+        place |= {"file": book.name(frame.file), "line": frame.line, "code": code}
+    if call.module:
+        place |= {"module": call.module, "module_type": call.module_type}
+    return place
+
+
+def _gradient(graph: EagerGraph, artifact_id: str) -> Entity:
+    """What backward begins with."""
+    node, slot = graph.node(graph.roots[0][0]), graph.roots[0][1]
+    attrs = _tensor(node.results[slot]) if slot < len(node.results) else {}
+    attrs["description"] = "the gradient that backward begins with: 1 for a loss"
+    return Entity(f"{artifact_id}.grad", "placeholder", "grad", attrs)
+
+
+def _entity(
+    node: GraphNode, artifact_id: str, saved: tuple[Saved, ...], place: Mapping[str, Any], origins: tuple[str, ...]
+) -> Entity:
+    sources = (f"{artifact_id}.{flow.source or 'grad'}" for flows in node.takes for flow in flows)
+    attrs: dict[str, Any] = {"op": node.kind, "target": node.op}
+    attrs |= _tensor(node.results[0]) if node.results else {}
+    rule = rule_of(node.op)
+    if rule is not None:
+        attrs |= {"rule": rule.name, "formula": rule.formula}
+    attrs |= place
+    if (terms := max((len(flows) for flows in node.takes), default=0)) > 1:
+        attrs["gradients_added"] = terms
+    if saved:
+        attrs["saves"] = [saved_text(fact) for fact in saved]
+        attrs["saved_bytes"] = sum({fact.storage: fact.storage_bytes for fact in saved if not fact.free}.values())
+    if (leaf := node.leaf) is not None:
+        is_parameter = isinstance(leaf, torch.nn.Parameter)
+        attrs |= {"parameter": is_parameter, "version": autograd_nodes.version(leaf), "has_grad": leaf.grad is not None}
+    if node.hooks:
+        attrs["hooks"] = list(node.hooks)
+    told = notes(node, saved)
+    if told:
+        attrs["notes"] = ". ".join(told)
+    return Entity(f"{artifact_id}.{node.name}", node.kind, node.name, attrs, tuple(dict.fromkeys(sources)), origins)
+
+
+def _tensor(facts: TensorFacts) -> dict[str, Any]:
+    size = facts.dtype.itemsize
+    shape = [each if isinstance(each, int) else str(each) for each in facts.shape]
+    for each in shape:
+        size = size * each if isinstance(each, int) else 0
+    dtype = str(facts.dtype).removeprefix("torch.")
+    return {"dtype": dtype, "shape": shape, "device": str(facts.device), "bytes": size}
+
+
+def saved_text(fact: Saved) -> str:
+    """`self: f32[3], 12 B, leaf w, shared with exp.result`."""
+    if not fact.dtype:
+        return f"{fact.name}: {fact.problem}"
+    shares = f"shares memory with {', '.join(fact.shared_with)}" if fact.shared_with else ""
+    parts = [f"{short_type(fact.dtype, fact.shape)}", f"{fact.bytes:,} B", fact.of, shares]
+    return f"{fact.name}: {', '.join(part for part in parts if part)}"
+
+
+def short_type(dtype: str, shape: Sequence[Any]) -> str:
+    """`f32[8, 64]`."""
+    name = dtype.rstrip("0123456789")
+    return f"{_SHORT.get(name, name)}{dtype[len(name) :]}[{', '.join(map(str, shape))}]"
+
+
+def _text(
+    graph: EagerGraph,
+    kept: Mapping[str, tuple[Saved, ...]],
+    settings: Settings,
+    places: Mapping[str, Mapping[str, Any]],
+) -> tuple[str, dict[int, str]]:
+    """The program, and which node stands on which line."""
+    out = _head(graph, [fact for facts in kept.values() for fact in facts], settings)
+    lines: dict[int, str] = {}
+    before = ""
+    alone = {""} if len(graph.roots) == 1 else set()
+    alone |= {node.name for node in graph.nodes if sum(target is not None for target in node.gives) == 1}
+    for node in graph.nodes:
+        heading = "" if node.kind == "accumulate" else _heading(places.get(node.name, {}))
+        if heading and heading != before:
+            out += ["", f"# {heading}"]
+            before = heading
+        told = (note for note in notes(node, kept[node.name]) if _is_told(node, note))
+        out += [line for note in told for line in wrap(note, WIDTH, initial_indent="# ", subsequent_indent="#   ")]
+        out.append(_line(node, alone, kept[node.name]))
+        lines[len(out)] = node.name
+    return "\n".join(out) + "\n", lines
+
+
+def _head(graph: EagerGraph, saved: Sequence[Saved], settings: Settings) -> list[str]:
+    leaves = sum(node.kind == "accumulate" for node in graph.nodes)
+    tensors = len({fact.storage for fact in saved if fact.storage and not fact.free})
+    head = [
+        f"# Backward of {settings.subject}: {len(graph.nodes)} nodes, from top to bottom as autograd runs them; "
+        f"{leaves} of them are leaves.",
+        f"# Until then {tensors} pieces of memory are kept for it, {memory_kept(saved):,} bytes, besides the leaves.",
+    ]
+    if not graph.recorded and not any(settings.graph):
+        head.append(
+            "# It was built before it could be recorded, so lines and modules are not known: for those, "
+            "explorer.autograd(lambda: ...)."
+        )
+    return head
+
+
+def _is_told(node: GraphNode, note: str) -> bool:
+    """What is true of every view or leaf is said by its name; the text tells what is particular."""
+    is_usual = node.leaf is not None and isinstance(node.leaf, torch.nn.Parameter) and "version" in note
+    return not is_usual and not note.startswith(("a view: ", "a leaf: "))
+
+
+def _heading(place: Mapping[str, Any]) -> str:
+    line = f"{place['file']}:{place['line']}  {place['code']}" if "line" in place else ""
+    module = f"{place['module']} ({place['module_type']})" if place.get("module_type") else place.get("module", "")
+    return "  ".join(part for part in (module, line) if part)
+
+
+def _line(node: GraphNode, alone: Collection[str], saved: tuple[Saved, ...]) -> str:
+    """One node as a line of the program. A node that gives one gradient (`alone`) stands for it by its name."""
+    taken = ", ".join(" + ".join(_flow(flow, alone) for flow in flows) or "None" for flows in node.takes)
+    if node.kind == "accumulate":
+        results = ", ".join(short_type(str(each.dtype).removeprefix("torch."), each.shape) for each in node.results)
+        return f"{node.name}.grad += {taken}  # {results}"
+    if node.kind == "outer":
+        return f"{node.name} <- {taken}"
+    keeps = [f"{fact.name}={_kept_text(fact)}" for fact in saved]
+    gives = ["None" if target is None else target[0] for target in node.gives]
+    return f"{node.name} = {node.op}({', '.join([taken, *keeps])})  # -> {', '.join(gives)}"
+
+
+def _flow(flow: Flow, alone: Collection[str]) -> str:
+    return (flow.source or "grad") if flow.source in alone else str(flow)
+
+
+def _kept_text(fact: Saved) -> str:
+    return short_type(fact.dtype, fact.shape) if fact.dtype else "?"

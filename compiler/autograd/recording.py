@@ -1,0 +1,213 @@
+"""Which Python line and which module made a node of autograd's graph: calls recorded while the user's code runs.
+
+Every node gets a sequence number as it is made. So the numbers before and after a call of torch bound the nodes that
+the call made, and the stack and the module at that moment are theirs. torch's own way, anomaly detection, formats a
+traceback for each node, and knows no modules.
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode, resolve_name
+
+from compiler.torch_api import autograd_nodes
+from compiler.torch_api.fx import SourceFrame
+
+_OWN = tuple(str(Path(__file__).parents[2] / name) + "/" for name in ("compiler", "explorer"))
+_TORCH = str(Path(torch.__file__).parent) + "/"
+_HOOKS = {
+    torch.Tensor.register_hook: "",
+    torch.Tensor.register_post_accumulate_grad_hook: " (post-accumulate)",
+    torch.Tensor.retain_grad: "retain_grad",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of torch, which made the nodes numbered `first` to `end`, the end not included.
+
+    `stack` is the user's, outermost first; `module` the path of the innermost module around it.
+    """
+
+    first: int
+    end: int
+    op: str
+    stack: tuple[SourceFrame, ...] = ()
+    module: str = ""
+    module_type: str = ""
+
+    @property
+    def in_place(self) -> bool:
+        name = self.op.rsplit(".", 1)[-1]
+        is_operator = name.startswith("__i") and name.endswith("__") and name not in ("__invert__", "__index__")
+        return is_operator or name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedHook:
+    """A hook that was put on a tensor while its graph was built: on output `output` of the node `number`."""
+
+    number: int
+    output: int
+    name: str
+
+
+class Recording:
+    """A context manager. What the user's code does inside is as without it; afterwards `call(number)` gives the call
+    that made a node. `roots` are the modules that were called, by the names their paths begin with.
+    """
+
+    def __init__(self, stop: FrameType | None = None) -> None:
+        self._stop = stop
+        self._mode = _Listening(self)
+        self._stack = ExitStack()
+        self._open: list[torch.nn.Module] = []
+        self._paths: dict[int, str] = {}
+        self.roots: dict[str, torch.nn.Module] = {}
+        self.calls: list[Call] = []
+        self.hooks: list[RecordedHook] = []
+        self._firsts: list[int] = []
+        self._seen = 0
+
+    def __enter__(self) -> Recording:
+        with ExitStack() as stack:
+            # Modules open in order and are closed in reverse, also by an error: `always_call`.
+            stack.callback(register_module_forward_pre_hook(self._opened).remove)
+            stack.callback(register_module_forward_hook(self._closed, always_call=True).remove)
+            stack.enter_context(self._mode)
+            self._stack = stack.pop_all()
+        self._seen = autograd_nodes.next_number()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, traceback)
+        self._stop = None
+        self._open.clear()
+
+    def _opened(self, module: torch.nn.Module, _: Any) -> None:
+        if id(module) not in self._paths and not self._open:
+            self._name_under(module)
+        self._open.append(module)
+
+    def _closed(self, module: torch.nn.Module, _: Any, __: Any) -> None:
+        if module in self._open:
+            while self._open.pop() is not module:
+                pass
+
+    def _name_under(self, root: torch.nn.Module) -> None:
+        """Paths as `named_modules` has them; those of a second root begin with the name of its class."""
+        prefix = ""
+        if self.roots:
+            name = type(root).__name__
+            prefix = name if name not in self.roots else f"{name}_{len(self.roots)}"
+        self.roots[prefix] = root
+        for path, module in root.named_modules(prefix=prefix):
+            self._paths.setdefault(id(module), path)
+
+    def begins(self, first: int) -> None:
+        """A call begins. Nodes that no call made since the last one are those of custom functions: torch does not tell
+        of `Function.apply`, but it makes the node first, and calls `forward` then.
+        """
+        if first > self._seen:
+            frame = _applying(sys._getframe(2))
+            if frame is not None:
+                self._add(self._seen, first, "torch.autograd.Function.apply", frame)
+            self._seen = first
+
+    def made(self, first: int, function: Callable[..., Any]) -> None:
+        """Note a call that has ended; those that made no node are forgotten."""
+        self._seen = autograd_nodes.next_number()
+        if self._seen > first:
+            self._add(first, self._seen, op_name(function), sys._getframe(2))
+
+    def _add(self, first: int, end: int, op: str, frame: FrameType) -> None:
+        module = self._open[-1] if self._open else None
+        path = self._paths.get(id(module), "") if module is not None else ""
+        kind = type(module).__name__ if module is not None and path else ""
+        self.calls.append(Call(first, end, op, self._users_stack(frame), path, kind))
+
+    def hooked(self, tensor: torch.Tensor, function: Callable[..., Any], hook: Any) -> None:
+        if tensor.grad_fn is not None:
+            number = autograd_nodes.number_of(tensor.grad_fn)
+            name = autograd_nodes.hook_name(hook) + _HOOKS[function] if hook is not None else _HOOKS[function]
+            self.hooks.append(RecordedHook(-1 if number is None else number, tensor.output_nr, name))
+
+    def _users_stack(self, innermost: FrameType) -> tuple[SourceFrame, ...]:
+        """Outermost first. torch's own files and ours are left out, and what is around the block that records."""
+        found: list[SourceFrame] = []
+        frame: FrameType | None = innermost
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if not file.startswith(_OWN) and not file.startswith(_TORCH):
+                found.append(SourceFrame(file, frame.f_lineno, frame.f_code.co_name, ""))
+            if frame is self._stop:
+                break
+            frame = frame.f_back
+        return tuple(reversed(found))
+
+    def call(self, number: int | None) -> Call | None:
+        """The innermost recorded call that made this node, or None."""
+        if number is None:
+            return None
+        if len(self._firsts) != len(self.calls):
+            self.calls.sort(key=lambda call: (call.first, -call.end))
+            self._firsts = [call.first for call in self.calls]
+        place = bisect_right(self._firsts, number) - 1
+        found = self.calls[place] if place >= 0 else None
+        return found if found is not None and found.first <= number < found.end else None
+
+    def parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Parameters and buffers of the modules that were called, by path."""
+        for prefix, root in self.roots.items():
+            yield from root.named_parameters(prefix=prefix)
+            yield from root.named_buffers(prefix=prefix)
+
+
+class _Listening(TorchFunctionMode):
+    """Tells a recording of every call of torch that the user's code makes."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__()
+        self._recording = recording
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        first = autograd_nodes.next_number()
+        self._recording.begins(first)
+        result = func(*args, **(kwargs or {}))
+        self._recording.made(first, func)
+        if func in _HOOKS:
+            hook = (*args[1:], *(kwargs or {}).values(), None)[0]
+            self._recording.hooked(args[0], func, hook)
+        return result
+
+
+def _applying(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame of `Function.apply` around this one, or None."""
+    while frame is not None:
+        if frame.f_code.co_name == "apply" and frame.f_code.co_filename.endswith("autograd/function.py"):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def op_name(function: Callable[..., Any]) -> str:
+    """`torch.nn.functional.linear`, `torch.Tensor.mul_`: as torch names what can be overridden."""
+    return resolve_name(function) or getattr(function, "__qualname__", type(function).__name__)

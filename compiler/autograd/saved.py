@@ -1,0 +1,110 @@
+"""The tensors that autograd keeps for the backward pass: what each is, its bytes, and which share memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from compiler.autograd.eager_graph import EagerGraph, GraphNode
+from compiler.record import Saved
+from compiler.torch_api import autograd_nodes
+from compiler.torch_api.fx import tensor_attrs
+
+MADE_OUTSIDE = "made outside of the graph"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A saved tensor with its memory. `key` is that memory's, None where it has none (or is empty)."""
+
+    fact: Saved
+    label: str
+    key: tuple[str, int] | None
+
+
+def saved_tensors(graph: EagerGraph, artifact_id: str, names: Mapping[int, str]) -> tuple[Saved, ...]:
+    """All that the nodes of a graph keep, in the order of the nodes. `names` has names of tensors by `id`."""
+    makers = {node.function: node.name for node in graph.nodes}
+    leaves = {key: node.name for node in graph.nodes if node.leaf is not None and (key := _memory(node.leaf))}
+    kept = [each for node in graph.nodes for each in _kept(node, artifact_id, makers, names)]
+    together: dict[tuple[str, int], list[str]] = {}
+    for each in kept:
+        if each.key is not None:
+            together.setdefault(each.key, []).append(each.label)
+    labels = {key: f"s{index}" for index, key in enumerate(together)}
+    return tuple(_shared(each, labels, together, leaves) for each in kept)
+
+
+def _kept(node: GraphNode, artifact_id: str, makers: Mapping[Any, str], names: Mapping[int, str]) -> Iterator[_Kept]:
+    own = ((name, tensor, "on the context of a custom function: nothing checks its version")
+           for name, tensor in autograd_nodes.context_tensors(node.function).items())  # fmt: skip
+    for name, tensor, problem in [*((slot.name, slot.tensor, slot.problem) for slot in node.saved), *own]:
+        fact = Saved(f"{artifact_id}.{node.name}", name, problem=problem)
+        label = f"{node.name}.{name}"
+        if tensor is None:
+            yield _Kept(fact, label, None)
+        else:
+            yield _Kept(_described(fact, tensor, makers, names), label, _memory(tensor))
+
+
+def _described(fact: Saved, tensor: torch.Tensor, makers: Mapping[Any, str], names: Mapping[int, str]) -> Saved:
+    attrs = tensor_attrs(tensor)
+    return replace(
+        fact,
+        dtype=attrs["dtype"],
+        shape=tuple(attrs["shape"]),
+        bytes=attrs.get("bytes", 0),
+        of=_origin(tensor, makers, names),
+        view=autograd_nodes.base_of(tensor) is not None,
+        version=autograd_nodes.version(tensor),
+        storage_bytes=_storage_bytes(tensor),
+    )
+
+
+def _origin(tensor: torch.Tensor, makers: Mapping[Any, str], names: Mapping[int, str]) -> str:
+    if tensor.grad_fn is not None:
+        maker = makers.get(tensor.grad_fn)
+        return f"result of {maker}" if maker else MADE_OUTSIDE
+    name = names.get(id(tensor), "")
+    if tensor.requires_grad:
+        return f"leaf {name}".rstrip()
+    return f"{name}, which wants no gradient" if name else "wants no gradient"
+
+
+def _memory(tensor: torch.Tensor) -> tuple[str, int] | None:
+    """What two tensors have in common that share memory. Fake and empty tensors have none, sparse ones no storage."""
+    if tensor.layout != torch.strided or tensor.is_meta or not tensor.numel():
+        return None
+    address = tensor.untyped_storage().data_ptr()
+    return (str(tensor.device), address) if address else None
+
+
+def _storage_bytes(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().nbytes() if tensor.layout == torch.strided else 0
+
+
+def _shared(
+    each: _Kept,
+    labels: Mapping[tuple[str, int], str],
+    together: Mapping[tuple[str, int], list[str]],
+    leaves: Mapping[tuple[str, int], str],
+) -> Saved:
+    if each.key is None:
+        return each.fact
+    leaf = leaves.get(each.key, "")
+    others = [label for label in together[each.key] if label != each.label]
+    return replace(
+        each.fact,
+        storage=labels[each.key],
+        shared_with=tuple([leaf, *others] if leaf else others),
+        free=bool(leaf),
+    )
+
+
+def memory_kept(saved: Iterable[Saved]) -> int:
+    """Bytes of memory that would be free if nothing were saved: each storage once, and not those of leaves."""
+    storages = {fact.storage: fact.storage_bytes for fact in saved if fact.storage and not fact.free}
+    return sum(storages.values())

@@ -1,0 +1,120 @@
+"""The eager autograd graph as a stage of an exploration: what autograd builds as the captured graph runs.
+
+Without a build a user's call runs the captured graph itself, so the graph behind its outputs is eager's own, and each
+of its nodes was made by one node of the captured graph. With a build it is that of the compiled function: one node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Interpreter, Node
+
+from compiler.autograd.eager_graph import EagerGraph, GraphNode, eager_graph
+from compiler.autograd.graph_artifact import Settings, autograd_artifact
+from compiler.autograd.saved import saved_tensors
+from compiler.builder import Builder
+from compiler.capture.guard_words import plain
+from compiler.record import Artifact, Entity, Problem
+from compiler.torch_api import autograd_nodes, fx
+from compiler.torch_api.pytrees import tree_leaves
+
+PLACE = ("file", "line", "code", "module", "module_type")
+
+
+@dataclass
+class AutogradStage:
+    """Watches the calls of one captured graph until one of them builds an autograd graph."""
+
+    builder: Builder
+    captured: Artifact
+    module: GraphModule
+    spans: list[tuple[int, int, str]] = field(default_factory=list)
+    done: bool = False
+
+    def run(self, *args: Any) -> Any:
+        """The captured graph, node by node: as its `forward`, with a note of which made which autograd nodes."""
+        if self.done or not torch.is_grad_enabled():
+            return self.module.forward(*args)
+        self.spans.clear()
+        return _Counting(self.module, self.spans).run(*args)
+
+    def hearing(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """`call`, which runs the captured graph or what was compiled of it; the first graph it builds is added."""
+
+        def heard(*args: Any) -> Any:
+            results = call(*args)
+            if not self.done:
+                self._look(args, results)
+            return results
+
+        return heard
+
+    def _look(self, args: Sequence[Any], results: Any) -> None:
+        outputs = [leaf for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        if not outputs:
+            return
+        self.done = True
+        try:
+            self._add(args, outputs)
+        except Exception as error:  # noqa: BLE001 - the user's call goes on without this stage
+            reason = f"the autograd graph could not be read: {type(error).__name__}: {error}"
+            self.builder.problem(Problem("autograd", reason, "", self.captured.graph))
+
+    def _add(self, args: Sequence[Any], outputs: Sequence[torch.Tensor]) -> None:
+        inputs = list(zip(self._placeholders(), args, strict=True))
+        names = {id(value): name for name, _, value in self._named(inputs)}
+        boundary = {value.grad_fn: name for name, _, value in self._named(inputs) if value.grad_fn is not None}
+        graph = eager_graph(outputs, names=names, boundary=boundary)
+        settings = Settings(
+            f"autograd[{self.captured.graph}]", "what autograd built as it ran", self.captured.graph, "the outputs"
+        )
+        saved = saved_tensors(graph, settings.artifact_id, names)
+        makers = self._makers(graph, {name: entity for name, entity, _ in self._named(inputs)})
+        places = {name: {key: each.attrs[key] for key in PLACE if key in each.attrs} for name, each in makers.items()}
+        origins = {name: (entity.id,) for name, entity in makers.items()}
+        self.builder.autograd_saved.extend(saved)
+        self.builder.add(autograd_artifact(graph, saved, settings, places, origins))
+
+    def _placeholders(self) -> list[Node]:
+        return [node for node in self.module.graph.nodes if node.op == "placeholder"]
+
+    def _named(self, inputs: Sequence[tuple[Node, Any]]) -> Iterator[tuple[str, Entity, torch.Tensor]]:
+        """The tensors among the inputs: what the user calls them, and their entities in the captured graph."""
+        for node, value in inputs:
+            if isinstance(value, torch.Tensor):
+                source = fx.input_source(node)
+                name = plain(source) if source else node.name
+                yield name.removeprefix("self."), self.captured.entity(node.name), value
+
+    def _makers(self, graph: EagerGraph, inputs: dict[str, Entity]) -> dict[str, Entity]:
+        """By the name of an autograd node, the node of the captured graph that made it, or the input that it is."""
+        by_number = {number: name for first, end, name in self.spans for number in range(first, end)}
+        found = {node.name: self._maker(node, by_number, inputs) for node in graph.nodes}
+        return {name: entity for name, entity in found.items() if entity is not None}
+
+    def _maker(self, node: GraphNode, by_number: dict[int, str], inputs: dict[str, Entity]) -> Entity | None:
+        if node.kind in ("accumulate", "outer"):
+            return inputs.get(node.name)
+        name = by_number.get(-1 if node.number is None else node.number)
+        return self.captured.entity(name) if name is not None else None
+
+
+class _Counting(Interpreter):
+    """Runs a graph, and notes the numbers of the autograd nodes that each of its nodes makes."""
+
+    def __init__(self, module: GraphModule, spans: list[tuple[int, int, str]]) -> None:
+        super().__init__(module)
+        self.extra_traceback = False  # it would be put into the message of the user's error
+        self._spans = spans
+
+    def run_node(self, n: Node) -> Any:
+        first = autograd_nodes.next_number()
+        result = super().run_node(n)
+        end = autograd_nodes.next_number()
+        if end > first:
+            self._spans.append((first, end, n.name))
+        return result

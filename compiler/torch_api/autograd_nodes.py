@@ -1,0 +1,207 @@
+"""Autograd's own graph read: what a `grad_fn` is, what it saved, which hooks are on it (torch.autograd.graph.Node).
+
+Nothing here runs a backward pass, or a hook of the user's: a tensor that was packed by a hook
+(`torch.autograd.graph.saved_tensors_hooks`, checkpointing) is not unpacked, as that may run the forward again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch.autograd import _get_sequence_nr  # type: ignore[attr-defined]
+
+_RAW, _SAVED = "_raw_saved_", "_saved_"
+_NO_NUMBER = 2**64 - 1  # AccumulateGrad: it runs as soon as it can
+FREED = "freed: a backward pass ran without retain_graph=True"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFacts:
+    """What a node knows of a result of its forward operation."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True, slots=True)
+class SavedSlot:
+    """A tensor that a node keeps. `tensor` is None where it can't be had, and `problem` says why.
+
+    `packed` is the name of the hook that packed it, "" if none did.
+    """
+
+    name: str
+    tensor: torch.Tensor | None
+    problem: str = ""
+    packed: str = ""
+
+
+def next_number() -> int:
+    """The sequence number that the next node of this thread will get."""
+    return int(_get_sequence_nr())
+
+
+def number_of(node: Any) -> int | None:
+    """When a node was made, counted in its thread; None for AccumulateGrad, which has no place in that order."""
+    number = int(node._sequence_nr())
+    return None if number == _NO_NUMBER else number
+
+
+def edges_of(node: Any) -> tuple[tuple[Any, int], ...]:
+    """For each input of the forward operation, the node that its gradient goes on to (or None) and which of its
+    outputs it was.
+    """
+    return tuple(node.next_functions)
+
+
+def outputs_of(node: Any) -> tuple[TensorFacts, ...]:
+    """The results of the forward operation: their gradients are what the node takes."""
+    return tuple(TensorFacts(tuple(each.shape), each.dtype, each.device) for each in node._input_metadata)
+
+
+def inputs_of(node: Any) -> tuple[tuple[tuple[int, ...], torch.dtype] | None, ...]:
+    """Shape and dtype of the inputs of the forward operation, None for those that want no gradient."""
+    found = (outputs_of(target)[slot] if target else None for target, slot in edges_of(node))
+    return tuple((facts.shape, facts.dtype) if facts else None for facts in found)
+
+
+def leaf_of(node: Any) -> torch.Tensor | None:
+    """The tensor that an AccumulateGrad node adds to."""
+    variable = getattr(node, "variable", None)
+    return variable if isinstance(variable, torch.Tensor) else None
+
+
+def custom_function(node: Any) -> type | None:
+    """The user's `torch.autograd.Function` that a node belongs to, or None for the nodes of torch."""
+    return getattr(type(node), "_forward_cls", None)
+
+
+def anomaly_traceback(node: Any) -> tuple[str, ...]:
+    """The traceback of the forward call, which torch keeps where anomaly detection was on."""
+    return tuple(node.metadata.get("traceback_", ()))
+
+
+def saved_slots(node: Any) -> Iterator[SavedSlot]:
+    """The tensors that a node keeps for its backward."""
+    kind: Any = type(node)
+    for name in _slot_names(kind):
+        raw = getattr(node, _RAW + name)
+        many = isinstance(raw, Sequence)
+        for index, each in enumerate(raw if many else [raw]):
+            yield from _slot(node, name, each, index if many else None)
+
+
+def saved_values(node: Any) -> dict[str, Any]:
+    """Everything that a node keeps, tensors and numbers, by name. Raises RuntimeError where a tensor is gone."""
+    names = [name for name in dir(type(node)) if name.startswith(_SAVED)]
+    return {name.removeprefix(_SAVED): getattr(node, name) for name in names}
+
+
+@cache
+def _slot_names(kind: Any) -> tuple[str, ...]:
+    return tuple(name.removeprefix(_RAW) for name in dir(kind) if name.startswith(_RAW))
+
+
+def _slot(node: Any, name: str, raw: Any, index: int | None) -> Iterator[SavedSlot]:
+    label = name if index is None else f"{name}[{index}]"
+    if raw.unpack_hook is not None:
+        yield SavedSlot(label, None, "packed by a hook; not unpacked, as that would run the hook", _name(raw))
+        return
+    try:
+        value = getattr(node, "saved_tensors" if custom_function(node) else _SAVED + name)
+    except RuntimeError as error:
+        if not _is_freed(error):
+            yield SavedSlot(label, raw.data, str(error).split(" Hint:")[0])
+        elif raw.data is not None or index in (None, 0):
+            yield SavedSlot(label, None, FREED)
+        return
+    tensor = value if index is None else value[index]
+    if tensor is not None:
+        yield SavedSlot(label, tensor)
+
+
+def _is_freed(error: RuntimeError) -> bool:
+    return "backward through the graph a second time" in str(error)
+
+
+def _name(raw: Any) -> str:
+    return getattr(raw.unpack_hook, "__qualname__", type(raw.unpack_hook).__name__)
+
+
+def context_tensors(node: Any) -> dict[str, torch.Tensor]:
+    """Tensors that a custom function put on its context itself: no check of versions watches over those."""
+    own = vars(node) if custom_function(node) is not None else {}
+    return {name: value for name, value in own.items() if isinstance(value, torch.Tensor)}
+
+
+def tensor_hooks(tensor: torch.Tensor) -> tuple[str, ...]:
+    """Names of the hooks on a tensor, and of those that run after its gradient was accumulated."""
+    before = tensor._backward_hooks or {}
+    after = getattr(tensor, "_post_accumulate_grad_hooks", None) or {}
+    names = [hook_name(hook) for hook in before.values()]
+    return (*names, *(f"{hook_name(hook)} (post-accumulate)" for hook in after.values()))
+
+
+def node_hooks(node: Any) -> tuple[str, ...]:
+    """Names of the hooks on a node.
+
+    torch has no list of them. A hook that is registered and removed at once leads to the table that holds them all; an
+    empty table may stay on the node, as it does whenever a hook is removed.
+    """
+    before = _beside(node.register_prehook(_no_prehook))
+    after = _beside(node.register_hook(_no_hook))
+    return (*(f"{name} (pre)" for name in before), *after)
+
+
+def _beside(handle: Any) -> tuple[str, ...]:
+    """Names of the hooks in the table of a handle, less its own, which is removed."""
+    table = handle.hooks_dict_ref()
+    handle.remove()
+    return tuple(hook_name(hook) for hook in table.values())
+
+
+def _no_prehook(_: Any) -> None:
+    return None
+
+
+def _no_hook(_: Any, __: Any) -> None:
+    return None
+
+
+def hook_name(hook: Any) -> str:
+    return getattr(hook, "__qualname__", type(hook).__name__).replace("<locals>.", "")
+
+
+def apply(node: Any, gradients: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
+    """What a node of torch makes of these gradients: its own kernels, outside of a backward pass, without hooks.
+
+    As the engine does (validate_outputs), gradients are summed to the shape of the input that they are for, and None
+    where no gradient is wanted. Raises RuntimeError where what the node saved is gone.
+    """
+    result = node(*gradients)
+    found = result if isinstance(result, tuple) else (result,)
+    return tuple(_validated(each, wanted) for each, wanted in zip(found, inputs_of(node), strict=True))
+
+
+def _validated(
+    gradient: torch.Tensor | None, wanted: tuple[tuple[int, ...], torch.dtype] | None
+) -> torch.Tensor | None:
+    if gradient is None or wanted is None:
+        return None
+    shape, dtype = wanted
+    return (gradient if gradient.shape == shape else gradient.sum_to_size(shape)).to(dtype)
+
+
+def version(tensor: torch.Tensor) -> int:
+    """How often a tensor, or what shares its memory as a view, was written to in place."""
+    return int(tensor._version) if not tensor.is_inference() else 0
+
+
+def base_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The tensor that this one is a view of, as autograd knows it."""
+    return tensor._base

@@ -1,0 +1,171 @@
+"""The eager autograd graphs of a record as DataFrames: nodes, the tensors they save, leaves.
+
+Columns are fixed; what is read first comes first. A table without rows has the same columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+
+from compiler.record import Artifact, Entity, Record, Saved
+from explorer.provenance import place_text
+from explorer.shapes import shape_text
+
+NODES = {
+    "name": "string",
+    "op": "string",
+    "rule": "string",
+    "dtype": "string",
+    "shape": "string",
+    "where": "string",
+    "module": "string",
+    "code": "string",
+    "call": "string",
+    "gradients_added": "Int64",
+    "saves": "Int64",
+    "saved_bytes": "Int64",
+    "formula": "string",
+    "hooks": "string",
+    "notes": "string",
+    "kind": "category",
+    "file": "string",
+    "line": "Int64",
+    "graph": "string",
+    "id": "string",
+}
+SAVED = {
+    "node": "string",
+    "name": "string",
+    "dtype": "string",
+    "shape": "string",
+    "bytes": "Int64",
+    "of": "string",
+    "shared_with": "string",
+    "storage": "string",
+    "storage_bytes": "Int64",
+    "free": "boolean",
+    "view": "boolean",
+    "version": "Int64",
+    "problem": "string",
+    "op": "string",
+    "where": "string",
+    "module": "string",
+    "graph": "string",
+    "id": "string",
+}
+LEAVES = {
+    "name": "string",
+    "dtype": "string",
+    "shape": "string",
+    "bytes": "Int64",
+    "gradients": "Int64",
+    "comes_from": "string",
+    "parameter": "boolean",
+    "has_grad": "boolean",
+    "version": "Int64",
+    "hooks": "string",
+    "module": "string",
+    "notes": "string",
+    "graph": "string",
+    "id": "string",
+}
+
+
+def nodes(record: Record) -> pd.DataFrame:
+    """One row a node, in the order in which backward runs them."""
+    rows = [_node_row(artifact, entity, record) for artifact, entity in _entities(record)]
+    return _frame(rows, NODES)
+
+
+def saved(record: Record) -> pd.DataFrame:
+    """One row a tensor that a node keeps for the backward; those of one `storage` share memory, `free` is a leaf's."""
+    known = {entity.id: (artifact, entity) for artifact, entity in _entities(record)}
+    return _frame([_saved_row(fact, *known[fact.node]) for fact in record.autograd_saved if fact.node in known], SAVED)
+
+
+def leaves(record: Record) -> pd.DataFrame:
+    """One row a leaf: the tensor whose `.grad` a backward pass fills, and the nodes whose gradients are added there."""
+    rows = [_leaf_row(artifact, entity) for artifact, entity in _entities(record) if entity.kind == "accumulate"]
+    return _frame(rows, LEAVES)
+
+
+def _entities(record: Record) -> Iterator[tuple[Artifact, Entity]]:
+    for artifact in record.of_stage("autograd"):
+        for entity in artifact.entities:
+            if entity.kind != "placeholder":
+                yield artifact, entity
+
+
+def _node_row(artifact: Artifact, entity: Entity, record: Record) -> dict[str, Any]:
+    saves = [fact for fact in record.autograd_saved if fact.node == entity.id] if "saves" in entity.attrs else []
+    return _common(artifact, entity) | {
+        "rule": entity.attrs.get("rule"),
+        "formula": entity.attrs.get("formula"),
+        "code": entity.attrs.get("code"),
+        "call": entity.attrs.get("call"),
+        "gradients_added": entity.attrs.get("gradients_added", 1),
+        "saves": len(saves),
+        "saved_bytes": entity.attrs.get("saved_bytes", 0),
+        "kind": entity.kind,
+        "file": entity.attrs.get("file"),
+        "line": entity.attrs.get("line"),
+    }
+
+
+def _common(artifact: Artifact, entity: Entity) -> dict[str, Any]:
+    attrs = entity.attrs
+    return {
+        "name": entity.label,
+        "op": attrs["target"],
+        "dtype": attrs.get("dtype"),
+        "shape": shape_text(attrs["shape"]) if "shape" in attrs else None,
+        "where": _where(attrs),
+        "module": attrs.get("module"),
+        "hooks": "; ".join(attrs.get("hooks", ())) or None,
+        "notes": attrs.get("notes"),
+        "graph": artifact.graph or None,
+        "id": entity.id,
+    }
+
+
+def _where(attrs: Mapping[str, Any]) -> str | None:
+    return place_text(attrs["file"], attrs["line"]) if "line" in attrs else None
+
+
+def _saved_row(fact: Saved, artifact: Artifact, entity: Entity) -> dict[str, Any]:
+    same = {name: getattr(fact, name) for name in SAVED if hasattr(fact, name)}
+    return same | {
+        "node": entity.label,
+        "dtype": fact.dtype or None,
+        "shape": shape_text(fact.shape) if fact.dtype else None,
+        "shared_with": "; ".join(fact.shared_with) or None,
+        "of": fact.of or None,
+        "storage": fact.storage or None,
+        "problem": fact.problem or None,
+        "op": entity.attrs["target"],
+        "where": _where(entity.attrs),
+        "module": entity.attrs.get("module"),
+        "graph": artifact.graph or None,
+        "id": entity.id,
+    }
+
+
+def _leaf_row(artifact: Artifact, entity: Entity) -> dict[str, Any]:
+    prefix = f"{artifact.id}."
+    return _common(artifact, entity) | {
+        "bytes": entity.attrs.get("bytes"),
+        "gradients": entity.attrs.get("gradients_added", 1),
+        "comes_from": "; ".join(source.removeprefix(prefix) for source in entity.inputs),
+        "parameter": entity.attrs.get("parameter"),
+        "has_grad": entity.attrs.get("has_grad"),
+        "version": entity.attrs.get("version"),
+    }
+
+
+def _frame(rows: list[dict[str, Any]], columns: Mapping[str, str]) -> pd.DataFrame:
+    return pd.DataFrame(
+        {name: pd.Series([row.get(name) for row in rows], dtype=dtype) for name, dtype in columns.items()}
+    )
