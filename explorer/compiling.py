@@ -61,6 +61,14 @@ class KernelCompiler:
         """Take a record that has grown otherwise: a cell that still runs."""
         self._record = record
 
+    def grow(self, longer: Callable[[Record], Record]) -> Record:
+        """Take what `longer` makes of the record, and tell the listeners if that is another one."""
+        with self._lock:
+            before, self._record = self._record, longer(self._record)
+            if self._record is not before:
+                self._tell({})
+        return self._record
+
     def listen(self, listener: Callable[[Record, dict[str, Any]], None]) -> None:
         self._listeners.append(listener)
 

@@ -12,6 +12,7 @@ from explorer import files, text
 from explorer.cards import Cards, all_cards
 from explorer.compiling import KernelCompiler
 from explorer.findings import with_findings
+from explorer.levels import LevelArtifacts, RunLevels, at_level, level_ops, levels
 from explorer.stages import stage_key
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from graphviz import Digraph
 
     from compiler.interpret.kept import KeptFrame
+    from explorer.decompose import OpLevels
     from explorer.diff import ArtifactDiff, RunDiff
     from explorer.kernel_code import KernelCode
     from explorer.partitions import Partitions
@@ -42,6 +44,7 @@ class Run:
         self._widget = widget
         self._selection: tuple[str, ...] = ()
         self._partitions: Partitions | None = None
+        self._levels = RunLevels()
         self.kept: Mapping[str, KeptFrame] = {}  # graphs and inputs, for the kernel lab; none of it is saved
 
     @property
@@ -52,11 +55,14 @@ class Run:
     def __getitem__(self, name: str) -> Artifact:
         """The artifact with this id (`forward[0/0]`), or the first of this stage (`forward`, `Forward`).
 
-        Kernels are compiled for a stage that needs that. Raises KeyError.
+        Kernels are compiled for a stage that needs that, and graphs traced for `decomposed`. Raises KeyError.
         """
         key = stage_key(name)
-        if self.compiler.has_yet_to_make(key.partition("[")[0]):
+        stage = key.partition("[")[0]
+        if self.compiler.has_yet_to_make(stage):
             self.compiler.compile()
+        if stage == "decomposed" and self.kept:
+            self._with_levels()
         return with_findings(self.record)[key]
 
     def _ipython_key_completions_(self) -> list[str]:
@@ -133,6 +139,40 @@ class Run:
     def ops(self) -> pd.DataFrame:
         """How often each op (rows) is called in each stage (columns)."""
         return _tables().ops(self.record)
+
+    def decompose(self, entity: str) -> OpLevels:
+        """One call of a graph at each level, from what was called to prims, on the values it had in this run.
+
+        `entity` is its id (`captured[0/0].gelu`) or stage and name (`captured.gelu`). Raises KeyError where there is
+        none, LevelError (a RuntimeError) where it calls nothing or its graph is not at hand, as in a loaded run,
+        OperatorError (a ValueError) for what only another device has.
+        """
+        return self._levels.op_levels(self.record, self.kept, entity)
+
+    def at_level(self, level: str) -> LevelArtifacts:
+        """The whole graphs at a level: "torch" (as captured), "ATen", "core ATen", "Inductor" or "prims".
+
+        They are made at the first call, with the sizes of the run's first call, and are in `record` and in the live
+        view from then on, as stage `decomposed`. Raises ValueError for another level, and where they can't be made:
+        a loaded run has its graphs as text alone.
+        """
+        return at_level(self._with_levels(), level)
+
+    @property
+    def levels(self) -> pd.DataFrame:
+        """One row a graph at a level (and dtype): operators, different ones, its numbers against eager's.
+
+        Made at the first access, as in `at_level`.
+        """
+        return levels(self._with_levels())
+
+    @property
+    def level_ops(self) -> pd.DataFrame:
+        """How often each operator (rows) is called at each level (columns)."""
+        return level_ops(self._with_levels())
+
+    def _with_levels(self) -> Record:
+        return self.compiler.grow(lambda record: self._levels.grown(record, self.kept))
 
     @property
     def kernels(self) -> pd.DataFrame:

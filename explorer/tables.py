@@ -38,7 +38,7 @@ def breaks(record: Record) -> pd.DataFrame:
 
     `where` is the innermost line of the user's own code, `file`, `line`, `column` and `code` the exact piece that ended
     the graph `graph`. `ops_before` and `ops_after` are the calls in it and in the graphs after the break, which take
-    `crossing` tensors from it. `change`, `rewrite` and `settings` are what to do about it; `kind`, `explanation` and
+    `crossing` tensors from it; with times, it costs `lost_seconds` a call (`lost_note` says against what). `change`, `rewrite` and `settings` are what to do about it; `kind`, `explanation` and
     `hints` are torch's own words.
     """
     return _frame("breaks", [_break_row(found) for found in record.breaks])
@@ -113,11 +113,12 @@ def graphs(record: Record) -> pd.DataFrame:
 def ops(record: Record) -> pd.DataFrame:
     """How often each op is called in each stage: index `op`, one `Int64` column a stage, in pipeline order.
 
-    Ops that are called most come first. The graphs of a stage are summed.
+    Ops that are called most come first. The graphs of a stage are summed; those of `decomposed`, which show the same
+    computation at several levels, are left out (see `run.level_ops`).
     """
     counts: dict[str, Counter[str]] = {}
     for artifact in record.artifacts:
-        if is_graph(artifact):
+        if is_graph(artifact) and artifact.stage != "decomposed":
             counts.setdefault(artifact.stage, Counter()).update(op_counts(artifact))
     table = pd.DataFrame(counts, dtype="Int64").fillna(0)
     table.index = pd.Index(table.index, dtype="string", name="op")

@@ -6,7 +6,7 @@ with each level's table, node by node. The sizes are those of that call, and aut
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ from compiler.capture.graphs import graph_artifact
 from compiler.decompose.drawn import Drawing, Given, Values, placed, random_state, seeded
 from compiler.decompose.levels import TABLES
 from compiler.decompose.numbers import Numbers, not_comparable, numbers
+from compiler.decompose.reasons import A_PRIM
 from compiler.decompose.tree import LevelTree, ops_of, source_of
 from compiler.interpret.kept import KeptFrame
 from compiler.interpret.reference import copied
@@ -48,10 +49,14 @@ class LevelGraphs:
         self._module, self._kept, self._arguments = kept.captured, kept, kept.arguments
         try:
             self.aot: AotGraphs = aot_graphs(self._module, self._own_arguments())
-            self.trees = {(level, kind): LevelTree(level, graph, expanded(graph, table(level)))
-                          for level in TABLES for kind, graph in self.aot.graphs.items()}  # fmt: skip
+            self.trees = dict(self._traced())
         except Exception as error:
             raise LevelError(f"the graph of {frame} can't be traced again: {first_line(error)}") from error
+
+    def _traced(self) -> Iterator[tuple[tuple[str, Kind], LevelTree]]:
+        for level in TABLES:
+            for kind, graph in self.aot.graphs.items():
+                yield (level, kind), LevelTree(level, graph, expanded(graph, table(level)))
 
     def artifacts(self) -> tuple[Artifact, ...]:
         """One artifact for each half and level, ATen first; `attrs` has the level and its numbers against eager's."""
@@ -60,11 +65,28 @@ class LevelGraphs:
         lower = [self._artifact(level, kind, aten[kind], checks[level]) for level in TABLES for kind in aten]
         return (*aten.values(), *lower)
 
-    def graph(self, artifact_id: str) -> GraphModule | None:
-        """The graph that an artifact of these shows, or None for another one's."""
-        known = {self.id_of("ATen", kind): graph for kind, graph in self.aot.graphs.items()}
-        known |= {self.id_of(level, kind): tree.traced.module for (level, kind), tree in self.trees.items()}
-        return known.get(artifact_id)
+    def half(self, artifact_id: str) -> HalfGraph:
+        """The graph that an artifact of these shows, with the inputs that it has in this run. Raises KeyError."""
+        for kind in self.aot.graphs:
+            for level in ("ATen", *TABLES):
+                if artifact_id == self.id_of(level, kind):
+                    return HalfGraph(self._module_at(level, kind), self._inputs_of(kind))
+        raise KeyError(artifact_id)
+
+    def _module_at(self, level: str, kind: Kind) -> GraphModule:
+        return self.aot.graphs[kind] if level == "ATen" else self.trees[level, kind].traced.module
+
+    def _inputs_of(self, kind: Kind) -> Sequence[Any]:
+        given: dict[Kind, Sequence[Any]] = {}
+
+        def run(half: Kind, args: Sequence[Any]) -> Any:
+            given[half] = args
+            return self.aot.graphs[half](*args)
+
+        self.aot.run = run
+        with seeded():
+            self._results(self.aot.call, self._own_arguments())
+        return given[kind]
 
     def id_of(self, level: str, kind: Kind) -> str:
         return f"decomposed[{self.frame} {kind} {level}]"
@@ -77,7 +99,7 @@ class LevelGraphs:
         return replace(artifact, attrs=_attrs("ATen", checks))
 
     def _artifact(self, level: str, kind: Kind, before: Artifact, checks: Sequence[Numbers]) -> Artifact:
-        tree = self.trees[level, kind]  # type: ignore[index]
+        tree = self.trees[level, kind]
 
         def origins(node: Node) -> tuple[str, ...]:
             name = tree.origin(node) or (node.name if node.op == "placeholder" else "")
@@ -90,11 +112,9 @@ class LevelGraphs:
 
     def _shown(self, level: str, kind: Kind, origins: Callable[[Node], tuple[str, ...]], parent: Artifact) -> Artifact:
         assert self._kept.book is not None
-        graph = self.graph(self.id_of(level, kind))
-        assert graph is not None
         return graph_artifact(
-            graph, artifact_id=self.id_of(level, kind), stage="decomposed", title=f"{kind} at level {level}",
-            graph=self.frame, book=self._kept.book, origins=origins, parent=parent,
+            self._module_at(level, kind), artifact_id=self.id_of(level, kind), stage="decomposed",
+            title=f"{kind} at level {level}", graph=self.frame, book=self._kept.book, origins=origins, parent=parent,
         )  # fmt: skip
 
     def numbers(self) -> dict[str, tuple[Numbers, ...]]:
@@ -138,7 +158,7 @@ class LevelGraphs:
         return results
 
     def _given(self, level: str, drawn: dict[Kind, Values], kind: Kind, args: Sequence[Any]) -> Any:
-        traced = self.trees[level, kind].traced  # type: ignore[index]
+        traced = self.trees[level, kind].traced
         return Given(traced.module, placed(drawn.get(kind, {}), traced.values)).run(*args)
 
     def _own_arguments(self) -> list[Any]:
@@ -166,6 +186,14 @@ class LevelGraphs:
         found = torch.autograd.grad([output for _, output in roots], [value for _, value in leaves], tangents,
                                     allow_unused=True)  # fmt: skip
         return {place: value for (place, _), value in zip(leaves, found, strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class HalfGraph:
+    """One half of a capture at one level, and its inputs."""
+
+    module: GraphModule
+    inputs: Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +233,10 @@ def add_levels(builder: Builder, kept: dict[str, KeptFrame]) -> None:
 def _told(tree: LevelTree, node: Node) -> dict[str, Any]:
     """What is said of a node: the operators that it was made of and the functions that did it, and why it stays."""
     makers = tree.makers(node)
-    attrs: dict[str, Any] = {"stays": tree.stay(node)}
+    why = tree.stay(node)
+    attrs: dict[str, Any] = {} if why == A_PRIM else {"stays": why}
     if makers:
-        attrs |= {"decomposed": " > ".join(str(use.op) for use in makers),
+        attrs |= {"decomposed_from": " > ".join(str(use.op) for use in makers),
                   "decomposed_by": " > ".join(str(source_of(use.function)) for use in makers)}  # fmt: skip
     return attrs
 

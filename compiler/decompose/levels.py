@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from compiler.torch_api.decomposition_tables import TableName
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # it imports torch, which tables of a loaded record do without
+    from compiler.torch_api.decomposition_tables import TableName
 
 LEVELS: tuple[str, ...] = ("torch", "ATen", "core ATen", "Inductor", "prims")
 TABLES: tuple[TableName, ...] = ("core ATen", "Inductor", "prims")

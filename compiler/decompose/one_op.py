@@ -96,9 +96,12 @@ def decomposed(
 
 @dataclass(frozen=True, slots=True)
 class _Eager:
-    """What eager gives: results and then the arguments that it changed; and whether it drew random numbers."""
+    """What eager gives: results and then the arguments that it changed; the same in float64, where it can be had; and
+    whether it drew random numbers.
+    """
 
     outputs: list[Any]
+    exact: list[Any] | None
     draws: bool
 
 
@@ -131,13 +134,25 @@ class _Call:
                 raise OperatorError(f"{self.name} can't be called with these arguments: {first_line(error)}") from error
             draws = random_state() != before
         self.changed = tuple(place for place, copy in enumerate(copies) if copy._version != versions[place])
-        return _Eager(outputs + [copies[place] for place in self.changed], draws)
+        exact = None if draws else self._run_exact(len(outputs))
+        return _Eager(outputs + [copies[place] for place in self.changed], exact, draws)
+
+    def _run_exact(self, count: int) -> list[Any] | None:
+        """The results in float64, for functions that take it."""
+        copies = [copy.double() if copy.is_floating_point() else copy for copy in self.copies()]
+        try:
+            with torch.no_grad():
+                found = self(*copies)
+        except (RuntimeError, TypeError, ValueError):
+            return None
+        return found if len(found) == count + len(self.changed) else None
 
     def compared(self, module: GraphModule, eager: _Eager) -> tuple[Numbers, ...]:
         """A graph's numbers against eager's, from the same seed."""
         with seeded(), torch.no_grad():
             mine = tree_leaves(module(*self.copies()))
-        found = numbers(named_outputs(mine), named_outputs(eager.outputs))
+        exact = named_outputs(eager.exact) if eager.exact is not None else None
+        found = numbers(named_outputs(mine), named_outputs(eager.outputs), exact)
         if not eager.draws or worst_verdict(found) != "differs":
             return found
         draws = ", ".join(sorted({fx.target_name(node) for node in ops_of(module) if is_random(node.target)}))

@@ -7,18 +7,21 @@ from typing import Any
 from compiler.torch_api import decomposition_tables as tables
 from compiler.torch_api.decomposition_tables import Operator
 
+A_PRIM = "a prim"
+NOT_COMPOSITE = "not composite: autograd and ATen's kernels take it as it is"
+
 
 def why_it_stays(op: Any, level: str, declined: str = "") -> str:
     """One plain sentence without a full stop. `declined` is what its decomposition did in place of giving a result."""
     if not tables.is_operator(op):
         return "it is no operator of torch's dispatcher"
     if tables.is_prim(op):
-        return "a prim"
+        return A_PRIM
     return _BY_LEVEL[level](op, declined)
 
 
 def _aten(_op: Operator, _declined: str) -> str:
-    return "not composite: autograd and ATen's kernels take it as it is"
+    return NOT_COMPOSITE
 
 
 def _core(op: Operator, declined: str) -> str:

@@ -151,14 +151,23 @@ def overloads_with_kernel(key: str) -> frozenset[str]:
 
 def core_overloads() -> frozenset[str]:
     """The qualified names of ATen's overloads that are tagged `core`."""
-    return frozenset(name for name in all_overloads() if name.startswith("aten::") and _is_core_name(name))
+    return frozenset(name for name, op in _aten_overloads() if is_core(op))
 
 
-def _is_core_name(qualified: str) -> bool:
-    name, _, overload = qualified.partition("::")[2].partition(".")
-    packet = getattr(_aten, name, None)
-    op = getattr(packet, overload or "default", None) if packet is not None else None
-    return isinstance(op, OpOverload) and is_core(op)
+def functional_overloads() -> frozenset[str]:
+    """The qualified names of ATen's overloads that change none of their arguments."""
+    return frozenset(name for name, op in _aten_overloads() if not is_mutable(op))
+
+
+def _aten_overloads() -> Iterator[tuple[str, OpOverload]]:
+    """Those that Python can call; what only TorchScript uses (`aten::len.t`) is among them."""
+    for qualified in all_overloads():
+        namespace, _, rest = qualified.partition("::")
+        name, _, overload = rest.partition(".")
+        packet = getattr(_aten, name, None) if namespace == "aten" else None
+        op = getattr(packet, overload or "default", None)
+        if is_operator(op):
+            yield qualified, op
 
 
 def prims() -> tuple[str, ...]:
@@ -173,9 +182,18 @@ def references() -> tuple[str, ...]:
 
 def inductor_lowerings() -> frozenset[str]:
     """The names of overloads that Inductor has a lowering for."""
-    return frozenset(str(op) for op in inductor_lowering.lowerings if isinstance(op, OpOverload))
+    return frozenset(name for _, name in _lowered())
 
 
 def inductor_fallbacks() -> frozenset[str]:
     """The names of overloads that Inductor's lowering hands to ATen's kernel."""
-    return frozenset(str(op) for op in inductor_lowering.fallbacks if isinstance(op, OpOverload))
+    return frozenset(str(op) for op in inductor_lowering.fallbacks if is_operator(op))
+
+
+def inductor_only_falls_back() -> frozenset[str]:
+    """The names of overloads that Inductor lowers to a call of ATen's kernel, whatever the arguments."""
+    return frozenset(name for op, name in _lowered() if (function := lowering(op)) is not None and falls_back(function))
+
+
+def _lowered() -> Iterator[tuple[OpOverload, str]]:
+    return ((op, str(op)) for op in inductor_lowering.lowerings if is_operator(op))

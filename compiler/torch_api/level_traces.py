@@ -183,10 +183,21 @@ def expanded(module: GraphModule, table: Table, *, functional: bool = False) -> 
         stack.enter_context(detect_fake_mode(inputs) or nullcontext())
         stack.enter_context(torch.no_grad())
         made = make_fx(traced, decomposition_table=uses.wrapped(table), tracing_mode="real")(*inputs)
+    _name_inputs(made, module)
     known = {node.name for node in made.graph.nodes}
     makers = {node.name: mark for node in made.graph.nodes if (mark := _mark(node)) is not None}
     values = {name: tuple(_name(node, known) for node in nodes) for name, nodes in retracing.values.items()}
+    _unmark(made)
     return Expanded(made, uses.applied, makers, values)
+
+
+def _name_inputs(made: GraphModule, before: GraphModule) -> None:
+    """Give the inputs of a traced graph the names that they have in the graph before."""
+    names = [node.name for node in before.graph.nodes if node.op == "placeholder"]
+    inputs = [node for node in made.graph.nodes if node.op == "placeholder"]
+    for node, name in zip(inputs, names, strict=True):
+        node.name = node.target = name
+    made.recompile()
 
 
 def tensor_types(value: Any) -> tuple[dict[str, Any], ...]:
@@ -202,6 +213,16 @@ def first_line(error: BaseException) -> str:
 def _mark(node: Node) -> int | None:
     mark = (node.meta.get("custom") or {}).get(_MARK)
     return mark if isinstance(mark, int) else None
+
+
+def _unmark(module: GraphModule) -> None:
+    """Take the notes off again: torch prints what stands there above the code."""
+    for node in module.graph.nodes:
+        custom = {key: value for key, value in (node.meta.get("custom") or {}).items() if key != _MARK}
+        if "custom" in node.meta:
+            node.meta["custom"] = custom
+        if not custom:
+            node.meta.pop("custom", None)
 
 
 def _name(node: Node | None, known: set[str]) -> str | None:
