@@ -57,6 +57,7 @@ class Exploration:
         self.options = options or Options()
         self._builder = Builder(title, self.options, environment(), listener)
         self._recorder: Recorder | None = None
+        self._observation: dynamo.Observation | None = None
         self._calls: list[Call] = []
         self._stack = ExitStack()
 
@@ -74,7 +75,7 @@ class Exploration:
         with ExitStack() as stack:
             self._recorder = Recorder(self._builder, build=builds(self.options))
             stack.callback(self._recorder.finish)
-            stack.enter_context(dynamo.observing(self._recorder))
+            self._observation = stack.enter_context(dynamo.observing(self._recorder))
             if self.options.step:
                 stack.enter_context(self._recorder.stepping(self.options.step))
             self._stack = stack.pop_all()
@@ -91,11 +92,21 @@ class Exploration:
             self._builder.problem(_nothing_compiled(self._recorder))
         try:
             if kind is None:
+                self._export()
                 self._decompose()
                 self._compile_kernels()
                 self._check_kernels()
         finally:
             self._builder.finished()
+
+    def _export(self) -> None:
+        """The first call with torch.export, strict and not, where the user names that stage."""
+        if "exported" not in self.options.stages or self._recorder is None or not self._calls:
+            return
+        from compiler.export.exporting import add_exported
+
+        add_exported(self._builder, self._calls[0], self._recorder.book)
+        self._recorder.add_sources()
 
     def _decompose(self) -> None:
         """Every graph at every level, where the user names that stage."""
@@ -135,11 +146,31 @@ class Exploration:
         try:
             if self.options.time:
                 self._builder.timings.extend(forward_timings(self._calls[0]))
+                self._time_breaks(self._calls[0])
             if self.options.check is True:
                 self._builder.checks.extend(checks(self._calls[0]))
         except Exception as error:  # noqa: BLE001 - whatever the user's call raises when it is repeated
             reason = f"the call could not be repeated: {type(error).__name__}: {error}"
             self._builder.problem(Problem("timing", reason, "explore a call that can run more than once"))
+
+    def _time_breaks(self, call: Call) -> None:
+        """What each graph break costs, where a version without it can be had."""
+        if not self._builder.breaks or self._recorder is None or self._observation is None:
+            return
+        from compiler.measure.break_cost import BreakTimer
+
+        book = self._recorder.book
+        files = {book.name(file): file for file in book.lines}
+        timer = BreakTimer(call, lambda: self._compiled(call.fn), self._observation.unheard, files)
+        first = [frame.id for frame in self._builder.frames.values() if frame.call_number <= 1]
+        self._builder.breaks[:] = timer.timed(self._builder.breaks, first)
+
+    def _compiled(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        options = self.options
+        compiled: Callable[..., Any] = dynamo.compiled(
+            fn, _backend(options), dynamic=options.dynamic, fullgraph=options.fullgraph
+        )
+        return compiled
 
     def compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """The callable to use in place of `fn` (a module, function or bound method) inside the block."""
@@ -147,9 +178,7 @@ class Exploration:
             raise RuntimeError("Exploration.compile is for use inside `with Exploration(...) as exploration:`")
         if not self._builder.title:
             self._builder.title = title_of(fn)
-        options = self.options
-        compiled = dynamo.compiled(fn, _backend(options), dynamic=options.dynamic, fullgraph=options.fullgraph)
-        return functools.partial(self._call, fn, compiled)
+        return functools.partial(self._call, fn, self._compiled(fn))
 
     def _call(self, fn: Callable[..., Any], compiled: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         recorder = self._recorder

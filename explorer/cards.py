@@ -9,7 +9,7 @@ from compiler.capture.function_names import function_name
 from compiler.capture.guard_words import quoted
 from compiler.record import GraphBreak, GuardFailure, Recompile, Record, Span, Suggestion
 from explorer.blame import users_span
-from explorer.shapes import size_text
+from explorer.shapes import seconds_text, size_text
 from explorer.text import counted
 
 WIDTH = 100
@@ -24,6 +24,7 @@ def break_card(found: GraphBreak, number: int = 1, total: int = 1, others: Seque
     """
     head = f"graph break {number} of {total}: {found.kind}" + (f" ({found.gb_id})" if found.gb_id else "")
     lines = [head, *place_lines(found), *_again(others), *_wrapped(found.what), *_wrapped(outcome_words(found))]
+    lines += _wrapped(cost_words(found))
     for index, suggestion in enumerate(found.suggestions):
         lines += _suggestion(suggestion, index)
     if found.link:
@@ -115,6 +116,8 @@ def _again(others: Sequence[GraphBreak]) -> list[str]:
 def outcome_words(found: GraphBreak) -> str:
     """What followed, and what it costs."""
     kinds = f" (a {found.consequence})" if found.consequence.startswith("graph break in") else ""
+    if found.outcome == "error" and found.frame.startswith("export"):
+        return "torch.export raises here: nothing is exported."
     if found.outcome == "error":
         return "torch.compile raises here: nothing is compiled."
     if found.outcome == "skipped":
@@ -127,6 +130,14 @@ def outcome_words(found: GraphBreak) -> str:
         return f"The rest of the function runs as plain Python. {ops}"
     goes_on = "The function goes on in a graph of its own." if found.nodes[1] else "What is left has no ops."
     return f"{goes_on} {ops}"
+
+
+def cost_words(found: GraphBreak) -> str:
+    """What it costs in time, or why that is not known; "" where nobody asked."""
+    if found.lost_seconds is None:
+        return f"Time lost is not known: {found.lost_note}." if found.lost_note else ""
+    change = "costs" if found.lost_seconds >= 0 else "saves"
+    return f"It {change} {seconds_text(abs(found.lost_seconds))} a call: {found.lost_note}."
 
 
 def _suggestion(suggestion: Suggestion, index: int) -> Iterator[str]:

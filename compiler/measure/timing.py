@@ -7,7 +7,8 @@ median and quartiles over the rounds. Threads are those that the process uses.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -25,16 +26,28 @@ def forward_timings(call: Call) -> tuple[Timing, ...]:
     """Seconds a call of the forward, for "eager" and "compiled". Raises what the call raises."""
     args, kwargs = call.copied_arguments()
     with unnoticed(call):
-        timers = {
-            "eager": _timer(lambda: call.fn(*args, **kwargs)),
-            "compiled": _timer(lambda: call.compiled(*args, **kwargs)),
-        }
-        counts = {name: _calls_a_round(timer) for name, timer in timers.items()}
-        rounds: dict[str, list[float]] = {name: [] for name in timers}
-        for _ in range(ROUNDS):
-            for name, timer in timers.items():
+        found = interleaved(
+            {"eager": lambda: call.fn(*args, **kwargs), "compiled": lambda: call.compiled(*args, **kwargs)}
+        )
+    return tuple(found.values())
+
+
+def interleaved(
+    functions: Mapping[str, Callable[[], Any]], settings: Mapping[str, Callable[[], Any]] | None = None
+) -> dict[str, Timing]:
+    """Seconds a call of each, timed in turns. `settings` makes what a function is to be called within, by its name."""
+    timers = {name: _timer(function) for name, function in functions.items()}
+    within = {name: (settings or {}).get(name, nullcontext) for name in timers}
+    counts = {}
+    for name, timer in timers.items():
+        with within[name]():
+            counts[name] = _calls_a_round(timer)
+    rounds: dict[str, list[float]] = {name: [] for name in timers}
+    for _ in range(ROUNDS):
+        for name, timer in timers.items():
+            with within[name]():
                 rounds[name].append(timer.timeit(counts[name]).mean)
-    return tuple(_timing(name, seconds) for name, seconds in rounds.items())
+    return {name: _timing(name, seconds) for name, seconds in rounds.items()}
 
 
 def _timer(function: Callable[[], Any]) -> Timer:

@@ -15,7 +15,7 @@ import re
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -121,8 +121,27 @@ def _key(compile_id: Any) -> CompileKey:
     return (compile_id.frame_id or 0, compile_id.frame_compile_id or 0)
 
 
+class Unheard:
+    """An observer of compilations that are not the user's: it counts their graph breaks, and nothing else."""
+
+    def __init__(self) -> None:
+        self.breaks = 0
+
+    def graph_break(self, *_: object) -> None:
+        self.breaks += 1
+
+    def graph(self, _key: CompileKey, _module: torch.fx.GraphModule, run: Compiled) -> Compiled:
+        compiled: Compiled = run()
+        return compiled
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name not in vars(DynamoObserver):
+            raise AttributeError(name)
+        return lambda *_: None
+
+
 @contextmanager
-def observing(observer: DynamoObserver) -> Iterator[None]:
+def observing(observer: DynamoObserver) -> Iterator[Observation]:
     """Observe every compilation in the block. Errors inside Dynamo leave a frame to plain Python, as it would run
     without torch.compile; caches, counters, dynamic-shape history and the users' globals are put back at the end.
     """
@@ -141,7 +160,14 @@ def observing(observer: DynamoObserver) -> Iterator[None]:
         reasons = "get_and_maybe_log_recompilation_reasons"
         stack.enter_context(replaced(convert_frame, reasons, session.wrap_recompilation_reasons))
         stack.enter_context(replaced(guards, "profile_guard_manager", session.wrap_profile))
-        yield
+        yield session
+
+
+class Observation(Protocol):
+    """What `observing` gives."""
+
+    def unheard(self) -> AbstractContextManager[Unheard]:
+        """Compilations in the block are not observed; they have a dynamic-shape history of their own."""
 
 
 class _Session:
@@ -152,7 +178,19 @@ class _Session:
         self.globals: dict[int, tuple[dict[str, Any], frozenset[str]]] = {}
         self.user_globals: dict[CompileKey, dict[str, Any]] = {}
         self.trees: dict[CompileKey, GuardTree] = {}
+        self.unheard_keys: set[CompileKey] = set()
         self.unsupported: BaseException | None = None
+
+    @contextmanager
+    def unheard(self) -> Iterator[Unheard]:
+        observer, before, silent = self.observer, set(self.codes), Unheard()
+        self.observer = silent
+        try:
+            with _isolated():
+                yield silent
+        finally:
+            self.observer = observer
+            self.unheard_keys |= set(self.codes) - before
 
     def on_bytecode(self, code: CodeType, new_code: CodeType) -> None:
         self.modified.append(new_code)
@@ -267,7 +305,7 @@ class _Session:
         entries = {id(code): self._entries(code) for code in self.codes.values()}
         for key, code in self.codes.items():
             for entry in entries[id(code)]:
-                if _key(entry.compile_id) == key:
+                if _key(entry.compile_id) == key and key not in self.unheard_keys:
                     root = entry.guard_manager.root
                     self.observer.guards(key, counted(self.trees.get(key) or plain_tree(root), root))
         for code in {id(code): code for code in self.codes.values()}.values():

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
-from compiler.engine import Exploration
+from compiler.engine import Exploration, explore
 from compiler.options import Options
 from compiler.record import Record
-from tests.compiler.break_cases import CASES
+from tests.compiler.break_cases import CASES, body
 from tests.compiler.broken import FIRST, Broken, captured, function, rewritten, settings
 
 X_3D = torch.ones(2, 1, 4)
 X = torch.ones(4)
+X_ARGS = (X,)
 ids = [case.name for case in CASES]
 
 
@@ -211,3 +213,57 @@ def test_a_function_left_to_python_by_a_break_is_a_problem_without_fullgraph_in_
     why = "runs as plain Python, because of a graph break: Data-dependent branching"
     assert first.reason == f"f (cell:{FIRST + 1}) {why}"
     assert "fullgraph" not in "".join(problem.hint for problem in record.problems)
+
+
+COSTLY = """
+def shown(y):
+    print("mean", y.mean())
+    return y + 1
+def f(x):
+    y = shown(torch.relu(x))
+    n = y.sum().item()
+    return y * n
+"""
+
+
+def test_what_a_break_costs_is_timed_against_its_own_advice(capsys: pytest.CaptureFixture[str]) -> None:
+    original = function(COSTLY)
+    code = original.__globals__["shown"].__code__
+    options = Options(stages=("captured",), backend="eager")
+    plain = explore(original, X_ARGS, options=options).record
+    record = explore(original, X_ARGS, options=replace(options, time=True)).record
+    assert capsys.readouterr().out.count("mean") == 2  # once a call of the user's
+    printing, item = record.breaks[0], record.breaks[-1]
+    assert all(found.lost_seconds is not None for found in (printing, item))
+    assert f"ms with line {printing.line} rewritten" in printing.lost_note
+    assert f"ms with line {item.line} rewritten" in item.lost_note
+    assert [frame.id for frame in record.frames] == [frame.id for frame in plain.frames]
+    assert (record.recompiles, len(record.guards)) == ((), len(plain.guards))
+    assert original.__globals__["shown"].__code__ is code
+    assert not [name for name in original.__globals__ if name.startswith(("__compiled_fn", "__resume_at"))]
+
+
+SETTINGS_ONLY = body("i = torch.nonzero(y)", "y = y + i.sum()")
+WORDS_ONLY = body('open("/dev/null")')
+OTHER_NUMBERS = body("y = y * random.random()")
+
+
+@pytest.mark.parametrize(
+    ("code", "known", "note"),
+    [
+        (SETTINGS_ONLY, True, "ms with torch._dynamo.config.capture_dynamic_output_shape_ops = True"),
+        (WORDS_ONLY, False, "its advice is in words only: there is no version without this break to time"),
+        (OTHER_NUMBERS, False, "the call gives another result with line"),
+    ],
+)
+def test_a_break_is_timed_only_where_a_version_without_it_does_the_same(code: str, known: bool, note: str) -> None:
+    before = torch._dynamo.config.capture_dynamic_output_shape_ops
+    found = captured(code, backend="eager", time=True).breaks[0]
+    assert (found.lost_seconds is not None) == known
+    assert note in found.lost_note
+    assert torch._dynamo.config.capture_dynamic_output_shape_ops == before
+
+
+def test_nobody_who_did_not_ask_for_times_waits_for_them() -> None:
+    (found,) = captured(TWO_HALVES).breaks
+    assert (found.lost_seconds, found.lost_note) == (None, "")
