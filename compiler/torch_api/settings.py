@@ -1,22 +1,64 @@
-"""TorchDynamo's settings, changed for the length of a block."""
+"""What the installed torch.compile accepts: modes, backends, Inductor's settings; and what it has compiled already."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from types import FunctionType, MethodType
+from typing import Any
 
-import torch._dynamo.config as dynamo_config
+import torch
+import torch._inductor
+import torch._inductor.config as inductor_config
+from torch._dynamo import OptimizedModule
 
-_SETTING = re.compile(r"torch\._dynamo\.config\.(\w+)")
+TAKEN_BY_TORCH_COMPILE = ("guard_filter_fn", "use_aoti")
+"""Keys of `torch.compile(options=…)` that it takes out before Inductor sees the rest."""
 
 
-@contextmanager
-def with_settings(statements: Sequence[str]) -> Iterator[None]:
-    """Run statements such as `torch._dynamo.config.capture_scalar_outputs = True`; what they set is put back."""
-    names = dict.fromkeys(name for line in statements for name in _SETTING.findall(line))
-    values = {name: getattr(dynamo_config, name) for name in names}
-    own = {name: set(value) if isinstance(value, set) else value for name, value in values.items()}
-    with dynamo_config.patch(own):
-        exec("\n".join(["import torch", *statements]), {})
-        yield
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One of Inductor's settings: `annotation` is the type it is declared with, `value` what it is now."""
+
+    annotation: Any
+    value: Any
+
+
+def modes() -> dict[str, dict[str, Any]]:
+    """The modes of torch.compile, each with the Inductor settings that it stands for."""
+    return torch._inductor.list_mode_options()
+
+
+def backends() -> list[str]:
+    """The names of all backends registered with TorchDynamo, those for debugging included."""
+    return torch.compiler.list_backends(exclude_tags=())
+
+
+def advertised_backends() -> list[str]:
+    """The backends that torch shows by default: without those for debugging and experiments."""
+    return torch.compiler.list_backends()
+
+
+@cache
+def inductor_settings() -> dict[str, Setting]:
+    """Inductor's settings by dotted name (`triton.cudagraphs`)."""
+    values = inductor_config.get_config_copy()
+    get_type = inductor_config.get_type  # type: ignore[attr-defined]
+    return {name: Setting(get_type(name), value) for name, value in values.items()}
+
+
+def is_compiled(target: object) -> bool:
+    """Whether torch.compile has been applied to this module, function or method."""
+    if isinstance(target, OptimizedModule):
+        return True
+    if isinstance(target, torch.nn.Module):
+        return target._compiled_call_impl is not None or _is_compile_wrapper(target.forward)
+    return _is_compile_wrapper(target)
+
+
+def _is_compile_wrapper(target: object) -> bool:
+    function = getattr(target, "__func__", target) if isinstance(target, MethodType) else target
+    marks = vars(function) if isinstance(function, FunctionType) else {}
+    # torch.compiler.disable leaves the first mark too; functools.wraps copies all of them to another function.
+    is_its_own = marks.get("_torchdynamo_wrapper_id", id(function)) == id(function)
+    return "_torchdynamo_orig_callable" in marks and is_its_own and not marks.get("_torchdynamo_disable", False)
