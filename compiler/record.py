@@ -25,6 +25,7 @@ STAGES: tuple[str, ...] = (
     "source",
     "bytecode",
     "captured",
+    "exported",
     "pre_grad",
     "autograd",
     "joint",

@@ -202,6 +202,15 @@ COLUMNS: Final[dict[str, Columns]] = {
         "forward_ops": "Int64",
         "backward_ops": "Int64",
     },
+    "saving": {
+        "way": "string",
+        "outcome": "category",
+        "bytes": "Int64",
+        "difference": "Float64",
+        "seconds": "Float64",
+        "code": "string",
+        "words": "string",
+    },
     "kept": {
         "verdict": "category",
         "name": "string",

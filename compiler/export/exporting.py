@@ -1,0 +1,209 @@
+"""torch.export, strict and not: the program as a graph beside the captured one, or the card of what stood in its way.
+
+Strict export reads the code with TorchDynamo, as torch.compile with `fullgraph=True` does; non-strict export runs it
+with Python, on tensors without data (torch.export.export, `strict`).
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+
+from compiler.builder import Builder
+from compiler.capture.breaks import graph_break
+from compiler.capture.graphs import graph_artifact, line_origins
+from compiler.capture.sources import SourceBook, is_installed
+from compiler.measure.calls import Call
+from compiler.process import preserved
+from compiler.record import Artifact, Entity, GraphBreak, Problem
+from compiler.torch_api import dynamo
+from compiler.torch_api.careful_export import careful_export
+from compiler.torch_api.dynamo import BreakFacts
+from compiler.torch_api.traced_lines import Place, places_of, watching
+
+FRAME = "export"
+"""What `GraphBreak.frame` begins with where it was torch.export that stopped."""
+_BRANCH = "Data-dependent branching"
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What torch.export made of a call: `program` and its `artifact`, or what stood in its way as a card or a problem.
+
+    `inputs` and `outputs` say what each is in the user's terms, by its name in the graph; `ranges` are the sizes left
+    open, `{"s77": "2 <= s77"}`.
+    """
+
+    strict: bool
+    program: ExportedProgram | None = None
+    artifact: Artifact | None = None
+    card: GraphBreak | None = None
+    problem: Problem | None = None
+    inputs: Mapping[str, str] | None = None
+    outputs: Mapping[str, str] | None = None
+    ranges: Mapping[str, str] | None = None
+
+    @property
+    def mode(self) -> str:
+        return "strict" if self.strict else "non-strict"
+
+
+def exported(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    strict: bool = False,
+    dynamic_shapes: Any = None,
+    book: SourceBook | None = None,
+) -> Exported:
+    """Export a module, or a function as the forward of one. What export can't do is in the result, not raised.
+
+    The user's Python code runs once, on tensors without data: what it prints is printed.
+    """
+    module = fn if isinstance(fn, nn.Module) else _Called(fn)
+    book = book or SourceBook()
+    try:
+        with preserved(), careful_export(), watching(_ignore, _ignore):
+            program = torch.export.export(
+                module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=strict
+            )
+    except Exception as error:  # noqa: BLE001 - whatever the user's code or export raises is the result
+        return _failed(error, strict, book)
+    inputs, outputs, ranges = _inputs(program), _outputs(program), _ranges(program)
+    artifact = _artifact(program, strict, book, inputs)
+    return Exported(strict, program, artifact, inputs=inputs, outputs=outputs, ranges=ranges)
+
+
+class _Called(nn.Module):
+    """torch.export takes modules: a function becomes the forward of one."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        super().__init__()
+        self.fn = fn
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fn(*args, **kwargs)
+
+
+def _artifact(program: ExportedProgram, strict: bool, book: SourceBook, inputs: Mapping[str, str]) -> Artifact:
+    name = f"exported[{'strict' if strict else 'non-strict'}]"
+    made = graph_artifact(
+        program.graph_module, artifact_id=name, stage="exported", graph="",
+        title=f"torch.export, {'strict' if strict else 'non-strict'}", book=book, origins=line_origins(book, ()),
+    )  # fmt: skip
+    told = (_told(entity, inputs.get(entity.label, "")) for entity in made.entities)
+    return Artifact(made.id, made.stage, made.title, made.language, made.text + _appendix(program), made.graph,
+                    made.lines, tuple(told), made.attrs)  # fmt: skip
+
+
+def _told(entity: Entity, words: str) -> Entity:
+    return Entity(entity.id, entity.kind, entity.label, entity.attrs | ({"description": words} if words else {}),
+                  entity.inputs, entity.origins)  # fmt: skip
+
+
+def _appendix(program: ExportedProgram) -> str:
+    """The signature and the ranges, as comments under the graph."""
+    lines = ["", "# inputs", *(f"#   {name}: {words}" for name, words in _inputs(program).items())]
+    lines += ["# outputs", *(f"#   {name}: {words}" for name, words in _outputs(program).items())]
+    lines += ["# sizes left open", *(f"#   {words}" for words in _ranges(program).values())] if _ranges(program) else []
+    return "\n".join(lines) + "\n"
+
+
+def _inputs(program: ExportedProgram) -> dict[str, str]:
+    words = {
+        InputKind.PARAMETER: "parameter {target}",
+        InputKind.BUFFER: "buffer {target}",
+        InputKind.CONSTANT_TENSOR: "constant {target}",
+        InputKind.USER_INPUT: "input of the call",
+    }
+    specs = program.graph_signature.input_specs
+    return {
+        getattr(spec.arg, "name", str(spec.arg)): words.get(spec.kind, spec.kind.name.lower()).format(
+            target=spec.target
+        )
+        for spec in specs
+    }
+
+
+def _outputs(program: ExportedProgram) -> dict[str, str]:
+    found = {}
+    for spec in program.graph_signature.output_specs:
+        what = spec.kind.name.lower().replace("_", " ").replace("user output", "output of the call")
+        name = str(getattr(spec.arg, "name", None) or getattr(spec.arg, "value", "None"))
+        found[name] = f"{what} {spec.target}" if spec.target else what
+    return found
+
+
+def _ranges(program: ExportedProgram) -> dict[str, str]:
+    return {str(symbol): _range(str(symbol), bounds) for symbol, bounds in program.range_constraints.items()}
+
+
+def _range(name: str, bounds: Any) -> str:
+    low, high = str(bounds.lower), str(bounds.upper)
+    return f"{low} <= {name}" + ("" if "oo" in high else f" <= {high}")
+
+
+def _failed(error: Exception, strict: bool, book: SourceBook) -> Exported:
+    hint = "change the line, or compile instead: torch.compile goes on after a graph break, torch.export does not"
+    found = places_of(error) if dynamo.is_dynamo_error(error) else _places(error)
+    places = tuple(place for place in found if place.file != __file__ and not place.file.startswith("<"))
+    words = _first_lines(error)
+    mode = "strict" if strict else "non-strict"
+    if not places:
+        return Exported(strict, problem=Problem("exported", f"torch.export, {mode}: {words}", hint))
+    kind = words.splitlines()[0].rstrip(".") if dynamo.is_dynamo_error(error) else _kind(error)
+    facts = BreakFacts(kind, words, (), places, str(error), raises=True)
+    return Exported(strict, card=graph_break(f"export.{mode}", f"{FRAME} {mode}", facts, book, True))
+
+
+def _kind(error: Exception) -> str:
+    """The type of the break that Dynamo would see, or the error's own."""
+    return (
+        _BRANCH if type(error).__name__ == "GuardOnDataDependentSymNode" else f"{type(error).__name__} in torch.export"
+    )
+
+
+def _places(error: BaseException) -> list[Place]:
+    """The user's code in a traceback, outermost first: what is below torch's call of the forward."""
+    frames = list(traceback.extract_tb(error.__traceback__))
+    inside = next((index for index, frame in enumerate(frames) if _is_torch(frame.filename)), len(frames))
+    own = [frame for frame in frames[inside:] if not _is_torch(frame.filename)]
+    last = max((index for index, frame in enumerate(own) if not is_installed(frame.filename)), default=-1)
+    return [Place(frame.filename, frame.name, frame.lineno or 0, frame.end_lineno, frame.colno, frame.end_colno)
+            for frame in own[: last + 1]]  # fmt: skip
+
+
+def _is_torch(file: str) -> bool:
+    return "/torch/" in file.replace("\\", "/")
+
+
+def _first_lines(error: BaseException, count: int = 3) -> str:
+    lines = [line.rstrip() for line in str(error).splitlines() if line.strip()]
+    return "\n".join(lines[:count]) or type(error).__name__
+
+
+def _ignore(*_: object) -> None:
+    """`watching` is for the places of errors alone."""
+
+
+def add_exported(builder: Builder, call: Call, book: SourceBook) -> None:
+    """Put a call as torch.export sees it into a record, strict and not. A failure is a problem that names the line."""
+    builder.started("exported")
+    for strict in (False, True):
+        found = exported(call.fn, call.args, call.kwargs, strict=strict, book=book)
+        if found.artifact is not None:
+            builder.add(found.artifact)
+        if found.problem is not None:
+            builder.problem(found.problem)
+        if found.card is not None:
+            where = f"{found.card.file}:{found.card.line}"
+            hint = next((item.text for item in found.card.suggestions), "explorer.export(...) shows the whole card")
+            builder.problem(Problem("exported", f"torch.export, {found.mode}, {where}: {found.card.what}", hint))

@@ -1,0 +1,45 @@
+"""torch.export without what it does besides: it prints the graph of an export that failed, warns of its symbols, and
+strict export drops all that torch.compile has compiled in this process (torch._dynamo.reset).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch._dynamo
+import torch.export._trace as trace
+
+from compiler.torch_api.patching import replaced
+
+_LOGGERS = (
+    "torch.fx.experimental.symbolic_shapes",
+    "torch.export._trace",
+    "torch._export.non_strict_utils",
+    "torch._dynamo.eval_frame",
+)
+
+
+@contextmanager
+def careful_export() -> Iterator[None]:
+    """Exports in the block say nothing on their own, and what was compiled stays. What the user's code prints is
+    printed.
+    """
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    disabled = [logger.disabled for logger in loggers]
+    vars(trace)["print"] = _nothing
+    try:
+        for logger in loggers:
+            logger.disabled = True
+        with replaced(torch._dynamo, "reset", lambda _: _nothing):
+            yield
+    finally:
+        del vars(trace)["print"]
+        for logger, was in zip(loggers, disabled, strict=True):
+            logger.disabled = was
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """In the place of `print` in torch's module, and of `torch._dynamo.reset`."""

@@ -1,0 +1,130 @@
+"""torch.export as a stage, its failures as cards, and every way to save a compiled model tried for real."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+from torch import nn
+
+from compiler.engine import explore
+from compiler.export.exporting import exported
+from compiler.export.saving import ways_to_save
+from compiler.options import Options
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.norm(self.layer(x)))
+
+
+def branches(x: torch.Tensor) -> torch.Tensor:
+    if x.sum() > 0:
+        return x + 1
+    return x - 1
+
+
+def reads(x: torch.Tensor) -> torch.Tensor:
+    torch.save(x, "nowhere.pt")
+    return x
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_the_program_says_what_each_input_is_and_which_sizes_are_open(strict: bool) -> None:
+    open_size = {"x": {0: torch.export.Dim.DYNAMIC}}
+    found = exported(Net(), (torch.randn(3, 4),), strict=strict, dynamic_shapes=open_size)
+    words = set(found.inputs.values())
+    assert {"parameter layer.weight", "buffer norm.running_mean", "input of the call"} <= words
+    [(symbol, bounds)] = found.ranges.items()
+    assert bounds == f"2 <= {symbol}"
+    assert "#   p_layer_weight: parameter layer.weight" in found.artifact.text
+
+
+def test_the_nodes_lead_to_the_users_line() -> None:
+    found = exported(Net(), (torch.randn(3, 4),))
+    relu = next(entity for entity in found.artifact.entities if entity.attrs["target"].startswith("aten.relu"))
+    assert relu.attrs["code"] == "return torch.relu(self.norm(self.layer(x)))"
+    assert len(relu.origins) == 1
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(
+    ("fn", "code", "advice"), [(branches, "x.sum() > 0", "torch.cond"), (reads, "torch.save", "outside")]
+)
+def test_what_export_refuses_is_a_card_with_the_exact_place(strict: bool, fn: object, code: str, advice: str) -> None:
+    card = exported(fn, (torch.randn(3),), strict=strict).card
+    assert card.chain[-1].code.startswith(code)
+    assert card.chain[-1].function == fn.__name__
+    assert card.outcome == "error"
+    assert advice in card.suggestions[0].text
+
+
+def test_a_refused_export_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    exported(branches, (torch.randn(3),))
+    exported(branches, (torch.randn(3),), strict=True)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_export_leaves_compiled_functions_and_random_numbers_as_they_are() -> None:
+    compilations = []
+    compiled = torch.compile(Net().eval(), backend=lambda graph, _: compilations.append(graph) or graph.forward)
+    compiled(torch.randn(3, 4))
+    net = Net()
+    state = torch.get_rng_state()
+    for strict in (False, True):
+        exported(net, (torch.ones(3, 4),), strict=strict)
+    assert torch.equal(torch.get_rng_state(), state)
+    compiled(torch.randn(3, 4))
+    assert len(compilations) == 1
+
+
+def test_the_stage_is_made_where_it_is_named_and_a_failure_is_a_problem_there() -> None:
+    options = Options(stages=("captured", "exported"))
+    record = explore(Net(), (torch.randn(3, 4),), options=options).record
+    assert [artifact.id for artifact in record.of_stage("exported")] == ["exported[non-strict]", "exported[strict]"]
+    refused = explore(branches, (torch.ones(3),), options=options).record
+    assert [problem.stage for problem in refused.problems] == ["exported", "exported"]
+    assert all("x.sum() > 0" in problem.reason for problem in refused.problems)
+
+
+def test_every_way_to_save_is_tried_and_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    model = Net().train()
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    found = {way.name: way for way in ways_to_save(model, (torch.randn(3, 4),))}
+    outcomes = {name: way.outcome for name, way in found.items()}
+    assert outcomes.pop("AOTInductor package") == "not tried"
+    assert outcomes.pop("weights of torch.compile(model), into the plain model") == "fails"
+    assert set(outcomes.values()) == {"equal"}
+    assert len(outcomes) == 6
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    assert model.training
+
+
+def test_the_failure_names_the_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    failed = [way for way in ways_to_save(Net(), (torch.randn(3, 4),)) if way.outcome == "fails"]
+    assert "`_orig_mod.`" in failed[0].words
+    assert "Missing key(s)" in failed[0].words
+
+
+def test_a_load_that_does_nothing_would_be_seen() -> None:
+    """The copies that are loaded into have other weights."""
+    from compiler.export.saving import _forget
+
+    model = Net().eval()
+    blank = Net().eval()
+    _forget(blank)
+    x = torch.randn(3, 4)
+    assert not torch.allclose(model(x), blank(x))
+
+
+def test_what_is_no_module_is_refused() -> None:
+    with pytest.raises(TypeError, match="saving is about modules; got function"):
+        ways_to_save(branches)
