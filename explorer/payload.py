@@ -12,7 +12,7 @@ has one for each language.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,8 +21,8 @@ import msgspec
 from compiler.record import STAGES, Artifact, Decision, GraphBreak, Record
 from explorer.findings import Finding, findings, views, with_findings
 from explorer.kernel_table import list_of_kernels
+from explorer.landed import source_marks
 from explorer.payload_part import Part
-from explorer.provenance import ancestors
 from explorer.stages import stage_words
 from explorer.words import words_part
 
@@ -85,12 +85,12 @@ class Payload:
         """What the front end shows before any part is there: plain JSON values, no text of any artifact."""
         record = self.record
         sources = record.of_stage("source")
-        landed = landed_lines(record)
+        marks = source_marks(record)
         return {
             "title": record.title,
             "options": msgspec.to_builtins(record.options),
             "environment": msgspec.to_builtins(record.environment),
-            "home": [artifact.id for artifact in sorted(sources, key=lambda source: _interest(source, landed))],
+            "home": [artifact.id for artifact in sorted(sources, key=interest(record, marks["landed"]))],
             "target": record.target,
             "compare": compared_first(record),
             "stages": [self._stage(name) for name in stage_names(record, self.pending)],
@@ -100,7 +100,7 @@ class Payload:
             "decisions": decision_counts(record.decisions),
             "guards": len(record.guards),
             "recompiles": [msgspec.to_builtins(item) for item in record.recompiles],
-            "landed": landed,
+            **marks,
         }
 
     def _stage(self, name: str) -> dict[str, Any]:
@@ -216,9 +216,19 @@ def kernel_counts(record: Record) -> list[dict[str, Any]]:
     return [{"language": name, "category": kind, "count": count} for (name, kind), count in counts.items()]
 
 
-def _interest(source: Artifact, landed: Mapping[str, Mapping[str, list[int]]]) -> tuple[bool, int]:
-    """Sorts sources: the user's own files before installed ones, those with more captured lines first."""
-    return bool(source.attrs.get("installed")), -sum(len(rows) for rows in landed.get(source.id, {}).values())
+def interest(
+    record: Record, landed: Mapping[str, Mapping[str, list[int]]]
+) -> Callable[[Artifact], tuple[bool, bool, int]]:
+    """Sorts sources: the user's own files before installed ones, the file of the explored function first of these,
+    then those with more captured lines.
+    """
+    first = record.frames[0].file if record.frames else ""
+
+    def key(source: Artifact) -> tuple[bool, bool, int]:
+        rows = {row for rows in landed.get(source.id, {}).values() for row in rows}
+        return bool(source.attrs.get("installed")), source.title != first, -len(rows)
+
+    return key
 
 
 def break_entry(item: GraphBreak, sources: Iterable[Artifact]) -> dict[str, Any]:
@@ -241,23 +251,3 @@ def row_of(artifact: Artifact, number: int) -> int | None:
         return numbers.index(number) + 1 if number in numbers else None
     return number if 0 < number <= len(artifact.text.splitlines()) else None
 
-
-def landed_lines(record: Record) -> dict[str, dict[str, list[int]]]:
-    """Source artifact -> graph -> rows whose code is in that captured graph."""
-    rows = {
-        name: (artifact.id, row)
-        for artifact in record.of_stage("source")
-        for row, names in artifact.lines.items()
-        for name in names
-    }
-    origins = {entity.id: entity.origins for entity in record.entities()}
-    landed: dict[str, dict[str, list[int]]] = {}
-    for artifact in record.of_stage("captured"):
-        for place in sorted({rows[name] for name in calls_came_from(artifact, origins) if name in rows}):
-            landed.setdefault(place[0], {}).setdefault(artifact.graph, []).append(place[1])
-    return landed
-
-
-def calls_came_from(artifact: Artifact, origins: Mapping[str, tuple[str, ...]]) -> set[str]:
-    """All ids that the calls of a graph came from."""
-    return ancestors((entity.id for entity in artifact.entities if entity.kind == "call"), origins)

@@ -135,11 +135,22 @@ def _enclosing(source: list[str], wanted: set[int]) -> list[tuple[int, int]]:
         else:
             found.add((number, number))
     for first, number in last.items():
-        end = first - 1 + len(inspect.getblock([f"{line}\n" for line in source[first - 1 :]]))
-        found.add((_decorated(source, first), max(end, number)))
+        found.add(_block(source, first, number))
         if header := _opening(source, first, _CLASS):
             found.add((header, header))
     return sorted(found)
+
+
+def function_around(source: list[str], number: int) -> tuple[int, int] | None:
+    """First and last line of the innermost function around a line, with its decorators; None where there is none."""
+    first = _opening(source, number, _DEF)
+    return _block(source, first, number) if first else None
+
+
+def _block(source: list[str], first: int, number: int) -> tuple[int, int]:
+    """The lines of the definition that begins at `first`, as far as `number` at least."""
+    end = first - 1 + len(inspect.getblock([f"{line}\n" for line in source[first - 1 :]]))
+    return _decorated(source, first), max(end, number)
 
 
 def _opening(source: list[str], number: int, pattern: re.Pattern[str]) -> int:

@@ -112,7 +112,7 @@ class FrameMap:
         kind = "resume" if goes_on else "function"
         broke = any(found.frame == frame.id for found in self.record.breaks)
         if frame.outcome != "compiled" and not broke:
-            kind, label = "plain", f"{label} as plain Python"
+            kind, label = "plain", f"plain Python: {label.replace(' goes on', '')}"
             place = f"{place}: {one_line(frame.reason)}" if frame.reason else place
         origins = (self.lines.id_of(frame.file, frame.line), *self._plain_lines([frame]))
         head = Part(f"{STAGE}.{code_key(frame)}", kind, label, place, origins=tuple(filter(None, origins)))
@@ -150,7 +150,7 @@ class FrameMap:
 
     def _plain(self, frame: Frame, code: Code, breaks: Iterable[GraphBreak]) -> Part:
         rest = frame.outcome == "compiled"
-        label = f"{'the rest of ' if rest else ''}{code.name} as plain Python"
+        label = f"plain Python: {'the rest of ' if rest else ''}{code.name}"
         limit = frame.reason if not any(breaks) else ""
         origins = self._plain_lines(code.frames)
         return Part(f"{code.head.id} plain", "plain", label, one_line(limit), origins=origins)

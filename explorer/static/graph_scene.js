@@ -34,7 +34,7 @@ import { chipName, opName, shapeInWords } from "./graph_model.js";
 export const FONTS = { title: "600 12px", detail: "10.5px", chip: "10px" };
 export const HEADER = 26;
 export const CHIP = { height: 15, gap: 2, most: 3, width: 110 };
-const NODE = { height: 38, pad: 11, width: 240 };
+const NODE = { height: 38, pad: 11, width: 240, wide: 330 };
 const PADDING = 14;
 const BAND = 512;
 
@@ -114,7 +114,7 @@ export class Scene {
    */
   add(home, kind, key, title, detail, depth, members) {
     const pad = kind === "node" ? NODE.pad : NODE.pad + 7;
-    const room = NODE.width - 2 * pad;
+    const room = (members.some(({ attrs }) => "about" in attrs) ? NODE.wide : NODE.width) - 2 * pad;
     const shownTitle = this.clip(title, FONTS.title, kind === "open" ? Infinity : room);
     const shownDetail = this.clip(detail, FONTS.detail, kind === "open" ? Infinity : room);
     const titleWidth = this.measure(shownTitle, FONTS.title);

@@ -7,7 +7,8 @@ import { ListView } from "./list_view.js";
 import { compileHint, pendingCard, showProgress, startCompiling } from "./machine_code.js";
 import { bracketed, PaneHeader } from "./pane_header.js";
 import { SearchBar } from "./search_bar.js";
-import { breaksOf, legendOf, tintsOf } from "./source_marks.js";
+import { legendOf } from "./source_marks.js";
+import { SourceView } from "./source_view.js";
 import { TextView } from "./text_view.js";
 import { VIEWS } from "./views.js";
 
@@ -46,6 +47,8 @@ export class Pane {
     /** How its list is sorted: not at all to begin with. */
     this.order = { column: -1, down: false };
     this.key = "";
+    /** By source file, the rows whose calls are opened. @type {Map<string, Set<string>>} */
+    this.opened = new Map();
     this.searchBar = new SearchBar(() => this.content);
     this.legend = h("div", { class: "tc-legend" });
     this.body = h("div", { class: "tc-pane-body" });
@@ -185,8 +188,8 @@ export class Pane {
   }
 
   contentKey() {
-    const { landed, breaks } = this.store.manifest;
-    const marks = [landed[this.artifact], breaks.filter((item) => item.place?.[0] === this.artifact).length];
+    const { landed, plain, spans, calls } = this.store.manifest;
+    const marks = [landed, plain, spans, calls].map((known) => known[this.artifact]);
     const have = this.shown().map((id) => {
       const { entities, text, view } = this.store.artifacts.get(id)?.have ?? {};
       return [id, entities, text, view];
@@ -261,15 +264,28 @@ export class Pane {
     if (this.mode === "graph") return new DrawingView(this.body, callbacks, first);
     if (this.mode === "view") return new VIEWS[first.info.view](this.body, callbacks, first, this.store);
     const { manifest } = this.store;
-    const breaks = breaksOf(manifest, this.artifact, this.host.showBreaks);
     const problems = (this.store.stage(this.stage)?.problems ?? []).slice(0, MOST_PROBLEMS).map(problemLine);
     const isList = this.mode === "list";
     const hint = isList || this.store.stage(this.stage)?.pending ? compileHint(this.store, isList) : [];
-    this.legend.replaceChildren(...legendOf(manifest, this.artifact), ...problems, ...hint);
-    const looks = { tints: tintsOf(manifest, this.artifact), breaks };
-    const makeText = (/** @type {HTMLElement} */ root) => new TextView(root, callbacks, first, looks);
+    const legend = legendOf(manifest, this.artifact, (graphs) => this.selectGraphs(graphs));
+    this.legend.replaceChildren(...legend, ...problems, ...hint);
+    const makeText = (/** @type {HTMLElement} */ root) =>
+      first.info.stage === "source" ? this.makeSource(root, callbacks, first) : new TextView(root, callbacks, first);
     const list = this.mode === "list" && this.store.stage(this.stage)?.list;
     return list ? new ListView(this.body, callbacks, list, makeText, this.order) : makeText(this.body);
+  }
+
+  /** @param {HTMLElement} root @param {import("./text_view.js").Callbacks} callbacks @param {Artifact} file */
+  makeSource(root, callbacks, file) {
+    const opened = this.opened.get(file.info.id) ?? new Set();
+    this.opened.set(file.info.id, opened);
+    return new SourceView(root, callbacks, file, this.store, this.host.showBreaks, opened);
+  }
+
+  /** Select all that was captured in some graphs. @param {string[]} graphs */
+  selectGraphs(graphs) {
+    const captured = graphs.flatMap((graph) => this.store.artifacts.get(`captured[${graph}]`)?.entities ?? []);
+    this.host.select(captured.filter(({ kind }) => kind === "call").map(({ id }) => id), false, "");
   }
 
   /** @param {import("./text_view.js").Callbacks} callbacks @param {Artifact} left @param {Artifact} right */

@@ -1,72 +1,117 @@
-// What is marked beside source lines: the graph each landed in, and where graphs broke.
+// What is marked in and beside source lines: the graph each landed in, what ran as plain Python, and where graphs broke.
 
 import { h } from "./dom.js";
 
 /** @typedef {import("./store.js").Manifest} Manifest */
 /** @typedef {import("./store.js").BreakInfo} BreakInfo */
-/** @typedef {import("./text_view.js").Break} Break */
 
 const COLOURS = 6;
+/** So many graphs are told with the names of their functions. */
+const NAMED = 8;
+/** So many colours fit beside a line. */
+const STRIPES = 4;
 
-/** The CSS class of a graph's colour, the same in every file. @param {Manifest} manifest @param {string} graph */
-function colourOf(manifest, graph) {
-  const graphs = Object.values(manifest.landed).flatMap((byGraph) => Object.keys(byGraph));
-  return `tc-g${[...new Set(graphs)].sort().indexOf(graph) % COLOURS}`;
+/** Compilations of one code are of one colour, the same in every file: neighbours have different ones. @param {string} graph */
+function colourOf(graph) {
+  return `tc-g${Number.parseInt(graph, 10) % COLOURS || 0}`;
 }
 
-/**
- * The colours of each row.
- * @param {Manifest} manifest @param {string} artifact @returns {Map<number, string[]>}
- */
-export function tintsOf(manifest, artifact) {
+/** What is marked in a source artifact, by 0-based row. @param {Manifest} manifest @param {string} artifact @param {(items: BreakInfo[]) => void} open */
+export function marksOf(manifest, artifact, open) {
+  const plain = new Set((manifest.plain[artifact] ?? []).map((row) => row - 1));
+  const [breaks, ranges] = [breaksOf(manifest, artifact, open), rangesOf(manifest, artifact)];
+  return { graphs: graphsOf(manifest, artifact), plain, breaks, ranges };
+}
+
+/** The graphs that each row landed in. @param {Manifest} manifest @param {string} artifact */
+function graphsOf(manifest, artifact) {
   /** @type {Map<number, string[]>} */
-  const tints = new Map();
-  for (const [graph, rows] of Object.entries(manifest.landed[artifact] ?? {})) {
-    const colour = colourOf(manifest, graph);
-    for (const row of rows) tints.set(row - 1, [...(tints.get(row - 1) ?? []), colour]);
-  }
-  return tints;
+  const graphs = new Map();
+  for (const [graph, rows] of Object.entries(manifest.landed[artifact] ?? {}))
+    for (const row of rows) graphs.set(row - 1, [...(graphs.get(row - 1) ?? []), graph]);
+  return graphs;
+}
+
+/** The colours beside a row, and what they say. @param {string[]} graphs @param {boolean} plain @returns {[string[], string]} */
+export function tintOf(graphs, plain) {
+  const colours = [...new Set(graphs.map(colourOf))].slice(0, plain ? STRIPES - 1 : STRIPES);
+  const words = graphs.length ? [`In graph ${graphs.join(", ")}`] : [];
+  return plain ? [[...colours, "tc-plain"], [...words, "Ran as plain Python"].join("; ")] : [colours, words.join()];
 }
 
 /**
- * The graph breaks by row.
+ * The graph breaks by row: those whose code is there, and those inside of what is called there.
  * @param {Manifest} manifest @param {string} artifact @param {(items: BreakInfo[]) => void} open
- * @returns {Map<number, Break>}
  */
-export function breaksOf(manifest, artifact, open) {
-  /** @type {Map<number, BreakInfo[]>} */
+function breaksOf(manifest, artifact, open) {
+  const byId = new Map(manifest.breaks.map((item) => [item.id, item]));
+  /** @type {Map<number, {items: Set<BreakInfo>, path: boolean}>} */
   const byRow = new Map();
-  for (const item of manifest.breaks) {
-    if (item.place?.[0] !== artifact) continue;
-    const row = item.place[1] - 1;
-    byRow.set(row, [...(byRow.get(row) ?? []), item]);
+  for (const [row, , , id, culprit] of manifest.spans[artifact] ?? []) {
+    const item = byId.get(id);
+    if (!item) continue;
+    const found = byRow.get(row - 1) ?? { items: new Set(), path: true };
+    found.items.add(item);
+    found.path &&= !culprit;
+    byRow.set(row - 1, found);
   }
-  /** @type {Map<number, Break>} */
+  /** @type {Map<number, import("./text_view.js").Break>} */
   const breaks = new Map();
-  for (const [row, items] of byRow) {
-    breaks.set(row, { title: items.map(breakInWords).join("\n\n"), open: () => open(items) });
-  }
+  for (const [row, { items, path }] of byRow)
+    breaks.set(row, { title: [...items].map((item) => breakInWords(item, path)).join("\n\n"), path, open: () => open([...items]) });
   return breaks;
 }
 
-/** @param {BreakInfo} item */
-function breakInWords(item) {
+/** @param {BreakInfo} item @param {boolean} path whether it is inside of what is called here */
+function breakInWords(item, path) {
   const hints = item.hints.map((hint) => `\n• ${hint}`).join("");
-  return `Graph break: ${item.kind || item.reason}\n${item.explanation}${hints}`;
+  const where = path ? ` inside of this call, at ${item.file}:${item.line}` : "";
+  return `Graph break${where}: ${item.kind || item.reason}\n${item.explanation}${hints}`;
 }
 
-/** What the colours mean. @param {Manifest} manifest @param {string} artifact @returns {HTMLElement[]} */
-export function legendOf(manifest, artifact) {
-  return Object.keys(manifest.landed[artifact] ?? {}).map((graph) => {
-    const frame = manifest.frames.find((candidate) => candidate.id === graph);
-    const name = frame ? h("small", {}, frame.function) : null;
-    const title = `Lines whose code is in captured graph ${graph}`;
-    return h(
-      "span",
-      { class: "tc-legend-item", title },
-      h("i", { class: colourOf(manifest, graph) }),
-      `graph ${graph}`,
-      name,
-    );
-  });
+/** The code that broke, and calls that led there. @param {Manifest} manifest @param {string} artifact */
+function rangesOf(manifest, artifact) {
+  /** @type {Map<number, import("./tokens.js").Range[]>} */
+  const ranges = new Map();
+  const known = new Set();
+  for (const [row, from, to, , culprit] of manifest.spans[artifact] ?? []) {
+    const key = `${row} ${from} ${to}`;
+    if (known.has(key)) continue;
+    known.add(key);
+    const end = to < 0 ? Infinity : to;
+    ranges.set(row - 1, [...(ranges.get(row - 1) ?? []), [from, end, culprit ? "tc-broken" : "tc-broken-call"]]);
+  }
+  for (const list of ranges.values()) list.sort((a, b) => a[0] - b[0]);
+  return ranges;
+}
+
+/**
+ * What the marks mean; a graph is a button.
+ * @param {Manifest} manifest @param {string} artifact @param {(graphs: string[]) => void} select
+ * @returns {HTMLElement[]}
+ */
+export function legendOf(manifest, artifact, select) {
+  /** @type {Map<string, string[]>} */
+  const byCode = new Map();
+  for (const graph of Object.keys(manifest.landed[artifact] ?? {}).sort((a, b) => Number.parseInt(a, 10) - Number.parseInt(b, 10))) {
+    const [code] = graph.split("/");
+    byCode.set(code, [...(byCode.get(code) ?? []), graph]);
+  }
+  const items = [...byCode.values()].map((graphs) => graphButton(manifest, graphs, byCode.size <= NAMED, select));
+  if (!manifest.plain[artifact]?.length) return items;
+  const title = "Lines that certainly ran as plain Python: of a branch that may have been left out nothing is said";
+  return [...items, h("span", { class: "tc-legend-item", title }, h("i", { class: "tc-plain" }), "plain Python")];
+}
+
+/** @param {Manifest} manifest @param {string[]} graphs of one code @param {boolean} named @param {(graphs: string[]) => void} select */
+function graphButton(manifest, graphs, named, select) {
+  const frame = manifest.frames.find((candidate) => candidate.id === graphs[0]);
+  const resumed = /^torch_dynamo_resume_in_(.+)_at_\d+$/.exec(frame?.function ?? "");
+  const name = frame ? (resumed ? `${resumed[1]}:${frame.line}` : frame.function) : "";
+  const words = resumed ? `${resumed[1]} after line ${frame?.line}` : name;
+  const title = `Select graph ${graphs.join(", ")}${words && `: ${words}`}`;
+  const swatch = h("i", { class: colourOf(graphs[0]) });
+  const label = named ? `graph ${graphs.join(" ")}` : graphs.join(" ");
+  const onclick = () => select(graphs);
+  return h("button", { class: "tc-legend-item tc-legend-graph", type: "button", title, onclick }, swatch, label, named && name ? h("small", {}, name) : null);
 }

@@ -25,7 +25,9 @@ import { Links } from "./links.js";
  *   stages: StageInfo[], breaks: BreakInfo[], frames: FrameInfo[], guards: number, recompiles: any[],
  *   kernels: {language: string, category: string, count: number}[],
  *   decisions: {pass: string, verdict: string, count: number}[],
- *   compare: [string, string] | null, landed: Record<string, Record<string, number[]>>}} Manifest
+ *   compare: [string, string] | null, landed: Record<string, Record<string, number[]>>, plain: Record<string, number[]>,
+ *   spans: Record<string, [number, number, number, string, boolean][]>,
+ *   calls: Record<string, Record<string, [string, number, number, string][]>>}} Manifest
  * @typedef {{subjects: string[], pass_name: string, verdict: string, why: string,
  *   numbers: Record<string, number>}} Decision
  * @typedef {{stage?: string, title?: string, elapsed?: number}} Running
@@ -58,6 +60,9 @@ const EMPTY = {
   decisions: [],
   compare: null,
   landed: {},
+  plain: {},
+  spans: {},
+  calls: {},
 };
 
 /** @param {Uint8Array<ArrayBuffer>} bytes zlib-compressed JSON */

@@ -10,12 +10,17 @@ import { appendToken } from "./tokens.js";
 import { VirtualRows } from "./virtual_rows.js";
 
 /** @typedef {import("./store.js").Artifact} Artifact */
-/** @typedef {{title: string, open: () => void}} Break */
+/** A mark in the gutter; `path` where the break is inside of what the row calls. */
+/** @typedef {{title: string, path?: boolean, open: () => void}} Break */
 /**
- * What is special about some rows: colours of the graphs they landed in, breaks, CSS classes, parts that are emphasised
- * (from and to column), numbers to show; blocks folded from the start; and where "next" stops, if not at links.
- * @typedef {{tints?: Map<number, string[]>, breaks?: Map<number, Break>, classes?: string[], labels?: string[],
- *   emphasis?: Map<number, [number, number]>, folded?: Map<number, number>, stops?: number[]}} Looks
+ * What is special about some rows: colours of the graphs they landed in and what these say, breaks, CSS classes, parts
+ * that are emphasised (from and to column), or that have classes of their own (`ranges`), numbers to show; blocks folded
+ * from the start; and where "next" stops, if not at links. Of what is opened in a row: what is called there, how deep
+ * rows are, and the structure of it all.
+ * @typedef {{tints?: Map<number, string[]>, titles?: Map<number, string>, breaks?: Map<number, Break>, classes?: string[],
+ *   labels?: string[], emphasis?: Map<number, [number, number]>, ranges?: Map<number, import("./tokens.js").Range[]>,
+ *   folded?: Map<number, number>, stops?: number[], calls?: Map<number, {names: string, open: boolean}>,
+ *   depths?: number[], structure?: import("./language.js").Structure}} Looks
  */
 /**
  * What the pane around a view listens to, and gives. `ids` is empty where a line holds nothing. `onChoose` is for what
@@ -41,30 +46,33 @@ export class TextView {
     this.root = root;
     this.callbacks = callbacks;
     this.artifact = artifact;
-    this.lines = artifact.lines ?? [];
     this.looks = looks;
-    const structure = structureOf(this.lines, artifact.info.language);
-    this.spans = structure.spans;
-    this.widest = structure.widest;
-    this.folds = looks.folded ?? structure.folds;
+    /** @type {string[]} */
+    this.lines = [];
+    /** @type {import("./language.js").Structure["spans"]} */
+    this.spans = [];
+    this.widest = 0;
+    this.digits = 1;
+    /** @type {Map<number, number>} */
+    this.folds = new Map();
     /** @type {Set<number>} */
-    this.folded = new Set(looks.folded?.keys());
+    this.folded = new Set();
     /** Rows that only say where in the source one is; they are left out to begin with, but not from a comparison. */
-    this.places = looks.folded ? new Set() : placeRows(this.lines, artifact.info.language);
+    this.places = new Set();
     this.showsPlaces = false;
     /** @type {Int32Array} */
     this.shown = new Int32Array(0);
-    this.marks = new Uint8Array(this.lines.length);
+    this.marks = new Uint8Array(0);
     /** @type {Set<number>} */
     this.previewed = new Set();
     /** @type {[number, number][]} */
     this.hits = [];
+    this.take(artifact, looks);
     this.query = "";
     this.hit = -1;
     this.cursor = 0;
     /** @type {number[]} */
     this.linkedRows = [];
-    this.digits = looks.labels ? 11 : String(this.number(this.lines.length - 1) || this.lines.length).length;
     this.scroller = this.makeScroller();
     this.ruler = new Ruler((share) => this.rows.reveal(this.position(Math.floor(share * this.lines.length))));
     const frame = h("div", { class: "tc-text-view" }, this.scroller, this.ruler.root);
@@ -75,6 +83,24 @@ export class TextView {
     this.observer = new ResizeObserver(() => this.drawRuler());
     this.observer.observe(root);
     this.refold();
+  }
+
+  /** Have this as its text; `refold` shows it. @param {Artifact} artifact @param {Looks} looks */
+  take(artifact, looks) {
+    this.artifact = artifact;
+    this.lines = artifact.lines ?? [];
+    this.looks = looks;
+    const structure = looks.structure ?? structureOf(this.lines, artifact.info.language);
+    this.spans = structure.spans;
+    this.widest = structure.widest;
+    this.folds = looks.folded ?? structure.folds;
+    this.folded = new Set(looks.folded?.keys());
+    this.places = looks.folded ? new Set() : placeRows(this.lines, artifact.info.language);
+    this.marks = new Uint8Array(this.lines.length);
+    this.previewed = new Set();
+    this.hits = [];
+    const last = artifact.numbers?.reduce((most, number) => Math.max(most, number), 0) ?? this.lines.length;
+    this.digits = looks.labels ? 11 : String(last || this.lines.length).length;
   }
 
   makeScroller() {
@@ -179,7 +205,8 @@ export class TextView {
     gutter.append(h("span", { class: "tc-number" }, labels?.[row] ?? String(this.number(row) || "")));
     gutter.append(this.folds.has(row) ? this.foldButton(row) : h("span", { class: "tc-fold" }));
     const colours = (tints?.get(row) ?? []).map((tint) => h("i", { class: tint }));
-    if (tints?.size) gutter.append(h("span", { class: "tc-tints" }, ...colours));
+    const title = this.looks.titles?.get(row) ?? "";
+    if (tints?.size) gutter.append(h("span", { class: "tc-tints", title }, ...colours));
     return gutter;
   }
 
@@ -274,6 +301,11 @@ export class TextView {
     this.rows.reveal(this.position(row));
     this.scroller.setAttribute("aria-activedescendant", `${this.name}-${row}`);
     this.paint();
+  }
+
+  /** @param {number} row of the artifact */
+  showRow(row) {
+    this.goTo(row);
   }
 
   /** Begin to read here: the row stands at the top. @param {number} row */
@@ -420,6 +452,7 @@ export class TextView {
 
   /** @param {number} row @returns {import("./tokens.js").Range[]} */
   emphasisOf(row) {
+    if (this.looks.ranges) return this.looks.ranges.get(row) ?? [];
     const part = this.looks.emphasis?.get(row);
     return part ? [[...part, "tc-differs"]] : [];
   }
@@ -493,7 +526,7 @@ function outermost(folds, total) {
 }
 
 /** @param {Break} stop */
-function breakButton({ title, open }) {
-  const properties = { class: "tc-break", type: "button", title, "aria-label": title, tabIndex: -1, onclick: open };
+function breakButton({ title, path, open }) {
+  const properties = { class: path ? "tc-break tc-path" : "tc-break", type: "button", title, "aria-label": title, tabIndex: -1, onclick: open };
   return h("button", properties, icon("warning"));
 }

@@ -23,10 +23,12 @@ BREAKS = 30
 
 def in_a_cell(source: str) -> Callable[..., Any]:
     """The function `f` of a source text, as if it stood in a notebook's cell."""
-    file, names = "<tcompile frame map>", {"torch": torch}
+    file = "<tcompile frame map>"
+    names: dict[str, Any] = {"torch": torch}
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     exec(compile(source, file, "exec"), names)
-    return names["f"]
+    function: Callable[..., Any] = names["f"]
+    return function
 
 
 def explored(fn: Callable[..., Any], *calls: torch.Tensor) -> Record:
@@ -107,7 +109,7 @@ def test_compilations_of_one_code_stand_beside_each_other_with_what_triggered_th
 def test_calls_lead_from_the_plain_python_that_makes_them() -> None:
     entities = shown(looping())
     function = next(entity for entity in entities.values() if entity.label == "scaled")
-    assert labels(entities, function.inputs) == ["loops as plain Python"]
+    assert labels(entities, function.inputs) == ["plain Python: loops"]
 
 
 def test_a_part_is_linked_to_its_lines_and_to_the_nodes_of_its_graph() -> None:
