@@ -19,7 +19,8 @@ from typing import Any
 import msgspec
 
 from compiler.record import STAGES, Artifact, Decision, GraphBreak, Record
-from explorer.findings import Finding, findings, views, with_findings
+from explorer.findings import PYTHON, Finding, findings, views, with_findings
+from explorer.findings.lines import row_of
 from explorer.kernel_table import list_of_kernels
 from explorer.landed import source_marks
 from explorer.payload_part import Part
@@ -161,7 +162,8 @@ def stage_names(record: Record, pending: Iterable[str] = ()) -> list[str]:
 def _place(stage: str, present: list[str]) -> int:
     if stage not in STAGES:
         return len(present)
-    earlier = set(STAGES[: STAGES.index(stage)])
+    derived = () if stage in PYTHON else set(present).difference(STAGES)
+    earlier = {*STAGES[: STAGES.index(stage)], *derived}
     return max((index + 1 for index, name in enumerate(present) if name in earlier), default=0)
 
 
@@ -242,12 +244,3 @@ def placed(sources: Iterable[Artifact], file: str, line: int) -> list[Any] | Non
         if row is not None:
             return [artifact.id, row]
     return None
-
-
-def row_of(artifact: Artifact, number: int) -> int | None:
-    """The 1-based row of an artifact's text that is shown with this line number."""
-    numbers = artifact.attrs.get("numbers")
-    if numbers:
-        return numbers.index(number) + 1 if number in numbers else None
-    return number if 0 < number <= len(artifact.text.splitlines()) else None
-

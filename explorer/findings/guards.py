@@ -20,8 +20,9 @@ from explorer.text import columns, one_line
 
 #: So many guards stand together without being told apart by what follows in their argument's name.
 TOGETHER = 8
-_PART = re.compile(r"^(?:global |builtin )?[\w']+|\.\w+|\[[^\]]*\]")
+_PART = re.compile(r"^builtin |^(?:global )?[\w']+|(?<=^builtin )\w+|\.\w+|\[[^\]]*\]")
 _ABOUT_ALL = "torch and the process"
+_OTHERS = "in classes and dictionaries: "
 
 
 def guards_finding(record: Record) -> Finding | None:
@@ -180,10 +181,11 @@ def _distance(guard: Guard) -> int:
 
 
 def argument_parts(guard: Guard) -> tuple[str, ...]:
-    """`self`, `.drop`, `.training`; an argument that is no such path is one part."""
-    name = guard.argument or _ABOUT_ALL
-    parts = tuple(_PART.findall(name))
-    return parts if "".join(parts) == name else (name,)
+    """`self`, `.drop`, `.training`; one that is no such path stands with others of that kind."""
+    if not guard.argument:
+        return (_ABOUT_ALL,)
+    parts = tuple(_PART.findall(guard.argument))
+    return parts if "".join(parts) == guard.argument else (_OTHERS, guard.argument)
 
 
 def guard_data(guard: Guard, lines: SourceLines) -> dict[str, Any]:

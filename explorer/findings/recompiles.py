@@ -246,7 +246,7 @@ def failure_data(failure: GuardFailure, record: Record, lines: SourceLines) -> d
     same = [guard for guard in record.guards if (guard.frame, guard.source) == (failure.entry, failure.source)]
     asked = next((guard for guard in same if guard.file and not guard.internal), None)
     return {
-        "argument": failure.argument,
+        "about": about(failure),
         "cause": failure.cause,
         "old": failure.old,
         "new": failure.new,
@@ -254,6 +254,12 @@ def failure_data(failure: GuardFailure, record: Record, lines: SourceLines) -> d
         "code": failure.code,
         "at": line_spot(asked.file, asked.line, lines) if asked else None,
     }
+
+
+def about(failure: GuardFailure) -> str:
+    """What it was that differed: "size of `x` in dimension 0"."""
+    suffix = f" was {failure.old}, is {failure.new}"
+    return failure.words.removesuffix(suffix) if failure.words.endswith(suffix) else f"`{failure.argument}`"
 
 
 def compared(found: Recompile, record: Record, graphs: Graphs) -> list[dict[str, Any]] | None:

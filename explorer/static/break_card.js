@@ -43,7 +43,7 @@ function chainOf({ chain }, actions) {
   const steps = chain.map((step) =>
     h(
       "li",
-      { class: step.main ? "tc-main" : "" },
+      { class: step.main ? "tc-users" : "" },
       lineLink(step, actions),
       h("span", { class: "tc-where" }, step.installed ? " through " : " in ", step.function ?? ""),
       step.main ? null : spotCode({ ...step, code: step.code.slice(0, 1) }),
@@ -55,12 +55,13 @@ function chainOf({ chain }, actions) {
 /** The graph before, what crosses, and where it goes on. @param {Break} card @param {Actions} actions */
 function flow(card, actions) {
   const before = card.before ? graphLink(card.before, actions) : h("span", { class: "tc-end" }, "no graph before");
+  const end = ENDS[card.outcome] && h("span", { class: "tc-end tc-plain" }, ENDS[card.outcome]);
+  if (end && !card.before) return h("div", { class: "tc-flow" }, end);
   const after = card.after.map(({ words, graph }) =>
     h("span", { class: "tc-end" }, graph ? graphLink(graph, actions) : "no graph", ` ${words}`),
   );
-  const ends = card.outcome in ENDS ? [h("span", { class: "tc-end tc-plain" }, ENDS[card.outcome])] : after;
   const arrow = h("span", { class: "tc-crossing" }, card.crossing || "nothing");
-  return h("div", { class: "tc-flow" }, before, arrow, h("span", { class: "tc-ends" }, ...ends));
+  return h("div", { class: "tc-flow" }, before, arrow, h("span", { class: "tc-ends" }, ...(end ? [end] : after)));
 }
 
 /** @param {Break} card @param {Actions} actions */

@@ -104,7 +104,8 @@ export class Explorer {
     const stages = this.store.manifest.stages.filter((stage) =>
       stage.artifacts.some((artifact) => !this.isHome(artifact.id) && !artifact.opens),
     );
-    const first = stages.find((stage) => stage.artifacts[0].drawable) ?? stages[0];
+    const breaks = this.store.manifest.stages.find(({ name, artifacts }) => name === "breaks" && artifacts.length);
+    const first = stages.find((stage) => stage.artifacts[0].drawable) ?? stages[0] ?? breaks;
     if (first) this.addPane().showStage(first.name);
   }
 

@@ -7,6 +7,7 @@ import { cellText } from "./list_view.js";
 
 /** @typedef {import("./store.js").Store} Store */
 /** @typedef {import("./store.js").Entity} Entity */
+/** @typedef {import("./store.js").BreakInfo} BreakInfo */
 /**
  * What can be done from here: select an entity or a row and open its artifact, open an artifact, a stage or the
  * comparison of two artifacts, preview links, clear the selection.
@@ -298,7 +299,7 @@ export class Inspector {
     const button = (/** @type {string} */ name, /** @type {string} */ words, /** @type {number} */ count) => {
       const there = stages.some((stage) => stage.name === name && stage.artifacts.length);
       const style = count ? "tc-count-button tc-warns" : "tc-count-button";
-      return h("button", { class: style, type: "button", disabled: !there, onclick: () => this.actions.openStage(name) }, icon(count ? "warning" : "right"), words);
+      return h("button", { class: style, type: "button", disabled: !there, onclick: () => this.actions.openStage(name) }, there && icon(count ? "warning" : "right"), words);
     };
     return h(
       "div",
@@ -308,11 +309,18 @@ export class Inspector {
     );
   }
 
-  /** The lines where graphs broke. */
+  /** The lines where graphs broke, each once. */
   breaks() {
-    const items = this.store.manifest.breaks.map(({ id, file, line, what, kind, reason }) =>
-      h("li", {}, this.link(`breaks.${id}`, [`${file.split("/").at(-1)}:${line}`]), h("div", { class: "tc-why" }, ...prose(what || kind || reason))),
-    );
+    /** @type {Map<string, BreakInfo[]>} */
+    const places = new Map();
+    for (const item of this.store.manifest.breaks) {
+      const place = `${item.file.split("/").at(-1)}:${item.line}`;
+      places.set(place, [...(places.get(place) ?? []), item]);
+    }
+    const items = [...places].map(([place, [{ id, what, kind, reason }, ...others]]) => {
+      const times = others.length ? h("span", { class: "tc-place" }, ` × ${others.length + 1}`) : null;
+      return h("li", {}, this.link(`breaks.${id}`, [place]), times, h("div", { class: "tc-why" }, ...prose(what || kind || reason)));
+    });
     return section("Graph breaks", h("ul", {}, ...items));
   }
 

@@ -7,7 +7,7 @@ import { counted, h, icon } from "./dom.js";
 /** @typedef {import("./card_parts.js").Actions} Actions */
 /** @typedef {import("./card_parts.js").LineSpot} LineSpot */
 /**
- * @typedef {{argument: string, cause: string, old: string, new: string, words: string, code: string,
+ * @typedef {{about: string, cause: string, old: string, new: string, words: string, code: string,
  *   at: LineSpot | null}} Failure
  * @typedef {{entry: string, failures: Failure[]}} Entry
  * @typedef {{ids: string[], number: number, total: number, frame: string, function: string, at: LineSpot,
@@ -38,14 +38,14 @@ export function recompileCard(card, actions, tools = []) {
 }
 
 /** @param {Failure} failure */
-function blame({ argument, cause, old, new: now, words }) {
+function blame({ about, cause, old, new: now, words }) {
   if (!old && !now) return h("p", { class: "tc-lead" }, ...prose(words));
   return h(
     "div",
     { class: "tc-blame", title: words },
-    h("code", { class: "tc-blamed" }, argument),
-    h("span", { class: "tc-where" }, cause),
+    h("span", { class: "tc-blamed" }, ...prose(about)),
     wasAndIs(old, now),
+    h("span", { class: "tc-where" }, cause),
   );
 }
 
@@ -75,7 +75,7 @@ function entryOf({ entry, failures }, actions) {
     h(
       "tr",
       { title: failure.code || failure.words },
-      h("td", {}, h("code", {}, failure.argument || failure.cause)),
+      h("td", {}, ...prose(failure.about)),
       h("td", {}, failure.old || failure.new ? wasAndIs(failure.old, failure.new) : failure.words),
       h("td", {}, failure.cause, failure.at ? " " : "", failure.at ? lineLink(failure.at, actions) : null),
     ),

@@ -1,0 +1,106 @@
+"""Guards as a tree by argument."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from compiler.record import Record
+from explorer import explore
+from explorer.findings import with_findings
+from explorer.findings.finding import Finding
+from explorer.findings.guards import argument_parts, guards_finding
+
+SCALE = 3
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x) * SCALE
+
+
+@pytest.fixture(scope="module")
+def record() -> Record:
+    """Compiled for four rows, then for any number of them."""
+    return explore(Scaled(), calls=[(torch.randn(4, 4),), (torch.randn(5, 4),)], stages=("captured",)).record
+
+
+@pytest.fixture(scope="module")
+def finding(record: Record) -> Finding:
+    found = guards_finding(record)
+    assert found is not None
+    return found
+
+
+def guards_of(branch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield from branch["guards"]
+    for below in branch["branches"]:
+        yield from guards_of(below)
+
+
+def branches_of(branch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield branch
+    for below in branch["branches"]:
+        yield from branches_of(below)
+
+
+def test_every_guard_is_in_one_tree_once_and_on_a_line_of_the_text(record: Record, finding: Finding) -> None:
+    shown = [
+        guard["id"]
+        for frame in finding.data["frames"]
+        for side in ("own", "inside")
+        for guard in guards_of(frame[side])
+    ]
+    assert sorted(shown) == sorted(f"guards.{guard.id}" for guard in record.guards)
+    on_lines = [name for names in finding.artifact.lines.values() for name in names]
+    assert sorted(on_lines) == sorted(shown)
+
+
+def test_branches_count_what_is_in_them_and_are_named_by_what_that_is_about(record: Record, finding: Finding) -> None:
+    names = {f"guards.{guard.id}": "".join(argument_parts(guard)) for guard in record.guards}
+    for frame in finding.data["frames"]:
+        for branch in [*branches_of(frame["own"]), *branches_of(frame["inside"])]:
+            guards = list(guards_of(branch))
+            assert branch["count"] == len(guards)
+            assert all(names[guard["id"]].startswith(branch["name"]) for guard in guards)
+
+
+def test_arguments_come_first_then_globals_then_torchs_own_state(finding: Finding) -> None:
+    names = [branch["name"] for branch in finding.data["frames"][0]["own"]["branches"]]
+    assert names[-1] == "torch and the process"
+    assert names.index("x") < names.index("global SCALE")
+    words = {guard["words"] for guard in guards_of(finding.data["frames"][0]["own"])}
+    assert {"`x` is float32, contiguous, 4×4, on cpu", "global `SCALE` is the int 3"} <= words
+
+
+def test_the_guard_that_turned_a_call_away_says_so(finding: Finding) -> None:
+    first, second = finding.data["frames"]
+    failed = [guard["words"] for guard in guards_of(first["own"]) if guard["failed"]]
+    assert failed == ["`x` is float32, contiguous, 4×4, on cpu"]
+    assert (first["failed"], second["failed"]) == (1, 0)
+
+
+def test_what_is_left_open_is_one_constraint(finding: Finding) -> None:
+    (symbol,) = finding.data["frames"][1]["symbols"]
+    assert symbol["range"].startswith("2 <= s")
+    assert (symbol["source"], symbol["hint"]) == ("x.size(0)", 5)
+    assert finding.data["frames"][0]["symbols"] == []
+
+
+def test_a_guard_is_linked_to_the_graph_input_that_it_is_about(record: Record) -> None:
+    shown = with_findings(record)
+    known = {entity.id: entity for entity in shown.entities()}
+    (about_x,) = [
+        guard
+        for guard in record.guards
+        if guard.frame == "0/0" and guard.kind == "TENSOR_MATCH" and guard.argument == "x"
+    ]
+    linked = shown.linked(f"guards.{about_x.id}")
+    assert [known[name].attrs["source"] for name in linked if known[name].kind == "placeholder"] == ["L['x']"]
