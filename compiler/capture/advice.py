@@ -86,7 +86,11 @@ _ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
         (),
     ),
     "function": ("Another function is passed on each call. Make it once, outside of the loop, and pass that one.", ()),
-    "aliasing": ("Pass a tensor once, or copies of it: x.clone().", ()),
+    "aliasing": (
+        "Arguments that are one tensor in one call and several in another make for two versions. Pass copies of what "
+        "is passed twice: x.clone().",
+        (),
+    ),
     "marking": ("Mark the same dimensions of `{argument}` as dynamic or static on every call.", ()),
     "object": ("Pass the same object every time; torch can't tell that another one is as good.", ()),
     "value": ("Pass the same value every time, or a tensor.", ()),

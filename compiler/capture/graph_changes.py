@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 from compiler.record import Artifact
 
@@ -53,9 +53,12 @@ def _same(before: Artifact, after: Artifact) -> str:
     return "the same ops with other arguments"
 
 
-def _code(graph: Artifact) -> Iterable[str]:
+def _code(graph: Artifact) -> Iterator[str]:
     """The lines of calls; what the inputs are is told by the guards."""
-    return (line for line in graph.text.splitlines()[1:] if not line.lstrip().startswith("#"))
+    calls = {entity.id for entity in graph.entities if entity.kind == "call"}
+    for number, line in enumerate(graph.text.splitlines(), 1):
+        if calls.intersection(graph.lines.get(number, ())):
+            yield line
 
 
 def _symbols(graph: Artifact) -> set[str]:

@@ -100,7 +100,7 @@ def _guard(identity: str, frame: str, fact: GuardFacts, names: Mapping[str, str]
         line=asked.line,
         words=words(fact.kind, fact.source, code, sizes),
         argument=_about(fact.kind, fact.source, code),
-        internal=is_internal(fact.kind, fact.source, code, asked.own),
+        internal=fact.of_wrapper or is_internal(fact.kind, fact.source, code, asked.own),
         symbols=sizes.symbols(fact.kind, fact.source, code),
         seconds=fact.seconds,
     )

@@ -37,6 +37,7 @@ _LENGTHS = ("LENGTH_CHECK", "DICT_LENGTH", "MAPPING_KEYS_CHECK", "DICT_CONTAINS"
 _MATCHES = {"TRUE_MATCH": "True", "FALSE_MATCH": "False", "NONE_MATCH": "None"}
 _TYPE = re.compile(r"type=<(?:class|enum) '([\w.<>]+)'>")
 _SOURCE = re.compile(r"[LG]\['\w+'\](?:\.(?!size\(|stride\()\w+|\[[^\]]*\])*")
+_SAME = re.compile(rf"(?:{_SOURCE.pattern}) is (?:{_SOURCE.pattern})")
 _VALUE = re.compile(r".*? == (.*)$", re.DOTALL)
 
 
@@ -266,10 +267,14 @@ def _shape_failures(entry: str, guard: FailedGuard, name: str) -> Iterator[Guard
 
 
 def _condition_failure(entry: str, guard: FailedGuard) -> Iterator[GuardFailure]:
-    """A condition that torch assumed of sizes and numbers it left open."""
+    """A condition that torch assumed of sizes and numbers it left open, or that two things were the same one."""
     code = guard.code[0].split("  #", 1)[0].strip()
     named = list(dict.fromkeys(argument(source) for source in _SOURCE.findall(code)))
     name = " and ".join(named) or "torch's state"
+    if _SAME.fullmatch(code):
+        change = f"{' and '.join(map(quoted, named))} were the same object, are no longer"
+        yield GuardFailure(entry, "aliasing", name, "the same object", "different ones", change, "", code)
+        return
     cause = "condition on sizes" if ".size()" in code else "condition"
     if re.fullmatch(r"L\['\w+'\]\.size\(\)\[\d+\] == L\['\w+'\]\.size\(\)\[\d+\]", code):
         cause = "equal sizes"

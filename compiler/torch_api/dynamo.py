@@ -50,6 +50,7 @@ from compiler.torch_api.leaf_guards import GuardTree, counted, plain_tree, timed
 from compiler.torch_api.open_sizes import SymbolFacts, symbols_of
 from compiler.torch_api.patching import replaced
 from compiler.torch_api.traced_lines import Place, places_of, watching
+from compiler.torch_api.wrapped_modules import Names, forward_names
 
 CompileKey = tuple[int, int]
 Compiled = Callable[..., Any]
@@ -178,6 +179,7 @@ class _Session:
         self.globals: dict[int, tuple[dict[str, Any], frozenset[str]]] = {}
         self.user_globals: dict[CompileKey, dict[str, Any]] = {}
         self.trees: dict[CompileKey, GuardTree] = {}
+        self.names: dict[CompileKey, Names] = {}
         self.unheard_keys: set[CompileKey] = set()
         self.unsupported: BaseException | None = None
 
@@ -251,7 +253,8 @@ class _Session:
                 result = call(output, module, inputs)
             finally:
                 output.compiler_fn = compile_graph
-            self.observer.symbols(current_key(), tuple(symbols_of(output.shape_env)))
+            names = self._names(current_key(), output.local_scope)
+            self.observer.symbols(current_key(), tuple(symbols_of(output.shape_env, names)))
             return result
 
         return observed
@@ -278,8 +281,16 @@ class _Session:
         return observed
 
     def _failed(self, entry: Any, f_locals: Mapping[str, Any]) -> list[FailedGuard]:
-        tree = self.trees.get(_key(entry.compile_id))
-        return failed_guards(entry, f_locals, tree.lengths if tree else {})
+        key = _key(entry.compile_id)
+        tree = self.trees.get(key)
+        failed = failed_guards(entry, f_locals, tree.lengths if tree else {})
+        return [guard.renamed(self.names.get(key, {})) for guard in failed]
+
+    def _names(self, key: CompileKey, f_locals: Mapping[str, Any]) -> Names:
+        """What the user calls the variables of a frame, where torch has others."""
+        if key not in self.names and key in self.codes:
+            self.names[key] = forward_names(self.codes[key], f_locals)
+        return self.names.get(key, {})
 
     def wrap_profile(self, profile: Compiled) -> Compiled:
         """What torch times the guards of a compilation with, once it has made them: the values are at hand then."""
@@ -287,6 +298,7 @@ class _Session:
         def observed(root: Any, f_locals: dict[str, Any], *args: Any) -> float:
             microseconds: float = profile(root, f_locals, *args)
             key = current_key()
+            self._names(key, f_locals)
             self.trees[key] = timed_tree(root, f_locals, self.user_globals.get(key, {}), microseconds)
             return microseconds
 
@@ -307,7 +319,8 @@ class _Session:
             for entry in entries[id(code)]:
                 if _key(entry.compile_id) == key and key not in self.unheard_keys:
                     root = entry.guard_manager.root
-                    self.observer.guards(key, counted(self.trees.get(key) or plain_tree(root), root))
+                    tree = counted(self.trees.get(key) or plain_tree(root), root)
+                    self.observer.guards(key, tree.renamed(self.names.get(key, {})))
         for code in {id(code): code for code in self.codes.values()}.values():
             _forget_entries(code, [entry for entry in entries[id(code)] if _key(entry.compile_id) in self.codes])
         for code in (code for code in self.modified if code in CleanupManager.instance):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch._C._dynamo.guards import GlobalStateGuard
+
+from compiler.torch_api.wrapped_modules import Names, renamed
 
 # They compare values with each other and keep state while they do: not to be asked one by one.
 DICTS = "DictGuardManager"
@@ -22,6 +24,11 @@ class FailedGuard:
     code: tuple[str, ...]
     value: Any
     owner: Any = None
+
+    def renamed(self, names: Names) -> FailedGuard:
+        """The guard with other names of local variables."""
+        code = tuple(renamed(part, names) for part in self.code)
+        return replace(self, source=renamed(self.source, names), code=code)
 
 
 def global_state() -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from compiler.torch_api.guard_failures import DICTS, children, length_check
+from compiler.torch_api.wrapped_modules import Names, renamed
 
 ROUNDS, CALLS = 3, 10
 
@@ -22,7 +23,7 @@ ROUNDS, CALLS = 3, 10
 class GuardFacts:
     """One leaf guard. `seconds` is what one check takes, the value at hand and all caches warm; None where it can't be
     checked alone. `fails` is how many calls have failed at its value, whichever of the checks on it: torch counts no
-    further.
+    further. `of_wrapper` marks checks on how torch's own wrapper around a module was called.
     """
 
     kind: str
@@ -30,6 +31,12 @@ class GuardFacts:
     code: tuple[str, ...]
     seconds: float | None = None
     fails: int = 0
+    of_wrapper: bool = False
+
+    def renamed(self, names: Names) -> GuardFacts:
+        code = tuple(renamed(part, names) for part in self.code)
+        of_wrapper = bool(names) and self.source in ("L['args']", "L['kwargs']")
+        return replace(self, source=renamed(self.source, names), code=code, of_wrapper=of_wrapper)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,10 @@ class GuardTree:
     guards: tuple[GuardFacts, ...]
     seconds: float | None = None
     lengths: dict[str, int] = field(default_factory=dict)
+
+    def renamed(self, names: Names) -> GuardTree:
+        """The tree with other names of local variables."""
+        return replace(self, guards=tuple(guard.renamed(names) for guard in self.guards)) if names else self
 
 
 def timed_tree(root: Any, f_locals: Mapping[str, Any], f_globals: Mapping[str, Any], microseconds: float) -> GuardTree:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.utils._sympy.printers import PythonPrinter
+
+from compiler.torch_api.wrapped_modules import Names, renamed
 
 # torch's largest int stands for no bound.
 UNBOUNDED = 2**62
@@ -44,13 +46,14 @@ class SymbolFacts:
     conditions: tuple[ConditionFacts, ...] = ()
 
 
-def symbols_of(shape_env: Any) -> Iterator[SymbolFacts]:
-    """The symbols that stand for something of the user's."""
+def symbols_of(shape_env: Any, names: Names) -> Iterator[SymbolFacts]:
+    """The symbols that stand for something of the user's; `names` are other names of local variables."""
     modern = hasattr(shape_env, "backed_var_to_val")
     hints = shape_env.backed_var_to_val if modern else shape_env.var_to_val
     for symbol, sources in shape_env.var_to_sources.items():
         if sources and symbol in shape_env.var_to_range:
-            yield _symbol(shape_env, symbol, sources, hints.get(symbol))
+            found = _symbol(shape_env, symbol, sources, hints.get(symbol))
+            yield replace(found, sources=tuple(renamed(source, names) for source in found.sources))
 
 
 def _symbol(shape_env: Any, symbol: Any, sources: list[Any], hint: Any) -> SymbolFacts:

@@ -189,6 +189,11 @@ CASES = (
         fixed_calls=f"a, b = {A}, {A}\nf(a, b)\nf(a, a.clone())", word="clone",
     ),
     Again(
+        "aliasing", "x and y", "def f(x, y):\n    x.add_(1)\n    return x + y\n",
+        f"a, b = {A}, {A}\nf(a, a)\nf(a, b)", "the same object", "different ones",
+        fixed_calls=f"a, b = {A}, {A}\nf(a, a.clone())\nf(a, b)", word="clone",
+    ),
+    Again(
         "length", "d['a']", "def f(d):\n    return sum(v for k, v in d.items() if k != 'z')\n",
         each(f"{{'a': {A}}}", f"{{'b': {A}}}"), "there", "gone",
         fixed_calls=each(f"{{'a': {A}}}", f"{{'a': {A}}}"), word="keys",

@@ -147,3 +147,15 @@ def test_a_state_that_torch_only_names_is_blamed_all_the_same() -> None:
         found = recompile(known, [EntryFailures((0, 0), (guard,))], lambda key: f"{key[0]}/{key[1]}", "{}")
     assert (found.cause, found.argument) == ("grad mode", "grad mode")
     assert [(item.entry, item.words) for item in found.failures] == [("0/0", "grad mode was on, is off")]
+
+
+def test_a_module_of_torchs_own_is_blamed_by_the_names_of_its_forward() -> None:
+    """torch compiles it through a wrapper, whose arguments are `args` and `kwargs`."""
+    record = called("f = nn.Sequential(nn.Linear(8, 8), nn.Dropout())\n", "f(torch.ones(4, 8))\nf(torch.ones(6, 8))")
+    (found,) = record.recompiles
+    assert (found.cause, found.argument) == ("shape", "input")
+    assert "mark_dynamic(input, 0)" in found.advice
+    assert found.graph_change.startswith("the same ops on other sizes or types; s")
+    assert [symbol.source for symbol in record.symbols] == ["input.size(0)"]
+    shown = {guard.argument for guard in record.guards if not guard.internal}
+    assert shown == {"", "input", "self", "self.1.training"}
