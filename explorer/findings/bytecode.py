@@ -22,7 +22,7 @@ def bytecode_views(record: Record) -> Iterator[Finding]:
     """The bytecode artifacts that show a frame's code, each with its view: the two listings of every frame."""
     known = {artifact.id: artifact for artifact in record.of_stage("bytecode")}
     sides = {name: f"{name[:-1]} modified]" for name in known if f"{name[:-1]} modified]" in known}
-    frames = [[name, frame_title(record, known[name])] for name in sides]
+    frames = [[name, frame_title(record, known[name].graph)] for name in sides]
     for written, rewritten in sides.items():
         python = f"{written[:-1]} as Python]"
         data: dict[str, Any] = {
@@ -36,14 +36,13 @@ def bytecode_views(record: Record) -> Iterator[Finding]:
             yield Finding(known[name], "view", "bytecode", data)
 
 
-def frame_title(record: Record, written: Artifact) -> str:
+def frame_title(record: Record, name: str) -> str:
     """What a frame is called in a list: `f (0/0)`, and of a resume function where it goes on."""
-    found = next((frame for frame in record.frames if frame.id == written.graph), None)
-    function = found.function if found else written.title.removesuffix(", as written")
-    broke = next((item for item in record.breaks if found and found.resumes == item.id), None)
-    if broke is None:
-        return f"{function} ({written.graph})"
-    return f"{broke.function}, from line {broke.line} on ({written.graph})"
+    found = next((frame for frame in record.frames if frame.id == name), None)
+    if found is None:
+        return name
+    broke = next((item for item in record.breaks if found.resumes == item.id), None)
+    return f"{broke.function}, from line {broke.line} on ({name})" if broke else f"{found.function} ({name})"
 
 
 def groups(rewritten: Artifact) -> list[list[str]]:

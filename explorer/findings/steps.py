@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from compiler.record import Artifact, Entity, Record, Step
+from explorer.findings.bytecode import frame_title
 from explorer.findings.finding import Finding
 from explorer.findings.lines import SourceLines
 from explorer.replay import break_step
@@ -145,9 +146,8 @@ def steps_data(record: Record, found: Iterable[Reading]) -> dict[str, Any]:
 
 def reading_entry(record: Record, reading: Reading) -> dict[str, Any]:
     """A reading, and why it was begun anew, if it was."""
-    function = record.steps[reading.spans[0][0]].function
-    entry = {"frame": reading.frame, "attempt": reading.attempt, "function": function, "why": _why(record, reading)}
-    return entry | {"spans": [list(span) for span in reading.spans]}
+    entry = {"title": frame_title(record, reading.frame), "frame": reading.frame, "attempt": reading.attempt}
+    return entry | {"why": _why(record, reading), "spans": [list(span) for span in reading.spans]}
 
 
 def _why(record: Record, reading: Reading) -> str:

@@ -348,8 +348,8 @@ export class BytecodeView {
   move(rows, side) {
     const last = this.rows.length - 1;
     let at = Math.min(Math.max(this.cursor[0] + rows, 0), last);
-    const step = Math.sign(rows) || -1;
-    while (at > 0 && at < last && !this.rows[at][side]) at += step;
+    const step = at === last ? -1 : at === 0 ? 1 : Math.sign(rows) || -1;
+    while (this.rows[at] && !this.rows[at][side]) at += step;
     if (!this.rows[at]?.[side]) return;
     this.goTo([at, side]);
     this.callbacks.onHover(this.idsOf([at, side]));

@@ -2,7 +2,7 @@
 
 /**
  * The columns of `explorer/findings/steps.py`.
- * @typedef {{frame: string, attempt: number, function: string, why: string, spans: [number, number][]}} ReadingInfo
+ * @typedef {{title: string, frame: string, attempt: number, why: string, spans: [number, number][]}} ReadingInfo
  * @typedef {{at: number[], calls: number[], kept: number[], pushed: number[][], changed: number[][], nodes: number[][],
  *   guards: number[][], ended: [number, number][], readings: ReadingInfo[], breaks: [number, string][], cut: string,
  *   places: number[][], strings: string[]}} StepsData

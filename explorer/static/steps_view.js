@@ -12,6 +12,9 @@ const SHOWN = 200;
 /** So long, in milliseconds, one rests on a line before it is selected: each selection goes to Python. */
 const REST = 180;
 
+/** How a step ends where what follows can't be in this graph. */
+const RESTARTS = "SpeculationRestartAnalysis";
+
 /** @type {[string, string, string][]} key, sign and what it does */
 const MOVES = [
   ["Home", "⇤", "First step (Home)"],
@@ -43,9 +46,9 @@ export class StepsView {
     this.found = [];
     this.hit = -1;
     this.chooser = h("select", { class: "tc-choose", "aria-label": "Frame and attempt" });
-    this.chooser.append(...this.data.readings.map(({ frame, attempt, function: name }, index) => {
+    this.chooser.append(...this.data.readings.map(({ frame, attempt, title }, index) => {
       const again = this.data.readings.some((other) => other.frame === frame && other.attempt > 1);
-      return h("option", { value: String(index) }, `${name} (${frame})${again ? `, attempt ${attempt}` : ""}`);
+      return h("option", { value: String(index) }, again ? `${title}, attempt ${attempt}` : title);
     }));
     this.chooser.addEventListener("change", () => this.show(Number(this.chooser.value), 0));
     this.slider = h("input", { type: "range", min: "0", "aria-label": "Step", oninput: () => this.go(Number(this.slider.value)) });
@@ -160,7 +163,8 @@ export class StepsView {
     const { why, attempt } = this.reading.info;
     const broke = this.data.breaks.filter(([number]) => number === this.reading.steps[this.at]).map(([, words]) => `Graph break: ${words}`);
     const again = attempt > 1 ? [`Read anew${why ? `: ${why}` : "."}`] : [];
-    const warnings = [...broke, ...(step.ended ? [`It ended in ${step.ended}`] : []), this.data.cut].filter(Boolean);
+    const ended = step.ended.startsWith(RESTARTS) ? "TorchDynamo stopped here, and read the function anew." : step.ended && `It ended in ${step.ended}`;
+    const warnings = [...broke, broke.length ? "" : ended, this.data.cut].filter(Boolean);
     return [...again.map((words) => h("p", {}, words)), ...warnings.map((words) => h("p", { class: "tc-steps-warning" }, icon("warning"), words))];
   }
 

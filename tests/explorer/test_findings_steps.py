@@ -42,7 +42,7 @@ def scaled(x: torch.Tensor, times: int) -> torch.Tensor:
 
 
 def reads_on_and_on(x: torch.Tensor) -> Any:
-    """Inlined calls, a loop, a closure, a comprehension, two graph breaks."""
+    """Inlined calls, loops, a closure, a comprehension, two graph breaks."""
     shift = 3
 
     def shifted(y: torch.Tensor) -> torch.Tensor:
@@ -53,6 +53,8 @@ def reads_on_and_on(x: torch.Tensor) -> Any:
     with torch.no_grad():
         total = sum(kept[1:], kept[0])
     torch._dynamo.graph_break()
+    for each in kept:
+        total = total + each
     return total.sin(), kept
 
 

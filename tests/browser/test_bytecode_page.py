@@ -1,0 +1,115 @@
+"""Bytecode side by side and the stepper on a saved page, as a reader uses them."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from playwright.sync_api import Locator, Page, expect
+
+from compiler.engine import explore
+from compiler.options import Options
+from compiler.record import Record
+from explorer.replay import Replay
+from tests.browser.conftest import OpenPage
+from tests.browser.explorer_view import ExplorerView
+from tests.explorer.test_findings_steps import reads_on_and_on
+
+
+@functools.cache
+def stepped() -> Record:
+    options = Options.of(stages=("bytecode", "captured"), step=True)
+    return explore(reads_on_and_on, (torch.ones(4),), options=options).record
+
+
+def cell(view: ExplorerView, side: int, text: str) -> Locator:
+    return view.stage.locator(f".tc-side-{side}", has_text=text).first
+
+
+def chosen(view: ExplorerView) -> Locator:
+    return view.source.locator(".tc-row.tc-primary, .tc-row.tc-linked")
+
+
+def test_the_bytecode_chip_shows_both_sides_and_each_lights_up_its_source(open_page: OpenPage) -> None:
+    view = open_page(stepped())
+    view.root.locator("[data-stage=bytecode]").click()
+    heading = cell(view, 1, "call the compiled graph 0/0")
+    expect(heading).to_contain_class("tc-inserted")
+    cell(view, 0, "STORE_DEREF").click()
+    expect(chosen(view)).to_have_count(1)
+    expect(chosen(view)).to_contain_text("shift = 3")
+    view.line(view.source, "def shifted(y").click()
+    expect(cell(view, 0, "MAKE_FUNCTION")).to_contain_class("tc-linked")
+
+
+def test_resume_functions_have_rows_that_both_sides_share_and_python(open_page: OpenPage, page: Page) -> None:
+    view = open_page(stepped())
+    view.root.locator("[data-stage=bytecode]").click()
+    view.stage.get_by_label("Frame").select_option(index=1)
+    expect(view.stage.locator(".tc-bc-row").first).to_be_visible()
+    view.stage.get_by_label("Bytecode").focus()
+    page.keyboard.press("End")
+    shared = view.stage.locator(".tc-bc-row", has=page.locator(".tc-side-0.tc-bc-code")).filter(
+        has=page.locator(".tc-side-1.tc-bc-code")
+    )
+    assert shared.count() > 0
+    view.stage.get_by_role("button", name="As Python").click()
+    expect(view.stage.locator(".tc-bytecode-python .tc-row", has_text="def ")).to_be_visible()
+
+
+def test_a_jump_is_an_arrow_that_leads_to_its_target(open_page: OpenPage, page: Page) -> None:
+    view = open_page(stepped())
+    view.root.locator("[data-stage=bytecode]").click()
+    view.stage.get_by_label("Bytecode").focus()
+    page.keyboard.press("End")
+    jump = view.stage.locator(".tc-side-0 .tc-bc-jump", has_text="to ").last
+    target = jump.inner_text().removeprefix("to ")
+    jump.hover()
+    expect(view.stage.locator(".tc-jumps .tc-on").first).to_be_attached()
+    jump.click()
+    expect(view.stage.locator(".tc-bc-cell.tc-cursor .tc-bc-offset")).to_have_text(target)
+
+
+def test_the_stepper_goes_to_the_break_and_back_and_the_source_follows(open_page: OpenPage, page: Page) -> None:
+    record = stepped()
+    view = open_page(record)
+    view.root.locator("[data-stage=steps]").click()
+    view.stage.get_by_label("Instructions").focus()
+    page.keyboard.press("b")
+    state = Replay(record).before_break(0)
+    current = view.stage.locator(".tc-step.tc-primary")
+    expect(current).to_contain_text(state.step.opcode)
+    stack = view.stage.get_by_label("Stack, top first").locator("li")
+    assert stack.all_inner_texts() == list(reversed(state.stack))
+    expect(view.stage.locator(".tc-steps-notes")).to_contain_text("Graph break: ")
+    expect(chosen(view)).to_contain_text('print("one")')
+    page.keyboard.press("ArrowLeft")
+    before = Replay(record).at(state.index - 1)
+    expect(current).to_contain_text(before.step.opcode)
+    assert stack.all_inner_texts() == list(reversed(before.stack))
+
+
+def test_stepping_over_calls_stays_in_the_function_and_the_path_leads_out_of_them(
+    open_page: OpenPage, page: Page
+) -> None:
+    view = open_page(stepped())
+    view.root.locator("[data-stage=steps]").click()
+    view.stage.get_by_label("Instructions").focus()
+    page.keyboard.press("/")
+    page.keyboard.type("scaled")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Escape")
+    path = view.stage.locator(".tc-steps-call")
+    assert path.count() > 1
+    path.first.click()
+    expect(path).to_have_count(1)
+    page.keyboard.press("Shift+ArrowRight")
+    expect(path).to_have_count(1)
+
+
+def test_selecting_a_line_brings_the_stepper_to_it(open_page: OpenPage) -> None:
+    view = open_page(stepped())
+    view.root.locator("[data-stage=steps]").click()
+    view.line(view.source, "return y + shift").click()
+    expect(view.stage.locator(".tc-steps-line code")).to_have_text("return y + shift")
+    expect(view.stage.locator(".tc-steps-call").last).to_have_text("shifted")
