@@ -87,7 +87,7 @@ def test_a_graph_break_is_marked_where_it_is_and_explained(open_page: OpenPage) 
     mark = view.line(view.source, "graph_break()").locator(".tc-break")
     assert (mark.get_attribute("title") or "").startswith("Graph break: ")
     mark.click()
-    expect(view.root.locator(".tc-inspector h3")).to_have_text("Graph break")
+    expect(view.root.locator(".tc-inspector h3")).to_have_text("Graph break 1 of 1")
     (item,) = broken_record().breaks
     expect(view.root.locator(".tc-inspector")).to_contain_text(item.hints[0])
 
