@@ -7,8 +7,8 @@ through the table again. Entries are wrapped to say which of them are at work wh
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Container, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import default_partition
 from torch._guards import detect_fake_mode
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import disable_fake_tensor_cache
 from torch.func import functionalize
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx import traceback as fx_traceback
@@ -180,7 +181,7 @@ def expanded(module: GraphModule, table: Table, *, functional: bool = False) -> 
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", "TypedStorage is deprecated")  # torch's own prims.as_strided
         stack.enter_context(fx_traceback.preserve_node_meta())
-        stack.enter_context(detect_fake_mode(inputs) or nullcontext())
+        stack.enter_context(_fake_mode(inputs))
         stack.enter_context(torch.no_grad())
         made = make_fx(traced, decomposition_table=uses.wrapped(table), tracing_mode="real")(*inputs)
     _name_inputs(made, module)
@@ -189,6 +190,19 @@ def expanded(module: GraphModule, table: Table, *, functional: bool = False) -> 
     values = {name: tuple(_name(node, known) for node in nodes) for name, nodes in retracing.values.items()}
     _unmark(made)
     return Expanded(made, uses.applied, makers, values)
+
+
+@contextmanager
+def _fake_mode(inputs: Sequence[Any]) -> Iterator[None]:
+    """The mode of fake inputs, without its cache: views that prims make lose their storage offset when they come from
+    there (seen in torch 2.13), and what is traced from them then reads at the wrong place.
+    """
+    mode = detect_fake_mode(inputs)
+    if mode is None:
+        yield
+        return
+    with disable_fake_tensor_cache(mode), mode:
+        yield
 
 
 def _name_inputs(made: GraphModule, before: GraphModule) -> None:
