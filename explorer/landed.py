@@ -21,8 +21,9 @@ from explorer.findings.lines import Place, SourceLines
 Function = tuple[str, int, int]
 """A source artifact's id, and the first and last row of a function there."""
 _DEFINED = re.compile(r"\s*(?:async\s+)?def\s+(\w+)")
-_MAY_BE_LEFT_OUT = re.compile(r"\b(?:if|else|and|or|for|lambda|await|yield)\b|\(")
-"""Code that may not run though the expression around it does, or that is a call with a line of its own."""
+_CLASS = re.compile(r"\s*class\s+(\w+)")
+_MAY_BE_LEFT_OUT = re.compile(r"\b(?:if|else|and|or|for|lambda|await|yield)\b")
+"""Code that may not run though the expression around it does."""
 
 
 def source_marks(record: Record) -> dict[str, Any]:
@@ -91,9 +92,11 @@ def continued(text: str, row: int) -> tuple[int, ...]:
     lines = text.splitlines()
     rows = []
     for last in range(row, _end_of_brackets(lines, row)):
-        if _MAY_BE_LEFT_OUT.search(lines[last].split("#")[0]):
+        code = lines[last].split("#")[0]
+        if _MAY_BE_LEFT_OUT.search(code) or code.count("(") > code.count(")"):
             break
-        rows.append(last + 1)
+        if "(" not in code:
+            rows.append(last + 1)
     return tuple(rows)
 
 
@@ -156,8 +159,8 @@ def _rows(span: Span, first: int) -> Iterator[tuple[int, tuple[int, int]]]:
 
 
 def inlined_calls(record: Record) -> dict[str, dict[int, list[list[Any]]]]:
-    """Source artifact -> row -> the functions that were read as part of what the row calls, in order: the artifact
-    each is in, its first and last row there, its name.
+    """Source artifact -> row -> the functions that were compiled as part of what the row calls, or when it called
+    them, in order: the artifact each is in, its first and last row there, its name.
     """
     rows = rows_of_lines(record)
     texts = {artifact.id: artifact.text for artifact in record.of_stage("source")}
@@ -176,13 +179,16 @@ def inlined_calls(record: Record) -> dict[str, dict[int, list[list[Any]]]]:
 
 
 def called_lines(record: Record) -> Iterator[tuple[str, str]]:
-    """Pairs of ids of lines: one that calls, and one that ran in what it called, as part of the same compilation."""
+    """Pairs of ids of lines: one that calls, and one of what it called."""
     for artifact in record.of_stage("source"):
         for caller, called in artifact.attrs.get("calls", {}).items():
             yield from ((caller, inner) for inner in called)
     lines = SourceLines(record)
     for broken in record.breaks:
         yield from itertools.pairwise(lines.id_of(span.file, span.line) for span in broken.chain)
+    for frame in record.frames:
+        if frame.called_at is not None:
+            yield lines.id_of(frame.called_at.file, frame.called_at.line), lines.id_of(frame.file, frame.line)
 
 
 @lru_cache(maxsize=4096)
@@ -194,5 +200,19 @@ def function_in(text: str, row: int) -> tuple[int, int, str] | None:
     found = function_around(lines, row)
     if found is None:
         return None
-    names = (_DEFINED.match(line) for line in lines[found[0] - 1 : found[1]])
-    return (*found, next((name[1] for name in names if name), ""))
+    for at in range(found[0], found[1] + 1):
+        if name := _DEFINED.match(lines[at - 1]):
+            return (*found, f"{_class_around(lines, at)}{name[1]}")
+    return (*found, "")
+
+
+def _class_around(lines: list[str], row: int) -> str:
+    """`Block.` of a method of `Block`, "" of a function."""
+    indent = _indent(lines[row - 1])
+    outer = next((line for line in reversed(lines[: row - 1]) if line.strip() and _indent(line) < indent), "")
+    found = _CLASS.match(outer)
+    return f"{found[1]}." if found else ""
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())

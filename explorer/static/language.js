@@ -308,6 +308,21 @@ function closeFolds(open, indent, last, regions) {
   }
 }
 
+/**
+ * The blocks to fold when all are: outermost, but not one that is most of the text.
+ * @param {Map<number, number>} folds @param {number} total
+ */
+export function outermost(folds, total) {
+  const rows = [];
+  let end = -1;
+  for (const [first, last] of [...folds].sort((a, b) => a[0] - b[0])) {
+    if (first <= end || last - first > 0.6 * total) continue;
+    rows.push(first);
+    end = last;
+  }
+  return rows;
+}
+
 /** @typedef {{spans: Span[], folds: Map<number, number>, widest: number}} Structure */
 
 /** @type {WeakMap<string[], Structure>} */

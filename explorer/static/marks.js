@@ -50,3 +50,10 @@ function isAround(artifact, id, lit) {
 export function mostSpecific(ids) {
   return ids.filter((id) => !ids.some((inside) => inside.startsWith(`${id}.`)));
 }
+
+/** The rows that are lit, but not those that are so for what is around them only. @param {Uint8Array} marks */
+export function rowsMarked(marks) {
+  const rows = [];
+  for (let row = 0; row < marks.length; row++) if (marks[row] > WEAK) rows.push(row);
+  return rows;
+}

@@ -32,8 +32,9 @@ function graphsOf(manifest, artifact) {
   return graphs;
 }
 
-/** The colours beside a row, and what they say. @param {string[]} graphs @param {boolean} plain @returns {[string[], string]} */
+/** The colours beside a row, and what they say, if any. @param {string[]} graphs @param {boolean} plain @returns {[string[], string] | undefined} */
 export function tintOf(graphs, plain) {
+  if (!graphs.length && !plain) return undefined;
   const colours = [...new Set(graphs.map(colourOf))].slice(0, plain ? STRIPES - 1 : STRIPES);
   const words = graphs.length ? [`In graph ${graphs.join(", ")}`] : [];
   return plain ? [[...colours, "tc-plain"], [...words, "Ran as plain Python"].join("; ")] : [colours, words.join()];

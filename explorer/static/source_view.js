@@ -1,4 +1,4 @@
-// A source file as text, with functions that were inlined opened below the lines that call them.
+// A source file as text, with the functions that its lines call, inlined or compiled by themselves, opened below these.
 
 import { h, icon } from "./dom.js";
 import { structureOf } from "./language.js";
@@ -97,7 +97,7 @@ export class SourceView extends TextView {
     super.fill(code, row);
     const call = this.callsAt.get(row);
     if (!call) return;
-    const title = `${call.open ? "Close" : "Open"} ${call.names}, which is read as part of this line (→ ←)`;
+    const title = `${call.open ? "Close" : "Open"} ${call.names}, called here (→ ←)`;
     const properties = {
       class: "tc-call",
       type: "button",
@@ -138,21 +138,46 @@ function callsOf(store, { artifact, row }) {
  */
 function compose(store, file, opened, showBreaks) {
   const placed = places(store, file, opened);
+  const lines = placed.map(({ text }) => text);
+  const numbers = placed.map(({ artifact, row }) => (row < 0 ? 0 : artifact.numbers ? (artifact.numbers[row] ?? 0) : row + 1));
+  const calls = byRow(placed, (place) => {
+    const names = callsOf(store, place).map(([, , , name]) => name);
+    return names.length ? { names: names.join(", "), open: opened.has(place.key) } : undefined;
+  });
+  const depths = placed.map(({ depth, row }) => (row < 0 ? -depth : depth));
+  const marks = marksIn(store, placed, showBreaks);
+  return {
+    placed,
+    artifact: /** @type {Artifact} */ ({ info: file.info, lines, numbers, ...idsIn(placed), have: {} }),
+    looks: /** @type {Looks} */ ({ ...marks, depths, calls, structure: structureAt(placed, lines) }),
+  };
+}
+
+/** @template T @param {Place[]} placed @param {(place: Place) => T | undefined} find @returns {Map<number, T>} */
+function byRow(placed, find) {
+  /** @type {Map<number, T>} */
+  const found = new Map();
+  placed.forEach((place, at) => {
+    const value = find(place);
+    if (value !== undefined) found.set(at, value);
+  });
+  return found;
+}
+
+/** The entities on each row, and their rows. @param {Place[]} placed */
+function idsIn(placed) {
+  const rows = byRow(placed, ({ artifact, row }) => artifact.rows.get(row));
+  /** @type {Map<string, number[]>} */
+  const rowsOf = new Map();
+  for (const [at, ids] of rows) for (const id of ids) rowsOf.set(id, [...(rowsOf.get(id) ?? []), at]);
+  return { rows, rowsOf };
+}
+
+/** @param {Store} store @param {Place[]} placed @param {(items: import("./store.js").BreakInfo[]) => void} showBreaks @returns {Looks} */
+function marksIn(store, placed, showBreaks) {
   const files = new Set(placed.map(({ artifact }) => artifact));
   const marks = new Map([...files].map((artifact) => [artifact, marksOf(store.manifest, artifact.info.id, showBreaks)]));
   const marksAt = (/** @type {Place} */ { artifact }) => /** @type {ReturnType<typeof marksOf>} */ (marks.get(artifact));
-  const lines = placed.map(({ text }) => text);
-  const numbers = placed.map(({ artifact, row }) => (row < 0 ? 0 : artifact.numbers ? (artifact.numbers[row] ?? 0) : row + 1));
-  /** @type {Map<number, string[]>} */
-  const rows = new Map();
-  /** @type {Map<string, number[]>} */
-  const rowsOf = new Map();
-  placed.forEach(({ artifact, row }, at) => {
-    const ids = artifact.rows.get(row);
-    if (!ids) return;
-    rows.set(at, ids);
-    for (const id of ids) rowsOf.set(id, [...(rowsOf.get(id) ?? []), at]);
-  });
   /** The graphs of a row; in what is opened, those that the call is in too. @type {(place: Place) => string[]} */
   const graphsAt = (place) => {
     const own = marksAt(place).graphs.get(place.row) ?? [];
@@ -160,29 +185,12 @@ function compose(store, file, opened, showBreaks) {
     const both = own.filter((graph) => outer?.includes(graph));
     return both.length ? both : own;
   };
-  const tints = placed.map((place) => tintOf(graphsAt(place), marksAt(place).plain.has(place.row)));
-  /** @template T @param {(place: Place, at: number) => T | undefined} find @returns {Map<number, T>} */
-  const byRow = (find) =>
-    new Map(placed.flatMap((place, at) => {
-      const found = find(place, at);
-      return found === undefined ? [] : [/** @type {[number, T]} */ ([at, found])];
-    }));
-  const calls = byRow((place) => {
-    const names = callsOf(store, place).map(([, , , name]) => name);
-    return names.length ? { names: names.join(", "), open: opened.has(place.key) } : undefined;
-  });
+  const tints = byRow(placed, (place) => tintOf(graphsAt(place), marksAt(place).plain.has(place.row)));
   return {
-    placed,
-    artifact: /** @type {Artifact} */ ({ info: file.info, lines, numbers, rows, rowsOf, have: {} }),
-    looks: /** @type {Looks} */ ({
-      tints: byRow((_, at) => (tints[at][0].length ? tints[at][0] : undefined)),
-      titles: byRow((_, at) => tints[at][1] || undefined),
-      breaks: byRow((place) => marksAt(place).breaks.get(place.row)),
-      ranges: byRow((place) => marksAt(place).ranges.get(place.row)),
-      depths: placed.map(({ depth, row }) => (row < 0 ? -depth : depth)),
-      calls,
-      structure: structureAt(placed, lines),
-    }),
+    tints: new Map([...tints].map(([at, [colours]]) => [at, colours])),
+    titles: new Map([...tints].map(([at, [, title]]) => [at, title])),
+    breaks: byRow(placed, (place) => marksAt(place).breaks.get(place.row)),
+    ranges: byRow(placed, (place) => marksAt(place).ranges.get(place.row)),
   };
 }
 

@@ -3,8 +3,8 @@
 import { copyText, counted, h, icon } from "./dom.js";
 import { Explainer } from "./explain.js";
 import { findAll, firstIn, MOST_HITS } from "./hits.js";
-import { placeRows, spanOf, structureOf, tokeniseRow } from "./language.js";
-import { LINKED, markRows, mostSpecific, PRIMARY, WEAK } from "./marks.js";
+import { outermost, placeRows, spanOf, structureOf, tokeniseRow } from "./language.js";
+import { LINKED, markRows, mostSpecific, PRIMARY, rowsMarked, WEAK } from "./marks.js";
 import { Ruler } from "./ruler.js";
 import { appendToken } from "./tokens.js";
 import { VirtualRows } from "./virtual_rows.js";
@@ -26,8 +26,8 @@ import { VirtualRows } from "./virtual_rows.js";
  * What the pane around a view listens to, and gives. `ids` is empty where a line holds nothing. `onChoose` is for what
  * is chosen in a list: the text beside it goes there. `onShow` shows another artifact instead.
  * @typedef {{onSelect: (ids: string[], add: boolean) => void, onHover: (ids: string[]) => void,
- *   onChoose?: (ids: string[], add: boolean) => void, onShow?: (artifact: string) => void,
- *   words?: () => import("./store.js").Words, actions: import("./inspector.js").Actions}} Callbacks
+ *   onChoose?: (ids: string[], add: boolean) => void, onShow?: (artifact: string) => void, words?: () => import("./store.js").Words,
+ *   actions: import("./inspector.js").Actions}} Callbacks
  */
 
 /** How far a pane scrolls sideways at most, in characters. */
@@ -501,28 +501,6 @@ function wordAt(event) {
   const at = range?.startOffset ?? 0;
   const before = /\w*$/.exec(text.slice(0, at))?.[0] ?? "";
   return before + (/^\w*/.exec(text.slice(at))?.[0] ?? "");
-}
-
-/** The rows that are lit, but not those that are so for what is around them only. @param {Uint8Array} marks */
-function rowsMarked(marks) {
-  const rows = [];
-  for (let row = 0; row < marks.length; row++) if (marks[row] > WEAK) rows.push(row);
-  return rows;
-}
-
-/**
- * The blocks to fold when all are: outermost, but not one that is most of the text.
- * @param {Map<number, number>} folds @param {number} total
- */
-function outermost(folds, total) {
-  const rows = [];
-  let end = -1;
-  for (const [first, last] of [...folds].sort((a, b) => a[0] - b[0])) {
-    if (first <= end || last - first > 0.6 * total) continue;
-    rows.push(first);
-    end = last;
-  }
-  return rows;
 }
 
 /** @param {Break} stop */

@@ -1,0 +1,59 @@
+"""The source pane tells what became of each line, and the frame map what was compiled."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import OpenPage
+from tests.explorer.test_frame_map import looping
+from tests.explorer.test_landed import record
+
+CALL = "x = doubled(x)"
+
+
+def test_a_called_function_opens_in_place_and_closes_with_the_keyboard(open_page: OpenPage, page: Page) -> None:
+    view = open_page(record())
+    line = view.line(view.source, CALL)
+    expect(line.locator(".tc-call")).to_have_text("doubled")
+    line.locator(".tc-number").click()
+    page.keyboard.press("ArrowRight")
+    opened = view.source.locator(".tc-inlined")
+    expect(opened.first).to_have_text("# doubled, in tests/explorer/test_landed.py")
+    inner = opened.filter(has_text="torch.ones_like(x)")
+    body = view.line(view.source, "torch.ones_like(x)")
+    assert inner.locator(".tc-number").inner_text() == body.locator(".tc-number").inner_text()
+    expect(inner.locator(".tc-tints i")).to_have_count(1)
+    expect(body.locator(".tc-tints i")).to_have_count(2)
+    inner.locator(".tc-number").click()
+    expect(body).to_contain_class("tc-primary")
+    expect(inner).to_contain_class("tc-primary")
+    assert view.marked(view.stage)
+    line.locator(".tc-number").click()
+    page.keyboard.press("ArrowLeft")
+    expect(opened).to_have_count(0)
+
+
+def test_what_broke_is_underlined_and_ran_as_plain_python(open_page: OpenPage) -> None:
+    view = open_page(record())
+    line = view.line(view.source, "torch._dynamo.graph_break()")
+    assert "".join(line.locator(".tc-broken").all_inner_texts()) == "torch._dynamo.graph_break()"
+    expect(line.locator(".tc-tints .tc-plain")).to_have_count(1)
+    expect(line.locator(".tc-tints")).to_have_attribute("title", "Ran as plain Python")
+
+
+def test_a_graph_is_selected_in_the_legend(open_page: OpenPage) -> None:
+    view = open_page(record())
+    view.source.get_by_role("button", name="graph 1/0").click()
+    assert any(CALL in line for line in view.marked(view.source))
+    assert not any("self.layers" in line for line in view.marked(view.source))
+    expect(view.stage.locator(".tc-choose option:checked")).to_have_text("Captured 1/0")
+
+
+def test_the_frame_map_opens_as_a_graph_and_a_node_lights_its_lines(open_page: OpenPage, page: Page) -> None:
+    view = open_page(looping())
+    view.root.locator(".tc-ribbon [data-stage=frame_map]").click()
+    expect(view.stage.locator(".tc-modes [aria-pressed=true]")).to_have_text("Graph")
+    view.stage.locator("canvas").first.focus()
+    page.keyboard.press("l")
+    view.stage.get_by_role("option", name="plain Python: loops").click()
+    assert any("x = scaled(x, float(k))" in line for line in view.marked(view.source))
