@@ -99,6 +99,21 @@ def f(x):
 """
 
 
+LOOPED = "def f(x):\n    hits = (x > 2).nonzero()\n    for hit in hits:\n        x = x + hit\n    return x\n"
+MASKED = (
+    "def f(x):\n    hits = x > 2\n    for n in range(4):\n        x = torch.where(hits[n], x + 1, x)\n    return x\n"
+)
+
+
+def test_a_loop_over_an_open_size_is_told_as_one() -> None:
+    with settings(("torch._dynamo.config.capture_dynamic_output_shape_ops = True",)):
+        (found,) = captured(LOOPED).breaks
+    assert (found.kind, found.chain[-1].code) == ("UserError", "hits")
+    assert found.what == "How often the loop over `hits` goes round depends on the numbers in a tensor."
+    assert "torch.where" in found.suggestions[0].text
+    gone(captured(MASKED))
+
+
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="a comprehension is part of the code around it")
 def test_a_comprehension_is_left_to_python_with_the_code_around_it() -> None:
     branch, inside = captured(WITH_A_COMPREHENSION).breaks

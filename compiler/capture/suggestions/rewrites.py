@@ -188,6 +188,11 @@ def clone(case: Case) -> Lines | None:
     return expression("{0}.clone()")(case) if case.depth == 1 else None
 
 
+def is_looped(case: Case) -> bool:
+    """Whether the culprit is what a loop goes over."""
+    return isinstance(case.statement, ast.For) and case.node is case.statement.iter
+
+
 def is_index(case: Case) -> bool:
     """Whether the culprit is what something is indexed with, or indexes with it."""
     indexed = (node for node in _expressions(case) if isinstance(node, ast.Subscript))

@@ -7,6 +7,7 @@ from compiler.capture.suggestions.rewrites import (
     branch_to_where,
     expression,
     is_index,
+    is_looped,
     logical,
     negation,
     without_call,
@@ -120,6 +121,24 @@ RULES: tuple[Rule, ...] = (
         changes=(
             Change("Let the graph hold the size as a symbol.", settings=(SHAPES,)),
             Change("Or keep the size: torch.where(mask, x, 0) instead of x[mask], torch.topk with a fixed k."),
+        ),
+    ),
+    Rule(
+        kinds=("UserError",),
+        when=is_looped,
+        what="How often the loop over {code} goes round depends on the numbers in a tensor.",
+        changes=(
+            Change(
+                "Loop over all that there could be, and leave out what is not wanted with torch.where; or use "
+                "torch.while_loop."
+            ),
+        ),
+    ),
+    Rule(
+        kinds=("UserError",),
+        what="{code} asks for a size or a number that is open in the graph until it runs.",
+        changes=(
+            Change("Say what holds of it, with torch._check(condition); or stay in tensors: torch.where, torch.cond."),
         ),
     ),
     Rule(
