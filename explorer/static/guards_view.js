@@ -109,8 +109,8 @@ export class GuardsView extends FindingView {
       check.hidden = !check.hidden;
       button.setAttribute("aria-expanded", String(!check.hidden));
     };
-    const title = "Show the check as code";
-    const button = h("button", { class: "tc-check", type: "button", title, "aria-expanded": "false", onclick: toggle }, kind);
+    const title = `The check as code: ${kind}`;
+    const button = h("button", { class: "tc-check", type: "button", title, "aria-expanded": "false", onclick: toggle }, "code");
     const facts = h("span", { class: "tc-guard-facts" }, button, ...this.facts(seconds, failed, "this check"), asked);
     return this.item(id, h("li", { class: "tc-guard" }, h("div", { class: "tc-guard-line" }, h("span", {}, ...prose(words)), facts), check));
   }

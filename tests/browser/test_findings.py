@@ -81,5 +81,5 @@ def test_guards_are_made_when_their_fold_is_opened_or_a_search_finds_them(
     view.stage.get_by_label("Search").first.click()
     page.keyboard.type("self.layers.2.bias is float32")
     expect(bias.first).to_be_visible()
-    bias.first.get_by_role("button", name="TENSOR_MATCH").click()
+    bias.first.get_by_role("button", name="code").click()
     expect(bias.first.locator("pre")).to_contain_text("check_tensor(")
