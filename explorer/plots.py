@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 #: Okabe and Ito's palette, which people with any colour vision tell apart (jfly.uni-koeln.de/color).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _MIB = 2**20
 
 
+class Chart(Figure):
+    """A figure that a notebook shows although no pyplot is there to do that."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png", dpi=110)
+        return buffer.getvalue()
+
+
 def partition_chart(table: pd.DataFrame) -> Figure:
     """Activation bytes kept against bytes that operations done again write, for each graph of `Partitions.table`."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    figure = Chart(figsize=(7, 4.5), layout="constrained")
     axes = figure.add_subplot()
     for number, (graph, rows) in enumerate(table.groupby("graph", sort=False)):
         _curve(axes, f"graph {graph}", rows, COLOURS[number % len(COLOURS)])

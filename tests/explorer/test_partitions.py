@@ -35,6 +35,7 @@ def test_the_chart_has_a_point_for_each_budget(run: Run) -> None:
     figure = run.partitions.plot(budgets=(1.0, 0.5, 0.0))
     [curve] = figure.axes[0].lines
     assert len(curve.get_xdata()) == 3
+    assert figure._repr_png_().startswith(b"\x89PNG")
 
 
 def test_the_control_divides_anew_when_the_budget_is_moved(run: Run) -> None:
