@@ -94,7 +94,11 @@ _ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
     "marking": ("Mark the same dimensions of `{argument}` as dynamic or static on every call.", ()),
     "object": ("Pass the same object every time; torch can't tell that another one is as good.", ()),
     "value": ("Pass the same value every time, or a tensor.", ()),
-    "tensor": ("Pass the same kind of tensor every time.", ()),
+    "tensor": (
+        "Pass the same kind of tensor every time. One that was made in inference mode becomes one like others by "
+        "`{argument}`.clone() outside of it.",
+        (),
+    ),
     "condition": (
         "The code holds only where `{old}`: something compares `{argument}`, or takes it as a constant. Pass it as a "
         "tensor, or a value for which that holds.",
@@ -105,6 +109,10 @@ _SMALL = (
     "torch makes code of its own for sizes 0 and 1, with dynamic=True too. To have the same code for them, and where "
     "nothing asks for the size: torch._dynamo.decorators.mark_unbacked({argument}, {dimension}) before the first call. "
     "Or pad to sizes from 2."
+)
+_OF_MODULE = (
+    "`{argument}` is held by a module, and the code is for what it was. Convert, move, freeze or replace what a module "
+    "holds before the first call: each version takes a compilation of its own."
 )
 _STATE = (
     "`{argument}` is part of an object that is in another state. Each state takes its own branch, and its own code: "
@@ -120,6 +128,7 @@ _LEARNING_RATE = (
 )
 
 
+_OF_TENSORS = ("type", "shape", "number of dimensions", "dtype", "stride", "device", "requires_grad")
 CAUSES = tuple(_ADVICE)
 """Every class of cause, what is blamed first before the rest."""
 
@@ -141,6 +150,8 @@ def advice(failure: GuardFailure) -> tuple[str, tuple[str, ...]]:
 def _particular(failure: GuardFailure) -> tuple[str, tuple[str, ...]] | None:
     """Advice that fits better than that for the cause."""
     is_part = "." in failure.argument or "[" in failure.argument
+    if re.search(r"\._(?:parameters|buffers)\[", failure.source) and failure.cause in _OF_TENSORS:
+        return _OF_MODULE, ()
     if failure.cause == "shape" and {failure.old, failure.new} & {"0", "1"}:
         return _SMALL, ()
     if failure.cause == "flag" and is_part:

@@ -16,6 +16,7 @@ _TENSOR = re.compile(
 _TYPE = re.compile(r"type=<(?:class|enum) '(?P<type>[\w.<>]+)'>")
 _EQUALS = re.compile(r".*? == (?P<value>.*)$", re.DOTALL)
 _DEVICES = ("CUDA", "XPU", "MPS", "HPU", "Meta")
+_KEY = re.compile(r"___dict_contains\(('[^']*'|[^,]*),|set\.__contains__\(.*?, ('[^']*'|[^,]*)\)(?:\s+#|$)")
 _OBJECT_ID = re.compile(r", \d{6,}\)")
 _GENERATED = re.compile(r"G\['__(?:builtins_dict__|import_)")
 UNNAMED = "a value under way"
@@ -92,9 +93,10 @@ def _strides(stride: tuple[int | None, ...]) -> str:
 
 def argument(source: str, owner: Any = None) -> str:
     """A source as the user would write it: `x`, `self.drop.training`, `global SCALE`, `builtin len`."""
-    name = re.sub(r"\.(?:_modules|_parameters|_buffers|__dict__)\['(\w+)'\]", r".\1", source)
+    name = re.sub(r"\.(?:_modules|_parameters|_buffers|__dict__)\['(\w+)'\]", r".\1", _without_dict(source))
     if owner is not None and (found := re.search(r"\.__closure__\[(\d+)\]\.cell_contents", name)):
         name = name[: found.start()] + f"'s {owner.__code__.co_freevars[int(found[1])]}" + name[found.end() :]
+    name = re.sub(r"___from_numpy\(([^()]*)\)", r"\1", name)
     name = re.sub(r"^G\['__builtins_dict__\w*'\]\['(\w+)'\]", r"builtin \1", name)
     name = re.sub(r"^G\['__import_(\w+)'\]", lambda match: match[1].replace("_dot_", "."), name)
     name = re.sub(r"^G\['(\w+)'\]", r"global \1", name)
@@ -130,7 +132,14 @@ def is_internal(kind: str, source: str, code: tuple[str, ...] = (), own: bool = 
         return True
     if kind == "ID_MATCH" and not source.startswith("L["):  # functions, modules and classes that code refers to
         return True
-    return bool(re.search(r"\._modules\b|\._parameters\b|\._buffers\b|\.__dict__$|hooks", source))
+    return bool(re.search(r"\._modules\b|\._parameters\b|\._buffers\b|\.__dict__$|hooks", _without_dict(source)))
+
+
+def _without_dict(source: str) -> str:
+    """A source in which modules that write to their attributes look like others: `._modules` for the entry of their
+    `__dict__`.
+    """
+    return re.sub(r"\.__dict__\['(_modules|_parameters|_buffers)'\]", r".\1", source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +230,8 @@ def _predicate(kind: str, code: str) -> str:
         return _items(int(length[1]))
     if kind == "LENGTH_CHECK":
         return "is empty" if code.startswith("not ") else "is not empty"
-    if kind == "DICT_CONTAINS" and (key := re.search(r"___dict_contains\(('[^']*'|[^,]*),", code)):
-        return f"has {'no ' if code.startswith('not ') else ''}{key[1]}"
+    if kind in ("DICT_CONTAINS", "SET_CONTAINS") and (key := _KEY.search(code)):
+        return f"has {'no ' if code.startswith('not ') else ''}{key[1] or key[2]}"
     if "HASATTR" in kind and (name := re.search(r", '([^']*)'\)", code)):
         return f"has {'no ' if code.startswith('not ') else ''}attribute {name[1]}"
     if kind == "TYPE_MATCH" and (found := _TYPE.search(code)):

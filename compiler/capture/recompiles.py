@@ -34,9 +34,11 @@ from compiler.torch_api.guard_failures import FailedGuard
 
 _STATES = {"grad_mode": "grad mode", "autocast_state": "autocast", "default_dtype": "default dtype"}
 _LENGTHS = ("LENGTH_CHECK", "DICT_LENGTH", "MAPPING_KEYS_CHECK", "DICT_CONTAINS", "ABSENT", "DICT_VERSION")
+_CONTAINS = ("DICT_CONTAINS", "SET_CONTAINS")
 _MATCHES = {"TRUE_MATCH": "True", "FALSE_MATCH": "False", "NONE_MATCH": "None"}
 _TYPE = re.compile(r"type=<(?:class|enum) '([\w.<>]+)'>")
 _SOURCE = re.compile(r"[LG]\['\w+'\](?:\.(?!size\(|stride\()\w+|\[[^\]]*\])*")
+_HOLDS = re.compile(r"\.(?:_modules|_parameters|_buffers)$|(?<=\])\.(?:_size|_keys)$")
 _SAME = re.compile(rf"(?:{_SOURCE.pattern}) is (?:{_SOURCE.pattern})")
 _VALUE = re.compile(r".*? == (.*)$", re.DOTALL)
 
@@ -113,18 +115,43 @@ def _of_guard(entry: str, guard: FailedGuard, state: str) -> Iterator[GuardFailu
         yield GuardFailure(entry, "aliasing", "", "different tensors", "the same tensor", change, "", code)
     elif guard.kind == "LAMBDA_GUARD":
         yield from _condition_failure(entry, guard)
+    elif (held := _held(guard)) is not None:
+        name, old, new = held
+        change = f"{quoted(name)} had {old}, has {new}"
+        yield GuardFailure(entry, "module structure", name, old, new, change, guard.source, code)
     else:
         name = argument(guard.source, guard.owner)
-        old, new = ("there", "gone") if guard.kind == "ABSENT" else (_old(guard), value_of(guard.value))
+        old, new = _old_and_new(guard)
         cause = _cause(guard)
         yield GuardFailure(entry, cause, name, old, new, _change(name, guard, old, new), guard.source, code)
+
+
+def _held(guard: FailedGuard) -> tuple[str, str, str] | None:
+    """A module that holds more or fewer modules, parameters or buffers: its name, how many it had, and has."""
+    holder, count = _HOLDS.search(guard.source), _VALUE.match(guard.code[0].split("  #", 1)[0]) if guard.code else None
+    if holder is None or count is None or not count[1].strip().isdigit():
+        return None
+    now = guard.value if isinstance(guard.value, int) else len(guard.value)
+    return argument(guard.source[: holder.start()]), _items(int(count[1])), _items(now)
+
+
+def _items(count: int) -> str:
+    return f"{count} item" if count == 1 else f"{count} items"
+
+
+def _old_and_new(guard: FailedGuard) -> tuple[str, str]:
+    if guard.kind == "ABSENT":
+        return "there", "gone"
+    if guard.kind in _CONTAINS:
+        has = words(guard.kind, guard.source, guard.code).rpartition("` has ")[2]
+        key = has.removeprefix("no ")
+        return (f"without {key}", f"with {key}") if has.startswith("no ") else (f"with {key}", f"without {key}")
+    return _old(guard), value_of(guard.value)
 
 
 def _change(name: str, guard: FailedGuard, old: str, new: str) -> str:
     if guard.kind == "ABSENT":
         return f"{quoted(name)} is not there any more"
-    if guard.kind == "DICT_CONTAINS":
-        return f"{quoted(name)} no longer fits: {words(guard.kind, guard.source, guard.code).partition(' ')[2]}"
     if old == new:
         return f"{quoted(name)} is another {old.removeprefix('a ')}"
     return f"{quoted(name)} was {old}, is {new}"
@@ -240,11 +267,23 @@ def _tensor_failures(entry: str, guard: FailedGuard) -> Iterator[GuardFailure]:
         ("device", match.device, device),
         ("requires_grad", str(match.requires_grad), str(value.requires_grad)),
     )
-    for cause, old, new in pairs:
-        if old != new:
-            change = f"{cause} of {subject} was {old}, is {new}"
-            yield GuardFailure(entry, cause, name, old, new, change, guard.source)
-    yield from _shape_failures(entry, guard, name)
+    differing = [pair for pair in pairs if pair[1] != pair[2]]
+    for cause, old, new in differing:
+        change = f"{cause} of {subject} was {old}, is {new}"
+        yield GuardFailure(entry, cause, name, old, new, change, guard.source)
+    shapes = list(_shape_failures(entry, guard, name))
+    yield from shapes
+    if not differing and not shapes:
+        yield _other_kind(entry, guard, name)
+
+
+def _other_kind(entry: str, guard: FailedGuard, name: str) -> GuardFailure:
+    """Tensors that are alike in all that is told of them, and still run other code: made in inference mode or not."""
+    old, new = "a tensor of another kind", "a tensor of this kind"
+    if guard.value.is_inference() == ("ADInplaceOrView" in guard.code[0]):
+        ways = ("made in inference mode", "not made in inference mode")
+        new, old = ways if guard.value.is_inference() else ways[::-1]
+    return GuardFailure(entry, "tensor", name, old, new, f"{quoted(name)} was {old}, is {new}", guard.source)
 
 
 def _shape_failures(entry: str, guard: FailedGuard, name: str) -> Iterator[GuardFailure]:
@@ -253,7 +292,8 @@ def _shape_failures(entry: str, guard: FailedGuard, name: str) -> Iterator[Guard
     size, stride, subject = tuple(value.shape), tuple(value.stride()), quoted(name)
     if len(size) != len(match.size):
         old, new = shape_words(match.size), shape_words(size)
-        change = f"{subject} had {len(match.size)} dimensions ({old}), has {len(size)} ({new})"
+        count = f"{len(match.size)} dimension" + ("" if len(match.size) == 1 else "s")
+        change = f"{subject} had {count} ({old}), has {len(size)} ({new})"
         yield GuardFailure(entry, "number of dimensions", name, old, new, change, guard.source)
         return
     differing = [n for n, length in enumerate(match.size) if length is not None and length != size[n]]

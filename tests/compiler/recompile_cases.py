@@ -12,6 +12,16 @@ DROPS = (
     "    def forward(self, x):\n        return x * torch.empty_like(x).bernoulli_(1 - self.p)\nf = M()\n"
 )
 OPTIMIZES = "w = torch.ones(4, requires_grad=True)\nw.grad = torch.ones(4)\nf = torch.optim.SGD([w], lr=0.1).step\n"
+LINEAR = (
+    "class M(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.layer = nn.Linear(8, 8)\n"
+    "    def forward(self, x):\n        return self.layer(x)\nf = M()\n"
+)
+SCALES = (
+    "class M(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    "        self.scales = nn.ParameterList([nn.Parameter(torch.ones(8))])\n"
+    "    def forward(self, x):\n        for scale in self.scales:\n            x = x * scale\n        return x\n"
+    "f = M()\n"
+)
 A, B = "torch.ones(4, 8)", "torch.ones(6, 8)"
 
 
@@ -205,12 +215,12 @@ CASES = (
         fixed_calls=f"module.eval()\nf({A})\nf({A})", word="model.eval()",
     ),
     Again(
-        "module structure", "self.layers._modules",
+        "module structure", "self.layers",
         "class M(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.layers = nn.ModuleList([nn.Linear(8, 8)])\n"
         "    def forward(self, x):\n        for layer in self.layers:\n            x = layer(x)\n        return x\n"
         "f = M()\n",
-        f"f({A})\nmodule.layers.append(nn.Linear(8, 8))\nf({A})", "1 item", "a dict of 2",
+        f"f({A})\nmodule.layers.append(nn.Linear(8, 8))\nf({A})", "1 item", "2 items",
         fixed_calls=f"module.layers.append(nn.Linear(8, 8))\nf({A})\nf({A})", word="Build the module whole",
     ),
     Again(
@@ -257,5 +267,33 @@ CASES = (
         "f()\nmodule.__self__.param_groups[0]['lr'] = 0.2\nf()", "the float 0.1", "the float 0.2",
         fixed=OPTIMIZES.replace("0.1", "torch.tensor(0.1)"),
         fixed_calls="f()\nmodule.__self__.param_groups[0]['lr'].fill_(0.2)\nf()", word="lr=torch.tensor",
+    ),
+    Again(
+        "module structure", "self.scales", SCALES,
+        f"f({A})\nmodule.scales.append(nn.Parameter(torch.ones(8)))\nf({A})", "1 item", "2 items",
+        fixed_calls=f"module.scales.append(nn.Parameter(torch.ones(8)))\nf({A})\nf({A})", word="Build the module whole",
+    ),
+    Again(
+        "requires_grad", "self.layer.bias", LINEAR, f"f({A})\nmodule.requires_grad_(False)\nf({A})", "True", "False",
+        fixed_calls=f"module.requires_grad_(False)\nf({A})\nf({A})", word="freeze",
+    ),
+    Again(
+        "shape", "self.layer.bias", LINEAR, f"f({A})\nmodule.layer = nn.Linear(8, 5)\nf({A})", "8", "5",
+        fixed_calls=f"module.layer = nn.Linear(8, 5)\nf({A})\nf({A})", word="replace what a module holds",
+    ),
+    Again(
+        "tensor", "x", DOUBLE, f"f({A})\nwith torch.inference_mode():\n    x = {A}\nf(x)",
+        "not made in inference mode", "made in inference mode",
+        fixed_calls=f"f({A})\nwith torch.inference_mode():\n    x = {A}\nf(x.clone())", word="clone",
+    ),
+    Again(
+        "number of dimensions", "x", DOUBLE, f"n = {A}.numpy()\nf(n)\nf(n[0])", "4×8", "8",
+        fixed_calls=f"n = {A}.numpy()\nf(n)\nf(n[:4])", word="unsqueeze",
+    ),
+    Again(
+        "value", "names", "def f(x, names):\n    return x * 2 if 'a' in names else x * 3\n",
+        each(f"{A}, {{'a'}}", f"{A}, {{'b'}}"), "with 'a'", "without 'a'",
+        fixed="def f(x, doubled):\n    return torch.where(doubled, x * 2, x * 3)\n",
+        fixed_calls=each(f"{A}, torch.tensor(True)", f"{A}, torch.tensor(False)"), word="tensor",
     ),
 )  # fmt: skip

@@ -99,6 +99,14 @@ def test_where_torch_gives_up_the_limit_is_told_and_no_break_is_invented() -> No
     assert any("recompile_limit" in problem.hint for problem in record.problems)
 
 
+def test_with_a_higher_limit_torch_does_not_give_up() -> None:
+    calls = "for n in range(12):\n    f(torch.ones(4), f'{n}')"
+    with torch._dynamo.config.patch(recompile_limit=16):
+        record = called("def f(x, s):\n    return x * 2 if s == 'a' else x * int(s)\n", calls)
+    assert not [item for item in record.recompiles if item.limit]
+    assert [frame.outcome for frame in record.frames] == ["compiled"] * 12
+
+
 def test_several_calls_are_explored_in_one_go() -> None:
     explored = explore(
         function(DOUBLE), options=Options(stages=("captured",)), calls=[(torch.ones(4),), (torch.ones(6),)]
