@@ -27,7 +27,9 @@ class FrontendError(RuntimeError):
     """The modules of the front end can't be joined: two export the same name."""
 
 
-#: Base 85, whose digits stand as they are between quotes: 25 % more than the bytes, where base 64 takes 33 %.
+#: Base 85, whose digits stand as they are between quotes: 25 % more than the bytes, where base 64 takes 33 %. None is
+#: `<`, which could begin something else in a page.
+DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;,=>?@^_`{|}~"
 UNPACK = Template("""\
 const digits = "$digits";
 const values = Object.fromEntries([...digits].map((digit, value) => [digit, value]));
@@ -37,14 +39,19 @@ for (let at = 0; at < text.length / 5; at++) {
   const group = text.slice(5 * at, 5 * at + 5);
   packed.setUint32(4 * at, [...group].reduce((sum, digit) => 85 * sum + values[digit], 0));
 }
-const script = new Blob([packed.buffer.slice(0, $size)]).stream().pipeThrough(new DecompressionStream("deflate"));
-const module = new Blob([await new Response(script).text()], { type: "text/javascript" });
-const address = URL.createObjectURL(module);
+const stream = new Blob([packed.buffer.slice(0, $size)]).stream().pipeThrough(new DecompressionStream("deflate"));
+const code = await new Response(stream).text();
+""")
+AS_MODULE = """\
+const address = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
 const { default: made } = await import(address);
 URL.revokeObjectURL(address);
 export default made;
-""")
-DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+"""
+#: An element, as the page's policy lets this very text through, but no address.
+AS_ELEMENT = """\
+document.head.append(Object.assign(document.createElement("script"), { type: "module", textContent: code }));
+"""
 
 
 @cache
@@ -53,15 +60,26 @@ def widget_module() -> str:
 
     It is sent with every widget, so it is compressed, with a few lines before it that unpack it.
     """
-    script = zlib.compress(joined("widget.js").encode(), 9)
-    packed = base64.b85encode(script, pad=True).decode()
-    return UNPACK.substitute(digits=DIGITS, packed=packed, size=len(script))
+    return _unpacking(joined("widget.js")) + AS_MODULE
 
 
 @cache
 def page_script() -> str:
-    """The front end as the script of a saved page."""
+    """The front end as a saved page runs it."""
     return joined("page.js")
+
+
+@cache
+def page_loader() -> str:
+    """The script that stands in a saved page: it unpacks `page_script` and has the page run it."""
+    return _unpacking(page_script()) + AS_ELEMENT
+
+
+def _unpacking(script: str) -> str:
+    """Lines of JavaScript after which `code` is this script."""
+    data = zlib.compress(script.encode(), 9)
+    packed = base64.b85encode(data, pad=True).decode().replace("<", ",")
+    return UNPACK.substitute(digits=DIGITS, packed=packed, size=len(data))
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from hashlib import sha256
 from html import escape
 from string import Template
@@ -40,10 +41,10 @@ def page(record: Record) -> str:
     """The page of a record, as HTML. The same record gives the same page."""
     payload = Payload(record, pending=KernelCompiler(record).pending())
     style = frontend.css()
-    script = frontend.page_script().replace("</script", "<\\/script")
+    script = frontend.page_loader()
     manifest = Part.of("", "manifest", payload.manifest())
     return PAGE.substitute(
-        policy=policy(script, style),
+        policy=policy((script, frontend.page_script()), style),
         title=escape(record.title or "tcompile"),
         style=style,
         data="\n".join(_block(part) for part in [manifest, *payload.parts(), *words_of_languages(record)]),
@@ -51,10 +52,11 @@ def page(record: Record) -> str:
     )
 
 
-def policy(script: str, style: str) -> str:
-    """A Content-Security-Policy that lets this script and this style through, and nothing else."""
+def policy(scripts: Iterable[str], style: str) -> str:
+    """A Content-Security-Policy that lets these scripts and this style through, and nothing else."""
+    allowed = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
     return (
-        f"default-src 'none'; script-src 'sha256-{_digest(script)}'; style-src 'sha256-{_digest(style)}'; "
+        f"default-src 'none'; script-src {allowed}; style-src 'sha256-{_digest(style)}'; "
         "base-uri 'none'; form-action 'none'"
     )
 

@@ -47,17 +47,22 @@ const ICONS = {
   fit: "M2.5 6V2.5H6M10 2.5h3.5V6M13.5 10v3.5H10M6 13.5H2.5V10",
 };
 
+/**
+ * @template {keyof SVGElementTagNameMap} K
+ * @param {K} tag @param {Record<string, string>} attributes @returns {SVGElementTagNameMap[K]}
+ */
+export function svgElement(tag, attributes) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  return element;
+}
+
 /** @typedef {keyof typeof ICONS} IconName */
 
 /** @param {IconName} name @returns {SVGSVGElement} */
 export function icon(name) {
-  const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("viewBox", "0 0 16 16");
-  svg.setAttribute("aria-hidden", "true");
-  svg.classList.add("tc-icon");
-  const path = document.createElementNS(SVG, "path");
-  path.setAttribute("d", ICONS[name]);
-  svg.append(path);
+  const svg = svgElement("svg", { viewBox: "0 0 16 16", "aria-hidden": "true", class: "tc-icon" });
+  svg.append(svgElement("path", { d: ICONS[name] }));
   return svg;
 }
 

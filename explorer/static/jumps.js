@@ -1,6 +1,7 @@
 // Jumps of a listing as arrows in its gutter: each in a lane of its own, nested ones side by side, drawn row by row.
 
-const SVG = "http://www.w3.org/2000/svg";
+import { svgElement } from "./dom.js";
+
 /** Jumps that would need more lanes than this share the outermost. */
 const MOST_LANES = 8;
 /** Points between lanes, and beside them. */
@@ -35,19 +36,10 @@ export function gutterWidth(jumps) {
 
 /** The piece of the gutter beside one row. @param {Jump[]} jumps @param {number} row @param {number} width @param {number} height */
 export function jumpPiece(jumps, row, width, height) {
-  const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("width", String(width));
-  svg.setAttribute("height", String(height));
-  svg.setAttribute("aria-hidden", "true");
-  svg.classList.add("tc-jumps");
+  const svg = svgElement("svg", { width: String(width), height: String(height), "aria-hidden": "true", class: "tc-jumps" });
   jumps.forEach((jump, index) => {
     const d = pathOf(jump, row, width, height);
-    if (!d) return;
-    const path = document.createElementNS(SVG, "path");
-    path.setAttribute("d", d);
-    path.dataset.jump = String(index);
-    if (jump.to < jump.from) path.classList.add("tc-back");
-    svg.append(path);
+    if (d) svg.append(svgElement("path", { d, "data-jump": String(index), class: jump.to < jump.from ? "tc-back" : "" }));
   });
   return svg;
 }

@@ -12,6 +12,7 @@ import msgspec
 
 from compiler.record import Artifact, Record
 from explorer.compiling import KernelCompiler
+from explorer.frontend import page_script
 from explorer.html import page
 from explorer.payload import Payload
 from tests.explorer.explored import mlp_record
@@ -45,12 +46,12 @@ def test_the_same_record_gives_the_same_page() -> None:
     assert page(record) == page(Record.from_json(record.to_json()))
 
 
-def test_the_policy_lets_exactly_this_script_and_style_through() -> None:
+def test_the_policy_lets_exactly_these_scripts_and_this_style_through() -> None:
     html = page(small_record())
     (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', html)
     (style,) = re.findall(r"<style>(.*?)</style>", html, re.DOTALL)
     (script,) = re.findall(r'<script type="module">(.*?)</script>', html, re.DOTALL)
-    hashes = [base64.b64encode(sha256(text.encode()).digest()).decode() for text in (script, style)]
+    hashes = [base64.b64encode(sha256(text.encode()).digest()).decode() for text in (script, page_script(), style)]
     assert policy.startswith("default-src 'none'; ")
     assert "unsafe" not in policy
     assert re.findall(r"'sha256-([^']+)'", policy) == hashes
@@ -60,7 +61,7 @@ def test_the_policy_lets_exactly_this_script_and_style_through() -> None:
 def test_the_page_names_no_address() -> None:
     html = BLOCK.sub("", page(small_record()))
     assert not re.findall(r"(?:src|href)\s*=", re.sub(r"<script.*</script>", "", html, flags=re.DOTALL))
-    assert re.findall(r"https?://[^\s\"']+", html) == ["http://www.w3.org/2000/svg"]
+    assert re.findall(r"https?://[^\s\"']+", html + page_script()) == ["http://www.w3.org/2000/svg"]
 
 
 def test_what_users_wrote_can_end_no_element() -> None:
