@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from compiler.capture.sources import GAP, function_around
-from compiler.record import Record, Span
+from compiler.record import Frame, Record, Span
 from explorer.findings.lines import Place, SourceLines
 
 Function = tuple[str, int, int]
@@ -43,9 +43,10 @@ def landed_lines(record: Record) -> dict[str, dict[str, list[int]]]:
     """Source artifact -> graph -> rows whose code is in that captured graph."""
     rows = rows_of_lines(record)
     texts = {artifact.id: artifact.text for artifact in record.of_stage("source")}
+    lines, frames = SourceLines(record), {frame.id: frame for frame in record.frames}
     landed: dict[str, dict[str, list[int]]] = {}
     for artifact in record.of_stage("captured"):
-        function = function_of(artifact.graph, record, texts)
+        function = function_of(frames.get(artifact.graph), lines, texts)
         calls = (entity for entity in artifact.entities if entity.kind == "call")
         stacks = ([rows[name] for name in call.origins if name in rows] for call in calls)
         places = {place for stack in stacks for place in inside(stack, function)}
@@ -65,10 +66,9 @@ def rows_of_lines(record: Record) -> dict[str, Place]:
     }
 
 
-def function_of(graph: str, record: Record, texts: Mapping[str, str]) -> Function | None:
-    """Where the function is that a graph was captured from, None where it is not shown."""
-    frame = next((frame for frame in record.frames if frame.id == graph), None)
-    place = SourceLines(record).place(frame.file, frame.line) if frame else None
+def function_of(frame: Frame | None, lines: SourceLines, texts: Mapping[str, str]) -> Function | None:
+    """Where the function of a frame is, None where it is not shown."""
+    place = lines.place(frame.file, frame.line) if frame else None
     found = function_in(texts[place[0]], place[1]) if place else None
     return (place[0], found[0], found[1]) if place and found else None
 

@@ -18,9 +18,8 @@ from typing import Any
 
 import msgspec
 
-from compiler.record import STAGES, Artifact, Decision, GraphBreak, Record
+from compiler.record import STAGES, Artifact, Decision, Record
 from explorer.findings import PYTHON, Finding, findings, views, with_findings
-from explorer.findings.lines import row_of
 from explorer.kernel_table import list_of_kernels
 from explorer.landed import source_marks
 from explorer.payload_part import Part
@@ -95,7 +94,7 @@ class Payload:
             "target": record.target,
             "compare": compared_first(record),
             "stages": [self._stage(name) for name in stage_names(record, self.pending)],
-            "breaks": [break_entry(item, sources) for item in record.breaks],
+            "breaks": [msgspec.to_builtins(item) for item in record.breaks],
             "frames": [msgspec.to_builtins(frame) for frame in record.frames],
             "kernels": kernel_counts(record),
             "decisions": decision_counts(record.decisions),
@@ -231,16 +230,3 @@ def interest(
         return bool(source.attrs.get("installed")), source.title != first, -len(rows)
 
     return key
-
-
-def break_entry(item: GraphBreak, sources: Iterable[Artifact]) -> dict[str, Any]:
-    """A graph break with its place in the source shown: artifact id and row, or None where that file isn't shown."""
-    return msgspec.to_builtins(item) | {"place": placed(sources, item.file, item.line)}
-
-
-def placed(sources: Iterable[Artifact], file: str, line: int) -> list[Any] | None:
-    for artifact in sources:
-        row = row_of(artifact, line) if file and file in (artifact.title, artifact.attrs.get("path")) else None
-        if row is not None:
-            return [artifact.id, row]
-    return None

@@ -13,6 +13,7 @@ from typing import Any
 from compiler.capture.function_names import function_name
 from compiler.record import Entity, Frame, GraphBreak, Record
 from explorer.blame import closest_failure, culprit_code, users_place
+from explorer.findings.breaks import break_id
 from explorer.findings.finding import Finding, LinkedText
 from explorer.findings.lines import SourceLines
 from explorer.provenance import place_text
@@ -146,7 +147,7 @@ class FrameMap:
         return Part(f"{STAGE}.{found.id}", "break", label, about, attrs, self._break_origins(found))
 
     def _break_origins(self, found: GraphBreak) -> tuple[str, ...]:
-        return (*self.lines.ids(found.chain), f"breaks.{found.id}")
+        return (*self.lines.ids(found.chain), break_id(found))
 
     def _plain(self, frame: Frame, code: Code, breaks: Iterable[GraphBreak]) -> Part:
         rest = frame.outcome == "compiled"

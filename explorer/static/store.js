@@ -17,8 +17,7 @@ import { Links } from "./links.js";
  *   seconds: number | null, problems: Problem[], artifacts: ArtifactInfo[], pending: number,
  *   list: List | null}} StageInfo
  * @typedef {{id: string, frame: string, kind: string, reason: string, file: string, line: number, function: string,
- *   code: string, what: string, explanation: string, hints: string[], gb_id: string, stack: string[],
- *   place: [string, number] | null}} BreakInfo
+ *   code: string, what: string, explanation: string, hints: string[], gb_id: string, stack: string[]}} BreakInfo
  * @typedef {{id: string, function: string, file: string, line: number, outcome: string, reason: string,
  *   graphs: string[]}} FrameInfo
  * @typedef {{title: string, options: Record<string, any>, environment: Record<string, any>, home: string[],

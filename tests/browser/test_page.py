@@ -100,7 +100,7 @@ def test_code_is_tinted_by_the_graph_it_landed_in(open_page: OpenPage) -> None:
     assert first
     assert second
     assert first != second
-    expect(view.source.locator(".tc-legend-item")).to_have_count(2)
+    expect(view.source.locator(".tc-legend-graph")).to_have_count(2)
 
 
 def test_what_users_wrote_is_shown_as_text(open_page: OpenPage, page: Page) -> None:

@@ -124,9 +124,8 @@ def test_source_lines_are_told_by_the_graph_they_landed_in() -> None:
 
 def test_a_graph_break_has_its_place_in_the_source_shown() -> None:
     record = broken_record()
-    (item,) = manifest(record)["breaks"]
-    artifact, row = item["place"]
-    assert "graph_break()" in record[artifact].text.splitlines()[row - 1]
+    ((artifact, ((row, start, end, *_),)),) = manifest(record)["spans"].items()
+    assert record[artifact].text.splitlines()[row - 1][start:end] == "torch._dynamo.graph_break()"
 
 
 def test_the_users_own_file_comes_before_installed_ones() -> None:
