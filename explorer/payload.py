@@ -99,7 +99,7 @@ class Payload:
             "kernels": kernel_counts(record),
             "decisions": decision_counts(record.decisions),
             "guards": len(record.guards),
-            "recompiles": [msgspec.to_builtins(item) for item in record.recompiles],
+            "recompiles": len(record.recompiles),
             **marks,
         }
 

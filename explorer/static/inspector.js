@@ -305,7 +305,7 @@ export class Inspector {
       "div",
       { class: "tc-count-buttons" },
       button("breaks", counted(breaks.length, "graph break"), breaks.length),
-      button("recompiles", counted(recompiles.length, "recompilation"), recompiles.length),
+      button("recompiles", counted(recompiles, "recompilation"), recompiles),
     );
   }
 

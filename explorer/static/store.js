@@ -21,7 +21,7 @@ import { Links } from "./links.js";
  * @typedef {{id: string, function: string, file: string, line: number, outcome: string, reason: string,
  *   graphs: string[]}} FrameInfo
  * @typedef {{title: string, options: Record<string, any>, environment: Record<string, any>, home: string[],
- *   stages: StageInfo[], breaks: BreakInfo[], frames: FrameInfo[], guards: number, recompiles: any[],
+ *   stages: StageInfo[], breaks: BreakInfo[], frames: FrameInfo[], guards: number, recompiles: number,
  *   kernels: {language: string, category: string, count: number}[],
  *   decisions: {pass: string, verdict: string, count: number}[],
  *   compare: [string, string] | null, landed: Record<string, Record<string, number[]>>, plain: Record<string, number[]>,
@@ -54,7 +54,7 @@ const EMPTY = {
   breaks: [],
   frames: [],
   guards: 0,
-  recompiles: [],
+  recompiles: 0,
   kernels: [],
   decisions: [],
   compare: null,

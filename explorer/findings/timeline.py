@@ -1,0 +1,163 @@
+"""All compilations of a record in the order of the calls that led to them.
+
+A row is a code object, a column a call in which something was compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from compiler.capture.function_names import function_name
+from compiler.record import Frame, Recompile, Record
+from explorer.findings.lines import SourceLines
+from explorer.findings.spots import line_spot
+from explorer.provenance import place_text
+from explorer.text import columns, recompile_reason
+
+State = Literal["none", "compiled", "recompiled", "reused", "limit", "plain", "skipped", "failed"]
+WORDS: Final[Mapping[State, str]] = {
+    "none": "not met yet",
+    "compiled": "compiled",
+    "recompiled": "compiled again",
+    "reused": "nothing was compiled: code that was there fits, or it was not called",
+    "limit": "torch gave up: not compiled",
+    "plain": "nothing is compiled any more: code that was there, where it fits, else plain Python",
+    "skipped": "left to Python",
+    "failed": "could not be compiled",
+}
+SIGNS: Final[Mapping[State, str]] = {
+    "none": "",
+    "compiled": "compiled",
+    "recompiled": "again",
+    "reused": "-",
+    "limit": "gave up",
+    "plain": "plain",
+    "skipped": "skipped",
+    "failed": "failed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Calls of the explored function, from `first` to `last`: one, or several in which nothing was compiled."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What happened to a code object in a call; `frame` is the compilation, "" where there was none."""
+
+    state: State
+    frame: str = ""
+
+
+def recompile_id(found: Recompile) -> str:
+    """The id of a recompilation's entity."""
+    return f"recompiles.{found.id}"
+
+
+def code_objects(record: Record) -> list[list[Frame]]:
+    """The compilations of each code object, in their order."""
+    found: dict[str, list[Frame]] = {}
+    for frame in record.frames:
+        number = frame.id.split("/")[0]
+        if number.isdigit():
+            found.setdefault(number, []).append(frame)
+    return list(found.values())
+
+
+def call_of(frame: Frame, record: Record) -> int:
+    """In which call of the explored function, from 1, a frame was compiled."""
+    again = (found.call_number for found in record.recompiles if found.frame == frame.id)
+    return frame.call_number or next(again, 0) or 1
+
+
+def call_columns(record: Record) -> list[Calls]:
+    """Each call in which something was compiled; calls between in which nothing was stand together."""
+    compiled = sorted({call_of(frame, record) for frames in code_objects(record) for frame in frames})
+    ends = [*compiled, max(record.calls, compiled[-1]) + 1]
+    found = []
+    for call, following in zip(compiled, ends[1:], strict=True):
+        found.append(Calls(call, call))
+        if following > call + 1:
+            found.append(Calls(call + 1, following - 1))
+    return found
+
+
+def marks_of(frames: Sequence[Frame], calls: Calls, record: Record) -> list[Mark]:
+    """What happened to a code object in some calls."""
+    here = [Mark(state_of(frame, record), frame.id) for frame in frames if call_of(frame, record) == calls.first]
+    if here:
+        return here
+    before = [frame for frame in frames if call_of(frame, record) < calls.first]
+    if not before:
+        return [Mark("none")]
+    return [Mark("plain" if any(gave_up(frame, record) for frame in before) else "reused")]
+
+
+def gave_up(frame: Frame, record: Record) -> bool:
+    return any(found.limit for found in record.recompiles if found.frame == frame.id)
+
+
+def state_of(frame: Frame, record: Record) -> State:
+    """What a compilation came to."""
+    if gave_up(frame, record):
+        return "limit"
+    if frame.outcome != "compiled":
+        return frame.outcome
+    return "compiled" if frame.id.endswith("/0") else "recompiled"
+
+
+def timeline_lines(rows: Sequence[Sequence[Frame]], calls: Sequence[Calls], record: Record) -> list[str]:
+    """The timeline as a table: a line for each code object, a column for each call."""
+    head = ["call", *map(str, calls)]
+    body = [[code_name(frames[0]), *(_signs(marks_of(frames, some, record)) for some in calls)] for frames in rows]
+    return columns([head, *body])
+
+
+def _signs(marks: Iterable[Mark]) -> str:
+    return ", ".join(SIGNS[mark.state] for mark in marks)
+
+
+def code_name(frame: Frame) -> str:
+    """A code object as the user knows it."""
+    rest = "the rest of " if frame.resumes else ""
+    return f"{rest}{function_name(frame.function)} ({place_text(frame.file, frame.line)})"
+
+
+def call_data(calls: Calls, record: Record, lines: SourceLines) -> dict[str, Any]:
+    """A column: its number, and the line of the call as far as a recompilation tells it."""
+    spans = (found.call for found in record.recompiles if found.call_number == calls.first and found.call)
+    span = next(spans, None)
+    return {"name": str(calls), "at": line_spot(span.file, span.line, lines) if span else None}
+
+
+def row_data(frames: Sequence[Frame], calls: Sequence[Calls], record: Record, lines: SourceLines) -> dict[str, Any]:
+    """A code object, and what happened to it in each column."""
+    return {
+        "name": ("the rest of " if frames[0].resumes else "") + function_name(frames[0].function),
+        "at": line_spot(frames[0].file, frames[0].line, lines),
+        "cells": [[mark_data(mark, record) for mark in marks_of(frames, some, record)] for some in calls],
+    }
+
+
+def mark_data(mark: Mark, record: Record) -> dict[str, Any]:
+    """A mark in a cell: what it says, the card that it leads to, or the graph."""
+    found = next((item for item in record.recompiles if item.frame == mark.frame and mark.frame), None)
+    frame = next((item for item in record.frames if item.id == mark.frame), None)
+    why = recompile_reason(found) if found else frame.reason if frame else ""
+    return {
+        "state": mark.state,
+        "frame": mark.frame,
+        "words": f"{WORDS[mark.state]}: {why}" if why else WORDS[mark.state],
+        "blamed": found.argument if found else "",
+        "id": recompile_id(found) if found else "",
+        "graph": next(iter(frame.graphs), "") if frame else "",
+    }
