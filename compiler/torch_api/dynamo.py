@@ -396,9 +396,20 @@ def _ended() -> DeletedGuardManagerWrapper:
     return guards
 
 
+def _read_again() -> None:
+    """Have torch look again at code that it left to Python for good, be it in the user's own calls before: without
+    that, an exploration would see nothing of it. Code that it has compiled keeps its entries.
+    """
+    for known in tuple(convert_frame.input_codes.seen):
+        code = known()
+        if code is not None and not eval_frame._debug_get_cache_entry_list(code):
+            reset_code(code)
+
+
 @contextmanager
 def _isolated() -> Iterator[None]:
     """Give the block its own dynamic-shape history and counters; forget backends that are registered in it."""
+    _read_again()
     saved = (pgo._CODE_STATE, pgo._INIT_CODE_STATE)
     backends = frozenset(eval_frame.cached_backends)
     counted = {name: counter.copy() for name, counter in counters.items()}

@@ -21,6 +21,7 @@ REQUIRED: tuple[str, ...] = (
     "torch._dynamo.convert_frame:CatchErrorsWrapper.__call__",
     "torch._dynamo.convert_frame:_compile",
     "torch._dynamo.convert_frame:get_and_maybe_log_recompilation_reasons",
+    "torch._dynamo.convert_frame:input_codes",
     "torch._dynamo.convert_frame:register_bytecode_hook",
     "torch._dynamo.device_interface:CudaInterface.Worker.get_device_properties",
     "torch._dynamo.device_interface:caching_worker_current_devices",

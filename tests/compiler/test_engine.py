@@ -455,6 +455,21 @@ def test_a_frame_that_was_given_up_can_be_explored_again() -> None:
     assert len(explore(breaks_in_the_middle, (x,)).record.of_stage("captured")) == 2
 
 
+def breaks_in_a_loop(x: torch.Tensor) -> torch.Tensor:
+    for n in range(3):
+        if x.sum() > n:
+            x = x + 1
+    return x
+
+
+def test_a_frame_that_the_users_own_torch_compile_gave_up_is_explored() -> None:
+    x = torch.ones(4)
+    torch.compile(breaks_in_a_loop, backend="eager")(x)
+    for _ in range(2):
+        (found,) = explore(breaks_in_a_loop, (x,)).record.breaks
+        assert (found.outcome, found.function) == ("skipped", "breaks_in_a_loop")
+
+
 def test_stages_left_out_are_linked_across() -> None:
     x, w = torch.randn(4, 4), torch.randn(4, 4)
     record = explore(softmax_of_matmul, (x, w), options=Options(stages=("captured", "kernels"))).record
