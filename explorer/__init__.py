@@ -4,6 +4,7 @@
 explorer.explore(f, x, w)   in Python
 explorer.autograd(loss)     the graph behind a tensor: what a backward pass runs, and what is kept for it
 explorer.decompose("gelu", x)  what an operator becomes, level by level; explorer.operators() counts them
+explorer.chain_rule(loss)   the chain rule on it, step by step, with numbers
 explorer.check(f, x, w)     in tests: fails where the graph breaks or is compiled anew
 explorer.export(model, x)   with torch.export; explorer.save_and_load(model, x) tries each way to save it
 tcompile explore f.py:f     in a terminal
@@ -15,6 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from explorer.autograd import AutogradRecording, AutogradRun, autograd
+from explorer.chain_rule import ChainRule, ShownStep, chain_rule
 from explorer.check import CheckError, check
 from explorer.decompose import OpLevels, decompose
 from explorer.explore import explore
@@ -26,10 +28,13 @@ from explorer.targets import targets
 __all__ = [
     "AutogradRecording",
     "AutogradRun",
+    "ChainRule",
     "CheckError",
     "OpLevels",
     "Run",
+    "ShownStep",
     "autograd",
+    "chain_rule",
     "check",
     "decompose",
     "explore",

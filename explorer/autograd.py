@@ -47,8 +47,21 @@ class AutogradRun(Run):
         """One row a leaf: its name, how many gradients are added there and where they come from, hooks, version."""
         return _tables().leaves(self.record)
 
+    @property
+    def health(self) -> pd.DataFrame:
+        """One row a node: norm, share of zeros, NaN and infinities of its result and its gradient, and where what is
+        not finite appears first (`first`). Raises ValueError where it was not asked for: `health=True`.
+        """
+        if not any("health" in artifact.attrs for artifact in self.record.of_stage("autograd")):
+            raise ValueError(
+                "health was not measured, as it takes a backward pass: explorer.autograd(..., health=True)"
+            )
+        return _tables().health(self.record)
+
     def __str__(self) -> str:
-        return "\n".join(artifact.text for artifact in self.record.of_stage("autograd"))
+        graphs = self.record.of_stage("autograd")
+        told = [line for artifact in graphs for line in artifact.attrs.get("health", ())]
+        return "\n".join([artifact.text for artifact in graphs] + told)
 
     def __repr__(self) -> str:
         count = sum(
@@ -63,11 +76,11 @@ class AutogradRecording:
     `graph(loss)` gives the graph of a tensor made inside. The code runs as it would without.
     """
 
-    def __init__(self, frame: FrameType | None = None) -> None:
+    def __init__(self, frame: FrameType | None = None, *, health: bool = False) -> None:
         from compiler.autograd.recording import Recording
 
-        self._frame = frame
-        self._recording = Recording(frame)
+        self._health = health
+        self._recording = Recording(frame, values=health)
 
     def __enter__(self) -> AutogradRecording:
         self._recording.__enter__()
@@ -77,63 +90,69 @@ class AutogradRecording:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._recording.__exit__(kind, error, traceback)
-        self._frame = None
 
     def graph(self, *outputs: Tensor) -> AutogradRun:
         """The graph behind these tensors. Raises ValueError where none of them wants a gradient."""
-        return _explored(outputs, self._recording, sys._getframe(1), "", outputs[0] if len(outputs) == 1 else outputs)
+        value = outputs[0] if len(outputs) == 1 else outputs
+        return _explored(outputs, self._recording, sys._getframe(1), "", value, self._health)
 
 
 @overload
-def autograd() -> AutogradRecording: ...
+def autograd(*, health: bool = False) -> AutogradRecording: ...
 @overload
-def autograd(target: Any, /, *args: Any, kwargs: Mapping[str, Any] | None = None) -> AutogradRun: ...
+def autograd(
+    target: Any, /, *args: Any, kwargs: Mapping[str, Any] | None = None, health: bool = False
+) -> AutogradRun: ...
 
 
 def autograd(
-    target: Any = None, /, *args: Any, kwargs: Mapping[str, Any] | None = None
+    target: Any = None, /, *args: Any, kwargs: Mapping[str, Any] | None = None, health: bool = False
 ) -> AutogradRun | AutogradRecording:
     """The graph that autograd built behind `target`: a tensor (or several in a list), or a function or module that is
     called with the arguments and gives them; without `target`, a recording for use in a `with` statement.
 
     Nodes come with the tensors that they save, hooks, views and writes in place explained, and the rule that each
     differentiates by. Only a graph that is built here, by the call or in the block, comes with Python lines and
-    modules. No backward pass is run.
+    modules.
+
+    With `health`, a backward pass is run as `torch.autograd.grad` does (hooks and custom functions of yours run in it,
+    no `.grad` changes), and `.health` has norms, zeros and NaN of every result and gradient. Without, none is run.
 
     Raises ValueError for a tensor that nothing wants a gradient of, TypeError for what gives no tensor, and whatever
     the call raises.
     """
     frame = sys._getframe(1)
     if target is None:
-        return AutogradRecording(frame)
-    if _is_call(target):
-        return _called(target, args, kwargs or {}, frame)
+        return AutogradRecording(frame, health=health)
+    if is_call(target):
+        return _called(target, args, kwargs or {}, frame, health)
     if args or kwargs:
         raise TypeError("explorer.autograd takes arguments only for a function or module to call")
-    return _explored(_tensors(target, "explorer.autograd"), None, frame, "", target)
+    return _explored(tensors_in(target, "explorer.autograd"), None, frame, "", target, health)
 
 
-def _is_call(target: Any) -> bool:
+def is_call(target: Any) -> bool:
+    """Whether `target` is to be called, rather than looked at: a tensor is callable by no one."""
     import torch
 
     return callable(target) and not isinstance(target, torch.Tensor)
 
 
 def _called(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], frame: FrameType
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], frame: FrameType, health: bool
 ) -> AutogradRun:
     from compiler.autograd.recording import Recording
     from compiler.engine import title_of
 
-    recording = Recording(frame)
+    recording = Recording(frame, values=health)
     with recording:
         value = function(*args, **kwargs)
     title = title_of(function)
     name = "" if "<lambda>" in title else title
-    return _explored(_tensors(value, name or "the function"), recording, frame, name, value)
+    return _explored(tensors_in(value, name or "the function"), recording, frame, name, value, health)
 
 
-def _tensors(value: Any, whose: str) -> tuple[Tensor, ...]:
+def tensors_in(value: Any, whose: str) -> tuple[Tensor, ...]:
     """The tensors in a value, those that want gradients first choice. Raises TypeError where there is none."""
     import torch
 
@@ -146,11 +165,16 @@ def _tensors(value: Any, whose: str) -> tuple[Tensor, ...]:
 
 
 def _explored(
-    outputs: Sequence[Tensor], recording: Recording | None, frame: FrameType, title: str, value: Any
+    outputs: Sequence[Tensor],
+    recording: Recording | None,
+    frame: FrameType,
+    title: str,
+    value: Any,
+    health: bool,
 ) -> AutogradRun:
     from compiler.autograd.explore import autograd_record
 
-    record: Record = autograd_record(outputs, recording=recording, frame=frame, title=title)
+    record: Record = autograd_record(outputs, recording=recording, frame=frame, title=title, health=health)
     return AutogradRun(record, value)
 
 

@@ -72,6 +72,25 @@ LEAVES = {
     "graph": "string",
     "id": "string",
 }
+HEALTH = {
+    "name": "string",
+    "op": "string",
+    "gradient_norm": "Float64",
+    "gradient_zeros": "Float64",
+    "gradient_nans": "Int64",
+    "gradient_infinite": "Int64",
+    "value_norm": "Float64",
+    "value_zeros": "Float64",
+    "value_nans": "Int64",
+    "value_infinite": "Int64",
+    "first": "category",
+    "where": "string",
+    "module": "string",
+    "code": "string",
+    "kind": "category",
+    "graph": "string",
+    "id": "string",
+}
 
 
 def nodes(record: Record) -> pd.DataFrame:
@@ -90,6 +109,22 @@ def leaves(record: Record) -> pd.DataFrame:
     """One row a leaf: the tensor whose `.grad` a backward pass fills, and the nodes whose gradients are added there."""
     rows = [_leaf_row(artifact, entity) for artifact, entity in _entities(record) if entity.kind == "accumulate"]
     return _frame(rows, LEAVES)
+
+
+def health(record: Record) -> pd.DataFrame:
+    """One row a node, in the order in which backward runs them. `gradient` is what came to the node, added up, `value`
+    the result of its forward operation where that is known; `zeros` are shares of 1; a norm that is not finite is
+    missing. `first` marks the node that made the first one that is not finite: "value" or "gradient".
+    """
+    rows = [_health_row(artifact, entity) for artifact, entity in _entities(record)]
+    return _frame(rows, HEALTH)
+
+
+def _health_row(artifact: Artifact, entity: Entity) -> dict[str, Any]:
+    attrs = entity.attrs
+    own = {name: attrs.get(name) for name in HEALTH if name.startswith(("gradient_", "value_"))}
+    first = attrs.get("not_finite_from_here")
+    return _common(artifact, entity) | own | {"first": first, "code": attrs.get("code"), "kind": entity.kind}
 
 
 def _entities(record: Record) -> Iterator[tuple[Artifact, Entity]]:

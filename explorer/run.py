@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from graphviz import Digraph
 
     from compiler.interpret.kept import KeptFrame
+    from explorer.autograd import AutogradRun
     from explorer.decompose import OpLevels
     from explorer.diff import ArtifactDiff, RunDiff
     from explorer.kernel_code import KernelCode
@@ -238,6 +239,15 @@ class Run:
         from explorer.step_table import steps
 
         return steps(self.record)
+
+    @property
+    def autograd(self) -> AutogradRun:
+        """The graphs that autograd built as the captured graphs ran, with tables `nodes`, `saved` and `leaves`."""
+        from explorer.autograd import AutogradRun
+
+        stages = ("source", "captured", "autograd")
+        kept = tuple(artifact for artifact in self.record.artifacts if artifact.stage in stages)
+        return AutogradRun(self.record.with_(artifacts=kept), self.value)
 
     def replay(self) -> Replay:
         """How TorchDynamo read the code, step by step. Raises ValueError if the run was made without `--step`."""

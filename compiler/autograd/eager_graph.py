@@ -166,10 +166,10 @@ def _priority(node: Any) -> float:
 
 
 def _labels(order: Sequence[Any], names: Mapping[int, str], boundary: Mapping[Any, str]) -> dict[Any, str]:
-    """A name for each node: `mul`, `mul_1`, and of a leaf its own."""
+    """A name for each node, in the order of the forward pass: `mul`, `mul_1`; a leaf has its own."""
     taken: dict[str, int] = {}
     labels = {}
-    for node in order:
+    for node in sorted(order, key=_priority, reverse=True):
         wanted = boundary.get(node) or _wanted(node, names)
         number = taken[wanted] = taken.get(wanted, -1) + 1
         labels[node] = f"{wanted}_{number}" if number else wanted

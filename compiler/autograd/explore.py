@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import FrameType
 
 import torch
 
 from compiler.autograd.eager_graph import EagerGraph, eager_graph, without_inner
 from compiler.autograd.graph_artifact import Settings, autograd_artifact, recorded_places
+from compiler.autograd.health import measured, summary
 from compiler.autograd.leaf_names import names_of_tensors
 from compiler.autograd.module_guess import guessed_places
 from compiler.autograd.recording import Recording
@@ -36,8 +38,12 @@ def autograd_record(
     recording: Recording | None = None,
     frame: FrameType | None = None,
     title: str = "",
+    health: bool = False,
 ) -> Record:
-    """A record with the graph of these tensors. `frame` is whose variables name tensors. Raises NoGraphError."""
+    """A record with the graph of these tensors. `frame` is whose variables name tensors.
+
+    `health` runs a backward pass and measures gradients. Raises NoGraphError, and FreedGraphError with `health`.
+    """
     names = names_of_tensors(frame, recording)
     outputs = without_inner(outputs)
     graph = eager_graph(outputs, recording=recording, names=names)
@@ -47,7 +53,14 @@ def autograd_record(
     book = SourceBook()
     places, origins = recorded_places(graph, book)
     places = places or guessed_places(graph)
+    places = {node.name: dict(places.get(node.name, {})) for node in graph.nodes}
+    told: tuple[str, ...] = ()
+    if health:
+        found = measured(graph, outputs, recording)
+        told = summary(found, graph, places)
+        places = {each.node: places[each.node] | each.attrs() for each in found}
     artifact = autograd_artifact(graph, saved, settings, places, origins)
+    artifact = replace(artifact, attrs={"health": list(told)} if told else {})
     return Record(
         title=subject, options=Options(), environment=environment(), artifacts=(*book.artifacts(), artifact),
         autograd_saved=saved,

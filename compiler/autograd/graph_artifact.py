@@ -187,9 +187,9 @@ def _head(graph: EagerGraph, saved: Sequence[Saved], settings: Settings) -> list
     leaves = sum(node.kind == "accumulate" for node in graph.nodes)
     tensors = len({fact.storage for fact in saved if fact.storage and not fact.free})
     head = [
-        f"# Backward of {settings.subject}: {len(graph.nodes)} nodes, from top to bottom as autograd runs them; "
-        f"{leaves} of them are leaves.",
-        f"# Until then {tensors} pieces of memory are kept for it, {memory_kept(saved):,} bytes, besides the leaves.",
+        f"# Backward of {settings.subject}: {_many(len(graph.nodes), 'node')}, from top to bottom as autograd runs "
+        f"them, to {_many(leaves, 'leaf', 'leaves')}.",
+        f"# Until then it keeps {_many(tensors, 'piece')} of memory, {memory_kept(saved):,} bytes, besides the leaves.",
     ]
     if not graph.recorded and not any(settings.graph):
         head.append(
@@ -197,6 +197,10 @@ def _head(graph: EagerGraph, saved: Sequence[Saved], settings: Settings) -> list
             "explorer.autograd(lambda: ...)."
         )
     return head
+
+
+def _many(count: int, one: str, many: str = "") -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def _is_told(node: GraphNode, note: str) -> bool:

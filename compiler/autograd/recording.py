@@ -20,8 +20,10 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from compiler.autograd.values import Value
 from compiler.torch_api import autograd_nodes
 from compiler.torch_api.fx import SourceFrame
+from compiler.torch_api.pytrees import tree_leaves
 
 _OWN = tuple(str(Path(__file__).parents[2] / name) + "/" for name in ("compiler", "explorer"))
 _TORCH = str(Path(torch.__file__).parent) + "/"
@@ -65,10 +67,14 @@ class RecordedHook:
 class Recording:
     """A context manager. What the user's code does inside is as without it; afterwards `call(number)` gives the call
     that made a node. `roots` are the modules that were called, by the names their paths begin with.
+
+    With `values`, `value(number, output)` gives the result of a call as it was when the call ended.
     """
 
-    def __init__(self, stop: FrameType | None = None) -> None:
+    def __init__(self, stop: FrameType | None = None, *, values: bool = False) -> None:
         self._stop = stop
+        self._keeps_values = values
+        self._values: dict[tuple[int, int], Value] = {}
         self._mode = _Listening(self)
         self._stack = ExitStack()
         self._open: list[torch.nn.Module] = []
@@ -126,11 +132,24 @@ class Recording:
                 self._add(self._seen, first, "torch.autograd.Function.apply", frame)
             self._seen = first
 
-    def made(self, first: int, function: Callable[..., Any]) -> None:
+    def made(self, first: int, function: Callable[..., Any], result: Any) -> None:
         """Note a call that has ended; those that made no node are forgotten."""
         self._seen = autograd_nodes.next_number()
         if self._seen > first:
             self._add(first, self._seen, op_name(function), sys._getframe(2))
+            if self._keeps_values:
+                self._keep(first, result)
+
+    def _keep(self, first: int, result: Any) -> None:
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None:
+                number = autograd_nodes.number_of(leaf.grad_fn)
+                if number is not None and number >= first:
+                    self._values[number, leaf.output_nr] = Value.of(leaf)
+
+    def value(self, number: int | None, output: int) -> Value | None:
+        """A result of the forward operation whose node has this number, None where it was not seen."""
+        return None if number is None else self._values.get((number, output))
 
     def _add(self, first: int, end: int, op: str, frame: FrameType) -> None:
         module = self._open[-1] if self._open else None
@@ -192,7 +211,7 @@ class _Listening(TorchFunctionMode):
         first = autograd_nodes.next_number()
         self._recording.begins(first)
         result = func(*args, **(kwargs or {}))
-        self._recording.made(first, func)
+        self._recording.made(first, func, result)
         if func in _HOOKS:
             hook = (*args[1:], *(kwargs or {}).values(), None)[0]
             self._recording.hooked(args[0], func, hook)

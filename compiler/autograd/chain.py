@@ -1,0 +1,333 @@
+"""The chain rule on a real graph, step by step: forward with the values, then backward node by node.
+
+Every gradient is one that torch's own backward pass computed, read by hooks. Beside it stand our formula for the node,
+what that formula gives on the same numbers, and the Jacobian, which is the node itself applied to unit vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from compiler.autograd.backward_run import BackwardRun, run_backward
+from compiler.autograd.eager_graph import EagerGraph, GraphNode, base_name
+from compiler.autograd.formulas import Local, Rule, rule_of
+from compiler.autograd.formulas.rule import signed
+from compiler.autograd.recording import Recording
+from compiler.autograd.values import SHOWN, Value
+from compiler.torch_api import autograd_nodes
+
+JACOBIAN = 64
+"""A Jacobian is computed where input and output have at most so many elements."""
+WHOLE_GRAPH = 400
+"""And where the graph has at most so many nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An input of a forward operation: its name in the rule, where it came from ("" for a constant), its value."""
+
+    name: str
+    source: str
+    value: Value | None
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A gradient that comes to a node: from the node `source` ("" where backward begins) by the input `name` of it."""
+
+    source: str
+    name: str
+    value: Value | None
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """A gradient that leaves a node, for the input `name` of its forward operation, to the node or leaf `target`.
+
+    `formula` is the rule for it. `derivative` is what the incoming gradient is multiplied by, where each element
+    depends on one element; `jacobian` has a row for each element of the result and a column for each of the input;
+    None where there is none, or it is not small. `error` is by how much our formula, run on the same numbers, is off
+    at most, relative to the largest of the gradient; None where it was not run.
+    """
+
+    name: str
+    target: str
+    formula: str
+    value: Value | None
+    derivative: Value | None = None
+    jacobian: Value | None = None
+    error: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChainStep:
+    """One step. Forward: `operands`, `settings` (dim, alpha) and `value`. Backward: `arrivals`, which add up to
+    `gradient`, and `departures`. Leaf: `arrivals` and `gradient`, which is what `.grad` gets.
+
+    `adds_exactly` says whether the arrivals, added in their order, are the gradient to the last bit; None where that
+    was not kept, as it is not small. `rule` is "" where the formula is not in the table.
+    """
+
+    index: int
+    direction: Literal["forward", "backward", "leaf"]
+    node: str
+    op: str
+    rule: str = ""
+    forward: str = ""
+    operands: tuple[Operand, ...] = ()
+    value: Value | None = None
+    arrivals: tuple[Arrival, ...] = ()
+    gradient: Value | None = None
+    departures: tuple[Departure, ...] = ()
+    adds_exactly: bool | None = None
+    note: str = ""
+    place: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def chain_steps(
+    graph: EagerGraph,
+    outputs: Sequence[torch.Tensor],
+    *,
+    recording: Recording | None = None,
+    places: Mapping[str, Mapping[str, Any]] | None = None,
+    gradients: Sequence[torch.Tensor] | None = None,
+    shown: int = SHOWN,
+) -> tuple[ChainStep, ...]:
+    """All steps of the chain rule behind these tensors. Runs one backward pass, which leaves every `.grad` alone.
+
+    Raises FreedGraphError, and what the user's hooks and custom functions raise.
+    """
+    run = run_backward(graph, outputs, gradients, shown)
+    teller = _Teller(graph, run, recording, places or {}, known_values(graph, outputs, recording, shown))
+    compute = [node for node in graph.nodes if node.kind not in ("accumulate", "outer")]
+    forward = sorted(compute, key=lambda node: node.number or 0)
+    steps = [teller.forward(index, node) for index, node in enumerate(forward)]
+    for node in graph.nodes:
+        if node.name in run.incoming:
+            steps.append(teller.backward(len(steps), node))
+        elif node.leaf is not None:
+            steps.append(teller.leaf(len(steps), node))
+    return tuple(steps)
+
+
+def known_values(
+    graph: EagerGraph, outputs: Sequence[torch.Tensor], recording: Recording | None, shown: int
+) -> dict[tuple[str, int], Value]:
+    """Results of forward operations by node and output: those recorded, else those that some node saved."""
+    names = {node.function: node.name for node in graph.nodes}
+    found = {(node.name, 0): Value.of(node.leaf, shown) for node in graph.nodes if node.leaf is not None}
+    saved = [slot.tensor for node in graph.nodes for slot in node.saved if slot.tensor is not None and not slot.problem]
+    for tensor in [*outputs, *saved]:
+        key = (names.get(tensor.grad_fn, ""), tensor.output_nr)
+        if key[0] and key not in found:
+            found[key] = Value.of(tensor, shown)
+    for node in graph.nodes if recording else ():
+        for slot in range(len(node.results)):
+            value = recording.value(node.number, slot) if recording else None
+            if value is not None:
+                found[node.name, slot] = value
+    return found
+
+
+@dataclass(frozen=True)
+class _Teller:
+    """Makes the steps of one run."""
+
+    graph: EagerGraph
+    run: BackwardRun
+    recording: Recording | None
+    places: Mapping[str, Mapping[str, Any]]
+    values: Mapping[tuple[str, int], Value]
+
+    def forward(self, index: int, node: GraphNode) -> ChainStep:
+        rule = rule_of(node.op)
+        slot = next((slot for slot, flows in enumerate(node.takes) if flows), 0)
+        value = self.values.get((node.name, slot))
+        note = "" if value else "the value is inside of a bigger call, or was not saved"
+        return ChainStep(
+            index, "forward", node.name, node.op, rule.name if rule else "",
+            rule.forward if rule else base_name(node.op), self._operands(node, rule), value, note=note,
+            place=self.places.get(node.name, {}), settings=self._settings(node),
+        )  # fmt: skip
+
+    def _operands(self, node: GraphNode, rule: Rule | None) -> tuple[Operand, ...]:
+        """The inputs that want gradients, and what else was saved under the name of an input, in the rule's order."""
+        found = {}
+        for position, target in enumerate(node.gives):
+            name = input_name(rule, position)
+            if target is not None:
+                found[name] = Operand(name, target[0], self.values.get(target))
+        others = {slot.name: slot.tensor for slot in node.saved if not slot.problem and not slot.name.startswith("res")}
+        for name, tensor in others.items():
+            if tensor is not None and name not in found and "[" not in name:
+                found[name] = Operand(name, "", Value.of(tensor, self.run.shown))
+        order = {slot.name: place for place, slot in enumerate(rule.slots)} if rule else {}
+        return tuple(sorted(found.values(), key=lambda operand: order.get(operand.name, len(order))))
+
+    def _settings(self, node: GraphNode) -> dict[str, Any]:
+        """Numbers and words that the node keeps: dim, alpha. Sizes are those of the tensors."""
+        if node.kind != "call" or any(slot.problem for slot in node.saved):
+            return {}
+        kept = autograd_nodes.saved_values(node.function)
+        plain = {name: signed(each) for name, each in kept.items() if "_sym_" not in name}
+        return {name: each for name, each in plain.items() if isinstance(each, int | float | str | bool)}
+
+    def _arrivals(self, node: GraphNode) -> tuple[Arrival, ...]:
+        return tuple(self._arrival(flow.source, flow.slot) for flows in node.takes for flow in flows)
+
+    def _arrival(self, source: str, slot: int) -> Arrival:
+        if not source:
+            return Arrival("", "", None)
+        outgoing = self.run.outgoing.get(source, ())
+        name = input_name(rule_of(self.graph.node(source).op), slot)
+        return Arrival(source, name, outgoing[slot] if slot < len(outgoing) else None)
+
+    def backward(self, index: int, node: GraphNode) -> ChainStep:
+        rule = rule_of(node.op)
+        gradient = next((value for value in self.run.incoming[node.name] if value is not None), None)
+        exactly = self._adds_exactly(node, self.run.tensors_in[node.name])
+        note = "" if exactly is not False else "a hook of yours changed the gradient before it came here"
+        return ChainStep(
+            index, "backward", node.name, node.op, rule.name if rule else "",
+            rule.forward if rule else base_name(node.op), (), None, self._arrivals(node), gradient,
+            self._departures(node, rule), exactly, note, self.places.get(node.name, {}),
+        )  # fmt: skip
+
+    def leaf(self, index: int, node: GraphNode) -> ChainStep:
+        gradient = self.run.leaves[node.name]
+        exactly = self._adds_exactly(node, (self.run.leaf_tensors[node.name],))
+        note = "" if exactly is not False else "a hook of yours changed the gradient before it came here"
+        return ChainStep(
+            index, "leaf", node.name, node.op, "sum of all paths", "", (), self.values.get((node.name, 0)),
+            self._arrivals(node), gradient, (), exactly, note, self.places.get(node.name, {}),
+        )  # fmt: skip
+
+    def _adds_exactly(self, node: GraphNode, sums: Sequence[torch.Tensor | None]) -> bool | None:
+        """Whether what arrives, added in the order of its arrival, is what came in; None where that was not kept."""
+        checked = []
+        for flows, total in zip(node.takes, sums, strict=False):
+            terms = [self._sent(flow.source, flow.slot) for flow in flows if flow.source]
+            there = [term for term in terms if term is not None]
+            if total is not None and there and len(there) == len(flows):
+                checked.append(torch.equal(_added(there), total))
+        return all(checked) if checked else None
+
+    def _sent(self, source: str, slot: int) -> torch.Tensor | None:
+        tensors = self.run.tensors_out.get(source, ())
+        return tensors[slot] if slot < len(tensors) else None
+
+    def _departures(self, node: GraphNode, rule: Rule | None) -> tuple[Departure, ...]:
+        outgoing = self.run.outgoing.get(node.name, ())
+        ours, derivatives = self._ours(node, rule), self._derivatives(node, rule)
+        jacobians = self._jacobians(node)
+        found = []
+        for position, target in enumerate(node.gives):
+            if target is None:
+                continue
+            slot = rule.slot(position) if rule else None
+            value = outgoing[position] if position < len(outgoing) else None
+            error = _error(ours.get(position), self._sent(node.name, position))
+            found.append(
+                Departure(
+                    input_name(rule, position),
+                    target[0],
+                    slot.formula if slot else "",
+                    value,
+                    derivatives.get(position),
+                    jacobians.get(position),
+                    error,
+                )
+            )
+        return tuple(found)
+
+    def _local(self, node: GraphNode) -> Local | None:
+        """What a rule sees, where all of it is small and there."""
+        grads = self.run.tensors_in[node.name]
+        known = [
+            value is None or tensor is not None
+            for value, tensor in zip(self.run.incoming[node.name], grads, strict=True)
+        ]
+        if not all(known) or any(slot.problem or slot.packed for slot in node.saved) or node.kind != "call":
+            return None
+        saved = autograd_nodes.saved_values(node.function)
+        return Local(saved, grads, autograd_nodes.inputs_of(node.function))
+
+    def _ours(self, node: GraphNode, rule: Rule | None) -> dict[int, torch.Tensor]:
+        """What our formula gives for each input."""
+        local = self._local(node) if rule else None
+        if local is None or rule is None:
+            return {}
+        with torch.no_grad():
+            return {position: each for position, each in enumerate(rule.vjp(local)) if each is not None}
+
+    def _derivatives(self, node: GraphNode, rule: Rule | None) -> dict[int, Value]:
+        """The local derivatives of an elementwise operation, in the shape of its result."""
+        local = self._local(node) if rule else None
+        if local is None or rule is None or not node.results:
+            return {}
+        ones = torch.ones(node.results[0].shape, dtype=node.results[0].dtype, device=node.results[0].device)
+        with torch.no_grad():
+            return {
+                position: Value.of(ones * slot.derivative(local), self.run.shown)
+                for position, target in enumerate(node.gives)
+                if target is not None and (slot := rule.slot(position)) is not None and slot.derivative is not None
+            }
+
+    def _jacobians(self, node: GraphNode) -> dict[int, Value]:
+        """By input, a row for each element of the result: what the node makes of a unit vector."""
+        grads = self.run.tensors_in[node.name]
+        there = [slot for slot, grad in enumerate(grads) if grad is not None]
+        if len(there) != 1 or len(self.graph.nodes) > WHOLE_GRAPH or self._local(node) is None:
+            return {}
+        grad = grads[there[0]]
+        assert grad is not None
+        if not 0 < grad.numel() <= JACOBIAN:
+            return {}
+        rows = [_unit(node, grads, there[0], element) for element in range(grad.numel())]
+        return {
+            position: value for position in range(len(node.gives)) if (value := _stacked(rows, position)) is not None
+        }
+
+
+def input_name(rule: Rule | None, position: int) -> str:
+    """What the rule calls an input of the forward operation."""
+    slot = rule.slot(position) if rule else None
+    if slot is None:
+        return f"input {position}"
+    return f"{slot.name}[{position}]" if rule is not None and rule.many else slot.name
+
+
+def _added(terms: Sequence[torch.Tensor]) -> torch.Tensor:
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+def _error(ours: torch.Tensor | None, real: torch.Tensor | None) -> float | None:
+    if ours is None or real is None or not real.numel():
+        return None
+    largest = float(real.double().abs().max())
+    return float((ours.double() - real.double()).abs().max()) / (largest or 1.0)
+
+
+def _unit(node: GraphNode, grads: Sequence[torch.Tensor | None], slot: int, element: int) -> tuple[Any, ...]:
+    unit = torch.zeros_like(grads[slot]).reshape(-1)  # type: ignore[arg-type]
+    unit[element] = 1
+    wanted = [
+        unit.reshape(each.shape) if index == slot and each is not None else None for index, each in enumerate(grads)
+    ]
+    with torch.no_grad():
+        return autograd_nodes.apply(node.function, wanted)
+
+
+def _stacked(rows: Sequence[tuple[Any, ...]], position: int) -> Value | None:
+    each = [row[position] for row in rows]
+    if any(row is None or row.layout != torch.strided or not 0 < row.numel() <= JACOBIAN for row in each):
+        return None
+    return Value.of(torch.stack([row.reshape(-1) for row in each]), JACOBIAN * JACOBIAN)

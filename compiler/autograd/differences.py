@@ -1,0 +1,147 @@
+"""Gradients checked against finite differences in float64, by calling the user's function again.
+
+Every call sees float64 copies of all floating tensors, its own copies of all others, and the same random numbers, so
+nothing of the user's is written to. A central difference (f(x + h) - f(x - h)) / 2h with h = ∛ε is off by about 1e-10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from compiler.torch_api.pytrees import tree_leaves, tree_map
+
+EACH = 64
+"""A leaf of up to so many elements is moved element by element, a bigger one along random directions."""
+DIRECTIONS = 4
+STEP = 2.0**-17
+_NARROW = (torch.float32, torch.float16, torch.bfloat16)
+_CONVERTS = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One leaf: how far float64 autograd is from finite differences, and the gradient of the run from float64's.
+
+    Both are the largest difference over the larger of 1 and the largest gradient. `calls` is how often the function was
+    called for it; `directions` is 0 where every element was moved.
+    """
+
+    leaf: str
+    error: float
+    rounding: float
+    calls: int
+    directions: int
+
+
+def differences(
+    function: Callable[[], Any],
+    leaves: Mapping[str, Tensor],
+    found: Mapping[str, Tensor | None],
+    random: Tensor | None = None,
+) -> tuple[Difference, ...]:
+    """Check the gradients `found` of the sum of what `function` returns. It is called many times.
+
+    `random` is the state of torch's generator before the call that `found` is of. Raises what the function raises.
+    """
+    names = [name for name in leaves if found.get(name) is not None]
+    with torch.random.fork_rng(devices=[]):
+        caller = _Caller(
+            function, [leaves[name] for name in names], torch.get_rng_state() if random is None else random
+        )
+        reference = caller.gradients()
+        return tuple(
+            _difference(caller, index, name, reference[index], found[name]) for index, name in enumerate(names)
+        )
+
+
+def _difference(caller: _Caller, index: int, name: str, reference: Tensor, run: Tensor | None) -> Difference:
+    count = reference.numel()
+    each = count <= EACH
+    directions = torch.eye(count, dtype=torch.float64) if each else torch.randn(DIRECTIONS, count, dtype=torch.float64)
+    expected = directions @ reference.reshape(-1).cpu()
+    measured = torch.stack([caller.slope(index, direction) for direction in directions])
+    scale = max(1.0, float(expected.abs().max()))
+    error = float((measured - expected).abs().max()) / scale
+    assert run is not None
+    rounding = float((run.double() - reference).abs().max()) / max(1.0, float(reference.abs().max()))
+    return Difference(name, error, rounding, 2 * len(directions), 0 if each else DIRECTIONS)
+
+
+@dataclass(frozen=True)
+class _Caller:
+    """Calls the function in float64 with its leaves moved."""
+
+    function: Callable[[], Any]
+    leaves: Sequence[Tensor]
+    random: Tensor
+
+    def _total(self, leaves: Sequence[Tensor]) -> Tensor:
+        torch.set_rng_state(self.random)
+        with _InDouble(list(zip(self.leaves, leaves, strict=True))):
+            value = self.function()
+        parts = [each for each in tree_leaves(value) if isinstance(each, Tensor) and each.is_floating_point()]
+        return torch.stack([part.sum().double() for part in parts if part.requires_grad or not any_wants(parts)]).sum()
+
+    def gradients(self) -> tuple[Tensor, ...]:
+        leaves = [leaf.detach().double().requires_grad_() for leaf in self.leaves]
+        total = self._total(leaves)
+        found = torch.autograd.grad(total, leaves, allow_unused=True)
+        return tuple(torch.zeros_like(leaf) if each is None else each for leaf, each in zip(leaves, found, strict=True))
+
+    def slope(self, index: int, direction: Tensor) -> Tensor:
+        ahead, behind = (self._moved(index, direction * step) for step in (STEP, -STEP))
+        return (ahead - behind) / (2 * STEP)
+
+    def _moved(self, index: int, by: Tensor) -> Tensor:
+        leaves = [leaf.detach().double().clone() for leaf in self.leaves]
+        leaves[index] += by.reshape(leaves[index].shape).to(leaves[index].device)
+        return self._total([leaf.requires_grad_() for leaf in leaves]).detach().cpu()
+
+
+def any_wants(parts: Sequence[Tensor]) -> bool:
+    """Whether any of these wants a gradient: then the others are no part of what was differentiated."""
+    return any(part.requires_grad for part in parts)
+
+
+class _InDouble(TorchFunctionMode):
+    """Each call of torch gets float64 tensors, and copies of what was made outside."""
+
+    def __init__(self, replaced: Sequence[tuple[Tensor, Tensor]]) -> None:
+        super().__init__()
+        self._known = {id(old): (old, new) for old, new in replaced}
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        args, kwargs = tree_map(self._wide, (args, dict(kwargs or {})))
+        if func in _CONVERTS:
+            func = torch.Tensor.double
+        result = func(*args, **kwargs)
+        return tree_map(self._made, result)
+
+    def _wide(self, value: Any) -> Any:
+        if isinstance(value, torch.dtype):
+            return torch.float64 if value in _NARROW else value
+        if not isinstance(value, Tensor):
+            return value
+        if id(value) not in self._known:
+            copy = value.detach().clone()
+            self._known[id(value)] = (value, copy.double() if value.dtype in _NARROW else copy)
+        return self._known[id(value)][1]
+
+    def _made(self, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        wide = value.double() if value.dtype in _NARROW else value
+        self._known[id(wide)] = (wide, wide)
+        return wide

@@ -1,0 +1,64 @@
+"""A tensor as it is shown: its numbers where they are few, else its norm and range; and whether it is healthy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+SHOWN = 64
+"""Tensors of up to so many elements are shown by their numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What is known of a tensor. `numbers` is a number or nested tuples of them, None for a tensor of many elements.
+
+    `norm` is the 2-norm, `low` and `high` bound what is finite or not; `zeros`, `nans` and `infinite` count elements.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    norm: float
+    low: float
+    high: float
+    zeros: int
+    nans: int
+    infinite: int
+    numbers: Any = None
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor, shown: int = SHOWN) -> Value:
+        """Reads the tensor three times, and never keeps it."""
+        with torch.no_grad():
+            return cls._of(tensor.detach(), shown)
+
+    @classmethod
+    def _of(cls, tensor: torch.Tensor, shown: int) -> Value:
+        dense = tensor.to_dense() if tensor.layout != torch.strided else tensor
+        count = dense.numel()
+        real = torch.view_as_real(dense) if dense.is_complex() else dense
+        wide = real if real.dtype in (torch.float32, torch.float64) else real.double()
+        norm = float(torch.linalg.vector_norm(wide)) if count else 0.0
+        low, high = (float(each) for each in wide.aminmax()) if count else (0.0, 0.0)
+        # A norm may overflow where no element does; where it is finite, all elements are.
+        nans = 0 if math.isfinite(norm) else int(wide.isnan().sum())
+        infinite = 0 if math.isfinite(norm) else int(wide.isinf().sum())
+        numbers = _tuples(dense.tolist()) if count <= shown else None
+        zeros = count - int(dense.count_nonzero())
+        dtype = str(dense.dtype).removeprefix("torch.")
+        return cls(dtype, tuple(dense.shape), norm, low, high, zeros, nans, infinite, numbers)
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def is_finite(self) -> bool:
+        return not self.nans and not self.infinite
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(each) for each in value) if isinstance(value, list) else value

@@ -1,0 +1,269 @@
+"""`explorer.chain_rule`: the chain rule on a real graph, step by step, with numbers, formulas and checks.
+
+print(explorer.chain_rule(loss))             what is known of a graph that is there already
+chain = explorer.chain_rule(f, x, w)         calls f, and so knows all values, lines and modules
+chain.steps                                  a DataFrame, one row a step
+chain.step(4)                                one step, to read
+chain.check()                                against autograd, to the last bit, and finite differences in float64
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from explorer.autograd import is_call, tensors_in
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import Tensor
+
+    from compiler.autograd.chain import ChainStep
+    from compiler.autograd.eager_graph import EagerGraph
+    from compiler.autograd.recording import Recording
+
+STEPS = {
+    "direction": "category",
+    "node": "string",
+    "rule": "string",
+    "value": "string",
+    "comes_in": "string",
+    "goes_out": "string",
+    "formula": "string",
+    "added": "Int64",
+    "adds_exactly": "boolean",
+    "norm": "Float64",
+    "formula_error": "Float64",
+    "jacobian": "string",
+    "op": "string",
+    "where": "string",
+    "module": "string",
+    "code": "string",
+    "note": "string",
+}
+CHECKS = {
+    "leaf": "string",
+    "equal": "boolean",
+    "difference": "Float64",
+    "rounding": "Float64",
+    "calls": "Int64",
+    "directions": "Int64",
+    "verdict": "category",
+}
+TOLERANCE = 1e-6
+NOT_RECORDED = (
+    "This graph was built before it could be recorded: values that nothing saved are `?`, and lines are not known. For "
+    "those, give the function: explorer.chain_rule(lambda: ...)."
+)
+
+
+class ShownStep:
+    """One step of the chain rule; it prints as text, `data` is what it says."""
+
+    def __init__(self, data: ChainStep) -> None:
+        self.data = data
+
+    def __str__(self) -> str:
+        from explorer.chain_text import step_text
+
+        return step_text(self.data)
+
+    __repr__ = __str__
+
+
+class ChainRule:
+    """The chain rule on a graph: prints as all its steps. `data` are the steps as dataclasses."""
+
+    def __init__(
+        self,
+        data: Sequence[ChainStep],
+        graph: EagerGraph,
+        outputs: Sequence[Tensor],
+        title: str,
+        function: Callable[[], Any] | None = None,
+        random: Tensor | None = None,
+        gradients: Sequence[Tensor] | None = None,
+    ) -> None:
+        self.data = tuple(data)
+        self.title = title
+        self._graph, self._outputs, self._function, self._random = graph, tuple(outputs), function, random
+        self._gradients = gradients
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __iter__(self) -> Iterator[ShownStep]:
+        return map(ShownStep, self.data)
+
+    def step(self, index: int) -> ShownStep:
+        """The step with this number, from 0; a negative one counts from the end. Raises IndexError."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"there is no step {index}: steps are 0 to {len(self) - 1}")
+        return ShownStep(self.data[index])
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """One row a step: the value forward, what comes in and goes out backward, formula, norm, where it was."""
+        import pandas as pd
+
+        rows = [_row(step) for step in self.data]
+        columns = {name: pd.Series([row[name] for row in rows], dtype=dtype) for name, dtype in STEPS.items()}
+        return pd.DataFrame(columns)
+
+    def check(self) -> pd.DataFrame:
+        """One row a leaf: whether its gradient is `torch.autograd.grad`'s to the last bit (`equal`), and how far the
+        gradient of the same computation in float64 is from finite differences (`difference`), and from that of this
+        run (`rounding`), relative to the largest gradient or 1.
+
+        The function is called again for each element of a leaf, or along a few random directions of a big one; nothing
+        of yours is changed by that but what the function itself changes. A graph without its function is only compared
+        with `torch.autograd.grad`. Raises what the function raises.
+        """
+        import pandas as pd
+
+        rows = _checks(self._graph, self._outputs, self.data, self._function, self._random, self._gradients)
+        columns = {name: pd.Series([row[name] for row in rows], dtype=dtype) for name, dtype in CHECKS.items()}
+        return pd.DataFrame(columns)
+
+    def __str__(self) -> str:
+        from explorer.chain_text import chain_text
+
+        note = "" if self._graph.recorded else NOT_RECORDED
+        return chain_text(self.title, self.data, note)
+
+    def __repr__(self) -> str:
+        return f"<ChainRule on {self.title}: {len(self)} steps; print it to read them>"
+
+
+def chain_rule(
+    target: Any,
+    /,
+    *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    gradient: Tensor | None = None,
+) -> ChainRule:
+    """The chain rule behind `target`: a tensor, or a function or module that is called with the arguments and gives it.
+
+    A backward pass is run, as `torch.autograd.grad` does: hooks and custom functions of yours run in it, no `.grad`
+    changes, and the graph can be used after it. It begins with `gradient`, or with 1 for each element. Small tensors
+    are shown by their numbers, big ones by shape, norm and range.
+
+    Raises ValueError for a tensor that nothing wants a gradient of, or whose graph was freed; TypeError for what gives
+    no tensor; and what the function raises.
+    """
+    import torch
+
+    frame = sys._getframe(1)
+    if not is_call(target):
+        if args or kwargs:
+            raise TypeError("explorer.chain_rule takes arguments only for a function or module to call")
+        return _ruled(tensors_in(target, "explorer.chain_rule"), None, frame, None, None, gradient)
+    from compiler.autograd.recording import Recording
+
+    function = partial(target, *args, **(kwargs or {}))
+    random = torch.get_rng_state()
+    recording = Recording(frame, values=True)
+    with recording:
+        value = function()
+    outputs = tensors_in(value, getattr(target, "__name__", "the function"))
+    return _ruled(outputs, recording, frame, function, random, gradient)
+
+
+def _ruled(
+    outputs: Sequence[Tensor],
+    recording: Recording | None,
+    frame: FrameType,
+    function: Callable[[], Any] | None,
+    random: Tensor | None,
+    gradient: Tensor | None,
+) -> ChainRule:
+    from compiler.autograd.chain import chain_steps
+    from compiler.autograd.eager_graph import eager_graph, without_inner
+    from compiler.autograd.graph_artifact import recorded_places
+    from compiler.autograd.leaf_names import names_of_tensors
+    from compiler.autograd.module_guess import guessed_places
+    from compiler.capture.sources import SourceBook
+
+    names = names_of_tensors(frame, recording)
+    outputs = [output for output in without_inner(outputs) if output.requires_grad or len(outputs) == 1]
+    graph = eager_graph(outputs, recording=recording, names=names)
+    places = recorded_places(graph, SourceBook())[0] or guessed_places(graph)
+    gradients = None if gradient is None else [_fitting(gradient, outputs)]
+    data = chain_steps(graph, outputs, recording=recording, places=places, gradients=gradients)
+    title = next((names[id(output)] for output in outputs if id(output) in names), "the result")
+    return ChainRule(data, graph, outputs, title, function, random, gradients)
+
+
+def _fitting(gradient: Tensor, outputs: Sequence[Tensor]) -> Tensor:
+    """Raises ValueError for a gradient of another shape than the one output's."""
+    shapes = [tuple(output.shape) for output in outputs]
+    if len(shapes) != 1 or tuple(gradient.shape) != shapes[0]:
+        wanted = f"has the shape {shapes[0]}" if len(shapes) == 1 else f"are {len(shapes)} tensors"
+        raise ValueError(f"gradient has the shape {tuple(gradient.shape)}, but the result {wanted}")
+    return gradient
+
+
+def _checks(
+    graph: EagerGraph,
+    outputs: Sequence[Tensor],
+    steps: Sequence[ChainStep],
+    function: Callable[[], Any] | None,
+    random: Tensor | None,
+    gradients: Sequence[Tensor] | None,
+) -> list[dict[str, Any]]:
+    from compiler.autograd.backward_run import differentiate
+    from compiler.autograd.differences import differences
+    from compiler.autograd.values import Value
+
+    leaves = {node.name: node.leaf for node in graph.nodes if node.leaf is not None}
+    found = dict(zip(leaves, differentiate(outputs, list(leaves.values()), gradients), strict=True))
+    known = {step.node: step.gradient for step in steps if step.direction == "leaf"}
+    can_differ = function is not None and gradients is None
+    by_leaf = (
+        {each.leaf: each for each in differences(function, leaves, found, random)} if can_differ and function else {}
+    )
+    rows = []
+    for name, gradient in found.items():
+        equal = known[name] == (None if gradient is None else Value.of(gradient))
+        each = by_leaf.get(name)
+        rows.append({
+            "leaf": name, "equal": equal, "difference": each and each.error, "rounding": each and each.rounding,
+            "calls": each and each.calls, "directions": each and each.directions,
+            "verdict": "equal" if equal and (each is None or each.error <= TOLERANCE) else "differs",
+        })  # fmt: skip
+    return rows
+
+
+def _row(step: ChainStep) -> dict[str, Any]:
+    from explorer.chain_text import number_text, value_text
+    from explorer.provenance import place_text
+
+    shown = step.value if step.direction == "forward" else step.gradient
+    errors = [each.error for each in step.departures if each.error is not None]
+    formulas = [f"d {each.name} = {each.formula}" for each in step.departures if each.formula]
+    jacobians = [
+        f"{each.name}: {' × '.join(map(str, each.jacobian.shape))}" for each in step.departures if each.jacobian
+    ]
+    leaving = [f"{each.target}: {value_text(each.value)}" for each in step.departures]
+    return {
+        "direction": step.direction,
+        "node": step.node,
+        "rule": step.rule or None,
+        "value": value_text(step.value) if step.value else None,
+        "comes_in": value_text(step.gradient) if step.gradient else None,
+        "goes_out": "; ".join(leaving) or None,
+        "formula": (f"out = {step.forward}" if step.direction == "forward" else "; ".join(formulas)) or None,
+        "added": len(step.arrivals) or None,
+        "adds_exactly": step.adds_exactly,
+        "norm": float(number_text(shown.norm)) if shown else None,
+        "formula_error": max(errors) if errors else None,
+        "jacobian": "; ".join(jacobians) or None,
+        "op": step.op,
+        "where": place_text(step.place["file"], step.place["line"]) if "line" in step.place else None,
+        "module": step.place.get("module"),
+        "code": step.place.get("code"),
+        "note": step.note or None,
+    }

@@ -1,0 +1,219 @@
+"""The chain rule step by step, and the health of gradients: the numbers are torch's own, to the last bit."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from compiler.autograd.backward_run import FreedGraphError, run_backward
+from compiler.autograd.chain import ChainStep, chain_steps
+from compiler.autograd.differences import differences
+from compiler.autograd.explore import graph_of
+from compiler.autograd.health import NodeHealth, measured, summary
+from compiler.autograd.recording import Recording
+from compiler.autograd.values import Value
+
+
+def chain(function: Callable[[], Tensor], frame: Any) -> tuple[Tensor, dict[tuple[str, str], ChainStep]]:
+    recording = Recording(sys._getframe(), values=True)
+    with recording:
+        loss = function()
+    steps = chain_steps(graph_of([loss], recording, frame), [loss], recording=recording)
+    return loss, {(step.direction, step.node): step for step in steps}
+
+
+class Net(nn.Module):
+    """Two layers with all kinds of nodes between: a residual path, a norm, dropout, a softmax."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 4)
+        self.norm = nn.LayerNorm(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = functional.gelu(self.first(x))
+        h = h + functional.dropout(self.second(self.norm(h)), 0.3)
+        return functional.cross_entropy(h, torch.tensor([0, 3]))
+
+
+@pytest.fixture(scope="module")
+def net() -> tuple[Net, Tensor, Sequence[ChainStep]]:
+    torch.manual_seed(0)
+    model, x = Net(), torch.randn(2, 3)
+    recording = Recording(sys._getframe(), values=True)
+    with recording:
+        loss = model(x)
+    return model, loss, chain_steps(graph_of([loss], recording), [loss], recording=recording)
+
+
+def test_the_gradients_are_those_of_torch_to_the_last_bit(net: tuple[Net, Tensor, Sequence[ChainStep]]) -> None:
+    model, loss, steps = net
+    leaves = dict(model.named_parameters())
+    expected = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values()), retain_graph=True), strict=True))
+    found = {step.node: step.gradient for step in steps if step.direction == "leaf"}
+    assert found == {name: Value.of(gradient) for name, gradient in expected.items()}
+    assert all(value is not None and value.numbers is not None for value in found.values())
+    assert all(parameter.grad is None for parameter in leaves.values())
+
+
+def test_every_formula_gives_the_gradient_and_every_sum_adds_up(net: tuple[Net, Tensor, Sequence[ChainStep]]) -> None:
+    backward = [step for step in net[2] if step.direction == "backward"]
+    departures = [departure for step in backward for departure in step.departures]
+    assert len(departures) > 10
+    assert all(step.rule for step in backward)
+    assert all(departure.error is not None and departure.error < 1e-6 for departure in departures)
+    added = [step for step in net[2] if len(step.arrivals) > 1]
+    assert added
+    assert all(step.adds_exactly for step in added)
+
+
+def test_the_outgoing_gradient_is_the_incoming_one_times_the_jacobian(
+    net: tuple[Net, Tensor, Sequence[ChainStep]],
+) -> None:
+    checked = 0
+    for step in net[2]:
+        for departure in step.departures:
+            assert step.gradient is not None
+            assert departure.value is not None
+            if departure.jacobian is not None:
+                rows = torch.tensor(departure.jacobian.numbers).double()
+                incoming = torch.tensor(step.gradient.numbers).double().reshape(-1)
+                outgoing = torch.tensor(departure.value.numbers).double().reshape(-1)
+                torch.testing.assert_close(incoming @ rows, outgoing, rtol=1e-5, atol=1e-6)
+                checked += 1
+    assert checked > 10
+
+
+def test_the_forward_values_are_those_of_the_run(net: tuple[Net, Tensor, Sequence[ChainStep]]) -> None:
+    forward = {step.node: step for step in net[2] if step.direction == "forward"}
+    assert forward["nll_loss"].value == Value.of(net[1])
+    gelu = forward["gelu"]
+    assert gelu.value is not None
+    assert gelu.operands[0].value is not None
+    given = torch.tensor(gelu.operands[0].value.numbers)
+    assert torch.equal(functional.gelu(given), torch.tensor(gelu.value.numbers))
+    assert forward["log_softmax"].settings == {"dim": 1}
+
+
+def test_finite_differences_agree_in_float64_and_nothing_of_the_users_changes() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.2), nn.Tanh(), nn.Linear(4, 2))
+    x = torch.randn(5, 3)
+    random = torch.get_rng_state()
+    loss = model(x).square().mean()
+    leaves: dict[str, Tensor] = dict(model.named_parameters())
+    found = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    drawn = torch.get_rng_state()
+    checked = differences(lambda: model(x).square().mean(), leaves, found, random)
+    assert [each.leaf for each in checked] == list(leaves)
+    assert all(each.error < 1e-6 for each in checked)
+    assert all(each.rounding < 1e-5 for each in checked)
+    assert all(torch.equal(before[name], each) for name, each in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), drawn)
+
+
+def test_finite_differences_find_a_wrong_backward() -> None:
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            return grad * ctx.saved_tensors[0]
+
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    found = torch.autograd.grad(Wrong.apply(x).sum(), x)[0]
+    (checked,) = differences(lambda: Wrong.apply(x).sum(), {"x": x}, {"x": found})
+    assert checked.error > 0.4
+
+
+def test_matrices_and_vectors_have_their_vector_jacobian_product() -> None:
+    torch.manual_seed(0)
+    x, w = torch.randn(3, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
+    _, steps = chain(lambda: (w @ x).exp().sum(), sys._getframe())
+    (departure,) = steps["backward", "mv"].departures
+    expected = torch.autograd.functional.jacobian(lambda each: each @ x, w.detach())
+    assert departure.formula == "grad ⊗ vec"
+    assert departure.jacobian is not None
+    assert departure.jacobian.shape == (2, 6)
+    assert torch.equal(torch.tensor(departure.jacobian.numbers, dtype=torch.float64), expected.reshape(2, 6))
+    exp = steps["backward", "exp"].departures[0]
+    assert exp.derivative == steps["forward", "exp"].value
+
+
+def test_big_tensors_have_shapes_and_norms_and_unknown_rules_say_so() -> None:
+    x = torch.randn(40, 40, requires_grad=True)
+    _, steps = chain(lambda: torch.linalg.inv(x).tanh().sum(), sys._getframe())
+    tanh = steps["backward", "tanh"]
+    assert tanh.gradient is not None
+    assert (tanh.gradient.shape, tanh.gradient.numbers, tanh.gradient.norm) == ((40, 40), None, 40.0)
+    assert tanh.departures[0].jacobian is None
+    inverse = steps["backward", "linalg_inv_ex"]
+    assert inverse.rule == ""
+    assert inverse.departures[0].formula == ""
+    assert inverse.departures[0].value is not None
+
+
+def test_a_hook_that_changes_a_gradient_is_noticed() -> None:
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+
+    def tripled() -> Tensor:
+        y = x * 2
+        y.register_hook(lambda grad: grad * 3)
+        return (y + y.sin()).sum()
+
+    _, steps = chain(tripled, sys._getframe())
+    step = steps["backward", "mul"]
+    assert step.adds_exactly is False
+    assert "a hook of yours changed" in step.note
+
+
+def test_hooks_of_ours_do_not_stay_and_a_freed_graph_is_told() -> None:
+    x = torch.randn(3, requires_grad=True)
+    loss = x.sin().sum()
+    graph = graph_of([loss], None, sys._getframe())
+    run_backward(graph, [loss])
+    assert all(node.hooks == () for node in graph_of([loss]).nodes)
+    loss.backward()
+    with pytest.raises(FreedGraphError, match=r"freed.*give the function"):
+        run_backward(graph, [loss])
+    assert all(node.hooks == () for node in graph_of([loss]).nodes)
+
+
+def health(function: Callable[[], Tensor]) -> tuple[dict[str, NodeHealth], str]:
+    recording = Recording(sys._getframe(), values=True)
+    with recording:
+        loss = function()
+    graph = graph_of([loss], recording, sys._getframe(1))
+    found = measured(graph, [loss], recording)
+    return {each.node: each for each in found}, "\n".join(summary(found, graph, {}))
+
+
+def test_the_first_nan_is_found_forward_and_backward() -> None:
+    x = torch.tensor([1.0, 0.0, 4.0], requires_grad=True)
+    found, told = health(lambda: (x.sqrt() * 0).mean(0))
+    assert found["sqrt"].made == ("gradient",)
+    assert "the first gradient that is not finite comes out of sqrt (SqrtBackward0): 1 NaN of 3 elements" in told
+    assert "NaN or infinite numbers come to x." in told
+    found, told = health(lambda: (x - 2).log().exp().sum())
+    assert found["log"].made == ("value",)
+    assert "Forward, the first result that is not finite is that of log (LogBackward0): 2 NaN of 3 elements" in told
+
+
+def test_norms_and_zeros_are_told() -> None:
+    x, w = torch.tensor([3.0, 4.0], requires_grad=True), torch.tensor([-1.0, -1.0], requires_grad=True)
+    found, told = health(lambda: (x * x).sum() / 2 + (x.detach() * w).relu().sum())
+    assert found["x"].gradient is not None
+    assert found["x"].gradient.norm == 5.0
+    assert found["x"].attrs()["gradient_zeros"] == 0.0
+    assert "Only zeros come to w." in told
+    assert "All gradients, and all results that are known, are finite." in told

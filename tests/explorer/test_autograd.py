@@ -1,0 +1,170 @@
+"""explorer.autograd and explorer.chain_rule: tables, texts, views, files; errors in the user's terms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import explorer
+from explorer import AutogradRun, ChainRule
+from explorer.payload import Payload
+from tests.explorer.explored import MLP, mlp_record
+
+
+@pytest.fixture(scope="module")
+def mlp() -> AutogradRun:
+    torch.manual_seed(0)
+    model, x = MLP(), torch.randn(32, 64)
+    return explorer.autograd(lambda: model(x).square().mean(), health=True)
+
+
+def test_tables_have_the_nodes_what_they_save_and_the_leaves(mlp: AutogradRun) -> None:
+    nodes, saved, leaves = mlp.nodes, mlp.saved, mlp.leaves
+    assert list(nodes.name[:2]) == ["mean", "pow"]
+    assert nodes.set_index("name").rule["addmm"] == "matrix product and sum"
+    assert set(leaves.name) == {name for name, _ in MLP().named_parameters()}
+    assert leaves.parameter.all()
+    assert not leaves.has_grad.any()
+    relu = saved[saved.op == "ReluBackward0"].iloc[0]
+    assert (relu.bytes, relu.storage_bytes, relu["shape"]) == (32 * 128 * 4, 32 * 128 * 4, "[32, 128]")
+    assert "addmm_1.mat1" in relu.shared_with or "addmm_2.mat1" in relu.shared_with
+    kept = saved[~saved.free].drop_duplicates("storage").storage_bytes.sum()
+    assert f"{kept:,} bytes, besides the leaves" in str(mlp)
+
+
+def test_the_graph_reads_as_a_program_and_says_where_each_node_was_made(mlp: AutogradRun) -> None:
+    text = str(mlp)
+    assert "relu_1 = ReluBackward0(addmm_2[1], result=f32[32, 128])  # -> mul_1" in text
+    assert "# head (Linear)  tests/explorer/explored.py:27  return self.head(x)" in text
+    assert "head.bias.grad += addmm_2[0]  # f32[10]" in text
+    assert text.splitlines()[-1] == "All gradients, and all results that are known, are finite."
+
+
+def test_health_has_the_norms_that_torch_gives(mlp: AutogradRun) -> None:
+    table = mlp.health.set_index("name")
+    value = mlp.value
+    assert isinstance(value, Tensor)
+    leaf = next(row for row in mlp.leaves.itertuples() if row.name == "head.weight")
+    assert leaf.gradients == 1
+    assert table.gradient_norm["mean"] == 1.0
+    assert 0 < table.gradient_zeros["mul_1"] < 1
+    assert 0 < table.value_zeros["relu_1"] < 1
+    assert table["first"].isna().all()
+    with pytest.raises(ValueError, match="health=True"):
+        _ = explorer.autograd(value).health
+
+
+def test_it_is_shown_saved_and_loaded_as_any_run(mlp: AutogradRun, tmp_path: Path) -> None:
+    stages = {stage["name"]: stage for stage in Payload(mlp.record).manifest()["stages"]}
+    assert stages["autograd"]["title"] == "Autograd"
+    assert stages["autograd"]["artifacts"][0]["drawable"]
+    assert stages["autograd"]["count"] == len(mlp.nodes)
+    assert "addmm_2" in mlp._repr_mimebundle_()["text/html"] or "AddmmBackward0" in mlp._repr_mimebundle_()["text/html"]
+    assert "cluster" in mlp.drawing("autograd").source
+    loaded = explorer.load(mlp.save(tmp_path / "graph.json"))
+    assert loaded.record == mlp.record
+    assert loaded.autograd.saved.equals(mlp.saved)
+    assert mlp.save(tmp_path / "graph.html").stat().st_size > 10_000
+
+
+def test_a_run_has_the_graphs_that_its_calls_built() -> None:
+    run = explorer.Run(mlp_record())
+    graph = run.autograd
+    assert set(graph.nodes.graph) == {"0/0"}
+    assert set(graph.leaves.name) == {name for name, _ in MLP().named_parameters()}
+    assert graph.nodes.module.notna().all()
+    assert "autograd" in str(run).lower()
+
+
+def test_modules_functions_blocks_and_tensors_are_all_taken() -> None:
+    model, x = nn.Linear(3, 2), torch.randn(4, 3)
+    by_module = explorer.autograd(model, x)
+    assert by_module.record.title == "Linear"
+    with explorer.autograd() as recorded:
+        loss = model(x).sum()
+    by_block = recorded.graph(loss)
+    assert list(by_block.nodes.name) == ["sum", "addmm", "bias", "t", "weight"]
+    assert by_block.nodes.loc[0, "code"] == "loss = model(x).sum()"
+    by_tensor = explorer.autograd(loss)
+    assert set(by_tensor.nodes.name) == {"sum", "addmm", "model.bias", "t", "model.weight"} or set(
+        by_tensor.leaves.name
+    ) == {"bias", "weight"}
+    assert by_tensor.nodes["where"].isna().all()
+
+
+def test_what_can_not_be_explored_says_why() -> None:
+    with pytest.raises(ValueError, match="nothing that it was computed from wants a gradient"):
+        explorer.autograd(torch.randn(3).sum())
+    with pytest.raises(TypeError, match="has no tensor to look behind: got int"):
+        explorer.autograd(lambda: 3)
+    with pytest.raises(TypeError, match="takes arguments only for a function or module"):
+        explorer.autograd(torch.randn(3, requires_grad=True), 3)
+    with pytest.raises(ZeroDivisionError):
+        explorer.autograd(lambda: 1 / 0)
+    with pytest.raises(ValueError, match=r"gradient has the shape \(2,\), but the result has the shape \(3,\)"):
+        explorer.chain_rule(torch.randn(3, requires_grad=True) * 2, gradient=torch.ones(2))
+    loss = torch.randn(3, requires_grad=True).sin().sum()
+    loss.backward()
+    with pytest.raises(ValueError, match="freed by the backward pass"):
+        explorer.chain_rule(loss)
+
+
+def weighted(x: Tensor, w: Tensor) -> Tensor:
+    y = x * w
+    return (y * y.exp()).sum()
+
+
+@pytest.fixture(scope="module")
+def chain() -> ChainRule:
+    x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    w = torch.tensor([0.5, -1.0, 2.0], requires_grad=True)
+    return explorer.chain_rule(weighted, x, w)
+
+
+def test_the_chain_rule_reads_forward_and_then_backward(chain: ChainRule) -> None:
+    text = str(chain)
+    assert text.startswith("The chain rule on the result: 4 operations forward, 4 steps backward, to 2 leaves.")
+    assert text.index("mul_1 = self · other") < text.index("mul_1: product rule (MulBackward0)")
+    assert "y = x * w" in text
+    step = str(chain.step(5))
+    assert (
+        "d self = grad · other  ->  mul\n        = [1, 1, 1] · [1.649, 0.1353, 403.4] = [1.649, 0.1353, 403.4]" in step
+    )
+    added = str(chain.step(7))
+    assert "comes in: [1.649, 0.1353, 403.4]  from mul_1, its self" in added
+    assert "added up: grad = [2.473, -0.1353, 2824], to the last bit" in added
+    assert "[ 1  1  1 ]" in str(chain.step(4))
+    assert [str(step) for step in chain] == [str(chain.step(index)) for index in range(len(chain))]
+    with pytest.raises(IndexError, match="steps are 0 to 9"):
+        chain.step(10)
+
+
+def test_its_table_and_checks(chain: ChainRule) -> None:
+    steps = chain.steps
+    assert list(steps.direction) == ["forward"] * 4 + ["backward"] * 4 + ["leaf"] * 2
+    assert steps.loc[7, "added"] == 2
+    assert steps.loc[5, "formula"] == "d self = grad · other; d other = grad · self"
+    checks = chain.check()
+    assert list(checks.verdict) == ["equal", "equal"]
+    assert checks.equal.all()
+    assert (checks.difference < 1e-6).all()
+
+
+def test_of_a_graph_that_is_there_only_saved_values_are_known() -> None:
+    w = torch.randn(3, 2, requires_grad=True)
+    chain = explorer.chain_rule((torch.randn(4, 3) @ w).log_softmax(1).sum())
+    text = str(chain)
+    assert "explorer.chain_rule(lambda: ...)" in text
+    assert "mm = ?" in text
+    assert chain.check().equal.all()
+    assert chain.check().difference.isna().all()
+
+
+def test_what_has_no_formula_says_so() -> None:
+    x = torch.eye(3, requires_grad=True)
+    assert "linalg_inv_ex: formula not in the table (LinalgInvExBackward0)" in str(
+        explorer.chain_rule(lambda: torch.linalg.inv(x).sum())
+    )
