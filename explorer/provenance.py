@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from pathlib import PurePosixPath
 
 from compiler.record import Entity, Record
@@ -90,6 +91,7 @@ def place_text(file: str, line: int) -> str:
     return f"{short_file(file)}:{line}"
 
 
+@lru_cache(maxsize=1024)
 def short_file(file: str) -> str:
     """The last part of a path, and `cell` for the file names that notebooks give to cells."""
     name = PurePosixPath(file.replace("\\", "/")).name
