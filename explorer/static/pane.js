@@ -326,7 +326,8 @@ export class Pane {
   /** Show the file of the innermost line, unless the one that is shown holds one below the outermost already. */
   followStack() {
     const [first] = this.store.primary;
-    const owners = (first ? this.store.stack(first) : []).map((id) => this.store.links.owner(id));
+    const own = first && this.store.manifest.home.includes(this.store.links.owner(first)) ? [first] : [];
+    const owners = (first ? [...this.store.stack(first), ...own] : []).map((id) => this.store.links.owner(id));
     const innermost = owners.at(-1);
     if (innermost && !owners.slice(1).includes(this.artifact)) this.show(innermost);
   }
