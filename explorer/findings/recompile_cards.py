@@ -26,8 +26,9 @@ class Known:
                 self._guards.setdefault((guard.frame, guard.source), []).append(guard)
 
     def failed(self, failure: GuardFailure) -> list[Guard]:
-        """The guards that a failure is of."""
-        return self._guards.get((failure.entry, failure.source), []) if failure.source else []
+        """The guards that a failure is of: of those on the same source, the ones that turned calls away."""
+        same = self._guards.get((failure.entry, failure.source), []) if failure.source else []
+        return [guard for guard in same if guard.failed] or same
 
 
 def card_data(number: int, found: Recompile, known: Known) -> dict[str, Any]:
