@@ -198,7 +198,8 @@ class Recompile:
     `cause` and `argument` are those of the entry that came closest. `limit` says which limit kept torch from
     compiling ("" if it did), `call` which line made the call, `call_number` which call of the explored function it was,
     from 1. `closest` is the compilation that came closest, and `graph_change` what is different in the graph captured
-    now ("" where one of the two is not in the record).
+    now ("" where one of the two is not in the record). `plain_calls` are the calls, from a limit on, in which all of
+    the function ran as plain Python; not known where code is built to run.
     """
 
     id: str
@@ -217,6 +218,7 @@ class Recompile:
     call_number: int = 0
     closest: str = ""
     graph_change: str = ""
+    plain_calls: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,7 @@ class Recorder:
         self._codes: dict[str, CodeType] = {}
         self._open: dict[str, tuple[SymbolFacts, ...]] = {}
         self._failed: dict[str, Failed] = {}
+        self._ran: dict[int, set[str]] = {}
         self.breaks = BreakLog(builder, self.book)
         self.skips = SkipLog()
         self.calls = CallLog(builder, self.book)
@@ -185,14 +186,31 @@ class Recorder:
         stage = AutogradStage(self.builder, recorder.latest["captured"], captured)
         hearing = stage.hearing if self.builder.keeps("autograd") else _as_it_is
         if not self._needs_backend():
-            return kept.hearing(hearing(stage.run))
+            return self._noted(frame, kept.hearing(hearing(stage.run)))
         observing = inductor.observing(recorder, build=self.build, target=gpu)
         collections = fewer_full_collections(1 + len(captured.graph.nodes) // NODES_A_COLLECTION)
         with observing, observing_buffers(kept), collections:
             compiled = recorder.run_backend(run)
         if compiled is None or recorder.problems or not self._compiled_runs():
-            return kept.hearing(hearing(stage.run))
+            return self._noted(frame, kept.hearing(hearing(stage.run)))
         return kept.hearing(hearing(compiled))
+
+    def _noted(self, frame: str, call: Compiled) -> Compiled:
+        """`call`, with a note of the calls of the explored function that it runs in."""
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            self._ran.setdefault(self.call_number, set()).add(frame.partition("/")[0])
+            return call(*args, **kwargs)
+
+        return noted
+
+    def _plain_calls(self, found: Recompile) -> tuple[int, ...]:
+        """The calls, from that on in which torch gave up on a function, in which none of its code ran compiled."""
+        if not found.limit or self.build or not found.call_number:
+            return ()
+        code = found.frame.partition("/")[0]
+        calls = range(found.call_number, self.call_number + 1)
+        return tuple(number for number in calls if code not in self._ran.get(number, ()))
 
     def _destination(self, module: GraphModule) -> Destination:
         found = destination(self.builder.options, fx.devices(module))
@@ -268,7 +286,10 @@ class Recorder:
         """What is known once all has run: costs of breaks, functions that were never compiled, and their source."""
         self.breaks.finish(self._codes)
         graphs = {item.graph: item for item in self.builder.artifacts.values() if item.stage == "captured"}
-        self.builder.recompiles[:] = with_graph_changes(self.builder.recompiles, graphs)
+        self.builder.recompiles[:] = [
+            replace(found, plain_calls=self._plain_calls(found))
+            for found in with_graph_changes(self.builder.recompiles, graphs)
+        ]
         codes = dict(self._codes)
         for number, skip in enumerate(self.skips.telling()):
             code, identity = skip.code, f"skipped/{number}"

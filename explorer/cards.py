@@ -47,8 +47,27 @@ def recompile_card(found: Recompile, number: int = 1, total: int = 1) -> str:
     lines += _wrapped(found.advice, "change: ")
     lines += [f"{_CODE}{setting}" for setting in found.settings]
     if found.limit:
-        lines += _wrapped(f"torch gave up on this function: {found.limit} is reached")
+        lines += _wrapped(f"torch gave up on this function: {limit_words(found)}")
     return "\n".join(lines)
+
+
+def limit_words(found: Recompile) -> str:
+    """Which limit is reached, and what ran as plain Python from then on."""
+    plain = f"; {runs_of('call', found.plain_calls)} ran as plain Python" if found.plain_calls else ""
+    return f"{found.limit} is reached{plain}"
+
+
+def runs_of(name: str, numbers: Sequence[int]) -> str:
+    """`calls 9 to 12 and 14`, `call 9`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], number]
+        else:
+            runs.append([number])
+    told = [" to ".join(map(str, run)) for run in runs]
+    listed = " and ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told)
+    return f"{name if len(numbers) == 1 else name + 's'} {listed}"
 
 
 def break_groups(breaks: Sequence[GraphBreak]) -> list[list[tuple[int, GraphBreak]]]:

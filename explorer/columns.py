@@ -86,6 +86,7 @@ COLUMNS: Final[dict[str, Columns]] = {
         "advice": "string",
         "settings": "string",
         "limit": "string",
+        "plain_calls": "string",
         "failures": "string",
         "entries": "Int64",
         "closest": "string",

@@ -38,8 +38,9 @@ def breaks(record: Record) -> pd.DataFrame:
 
     `where` is the innermost line of the user's own code, `file`, `line`, `column` and `code` the exact piece that ended
     the graph `graph`. `ops_before` and `ops_after` are the calls in it and in the graphs after the break, which take
-    `crossing` tensors from it; with times, it costs `lost_seconds` a call (`lost_note` says against what). `change`, `rewrite` and `settings` are what to do about it; `kind`, `explanation` and
-    `hints` are torch's own words.
+    `crossing` tensors from it. With times, it costs `lost_seconds` a call; `lost_note` says against what, or why that
+    is not known. `change`, `rewrite` and `settings` are what to do about it; `kind`, `explanation` and `hints` are
+    torch's own words.
     """
     return _frame("breaks", [_break_row(found) for found in record.breaks])
 
@@ -73,6 +74,7 @@ def recompiles(record: Record) -> pd.DataFrame:
 
     These are of the compiled code that came closest (`closest`); `failures` has all guards that failed, of all
     `entries`. `graph_change` is what is different in the captured graph: `run.recompile_diff(frame)` shows it.
+    `plain_calls` are the calls that ran as plain Python once a `limit` was reached.
     """
     return _frame("recompiles", [_recompile_row(found) for found in record.recompiles])
 

@@ -152,6 +152,8 @@ def _old_and_new(guard: FailedGuard) -> tuple[str, str]:
 def _change(name: str, guard: FailedGuard, old: str, new: str) -> str:
     if guard.kind == "ABSENT":
         return f"{quoted(name)} is not there any more"
+    if guard.kind in _CONTAINS:
+        return f"{quoted(name)} is {new} now"
     if old == new:
         return f"{quoted(name)} is another {old.removeprefix('a ')}"
     return f"{quoted(name)} was {old}, is {new}"

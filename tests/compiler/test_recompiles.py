@@ -89,11 +89,12 @@ def test_the_line_that_made_the_call_is_told() -> None:
 
 
 def test_where_torch_gives_up_the_limit_is_told_and_no_break_is_invented() -> None:
-    calls = "for n in range(12):\n    f(torch.ones(4), f'{n}')"
+    calls = "for n in [*range(11), 3, 11]:\n    f(torch.ones(4), f'{n}')"
     record = called("def f(x, s):\n    return x * 2 if s == 'a' else x * int(s)\n", calls)
     assert not record.breaks
     limited = [item for item in record.recompiles if item.limit]
     assert [item.limit for item in limited] == ["the recompile_limit of 8"]
+    assert limited[0].plain_calls == (9, 10, 11, 13)
     assert record.frames[-1].outcome == "skipped"
     assert record.frames[-1].reason == "it reached the recompile_limit of 8"
     assert any("recompile_limit" in problem.hint for problem in record.problems)

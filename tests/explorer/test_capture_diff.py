@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -46,8 +47,12 @@ def explored(fn: object) -> Run:
     return explorer.explore(fn, X, stages=("captured",))  # type: ignore[arg-type]
 
 
-def called(*calls: tuple, **options: object) -> Run:
-    return explorer.explore(scaled, calls=calls, stages=("captured",), **options)
+def repeated(x: torch.Tensor, times: str) -> torch.Tensor:
+    return x * int(times)
+
+
+def called(*calls: tuple, fn: Callable[..., torch.Tensor] = scaled, **options: object) -> Run:
+    return explorer.explore(fn, calls=calls, stages=("captured",), **options)
 
 
 def test_a_break_that_was_fixed_is_gone_though_lines_have_moved() -> None:
@@ -122,3 +127,11 @@ def test_a_recompilation_shows_its_graph_beside_that_of_the_code_that_came_close
         run.recompile_diff("7/7")
     with pytest.raises(KeyError, match="no recompilation at all"):
         called((X, 2)).recompile_diff()
+
+
+def test_where_torch_gives_up_the_card_says_which_calls_ran_as_plain_python() -> None:
+    numbers = [*range(2, 13), 5, 12]
+    run = called(*((torch.ones(2), str(number)) for number in numbers), fn=repeated)
+    text = " ".join(run.cards[-1].split())
+    assert "the recompile_limit of 8 is reached; calls 9 to 11 and 13 ran as plain Python" in text
+    assert run.recompiles.plain_calls.dropna().to_list() == ["9; 10; 11; 13"]
