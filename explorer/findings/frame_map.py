@@ -21,6 +21,8 @@ from explorer.shapes import seconds_text, size_text
 from explorer.text import counted, one_line
 
 STAGE = "frame_map"
+MANY = 3
+"""So many functions without anything compiled in them, called from one place, are drawn as one."""
 CODE_SHOWN = 40
 """Characters of a break's code on its node."""
 _ORDER = ("graph", "break", "plain")
@@ -46,6 +48,7 @@ class Part:
     origins: tuple[str, ...] = ()
     inputs: list[str] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
+    stands_for: list[Part] = field(default_factory=list)
 
     def entity(self) -> Entity:
         attrs = {"about": self.about, **self.attrs}
@@ -81,6 +84,8 @@ class FrameMap:
             self._add(frame)
         for frame in record.frames:
             self._connect(frame)
+        for part in list(self.parts.values()):
+            self._gather_plain(part)
 
     # The parts
 
@@ -191,6 +196,25 @@ class FrameMap:
               if found.frame == frame.caller and found.chain and found.chain[0].line == line]  # fmt: skip
         return at[-1] if at else self.ends[frame.caller]
 
+    def _gather_plain(self, caller: Part) -> None:
+        """Functions that a part calls, and of which nothing was compiled, as one part where they are many."""
+        plain = [self.parts[name] for name in caller.calls if self._is_all_plain(name)]
+        if len(plain) < MANY:
+            return
+        label, names = f"plain Python: {len(plain)} functions", [part.label.partition(": ")[2] for part in plain]
+        origins = tuple(name for part in plain for name in part.origins)
+        gathered = Part(f"{caller.id} calls", "plain", label, ", ".join(names), {}, origins, [caller.id], [], plain)
+        for part in plain:
+            del self.parts[part.id]
+        caller.calls = [gathered.id, *(name for name in caller.calls if name in self.parts)]
+        self.parts[gathered.id] = gathered
+
+    def _is_all_plain(self, name: str) -> bool:
+        code = next((code for code in self.codes.values() if code.head.id == name), None)
+        part = self.parts[name]
+        empty = code is not None and not (code.parts or code.goes_on)
+        return part.kind == "plain" and empty and len(part.inputs) == 1 and not part.calls
+
     def _comes_before(self, part: Part, other: Part) -> bool:
         """Whether one part leads to another: what runs again later, as in a loop, is not drawn as an edge back."""
         seen, todo = set[str](), [other.id]
@@ -219,7 +243,8 @@ class FrameMap:
                 text.add(f"{'  ' * depth}{part.label}, as above", within=[name])
                 continue
             seen.add(name)
-            text.add(_line(part, depth, by_head.get(name)), part.entity())
+            rows = [_line(each, depth, by_head.get(name)) for each in part.stands_for or [part]]
+            text.add("\n".join(rows), part.entity())
             todo += reversed(list(self._below(part, by_head.get(name), depth)))
         return text
 
@@ -238,8 +263,8 @@ class FrameMap:
         words = [f"{counted(kinds.count('graph'), 'graph')} of {counted(ops, 'op')}"]
         words.append(counted(kinds.count("break"), "break"))
         words.append(counted(len({code.name for code in self.codes.values()}), "function"))
-        if "plain" in kinds:
-            words.append(f"{kinds.count('plain')} as plain Python")
+        if plain := sum(len(part.stands_for) or 1 for part in self.parts.values() if part.kind == "plain"):
+            words.append(f"{plain} as plain Python")
         return ", ".join(words)
 
 

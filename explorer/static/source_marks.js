@@ -11,9 +11,19 @@ const NAMED = 8;
 /** So many colours fit beside a line. */
 const STRIPES = 4;
 
-/** Compilations of one code are of one colour, the same in every file: neighbours have different ones. @param {string} graph */
-function colourOf(graph) {
-  return `tc-g${Number.parseInt(graph, 10) % COLOURS || 0}`;
+/** What code a graph was captured from, the same for all its compilations. @param {string} graph */
+function codeOf(graph) {
+  return Number.parseInt(graph, 10);
+}
+
+/** @type {WeakMap<Manifest["landed"], number[]>} */
+const codes = new WeakMap();
+
+/** Compilations of one code are of one colour, the same in every file; neighbours have different ones. @param {Manifest} manifest @param {string} graph */
+function colourOf({ landed }, graph) {
+  const known = codes.get(landed) ?? [...new Set(Object.values(landed).flatMap((rows) => Object.keys(rows).map(codeOf)))].sort((a, b) => a - b);
+  codes.set(landed, known);
+  return `tc-g${known.indexOf(codeOf(graph)) % COLOURS}`;
 }
 
 /** What is marked in a source artifact, by 0-based row. @param {Manifest} manifest @param {string} artifact @param {(items: BreakInfo[]) => void} open */
@@ -32,10 +42,13 @@ function graphsOf(manifest, artifact) {
   return graphs;
 }
 
-/** The colours beside a row, and what they say, if any. @param {string[]} graphs @param {boolean} plain @returns {[string[], string] | undefined} */
-export function tintOf(graphs, plain) {
+/**
+ * The colours beside a row, and what they say, if any.
+ * @param {Manifest} manifest @param {string[]} graphs @param {boolean} plain @returns {[string[], string] | undefined}
+ */
+export function tintOf(manifest, graphs, plain) {
   if (!graphs.length && !plain) return undefined;
-  const colours = [...new Set(graphs.map(colourOf))].slice(0, plain ? STRIPES - 1 : STRIPES);
+  const colours = [...new Set(graphs.map((graph) => colourOf(manifest, graph)))].slice(0, plain ? STRIPES - 1 : STRIPES);
   const words = graphs.length ? [`In graph ${graphs.join(", ")}`] : [];
   return plain ? [[...colours, "tc-plain"], [...words, "Ran as plain Python"].join("; ")] : [colours, words.join()];
 }
@@ -92,11 +105,10 @@ function rangesOf(manifest, artifact) {
  * @returns {HTMLElement[]}
  */
 export function legendOf(manifest, artifact, select) {
-  /** @type {Map<string, string[]>} */
+  /** @type {Map<number, string[]>} */
   const byCode = new Map();
-  for (const graph of Object.keys(manifest.landed[artifact] ?? {}).sort((a, b) => Number.parseInt(a, 10) - Number.parseInt(b, 10))) {
-    const [code] = graph.split("/");
-    byCode.set(code, [...(byCode.get(code) ?? []), graph]);
+  for (const graph of Object.keys(manifest.landed[artifact] ?? {}).sort((a, b) => codeOf(a) - codeOf(b))) {
+    byCode.set(codeOf(graph), [...(byCode.get(codeOf(graph)) ?? []), graph]);
   }
   const items = [...byCode.values()].map((graphs) => graphButton(manifest, graphs, byCode.size <= NAMED, select));
   if (!manifest.plain[artifact]?.length) return items;
@@ -111,7 +123,7 @@ function graphButton(manifest, graphs, named, select) {
   const name = frame ? (resumed ? `${resumed[1]}:${frame.line}` : frame.function) : "";
   const words = resumed ? `${resumed[1]} after line ${frame?.line}` : name;
   const title = `Select graph ${graphs.join(", ")}${words && `: ${words}`}`;
-  const swatch = h("i", { class: colourOf(graphs[0]) });
+  const swatch = h("i", { class: colourOf(manifest, graphs[0]) });
   const label = named ? `graph ${graphs.join(" ")}` : graphs.join(" ");
   const onclick = () => select(graphs);
   return h("button", { class: "tc-legend-item tc-legend-graph", type: "button", title, onclick }, swatch, label, named && name ? h("small", {}, name) : null);

@@ -127,6 +127,34 @@ def _row(record: Record, text: str) -> int:
     return next(row for row, line in enumerate(source.text.splitlines(), 1) if text in line)
 
 
+def three_without_tensors(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(1):
+        torch._dynamo.graph_break()
+        one([x]), two([x]), three([x])
+    return x.sin()
+
+
+def one(found: list[torch.Tensor]) -> int:
+    return len(found)
+
+
+def two(found: list[torch.Tensor]) -> int:
+    return len(found) + 1
+
+
+def three(found: list[torch.Tensor]) -> int:
+    return len(found) + 2
+
+
+def test_functions_with_nothing_to_compile_are_one_part_and_a_line_each() -> None:
+    record = with_findings(explored(three_without_tensors, torch.randn(4)))
+    (part,) = [entity for entity in record["frame_map"].entities if entity.label == "plain Python: 3 functions"]
+    assert part.attrs["about"] == "one, two, three"
+    text = record["frame_map"].text.splitlines()
+    rows = [text[row - 1] for row, names in record["frame_map"].lines.items() if part.id in names]
+    assert [row.strip().split("  ")[0] for row in rows] == [f"plain Python: {name}" for name in ("one", "two", "three")]
+
+
 def test_the_plain_part_leads_to_the_lines_that_ran_as_plain_python() -> None:
     (plain,) = [entity for entity in shown(looping()).values() if entity.kind == "plain"]
     (source,) = looping().of_stage("source")
