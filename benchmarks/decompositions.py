@@ -140,8 +140,8 @@ def measured(name: str) -> dict[str, Any]:
                 half = graphs.half(graphs.id_of("ATen", kind))
                 Taking(half.module, known, trees).run(*half.inputs)
     seconds = time.perf_counter() - start
-    return {"model": TITLES[name], "levels": {level: [asdict(item) for item in found] for level, found in levels.items()},
-            "ops": counts, "trees": asdict(trees), "seconds": seconds}  # fmt: skip
+    checks = {level: [asdict(item) for item in found] for level, found in levels.items()}
+    return {"model": TITLES[name], "levels": checks, "ops": counts, "trees": asdict(trees), "seconds": seconds}
 
 
 def _copy(value: Any) -> Any:

@@ -18,9 +18,9 @@ class Options:
     `compiler.targets`), or "": the GPU that the tensors are on, or else an H100 that need not be here, unless something
     is to be run (`time`, `check`). `mode`, `dynamic`, `fullgraph`, `backend` and `options` are torch.compile's.
     `stages` is () (all that come without extra work), a tuple of stage names, or ("all",): kernels compiled too, which
-    also happens where a stage after "kernels" is named. `grad` is None (as the inputs say),
-    True or False (explore under `torch.no_grad`). `check` compares with eager: True what the built code returns,
-    "kernels" what each Triton kernel stores, in Triton's interpreter, which needs no GPU.
+    also happens where a stage after "kernels" is named. "decomposed" comes only where it is named.
+    `grad` is None (as the inputs say), True or False (explore under `torch.no_grad`). `check` compares with eager: True
+    what the built code returns, "kernels" what each Triton kernel stores, in Triton's interpreter, which needs no GPU.
     `step` records how TorchDynamo read the function, instruction by instruction: True, or how many MiB of that to keep.
 
     `Options.of` checks what a user wrote. Options read from a record are not checked: another machine made them.

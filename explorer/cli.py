@@ -65,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="tcompile", description="See every stage of torch.compile on your own code.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_explore(commands)
+    _add_decompose(commands)
     _add_show(commands)
     _add_report(commands)
     return parser
@@ -79,6 +80,13 @@ def _add_explore(commands: Any) -> None:
     )
     command.set_defaults(command=_explore)
     command.add_argument("code", metavar="FILE.py:NAME", help="a function, an nn.Module object, or a module class")
+    _add_inputs(command)
+    command.add_argument("--html", type=_output(".html"), metavar="PATH", help="save a page to explore in a browser")
+    command.add_argument("--json", type=_output(".json"), metavar="PATH", help="save the record as data")
+    _add_options(command.add_argument_group("options of the exploration"))
+
+
+def _add_inputs(command: Any) -> None:
     command.add_argument(
         "--input",
         dest="inputs",
@@ -89,9 +97,6 @@ def _add_explore(commands: Any) -> None:
         'or by name: "mask=ones(8, 8)"',
     )
     command.add_argument("--seed", type=int, default=0, help="of torch's random numbers, for weights and inputs (0)")
-    command.add_argument("--html", type=_output(".html"), metavar="PATH", help="save a page to explore in a browser")
-    command.add_argument("--json", type=_output(".json"), metavar="PATH", help="save the record as data")
-    _add_options(command.add_argument_group("options of the exploration"))
 
 
 def _add_options(group: Any) -> None:
@@ -102,7 +107,9 @@ def _add_options(group: Any) -> None:
     group.add_argument("--fullgraph", action="store_true", default=None, help="a graph break is an error")
     group.add_argument("--backend", help="torch.compile's backend (inductor)")
     group.add_argument("--options", action="append", metavar="NAME=VALUE", help="a setting of the backend")
-    group.add_argument("--stages", metavar="A,B", help="only these stages; all: compile kernels too")
+    group.add_argument(
+        "--stages", metavar="A,B", help="only these stages; all: kernels compiled; decomposed: at every level"
+    )
     group.add_argument("--grad", action=yes_no, help="with gradients, or under torch.no_grad")
     group.add_argument("--time", action="store_true", default=None, help="build the code and time it")
     group.add_argument(
@@ -110,6 +117,16 @@ def _add_options(group: Any) -> None:
         help="build the code and compare with eager; --check kernels compares each Triton kernel, without a GPU",
     )  # fmt: skip
     group.add_argument("--step", action="store_true", default=None, help="record how TorchDynamo reads the code")
+
+
+def _add_decompose(commands: Any) -> None:
+    command = commands.add_parser(
+        "decompose", help="show what an operator becomes, level by level",
+        description="Take one call of an operator apart: ATen, core ATen, Inductor's set, prims.",
+    )  # fmt: skip
+    command.set_defaults(command=_decompose)
+    command.add_argument("operator", metavar="NAME", help="aten.gelu, aten.add.Tensor, torch.nn.functional.layer_norm")
+    _add_inputs(command)
 
 
 def _add_show(commands: Any) -> None:
@@ -167,6 +184,19 @@ def _explore(args: argparse.Namespace) -> None:
         args.failed = True
         return
     _report_run(run, args)
+
+
+def _decompose(args: argparse.Namespace) -> None:
+    import torch
+
+    from explorer.decompose import decompose
+
+    torch.manual_seed(args.seed)
+    inputs = _inputs(args.inputs)
+    try:
+        print(decompose(args.operator, *inputs.args, **inputs.kwargs))
+    except ValueError as error:
+        raise UsageError(error) from None
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:

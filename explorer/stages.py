@@ -62,7 +62,13 @@ STAGE_WORDS: dict[str, StageWords] = {
     "forward": StageWords("Forward", "What the forward pass runs, as ATen operations.", _GRAPHS, _CALLS, "ops"),
     "backward": StageWords("Backward", "What the backward pass runs, as ATen operations.", _GRAPHS, _CALLS, "ops"),
     "inference": StageWords("Inference", "Graphs without gradients, as ATen operations.", _GRAPHS, _CALLS, "ops"),
-    "decomposed": StageWords("Decomposed", "The graphs in simpler operations.", _GRAPHS, _CALLS, "ops"),
+    "decomposed": StageWords(
+        "Decomposed",
+        "The same graphs at four levels: ATen, core ATen, what Inductor lowers, prims.",
+        _GRAPHS,
+        frozenset({"output"}),
+        "graphs",
+    ),
     "post_grad": StageWords(
         "Post-grad", "The graphs after Inductor's passes, as they are lowered.", _GRAPHS, _CALLS, "ops"
     ),

@@ -6,6 +6,7 @@ through the table again. Entries are wrapped to say which of them are at work wh
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -114,7 +115,7 @@ def _used_results(node: Node) -> dict[int, torch.Tensor]:
     value = node.meta.get("val")
     if isinstance(value, torch.Tensor):
         return {0: value}
-    places = {user.args[1] for user in node.users if fx.target_name(user) == "operator.getitem"}
+    places = {user.args[1] for user in node.users if user.users and fx.target_name(user) == "operator.getitem"}
     values = value if isinstance(value, tuple | list) else ()
     return {place: item for place, item in enumerate(values) if place in places and isinstance(item, torch.Tensor)}
 
@@ -185,6 +186,7 @@ def expanded(module: GraphModule, table: Table, *, functional: bool = False) -> 
         stack.enter_context(torch.no_grad())
         made = make_fx(traced, decomposition_table=uses.wrapped(table), tracing_mode="real")(*inputs)
     _name_inputs(made, module)
+    _drop_declined(made, uses.applied)
     known = {node.name for node in made.graph.nodes}
     makers = {node.name: mark for node in made.graph.nodes if (mark := _mark(node)) is not None}
     values = {name: tuple(_name(node, known) for node in nodes) for name, nodes in retracing.values.items()}
@@ -206,9 +208,12 @@ def _fake_mode(inputs: Sequence[Any]) -> Iterator[None]:
 
 
 def _name_inputs(made: GraphModule, before: GraphModule) -> None:
-    """Give the inputs of a traced graph the names that they have in the graph before."""
+    """Give the inputs of a traced graph the names that they have in the graph before; calls make room."""
     names = [node.name for node in before.graph.nodes if node.op == "placeholder"]
     inputs = [node for node in made.graph.nodes if node.op == "placeholder"]
+    for node in made.graph.nodes:
+        if node.op != "placeholder" and node.name in names:
+            node._rename(re.sub(r"_\d+$", "", node.name) + f"_{len(made.graph.nodes)}")
     for node, name in zip(inputs, names, strict=True):
         node.name = node.target = name
     made.recompile()
@@ -220,13 +225,27 @@ def tensor_types(value: Any) -> tuple[dict[str, Any], ...]:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says, or its name."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """The first line of what an error says, and the next one where that announces it; or its name."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
 def _mark(node: Node) -> int | None:
     mark = (node.meta.get("custom") or {}).get(_MARK)
     return mark if isinstance(mark, int) else None
+
+
+def _drop_declined(module: GraphModule, applied: Sequence[Applied]) -> None:
+    """Take out what decompositions made whose results were not used, and other dead code."""
+    declined = {index for index, use in enumerate(applied) if use.declined}
+    for index, use in enumerate(applied):  # an inner use comes after the one that it is in
+        if use.parent in declined:
+            declined.add(index)
+    for node in reversed(module.graph.nodes):
+        if _mark(node) in declined and not node.users:
+            module.graph.erase_node(node)
+    module.graph.eliminate_dead_code()
+    module.recompile()
 
 
 def _unmark(module: GraphModule) -> None:

@@ -1,0 +1,296 @@
+"""One operator, and whole models in training, at each level: what they become, by which code, with which numbers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from compiler.decompose.counts import totals
+from compiler.decompose.graphs import LevelError, LevelGraphs
+from compiler.decompose.levels import LEVELS, TABLES
+from compiler.decompose.node_call import node_call
+from compiler.decompose.numbers import worst_verdict
+from compiler.decompose.one_op import Decomposition, decomposed
+from compiler.decompose.operators import OperatorError, operator_named
+from compiler.decompose.tree import OpCall, ops_of
+from compiler.engine import Exploration
+from compiler.interpret.kept import KeptFrame
+from compiler.options import Options
+from compiler.record import Record
+from compiler.torch_api.decomposition_tables import excluded_by_inductor
+from tests.compiler.models import MLP, Block
+
+aten = torch.ops.aten
+
+
+def taken_apart(what: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Decomposition:
+    name, function = operator_named(what)
+    return decomposed(name, function, args, kwargs)
+
+
+def reasons(found: Decomposition, level: str) -> dict[str, str]:
+    """Why each operator of a level's graph stays."""
+    return {leaf.op: leaf.why for root in found.level(level).roots for leaf in root.leaves()}
+
+
+def worst(found: Decomposition) -> str:
+    return worst_verdict(item for level in found.levels for item in level.numbers)
+
+
+NAMES_OF_GELU = ["aten.gelu", "gelu", "aten::gelu", "torch.nn.functional.gelu", "F.gelu"]
+
+
+@pytest.mark.parametrize("what", [*NAMES_OF_GELU, nn.functional.gelu, aten.gelu, aten.gelu.default])
+def test_an_operator_is_named_in_any_way_that_people_name_it(what: Any) -> None:
+    found = taken_apart(what, torch.randn(4, 8), approximate="tanh")
+    assert [level.name for level in found.levels] == list(LEVELS)
+    assert found.level("core").ops() == ["aten.gelu.default"]
+    assert "aten.tanh.default" in found.level("inductor").ops()
+    assert all(op.startswith("prims.") for op in found.level("prims").ops())
+    assert worst(found) in ("equal", "close")
+
+
+def test_each_replacement_names_the_function_that_did_it_with_its_lines_and_code() -> None:
+    found = taken_apart("aten.gelu", torch.randn(4, 8))
+    source = found.sources()["Inductor"]["aten.gelu.default"]
+    assert (source.file, source.function) == ("torch/_refs/nn/functional/__init__.py", "gelu")
+    assert "def gelu(" in source.text
+    lines = inspect.getsource(torch._refs.nn.functional).splitlines()
+    assert lines[source.line - 1 : source.end_line] == source.text.splitlines()
+
+
+def test_a_composite_function_goes_through_every_level() -> None:
+    x, weight = torch.randn(4, 8), torch.randn(8)
+    found = taken_apart(nn.functional.layer_norm, x, (8,), weight)
+    assert found.source is not None
+    assert found.source.file == "torch/nn/functional.py"
+    assert found.level("torch").ops() == ["aten.layer_norm.default"]
+    (composite,) = found.level("ATen").roots
+    assert "CompositeImplicitAutograd" in str(composite.source)
+    assert [call.op for call in composite.calls] == ["aten.native_layer_norm.default"]
+    (inductor,) = found.level("Inductor").roots
+    assert inductor.source is not None
+    assert inductor.source.file == "torch/_inductor/decomposition.py"
+    nested = next(call for call in inductor.calls if call.op == "aten.var_mean.dim")
+    assert [call.op for call in nested.calls] == ["aten.var_mean.correction"]
+    assert worst(found) in ("equal", "close")
+
+
+def test_backward_operators_are_operators() -> None:
+    x, mean, rstd = torch.randn(4, 8), torch.randn(4, 1), torch.rand(4, 1) + 1
+    found = taken_apart("aten.native_layer_norm_backward", x, x + 1, [8], mean, rstd, None, None, [True, False, False])
+    assert found.level("core ATen").ops().count("aten.sum.dim_IntList") == 2
+    assert worst(found) in ("equal", "close")
+
+
+def test_why_a_decomposition_was_not_used_is_told() -> None:
+    x = torch.randn(8, 8)
+    product = reasons(taken_apart(torch.mm, x, x), "Inductor")["aten.mm.default"]
+    assert "returned NotImplemented for these arguments" in product
+    assert "templates" in product
+    assert "core ATen operator" in reasons(taken_apart(torch.mm, x, x), "core")["aten.mm.default"]
+    kept = reasons(taken_apart("aten.sum.dim_IntList", x, [1]), "Inductor")["aten.sum.dim_IntList"]
+    assert "on purpose" in kept
+    assert excluded_by_inductor()[aten.sum.dim_IntList] in kept
+    assert "falls back to ATen's kernel" in reasons(taken_apart("nonzero", x), "Inductor")["aten.nonzero.default"]
+    assert "no reference in prims" in reasons(taken_apart("mm", x, x), "prims")["aten.mm.default"]
+    filled = reasons(taken_apart("aten.full_like", torch.arange(3), 1.0), "prims")
+    assert "raised ValueError" in filled["aten.full_like.default"]
+
+
+def test_a_decomposition_that_is_for_inference_is_not_used_where_the_backward_needs_its_results() -> None:
+    q = torch.randn(1, 2, 4, 8)
+    used = taken_apart("aten._scaled_dot_product_flash_attention_for_cpu", q, q, q)
+    assert "gives float32[1, 2, 4, 4] as result 1" in next(iter(reasons(used, "core").values()))
+    assert worst(used) == "equal"
+    unused = taken_apart(lambda q: aten._scaled_dot_product_flash_attention_for_cpu(q, q, q)[0], q)
+    assert "aten._softmax.default" in unused.level("core").ops()
+    assert worst(unused) in ("equal", "close")
+
+
+def test_random_numbers_are_compared_by_seed_or_said_not_to_be_comparable() -> None:
+    x = torch.randn(4, 8)
+    before = torch.get_rng_state()
+    assert worst(taken_apart("F.dropout", x, 0.5)) == "equal"
+    (check, mask) = taken_apart("aten.native_dropout", x, 0.5, True).level("Inductor").numbers
+    assert (check.verdict, mask.verdict) == ("not comparable", "not comparable")
+    assert "from the same seed aten.rand.default draws other numbers" in check.note
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_what_an_operator_changes_is_changed_in_copies_alone() -> None:
+    x = torch.randn(4)
+    before = x.clone()
+    found = taken_apart("aten.mul_", x, 2.0)
+    assert torch.equal(x, before)
+    assert "functionalization" in str(found.level("ATen").roots[0].source)
+    assert [item.count for item in found.level("prims").numbers] == [2]
+    assert worst(found) == "equal"
+
+
+def test_views_keep_their_place_however_often_they_are_traced() -> None:
+    for _ in range(2):
+        assert worst(taken_apart("aten.constant_pad_nd", torch.randn(1, 1, 4, 4), [1, 1, 1, 1], 1.0)) == "equal"
+
+
+@pytest.mark.parametrize(
+    ("what", "arguments", "message"),
+    [
+        ("aten.gellu", (), "there is no operator aten.gellu: did you mean 'gelu'?"),
+        ("aten.add.Tensr", (), "aten.add has no overload 'Tensr'; it has: Tensor, Scalar"),
+        ("torch.nn.functional.gellu", (), "there is no 'torch.nn.functional.gellu': did you mean 'gelu'?"),
+        ("aten.gelu", (), "aten.gelu can't be called with these arguments: .*missing value for argument 'self'"),
+        ("aten.mm", (torch.ones(2, 3), torch.ones(2, 3)), "can't be called with these arguments: mat1 and mat2"),
+    ],
+)
+def test_a_wrong_name_or_wrong_arguments_are_told_in_the_users_terms(
+    what: str, arguments: tuple[Any, ...], message: str
+) -> None:
+    with pytest.raises(OperatorError, match=message):
+        taken_apart(what, *arguments)
+
+
+def test_a_level_that_is_not_there_names_those_that_are() -> None:
+    with pytest.raises(ValueError, match="the levels are: torch, ATen, core ATen, Inductor, prims"):
+        taken_apart("relu", torch.randn(3)).level("assembler")
+
+
+class Convolutions(nn.Module):
+    """Two residual blocks with batch norms, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(Block(3, 8, 2), Block(8, 8, 1))
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.blocks(x).mean((2, 3)))
+
+
+def transformer() -> tuple[nn.Module, dict[str, Any]]:
+    """GPT-2 of one layer, in train mode."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=11, bos_token_id=0, eos_token_id=0)
+    return GPT2LMHeadModel(config).train(), {"input_ids": torch.randint(0, 11, (2, 5))}
+
+
+def vision_transformer() -> tuple[nn.Module, dict[str, Any]]:
+    """ViT of one layer, in train mode, with its loss."""
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(num_labels=4, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+                       image_size=16, patch_size=8)  # fmt: skip
+    arguments = {"pixel_values": torch.randn(2, 3, 16, 16), "labels": torch.randint(0, 4, (2,))}
+    return ViTForImageClassification(config).train(), arguments
+
+
+MODELS: dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]] = {
+    "mlp": lambda: (MLP().train(), {"x": torch.randn(8, 64)}),
+    "convolutions": lambda: (Convolutions().train(), {"x": torch.randn(8, 3, 16, 16)}),
+    "gpt2": transformer,
+    "vit": vision_transformer,
+}
+Trained = tuple[Record, list[LevelGraphs]]
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def trained(request: pytest.FixtureRequest) -> Trained:
+    """A training step of a model, captured, and each of its captures at every level."""
+    torch.manual_seed(0)
+    model, arguments = MODELS[request.param]()
+    with Exploration(Options(stages=("captured",))) as exploration:
+        output = exploration.compile(model)(**arguments)
+        value = output if isinstance(output, torch.Tensor) else output.loss if "labels" in arguments else output.logits
+        value.sum().backward()
+    record = exploration.record
+    return record, [LevelGraphs(item.graph, exploration.kept[item.graph], item) for item in record.of_stage("captured")]
+
+
+def test_every_level_of_a_model_in_training_computes_what_eager_does(trained: Trained) -> None:
+    for graphs in trained[1]:
+        checks = graphs.numbers()
+        assert list(checks) == ["ATen", *TABLES]
+        assert all(item.verdict in ("equal", "close") for found in checks.values() for item in found), checks
+
+
+def test_every_operator_of_a_model_has_a_tree_and_every_node_of_a_level_is_in_one(trained: Trained) -> None:
+    for graphs in trained[1]:
+        assert set(graphs.aot.graphs) == {"forward", "backward"}
+        for tree in graphs.trees.values():
+            roots = tree.roots()
+            assert [root.op for root in roots] == [str(node.target) for node in ops_of(tree.before)]
+            leaves = [leaf for root in roots for leaf in root.leaves()]
+            assert {leaf.node for leaf in leaves} == {node.name for node in ops_of(tree.traced.module)}
+            assert all(leaf.why for leaf in leaves)
+            assert all(root.source or root.node for root in roots)
+
+
+def test_nodes_of_a_level_lead_to_the_python_line(trained: Trained) -> None:
+    record, (graphs, *_) = trained
+    found = graphs.artifacts()
+    whole = record.with_(artifacts=(*record.artifacts, *found))
+    lines = {entity.id for artifact in record.of_stage("source") for entity in artifact.entities}
+    up = {entity.id: entity.origins for entity in whole.entities()}
+    assert all(origin in up for artifact in found for entity in artifact.entities for origin in entity.origins)
+    for entity in whole[f"decomposed[{graphs.frame} backward prims]"].entities:
+        if entity.kind == "call":
+            assert whole.linked(entity.id) & lines, entity
+
+
+def test_a_capture_without_gradients_has_one_graph_at_each_level() -> None:
+    with Exploration(Options(stages=("captured", "decomposed"), grad=False)) as exploration:
+        exploration.compile(nn.functional.gelu)(torch.randn(4))
+    levels = [artifact.id for artifact in exploration.record.of_stage("decomposed")]
+    assert levels == [f"decomposed[0/0 inference {level}]" for level in ("ATen", *TABLES)]
+    assert Record.from_json(exploration.record.to_json()) == exploration.record
+
+
+def test_a_node_is_taken_apart_on_the_values_that_it_had() -> None:
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x * 3, -1)
+
+    x = torch.randn(4, 8)
+    with Exploration(Options(stages=("captured",))) as exploration:
+        exploration.compile(scaled)(x)
+    captured, kept = exploration.record["captured"], exploration.kept["0/0"]
+    call = node_call(captured.entity("softmax"), captured, kept)
+    assert torch.equal(call.args[0], x * 3)
+    assert not call.note
+    with pytest.raises(LevelError, match="calls no operator: it is placeholder"):
+        node_call(next(entity for entity in captured.entities if entity.kind == "placeholder"), captured, kept)
+
+
+def test_what_was_not_kept_can_not_be_traced_again() -> None:
+    with Exploration(Options(stages=("captured",))) as exploration:
+        exploration.compile(nn.functional.gelu)(torch.randn(4))
+    with pytest.raises(LevelError, match="a saved record has text, and no graph to trace"):
+        LevelGraphs("0/0", KeptFrame(), exploration.record["captured"])
+
+
+def test_operators_are_counted_from_the_registries() -> None:
+    found = {total.what: total for total in totals()}
+    names = {name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names()}
+    aten_names = {name for name in names if name.startswith("aten::")}
+    assert found["registered in aten"].names == len(aten_names) > 1200
+    assert found["registered in aten"].overloads > 2000
+    tagged = [op for name in dir(aten) for op in _overloads(getattr(aten, name)) if torch.Tag.core in op.tags]
+    assert found["core ATen"].overloads == len(set(tagged))
+    assert found["prims, published"].names == len(torch._prims.__all__)
+    assert 0 < found["Inductor only calls ATen's kernel"].overloads < found["Inductor lowers"].overloads
+    assert all(total.names <= total.overloads and total.method for total in found.values())
+
+
+def _overloads(packet: Any) -> list[Any]:
+    names = packet.overloads() if isinstance(packet, torch._ops.OpOverloadPacket) else ()
+    return [getattr(packet, name) for name in names]
+
+
+def test_a_tree_knows_its_leaves_and_its_sources() -> None:
+    leaf = OpCall("aten.mul.Tensor", node="mul", why="a core ATen operator")
+    assert list(OpCall("aten.gelu.default", calls=(leaf, leaf)).leaves()) == [leaf, leaf]
