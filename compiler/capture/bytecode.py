@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dis
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType
 
 from compiler.capture.rendering import Rendering, rendered
@@ -13,9 +13,11 @@ from compiler.record import Artifact, Entity
 from compiler.torch_api.fx import is_dynamo
 
 _GENERATED = re.compile(
-    r"__(compiled_fn)_\d+(?:_[0-9a-f]{8}(?:_[0-9a-f]{4}){3}_[0-9a-f]{12})?|__(resume_at)_\d+_\d+|__(builtins_dict)___\d+"
+    r"__(compiled_fn)_\d+(?:_[0-9a-f]{8}(?:_[0-9a-f]{4}){3}_[0-9a-f]{12})?|__(resume_at)_\d+_\d+"
+    r"|__(builtins_dict)___\d+|___(context_manager)_\d+_\d+|___(module_\w+?)_\d+_c\d+"
 )
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_JUMPING = frozenset(dis.hasjrel + dis.hasjabs)
 MOST_CHARACTERS = 120  # of an argument: Dynamo puts whole modules' globals among the constants
 
 
@@ -31,7 +33,7 @@ class GeneratedNames:
 
     def _canonical(self, match: re.Match[str]) -> str:
         if match[0] not in self._names:
-            kind = match[1] or match[2] or match[3]
+            kind = match[match.lastindex or 0]
             count = self._counts.get(kind, 0)
             self._counts[kind] = count + 1
             self._names[match[0]] = f"__{kind}_{count}"
@@ -55,31 +57,60 @@ def bytecode_artifact(
     inserted are on no line.
     """
     instructions = list(dis.get_instructions(code))
-    placed = _lines(instructions)
-    jumps = {each.offset: each.argval for each in instructions if each.opcode in dis.hasjrel + dis.hasjabs}
-    text, entities = [_header(code, book)], []
-    lines: dict[int, tuple[str, ...]] = {}
+    entities: list[Entity] = []
+    rows = [_header(code, book)]
     last_line: int | None = None
-    internal = is_dynamo(code.co_filename)
-    for number, instruction in enumerate(instructions, 2):
-        line = placed[instruction.offset]
-        argument = _short(names(_ADDRESS.sub("", instruction.argrepr)))
-        words = (says or {}).get(instruction.offset, "")
-        row = _row(instruction, book.shorten(argument), line if line != last_line else None)
-        text.append(f"{row:<72}  # {words}" if words else row)
+    for entity in _entities(code, instructions, artifact_id, book, names, says or {}):
+        instruction = instructions[len(entities)]
+        line = entity.attrs["line"]
+        row = _row(instruction, entity.attrs["argument"], line if line != last_line else 0)
+        words = entity.attrs.get("says")
+        rows.append(f"{row:<72}  # {words}" if words else row)
+        entities.append(entity)
         last_line = line
-        identity = f"{artifact_id}.{instruction.offset}"
-        lines[number] = (identity,)
-        attrs = {"offset": instruction.offset, "opcode": instruction.opname, "argument": argument, "line": line or 0}
-        attrs |= ({"jump": jumps[instruction.offset]} if instruction.offset in jumps else {}) | (
-            {"says": words} if words else {}
-        )
-        origins = (book.line(code.co_filename, line),) if line and not internal else ()
-        came = tuple(f"{artifact_id}.{start}" for start, end in jumps.items() if end == instruction.offset)
-        entities.append(Entity(identity, "instruction", instruction.opname, attrs, came, origins))
     attrs = {"function": names(code.co_qualname), "file": book.name(code.co_filename), "line": code.co_firstlineno}
-    body = "\n".join(text) + "\n"
+    lines: dict[int, tuple[str, ...]] = {number: (entity.id,) for number, entity in enumerate(entities, 2)}
+    body = "\n".join(rows) + "\n"
     return Artifact(artifact_id, "bytecode", title, "bytecode", body, graph, lines, tuple(entities), attrs)
+
+
+def _entities(
+    code: CodeType,
+    instructions: Sequence[dis.Instruction],
+    artifact_id: str,
+    book: SourceBook,
+    names: GeneratedNames,
+    says: Mapping[int, str],
+) -> Iterator[Entity]:
+    placed = _lines(instructions)
+    jumps = {each.offset: each.argval for each in instructions if each.opcode in _JUMPING}
+    came: dict[int, tuple[str, ...]] = {}
+    for start, end in jumps.items():
+        came[end] = (*came.get(end, ()), f"{artifact_id}.{start}")
+    internal = is_dynamo(code.co_filename)
+    known = (
+        {0: ()} if internal else {line: (book.line(code.co_filename, line),) for line in set(placed.values()) if line}
+    )
+    for instruction in instructions:
+        offset = instruction.offset
+        line = placed[offset] or 0
+        argument = _argument(instruction.argrepr, book, names)
+        attrs = {"offset": offset, "opcode": instruction.opname, "argument": argument, "line": line}
+        if offset in jumps:
+            attrs["jump"] = jumps[offset]
+        if offset in says:
+            attrs["says"] = says[offset]
+        origins = known.get(line, ())
+        yield Entity(f"{artifact_id}.{offset}", "instruction", instruction.opname, attrs, came.get(offset, ()), origins)
+
+
+def _argument(text: str, book: SourceBook, names: GeneratedNames) -> str:
+    """What `dis` says of an argument, without addresses, numbers of the process, and paths of this machine."""
+    if "__" in text:
+        text = names(text)
+    if " at 0x" in text:
+        text = book.shorten(_ADDRESS.sub("", text))
+    return _short(text)
 
 
 def bytecode_artifacts(
@@ -100,17 +131,28 @@ def bytecode_artifacts(
 
 
 def python_artifact(python: Rendering, *, graph: str, title: str) -> Artifact:
-    """The rendering as text: what it closes over and its constants first; where it stops, the instruction that did."""
+    """The rendering as text: what it closes over and its constants first; where it stops, the instruction that did.
+
+    Each line that stands for instructions is an entity that comes from them.
+    """
+    artifact_id = f"bytecode[{graph} as Python]"
     text = [f"# closes over: {', '.join(python.free)}"] if python.free else []
     for name, value in python.constants.items():
         text.append(f"# {name} is {_short(_ADDRESS.sub('', _described(value)))}")
-    text.extend(python.lines)
+    entities: list[Entity] = []
+    lines: dict[int, tuple[str, ...]] = {}
+    for code, offsets in zip(python.lines, python.stands_for, strict=True):
+        text.append(code)
+        if offsets:
+            identity = f"{artifact_id}.L{len(text)}"
+            origins = tuple(f"bytecode[{graph} modified].{offset}" for offset in offsets)
+            lines[len(text)] = (identity,)
+            entities.append(Entity(identity, "statement", code.strip(), {}, (), origins))
     if python.stopped:
         text.append(f"# This is not all, and not to be run. Not written as Python: {python.stopped}")
     attrs = {"stopped": python.stopped}
-    return Artifact(
-        f"bytecode[{graph} as Python]", "bytecode", title, "python", "\n".join(text) + "\n", graph, {}, (), attrs
-    )
+    body = "\n".join(text) + "\n"
+    return Artifact(artifact_id, "bytecode", title, "python", body, graph, lines, tuple(entities), attrs)
 
 
 def _lines(instructions: Sequence[dis.Instruction]) -> dict[int, int | None]:
@@ -130,6 +172,8 @@ def _lines(instructions: Sequence[dis.Instruction]) -> dict[int, int | None]:
 def _described(value: object) -> str:
     if isinstance(value, CodeType):
         return f"the code of {value.co_name}"
+    if isinstance(value, type):
+        return f"the type {value.__qualname__}"
     if isinstance(value, dict) and "__name__" in value:
         return f"the globals of {value['__name__']}"
     return f"an object of type {type(value).__name__}"
@@ -144,7 +188,7 @@ def _header(code: CodeType, book: SourceBook) -> str:
     return f"# {code.co_qualname}({parameters})  {book.name(code.co_filename)}:{code.co_firstlineno}"
 
 
-def _row(instruction: dis.Instruction, argument: str, line: int | None) -> str:
+def _row(instruction: dis.Instruction, argument: str, line: int) -> str:
     target = ">>" if instruction.is_jump_target else "  "
     number = "" if instruction.arg is None else str(instruction.arg)
     shown = f"({argument})" if argument else ""

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dis
-from collections.abc import Callable
-from types import CellType, CodeType, FunctionType
+import io
+import linecache
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from types import CodeType
 from typing import Any
 
 import pytest
 import torch
 from torch._dynamo.convert_frame import register_bytecode_hook
 
-from compiler.capture.rendering import rendered
+from compiler.capture.bytecode import python_artifact
+from compiler.capture.rendering import Rendering, rendered
 from compiler.engine import explore
 from compiler.options import Options
 from compiler.record import Record
+from tests.compiler.break_cases import CASES
+from tests.compiler.broken import function
 
 
 def loops_and_breaks(x: torch.Tensor, y: torch.Tensor) -> Any:
@@ -64,6 +73,31 @@ def returns_a_closure(x: torch.Tensor) -> tuple[torch.Tensor, Callable[..., Any]
     return inner(x), inner
 
 
+def breaks_with_a_closure(x: torch.Tensor) -> torch.Tensor:
+    scale = 3
+
+    def inner(y: torch.Tensor) -> torch.Tensor:
+        return y * scale
+
+    y = x + 1
+    print("five")  # noqa: T201
+    scale += 1
+    return inner(y)
+
+
+def decides_twice(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    if y.sum() > 0 and y.mean() > 9:
+        return y
+    return y - 1
+
+
+def fills_an_ordered_dict(x: torch.Tensor) -> dict[str, torch.Tensor]:
+    made = OrderedDict(a=x + 1, b=x * 2)
+    print("six")  # noqa: T201
+    return made
+
+
 def breaks_at_keywords(x: torch.Tensor) -> torch.Tensor:
     y = x + 1
     print("four", end="\n", flush=True)  # noqa: T201
@@ -74,21 +108,6 @@ def record_of(fn: Callable[..., Any], *args: Any) -> Record:
     return explore(fn, args, options=Options.of(stages=("bytecode",))).record
 
 
-def from_rendering(code: CodeType, user_globals: dict[str, Any], cells: tuple[CellType, ...]) -> FunctionType:
-    """The function that the rendering's text defines, with the cells of the original."""
-    python = rendered(code)
-    assert python.stopped == ""
-    body = "\n".join(f"    {line}" for line in python.lines)
-    name = python.lines[0].removeprefix("def ").partition("(")[0]
-    text = f"def around({', '.join(python.free)}):\n{body}\n    return {name}\n"
-    namespace: dict[str, Any] = {}
-    exec(compile(text, "<rendering>", "exec"), namespace)
-    made = namespace["around"](*python.free)
-    by_name = dict(zip(code.co_freevars, cells, strict=True))
-    around = tuple(by_name[free] for free in made.__code__.co_freevars)
-    return FunctionType(made.__code__, {**user_globals, **python.constants}, closure=around or None)
-
-
 CALLS: list[tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = [
     (loops_and_breaks, lambda: (torch.ones(4), torch.ones(4))),
     (loops_and_breaks, lambda: (-torch.ones(4), -torch.ones(4))),
@@ -96,47 +115,129 @@ CALLS: list[tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = [
     (writes_back, lambda: (torch.arange(4.0), [torch.zeros(1)])),
     (makes_a_generator, lambda: (torch.arange(4.0),)),
     (breaks_at_keywords, lambda: (torch.arange(4.0),)),
+    (under_no_grad, lambda: (torch.ones(4, requires_grad=True),)),
+    (breaks_with_a_closure, lambda: (torch.arange(4.0),)),
+    (decides_twice, lambda: (torch.ones(4),)),
+    (decides_twice, lambda: (-torch.ones(4),)),
+    (fills_an_ordered_dict, lambda: (torch.arange(4.0),)),
 ]
+
+
+def code_of(python: Rendering, original: CodeType, user_globals: dict[str, Any]) -> CodeType:
+    """The code that the rendering's text compiles to, with the variables of the original, as Dynamo wants them."""
+    assert python.stopped == ""
+    head, *body = (number(line, user_globals, python.constants) for line in python.lines)
+    variables = [name for name in (*original.co_varnames, *original.co_cellvars) if f"{name}: object" not in body]
+    declared = [line for line in body if line.strip().startswith(("nonlocal", "global"))]
+    seen = [f"    if 0: {name} = lambda: {name}" for name in original.co_cellvars]
+    seen += [f"    if 0: {name} = None" for name in variables] + [f"    if 0: {name}" for name in original.co_freevars]
+    lines = [head, *declared, *seen, *(line for line in body if line not in declared)]
+    inside = "\n".join(f"    {line}" for line in lines)
+    name = head.removeprefix("def ").partition("(")[0]
+    text = f"def around({', '.join(original.co_freevars)}):\n{inside}\n    return {name}\n"
+    namespace: dict[str, Any] = {}
+    exec(compile(text, "<rendering>", "exec"), namespace)
+    return namespace["around"](*original.co_freevars).__code__
+
+
+def number(line: str, user_globals: dict[str, Any], constants: dict[str, Any]) -> str:
+    """The line with constants under names that are free among the globals, where they are put."""
+    for name, value in constants.items():
+        user_globals[f"tested_{name}_{id(value)}"] = value
+        line = re.sub(rf"\b{name}\b", f"tested_{name}_{id(value)}", line)
+    return line
+
+
+def called_through_renderings(fn: Any, args: Sequence[Any]) -> tuple[Any, str, int]:
+    """What a compiled call returns and prints with each frame's rewritten code replaced by its rendering, compiled,
+    and how many frames there were.
+    """
+    frames = []
+    user_globals = fn.__globals__
+
+    def hook(original: CodeType, rewritten: CodeType) -> CodeType:
+        frames.append(original)
+        return code_of(rendered(rewritten), original, user_globals)
+
+    torch._dynamo.reset()
+    handle = register_bytecode_hook(hook)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            value = torch.compile(fn, backend="eager")(*args)
+    finally:
+        handle.remove()
+        torch._dynamo.reset()
+        for name in [name for name in user_globals if name.startswith("tested_")]:
+            del user_globals[name]
+    return value, printed.getvalue(), len(frames)
 
 
 @pytest.mark.parametrize(("fn", "inputs"), CALLS)
 def test_every_rendering_does_what_its_bytecode_does(fn: Any, inputs: Callable[[], tuple[Any, ...]]) -> None:
-    """Each frame's rewritten code is replaced by its rendering, compiled; the call must give what eager gives."""
-    seen: list[CodeType] = []
-    torch._dynamo.reset()
-    handle = register_bytecode_hook(lambda _, new: seen.append(new))
-    try:
-        torch.compile(fn, backend="eager")(*inputs())
-    finally:
-        handle.remove()
-    assert seen
+    """Each frame's rewritten code, those of resume functions too, runs as its rendering; eager says what is right."""
     expected_inputs, got_inputs = inputs(), inputs()
-    expected = fn(*expected_inputs)
-    made = from_rendering(seen[0], fn.__globals__, fn.__closure__ or ())
-    made.__kwdefaults__ = fn.__kwdefaults__
-    for resumed in seen[1:]:  # those that the rendering calls are renderings, too
-        for name, known in list(fn.__globals__.items()):
-            if name.startswith("__resume_at_") and known.__code__.co_name == resumed.co_name:
-                made.__globals__[name] = from_rendering(resumed, made.__globals__, known.__closure__ or ())
-    torch.testing.assert_close(made(*got_inputs), expected)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        expected = fn(*expected_inputs)
+    value, got_printed, frames = called_through_renderings(fn, got_inputs)
+    assert frames
+    assert got_printed == printed.getvalue()
+    torch.testing.assert_close(value, expected)
     torch.testing.assert_close(got_inputs, expected_inputs)
-    torch._dynamo.reset()
 
 
-@pytest.mark.parametrize(
-    ("fn", "stopped"),
-    [
-        (under_no_grad, "it is inside of a try or with block"),
-        (returns_a_closure, "no expression for a variable's cell"),
-    ],
-)
-def test_what_python_has_no_words_for_is_said_with_the_instruction(fn: Callable[..., Any], stopped: str) -> None:
-    record = record_of(fn, torch.ones(4))
-    artifact = record["bytecode[0/0 as Python]"]
-    assert stopped in artifact.attrs["stopped"]
-    opcode = artifact.attrs["stopped"].split()[0]
+def test_the_common_breaks_are_rendered_and_run() -> None:
+    """Of what breaks as users write it, every frame that is rewritten runs as Python."""
+    frames = 0
+    for case in CASES[::3]:
+        if case.outcome == "resumed" and "random." not in case.code:
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                torch.manual_seed(0)
+                expected = function(case.code)(*copy.deepcopy(case.args))
+                torch.manual_seed(0)
+                value, _, count = called_through_renderings(function(case.code), copy.deepcopy(case.args))
+            torch.testing.assert_close(value, expected)
+            frames += count
+    assert frames > 40
+
+
+def with_a_formatted_value(x: torch.Tensor, names: list[str]) -> str:
+    return f"{names[0]!r:>9}"
+
+
+def test_what_python_has_no_words_for_is_said_with_the_instruction() -> None:
+    python = rendered(with_a_formatted_value.__code__)
+    opcode, _, rest = python.stopped.partition(" ")
     assert opcode in dis.opmap
-    assert artifact.text.splitlines()[-1].endswith(artifact.attrs["stopped"])
+    assert "Python's own text for it needs" in rest
+    artifact = python_artifact(python, graph="0/0", title="")
+    assert artifact.text.splitlines()[-1].endswith(python.stopped)
+
+
+def test_each_line_of_the_rendering_leads_through_its_instructions_to_the_source() -> None:
+    record = record_of(breaks_with_a_closure, torch.ones(4))
+    python, modified = record["bytecode[0/0 as Python]"], record["bytecode[0/0 modified]"]
+    numbered = python.text.splitlines()
+    for line, (identity,) in python.lines.items():
+        assert numbered[line - 1].strip() == python.entity(identity).label
+    known = {entity.id: entity for entity in modified.entities}
+    statement = next(entity for entity in python.entities if "__resume_at_0(" in entity.label)
+    behind = [known[origin] for origin in statement.origins]
+    assert "call the resume function `__resume_at_0` with what it needs to go on" in [
+        entity.attrs.get("says") for entity in behind
+    ]
+    printing = next(entity for entity in python.entities if "'five'" in entity.label)
+    lines = {known[origin].attrs["line"] for origin in printing.origins} - {0}
+    assert [source_line(breaks_with_a_closure, line) for line in lines] == ['print("five")  # noqa: T201']
+    assert next(iter(lines)) in {record_line(record, identity) for identity in record.linked(printing.id)}
+
+
+def source_line(fn: Any, line: int) -> str:
+    return linecache.getline(fn.__code__.co_filename, line).strip()
+
+
+def record_line(record: Record, identity: str) -> int:
+    """The number of a source line, 0 for what is none."""
+    return int(identity.rpartition(".L")[2]) if identity.startswith("source[") else 0
 
 
 def test_jumps_point_at_their_targets() -> None:
