@@ -113,3 +113,14 @@ def test_selecting_a_line_brings_the_stepper_to_it(open_page: OpenPage) -> None:
     view.line(view.source, "return y + shift").click()
     expect(view.stage.locator(".tc-steps-line code")).to_have_text("return y + shift")
     expect(view.stage.locator(".tc-steps-call").last).to_have_text("shifted")
+
+
+def test_the_source_follows_into_the_files_of_packages(open_page: OpenPage, page: Page) -> None:
+    view = open_page(stepped())
+    view.root.locator("[data-stage=steps]").click()
+    view.stage.get_by_label("Instructions").focus()
+    page.keyboard.press("/")
+    page.keyboard.type("forward")
+    page.keyboard.press("Enter")
+    expect(view.source.locator(".tc-choose")).to_have_value("source[torch/nn/modules/linear.py]")
+    expect(chosen(view)).to_contain_text("def forward(self, input")

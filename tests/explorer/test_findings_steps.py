@@ -35,6 +35,9 @@ console.log(JSON.stringify(wanted.map((number) => {
 """
 
 
+SAME = torch.nn.Identity()
+
+
 def scaled(x: torch.Tensor, times: int) -> torch.Tensor:
     for _ in range(times):
         x = x * 2
@@ -48,7 +51,7 @@ def reads_on_and_on(x: torch.Tensor) -> Any:
     def shifted(y: torch.Tensor) -> torch.Tensor:
         return y + shift
 
-    kept = [shifted(scaled(x, number)) for number in range(4)]
+    kept = [shifted(scaled(SAME(x), number)) for number in range(4)]
     print("one")  # noqa: T201
     with torch.no_grad():
         total = sum(kept[1:], kept[0])
