@@ -64,13 +64,14 @@ def _told(artifact: Artifact, side: str, pair: str) -> Artifact:
 
 
 def _renamed(artifact: Artifact, rename: Callable[[str], str]) -> Artifact:
-    kernel = artifact.attrs.get("kernel")
+    kernel, calls = artifact.attrs.get("kernel"), artifact.attrs.get("calls")
+    called = {rename(line): [*map(rename, inner)] for line, inner in calls.items()} if calls else {}
     return replace(
         artifact,
         id=rename(artifact.id),
         lines={line: tuple(map(rename, ids)) for line, ids in artifact.lines.items()},
         entities=tuple(_renamed_entity(entity, rename) for entity in artifact.entities),
-        attrs=artifact.attrs | ({"kernel": rename(kernel)} if kernel else {}),
+        attrs=artifact.attrs | ({"kernel": rename(kernel)} if kernel else {}) | ({"calls": called} if called else {}),
     )
 
 

@@ -11,13 +11,13 @@ Place = tuple[str, int]
 
 
 class SourceLines:
-    """The source lines of a record by file and number."""
+    """The source lines of a record by file and number; of a record of two sides, of the first, whose facts it has."""
 
     def __init__(self, record: Record) -> None:
         self._known = {entity.id for artifact in record.of_stage("source") for entity in artifact.entities}
         self._artifacts = {
             name: artifact
-            for artifact in record.of_stage("source")
+            for artifact in reversed(record.of_stage("source"))
             for name in (artifact.attrs.get("path"), artifact.title)
             if name
         }

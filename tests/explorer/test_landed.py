@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 from compiler.engine import Exploration
 from compiler.options import Options
 from compiler.record import Record
+from explorer.both_sides import both_sides
 from explorer.landed import source_marks
 from explorer.payload import manifest
 
@@ -122,3 +124,15 @@ def test_calls_lead_to_whole_functions_by_name() -> None:
 
 def test_the_file_of_the_explored_function_is_shown_first() -> None:
     assert manifest(record())["home"][0].endswith("test_landed.py]")
+
+
+def test_of_two_sides_each_has_its_own_calls_and_the_first_its_breaks() -> None:
+    (source,) = (artifact for artifact in record().artifacts if artifact.title.endswith("test_landed.py"))
+    longer = replace(source, text=f"\n{source.text}", attrs=source.attrs | {"numbers": [0, *source.attrs["numbers"]]},
+                     lines={at + 1: ids for at, ids in source.lines.items()})  # fmt: skip
+    others = [longer if artifact is source else artifact for artifact in record().artifacts]
+    found = source_marks(both_sides(record(), record().with_(artifacts=tuple(others)), ("before", "after")))
+    assert set(found["spans"]) == {source.id}
+    call = row("x = doubled(x)")
+    assert [name for *_, name in found["calls"][source.id][call]] == ["doubled"]
+    assert [name for *_, name in found["calls"][f"after: {source.id}"][call + 1]] == ["doubled"]
