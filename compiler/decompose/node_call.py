@@ -1,0 +1,166 @@
+"""The call that a node of a run's graph stands for, with the values it had in this run: what `run.decompose` takes.
+
+A captured node is found in the captured graph. A node of the joint graph, or of one of its halves, is found in the
+joint graph, one of the post-grad graph among what was kept to run its kernels; the values are those of the first call,
+and of the gradients that came back to it.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Interpreter, Node
+from torch.fx.node import map_arg
+
+from compiler.decompose.drawn import seeded
+from compiler.decompose.graphs import HalfGraph, LevelError
+from compiler.interpret.kept import KeptFrame
+from compiler.interpret.reference import Reference, Unknown, copied
+from compiler.record import Artifact, Entity
+from compiler.torch_api import fx
+from compiler.torch_api.buffers import bare
+from compiler.torch_api.pytrees import tree_leaves, tree_map
+
+_INPUT = re.compile(r"primals_(?P<from_one>\d+)|arg(?P<from_zero>\d+)_1")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCall:
+    """What a node calls, and the arguments it had. `note` says which of them are made up, "" where none are."""
+
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    note: str = ""
+
+
+def node_call(entity: Entity, artifact: Artifact, kept: KeptFrame, level: HalfGraph | None = None) -> NodeCall:
+    """The call of an entity of an FX graph. `level` is the graph of a `decomposed` artifact, with its inputs.
+
+    Raises LevelError where the node calls nothing, or where its graph was not kept.
+    """
+    module = level.module if level else _graph(artifact, kept)
+    node = next((node for node in module.graph.nodes if node.name == entity.label), None)
+    if node is None:
+        raise LevelError(f"{entity.id} was made by a pass after the graphs that were kept: name the node it came from, "
+                         f"one of {', '.join(entity.origins) or 'none'}")  # fmt: skip
+    if node.op not in ("call_function", "call_method") or node.target is operator.getitem:
+        raise LevelError(f"{entity.id} calls no operator: it is {_what(node)}")
+    inputs = level.inputs if level else [_input(node, place, kept) for place, node in enumerate(_placeholders(module))]
+    values, made_up = _values(module, node, inputs, as_called=module is kept.captured)
+    args, kwargs = map_arg((node.args, node.kwargs), lambda source: values[source.name])
+    note = f"inputs are made up, with the sizes of this run's: {', '.join(made_up)}" if made_up else ""
+    return NodeCall(fx.target_name(node), _function(node), tuple(args), dict(kwargs), note)
+
+
+def _what(node: Node) -> str:
+    return "a result of another call" if node.target is operator.getitem else node.op.replace("_", " ")
+
+
+def _function(node: Node) -> Callable[..., Any]:
+    """What a node calls; a method takes the tensor first."""
+    if node.op == "call_function":
+        assert callable(node.target)
+        return node.target
+    method: Callable[..., Any] = getattr(Tensor, str(node.target))
+    return method
+
+
+def _graph(artifact: Artifact, kept: KeptFrame) -> GraphModule:
+    if artifact.stage == "captured" and kept.captured is not None:
+        return kept.captured
+    kind = artifact.id.rstrip("]").rpartition(" ")[2] if artifact.stage == "post_grad" else artifact.stage
+    if artifact.stage == "post_grad" and kind in kept.graphs:
+        return kept.graphs[kind].module
+    if artifact.stage in ("joint", "forward", "backward") and kept.joint is not None:
+        return kept.joint.module
+    if artifact.stage == "inference" and "inference" in kept.graphs:
+        return kept.graphs["inference"].module
+    raise LevelError(f"the graph of {artifact.id} was not kept: name a node of captured, joint, forward, backward or "
+                     "post_grad")  # fmt: skip
+
+
+def _values(
+    module: GraphModule, node: Node, inputs: Sequence[Any], *, as_called: bool
+) -> tuple[dict[str, Any], list[str]]:
+    """The values of the nodes that a node takes; and which of them are made up."""
+    wanted = {source.name: source for source in node.all_input_nodes}
+    found = _Watching(module, list(wanted)).values_for(inputs) if as_called else _computed(module, list(wanted), inputs)
+    made_up = [name for name in wanted if _is_unknown(found.get(name))]
+    found |= {name: _made_up(wanted[name]) for name in made_up}
+    return found, made_up
+
+
+def _computed(module: GraphModule, wanted: Sequence[str], inputs: Sequence[Any]) -> dict[str, Any]:
+    reference = Reference(bare(module), wanted)
+    with torch.no_grad(), seeded():
+        reference.run(*inputs)
+    return reference.values
+
+
+class _Watching(Interpreter):
+    """Runs a captured graph as eager would, and keeps some values."""
+
+    def __init__(self, module: GraphModule, wanted: Sequence[str]) -> None:
+        super().__init__(module)
+        self._wanted = frozenset(wanted)
+        self._values: dict[str, Any] = {}
+
+    def values_for(self, inputs: Sequence[Any]) -> dict[str, Any]:
+        with torch.no_grad(), seeded():
+            self.run(*inputs)
+        return self._values
+
+    def run_node(self, n: Node) -> Any:
+        value = super().run_node(n)
+        if n.name in self._wanted:
+            self._values[n.name] = tree_map(copied, value)
+        return value
+
+
+def _placeholders(module: GraphModule) -> list[Node]:
+    return [node for node in module.graph.nodes if node.op == "placeholder"]
+
+
+def _input(node: Node, place: int, kept: KeptFrame) -> Any:
+    """A graph's input: an argument of the call, or the gradient of one of its outputs."""
+    name, arguments = str(node.target), kept.arguments
+    if name.startswith("tangents_"):
+        index = int(name.removeprefix("tangents_")) - 1
+        gradient = kept.gradients.get(kept.trained[index]) if index < len(kept.trained) else None
+        return gradient if gradient is not None else Unknown("no gradient came back")
+    if match := _INPUT.fullmatch(name):
+        place = int(match["from_one"]) - 1 if match["from_one"] else int(match["from_zero"])
+    if arguments is None or place >= len(arguments):
+        return Unknown("the graph was not called")
+    return copied(arguments[place])
+
+
+def _is_unknown(value: Any) -> bool:
+    return value is None or any(isinstance(leaf, Unknown) for leaf in tree_leaves(value))
+
+
+def _made_up(node: Node) -> Any:
+    """Numbers of the right type: normally distributed, or zero where they are no floating-point numbers."""
+    value = fx.value_of(node)
+    if not isinstance(value, Tensor):
+        raise LevelError(f"the value of {node.name}, which it takes, is not known")
+    sizes = [int(size) for size in value.shape]
+    generator = torch.Generator().manual_seed(0)
+    if value.dtype.is_floating_point:
+        return torch.randn(sizes, generator=generator).to(value.dtype)
+    return torch.zeros(sizes, dtype=value.dtype)
+
+
+def frame_of(artifact: Artifact, frames: Mapping[str, KeptFrame]) -> KeptFrame:
+    """What was kept of an artifact's capture. Raises LevelError."""
+    if artifact.graph not in frames:
+        raise LevelError(f"{artifact.id} can't be traced again: a saved record has its text, and no graph or inputs")
+    return frames[artifact.graph]

@@ -1,0 +1,200 @@
+"""explorer.decompose, and a run at each level: as text, as HTML, as tables, in the live view and in the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import explorer
+from compiler.decompose.graphs import LevelError
+from compiler.decompose.numbers import Numbers, not_comparable
+from compiler.decompose.one_op import Decomposition, Level
+from compiler.decompose.tree import OpCall, Source, TensorType
+from compiler.record import Record
+from explorer import cli
+from explorer.decompose import OpLevels
+from explorer.payload import manifest
+from explorer.run import Run
+from tests.explorer.golden import assert_golden
+
+LEVELS = ["torch", "ATen", "core ATen", "Inductor", "prims"]
+MATRIX = (TensorType("float32", (4, 8)),)
+
+
+def silu() -> Decomposition:
+    """silu by hand: composite for once, with a random level and a level that is wrong."""
+    kernel = Source("ATen's CompositeImplicitAutograd kernel of aten.silu, in C++")
+    python = Source("silu", "torch/_refs/nn.py", 10, 12, "def silu(a):\n    # <b>\n    return a * sigmoid(a)\n")
+    sigmoid = OpCall("aten.sigmoid.default", MATRIX, "sigmoid", why="a core ATen operator")
+    product = OpCall("aten.mul.Tensor", MATRIX, "mul", why="a core ATen operator")
+    prims = OpCall("prims.mul.default", MATRIX, "mul", why="a prim")
+    aten = OpCall("aten.silu.default", MATRIX, source=kernel, calls=(sigmoid, product))
+    inductor = OpCall("aten.silu.default", MATRIX, source=python, calls=(sigmoid, product))
+    multiplied = OpCall("aten.mul.Tensor", MATRIX, source=python, calls=(prims,))
+    deep = OpCall("aten.silu.default", MATRIX, source=python, calls=(multiplied, prims))
+    close = Numbers("float32", 1, 2.4e-7, 1.1e-7, 1e-5, "close", "output 0")
+    equal = Numbers("float32", 1, 0.0, 0.0, 1e-5, "equal", "output 0")
+    wrong = Numbers("float32", 1, 3.0, 0.5, 1e-5, "differs", "output 0")
+    levels = (
+        Level("torch", (OpCall("aten.silu.default", MATRIX, "silu", why="called by F.silu"),), "silu(x)\n", (equal,)),
+        Level("ATen", (aten,), "mul(sigmoid(x), x)\n", (equal,)),
+        Level("core ATen", (sigmoid, product), "mul(sigmoid(x), x)\n", (close,)),
+        Level("Inductor", (inductor,), "mul(sigmoid(x), x)\n", (not_comparable("float32", "random: other numbers"),)),
+        Level("prims", (deep,), "mul(mul(x), x)\n", (wrong,)),
+    )
+    source = Source("silu", "torch/nn/functional.py", 2100, 2120, "def silu(input):\n    ...\n")
+    return Decomposition("torch.nn.functional.silu", MATRIX, (("inplace", False),), MATRIX, source, levels, "made up")
+
+
+def test_it_prints_as_numbers_and_a_tree_for_each_level() -> None:
+    assert_golden("decompose_silu.txt", str(OpLevels(silu())))
+
+
+def test_html_has_the_same_and_the_code_without_script_or_tags_of_the_code() -> None:
+    html = OpLevels(silu())._repr_html_()
+    assert html.count("<details") == 5 + 5 + 2
+    assert "2.4e-07" in html
+    assert "random: other numbers" in html
+    assert "&lt;b&gt;" in html
+    assert "<b>\n" not in html
+    assert "<script" not in html
+
+
+def test_tables_and_code_of_one_operator() -> None:
+    found = explorer.decompose("torch.nn.functional.silu", torch.randn(4, 8))
+    assert list(found.ops.columns) == LEVELS
+    assert found.ops.loc["prims.mul.default", "Inductor"] == 0
+    assert found.numbers.verdict.isin(["equal", "close"]).all()
+    assert (found.numbers.tolerance == 1e-5).all()
+    assert "def silu(" in found.source("prims")
+    assert "torch.ops.prims" in found.code("prims")
+
+
+def test_operators_is_a_table_with_the_method_and_what_the_literature_says() -> None:
+    table = explorer.operators()
+    assert table.loc["registered in aten", "quoted"] == "2000+ overloads, 1200+ names"
+    assert (table.overloads >= table.names).all()
+    assert table.method.str.len().gt(10).all()
+
+
+class Classifier(nn.Module):
+    """A layer with dropout and an activation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.gelu(nn.functional.dropout(self.layer(x), 0.5))
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    """A training step, explored with all that Inductor makes of it."""
+    from compiler.engine import Exploration
+
+    torch.manual_seed(0)
+    with Exploration() as exploration:
+        exploration.compile(Classifier())(torch.randn(3, 8)).sum().backward()
+    made = Run(exploration.record)
+    made.kept = exploration.kept
+    return made
+
+
+def test_levels_are_made_when_they_are_asked_for_and_listeners_are_told(run: Run) -> None:
+    heard: list[Record] = []
+    assert not run.record.of_stage("decomposed")
+    run.compiler.listen(lambda record, _: heard.append(record))
+    assert run["decomposed[0/0 forward prims]"].attrs["level"] == "prims"
+    assert heard == [run.record]
+    assert [artifact.id for artifact in run.at_level("prims")] == [
+        "decomposed[0/0 forward prims]",
+        "decomposed[0/0 backward prims]",
+    ]
+    assert "torch.ops.prims.erf" in str(run.at_level("prims"))
+    assert run.at_level("captured")[0].id == "captured[0/0]"
+    assert len(heard) == 1
+
+
+def test_levels_is_a_table_of_counts_and_numbers(run: Run) -> None:
+    table = run.levels
+    assert list(dict.fromkeys(table.level)) == LEVELS
+    assert set(table.half) == {"", "forward", "backward"}
+    assert table[table.level != "torch"].verdict.isin(["equal", "close"]).all()
+    assert (table.ops >= table.different).all()
+    ops = run.level_ops
+    assert list(ops.columns) == LEVELS
+    assert ops.loc["aten.gelu_backward.default", "ATen"] == 1
+    assert ops.loc["aten.gelu_backward.default", "prims"] == 0
+    assert "operator.getitem" not in ops.index
+    assert isinstance(table, pd.DataFrame)
+
+
+def test_a_node_says_what_made_it_and_why_it_stays(run: Run) -> None:
+    entities = run["decomposed[0/0 backward Inductor]"].entities
+    erf = next(entity for entity in entities if entity.attrs.get("target") == "aten.erf.default")
+    assert erf.attrs["decomposed_from"] == "aten.gelu_backward.default"
+    assert erf.attrs["decomposed_by"].startswith("torch/_decomp/decompositions.py:")
+    assert "Inductor lowers it" in erf.attrs["stays"]
+
+
+def test_the_front_end_gets_the_levels_as_a_stage_that_can_be_drawn(run: Run) -> None:
+    stage = next(
+        stage for stage in manifest(run.at_level("ATen") and run.record)["stages"] if stage["name"] == "decomposed"
+    )
+    assert (stage["title"], stage["count"], stage["unit"]) == ("Decomposed", 8, "graphs")
+    assert all(artifact["drawable"] for artifact in stage["artifacts"])
+
+
+@pytest.mark.parametrize("name", ["captured.{}", "captured[0/0].{}"])
+def test_any_node_of_a_run_can_be_taken_apart_on_its_own_values(run: Run, name: str) -> None:
+    gelu = next(entity for entity in run["captured"].entities if "gelu" in str(entity.attrs.get("target")))
+    found = run.decompose(name.format(gelu.label))
+    assert found.levels[0].ops() == ["aten.gelu.default"]
+    assert found.numbers.verdict.isin(["equal", "close"]).all()
+    assert not found.found.note
+
+
+@pytest.mark.parametrize("stage", ["joint", "forward", "backward", "post_grad"])
+def test_nodes_of_the_graphs_of_aotautograd_can_be_taken_apart(run: Run, stage: str) -> None:
+    product = next(entity for entity in run[stage].entities if "mm" in str(entity.attrs.get("target")))
+    found = run.decompose(product.id)
+    assert "mm" in found.levels[0].ops()[0]
+    assert found.numbers.verdict.isin(["equal", "close"]).all()
+
+
+def test_nodes_of_a_level_can_be_taken_apart_in_the_backward_too(run: Run) -> None:
+    found = run.decompose(f"{run.at_level('ATen')[1].id}.gelu_backward")
+    assert "aten.erf.default" in found.levels[3].ops()
+    assert found.found.note == ""
+
+
+def test_a_name_that_is_not_there_says_which_is_meant(run: Run) -> None:
+    with pytest.raises(KeyError, match=r"no entity 'captured.gelu': did you mean captured\."):
+        run.decompose("captured.gelu")
+    with pytest.raises(ValueError, match="the levels are: torch, ATen, core ATen, Inductor, prims"):
+        run.at_level("assembler")
+
+
+def test_a_loaded_run_has_the_levels_that_it_was_saved_with_and_says_why_no_others(run: Run, tmp_path: Path) -> None:
+    bare = explorer.load(Run(run.record.with_(artifacts=tuple(
+        artifact for artifact in run.record.artifacts if artifact.stage != "decomposed"
+    ))).save(tmp_path / "bare.json"))  # fmt: skip
+    with pytest.raises(ValueError, match="a saved record has the text of its graphs"):
+        _ = bare.levels
+    with pytest.raises(LevelError, match="a saved record has its text, and no graph or inputs"):
+        bare.decompose(run["captured"].entities[-2].id)
+    run.at_level("prims")
+    loaded = explorer.load(run.save(tmp_path / "run.json"))
+    pd.testing.assert_frame_equal(loaded.levels, run.levels)
+
+
+def test_the_command_takes_an_operator_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["decompose", "aten.silu", "--input", "randn(4, 8)"]) == 0
+    assert "aten.silu(f32[4, 8]) -> f32[4, 8]" in capsys.readouterr().out
+    assert cli.main(["decompose", "aten.silo"]) == cli.WRONG_USE
+    assert "there is no operator aten.silo" in capsys.readouterr().err
