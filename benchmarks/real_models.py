@@ -1,0 +1,160 @@
+"""Real models with real graph breaks and recompilations: what an exploration finds, and what following it gives.
+
+python -m benchmarks.real_models                 every study, each in a process of its own
+python -m benchmarks.real_models mixtral --cards one of them, with its cards; before and after each change
+
+Each study is a notebook cell, run by `%%tcompile` in IPython as a user would. `--compare` runs the same cell under
+torch.compile alone, and compares the lines of breaks and recompilations with those that TORCH_LOGS names.
+Models have random weights and few layers. Besides transformers it takes torchvision, diffusers and timm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import re
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from benchmarks.real_model_cells import STUDIES, Study, Variant
+
+_BREAK = re.compile(r"Graph break in user code at (\S+):(\d+)")
+_RECOMPILE = re.compile(r"Recompiling function (\S+) in (\S+):(\d+)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("study", nargs="?", choices=sorted(STUDIES))
+    parser.add_argument("--cards", action="store_true", help="print the cards too")
+    parser.add_argument("--compare", action="store_true", help="compare with the logs of torch.compile alone")
+    parser.add_argument("--all-stages", action="store_true", help="explore down to the kernels, not the capture alone")
+    asked = parser.parse_args()
+    if asked.study:
+        for row in explored(STUDIES[asked.study], asked):
+            print(json.dumps(row))
+        return
+    for name in STUDIES:
+        for row in in_process(name, asked):
+            print(row, flush=True)
+
+
+def in_process(name: str, asked: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows of one study, from a process of its own: its peak memory counts, and nothing is compiled already."""
+    flags = [f"--{flag}" for flag in ("compare", "all-stages") if getattr(asked, flag.replace("-", "_"))]
+    command = [sys.executable, "-m", "benchmarks.real_models", name, *flags]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"study"')]
+
+
+def explored(study: Study, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """One row a variant: numbers, seconds, peak memory until then in MiB."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell.instance()
+    quiet(shell, "%load_ext explorer")
+    before = None
+    for variant in study.variants:
+        quiet(shell, study.setup)
+        stages = "" if asked.all_stages else " --stages captured"
+        with configured(variant):
+            quiet(shell, variant.setup)
+            started = time.perf_counter()
+            quiet(shell, f"%%tcompile{stages} {variant.line}\n{variant.cell or study.cell}")
+            seconds = time.perf_counter() - started
+            run = shell.user_ns["_tc"]
+            row = {"study": study.name, "variant": variant.name, **numbers(run), "seconds": round(seconds, 1)}
+            row["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+            if asked.compare:
+                row["logs_agree"] = agrees(run, logged(shell, study, variant))
+        if asked.cards:
+            print(run.cards if before is None else before.diff(run).capture, end="\n\n")
+        before = before or run
+        yield row
+
+
+def numbers(run: Any) -> dict[str, Any]:
+    breaks = run.record.breaks
+    return {
+        "frames": len(run.record.frames),
+        "graphs": len(run.record.of_stage("captured")),
+        "breaks": len(breaks),
+        "break_sites": len({(found.file, found.line, found.kind) for found in breaks}),
+        "recompiles": len(run.record.recompiles),
+        "guards": len(run.record.guards),
+        "problems": len(run.record.problems),
+    }
+
+
+def quiet(shell: Any, code: str) -> None:
+    """Run a cell without its output. Raises what it raises."""
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        result = shell.run_cell(code)
+    result.raise_error()
+
+
+@contextmanager
+def configured(variant: Variant) -> Iterator[None]:
+    """The settings of a variant, put back after."""
+    import torch._dynamo.config as config
+
+    with config.patch(**variant.settings):
+        yield
+
+
+def logged(shell: Any, study: Study, variant: Variant) -> set[str]:
+    """Lines of breaks and recompilations in the logs of torch.compile, without any exploration."""
+    import torch
+
+    heard: list[str] = []
+
+    class Hearing(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            heard.append(record.getMessage())
+
+    torch.compiler.reset()
+    quiet(shell, f"{study.setup}\n{variant.setup}")
+    torch._logging.set_logs(graph_breaks=True, recompiles=True)
+    logging.getLogger("torch").handlers.clear()
+    names = ("torch._dynamo.symbolic_convert.__graph_breaks", "torch._dynamo.guards.__recompiles")
+    handler = Hearing()
+    for name in names:
+        logging.getLogger(name).addHandler(handler)
+    try:
+        quiet(shell, study.bare(variant))
+    finally:
+        for name in names:
+            logging.getLogger(name).removeHandler(handler)
+        torch._logging.set_logs()
+    breaks = (f"break {short_name(found[1])}:{found[2]}" for text in heard for found in _BREAK.finditer(text))
+    recompiles = (
+        f"recompile {short_name(found[2])}:{found[3]}" for text in heard for found in _RECOMPILE.finditer(text)
+    )
+    return {*breaks, *recompiles}
+
+
+def agrees(run: Any, heard: set[str]) -> str:
+    """Says "yes", or what one side has and the other has not."""
+    breaks = {f"break {short_name(found.chain[-1].file)}:{found.chain[-1].line}" for found in run.record.breaks}
+    recompiles = {f"recompile {short_name(found.file)}:{found.line}" for found in run.record.recompiles}
+    ours = breaks | recompiles
+    if ours == heard:
+        return "yes"
+    return f"only here: {sorted(ours - heard)}; only in the logs: {sorted(heard - ours)}"
+
+
+def short_name(file: str) -> str:
+    """A file's own name; cells have other names without an exploration."""
+    last = Path(file).name
+    return "cell" if "ipython" in file or last.startswith("<") or last.isdigit() else last
+
+
+if __name__ == "__main__":
+    main()
