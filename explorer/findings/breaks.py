@@ -13,7 +13,7 @@ from typing import Any
 from compiler.capture.function_names import function_name
 from compiler.record import Entity, Frame, GraphBreak, Record, Suggestion
 from explorer.blame import culprit_code, users_place, users_span
-from explorer.cards import advice_text, break_card, break_groups, outcome_words
+from explorer.cards import advice_text, break_card, break_groups, cost_words, outcome_words
 from explorer.findings.finding import Finding, LinkedText
 from explorer.findings.lines import SourceLines
 from explorer.findings.spots import line_spot, spot
@@ -98,7 +98,7 @@ def card(group: Sequence[tuple[int, GraphBreak]], total: int, lines: SourceLines
         "before": graphs.graph(found.ended),
         "crossing": _crossing(found),
         "after": [graphs.resumed(name) for name in found.resumed_by],
-        "lost": _lost(found),
+        "lost": cost_words(found),
         "changes": [_change(suggestion, lines) for suggestion in found.suggestions],
         "again": [{"id": break_id(item), "frame": item.frame} for _, item in group[1:]],
         "torch": _torchs_words(found),
@@ -108,12 +108,6 @@ def card(group: Sequence[tuple[int, GraphBreak]], total: int, lines: SourceLines
 def _crossing(found: GraphBreak) -> str:
     size = f", {size_text(found.crossing_bytes)}" if found.crossing_bytes else ""
     return f"{counted(found.crossing, 'tensor')}{size}" if found.ended else ""
-
-
-def _lost(found: GraphBreak) -> str:
-    if found.lost_seconds is None:
-        return found.lost_note
-    return f"{found.lost_seconds * 1e3:.3g} ms a call{f' ({found.lost_note})' if found.lost_note else ''}"
 
 
 def _torchs_words(found: GraphBreak) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 from compiler.capture.function_names import function_name
 from compiler.record import Guard, GuardFailure, Recompile, Record
 from explorer.blame import closest_failure
+from explorer.cards import limit_words
 from explorer.findings.breaks import Graphs
 from explorer.findings.lines import SourceLines
 from explorer.findings.spots import line_spot, spot
@@ -49,7 +50,7 @@ def card_data(number: int, found: Recompile, known: Known) -> dict[str, Any]:
         "entries": entries_data(found, closest, known),
         "advice": found.advice,
         "settings": list(found.settings),
-        "limit": found.limit,
+        "limit": limit_words(found) if found.limit else "",
         "graphs": compared(found, known),
         "changed": found.graph_change,
         "torch": list(found.reasons),

@@ -11,19 +11,21 @@ from typing import Any, Final, Literal
 
 from compiler.capture.function_names import function_name
 from compiler.record import Frame, Recompile, Record
+from explorer.cards import runs_of
 from explorer.findings.lines import SourceLines
 from explorer.findings.spots import line_spot
 from explorer.provenance import place_text
 from explorer.text import columns, recompile_reason
 
-State = Literal["none", "compiled", "recompiled", "reused", "limit", "plain", "skipped", "failed"]
+State = Literal["none", "compiled", "recompiled", "reused", "limit", "plain", "closed", "skipped", "failed"]
 WORDS: Final[Mapping[State, str]] = {
     "none": "not met yet",
     "compiled": "compiled",
     "recompiled": "compiled again",
     "reused": "nothing was compiled: code that was there fits, or it was not called",
     "limit": "torch gave up: not compiled",
-    "plain": "nothing is compiled any more: code that was there, where it fits, else plain Python",
+    "plain": "ran as plain Python",
+    "closed": "nothing is compiled any more: code that was there, where it fits, else plain Python",
     "skipped": "left to Python",
     "failed": "could not be compiled",
 }
@@ -34,6 +36,7 @@ SIGNS: Final[Mapping[State, str]] = {
     "reused": "-",
     "limit": "gave up",
     "plain": "plain",
+    "closed": "no more",
     "skipped": "skipped",
     "failed": "failed",
 }
@@ -52,10 +55,13 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What happened to a code object in a call; `frame` is the compilation, "" where there was none."""
+    """What happened to a code object in a call; `frame` is the compilation, "" where there was none. `which` says in
+    which of several calls, if not in all.
+    """
 
     state: State
     frame: str = ""
+    which: str = ""
 
 
 def recompile_id(found: Recompile) -> str:
@@ -99,11 +105,22 @@ def marks_of(frames: Sequence[Frame], calls: Calls, record: Record) -> list[Mark
     before = [frame for frame in frames if call_of(frame, record) < calls.first]
     if not before:
         return [Mark("none")]
-    return [Mark("plain" if any(gave_up(frame, record) for frame in before) else "reused")]
+    limit = next((found for frame in before if (found := gave_up(frame, record))), None)
+    return [Mark("reused") if limit is None else after_limit(limit, calls)]
 
 
-def gave_up(frame: Frame, record: Record) -> bool:
-    return any(found.limit for found in record.recompiles if found.frame == frame.id)
+def gave_up(frame: Frame, record: Record) -> Recompile | None:
+    """The recompilation that a limit kept from being."""
+    return next((found for found in record.recompiles if found.limit and found.frame == frame.id), None)
+
+
+def after_limit(found: Recompile, calls: Calls) -> Mark:
+    """What calls after the limit came to: those that ran as plain Python are known, unless the backend's code ran."""
+    if not found.plain_calls:
+        return Mark("closed")
+    plain = [number for number in range(calls.first, calls.last + 1) if number in found.plain_calls]
+    some = runs_of("call", plain) if 0 < len(plain) <= calls.last - calls.first else ""
+    return Mark("plain", which=some) if plain else Mark("reused")
 
 
 def state_of(frame: Frame, record: Record) -> State:
@@ -152,7 +169,7 @@ def mark_data(mark: Mark, record: Record) -> dict[str, Any]:
     """A mark in a cell: what it says, the card that it leads to, or the graph."""
     found = next((item for item in record.recompiles if item.frame == mark.frame and mark.frame), None)
     frame = next((item for item in record.frames if item.id == mark.frame), None)
-    why = recompile_reason(found) if found else frame.reason if frame else ""
+    why = recompile_reason(found) if found else frame.reason if frame else mark.which
     return {
         "state": mark.state,
         "frame": mark.frame,

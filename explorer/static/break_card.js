@@ -17,7 +17,7 @@ import { h, icon } from "./dom.js";
  */
 
 /** @type {Record<string, string>} */
-const ENDS = { plain: "plain Python", skipped: "plain Python, all of the function", error: "torch.compile raises" };
+const ENDS = { plain: "plain Python", skipped: "plain Python, all of the function", error: "an error" };
 
 /** @param {Break} card @param {Actions} actions @param {Node[]} [tools] that stand in its corner */
 export function breakCard(card, actions, tools = []) {
@@ -31,7 +31,7 @@ export function breakCard(card, actions, tools = []) {
     spotCode(card.at),
     card.chain.length ? chainOf(card, actions) : null,
     flow(card, actions),
-    h("p", { class: "tc-why" }, card.words, card.lost ? ` It costs ${card.lost}.` : ""),
+    h("p", { class: "tc-why" }, `${card.words} ${card.lost}`),
     card.again.length ? again(card, actions) : null,
     ...card.changes.map((change, index) => changeOf(change, index ? "Or" : "Change", actions)),
     torchs(card.torch),

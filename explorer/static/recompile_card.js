@@ -65,7 +65,7 @@ function callOf({ call, call_number: number }, actions) {
 /** @param {Recompile} card */
 function limitOf({ limit, entries, function: name }) {
   const known = entries.length ? `none of the ${entries.length} compilations that there are` : "no compilation that there is";
-  const words = `torch gave up on ${name} here: ${limit} is reached. From this call on, a call that fits ${known} runs as plain Python.`;
+  const words = `torch gave up on ${name} here: ${limit}. From this call on, a call that fits ${known} is not compiled.`;
   return h("p", { class: "tc-gave-up" }, words);
 }
 

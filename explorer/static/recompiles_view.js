@@ -12,7 +12,7 @@ import { recompileCard } from "./recompile_card.js";
  */
 
 /** What a mark says. @type {Record<string, string>} */
-const SIGNS = { none: "", compiled: "new", recompiled: "again", reused: "=", limit: "gave up", plain: "no more", skipped: "skipped", failed: "failed" };
+const SIGNS = { none: "", compiled: "new", recompiled: "again", reused: "=", limit: "gave up", plain: "plain", closed: "no more", skipped: "skipped", failed: "failed" };
 
 /** @type {Record<string, string>} */
 const MEANINGS = {
@@ -20,7 +20,8 @@ const MEANINGS = {
   recompiled: "compiled again",
   reused: "nothing compiled",
   limit: "the limit is reached",
-  plain: "nothing is compiled any more",
+  plain: "plain Python",
+  closed: "nothing is compiled any more",
   skipped: "left to Python",
   failed: "could not be compiled",
 };
