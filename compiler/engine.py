@@ -84,7 +84,7 @@ class Exploration:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with self._stack:
+        with self._stack, _grad_mode(self.options.grad):
             if kind is None:
                 self._measure()
         told = any(problem.stage == "captured" for problem in self._builder.problems)

@@ -171,6 +171,7 @@ REQUIRED: tuple[str, ...] = (
     "torch.fx.node:Node._rename",
     "torch.fx.traceback:annotate",
     "torch.library:Library._destroy",
+    "torch.utils._sympy.printers:PythonPrinter",
 )
 
 

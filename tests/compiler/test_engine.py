@@ -502,3 +502,17 @@ def test_time_and_check_measure_the_users_call() -> None:
 def test_check_says_that_dropout_is_not_comparable() -> None:
     record = explore(MLP().train(), (torch.randn(8, 64),), options=Options(check=True)).record
     assert record.checks[0].verdict == "not comparable"
+
+
+def test_times_are_those_of_the_users_own_call() -> None:
+    """Neither another grad mode nor copies of what is passed twice compile it anew."""
+
+    def scaled(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.relu() * y
+
+    x = torch.ones(4)
+    record = explore(
+        scaled, (x, x), options=Options(stages=("captured",), backend="eager", grad=False, time=True)
+    ).record
+    assert [timing.subject for timing in record.timings if timing.what == "forward call"] == ["eager", "compiled"]
+    assert ([frame.id for frame in record.frames], record.recompiles) == (["0/0"], ())
