@@ -1,7 +1,7 @@
 // Bytecode as it was written beside what Dynamo made of it, with source lines, jumps, and what was inserted for what.
 
 import { sideBySide } from "./bytecode_rows.js";
-import { counted, h } from "./dom.js";
+import { counted, h, icon } from "./dom.js";
 import { gutterWidth, inLanes, jumpPiece } from "./jumps.js";
 import { tokeniseRow } from "./language.js";
 import { TextView } from "./text_view.js";
@@ -108,8 +108,14 @@ export class BytecodeView {
     this.store.need(python, "entities");
     this.store.need(python, "text");
     if (!shown || this.text || !artifact.lines) return;
-    this.text = new TextView(this.python, { ...this.callbacks, words: () => this.store.wordsOf(python) }, artifact);
-    this.text.select(this.primary, this.linked, false);
+    const body = h("div", { class: "tc-pane-body" });
+    const { stopped } = this.data;
+    const note = stopped && h("p", { class: "tc-steps-warning" }, icon("warning"), `This is not all of it. Not written as Python: ${stopped}`);
+    this.python.append(h("div", { class: "tc-steps-notes" }, note), body);
+    const { onChoose, onSelect } = this.callbacks;
+    const callbacks = { ...this.callbacks, onSelect: onChoose ?? onSelect, words: () => this.store.wordsOf(python) };
+    this.text = new TextView(body, callbacks, artifact);
+    this.text.select(this.primary, this.linked, true);
   }
 
   // What is shown
@@ -232,7 +238,7 @@ export class BytecodeView {
     const first = this.stops.find((id) => primary.has(id)) ?? this.stops[0];
     if (reveal && first) this.virtual.reveal(this.places.get(first)?.[0] ?? 0);
     this.paint();
-    this.text?.select(primary, linked, reveal);
+    this.text?.select(primary, linked, true);
   }
 
   /** @param {Set<string>} linked */
