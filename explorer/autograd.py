@@ -113,7 +113,7 @@ def autograd(
 
     Nodes come with the tensors that they save, hooks, views and writes in place explained, and the rule that each
     differentiates by. Only a graph that is built here, by the call or in the block, comes with Python lines and
-    modules.
+    modules. Functions compiled by torch.compile run as plain Python there: the graph is that of eager mode.
 
     With `health`, a backward pass is run as `torch.autograd.grad` does (hooks and custom functions of yours run in it,
     no `.grad` changes), and `.health` has norms, zeros and NaN of every result and gradient. Without, none is run.

@@ -154,7 +154,7 @@ def _common(artifact: Artifact, entity: Entity) -> dict[str, Any]:
     attrs = entity.attrs
     return {
         "name": entity.label,
-        "op": attrs["target"],
+        "op": _node_type(entity),
         "dtype": attrs.get("dtype"),
         "shape": shape_text(attrs["shape"]) if "shape" in attrs else None,
         "where": _where(attrs),
@@ -164,6 +164,11 @@ def _common(artifact: Artifact, entity: Entity) -> dict[str, Any]:
         "graph": artifact.graph or None,
         "id": entity.id,
     }
+
+
+def _node_type(entity: Entity) -> str:
+    """`AddmmBackward0`."""
+    return str(entity.attrs["target"]).rpartition(".")[2]
 
 
 def _where(attrs: Mapping[str, Any]) -> str | None:
@@ -180,7 +185,7 @@ def _saved_row(fact: Saved, artifact: Artifact, entity: Entity) -> dict[str, Any
         "of": fact.of or None,
         "storage": fact.storage or None,
         "problem": fact.problem or None,
-        "op": entity.attrs["target"],
+        "op": _node_type(entity),
         "where": _where(entity.attrs),
         "module": entity.attrs.get("module"),
         "graph": artifact.graph or None,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from compiler.autograd.recording import eagerly
 from compiler.torch_api.pytrees import tree_leaves, tree_map
 
 EACH = 64
@@ -83,7 +84,7 @@ class _Caller:
 
     def _total(self, leaves: Sequence[Tensor]) -> Tensor:
         torch.set_rng_state(self.random)
-        with _InDouble(list(zip(self.leaves, leaves, strict=True))):
+        with eagerly(), _InDouble(list(zip(self.leaves, leaves, strict=True))):
             value = self.function()
         parts = [each for each in tree_leaves(value) if isinstance(each, Tensor) and each.is_floating_point()]
         return torch.stack([part.sum().double() for part in parts if part.requires_grad or not any_wants(parts)]).sum()

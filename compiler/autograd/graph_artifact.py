@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from compiler.autograd.eager_graph import EagerGraph, Flow, GraphNode
+from compiler.autograd.eager_graph import EagerGraph, Flow, GraphNode, base_name
 from compiler.autograd.formulas import rule_of
 from compiler.autograd.recording import Call
 from compiler.autograd.saved import memory_kept
@@ -113,7 +113,7 @@ def _entity(
     node: GraphNode, artifact_id: str, saved: tuple[Saved, ...], place: Mapping[str, Any], origins: tuple[str, ...]
 ) -> Entity:
     sources = (f"{artifact_id}.{flow.source or 'grad'}" for flows in node.takes for flow in flows)
-    attrs: dict[str, Any] = {"op": node.kind, "target": node.op}
+    attrs: dict[str, Any] = {"op": node.kind, "target": target_name(node)}
     attrs |= _tensor(node.results[0]) if node.results else {}
     rule = rule_of(node.op)
     if rule is not None:
@@ -122,7 +122,7 @@ def _entity(
     if (terms := max((len(flows) for flows in node.takes), default=0)) > 1:
         attrs["gradients_added"] = terms
     if saved:
-        attrs["saves"] = [saved_text(fact) for fact in saved]
+        attrs["saves"] = "; ".join(saved_text(fact) for fact in saved)
         attrs["saved_bytes"] = sum({fact.storage: fact.storage_bytes for fact in saved if not fact.free}.values())
     if (leaf := node.leaf) is not None:
         is_parameter = isinstance(leaf, torch.nn.Parameter)
@@ -133,6 +133,11 @@ def _entity(
     if told:
         attrs["notes"] = ". ".join(told)
     return Entity(f"{artifact_id}.{node.name}", node.kind, node.name, attrs, tuple(dict.fromkeys(sources)), origins)
+
+
+def target_name(node: GraphNode) -> str:
+    """`autograd.addmm.AddmmBackward0`: as ATen's operations are called, with the operation before its overload."""
+    return f"autograd.{'accumulate' if node.kind == 'accumulate' else base_name(node.op)}.{node.op}"
 
 
 def _tensor(facts: TensorFacts) -> dict[str, Any]:

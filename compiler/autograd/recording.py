@@ -8,9 +8,11 @@ traceback for each node, and knows no modules.
 from __future__ import annotations
 
 import sys
+import threading
+import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -65,10 +67,12 @@ class RecordedHook:
 
 
 class Recording:
-    """A context manager. What the user's code does inside is as without it; afterwards `call(number)` gives the call
-    that made a node. `roots` are the modules that were called, by the names their paths begin with.
+    """A context manager. What the user's code does inside is as without it, but that compiled functions run as they are
+    written: what is wanted is the graph of eager mode, and torch.compile would compile the recording too.
 
-    With `values`, `value(number, output)` gives the result of a call as it was when the call ended.
+    Afterwards `call(number)` gives the call that made a node; `roots` are the modules that were called, by the names
+    that their paths begin with. With `values`, `value(number, output)` gives the result of a call as it was when the
+    call ended.
     """
 
     def __init__(self, stop: FrameType | None = None, *, values: bool = False) -> None:
@@ -84,9 +88,11 @@ class Recording:
         self.hooks: list[RecordedHook] = []
         self._firsts: list[int] = []
         self._seen = 0
+        self._thread = threading.get_ident()
 
     def __enter__(self) -> Recording:
         with ExitStack() as stack:
+            stack.enter_context(eagerly())
             # Modules open in order and are closed in reverse, also by an error: `always_call`.
             stack.callback(register_module_forward_pre_hook(self._opened).remove)
             stack.callback(register_module_forward_hook(self._closed, always_call=True).remove)
@@ -103,12 +109,13 @@ class Recording:
         self._open.clear()
 
     def _opened(self, module: torch.nn.Module, _: Any) -> None:
-        if id(module) not in self._paths and not self._open:
-            self._name_under(module)
-        self._open.append(module)
+        if threading.get_ident() == self._thread:  # hooks on all modules are for all threads
+            if id(module) not in self._paths and not self._open:
+                self._name_under(module)
+            self._open.append(module)
 
     def _closed(self, module: torch.nn.Module, _: Any, __: Any) -> None:
-        if module in self._open:
+        if threading.get_ident() == self._thread and module in self._open:
             while self._open.pop() is not module:
                 pass
 
@@ -120,7 +127,7 @@ class Recording:
             prefix = name if name not in self.roots else f"{name}_{len(self.roots)}"
         self.roots[prefix] = root
         for path, module in root.named_modules(prefix=prefix):
-            self._paths.setdefault(id(module), path)
+            self._paths.setdefault(id(module), _as_written(path))
 
     def begins(self, first: int) -> None:
         """A call begins. Nodes that no call made since the last one are those of custom functions: torch does not tell
@@ -190,8 +197,24 @@ class Recording:
     def parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Parameters and buffers of the modules that were called, by path."""
         for prefix, root in self.roots.items():
-            yield from root.named_parameters(prefix=prefix)
-            yield from root.named_buffers(prefix=prefix)
+            for path, tensor in [*root.named_parameters(prefix=prefix), *root.named_buffers(prefix=prefix)]:
+                yield _as_written(path), tensor
+
+
+@contextmanager
+def eagerly() -> Iterator[None]:
+    """Functions compiled by torch.compile run as plain Python; there are none where TorchDynamo is not loaded."""
+    if "torch._dynamo" not in sys.modules:
+        yield
+        return
+    with warnings.catch_warnings(), torch.compiler.set_stance("force_eager"):
+        warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")
+        yield
+
+
+def _as_written(path: str) -> str:
+    """A path without the name that torch.compile gives to the module that it wraps."""
+    return ".".join(part for part in path.split(".") if part != "_orig_mod")
 
 
 class _Listening(TorchFunctionMode):
@@ -208,6 +231,8 @@ class _Listening(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            return func(*args, **(kwargs or {}))
         first = autograd_nodes.next_number()
         self._recording.begins(first)
         result = func(*args, **(kwargs or {}))

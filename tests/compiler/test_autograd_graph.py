@@ -215,6 +215,25 @@ def test_recording_leaves_nothing_behind_also_when_the_code_fails() -> None:
     assert not torch.overrides._get_current_function_mode_stack()
 
 
+def test_compiled_functions_run_as_they_are_written_and_are_not_compiled_anew() -> None:
+    graphs: list[int] = []
+
+    def backend(module: torch.fx.GraphModule, _: Any) -> Any:
+        graphs.append(1)
+        return module.forward
+
+    torch.compiler.reset()
+    model, x = MLP(), torch.randn(8, 64)
+    compiled = torch.compile(model, backend=backend)
+    compiled(x)
+    _, _, record = recorded(lambda: compiled(x).sum())
+    modules = {entity.label: entity.attrs.get("module") for entity in record["autograd"].entities}
+    assert modules["addmm_2"] == "last"
+    assert modules["last.weight"] == "last"
+    compiled(x)
+    assert len(graphs) == 1
+
+
 @pytest.fixture(scope="module")
 def gpt2_run() -> Record:
     torch.manual_seed(0)
