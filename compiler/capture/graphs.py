@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 from torch.fx import GraphModule, Node
@@ -41,7 +42,8 @@ def graph_artifact(
     own = [_entity(node, artifact_id, book, origins) for node in module.graph.nodes]
     if parent is None and call_site:
         own = [_placed(entity, call_site[-1], book) for entity in own]
-    entities = _housed([_inheriting(entity, known) for entity in own])
+    placed = [_inheriting(entity, known) for entity in own]
+    entities = _housed(placed, _shared(placed) if stage == "backward" else {})
     lines: dict[int, tuple[str, ...]] = {number: (f"{artifact_id}.{name}",) for number, name in names.items()}
     return Artifact(artifact_id, stage, title, "python", book.shorten(source), graph, lines, entities)
 
@@ -77,22 +79,53 @@ def _inheriting(entity: Entity, known: dict[str, Entity]) -> Entity:
     return replace(entity, attrs=attrs)
 
 
-def _housed(entities: list[Entity]) -> tuple[Entity, ...]:
-    """Put the calls that have no module (a sum of gradients) into the module around the one that made their last
-    operand: a block's sums are then inside the block, and a block that is shown closed makes no cycle.
+def _shared(entities: list[Entity]) -> dict[str, str]:
+    """The paths of forward nodes that the backward computes again and other modules use: what those have in common.
+    A causal mask that two blocks use is then no part of either, and makes no cycle of them.
     """
-    modules = {entity.id: str(entity.attrs.get("module", "")) for entity in entities if entity.kind == "call"}
+    modules = {entity.id: str(entity.attrs["module"]) for entity in entities if "module" in entity.attrs}
+    users: dict[str, set[str]] = {}
+    shared = {}
+    for entity in reversed(entities):
+        own, using = modules.get(entity.id), users.get(entity.id)
+        if own and using and not entity.attrs.get("backward"):
+            modules[entity.id] = _common_path([own, *using])
+            if modules[entity.id] != own:
+                shared[entity.id] = modules[entity.id]
+        if entity.id in modules:
+            for source in entity.inputs:
+                users.setdefault(source, set()).add(modules[entity.id])
+    return shared
+
+
+def _common_path(paths: Iterable[str]) -> str:
+    """`transformer.h` for `transformer.h.0.attn` and `transformer.h.1`."""
+    parts = zip(*(path.split(".") for path in paths), strict=False)
+    return ".".join(same[0] for same in takewhile(lambda same: len(set(same)) == 1, parts))
+
+
+def _housed(entities: list[Entity], shared: dict[str, str]) -> tuple[Entity, ...]:
+    """Put the calls that have no module (a sum of gradients) into the module around the one that made their last
+    operand: a block's sums are then inside the block, and a block that is shown closed makes no cycle. `shared` has the
+    paths of those that belong elsewhere than torch says.
+    """
+    modules = {entity.id: str(entity.attrs.get("module", "")) for entity in entities if entity.kind == "call"} | shared
     place = {identity: index for index, identity in enumerate(modules)}
-    adopted: set[str] = set()
-    housed = []
+    moved = dict(shared)
     for entity in entities:
-        if modules.get(entity.id) == "" and (makers := [source for source in entity.inputs if source in place]):
+        loose = entity.kind == "call" and "module" not in entity.attrs
+        if loose and (makers := [source for source in entity.inputs if source in place]):
             maker = max(makers, key=place.__getitem__)
-            modules[entity.id] = modules[maker] if maker in adopted else modules[maker].rpartition(".")[0]
-            adopted.add(entity.id)
-        attrs = {"module": modules[entity.id], "inherited": True} if modules.get(entity.id) else {}
-        housed.append(replace(entity, attrs=entity.attrs | attrs) if entity.id in adopted and attrs else entity)
-    return tuple(housed)
+            modules[entity.id] = modules[maker] if maker in moved else modules[maker].rpartition(".")[0]
+            moved[entity.id] = modules[entity.id]
+    return tuple(_moved(entity, moved[entity.id]) if entity.id in moved else entity for entity in entities)
+
+
+def _moved(entity: Entity, path: str) -> Entity:
+    if not path and "module" not in entity.attrs:
+        return entity
+    attrs = {name: value for name, value in entity.attrs.items() if name not in MODULE}
+    return replace(entity, attrs=attrs | ({"module": path} if path else {}) | {"inherited": True})
 
 
 def _attrs(node: Node, book: SourceBook) -> dict[str, Any]:
