@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -24,6 +25,16 @@ from compiler.torch_api.pytrees import tree_leaves
 TRIED = 8
 """So many breaks are timed: each takes a compilation of its own."""
 NO_VERSION = "its advice is in words only: there is no version without this break to time"
+
+
+@dataclass(frozen=True)
+class AsItIs:
+    """A function compiled anew: what it returned, how many graph breaks it has, the random state it was called in."""
+
+    compiled: Callable[..., Any]
+    value: Any
+    breaks: int
+    random: torch.Tensor
 
 
 @dataclass
@@ -49,6 +60,16 @@ class BreakTimer:
                 found.append(replace(item, lost_seconds=seconds, lost_note=note))
         return found
 
+    @cached_property
+    def as_it_is(self) -> AsItIs:
+        """The call with all its breaks."""
+        random = torch.get_rng_state()
+        args, kwargs = self.call.copied_arguments()
+        with self.unheard() as heard:
+            compiled = self.compiled()
+            value = compiled(*args, **kwargs)
+        return AsItIs(compiled, value, heard.breaks, random)
+
     def _lost(self, item: GraphBreak, first_call: Sequence[str], tried: int) -> tuple[float | None, str]:
         if item.frame not in first_call:
             return None, "it is not in the first call, which is the one that is timed"
@@ -66,20 +87,17 @@ class BreakTimer:
 
     def _compared(self, changed: Version, name: str) -> tuple[float, str]:
         """Seconds lost, and what they are the difference of. Raises CannotApplyError."""
+        plain = self.as_it_is
         args, kwargs = self.call.copied_arguments()
         with self.unheard() as heard:
-            random = torch.get_rng_state()
-            before = self.compiled()
-            expected = before(*args, **kwargs)
-            torch.set_rng_state(random)
-            breaks, heard.breaks = heard.breaks, 0
+            torch.set_rng_state(plain.random)
             after = self.compiled()
             with changed():
                 value = _tried(lambda: after(*args, **kwargs))
-                if heard.breaks >= breaks:
+                if heard.breaks >= plain.breaks:
                     raise CannotApplyError(f"the break is still there with {name}")
-            _check_equal(value, expected, name)
-            timers = {"with": lambda: before(*args, **kwargs), "without": lambda: after(*args, **kwargs)}
+            _check_equal(value, plain.value, name)
+            timers = {"with": lambda: plain.compiled(*args, **kwargs), "without": lambda: after(*args, **kwargs)}
             times = interleaved(timers, {"with": nullcontext, "without": changed})
         first, second = times["with"], times["without"]
         return first.seconds - second.seconds, _words(first, second, name)
