@@ -83,8 +83,9 @@ def frames(record: Record) -> pd.DataFrame:
     """One row a compilation of a code object: compiled, skipped or failed, and why; its breaks and guards counted.
 
     `resumes` is the id of the break after which the code goes on, if torch made it for that; `restarts` is why torch
-    read the code anew. `guards_us` is what one check of all the guards takes as torch measures it, in microseconds, the
-    CPU's caches cold.
+    read the code anew. `caller` is the frame that called it, at the line `called_from`, and `plain` are the lines that
+    certainly ran as plain Python. `guards_us` is what one check of all the guards takes as torch measures it, in
+    microseconds, the CPU's caches cold.
     """
     counts = [Counter(fact.frame for fact in facts) for facts in (record.breaks, record.guards)]
     return _frame("frames", [_frame_row(frame, *counts) for frame in record.frames])
@@ -338,7 +339,13 @@ def _recompile_row(found: Recompile) -> dict[str, Any]:
 
 def _frame_row(frame: Frame, breaks: Mapping[str, int], guards: Mapping[str, int]) -> dict[str, Any]:
     counted = {"breaks": breaks.get(frame.id, 0), "guards": guards.get(frame.id, 0)}
-    return _own_cells("frames", frame) | counted | {"guards_us": microseconds(frame.guard_seconds)}
+    place = frame.called_at
+    more = {
+        "guards_us": microseconds(frame.guard_seconds),
+        "called_from": place_text(place.file, place.line) if place else None,
+        "plain": ", ".join(map(str, frame.plain)) or None,
+    }
+    return _own_cells("frames", frame) | counted | more
 
 
 def _own_cells(table: str, fact: Any, separator: str = "; ") -> dict[str, Any]:
