@@ -124,6 +124,8 @@ _EXTREMES = (
 _STATISTICS = (
     rule("SoftmaxBackward0", "softmax: diag(p) - p pᵀ", "exp(self) / Σ exp(self)",
          Slot("self", "out · (grad - Σ grad · out)", _softmax)),
+    rule("SafeSoftmaxBackward0", "softmax: diag(p) - p pᵀ", "exp(self) / Σ exp(self), 0 where all is masked",
+         Slot("self", "out · (grad - Σ grad · out)", _softmax)),
     rule("LogSoftmaxBackward0", "softmax, in logarithms", "self - ln Σ exp(self)",
          Slot("self", "grad - exp(out) · Σ grad", _log_softmax)),
     rule("LogsumexpBackward0", "the gradient of logsumexp is softmax", "ln Σ exp(self)",

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pixel_unshuffle
 
 from compiler.autograd.formulas.rule import Gradient, Local, Rule, Slot, rule, table
 
@@ -29,9 +30,25 @@ def _scattered(read: Any) -> Gradient:
 
 def _indexed(s: Local, grad: Tensor) -> Tensor:
     zeros = torch.zeros(s.size(), dtype=grad.dtype, device=grad.device)
-    indices = tuple(slice(None) if index is None else index for index in s.indices)
-    positions = torch.arange(zeros.numel(), device=grad.device).reshape(zeros.shape)[indices]
+    positions = torch.arange(zeros.numel(), device=grad.device).reshape(zeros.shape)[_indices(s)]
     return zeros.reshape(-1).index_add(0, positions.reshape(-1), grad.reshape(-1)).reshape(zeros.shape)
+
+
+def _indices(s: Local) -> tuple[Any, ...]:
+    return tuple(slice(None) if index is None else index for index in s.indices)
+
+
+def _overwritten(s: Local, grad: Tensor) -> Tensor:
+    if s.accumulate:
+        return grad
+    kept = grad.clone()
+    kept[_indices(s)] = 0
+    return kept
+
+
+def _taken(s: Local, grad: Tensor) -> Tensor:
+    zeros = torch.zeros(s.size(), dtype=grad.dtype, device=grad.device)
+    return zeros.reshape(-1).index_add(0, s.index.reshape(-1), grad.reshape(-1)).reshape(zeros.shape)
 
 
 def _looked_up(s: Local, grad: Tensor) -> Tensor:
@@ -119,6 +136,8 @@ _VIEWS = (
            _scattered(lambda s, zeros: zeros.diagonal(s.offset, s.dim1, s.dim2))),
     _moves("AliasBackward0", "the same tensor", "self", "grad", lambda s, grad: grad),
     _moves("SplitBackward0", "join the pieces", "self, cut into pieces", "the gradients of all pieces, joined", _split),
+    _moves("SplitWithSizesBackward0", "join the pieces", "self, cut into pieces", "the gradients of all pieces, joined",
+           lambda s, _: _pieces(s, lambda _: s.split_sizes)),
     _moves("UnbindBackward0", "join the pieces", "self, cut along dim", "the gradients of all pieces, stacked",
            lambda s, _: _pieces(s, lambda whole: [1] * whole)),
 )  # fmt: skip
@@ -128,6 +147,10 @@ _COPIES = (
     _moves("CloneBackward0", "a copy", "self", "grad", lambda s, grad: grad),
     _moves("ToCopyBackward0", "a copy in another dtype or on another device", "self, converted", "grad, converted back",
            lambda s, grad: grad),
+    _moves("PixelShuffleBackward0", "a permutation", "channels as finer places", "grad, shuffled back",
+           lambda s, grad: pixel_unshuffle(grad, s.upscale_factor)),
+    _moves("TraceBackward0", "each term of a sum counts once", "Σ of the diagonal", "grad on the diagonal, 0 elsewhere",
+           lambda s, grad: grad * torch.eye(*s.size(), dtype=grad.dtype, device=grad.device)),
     _moves("RepeatBackward0", "one element used many times: sum", "self, repeated", "Σ grad over the copies",
            _repeated),
     _moves("FlipBackward0", "flip back", "self, reversed", "grad, reversed", lambda s, grad: grad.flip(s.dims)),
@@ -150,6 +173,21 @@ _LOOKUPS = (
            lambda s, grad: torch.zeros(s.size(), dtype=grad.dtype).to(grad.device).index_add(s.dim, s.index, grad)),
     _moves("GatherBackward0", "passes to what was read; sums where it was read twice", "self at index along dim",
            "Σ grad at each place that was read", _gathered),
+    _moves("TakeBackward0", "passes to what was read; sums where it was read twice", "self[index], counted flat",
+           "Σ grad at each place that was read", _taken),
+    _moves("MaskedSelectBackward0", "passes to what was read", "self where mask", _IN_PLACE_OF,
+           lambda s, grad: torch.zeros(s.size(), dtype=grad.dtype, device=grad.device).masked_scatter(s.mask, grad)),
+    rule("IndexPutBackward0", "passes to whichever was written", "self, with values written at indices",
+         Slot("self", "grad, 0 where it was overwritten", _overwritten),
+         Slot("values", "grad at indices", lambda s, grad: grad[_indices(s)])),
+    rule("ScatterBackward0", "passes to whichever was written", "self, with src written at index",
+         Slot("self", "grad, 0 where it was overwritten", lambda s, grad: grad.scatter(s.dim, s.index, 0)),
+         Slot("src", "grad at index", lambda s, grad: grad.gather(s.dim, s.index))),
+    _moves("ScatterBackward1", "passes where nothing was written", "self, with a number written at index",
+           "grad, 0 where it was overwritten", lambda s, grad: grad.scatter(s.dim, s.index, 0)),
+    rule("IndexAddBackward0", "sum rule", "self, with α · source added at index",
+         Slot("self", "grad", lambda s, grad: grad),
+         Slot("source", "α · grad at index", lambda s, grad: s.alpha * grad.index_select(s.dim, s.index))),
     rule("ScatterAddBackward0", "sum rule", "self, with src added at index",
          Slot("self", "grad", lambda s, grad: grad),
          Slot("src", "grad at index", lambda s, grad: grad.gather(s.dim, s.index))),
