@@ -33,7 +33,10 @@ export function sideBySide(written, rewritten, words) {
   return rows;
 }
 
-/** Two equal instructions share a row, also when only one of them begins a source line. @param {Column[]} columns @param {() => void} even */
+/**
+ * Two equal instructions share a row, also when only one of them begins a source line.
+ * @param {Column[]} columns @param {() => void} even
+ */
 function alignLast(columns, even) {
   const [left, right] = columns.map((column) => column.cells);
   while (left.length < right.length) left.unshift(null);

@@ -40,6 +40,8 @@ export class BytecodeView {
     this.previewed = new Set();
     /** @type {Row[]} */
     this.rows = [];
+    /** The rows that have something in a column that is shown. @type {number[]} */
+    this.shown = [];
     /** @type {Map<string, At>} */
     this.places = new Map();
     /** @type {import("./jumps.js").Jump[][]} */
@@ -64,7 +66,7 @@ export class BytecodeView {
     this.toggles = [...SIDES, ...(python ? ["As Python"] : [])].map((title, side) => this.toggleButton(title, side));
     const panes = h("div", { class: "tc-bytecode-panes" }, this.listing, this.python);
     root.replaceChildren(h("div", { class: "tc-bytecode-view" }, this.bar(), panes));
-    this.virtual = new VirtualRows(this.listing, (row) => this.row(row));
+    this.virtual = new VirtualRows(this.listing, (position) => this.row(this.shown[position]));
     this.listen();
     if (root.clientWidth && root.clientWidth < NARROW) this.toggle(0, false);
     this.unlisten = store.listen((what, id) => {
@@ -96,7 +98,27 @@ export class BytecodeView {
     this.toggles[side].setAttribute("aria-pressed", String(shown));
     if (side === 2) this.showPython(shown);
     else this.listing.classList.toggle(`tc-no-${side}`, !shown);
-    if (side < 2 && !shown && this.listing.matches(".tc-no-0.tc-no-1")) this.toggle(1 - side, true);
+    if (side < 2 && !shown && this.hides(1 - side)) this.toggle(1 - side, true);
+    else if (side < 2) this.showRows();
+  }
+
+  /** @param {number} side */
+  hides(side) {
+    return this.listing.classList.contains(`tc-no-${side}`);
+  }
+
+  /** Leave out the rows that are empty but for a column that is not shown. */
+  showRows() {
+    const sides = [0, 1].filter((side) => !this.hides(side));
+    this.shown = [...this.rows.keys()].filter((at) => sides.some((side) => this.rows[at][side]));
+    this.virtual.reset(this.shown.length, "0px");
+    if (this.hides(this.cursor[1])) this.cursor = [this.cursor[0], sides[0]];
+  }
+
+  /** @param {number} at */
+  reveal(at) {
+    const position = this.shown.findIndex((row) => row >= at);
+    this.virtual.reveal(position < 0 ? this.shown.length - 1 : position);
   }
 
   /** @param {boolean} shown */
@@ -110,7 +132,14 @@ export class BytecodeView {
     if (!shown || this.text || !artifact.lines) return;
     const body = h("div", { class: "tc-pane-body" });
     const { stopped } = this.data;
-    const note = stopped && h("p", { class: "tc-steps-warning" }, icon("warning"), `This is not all of it. Not written as Python: ${stopped}`);
+    const note =
+      stopped &&
+      h(
+        "p",
+        { class: "tc-steps-warning" },
+        icon("warning"),
+        `This is not all of it. Not written as Python: ${stopped}`,
+      );
     this.python.append(h("div", { class: "tc-steps-notes" }, note), body);
     const { onChoose, onSelect } = this.callbacks;
     const callbacks = { ...this.callbacks, onSelect: onChoose ?? onSelect, words: () => this.store.wordsOf(python) };
@@ -126,14 +155,20 @@ export class BytecodeView {
     const { sides, groups } = this.data;
     const [written, rewritten] = sides.map((/** @type {string} */ id) => this.store.artifacts.get(id)?.entities);
     if (this.rows.length || !written || !rewritten) return;
-    this.rows = sideBySide(written, rewritten, new Map(groups.map((/** @type {string[]} */ [first, , words]) => [first, words])));
-    this.rows.forEach((row, at) => row.forEach((cell, side) => cell?.kind === "code" && this.places.set(cell.entity.id, [at, side])));
+    this.rows = sideBySide(
+      written,
+      rewritten,
+      new Map(groups.map((/** @type {string[]} */ [first, , words]) => [first, words])),
+    );
+    this.rows.forEach((row, at) =>
+      row.forEach((cell, side) => cell?.kind === "code" && this.places.set(cell.entity.id, [at, side])),
+    );
     this.jumps = [written, rewritten].map((entities) => this.jumpsOf(entities));
     this.widths = this.jumps.map(gutterWidth);
     const inserted = this.rows.filter(([, right]) => right?.kind === "code" && right.inserted).length;
     const total = `${written.length.toLocaleString("en")} → ${counted(rewritten.length, "instruction")}`;
     this.count.replaceChildren(`${total}, ${inserted.toLocaleString("en")} of them inserted`);
-    this.virtual.reset(this.rows.length, "0px");
+    this.showRows();
     this.select(this.primary, this.linked, true);
   }
 
@@ -157,7 +192,11 @@ export class BytecodeView {
 
   /** @param {Cell | null} cell @param {number} at @param {number} side */
   cell(cell, at, side) {
-    const element = h("div", { class: `tc-bc-cell tc-side-${side}`, role: "gridcell", id: `${this.name}-${at}-${side}` });
+    const element = h("div", {
+      class: `tc-bc-cell tc-side-${side}`,
+      role: "gridcell",
+      id: `${this.name}-${at}-${side}`,
+    });
     element.dataset.at = `${at} ${side}`;
     if (this.jumps[side].length) element.append(jumpPiece(this.jumps[side], at, this.widths[side], HEIGHT));
     if (cell) {
@@ -182,7 +221,11 @@ export class BytecodeView {
     }
     const { label, attrs } = cell.entity;
     const argument = h("span", { class: "jump" in attrs ? "tc-bc-jump" : "tc-bc-argument" }, attrs.argument);
-    const parts = [h("span", { class: "tc-bc-offset" }, String(attrs.offset)), h("span", { class: "tc-bc-op" }, label), argument];
+    const parts = [
+      h("span", { class: "tc-bc-offset" }, String(attrs.offset)),
+      h("span", { class: "tc-bc-op" }, label),
+      argument,
+    ];
     if (attrs.says && !attrs.says.startsWith(HEADED)) parts.push(h("span", { class: "tc-bc-note" }, attrs.says));
     return parts;
   }
@@ -195,7 +238,10 @@ export class BytecodeView {
   /** @param {At} at */
   textOf([at, side]) {
     const cell = this.rows[at]?.[side];
-    if (cell?.kind === "code") return [cell.entity.label, cell.entity.attrs.argument, cell.entity.attrs.says && `# ${cell.entity.attrs.says}`].filter(Boolean).join(" ");
+    if (cell?.kind === "code")
+      return [cell.entity.label, cell.entity.attrs.argument, cell.entity.attrs.says && `# ${cell.entity.attrs.says}`]
+        .filter(Boolean)
+        .join(" ");
     return cell?.kind === "line" ? `${cell.line} ${this.codeOf(cell.origin)}` : (cell?.words ?? "");
   }
 
@@ -214,17 +260,25 @@ export class BytecodeView {
     element.classList.toggle("tc-primary", has(this.primary));
     element.classList.toggle("tc-linked", !has(this.primary) && has(this.linked));
     element.classList.toggle("tc-previewed", has(this.previewed));
-    element.classList.toggle("tc-hit", this.found.some(([row, column]) => row === at && column === side));
-    element.classList.toggle("tc-cursor", this.cursor[0] === at && this.cursor[1] === side && document.activeElement === this.listing);
+    element.classList.toggle(
+      "tc-hit",
+      this.found.some(([row, column]) => row === at && column === side),
+    );
+    element.classList.toggle(
+      "tc-cursor",
+      this.cursor[0] === at && this.cursor[1] === side && document.activeElement === this.listing,
+    );
     element.setAttribute("aria-selected", String(has(this.primary)));
     const [hotSide, hot] = this.hot.split(" ").map(Number);
     const jump = this.hot && hotSide === side ? this.jumps[side][hot] : undefined;
     element.classList.toggle("tc-jump-end", jump?.to === at || jump?.from === at);
-    for (const path of element.querySelectorAll("path")) path.classList.toggle("tc-on", jump !== undefined && path.dataset.jump === String(hot));
+    for (const path of element.querySelectorAll("path"))
+      path.classList.toggle("tc-on", jump !== undefined && path.dataset.jump === String(hot));
   }
 
   paint() {
-    for (const row of this.virtual.live.values() ?? []) for (const cell of row.children) this.mark(/** @type {HTMLElement} */ (cell));
+    for (const row of this.virtual.live.values())
+      for (const cell of row.children) this.mark(/** @type {HTMLElement} */ (cell));
   }
 
   // The selection
@@ -236,7 +290,7 @@ export class BytecodeView {
     this.stops = [...this.places.keys()].filter((id) => linked.has(id));
     this.stop = -1;
     const first = this.stops.find((id) => primary.has(id)) ?? this.stops[0];
-    if (reveal && first) this.virtual.reveal(this.places.get(first)?.[0] ?? 0);
+    if (reveal && first) this.reveal(this.places.get(first)?.[0] ?? 0);
     this.paint();
     this.text?.select(primary, linked, true);
   }
@@ -251,7 +305,7 @@ export class BytecodeView {
   /** @param {At} at */
   goTo(at) {
     this.cursor = at;
-    this.virtual.reveal(at[0]);
+    this.reveal(at[0]);
     this.listing.setAttribute("aria-activedescendant", `${this.name}-${at[0]}-${at[1]}`);
     this.hot = this.jumpAt(at);
     this.paint();
@@ -325,7 +379,8 @@ export class BytecodeView {
     if (!cell || !getSelection()?.isCollapsed) return;
     const at = atOf(cell);
     const path = event.target instanceof SVGElement ? event.target.dataset.jump : undefined;
-    if (path || (event.target instanceof Element && event.target.closest(".tc-bc-jump"))) return this.jump(at, Number(path ?? -1));
+    if (path || (event.target instanceof Element && event.target.closest(".tc-bc-jump")))
+      return this.jump(at, Number(path ?? -1));
     this.goTo(at);
     this.callbacks.onSelect(this.idsOf(at), event.ctrlKey || event.metaKey);
   }
@@ -342,7 +397,16 @@ export class BytecodeView {
     const [at, side] = this.cursor;
     const page = Math.floor((this.listing.clientHeight ?? 0) / HEIGHT) - 2;
     /** @type {Record<string, [number, number]>} */
-    const moves = { ArrowDown: [1, side], ArrowUp: [-1, side], PageDown: [page, side], PageUp: [-page, side], Home: [-at, side], End: [this.rows.length, side], ArrowLeft: [0, 0], ArrowRight: [0, 1] };
+    const moves = {
+      ArrowDown: [1, side],
+      ArrowUp: [-1, side],
+      PageDown: [page, side],
+      PageUp: [-page, side],
+      Home: [-at, side],
+      End: [this.rows.length, side],
+      ArrowLeft: [0, 0],
+      ArrowRight: [0, 1],
+    };
     if (event.key in moves) this.move(...moves[event.key]);
     else if (event.key === "j") this.jump(this.cursor);
     else if (event.key === "Enter") this.callbacks.onSelect(this.idsOf(this.cursor), false);
@@ -356,7 +420,7 @@ export class BytecodeView {
     let at = Math.min(Math.max(this.cursor[0] + rows, 0), last);
     const step = at === last ? -1 : at === 0 ? 1 : Math.sign(rows) || -1;
     while (this.rows[at] && !this.rows[at][side]) at += step;
-    if (!this.rows[at]?.[side]) return;
+    if (!this.rows[at]?.[side] || this.hides(side)) return;
     this.goTo([at, side]);
     this.callbacks.onHover(this.idsOf([at, side]));
   }

@@ -10,7 +10,10 @@ const SIDE = 9;
 
 /** From one row to another. @typedef {{from: number, to: number, lane: number}} Jump */
 
-/** Give each jump the innermost lane that is free along its way, short ones first. @param {[number, number][]} pairs @returns {Jump[]} */
+/**
+ * Give each jump the innermost lane that is free along its way, short ones first.
+ * @param {[number, number][]} pairs @returns {Jump[]}
+ */
 export function inLanes(pairs) {
   const jumps = pairs.map(([from, to]) => ({ from, to, lane: 0 }));
   const reach = (/** @type {Jump} */ { from, to }) => Math.abs(from - to);
@@ -34,12 +37,21 @@ export function gutterWidth(jumps) {
   return jumps.length ? SIDE + STEP * (1 + Math.max(...jumps.map(({ lane }) => lane))) : 0;
 }
 
-/** The piece of the gutter beside one row. @param {Jump[]} jumps @param {number} row @param {number} width @param {number} height */
+/**
+ * The piece of the gutter beside one row.
+ * @param {Jump[]} jumps @param {number} row @param {number} width @param {number} height
+ */
 export function jumpPiece(jumps, row, width, height) {
-  const svg = svgElement("svg", { width: String(width), height: String(height), "aria-hidden": "true", class: "tc-jumps" });
+  const svg = svgElement("svg", {
+    width: String(width),
+    height: String(height),
+    "aria-hidden": "true",
+    class: "tc-jumps",
+  });
   jumps.forEach((jump, index) => {
     const d = pathOf(jump, row, width, height);
-    if (d) svg.append(svgElement("path", { d, "data-jump": String(index), class: jump.to < jump.from ? "tc-back" : "" }));
+    if (d)
+      svg.append(svgElement("path", { d, "data-jump": String(index), class: jump.to < jump.from ? "tc-back" : "" }));
   });
   return svg;
 }

@@ -46,8 +46,16 @@ export class Reading {
     const calls = data.calls[number];
     const ended = this.ended.get(number);
     return {
-      function: text(name), file: text(file), line, offset, opcode: text(opcode), argument: text(argument),
-      source: text(source), depth: calls >> 1, first: Boolean(calls & 1), ended: ended === undefined ? "" : text(ended),
+      function: text(name),
+      file: text(file),
+      line,
+      offset,
+      opcode: text(opcode),
+      argument: text(argument),
+      source: text(source),
+      depth: calls >> 1,
+      first: Boolean(calls & 1),
+      ended: ended === undefined ? "" : text(ended),
     };
   }
 
@@ -107,7 +115,10 @@ export class Reading {
     }
   }
 
-  /** The next step that is not inside of a call made here; back, the one before. @param {number} at @param {number} direction */
+  /**
+   * The next step that is not inside of a call made here; back, the one before.
+   * @param {number} at @param {number} direction
+   */
   over(at, direction) {
     const depth = this.depth(at);
     let next = at + direction;
@@ -115,7 +126,10 @@ export class Reading {
     return Math.min(Math.max(next, 0), this.length - 1);
   }
 
-  /** The next step on a source line, else the first; -1 where there is none. @param {string} source @param {number} from */
+  /**
+   * The next step on a source line, else the first; -1 where there is none.
+   * @param {string} source @param {number} from
+   */
   find(source, from) {
     const index = this.data.strings.indexOf(source);
     const on = (/** @type {number} */ number) => this.data.places[this.data.at[number]][6] === index;
@@ -123,12 +137,16 @@ export class Reading {
     return after >= 0 ? after : this.steps.findIndex(on);
   }
 
-  /** The steps whose instruction, line or function has a text, or that add a node that has. @param {string} wanted in small letters */
+  /**
+   * The steps whose instruction or function has a text in it, or that add a node that has.
+   * @param {string} wanted in small letters
+   */
   search(wanted) {
     const { data } = this;
     const has = data.strings.map((text) => text.toLowerCase().includes(wanted));
     const places = data.places.map(([name, , , , opcode, argument]) => has[name] || has[opcode] || has[argument]);
-    const found = (/** @type {number} */ number) => places[data.at[number]] || data.nodes[number].some((node) => has[node]);
+    const found = (/** @type {number} */ number) =>
+      places[data.at[number]] || data.nodes[number].some((node) => has[node]);
     return this.steps.flatMap((number, at) => (found(number) ? [at] : []));
   }
 

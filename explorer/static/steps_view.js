@@ -46,16 +46,28 @@ export class StepsView {
     this.found = [];
     this.hit = -1;
     this.chooser = h("select", { class: "tc-choose", "aria-label": "Frame and attempt" });
-    this.chooser.append(...this.data.readings.map(({ frame, attempt, title }, index) => {
-      const again = this.data.readings.some((other) => other.frame === frame && other.attempt > 1);
-      return h("option", { value: String(index) }, again ? `${title}, attempt ${attempt}` : title);
-    }));
+    this.chooser.append(
+      ...this.data.readings.map(({ frame, attempt, title }, index) => {
+        const again = this.data.readings.some((other) => other.frame === frame && other.attempt > 1);
+        return h("option", { value: String(index) }, again ? `${title}, attempt ${attempt}` : title);
+      }),
+    );
     this.chooser.addEventListener("change", () => this.show(Number(this.chooser.value), 0));
-    this.slider = h("input", { type: "range", min: "0", "aria-label": "Step", oninput: () => this.go(Number(this.slider.value)) });
+    this.slider = h("input", {
+      type: "range",
+      min: "0",
+      "aria-label": "Step",
+      oninput: () => this.go(Number(this.slider.value)),
+    });
     this.count = h("span", { class: "tc-bytecode-count", role: "status" });
     this.notes = h("div", { class: "tc-steps-notes" });
     this.path = h("nav", { class: "tc-steps-path", "aria-label": "Calls that are being read" });
-    this.list = h("div", { class: "tc-bytecode tc-steps-list", tabIndex: 0, role: "listbox", "aria-label": "Instructions" });
+    this.list = h("div", {
+      class: "tc-bytecode tc-steps-list",
+      tabIndex: 0,
+      role: "listbox",
+      "aria-label": "Instructions",
+    });
     this.panels = h("div", { class: "tc-steps-panels" });
     const main = h("div", { class: "tc-steps-main" }, this.list, this.panels);
     this.root = h("div", { class: "tc-steps-view" }, this.bar(), this.slider, this.notes, this.path, main);
@@ -71,11 +83,25 @@ export class StepsView {
 
   bar() {
     const buttons = MOVES.map(([key, sign, title]) =>
-      h("button", { class: "tc-button", type: "button", title, "aria-label": title, onclick: () => this.move(key) }, sign),
+      h(
+        "button",
+        { class: "tc-button", type: "button", title, "aria-label": title, onclick: () => this.move(key) },
+        sign,
+      ),
     );
     const title = "To the instruction before the next graph break (b)";
-    const toBreak = h("button", { class: "tc-button tc-text", type: "button", title, onclick: () => this.toBreak() }, icon("warning"), " break");
-    const moves = h("div", { class: "tc-steps-moves", role: "group", "aria-label": "Move" }, ...buttons, this.data.breaks.length > 0 && toBreak);
+    const toBreak = h(
+      "button",
+      { class: "tc-button tc-text", type: "button", title, onclick: () => this.toBreak() },
+      icon("warning"),
+      " break",
+    );
+    const moves = h(
+      "div",
+      { class: "tc-steps-moves", role: "group", "aria-label": "Move" },
+      ...buttons,
+      this.data.breaks.length > 0 && toBreak,
+    );
     return h("div", { class: "tc-view-bar" }, this.chooser, moves, this.count);
   }
 
@@ -98,7 +124,8 @@ export class StepsView {
     const state = this.reading.state(this.at);
     this.slider.value = String(this.at);
     this.slider.setAttribute("aria-valuetext", `${step.opcode} ${step.argument}, line ${step.line}`);
-    this.count.textContent = `step ${(this.at + 1).toLocaleString("en")} of ${this.reading.length.toLocaleString("en")}`;
+    const [place, all] = [this.at + 1, this.reading.length].map((number) => number.toLocaleString("en"));
+    this.count.textContent = `step ${place} of ${all}`;
     this.notes.replaceChildren(...this.notesOn(step));
     this.path.replaceChildren(...this.pathOf(state, step));
     this.panels.replaceChildren(...panelsOf(state));
@@ -141,7 +168,9 @@ export class StepsView {
     const here = this.reading.steps[this.at];
     const steps = this.data.breaks.map(([step]) => step).sort((a, b) => a - b);
     const next = steps.find((step) => step > here) ?? steps[0];
-    const number = this.data.readings.findIndex(({ spans }) => spans.some(([first, end]) => next >= first && next < end));
+    const number = this.data.readings.findIndex(({ spans }) =>
+      spans.some(([first, end]) => next >= first && next < end),
+    );
     if (number < 0) return;
     this.show(number, new Reading(this.data, number).place(next));
   }
@@ -161,18 +190,29 @@ export class StepsView {
   /** What there is to know about this step besides its state. @param {Step} step */
   notesOn(step) {
     const { why, attempt } = this.reading.info;
-    const broke = this.data.breaks.filter(([number]) => number === this.reading.steps[this.at]).map(([, words]) => `Graph break: ${words}`);
+    const broke = this.data.breaks
+      .filter(([number]) => number === this.reading.steps[this.at])
+      .map(([, words]) => `Graph break: ${words}`);
     const again = attempt > 1 ? [`Read anew${why ? `: ${why}` : "."}`] : [];
-    const ended = step.ended.startsWith(RESTARTS) ? "TorchDynamo stopped here, and read the function anew." : step.ended && `It ended in ${step.ended}`;
+    const ended = step.ended.startsWith(RESTARTS)
+      ? "TorchDynamo stopped here, and read the function anew."
+      : step.ended && `It ended in ${step.ended}`;
     const warnings = [...broke, broke.length ? "" : ended, this.data.cut].filter(Boolean);
-    return [...again.map((words) => h("p", {}, words)), ...warnings.map((words) => h("p", { class: "tc-steps-warning" }, icon("warning"), words))];
+    return [
+      ...again.map((words) => h("p", {}, words)),
+      ...warnings.map((words) => h("p", { class: "tc-steps-warning" }, icon("warning"), words)),
+    ];
   }
 
   /** @param {State} state @param {Step} step */
   pathOf(state, step) {
     const calls = state.calls.flatMap(({ last }, depth) => {
       const call = this.reading.step(last);
-      const button = h("button", { type: "button", class: "tc-steps-call", title: placeOf(call), onclick: () => this.go(last) }, call.function);
+      const button = h(
+        "button",
+        { type: "button", class: "tc-steps-call", title: placeOf(call), onclick: () => this.go(last) },
+        call.function,
+      );
       return depth ? [h("span", { "aria-hidden": "true" }, "›"), button] : [button];
     });
     const code = this.store.links.entity(step.source)?.label ?? "";
@@ -188,12 +228,18 @@ export class StepsView {
     const added = this.reading.nodes.count(at);
     const row = h(
       "div",
-      { class: "tc-step", role: "option", id: `tc-step-${at}`, title: `${step.opcode} ${step.argument}\n${placeOf(step)} in ${step.function}` },
+      {
+        class: "tc-step",
+        role: "option",
+        id: `tc-step-${at}`,
+        title: `${step.opcode} ${step.argument}\n${placeOf(step)} in ${step.function}`,
+      },
       h("span", { class: "tc-number" }, same || step.line < 0 ? "" : String(step.line)),
       h("span", { class: "tc-bc-op", style: { paddingLeft: `${Math.min(step.depth, 12)}ch` } }, step.opcode),
       h("span", { class: "tc-bc-argument" }, step.argument),
       step.first && h("span", { class: "tc-bc-note" }, `in ${step.function}`),
-      added > 0 && h("span", { class: "tc-step-added", title: `adds ${counted(added, "node")} to the graph` }, `+${added}`),
+      added > 0 &&
+        h("span", { class: "tc-step-added", title: `adds ${counted(added, "node")} to the graph` }, `+${added}`),
     );
     row.dataset.at = String(at);
     row.classList.toggle("tc-step-ended", Boolean(step.ended));
@@ -233,7 +279,11 @@ export class StepsView {
   /** To the next time that a line of the selection is read. @param {number} direction @returns {[number, number]} */
   stepLinked(direction) {
     const all = this.reading.steps.keys();
-    const stops = [...all].filter((at) => this.linked?.has(this.reading.step(at).source) && (at === 0 || !this.linked.has(this.reading.step(at - 1).source)));
+    const stops = [...all].filter(
+      (at) =>
+        this.linked?.has(this.reading.step(at).source) &&
+        (at === 0 || !this.linked.has(this.reading.step(at - 1).source)),
+    );
     if (!stops.length) return [0, 0];
     const next = direction > 0 ? stops.findIndex((at) => at > this.at) : stops.findLastIndex((at) => at < this.at);
     const index = next >= 0 ? next : direction > 0 ? 0 : stops.length - 1;
@@ -280,7 +330,11 @@ function panelsOf({ stack, kept, locals, changed, nodes, newNodes, guards, newGu
   const names = [...locals].map(([name, text]) => ({ name, text, fresh: changed.has(name) }));
   return [
     panel("Stack, top first", values, stack.length),
-    panel("Locals", names.sort((a, b) => Number(b.fresh) - Number(a.fresh)), locals.size),
+    panel(
+      "Locals",
+      names.sort((a, b) => Number(b.fresh) - Number(a.fresh)),
+      locals.size,
+    ),
     panel("Graph, newest first", newestFirst(nodes, newNodes), nodes.length),
     panel("Guards, newest first", newestFirst(guards, newGuards), guards.length),
   ];
@@ -294,10 +348,13 @@ function newestFirst(texts, fresh) {
 
 /** @param {string} title @param {{name?: string, text: string, fresh: boolean}[]} entries @param {number} total */
 function panel(title, entries, total) {
-  const items = entries.slice(0, SHOWN).map(({ name, text, fresh }) =>
-    h("li", { class: fresh ? "tc-fresh" : "", title: text }, name ? h("b", {}, name) : null, h("span", {}, text)),
-  );
-  if (total > items.length) items.push(h("li", { class: "tc-why" }, `… and ${(total - items.length).toLocaleString("en")} before`));
+  const items = entries
+    .slice(0, SHOWN)
+    .map(({ name, text, fresh }) =>
+      h("li", { class: fresh ? "tc-fresh" : "", title: text }, name ? h("b", {}, name) : null, h("span", {}, text)),
+    );
+  if (total > items.length)
+    items.push(h("li", { class: "tc-why" }, `… and ${(total - items.length).toLocaleString("en")} before`));
   const heading = h("h4", {}, title, h("small", {}, String(total)));
   return h("section", {}, heading, h("ul", { "aria-label": title }, ...items));
 }

@@ -59,6 +59,16 @@ def test_resume_functions_have_rows_that_both_sides_share_and_python(open_page: 
     expect(cell(view, 1, "__compiled_fn_")).to_contain_class("tc-linked")
 
 
+def test_a_column_alone_has_no_empty_rows(open_page: OpenPage) -> None:
+    view = open_page(stepped())
+    view.root.locator("[data-stage=bytecode]").click()
+    view.stage.get_by_role("button", name="As Dynamo rewrote it").click()
+    written = view.stage.locator(".tc-side-0")
+    expect(written.first).to_be_visible()
+    assert all(text.strip() for text in written.all_inner_texts())
+    expect(view.stage.locator(".tc-side-1").first).to_be_hidden()
+
+
 def test_a_jump_is_an_arrow_that_leads_to_its_target(open_page: OpenPage, page: Page) -> None:
     view = open_page(stepped())
     view.root.locator("[data-stage=bytecode]").click()
