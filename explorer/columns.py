@@ -193,6 +193,32 @@ COLUMNS: Final[dict[str, Columns]] = {
         "code": "string",
         "id": "string",
     },
+    "timings": {
+        "subject": "string",
+        "what": "category",
+        "seconds": "Float64",
+        "low": "Float64",
+        "high": "Float64",
+        "runs": "Int64",
+    },
+    "checks": {
+        "subject": "string",
+        "verdict": "category",
+        "max_absolute": "Float64",
+        "max_relative": "Float64",
+        "note": "string",
+    },
+    "problems": {
+        "stage": "stage",
+        "graph": "string",
+        "reason": "string",
+        "hint": "string",
+    },
+}
+"""Table -> column -> dtype. `stage` is a category ordered as the pipeline is. `decisions` has one `Float64` column
+more for each number that its passes gave, `binaries` one `Int64` column (`mix_load`) for each class of instructions."""
+
+ASKED: dict[str, dict[str, str]] = {
     "partitions": {
         "graph": "string",
         "partition": "string",
@@ -223,27 +249,5 @@ COLUMNS: Final[dict[str, Columns]] = {
         "flops": "Int64",
         "why": "string",
     },
-    "timings": {
-        "subject": "string",
-        "what": "category",
-        "seconds": "Float64",
-        "low": "Float64",
-        "high": "Float64",
-        "runs": "Int64",
-    },
-    "checks": {
-        "subject": "string",
-        "verdict": "category",
-        "max_absolute": "Float64",
-        "max_relative": "Float64",
-        "note": "string",
-    },
-    "problems": {
-        "stage": "stage",
-        "graph": "string",
-        "reason": "string",
-        "hint": "string",
-    },
 }
-"""Table -> column -> dtype. `stage` is a category ordered as the pipeline is. `decisions` has one `Float64` column
-more for each number that its passes gave, `binaries` one `Int64` column (`mix_load`) for each class of instructions."""
+"""The same for tables that are computed when they are asked for, from graphs or models and not from a record."""

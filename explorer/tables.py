@@ -27,7 +27,7 @@ from compiler.record import (
     Symbol,
 )
 from explorer.blame import closest_failure, condition_text, culprit_code, place_and_code, users_place
-from explorer.columns import COLUMNS
+from explorer.columns import ASKED, COLUMNS
 from explorer.kernel_table import binaries_of, bound_microseconds, config_text, half, intensity, occupancy_percent
 from explorer.provenance import input_sources, place_text, saved_tensors, standing_for
 from explorer.shapes import dtype_name, shape_text
@@ -364,16 +364,19 @@ def _cell(value: Any, separator: str) -> Any:
 
 
 def table_of(table: str, rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """Rows as a DataFrame with the columns and dtypes of this table."""
-    return _frame(table, rows)
+    """Rows as one of the tables in `ASKED`."""
+    return _framed(ASKED[table], rows)
 
 
 def _frame(table: str, rows: list[dict[str, Any]]) -> pd.DataFrame:
-    columns = {
-        name: pd.Series([row[name] for row in rows], dtype=_dtype(dtype, name, rows))
-        for name, dtype in COLUMNS[table].items()
-    }
-    return pd.DataFrame(columns)
+    return _framed(COLUMNS[table], rows)
+
+
+def _framed(columns: Mapping[str, str], rows: list[dict[str, Any]]) -> pd.DataFrame:
+    return pd.DataFrame(
+        {name: pd.Series([row[name] for row in rows], dtype=_dtype(dtype, name, rows))
+         for name, dtype in columns.items()}
+    )  # fmt: skip
 
 
 def _dtype(dtype: str, name: str, rows: list[dict[str, Any]]) -> Any:

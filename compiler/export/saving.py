@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 
 from compiler.process import preserved
-from compiler.torch_api.careful_export import careful_export
+from compiler.torch_api.careful_export import aoti_load, aoti_package, careful_export
 from compiler.torch_api.pytrees import tree_leaves
 
 PREFIX = "_orig_mod."
@@ -186,8 +186,8 @@ def _export(trial: _Trial) -> Any:
 
 def _aot_inductor(trial: _Trial) -> Any:
     program = torch.export.export(trial.model, trial.args, dict(trial.kwargs))
-    torch._inductor.aoti_compile_and_package(program, package_path=str(trial.file))
-    return torch._inductor.aoti_load_package(str(trial.file))
+    aoti_package(program, trial.file)
+    return aoti_load(trial.file)
 
 
 _WAYS: tuple[tuple[str, str, str, Callable[[_Trial], Any]], ...] = (

@@ -5,12 +5,16 @@ strict export drops all that torch.compile has compiled in this process (torch._
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import torch
 import torch._dynamo
+import torch._inductor
 import torch.export._trace as trace
+from torch.export import ExportedProgram
 
 from compiler.torch_api.patching import replaced
 
@@ -43,3 +47,14 @@ def careful_export() -> Iterator[None]:
 
 def _nothing(*_: Any, **__: Any) -> None:
     """In the place of `print` in torch's module, and of `torch._dynamo.reset`."""
+
+
+def aoti_package(program: ExportedProgram, file: Path) -> None:
+    """Compile an exported program with AOTInductor into a package (torch._inductor.aoti_compile_and_package)."""
+    torch._inductor.aoti_compile_and_package(program, package_path=str(file))
+
+
+def aoti_load(file: Path) -> Callable[..., Any]:
+    """What a package of AOTInductor computes, to be called."""
+    loaded: Callable[..., Any] = torch._inductor.aoti_load_package(str(file))
+    return loaded

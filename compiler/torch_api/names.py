@@ -60,6 +60,8 @@ REQUIRED: tuple[str, ...] = (
     "torch._guards:TracingContext.try_get",
     "torch._guards:detect_fake_mode",
     "torch._inductor.codegen.common:CSE.generate",
+    "torch._inductor:aoti_compile_and_package",
+    "torch._inductor:aoti_load_package",
     "torch._inductor.codegen.cpp:CppScheduling.define_kernel",
     "torch._inductor.codegen.cpp:KernelGroup.finalize_kernel",
     "torch._inductor.codegen.triton:TritonKernel._lift_helper",
