@@ -36,10 +36,10 @@ def breaks_finding(record: Record) -> Finding | None:
         text.add(break_card(found, number, len(record.breaks), others), *entities)
         text.add("")
     if told:
-        text.add("\n".join(["not compiled, without a break:" if groups else "no graph breaks", *map(str, told)]))
+        text.add("\n".join([notes_title(record), *map(str, told)]))
     cards = [card(group, len(record.breaks), lines, graphs) for group in groups]
-    shown = [note.data(lines) for note in told]
-    return Finding(text.artifact("breaks", "graph breaks"), "view", "breaks", {"cards": cards, "notes": shown})
+    data = {"cards": cards, "notes": [note.data(lines) for note in told], "title": notes_title(record)}
+    return Finding(text.artifact("breaks", "graph breaks"), "view", "breaks", data)
 
 
 def break_id(found: GraphBreak) -> str:
@@ -138,7 +138,7 @@ def _change(suggestion: Suggestion, lines: SourceLines) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What was not compiled though no graph broke there, or was read more than once: of a function, and why."""
+    """What was not compiled though no graph broke there, or was read more than once: which function, and why."""
 
     function: str
     words: str
@@ -154,14 +154,20 @@ class Note:
         return {"function": self.function, "at": at, "words": self.words}
 
 
+def notes_title(record: Record) -> str:
+    if record.breaks:
+        return "Not compiled, without a break:"
+    return "No graph broke." if record.of_stage("captured") else "Nothing was compiled:"
+
+
 def notes(record: Record) -> list[Note]:
-    """What a record has of them; first, if no graph was captured at all, why not."""
+    """What a record has of them; where nothing was even looked at, why not."""
     broken = {found.frame for found in record.breaks}
-    none = [] if record.of_stage("captured") else [item for item in record.problems if item.stage == "captured"]
-    whole = [Note("Nothing was compiled:", one_line(item.reason)) for item in none if not record.breaks]
     frames = [Note(function_name(frame.function), words, frame.file, frame.line)
               for frame in record.frames for words in _frame_words(frame, frame.id in broken)]  # fmt: skip
-    return whole + list(dict.fromkeys(frames))
+    none = () if record.breaks or record.of_stage("captured") else record.problems
+    whole = [Note("", one_line(problem.reason)) for problem in none if problem.stage == "captured"]
+    return list(dict.fromkeys(frames)) or whole
 
 
 def _frame_words(frame: Frame, broke: bool) -> Iterator[str]:

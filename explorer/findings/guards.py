@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from compiler.capture.function_names import function_name
-from compiler.record import Entity, Frame, Guard, Record, Symbol
-from explorer.capture_text import guard_cells, guards_head, range_text, symbol_whys
+from compiler.record import Condition, Entity, Frame, Guard, Record, Symbol
+from explorer.capture_text import guard_cells, guards_head, range_text
 from explorer.findings.finding import Finding, LinkedText
 from explorer.findings.lines import SourceLines
 from explorer.findings.spots import line_spot
@@ -110,15 +110,23 @@ def frame_data(frame: Frame, guards: Sequence[Guard], record: Record, lines: Sou
 def symbol_data(item: Symbol, lines: SourceLines) -> dict[str, Any]:
     """A symbol as one constraint, what it stands for, and the lines that bound it."""
     by = item.specialized_by
-    asked = [(found.file, found.line) for found in item.conditions if found.file and not found.default]
-    places = [*([(by.file, by.line)] if by else []), *asked]
+    fixed = [reason(f"became {item.became} because of", by.file, by.line, by.code, lines)] if by else []
     return {
         "range": f"{item.name} = {item.became}" if item.became else range_text(item),
         "source": ", ".join((item.source, *item.also)),
         "hint": item.hint,
-        "whys": symbol_whys(item),
-        "at": [line_spot(file, line, lines) for file, line in dict.fromkeys(places)],
+        "whys": fixed + [condition_data(condition, lines) for condition in item.conditions],
     }
+
+
+def condition_data(found: Condition, lines: SourceLines) -> dict[str, Any]:
+    why = ": 0 and 1 have code of their own; first used at" if found.default else " because of"
+    return reason(f"{found.words}{why if found.file else ''}", found.file, found.line, found.code, lines)
+
+
+def reason(words: str, file: str, line: int, code: str, lines: SourceLines) -> dict[str, Any]:
+    """What is so, and the line that made it so."""
+    return {"words": words, "at": line_spot(file, line, lines) if file else None, "code": one_line(code)}
 
 
 @dataclass

@@ -9,20 +9,18 @@ import { FindingView } from "./finding_view.js";
 
 export class BreaksView extends FindingView {
   draw() {
-    /** @type {{cards: import("./break_card.js").Break[], notes: Note[]}} */
-    const { cards, notes } = this.artifact.view;
+    /** @type {{cards: import("./break_card.js").Break[], notes: Note[], title: string}} */
+    const { cards, notes, title } = this.artifact.view;
     const shown = cards.map((card) => this.item(card.ids, breakCard(card, this.actions)));
-    const none = cards.length ? null : h("p", { class: "tc-none" }, "No graph broke.");
-    this.scroller.replaceChildren(h("div", { class: "tc-card-list" }, none, ...shown, this.notes(notes, cards.length > 0)));
+    this.scroller.replaceChildren(h("div", { class: "tc-card-list" }, ...shown, this.notes(notes, title)));
   }
 
-  /** @param {Note[]} notes @param {boolean} below whether there are breaks */
-  notes(notes, below) {
+  /** @param {Note[]} notes @param {string} title */
+  notes(notes, title) {
     if (!notes.length) return h("div");
     const items = notes.map(({ function: name, words, at }) =>
       h("li", {}, h("b", {}, name), " ", at ? lineLink(at, this.actions) : "", " ", ...prose(words)),
     );
-    const title = below ? "Not compiled, without a break" : "Not compiled";
-    return h("section", { class: "tc-notes" }, h("h4", {}, title), h("ul", {}, ...items));
+    return h("section", { class: "tc-notes" }, h("p", { class: "tc-why" }, title), h("ul", {}, ...items));
   }
 }

@@ -1,6 +1,6 @@
 // The guards of each compilation, as a tree by what they are about, or those that cost most or failed in one list.
 
-import { lineLink, prose } from "./card_parts.js";
+import { lineLink, prose, pythonLine } from "./card_parts.js";
 import { counted, h, secondsInWords } from "./dom.js";
 import { FindingView } from "./finding_view.js";
 
@@ -9,7 +9,8 @@ import { FindingView } from "./finding_view.js";
  * @typedef {{id: string, words: string, kind: string, code: string[], at: LineSpot | null, seconds: number | null,
  *   failed: number}} Guard
  * @typedef {{name: string, count: number, failed: number, seconds: number, guards: Guard[], branches: Branch[]}} Branch
- * @typedef {{range: string, source: string, hint: number | null, whys: string[], at: LineSpot[]}} Symbol
+ * @typedef {{range: string, source: string, hint: number | null,
+ *   whys: {words: string, at: LineSpot | null, code: string}[]}} Symbol
  * @typedef {{frame: string, function: string, at: LineSpot, seconds: number | null, failed: number, symbols: Symbol[],
  *   own: Branch, inside: Branch}} Compilation
  */
@@ -75,14 +76,15 @@ export class GuardsView extends FindingView {
 
   /** @param {Symbol[]} symbols */
   symbols(symbols) {
-    const rows = symbols.map(({ range, source, hint, whys, at }) =>
+    const rows = symbols.map(({ range, source, hint, whys }) =>
       h(
         "li",
         {},
         h("code", { class: "tc-range" }, range),
         h("span", {}, " ", h("code", {}, source), hint === null ? "" : `, ${hint} when it was compiled`),
-        ...at.flatMap((place) => [" ", lineLink(place, this.actions)]),
-        ...whys.map((why) => h("div", { class: "tc-why" }, why)),
+        ...whys.map(({ words, at, code }) =>
+          h("div", { class: "tc-why" }, `${words} `, at ? lineLink(at, this.actions) : null, " ", pythonLine(code)),
+        ),
       ),
     );
     return h("section", { class: "tc-symbols" }, h("h4", {}, "Left open"), h("ul", {}, ...rows));

@@ -108,14 +108,14 @@ def test_selecting_a_break_lights_its_lines_and_the_end_of_its_graph(record: Rec
     assert {name for name in linked if known[name].kind == "output"} == {f"{found.ended}.output"}
 
 
-def test_a_function_left_to_python_on_demand_is_told_apart_from_breaks_of_its_own() -> None:
-    def only_disabled(h: torch.Tensor) -> torch.Tensor:
+def test_where_nothing_is_compiled_the_reason_is_told_and_no_break() -> None:
+    def unchanged(h: torch.Tensor) -> torch.Tensor:
         return h
 
-    found = breaks_finding(explore(only_disabled, torch.randn(3), stages=("captured",)).record)
+    found = breaks_finding(explore(unchanged, torch.randn(3), stages=("captured",)).record)
     assert found is not None
     assert found.data["cards"] == []
-    assert "no graph breaks" in found.artifact.text
+    assert "Nothing was compiled:" in found.artifact.text
     assert any("no operation on tensors" in note["words"] for note in found.data["notes"])
 
 
