@@ -233,7 +233,7 @@ def _predicate(kind: str, code: str) -> str:
     if kind in ("DICT_CONTAINS", "SET_CONTAINS") and (key := _KEY.search(code)):
         return f"has {'no ' if code.startswith('not ') else ''}{key[1] or key[2]}"
     if "HASATTR" in kind and (name := re.search(r", '([^']*)'\)", code)):
-        return f"has {'no ' if code.startswith('not ') else ''}attribute {name[1]}"
+        return f"has {'no ' if kind == 'NO_HASATTR' or code.startswith('not ') else ''}attribute {name[1]}"
     if kind == "TYPE_MATCH" and (found := _TYPE.search(code)):
         return f"is of type {short_type(found['type'])}"
     if kind == "ID_MATCH":
@@ -269,6 +269,7 @@ def value_words(text: str) -> str:
 def plain(condition: str) -> str:
     """A condition with names as the user wrote them, without comments and addresses."""
     text = _OBJECT_ID.sub(")", condition.split("  #", 1)[0].strip())
+    text = re.sub(r"___as_tensor\(([^()]*)\)\.item\(\)", r"\1", text)  # a float, until torch 2.11
     text = re.sub(r"\.(size|stride)\(\)\[(\d+)\]", r".\1(\2)", text)
     return re.sub(r"[LG]\['(\w+)'\](?:\.\w+(?:\['\w+'\])?)*", lambda match: argument(match[0]), text)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch._C._dynamo.guards import GlobalStateGuard
 
+from compiler.torch_api.guard_texts import code_of, kind_of, with_types
 from compiler.torch_api.wrapped_modules import Names, renamed
 
 # They compare values with each other and keep state while they do: not to be asked one by one.
@@ -105,7 +106,7 @@ def _failing_here(guards: list[Any], source: str, value: Any, scope: dict[str, A
             yield from _false_parts(guard, scope)
         elif not guard(value):
             why = guard.check_verbose(value).verbose_code_parts if hasattr(guard, "check_verbose") else ()
-            yield FailedGuard(type(guard).__name__, source, (*guard.verbose_code_parts(), *why), value, owner)
+            yield FailedGuard(kind_of(guard), source, (*code_of(guard), *with_types(why)), value, owner)
 
 
 def _owner(source: str, scope: dict[str, Any]) -> Any:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from compiler.torch_api.guard_failures import DICTS, children, length_check
+from compiler.torch_api.guard_texts import code_of, kind_of
 from compiler.torch_api.wrapped_modules import Names, renamed
 
 ROUNDS, CALLS = 3, 10
@@ -95,7 +96,7 @@ def _leaves(manager: Any, value_of: Callable[[Any], Any], lengths: dict[str, int
 
 def _fact(guard: Any, source: str, value: Any) -> GuardFacts:
     seconds = _seconds(guard, value) if callable(guard) and value is not _ABSENT else None
-    return GuardFacts(type(guard).__name__, source, tuple(guard.verbose_code_parts()), seconds)
+    return GuardFacts(kind_of(guard), source, code_of(guard), seconds)
 
 
 def _seconds(guard: Callable[[Any], bool], value: Any) -> float:
