@@ -39,7 +39,17 @@ class NodeHealth:
             if value is not None:
                 found |= {f"{name}_norm": _number(value.norm), f"{name}_zeros": value.zeros / max(value.count, 1)}
                 found |= {f"{name}_nans": value.nans, f"{name}_infinite": value.infinite}
+        if self.gradient is not None:
+            found["gradient_health"] = _state(self.gradient)
         return found | ({"not_finite_from_here": ", ".join(self.made)} if self.made else {})
+
+
+def _state(value: Value) -> str:
+    if value.nans:
+        return "NaN"
+    if value.infinite:
+        return "infinite"
+    return "all zeros" if _all_zero(value) else "finite"
 
 
 def _number(value: float) -> float | None:
@@ -137,7 +147,9 @@ def _not_finite(
     value = next((each for each in health if "value" in each.made), None)
     if value is not None and value.value is not None:
         where = _place(value.node, ops, places)
-        lines.append(f"Forward, the first result that is not finite is that of {where}: {_counts(value.value)}.")
+        is_leaf = ops[value.node] == "AccumulateGrad"
+        first = f"the leaf {value.node}" if is_leaf else f"the result of {where}"
+        lines.append(f"Forward, the first that is not finite is {first}: {_counts(value.value)}.")
     gradient = next((each for each in health if "gradient" in each.made), None)
     if gradient is not None:
         sick = next(each for each in gradient.given if not each.is_finite)

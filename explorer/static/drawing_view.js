@@ -5,6 +5,15 @@ import { GraphView } from "./graph.js";
 
 /** @typedef {import("./store.js").Artifact} Artifact */
 
+/** What nodes can be coloured by: an attribute that some of them have, and its words. */
+const OVERLAYS = [
+  ["bytes", "by bytes"],
+  ["saved_bytes", "by bytes saved"],
+  ["gradient_norm", "by norm of gradients"],
+  ["gradient_health", "by health of gradients"],
+  ["dtype", "by dtype"],
+];
+
 export class DrawingView {
   /** @param {HTMLElement} root @param {import("./text_view.js").Callbacks} callbacks @param {Artifact} artifact */
   constructor(root, callbacks, artifact) {
@@ -26,17 +35,15 @@ export class DrawingView {
   }
 
   tools() {
-    const overlays = [
-      ["none", "no overlay"],
-      ["bytes", "by bytes"],
-      ["dtype", "by dtype"],
-    ];
+    const entities = this.artifact.entities ?? [];
+    const there = OVERLAYS.filter(([name]) => entities.some(({ attrs }) => attrs[name]));
+    const overlays = [["none", "no overlay"], ...there];
     const overlay = h(
       "select",
       {
         "aria-label": "Overlay",
         title: "Colour the nodes",
-        onchange: () => this.graph.setOverlay(/** @type {"none" | "bytes" | "dtype"} */ (overlay.value)),
+        onchange: () => this.graph.setOverlay(overlay.value),
       },
       ...overlays.map(([value, text]) => h("option", { value }, text)),
     );

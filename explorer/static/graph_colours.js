@@ -135,12 +135,10 @@ export class Colouring {
     this.high = amounts.reduce((most, amount) => Math.max(most, amount), 0);
   }
 
-  /** The attribute, summed. @param {Entity[]} members */
+  /** The attribute, summed; of norms, the norm of all. @param {Entity[]} members */
   amount(members) {
-    return members.reduce(
-      (sum, { attrs }) => sum + (typeof attrs[this.overlay] === "number" ? attrs[this.overlay] : 0),
-      0,
-    );
+    const numbers = members.map(({ attrs }) => attrs[this.overlay]).filter((value) => typeof value === "number");
+    return /norm$/.test(this.overlay) ? Math.hypot(...numbers) : numbers.reduce((sum, value) => sum + value, 0);
   }
 
   /** What the members' colours are, the commonest first. @param {Entity[]} members @returns {Part[]} */
@@ -196,7 +194,8 @@ export class Colouring {
 
   /** @param {number} amount */
   words(amount) {
-    return this.overlay === "bytes" ? bytesInWords(amount) : amount.toLocaleString("en");
+    if (/norm$/.test(this.overlay)) return amount.toPrecision(3);
+    return /bytes$/.test(this.overlay) ? bytesInWords(amount) : amount.toLocaleString("en");
   }
 
   /** What the legend says. @param {Entity[][]} shown @returns {{label: string, colours: string[]}[]} */

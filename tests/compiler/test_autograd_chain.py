@@ -206,7 +206,13 @@ def test_the_first_nan_is_found_forward_and_backward() -> None:
     assert "NaN or infinite numbers come to x." in told
     found, told = health(lambda: (x - 2).log().exp().sum())
     assert found["log"].made == ("value",)
-    assert "Forward, the first result that is not finite is that of log (LogBackward0): 2 NaN of 3 elements" in told
+    assert "Forward, the first that is not finite is the result of log (LogBackward0): 2 NaN of 3 elements" in told
+
+
+def test_a_parameter_that_is_infinite_is_named() -> None:
+    w = torch.tensor([1.0, float("inf")], requires_grad=True)
+    _, told = health(lambda: (w * 0).sum())
+    assert "Forward, the first that is not finite is the leaf w: 1 infinite of 2 elements." in told
 
 
 def test_norms_and_zeros_are_told() -> None:
