@@ -1,12 +1,13 @@
 """The graphs of one capture at each level, from what an exploration kept of it: `decomposed[0/0 forward core ATen]`.
 
 AOTAutograd traces the captured graph with an empty table, on the inputs of its first call; its halves are traced again
-with each level's table, node by node. The sizes are those of that call, and autocast is as the graph itself says.
+with each level's table, node by node. The sizes are those of that call, and so is autocast.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,12 +21,13 @@ from compiler.builder import Builder
 from compiler.capture.graphs import graph_artifact
 from compiler.decompose.drawn import Drawing, Given, Values, placed, random_state, seeded
 from compiler.decompose.levels import TABLES
-from compiler.decompose.numbers import Numbers, not_comparable, numbers
+from compiler.decompose.numbers import Numbers, not_comparable, numbers, worst_verdict
 from compiler.decompose.reasons import A_PRIM
 from compiler.decompose.tree import LevelTree, ops_of, source_of
 from compiler.interpret.kept import KeptFrame
 from compiler.interpret.reference import copied
 from compiler.record import Artifact, Entity, Problem
+from compiler.torch_api import fx
 from compiler.torch_api.decomposition_tables import table
 from compiler.torch_api.level_traces import AotGraphs, Kind, aot_graphs, expanded, first_line
 from compiler.torch_api.pytrees import tree_leaves
@@ -48,7 +50,8 @@ class LevelGraphs:
         self.frame, self.captured = frame, captured
         self._module, self._kept, self._arguments = kept.captured, kept, kept.arguments
         try:
-            self.aot: AotGraphs = aot_graphs(self._module, self._own_arguments())
+            with _autocast(kept):
+                self.aot: AotGraphs = aot_graphs(self._module, self._own_arguments())
             self.trees = dict(self._traced())
         except Exception as error:
             raise LevelError(f"the graph of {frame} can't be traced again: {first_line(error)}") from error
@@ -96,7 +99,7 @@ class LevelGraphs:
         known = Provenance(whole, self.captured, same_names=False)
         found = {node.name: known(node) for node in whole.graph.nodes}
         artifact = self._shown("ATen", kind, lambda node: found.get(node.name, ()), self.captured)
-        return replace(artifact, attrs=_attrs("ATen", checks))
+        return _checked(artifact, "ATen", checks)
 
     def _artifact(self, level: str, kind: Kind, before: Artifact, checks: Sequence[Numbers]) -> Artifact:
         tree = self.trees[level, kind]
@@ -108,7 +111,7 @@ class LevelGraphs:
         artifact = self._shown(level, kind, origins, before)
         told = {f"{artifact.id}.{node.name}": _told(tree, node) for node in ops_of(tree.traced.module)}
         entities = tuple(_with(entity, told.get(entity.id, {})) for entity in artifact.entities)
-        return replace(artifact, entities=entities, attrs=_attrs(level, checks))
+        return _checked(replace(artifact, entities=entities), level, checks)
 
     def _shown(self, level: str, kind: Kind, origins: Callable[[Node], tuple[str, ...]], parent: Artifact) -> Artifact:
         assert self._kept.book is not None
@@ -119,8 +122,12 @@ class LevelGraphs:
 
     def numbers(self) -> dict[str, tuple[Numbers, ...]]:
         """Outputs, gradients and changed inputs at each level against those of the captured graph run by eager."""
-        with seeded():
+        with seeded(), _autocast(self._kept):
+            before = random_state()
             eager = self._results(self._module, self._own_arguments())
+            draws = random_state() != before
+        if draws and _is_checkpointed(self._module):
+            return dict.fromkeys(("ATen", *TABLES), (not_comparable("", _CHECKPOINTED),))
         exact = self._exact(eager)
         drawn: dict[Kind, Values] = {}
         found = {"ATen": self._compared(eager, exact, lambda kind, args: self._draw(kind, args, drawn))}
@@ -143,7 +150,7 @@ class LevelGraphs:
 
     def _exact(self, eager: _Results) -> _Results | None:
         """The captured graph's results in float64; None where it draws random numbers, or takes no other format."""
-        with seeded():
+        with seeded(), _autocast(self._kept):
             before = random_state()
             try:
                 found = self._results(self._module, [_double(value) for value in self._own_arguments()])
@@ -230,6 +237,25 @@ def add_levels(builder: Builder, kept: dict[str, KeptFrame]) -> None:
                 builder.add(artifact)
 
 
+_CHECKPOINTED = (
+    "random calls under activation checkpointing: run as it is, the captured graph draws other numbers in its backward"
+)
+
+
+def _is_checkpointed(module: GraphModule) -> bool:
+    """Whether a captured graph computes parts again in the backward (torch.utils.checkpoint)."""
+    return any("activation_checkpoint" in fx.target_name(node) for node in module.graph.nodes)
+
+
+@contextmanager
+def _autocast(kept: KeptFrame) -> Iterator[None]:
+    """Autocast as it was around the user's call."""
+    with ExitStack() as stack:
+        for device, dtype in kept.autocast:
+            stack.enter_context(torch.autocast(device, dtype))
+        yield
+
+
 def _told(tree: LevelTree, node: Node) -> dict[str, Any]:
     """What is said of a node: the operators that it was made of and the functions that did it, and why it stays."""
     makers = tree.makers(node)
@@ -245,8 +271,9 @@ def _with(entity: Entity, attrs: dict[str, Any]) -> Entity:
     return replace(entity, attrs=entity.attrs | attrs) if attrs else entity
 
 
-def _attrs(level: str, checks: Sequence[Numbers]) -> dict[str, Any]:
-    return {"level": level, "numbers_against_eager": [asdict(check) for check in checks]}
+def _checked(artifact: Artifact, level: str, checks: Sequence[Numbers]) -> Artifact:
+    attrs = {"level": level, "numbers_against_eager": [asdict(check) for check in checks]}
+    return replace(artifact, title=f"{artifact.title}; against eager: {worst_verdict(checks)}", attrs=attrs)
 
 
 def _noting(checks: tuple[Numbers, ...], drawn: dict[Kind, Values]) -> tuple[Numbers, ...]:

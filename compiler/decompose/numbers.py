@@ -23,7 +23,8 @@ class Numbers:
     tensor, and so is `tolerance`; errors are None where they are not finite. `worst` names the tensor that is meant.
 
     A tensor is "close" within the tolerance, or where it is about as near to the same computation in float64 as eager's
-    own (`AS_NEAR`): rounding alone puts those farther apart, as where terms cancel. `beyond` counts these.
+    own (`AS_NEAR`): rounding alone puts those farther apart, as where terms cancel. In float64 itself that is where the
+    error is one of rounding for the largest tensor (`ROUNDINGS`). `beyond` counts these.
     """
 
     dtype: str
@@ -40,6 +41,9 @@ class Numbers:
 AS_NEAR = 3.0
 """At most so many times eager's distance to float64: TorchDynamo's accuracy checks allow 2 to 10 times (its `same`)."""
 
+ROUNDINGS = 64
+"""So many units in the last place of the largest magnitude."""
+
 Named = Sequence[tuple[str, Any]]
 
 
@@ -54,9 +58,10 @@ def numbers(mine: Named, eager: Named, exact: Named | None = None) -> tuple[Numb
     `exact` is what the same computation gives in float64, where that is known.
     """
     found: dict[str, list[Check]] = {}
+    rounding = ROUNDINGS * torch.finfo(torch.float64).eps * _largest(value for _, value in eager)
     for (name, theirs), (_, own), (_, best) in zip(eager, mine, exact or [("", None)] * len(eager), strict=True):
         if theirs is not None or own is not None:
-            found.setdefault(_format(theirs), []).append(_check(name, own, theirs, best))
+            found.setdefault(_format(theirs), []).append(_check(name, own, theirs, best, rounding))
     return tuple(_worst(dtype, checks) for dtype, checks in found.items())
 
 
@@ -64,13 +69,22 @@ def _format(value: Any) -> str:
     return str(value.dtype).removeprefix("torch.") if isinstance(value, Tensor) else type(value).__name__
 
 
-def _check(name: str, mine: Any, theirs: Any, exact: Any) -> Check:
+def _largest(values: Iterable[Any]) -> float:
+    """The largest magnitude in float64 tensors."""
+    tensors = (value for value in values if isinstance(value, Tensor) and value.dtype == torch.float64)
+    return max((float(tensor.abs().max()) for tensor in tensors if tensor.numel()), default=0.0)
+
+
+def _check(name: str, mine: Any, theirs: Any, exact: Any, rounding: float) -> Check:
     if not (isinstance(mine, Tensor) and isinstance(theirs, Tensor)):
         return Check(name, 0.0, 0.0, "equal") if mine == theirs else Check(name, None, None, "differs", f"{mine!r}")
     if mine.dtype == theirs.dtype and mine.shape == theirs.shape and _same(mine, theirs):
         return Check(name, 0.0, 0.0, "equal")
     check = compared(name, _real(mine), _real(theirs), relative=True)
-    if check.verdict == "differs" and check.max_absolute and _is_as_near(mine, theirs, exact):
+    if check.verdict != "differs" or not check.max_absolute:
+        return check
+    is_rounding = theirs.dtype == torch.float64 and check.max_absolute <= rounding
+    if is_rounding or _is_as_near(mine, theirs, exact):
         return replace(check, verdict="close", note=_BEYOND)
     return check
 

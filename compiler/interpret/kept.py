@@ -18,6 +18,8 @@ from compiler.torch_api.buffers import Buffer, InputLayout, Kind
 from compiler.torch_api.partitioning import Joint
 from compiler.torch_api.pytrees import tree_leaves
 
+DEVICES = ("cpu", "cuda")
+
 
 @dataclass(slots=True)
 class KeptGraph:
@@ -34,7 +36,8 @@ class KeptFrame:
     """One capture: its graphs, and the arguments of the first call; gradients by the output that they are of.
 
     `captured` is the graph as it was captured, and `book` where the record's sources are: what it takes to trace it
-    again. `joint` is what AOTAutograd made of it, before it was divided. Implements `compiler.torch_api.buffers.BufferObserver`.
+    again. `joint` is what AOTAutograd made of it, before it was divided. `autocast` are the devices on which autocast
+    was on around the call, and to which format. Implements `compiler.torch_api.buffers.BufferObserver`.
     """
 
     copies: bool = False
@@ -45,6 +48,7 @@ class KeptFrame:
     captured: GraphModule | None = None
     joint: Joint | None = None
     book: SourceBook | None = None
+    autocast: tuple[tuple[str, torch.dtype], ...] = ()
 
     def lowered(self, kind: Kind, module: GraphModule, inputs: tuple[InputLayout, ...]) -> None:
         self.graphs[kind] = KeptGraph(module, inputs)
@@ -62,6 +66,9 @@ class KeptFrame:
             if self.arguments is not None or kwargs:
                 return call(*args, **kwargs)
             self.arguments = tuple(self._kept(argument) for argument in args)
+            self.autocast = tuple(
+                (device, torch.get_autocast_dtype(device)) for device in DEVICES if torch.is_autocast_enabled(device)
+            )
             results = call(*args)
             self._hear_gradients(results)
             return results

@@ -289,7 +289,9 @@ def aot_graphs(module: GraphModule, arguments: Sequence[Any]) -> AotGraphs:
     found = AotGraphs(_not_yet, None, {}, _not_yet)
 
     def compiler(kind: Kind) -> Callable[..., Any]:
-        def compile_graph(graph: GraphModule, _inputs: Any) -> Any:
+        def compile_graph(graph: GraphModule, inputs: Sequence[Any]) -> Any:
+            for node, value in zip(graph.graph.find_nodes(op="placeholder"), inputs, strict=True):
+                node.meta.setdefault("val", value)  # numbers among the inputs have none
             graph.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
             graph.recompile()
             found.graphs[kind] = graph

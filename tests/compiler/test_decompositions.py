@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from compiler.decompose.counts import totals
 from compiler.decompose.graphs import LevelError, LevelGraphs
@@ -294,3 +295,33 @@ def _overloads(packet: Any) -> list[Any]:
 def test_a_tree_knows_its_leaves_and_its_sources() -> None:
     leaf = OpCall("aten.mul.Tensor", node="mul", why="a core ATen operator")
     assert list(OpCall("aten.gelu.default", calls=(leaf, leaf)).leaves()) == [leaf, leaf]
+
+
+def changed(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x.add_(1)
+    return torch.softmax(x * y * x.shape[0], -1).view(-1)
+
+
+def checkpointed(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return checkpoint(lambda z: torch.dropout(torch.sin(z), 0.5, True), x * y, use_reentrant=False)
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "autocast", "verdicts"),
+    [
+        (changed, {"dynamic": True}, False, {"equal", "close"}),
+        (changed, {"grad": False}, False, {"equal", "close"}),
+        (lambda x, y: torch.relu(x @ y.t()), {}, True, {"equal", "close"}),
+        (checkpointed, {}, False, {"not comparable"}),
+    ],
+)
+def test_sizes_left_open_changed_inputs_autocast_and_checkpoints(
+    function: Callable[..., Any], options: dict[str, Any], autocast: bool, verdicts: set[str]
+) -> None:
+    with Exploration(Options(stages=("captured",), **options)) as exploration, torch.autocast("cpu", enabled=autocast):
+        exploration.compile(function)(torch.randn(3, 4), torch.randn(3, 4, requires_grad=True)).sum().detach()
+    graphs = LevelGraphs("0/0", exploration.kept["0/0"], exploration.record["captured"])
+    found = graphs.numbers()
+    assert {item.verdict for checks in found.values() for item in checks} <= verdicts
+    formats = {result.dtype for tree in graphs.trees.values() for root in tree.roots() for result in root.results}
+    assert ("bfloat16" in formats) == autocast
