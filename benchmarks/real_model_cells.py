@@ -345,6 +345,13 @@ ids, labels = torch.randint(3, 512, (2, 9)), torch.tensor([0, 1])
     line="--fn step",
     changes=(
         Variant(
+            "the learning rate as a tensor, problem_type set before",
+            "model.config.problem_type = 'single_label_classification'\n"
+            "optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.001))\n"
+            "schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda number: 1 / (number + 1))\n",
+            line="--fn step",
+        ),
+        Variant(
             "the loss alone compiled, problem_type set before",
             "model.config.problem_type = 'single_label_classification'",
             fn="loss_of",

@@ -55,7 +55,7 @@ def in_process(name: str, asked: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def explored(study: Study, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """One row a variant: numbers, seconds, peak memory until then in MiB."""
+    """One row a variant: numbers, seconds of CPU time, peak memory until then in MiB."""
     from IPython.core.interactiveshell import InteractiveShell
 
     shell = InteractiveShell.instance()
@@ -66,11 +66,11 @@ def explored(study: Study, asked: argparse.Namespace) -> Iterator[dict[str, Any]
         stages = "" if asked.all_stages else " --stages captured"
         with configured(variant):
             quiet(shell, variant.setup)
-            started = time.perf_counter()
+            started = time.process_time()
             quiet(shell, f"%%tcompile{stages} {variant.line}\n{variant.cell or study.cell}")
-            seconds = time.perf_counter() - started
+            seconds = time.process_time() - started
             run = shell.user_ns["_tc"]
-            row = {"study": study.name, "variant": variant.name, **numbers(run), "seconds": round(seconds, 1)}
+            row = {"study": study.name, "variant": variant.name, **numbers(run), "cpu_seconds": round(seconds, 1)}
             row["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
             if asked.compare:
                 row["logs_agree"] = agrees(run, logged(shell, study, variant))

@@ -34,7 +34,7 @@ def break_card(found: GraphBreak, number: int = 1, total: int = 1, others: Seque
 
 def recompile_card(found: Recompile, number: int = 1, total: int = 1) -> str:
     """One recompilation: every guard that failed, entry by entry."""
-    blamed = f", {found.cause} of {quoted(found.argument)}" if found.cause and found.argument else ""
+    blamed = f", {_blamed(found)}" if found.cause and found.argument else ""
     lines = [f"recompilation {number} of {total}: {_name(found)} ({found.file}:{found.line}){blamed}"]
     if found.call is not None:
         which = f"call {found.call_number}, " if found.call_number else ""
@@ -177,6 +177,11 @@ def rewritten_lines(suggestion: Suggestion) -> str:
     """Which lines a rewrite replaces: `m.py, lines 3 to 5`."""
     first, last = suggestion.line, suggestion.end_line
     return f"{suggestion.file}, {f'line {first}' if first == last else f'lines {first} to {last}'}"
+
+
+def _blamed(found: Recompile) -> str:
+    """A cause and whose it is; a global is called one already."""
+    return quoted(found.argument) if found.cause == "global" else f"{found.cause} of {quoted(found.argument)}"
 
 
 def _name(found: Recompile) -> str:

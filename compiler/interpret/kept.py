@@ -95,4 +95,5 @@ class KeptFrame:
             if gradient is not None and index not in self.gradients:
                 self.gradients[index] = self._kept(gradient)
 
-        return hear
+        # The backward may run inside of the function that is compiled: this is not to be a frame of it.
+        return torch.compiler.disable(hear)

@@ -455,6 +455,18 @@ def test_a_frame_that_was_given_up_can_be_explored_again() -> None:
     assert len(explore(breaks_in_the_middle, (x,)).record.of_stage("captured")) == 2
 
 
+def trains_inside(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    (x * w).sum().backward()
+    return w.grad * 2
+
+
+def test_a_backward_inside_of_the_function_has_no_frame_of_ours() -> None:
+    record = explore(trains_inside, (torch.ones(4), torch.ones(4, requires_grad=True))).record
+    assert len(record.breaks) == 1
+    names = {frame.function.partition("_at_")[0] for frame in record.frames}
+    assert names == {"trains_inside", "torch_dynamo_resume_in_trains_inside"}
+
+
 def breaks_in_a_loop(x: torch.Tensor) -> torch.Tensor:
     for n in range(3):
         if x.sum() > n:
