@@ -102,6 +102,7 @@ REQUIRED: tuple[str, ...] = (
     "torch._inductor.decomposition:decomps_to_exclude",
     "torch._inductor.decomposition:select_decomp_table",
     "torch._inductor.fx_passes.fuse_attention:_warn_tf32_disabled",
+    "torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder._add_peephole_patterns",
     "torch._inductor.fx_passes.joint_graph:constant_fold_uniform_value",
     "torch._inductor.fx_passes.pad_mm:_should_pad",
     "torch._inductor.fx_passes.pad_mm:is_mm_compute_bound",

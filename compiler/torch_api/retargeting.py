@@ -24,7 +24,7 @@ from torch._dynamo.exc import SkipFrame
 from torch._functorch.partitioners import default_partition
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from compiler.targets import Target
 from compiler.torch_api import formats, fx
@@ -65,6 +65,7 @@ class Retargeting:
             (compile_fx, "compile_fx_forward", self.wrap_compile),
             (compile_fx, "compile_fx_backward", self.wrap_compile),
             (joint_graph, "constant_fold_uniform_value", self.wrap_constant_folding),
+            (joint_graph.UniformValueConstantFolder, "_add_peephole_patterns", wrap_zeros),
             (pad_mm, "_should_pad", Padding(self.target, self.tell).wrap_should_pad),
             (compile_fx, "_check_triton_bf16_support", self.wrap_bfloat16_check),
             (compile_fx, "_warn_tf32_disabled", lambda _warn: self.note_tf32),
@@ -158,6 +159,28 @@ class Retargeting:
             return call
 
         return on_cpu
+
+
+def wrap_zeros(add: Callable[[Any], None]) -> Callable[[Any], None]:
+    """For the folding of products with the number 0: it makes a real zero on the device of the product's value."""
+
+    def on_cpu(folder: Any) -> None:
+        products = [node for node in _products(folder.module) if isinstance(node.meta.get("val"), FakeTensor)]
+        values = [node.meta["val"] for node in products]
+        try:
+            for node, value in zip(products, values, strict=True):
+                [node.meta["val"]] = Mover(value.fake_mode, DEVICE, CPU).values([value])
+            add(folder)
+        finally:
+            for node, value in zip(products, values, strict=True):
+                node.meta["val"] = value
+
+    return on_cpu
+
+
+def _products(module: GraphModule) -> list[Node]:
+    targets = (torch.ops.aten.mul.Tensor, torch.ops.aten.mul.Scalar)
+    return [node for target in targets for node in module.graph.find_nodes(op="call_function", target=target)]
 
 
 def wrap_fallback(run: Callable[..., Any]) -> Callable[..., Any]:

@@ -520,3 +520,15 @@ def test_a_gpu_that_is_here_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> No
     before = guard_slots()
     with device_guard.no_op_cuda_guard(), nullcontext():
         assert guard_slots() == before
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_a_product_with_zero_is_folded_without_a_gpu(gradients: bool) -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + (x * 2) * 0 + y * 1
+
+    x, y = torch.ones(2, 8, requires_grad=gradients), torch.ones(2, 8)
+    found = explore(f, (x, y), options=Options(target="h100"))
+    assert not found.record.problems
+    assert "aten.mul" not in found.record["post_grad"].text
+    assert torch.equal(found.value, f(x, y))
