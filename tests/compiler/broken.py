@@ -26,6 +26,7 @@ import torch
 from torch import nn
 log = logging.getLogger("somebody")
 """
+MODERN = not torch.__version__.startswith(("2.11", "2.12"))
 FIRST = IMPORTS.count("\n") + 1
 X = (torch.tensor([1.0, 2.0, 3.0, 4.0]),)
 NUMBERS = itertools.count()

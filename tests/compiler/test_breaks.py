@@ -12,26 +12,47 @@ from compiler.engine import Exploration, explore
 from compiler.options import Options
 from compiler.record import Record
 from tests.compiler.break_cases import CASES, body
-from tests.compiler.broken import FIRST, Broken, captured, function, rewritten, settings
+from tests.compiler.broken import FIRST, MODERN, Broken, captured, function, rewritten, settings
 
 X_3D = torch.ones(2, 1, 4)
 X = torch.ones(4)
 X_ARGS = (X,)
 ids = [case.name for case in CASES]
+since_2_12 = pytest.mark.skipif(torch.__version__.startswith("2.11"), reason="torch 2.11 does otherwise there")
+since_2_13 = pytest.mark.skipif(not MODERN, reason="torch does otherwise there before 2.13")
+UNTIL_2_12: dict[str, tuple[str, ...]] = {
+    "Unsupported python_type() call": ("Unsupported method call",),
+    "Unsupported method call": ("Attempted to call function marked as skipped",),
+    "repr() on tensor": ("Failed to trace builtin operator",),
+    "requires_grad_() intermediate leaked as output": ("Unsupported Tensor.requires_grad_() call",),
+    "Invalid call to __build_class__": ("Attempted to call function marked as skipped",),
+    "Attempted to copy.deepcopy a tensor": ("copy.deepcopy()",),
+    "Observed exception": ("Unsupported method call",),
+    "Missing tp_iternext": ("Unsupported method call",),
+    "missing tp_iter": ("Unsupported method call",),
+    "missing_mp_subscript": ("Unsupported method call",),
+    "missing_mp_ass_subscript": ("Unsupported method call",),
+    "vectorcall_maybe on C method descriptor": ("Unsupported method call",),
+}
+"""What torch calls some kinds before 2.13."""
 
 
 @pytest.mark.parametrize("case", CASES, ids=ids)
 def test_a_break_is_told_where_it_is_and_how_to_be_rid_of_it(case: Broken) -> None:
+    if not MODERN and ("load_state_dict" in case.code or "deepcopy(y)" in case.code):
+        pytest.skip("before torch 2.13 it breaks elsewhere: in state_dict(), inside of deepcopy")
     record = captured(case.code, case.args)
-    found = next((item for item in record.breaks if item.kind == case.kind), None)
+    kinds = (case.kind,) if MODERN else (case.kind, *UNTIL_2_12.get(case.kind, ()))
+    found = next((item for item in record.breaks if item.kind in kinds), None)
+    broader = found is not None and found.kind != case.kind  # whose advice is broader, too
     assert found is not None, [(item.kind, item.line, item.code) for item in record.breaks]
     mine = [span for span in found.chain if not span.installed][-1]
     assert (mine.line, mine.column, mine.end_line, mine.end_column) == case.span, mine
     assert mine.function == "f" or case.calls
-    assert (found.outcome, found.consequence) == (case.outcome, case.consequence)
+    assert broader or (found.outcome, found.consequence) == (case.outcome, case.consequence)
     assert found.gb_id
     assert found.link.endswith(f"/gb/{found.gb_id.lower()}.html")
-    assert case.word in found.what + " ".join(suggestion.text for suggestion in found.suggestions)
+    assert broader or case.word in found.what + " ".join(suggestion.text for suggestion in found.suggestions)
     assert found.suggestions
     applied = 0
     for suggestion in found.suggestions:
@@ -105,6 +126,7 @@ MASKED = (
 )
 
 
+@since_2_12
 def test_a_loop_over_an_open_size_is_told_as_one() -> None:
     with settings(("torch._dynamo.config.capture_dynamic_output_shape_ops = True",)):
         (found,) = captured(LOOPED).breaks
@@ -115,6 +137,7 @@ def test_a_loop_over_an_open_size_is_told_as_one() -> None:
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="a comprehension is part of the code around it")
+@since_2_13
 def test_a_comprehension_is_left_to_python_with_the_code_around_it() -> None:
     branch, inside = captured(WITH_A_COMPREHENSION).breaks
     assert (branch.kind, branch.outcome) == ("Data-dependent branching", "skipped")
@@ -137,6 +160,7 @@ def test_a_break_does_not_repeat_what_a_restart_saw_again() -> None:
     assert len(record.breaks) == 1
 
 
+@since_2_12
 def test_a_restart_that_is_no_break_is_told_apart() -> None:
     record = captured("def f(x):\n    y = x + 1\n    y.requires_grad_()\n    return y * 2\n")
     assert [found.kind for found in record.breaks] == ["requires_grad_() intermediate leaked as output"]
@@ -170,6 +194,7 @@ def test_a_module_that_is_kept_out_of_graphs_is_told_where_it_is_called() -> Non
     assert [problem.reason for problem in record.problems] == [f"nothing was compiled: {found.what}"]
 
 
+@since_2_13
 def test_torch_compile_that_is_switched_off_is_the_reason() -> None:
     with torch._dynamo.config.patch(disable=True):
         record = captured("def f(x):\n    return x + 1\n")

@@ -32,6 +32,8 @@ def names_of(fn: object) -> dict[str, object]:
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.cause} {case.argument} {case.new}" for case in CASES])
 def test_what_changed_is_blamed_and_the_advice_ends_it(case: Again) -> None:
+    if torch.__version__.startswith("2.11") and "requires_grad_(False)" in case.calls:
+        pytest.skip("torch 2.11 does not guard whether a parameter requires a gradient")
     found = called(case.code, case.calls, **case.start).recompiles[-1]
     assert (found.cause, found.argument) == (case.cause, case.argument), found.failures
     blamed = next(item for item in found.failures if (item.cause, item.argument) == (case.cause, case.argument))

@@ -84,7 +84,7 @@ RULES: tuple[Rule, ...] = (
         changes=(Change("Keep it dense, or do the sparse part outside of the compiled function."),),
     ),
     Rule(
-        kinds=("Attempted to copy.deepcopy a tensor",),
+        kinds=("Attempted to copy.deepcopy a tensor", "copy.deepcopy()"),
         calls=r"(copy\.)?deepcopy",
         what="{code} copies tensors by way of Python's copy protocol.",
         changes=(
