@@ -530,5 +530,5 @@ def test_a_product_with_zero_is_folded_without_a_gpu(gradients: bool) -> None:
     x, y = torch.ones(2, 8, requires_grad=gradients), torch.ones(2, 8)
     found = explore(f, (x, y), options=Options(target="h100"))
     assert not found.record.problems
-    assert "aten.mul" not in found.record["post_grad"].text
+    assert ", 0)" not in found.record["post_grad"].text
     assert torch.equal(found.value, f(x, y))
