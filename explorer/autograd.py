@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from compiler.autograd.recording import Recording
 
 
+LINES_SHOWN = 60
+
+
 class AutogradRun(Run):
     """The graph that autograd built: prints as the program that backward runs, shows as a graph, saves as a page.
 
@@ -62,6 +65,10 @@ class AutogradRun(Run):
         graphs = self.record.of_stage("autograd")
         told = [line for artifact in graphs for line in artifact.attrs.get("health", ())]
         return "\n".join([artifact.text for artifact in graphs] + told)
+
+    def _repr_mimebundle_(self, **options: object) -> dict[str, str]:
+        """As that of any run; the text is cut, as a saved notebook holds it beside the HTML."""
+        return super()._repr_mimebundle_(**options) | {"text/plain": _cut(str(self))}
 
     def __repr__(self) -> str:
         count = sum(
@@ -176,6 +183,13 @@ def _explored(
 
     record: Record = autograd_record(outputs, recording=recording, frame=frame, title=title, health=health)
     return AutogradRun(record, value)
+
+
+def _cut(text: str) -> str:
+    """The first lines of a text, and how many there are more."""
+    lines = text.splitlines()
+    more = [f"… and {len(lines) - LINES_SHOWN:,} more lines: print it"] if len(lines) > LINES_SHOWN else []
+    return "\n".join([*lines[:LINES_SHOWN], *more])
 
 
 def _tables() -> Any:

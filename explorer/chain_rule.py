@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from compiler.autograd.chain import ChainStep
+    from compiler.autograd.differences import Difference
     from compiler.autograd.eager_graph import EagerGraph
     from compiler.autograd.recording import Recording
 
@@ -52,6 +53,7 @@ CHECKS = {
     "calls": "Int64",
     "directions": "Int64",
     "verdict": "category",
+    "note": "string",
 }
 TOLERANCE = 1e-6
 NOT_RECORDED = (
@@ -119,8 +121,9 @@ class ChainRule:
         run (`rounding`), relative to the largest gradient or 1.
 
         The function is called again for each element of a leaf, or along a few random directions of a big one; nothing
-        of yours is changed by that but what the function itself changes. A graph without its function is only compared
-        with `torch.autograd.grad`. Raises what the function raises.
+        of yours is changed by that but what the function itself changes. What is detached moves too, and so differs. A
+        graph without its function is only compared with `torch.autograd.grad`. `note` says why something could not be
+        had.
         """
         import pandas as pd
 
@@ -188,13 +191,23 @@ def _ruled(
     from compiler.capture.sources import SourceBook
 
     names = names_of_tensors(frame, recording)
-    outputs = [output for output in without_inner(outputs) if output.requires_grad or len(outputs) == 1]
+    every = list(outputs)
+    outputs = [output for output in without_inner(every) if output.requires_grad or len(every) == 1]
     graph = eager_graph(outputs, recording=recording, names=names)
     places = recorded_places(graph, SourceBook())[0] or guessed_places(graph)
     gradients = None if gradient is None else [_fitting(gradient, outputs)]
     data = chain_steps(graph, outputs, recording=recording, places=places, gradients=gradients)
     title = next((names[id(output)] for output in outputs if id(output) in names), "the result")
-    return ChainRule(data, graph, outputs, title, function, random, gradients)
+    chosen = {id(output) for output in outputs}
+    taken = [place for place, output in enumerate(every) if id(output) in chosen]
+    again = None if function is None else partial(_again, function, taken)
+    return ChainRule(data, graph, outputs, title, again, random, gradients)
+
+
+def _again(function: Callable[[], Any], places: Sequence[int]) -> list[Tensor]:
+    """Those results of another call that were differentiated in the first."""
+    found = tensors_in(function(), "the function")
+    return [found[place] for place in places]
 
 
 def _fitting(gradient: Tensor, outputs: Sequence[Tensor]) -> Tensor:
@@ -215,26 +228,39 @@ def _checks(
     gradients: Sequence[Tensor] | None,
 ) -> list[dict[str, Any]]:
     from compiler.autograd.backward_run import differentiate
-    from compiler.autograd.differences import differences
+    from compiler.autograd.differences import Difference
     from compiler.autograd.values import Value
 
     leaves = {node.name: node.leaf for node in graph.nodes if node.leaf is not None}
     found = dict(zip(leaves, differentiate(outputs, list(leaves.values()), gradients), strict=True))
     known = {step.node: step.gradient for step in steps if step.direction == "leaf"}
     can_differ = function is not None and gradients is None
-    by_leaf = (
-        {each.leaf: each for each in differences(function, leaves, found, random)} if can_differ and function else {}
-    )
+    again = _repeated(function, leaves, found, random) if can_differ and function else ()
+    by_leaf = {each.leaf: each for each in again}
     rows = []
     for name, gradient in found.items():
         equal = known[name] == (None if gradient is None else Value.of(gradient))
-        each = by_leaf.get(name)
+        each = by_leaf.get(name, Difference(name, None, None))
+        differs = not equal or (each.error is not None and each.error > TOLERANCE)
         rows.append({
-            "leaf": name, "equal": equal, "difference": each and each.error, "rounding": each and each.rounding,
-            "calls": each and each.calls, "directions": each and each.directions,
-            "verdict": "equal" if equal and (each is None or each.error <= TOLERANCE) else "differs",
+            "leaf": name, "equal": equal, "difference": each.error, "rounding": each.rounding,
+            "calls": each.calls or None, "directions": each.directions, "note": each.note or None,
+            "verdict": "differs" if differs else "equal",
         })  # fmt: skip
     return rows
+
+
+def _repeated(
+    function: Callable[[], Any], leaves: Mapping[str, Any], found: Mapping[str, Any], random: Tensor | None
+) -> Sequence[Difference]:
+    """Finite differences; where the function can't be repeated in float64, why."""
+    from compiler.autograd.differences import Difference, differences
+
+    try:
+        return differences(function, leaves, found, random)
+    except RuntimeError as error:
+        note = f"can't be repeated in float64: {type(error).__name__}: {str(error).splitlines()[0]}"
+        return [Difference(name, None, None, note=note) for name in leaves]
 
 
 def _row(step: ChainStep) -> dict[str, Any]:

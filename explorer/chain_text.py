@@ -102,7 +102,7 @@ def _departure(step: ChainStep, departure: Departure) -> Iterator[str]:
     if departure.jacobian is not None:
         yield from _jacobian(departure.jacobian, departure)
     if departure.error is not None and departure.error > 0:
-        yield f"{INDENT}  (the formula, on the same numbers, is off by {departure.error:.1e} of the largest)"
+        yield f"{INDENT}  (the formula, on the same numbers, is off by {departure.error:.1e} of the largest number)"
 
 
 def _jacobian(jacobian: Value, departure: Departure) -> Iterator[str]:

@@ -46,7 +46,12 @@ class BackwardRun:
 
     def small(self, tensors: Sequence[torch.Tensor | None]) -> Tensors:
         """Copies of those that are small, as autograd may add to a gradient in place."""
-        return tuple(None if each is None or each.numel() > self.checked else each.detach().clone() for each in tensors)
+        return tuple(None if each is None or each.numel() > self.checked else _copied(each) for each in tensors)
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    detached = tensor.detach()
+    return detached.clone() if detached.layout == torch.strided else detached.to_dense()
 
 
 def run_backward(

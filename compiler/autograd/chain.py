@@ -51,7 +51,7 @@ class Departure:
     `formula` is the rule for it. `derivative` is what the incoming gradient is multiplied by, where each element
     depends on one element; `jacobian` has a row for each element of the result and a column for each of the input;
     None where there is none, or it is not small. `error` is by how much our formula, run on the same numbers, is off
-    at most, relative to the largest of the gradient; None where it was not run.
+    at most, relative to the largest gradient that goes in or out; None where it was not run.
     """
 
     name: str
@@ -225,13 +225,14 @@ class _Teller:
         outgoing = self.run.outgoing.get(node.name, ())
         ours, derivatives = self._ours(node, rule), self._derivatives(node, rule)
         jacobians = self._jacobians(node)
+        incoming = next((each for each in self.run.tensors_in[node.name] if each is not None), None)
         found = []
         for position, target in enumerate(node.gives):
             if target is None:
                 continue
             slot = rule.slot(position) if rule else None
             value = outgoing[position] if position < len(outgoing) else None
-            error = _error(ours.get(position), self._sent(node.name, position))
+            error = _error(ours.get(position), self._sent(node.name, position), incoming)
             found.append(
                 Departure(
                     input_name(rule, position),
@@ -253,6 +254,8 @@ class _Teller:
             for value, tensor in zip(self.run.incoming[node.name], grads, strict=True)
         ]
         if not all(known) or any(slot.problem or slot.packed for slot in node.saved) or node.kind != "call":
+            return None
+        if any(each is not None and each.is_complex() for each in grads) or _takes_complex(node):
             return None
         saved = autograd_nodes.saved_values(node.function)
         return Local(saved, grads, autograd_nodes.inputs_of(node.function))
@@ -294,6 +297,11 @@ class _Teller:
         }
 
 
+def _takes_complex(node: GraphNode) -> bool:
+    """The rules are those of real numbers."""
+    return any(given is not None and given[1].is_complex for given in autograd_nodes.inputs_of(node.function))
+
+
 def input_name(rule: Rule | None, position: int) -> str:
     """What the rule calls an input of the forward operation."""
     slot = rule.slot(position) if rule else None
@@ -309,10 +317,11 @@ def _added(terms: Sequence[torch.Tensor]) -> torch.Tensor:
     return total
 
 
-def _error(ours: torch.Tensor | None, real: torch.Tensor | None) -> float | None:
+def _error(ours: torch.Tensor | None, real: torch.Tensor | None, incoming: torch.Tensor | None) -> float | None:
+    """Relative to the largest number that goes in or comes out: what cancels to nothing leaves rounding only."""
     if ours is None or real is None or not real.numel():
         return None
-    largest = float(real.double().abs().max())
+    largest = max(float(each.double().abs().max()) for each in (real, incoming) if each is not None and each.numel())
     return float((ours.double() - real.double()).abs().max()) / (largest or 1.0)
 
 

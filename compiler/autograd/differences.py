@@ -6,7 +6,8 @@ nothing of the user's is written to. A central difference (f(x + h) - f(x - h)) 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from compiler.autograd.recording import eagerly
+from compiler.torch_api.patching import replaced
 from compiler.torch_api.pytrees import tree_leaves, tree_map
 
 EACH = 64
@@ -29,15 +31,17 @@ _CONVERTS = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
 class Difference:
     """One leaf: how far float64 autograd is from finite differences, and the gradient of the run from float64's.
 
-    Both are the largest difference over the larger of 1 and the largest gradient. `calls` is how often the function was
-    called for it; `directions` is 0 where every element was moved.
+    Both are the largest difference over the larger of 1 and the largest gradient; None where they could not be had, and
+    `note` says why. `calls` is how often the function was called for it; `directions` is 0 where every element was
+    moved.
     """
 
     leaf: str
-    error: float
-    rounding: float
-    calls: int
-    directions: int
+    error: float | None
+    rounding: float | None
+    calls: int = 0
+    directions: int = 0
+    note: str = ""
 
 
 def differences(
@@ -48,7 +52,9 @@ def differences(
 ) -> tuple[Difference, ...]:
     """Check the gradients `found` of the sum of what `function` returns. It is called many times.
 
-    `random` is the state of torch's generator before the call that `found` is of. Raises what the function raises.
+    `random` is the state of torch's generator before the call that `found` is of. What torch counts as constant (what
+    is detached, or read by `item()`) moves with the leaves here, and so makes a difference. Raises what the function
+    raises.
     """
     names = [name for name in leaves if found.get(name) is not None]
     with torch.random.fork_rng(devices=[]):
@@ -61,16 +67,20 @@ def differences(
         )
 
 
-def _difference(caller: _Caller, index: int, name: str, reference: Tensor, run: Tensor | None) -> Difference:
+def _difference(caller: _Caller, index: int, name: str, reference: Tensor | None, run: Tensor | None) -> Difference:
+    assert run is not None
+    if reference is None:
+        return Difference(name, None, None, note="this leaf takes no part when the function is called again")
     count = reference.numel()
+    if not count:
+        return Difference(name, 0.0, 0.0)
     each = count <= EACH
     directions = torch.eye(count, dtype=torch.float64) if each else torch.randn(DIRECTIONS, count, dtype=torch.float64)
     expected = directions @ reference.reshape(-1).cpu()
     measured = torch.stack([caller.slope(index, direction) for direction in directions])
     scale = max(1.0, float(expected.abs().max()))
     error = float((measured - expected).abs().max()) / scale
-    assert run is not None
-    rounding = float((run.double() - reference).abs().max()) / max(1.0, float(reference.abs().max()))
+    rounding = float((_dense(run).double() - reference).abs().max()) / max(1.0, float(reference.abs().max()))
     return Difference(name, error, rounding, 2 * len(directions), 0 if each else DIRECTIONS)
 
 
@@ -84,16 +94,16 @@ class _Caller:
 
     def _total(self, leaves: Sequence[Tensor]) -> Tensor:
         torch.set_rng_state(self.random)
-        with eagerly(), _InDouble(list(zip(self.leaves, leaves, strict=True))):
+        with eagerly(), _in_double(list(zip(self.leaves, leaves, strict=True))):
             value = self.function()
         parts = [each for each in tree_leaves(value) if isinstance(each, Tensor) and each.is_floating_point()]
-        return torch.stack([part.sum().double() for part in parts if part.requires_grad or not any_wants(parts)]).sum()
+        return torch.stack([part.sum().double() for part in parts]).sum()
 
-    def gradients(self) -> tuple[Tensor, ...]:
+    def gradients(self) -> tuple[Tensor | None, ...]:
         leaves = [leaf.detach().double().requires_grad_() for leaf in self.leaves]
         total = self._total(leaves)
         found = torch.autograd.grad(total, leaves, allow_unused=True)
-        return tuple(torch.zeros_like(leaf) if each is None else each for leaf, each in zip(leaves, found, strict=True))
+        return tuple(None if each is None else _dense(each) for each in found)
 
     def slope(self, index: int, direction: Tensor) -> Tensor:
         ahead, behind = (self._moved(index, direction * step) for step in (STEP, -STEP))
@@ -105,17 +115,32 @@ class _Caller:
         return self._total([leaf.requires_grad_() for leaf in leaves]).detach().cpu()
 
 
-def any_wants(parts: Sequence[Tensor]) -> bool:
-    """Whether any of these wants a gradient: then the others are no part of what was differentiated."""
-    return any(part.requires_grad for part in parts)
+def _dense(tensor: Tensor) -> Tensor:
+    return tensor if tensor.layout == torch.strided else tensor.to_dense()
+
+
+@contextmanager
+def _in_double(moved: Sequence[tuple[Tensor, Tensor]]) -> Iterator[None]:
+    """Calls of torch, and of custom functions, which torch does not tell a mode of, get float64 tensors."""
+    mode = _InDouble(moved)
+
+    def in_double(apply: Any) -> Any:
+        def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            args, kwargs = mode.wide((args, kwargs))
+            return mode.made(apply.__func__.__get__(cls)(*args, **kwargs))
+
+        return classmethod(applied)
+
+    with replaced(torch.autograd.Function, "apply", in_double), mode:
+        yield
 
 
 class _InDouble(TorchFunctionMode):
     """Each call of torch gets float64 tensors, and copies of what was made outside."""
 
-    def __init__(self, replaced: Sequence[tuple[Tensor, Tensor]]) -> None:
+    def __init__(self, moved: Sequence[tuple[Tensor, Tensor]]) -> None:
         super().__init__()
-        self._known = {id(old): (old, new) for old, new in replaced}
+        self._known = {id(old): (old, new) for old, new in moved} | {id(new): (new, new) for _, new in moved}
 
     def __torch_function__(
         self,
@@ -124,10 +149,18 @@ class _InDouble(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        args, kwargs = tree_map(self._wide, (args, dict(kwargs or {})))
+        args, kwargs = self.wide((args, dict(kwargs or {})))
         if func in _CONVERTS:
             func = torch.Tensor.double
         result = func(*args, **kwargs)
+        return self.made(result)
+
+    def wide(self, values: Any) -> Any:
+        """What a call gets in place of its arguments."""
+        return tree_map(self._wide, values)
+
+    def made(self, result: Any) -> Any:
+        """What a call gives in place of its result."""
         return tree_map(self._made, result)
 
     def _wide(self, value: Any) -> Any:

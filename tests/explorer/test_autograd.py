@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import explorer
 from explorer import AutogradRun, ChainRule
@@ -161,6 +162,33 @@ def test_of_a_graph_that_is_there_only_saved_values_are_known() -> None:
     assert "mm = ?" in text
     assert chain.check().equal.all()
     assert chain.check().difference.isna().all()
+
+
+def test_sparse_complex_and_checkpointed_gradients_are_taken_too() -> None:
+    torch.manual_seed(0)
+    rows = nn.Embedding(5, 3, sparse=True)
+    checks = explorer.chain_rule(lambda: rows(torch.tensor([1, 1, 2])).sin().sum()).check()
+    assert list(checks.verdict) == ["equal"]
+    assert (checks.difference < 1e-6).all()
+    z = torch.randn(3, dtype=torch.complex64, requires_grad=True)
+    assert explorer.chain_rule((z * z).abs().sum()).check().equal.all()
+    x = torch.randn(3, requires_grad=True)
+    again = explorer.chain_rule(lambda: checkpoint(torch.sin, x, use_reentrant=False).sum()).check()
+    assert again.equal.all()
+    assert "can't be repeated in float64: CheckpointError" in again.note[0]
+
+
+def test_of_several_results_the_last_is_what_is_differentiated() -> None:
+    x = torch.randn(3, requires_grad=True)
+
+    def loss_and_more() -> tuple[Tensor, Tensor]:
+        hidden = x.sin()
+        return hidden.square().sum(), hidden
+
+    chain = explorer.chain_rule(loss_and_more)
+    checks = chain.check()
+    assert checks.equal.all()
+    assert (checks.difference < 1e-6).all()
 
 
 def test_what_has_no_formula_says_so() -> None:
