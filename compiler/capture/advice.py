@@ -69,8 +69,8 @@ _ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
         (),
     ),
     "module attribute": (
-        "`{argument}` changes between calls. Hold it in a tensor (register_buffer, changed in place), or let torch "
-        "leave such numbers open, and compile with dynamic=True.",
+        "`{argument}` changes between calls. Hold it in a tensor, changed in place (in a module: register_buffer). The "
+        "ints of a module can be left open, with dynamic=True:",
         (UNSPECIALIZED,),
     ),
     "module structure": ("Modules or parameters were added or taken away. Build the module whole, then compile.", ()),
