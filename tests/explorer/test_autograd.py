@@ -175,7 +175,8 @@ def test_sparse_complex_and_checkpointed_gradients_are_taken_too() -> None:
     x = torch.randn(3, requires_grad=True)
     again = explorer.chain_rule(lambda: checkpoint(torch.sin, x, use_reentrant=False).sum()).check()
     assert again.equal.all()
-    assert "can't be repeated in float64: CheckpointError" in again.note[0]
+    # torch 2.13 minds that the part is computed in another dtype the second time, torch 2.11 does not.
+    assert again.note.isna()[0] or "can't be repeated in float64: CheckpointError" in again.note[0]
 
 
 def test_of_several_results_the_last_is_what_is_differentiated() -> None:
