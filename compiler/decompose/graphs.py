@@ -50,8 +50,8 @@ class LevelGraphs:
         self.frame, self.captured = frame, captured
         self._module, self._kept, self._arguments = kept.captured, kept, kept.arguments
         try:
-            with _autocast(kept):
-                self.aot: AotGraphs = aot_graphs(self._module, self._own_arguments())
+            with autocast(kept):
+                self.aot: AotGraphs = aot_graphs(self._module, self.own_arguments())
             self.trees = dict(self._traced())
         except Exception as error:
             raise LevelError(f"the graph of {frame} can't be traced again: {first_line(error)}") from error
@@ -88,7 +88,7 @@ class LevelGraphs:
 
         self.aot.run = run
         with seeded():
-            self._results(self.aot.call, self._own_arguments())
+            self.results(self.aot.call, self.own_arguments())
         return given[kind]
 
     def id_of(self, level: str, kind: Kind) -> str:
@@ -122,63 +122,62 @@ class LevelGraphs:
 
     def numbers(self) -> dict[str, tuple[Numbers, ...]]:
         """Outputs, gradients and changed inputs at each level against those of the captured graph run by eager."""
-        with seeded(), _autocast(self._kept):
+        with seeded(), autocast(self._kept):
             before = random_state()
-            eager = self._results(self._module, self._own_arguments())
+            eager = self.results(self._module, self.own_arguments())
             draws = random_state() != before
         if draws and _is_checkpointed(self._module):
             return dict.fromkeys(("ATen", *TABLES), (not_comparable("", _CHECKPOINTED),))
-        exact = self._exact(eager)
+        exact = None if draws else self._exact(eager)
         drawn: dict[Kind, Values] = {}
-        found = {"ATen": self._compared(eager, exact, lambda kind, args: self._draw(kind, args, drawn))}
+        found = {"ATen": self._compared(eager, exact, lambda kind, args: self.draw(kind, args, drawn))}
         for level in TABLES:
-            run = partial(self._given, level, drawn)
+            run = partial(self.given, level, drawn)
             found[level] = self._compared(eager, exact, run)
         return {level: _noting(checks, drawn if level != "ATen" else {}) for level, checks in found.items()}
 
     def _compared(
-        self, eager: _Results, exact: _Results | None, run: Callable[[Kind, Sequence[Any]], Any]
+        self, eager: Results, exact: Results | None, run: Callable[[Kind, Sequence[Any]], Any]
     ) -> tuple[Numbers, ...]:
         self.aot.run = run
         try:
             with seeded():
-                mine = self._results(self.aot.call, self._own_arguments())
+                mine = self.results(self.aot.call, self.own_arguments())
         except Exception as error:  # noqa: BLE001 - graphs fail in many ways, and the other levels don't care
             return (not_comparable("", f"it can't be run: {type(error).__name__}: {first_line(error)}"),)
         changed = sorted(mine.changed | eager.changed)
         return numbers(mine.named(changed), eager.named(changed), exact.named(changed) if exact else None)
 
-    def _exact(self, eager: _Results) -> _Results | None:
-        """The captured graph's results in float64; None where it draws random numbers, or takes no other format."""
-        with seeded(), _autocast(self._kept):
-            before = random_state()
+    def _exact(self, eager: Results) -> Results | None:
+        """The captured graph's results in float64; None where it takes no other format than its own."""
+        with autocast(self._kept):
             try:
-                found = self._results(self._module, [_double(value) for value in self._own_arguments()])
+                found = self.results(self._module, [double(value) for value in self.own_arguments()])
             except (RuntimeError, TypeError, ValueError):
                 return None
-            return found if before == random_state() and found.alike(eager) else None
+        return found if found.alike(eager) else None
 
-    def _draw(self, kind: Kind, args: Sequence[Any], drawn: dict[Kind, Values]) -> Any:
+    def draw(self, kind: Kind, args: Sequence[Any], drawn: dict[Kind, Values]) -> Any:
         drawing = Drawing(self.aot.graphs[kind])
         results = drawing.run(*args)
         drawn[kind] = drawing.drawn
         return results
 
-    def _given(self, level: str, drawn: dict[Kind, Values], kind: Kind, args: Sequence[Any]) -> Any:
+    def given(self, level: str, drawn: dict[Kind, Values], kind: Kind, args: Sequence[Any]) -> Any:
         traced = self.trees[level, kind].traced
         return Given(traced.module, placed(drawn.get(kind, {}), traced.values)).run(*args)
 
-    def _own_arguments(self) -> list[Any]:
+    def own_arguments(self) -> list[Any]:
         """Copies of the call's arguments, which want gradients if the call's did and it was trained."""
         wanted = [wants for node in self._module.graph.nodes if node.op == "placeholder" for wants in [_wants(node)]]
         trains = bool(self._kept.trained)
         return [_own(value, trains and wants) for value, wants in zip(self._arguments, wanted, strict=True)]
 
-    def _results(self, call: Callable[..., Any], arguments: Sequence[Any]) -> _Results:
+    def results(self, call: Callable[..., Any], arguments: Sequence[Any]) -> Results:
         versions = [_version(value) for value in arguments]
         outputs = [leaf for leaf in tree_leaves(call(*arguments)) if isinstance(leaf, Tensor)]
         changed = {place for place, value in enumerate(arguments) if _version(value) != versions[place]}
-        return _Results(
+        return Results(
             [output.detach() for output in outputs], self._gradients(outputs, arguments), arguments, changed
         )
 
@@ -204,7 +203,7 @@ class HalfGraph:
 
 
 @dataclass(frozen=True, slots=True)
-class _Results:
+class Results:
     """What a call gave: outputs, gradients by input, and its inputs, of which it changed some."""
 
     outputs: list[Tensor]
@@ -220,7 +219,7 @@ class _Results:
             *((f"input {place}", self.inputs[place].detach()) for place in changed),
         ]
 
-    def alike(self, other: _Results) -> bool:
+    def alike(self, other: Results) -> bool:
         return len(self.outputs) == len(other.outputs) and self.gradients.keys() == other.gradients.keys()
 
 
@@ -248,7 +247,7 @@ def _is_checkpointed(module: GraphModule) -> bool:
 
 
 @contextmanager
-def _autocast(kept: KeptFrame) -> Iterator[None]:
+def autocast(kept: KeptFrame) -> Iterator[None]:
     """Autocast as it was around the user's call."""
     with ExitStack() as stack:
         for device, dtype in kept.autocast:
@@ -294,7 +293,7 @@ def _own(value: Any, wants_gradient: bool) -> Any:
     return own.requires_grad_(wants_gradient)
 
 
-def _double(value: Any) -> Any:
+def double(value: Any) -> Any:
     """A floating-point tensor in float64, that wants gradients if it did."""
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return value

@@ -47,14 +47,21 @@ def node_call(entity: Entity, artifact: Artifact, kept: KeptFrame, level: HalfGr
     Raises LevelError where the node calls nothing, or where its graph was not kept.
     """
     module = level.module if level else _graph(artifact, kept)
-    node = next((node for node in module.graph.nodes if node.name == entity.label), None)
+    is_captured = module is kept.captured
+    runnable = module if is_captured else bare(module)
+    node = next((node for node in runnable.graph.nodes if node.name == entity.label), None)
     if node is None:
-        raise LevelError(f"{entity.id} was made by a pass after the graphs that were kept: name the node it came from, "
-                         f"one of {', '.join(entity.origins) or 'none'}")  # fmt: skip
+        came_from = ", ".join(entity.origins) or "none"
+        raise LevelError(f"{entity.id} is not in the graph that was kept, which is of before or after some "
+                         f"passes: name the node it came from: {came_from}")  # fmt: skip
     if node.op not in ("call_function", "call_method") or node.target is operator.getitem:
         raise LevelError(f"{entity.id} calls no operator: it is {_what(node)}")
     inputs = level.inputs if level else [_input(node, place, kept) for place, node in enumerate(_placeholders(module))]
-    values, made_up = _values(module, node, inputs, as_called=module is kept.captured)
+    wanted = [source.name for source in node.all_input_nodes]
+    watching = _Watching(runnable, wanted) if is_captured else Reference(runnable, wanted)
+    with torch.no_grad(), seeded():
+        watching.run(*inputs)
+    values, made_up = _completed(watching.values, wanted, module)
     args, kwargs = map_arg((node.args, node.kwargs), lambda source: values[source.name])
     note = f"inputs are made up, with the sizes of this run's: {', '.join(made_up)}" if made_up else ""
     return NodeCall(fx.target_name(node), _function(node), tuple(args), dict(kwargs), note)
@@ -74,7 +81,7 @@ def _function(node: Node) -> Callable[..., Any]:
 
 
 def _graph(artifact: Artifact, kept: KeptFrame) -> GraphModule:
-    if artifact.stage == "captured" and kept.captured is not None:
+    if artifact.stage in ("captured", "pre_grad") and kept.captured is not None:
         return kept.captured
     kind = artifact.id.rstrip("]").rpartition(" ")[2] if artifact.stage == "post_grad" else artifact.stage
     if artifact.stage == "post_grad" and kind in kept.graphs:
@@ -83,26 +90,17 @@ def _graph(artifact: Artifact, kept: KeptFrame) -> GraphModule:
         return kept.joint.module
     if artifact.stage == "inference" and "inference" in kept.graphs:
         return kept.graphs["inference"].module
-    raise LevelError(f"the graph of {artifact.id} was not kept: name a node of captured, joint, forward, backward or "
-                     "post_grad")  # fmt: skip
+    raise LevelError(f"the graph of {artifact.id} was not kept: name a node of captured, pre_grad, joint, forward, "
+                     "backward or post_grad")  # fmt: skip
 
 
-def _values(
-    module: GraphModule, node: Node, inputs: Sequence[Any], *, as_called: bool
+def _completed(
+    values: Mapping[str, Any], wanted: Sequence[str], module: GraphModule
 ) -> tuple[dict[str, Any], list[str]]:
-    """The values of the nodes that a node takes; and which of them are made up."""
-    wanted = {source.name: source for source in node.all_input_nodes}
-    found = _Watching(module, list(wanted)).values_for(inputs) if as_called else _computed(module, list(wanted), inputs)
-    made_up = [name for name in wanted if _is_unknown(found.get(name))]
-    found |= {name: _made_up(wanted[name]) for name in made_up}
-    return found, made_up
-
-
-def _computed(module: GraphModule, wanted: Sequence[str], inputs: Sequence[Any]) -> dict[str, Any]:
-    reference = Reference(bare(module), wanted)
-    with torch.no_grad(), seeded():
-        reference.run(*inputs)
-    return reference.values
+    """The values of these nodes, made up where they are not known; and the names of those."""
+    made_up = [name for name in wanted if _is_unknown(values.get(name))]
+    nodes = {node.name: node for node in module.graph.nodes}
+    return dict(values) | {name: _made_up(nodes[name]) for name in made_up}, made_up
 
 
 class _Watching(Interpreter):
@@ -110,18 +108,13 @@ class _Watching(Interpreter):
 
     def __init__(self, module: GraphModule, wanted: Sequence[str]) -> None:
         super().__init__(module)
+        self.values: dict[str, Any] = {}
         self._wanted = frozenset(wanted)
-        self._values: dict[str, Any] = {}
-
-    def values_for(self, inputs: Sequence[Any]) -> dict[str, Any]:
-        with torch.no_grad(), seeded():
-            self.run(*inputs)
-        return self._values
 
     def run_node(self, n: Node) -> Any:
         value = super().run_node(n)
         if n.name in self._wanted:
-            self._values[n.name] = tree_map(copied, value)
+            self.values[n.name] = tree_map(copied, value)
         return value
 
 

@@ -131,7 +131,8 @@ class _Call:
             try:
                 outputs = self(*copies)
             except Exception as error:
-                raise OperatorError(f"{self.name} can't be called with these arguments: {first_line(error)}") from error
+                reason = first_line(error).partition(". This could be")[0]
+                raise OperatorError(f"{self.name} can't be called with these arguments: {reason}") from error
             draws = random_state() != before
         self.changed = tuple(place for place, copy in enumerate(copies) if copy._version != versions[place])
         exact = None if draws else self._run_exact(len(outputs))
