@@ -103,7 +103,8 @@ def chain_steps(
     Raises FreedGraphError, and what the user's hooks and custom functions raise.
     """
     run = run_backward(graph, outputs, gradients, shown)
-    teller = _Teller(graph, run, recording, places or {}, known_values(graph, outputs, recording, shown))
+    ops = {node.name: node.op for node in graph.nodes}
+    teller = _Teller(graph, run, recording, places or {}, known_values(graph, outputs, recording, shown), ops)
     compute = [node for node in graph.nodes if node.kind not in ("accumulate", "outer")]
     forward = sorted(compute, key=lambda node: node.number or 0)
     steps = [teller.forward(index, node) for index, node in enumerate(forward)]
@@ -143,6 +144,7 @@ class _Teller:
     recording: Recording | None
     places: Mapping[str, Mapping[str, Any]]
     values: Mapping[tuple[str, int], Value]
+    ops: Mapping[str, str]
 
     def forward(self, index: int, node: GraphNode) -> ChainStep:
         rule = rule_of(node.op)
@@ -184,7 +186,7 @@ class _Teller:
         if not source:
             return Arrival("", "", None)
         outgoing = self.run.outgoing.get(source, ())
-        name = input_name(rule_of(self.graph.node(source).op), slot)
+        name = input_name(rule_of(self.ops[source]), slot)
         return Arrival(source, name, outgoing[slot] if slot < len(outgoing) else None)
 
     def backward(self, index: int, node: GraphNode) -> ChainStep:

@@ -17,9 +17,10 @@ from typing import Any, Literal
 import torch
 from torch.autograd.graph import get_gradient_edge
 
-from compiler.autograd.recording import Call, Recording
+from compiler.autograd.recording import Call, Recording, is_users
 from compiler.torch_api import autograd_nodes
 from compiler.torch_api.autograd_nodes import SavedSlot, TensorFacts
+from compiler.torch_api.fx import parse_stack
 
 Kind = Literal["call", "custom", "compiled", "accumulate", "outer"]
 _SUFFIX = re.compile(r"(Backward\d*|BackwardAutogradNestedTensor\d*)$")
@@ -230,8 +231,15 @@ def _node(
         gives=tuple((labels[to], slot) if to else None for to, slot in autograd_nodes.edges_of(function)),
         saved=tuple(autograd_nodes.saved_slots(function)),
         hooks=_hooks(function, number, recording),
-        call=recording.call(number) if recording else None,
+        call=recording.call(number) if recording else _call_in_anomaly_mode(function, number),
     )
+
+
+def _call_in_anomaly_mode(function: Any, number: int | None) -> Call | None:
+    """What torch itself kept of the call, where `torch.autograd.set_detect_anomaly(True)` was on."""
+    frames = parse_stack("".join(autograd_nodes.anomaly_traceback(function)))
+    stack = tuple(frame for frame in frames if is_users(frame.file))
+    return Call(number or 0, (number or 0) + 1, "", stack) if stack else None
 
 
 def _kind(function: Any) -> Kind:

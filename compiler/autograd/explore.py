@@ -52,8 +52,8 @@ def autograd_record(
     saved = saved_tensors(graph, settings.artifact_id, names)
     book = SourceBook()
     places, origins = recorded_places(graph, book)
-    places = places or guessed_places(graph)
-    places = {node.name: dict(places.get(node.name, {})) for node in graph.nodes}
+    guessed = {} if recording else guessed_places(graph)
+    places = {node.name: guessed.get(node.name, {}) | places.get(node.name, {}) for node in graph.nodes}
     told: tuple[str, ...] = ()
     if health:
         found = measured(graph, outputs, recording)

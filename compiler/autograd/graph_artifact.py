@@ -28,6 +28,7 @@ from compiler.torch_api.autograd_nodes import TensorFacts
 
 PLACE = ("file", "line", "code")
 WIDTH = 116
+MOST_TERMS = 12
 _SHORT = {"float": "f", "bfloat": "bf", "complex": "c", "int": "i", "uint": "u"}
 
 
@@ -91,7 +92,7 @@ def _user(node: GraphNode) -> str:
 
 
 def _place(call: Call, book: SourceBook) -> dict[str, Any]:
-    place: dict[str, Any] = {"call": call.op}
+    place: dict[str, Any] = {"call": call.op} if call.op else {}
     if call.stack:
         frame = call.stack[-1]
         code = linecache.getline(frame.file, frame.line).strip()
@@ -196,7 +197,7 @@ def _head(graph: EagerGraph, saved: Sequence[Saved], settings: Settings) -> list
         f"them, to {_many(leaves, 'leaf', 'leaves')}.",
         f"# Until then it keeps {_many(tensors, 'piece')} of memory, {memory_kept(saved):,} bytes, besides the leaves.",
     ]
-    if not graph.recorded and not any(settings.graph):
+    if not graph.recorded and not settings.graph and all(node.call is None for node in graph.nodes):
         head.append(
             "# It was built before it could be recorded, so lines and modules are not known: for those, "
             "explorer.autograd(lambda: ...)."
@@ -222,7 +223,7 @@ def _heading(place: Mapping[str, Any]) -> str:
 
 def _line(node: GraphNode, alone: Collection[str], saved: tuple[Saved, ...]) -> str:
     """One node as a line of the program. A node that gives one gradient (`alone`) stands for it by its name."""
-    taken = ", ".join(" + ".join(_flow(flow, alone) for flow in flows) or "None" for flows in node.takes)
+    taken = ", ".join(_sum(flows, alone) for flows in node.takes)
     if node.kind == "accumulate":
         results = ", ".join(short_type(str(each.dtype).removeprefix("torch."), each.shape) for each in node.results)
         return f"{node.name}.grad += {taken}  # {results}"
@@ -231,6 +232,12 @@ def _line(node: GraphNode, alone: Collection[str], saved: tuple[Saved, ...]) -> 
     keeps = [f"{fact.name}={_kept_text(fact)}" for fact in saved]
     gives = ["None" if target is None else target[0] for target in node.gives]
     return f"{node.name} = {node.op}({', '.join([taken, *keeps])})  # -> {', '.join(gives)}"
+
+
+def _sum(flows: Sequence[Flow], alone: Collection[str]) -> str:
+    terms = [_flow(flow, alone) for flow in flows[:MOST_TERMS]]
+    terms += [f"{len(flows) - MOST_TERMS:,} more"] if len(flows) > MOST_TERMS else []
+    return " + ".join(terms) or "None"
 
 
 def _flow(flow: Flow, alone: Collection[str]) -> str:

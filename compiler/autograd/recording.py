@@ -176,7 +176,7 @@ class Recording:
         frame: FrameType | None = innermost
         while frame is not None:
             file = frame.f_code.co_filename
-            if not file.startswith(_OWN) and not file.startswith(_TORCH):
+            if is_users(file):
                 found.append(SourceFrame(file, frame.f_lineno, frame.f_code.co_name, ""))
             if frame is self._stop:
                 break
@@ -241,6 +241,11 @@ class _Listening(TorchFunctionMode):
             hook = (*args[1:], *(kwargs or {}).values(), None)[0]
             self._recording.hooked(args[0], func, hook)
         return result
+
+
+def is_users(file: str) -> bool:
+    """Whether a file is neither torch's nor ours."""
+    return not file.startswith(_OWN) and not file.startswith(_TORCH)
 
 
 def _applying(frame: FrameType | None) -> FrameType | None:

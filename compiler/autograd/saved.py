@@ -16,6 +16,10 @@ from compiler.torch_api.fx import tensor_attrs
 MADE_OUTSIDE = "made outside of the graph"
 
 
+MOST_NAMED = 8
+"""So many of those that share memory are named; the name of the storage tells all."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Kept:
     """A saved tensor with its memory. `key` is that memory's, None where it has none (or is empty)."""
@@ -95,7 +99,9 @@ def _shared(
     if each.key is None:
         return each.fact
     leaf = leaves.get(each.key, "")
-    others = [label for label in together[each.key] if label != each.label]
+    others = [label for label in together[each.key][: MOST_NAMED + 1] if label != each.label][:MOST_NAMED]
+    more = len(together[each.key]) - 1 - len(others)
+    others += [f"{more:,} more"] if more else []
     return replace(
         each.fact,
         storage=labels[each.key],

@@ -262,6 +262,15 @@ def test_without_a_recording_modules_are_told_by_the_parameters() -> None:
     assert "lines and modules are not known" in record["autograd"].text
 
 
+def test_what_anomaly_detection_kept_is_used() -> None:
+    x = torch.randn(3, requires_grad=True)
+    with torch.autograd.set_detect_anomaly(True):
+        loss = x.sin().sum()
+    sin = autograd_record([loss], frame=sys._getframe())["autograd"].entity("sin")
+    assert sin.attrs["code"] == "loss = x.sin().sum()"
+    assert sin.origins
+
+
 def staged(record: Record) -> Artifact:
     return record["autograd"]
 
