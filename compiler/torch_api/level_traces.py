@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, Literal
 
 import torch
@@ -211,9 +212,12 @@ def _name_inputs(made: GraphModule, before: GraphModule) -> None:
     """Give the inputs of a traced graph the names that they have in the graph before; calls make room."""
     names = [node.name for node in before.graph.nodes if node.op == "placeholder"]
     inputs = [node for node in made.graph.nodes if node.op == "placeholder"]
+    used = {node.name for node in made.graph.nodes} | set(names)
     for node in made.graph.nodes:
         if node.op != "placeholder" and node.name in names:
-            node._rename(re.sub(r"_\d+$", "", node.name) + f"_{len(made.graph.nodes)}")
+            base = re.sub(r"_\d+$", "", node.name)
+            node.name = next(free for number in count(1) if (free := f"{base}_{number}") not in used)
+            used.add(node.name)
     for node, name in zip(inputs, names, strict=True):
         node.name = node.target = name
     made.recompile()

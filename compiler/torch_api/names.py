@@ -171,7 +171,6 @@ REQUIRED: tuple[str, ...] = (
     "torch.fx.experimental.proxy_tensor:ProxyTorchDispatchMode.__torch_dispatch__",
     "torch.fx.experimental.proxy_tensor:get_proxy_slot",
     "torch.fx.experimental.proxy_tensor:maybe_handle_decomp",
-    "torch.fx.node:Node._rename",
     "torch.fx.traceback:annotate",
     "torch.library:Library._destroy",
     "torch.utils._sympy.printers:PythonPrinter",
