@@ -11,6 +11,7 @@
 --frontend    the page in headless Chromium: first paint, selection, groups, panning
 --memory      peak memory of the exploring process
 --recording   on a GPU: compiling while it is recorded ÷ compiling
+--recorded    what recording adds to a compile for the CPU, and the stepper to capturing: CPU seconds, in one process
 
 Cold is a fresh process whose every cache of torch's is its own, and empty. Measurements that are compared run in turns,
 after one round that is thrown away where disk caches matter; a ratio is that of the medians. Results are written as
@@ -45,6 +46,9 @@ CAPTURED_BARS = {"gpt2": 6.0}
 PROVENANCE_BARS = {"gpt2": 95.0}
 RECORDING_BAR = 1.05
 RECORDED_MODELS = ("mlp", "encoder", "resnet18")
+RECORDED_CASES = ("5 breaks", "30 breaks", "resnet18")
+RECORDED_BAR = 1.10
+STEPPED_BAR = 3.0
 FX_STAGES = ("captured", "pre_grad", "joint", "forward", "backward", "inference", "post_grad")
 
 
@@ -232,6 +236,28 @@ def recording(bench: Bench) -> Iterable[Figure]:
         yield compared(name, runs["explore"], runs["compile"], RECORDING_BAR)
 
 
+def recorded(bench: Bench) -> Iterable[Figure]:
+    """Cases of their own, whatever models are asked for."""
+    for what, rounds in (("compile", bench.rounds), ("capture", 4 * bench.rounds)):
+        for case in RECORDED_CASES:
+            say(f"{what} of {case}, plain and recorded, in {rounds} rounds")
+            found = measured("benchmarks.recorded", case, what, "--rounds", str(rounds))
+            bar = RECORDED_BAR if what == "compile" else None
+            yield in_turns(f"{case}: {what} while recorded ÷ {what}", found, "recorded", bar)
+            if "stepped" in found:
+                yield in_turns(f"{case}: {what} with the stepper ÷ {what}", found, "stepped", STEPPED_BAR)
+
+
+def in_turns(name: str, found: dict[str, dict[str, list[float]]], way: str, bar: float | None) -> Figure:
+    """The median, over rounds, of the ratio of CPU seconds; the note has its quartiles and the seconds."""
+    pairs = zip(found[way]["cpu_seconds"], found["plain"]["cpu_seconds"], strict=True)
+    runs = tuple(mine / plain for mine, plain in pairs)
+    low, middle, high = statistics.quantiles(runs, n=4, method="inclusive")
+    mine, plain = medians(found[each]["cpu_seconds"] for each in (way, "plain"))
+    note = f"quartiles {low:.2f} to {high:.2f}; CPU {mine:.2f} s ÷ {plain:.2f} s"
+    return Figure(name, middle, "", bar, note=note, runs=runs, details=found)
+
+
 def has_gpu() -> bool:
     import torch
 
@@ -247,6 +273,7 @@ SECTIONS: dict[str, Callable[[Bench], Iterable[Figure]]] = {
     "frontend": front_end,
     "memory": memory,
     "recording": recording,
+    "recorded": recorded,
 }
 DEFAULT_MODELS = dict.fromkeys(SECTIONS, ("mlp", "gpt2")) | {
     "provenance": ("gpt2",),

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import figures
 from benchmarks.cell import Heard
-from benchmarks.explore import captured_at, compared, shares
+from benchmarks.explore import captured_at, compared, in_turns, shares
 from benchmarks.figures import Figure
 from benchmarks.fresh import ProcessError, cold, measured
 from compiler.options import Options
@@ -52,6 +52,14 @@ def test_a_ratio_is_that_of_the_medians() -> None:
     assert figure.value == 0.2
     assert figure.runs == (0.25, 0.2, 0.09)
     assert "CPU 2.0 s ÷ 20.0 s = 0.10" in figure.note
+
+
+def test_a_ratio_of_turns_is_the_middle_one_of_the_rounds() -> None:
+    found = {"plain": {"cpu_seconds": [1.0, 2.0, 4.0]}, "recorded": {"cpu_seconds": [1.5, 2.2, 4.0]}}
+    figure = in_turns("ratio", found, "recorded", 1.1)
+    assert figure.runs == (1.5, 1.1, 1.0)
+    assert (figure.value, figure.met) == (1.1, True)
+    assert "quartiles 1.05 to 1.30; CPU 2.20 s ÷ 2.00 s" in figure.note
 
 
 def entity(identity: str, kind: str, *origins: str) -> Entity:
