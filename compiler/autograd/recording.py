@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import sys
 import threading
-import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -24,6 +23,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 
 from compiler.autograd.values import Value
 from compiler.torch_api import autograd_nodes
+from compiler.torch_api.eagerly import eagerly
 from compiler.torch_api.fx import SourceFrame
 from compiler.torch_api.pytrees import tree_leaves
 
@@ -199,17 +199,6 @@ class Recording:
         for prefix, root in self.roots.items():
             for path, tensor in [*root.named_parameters(prefix=prefix), *root.named_buffers(prefix=prefix)]:
                 yield _as_written(path), tensor
-
-
-@contextmanager
-def eagerly() -> Iterator[None]:
-    """Functions compiled by torch.compile run as plain Python; there are none where TorchDynamo is not loaded."""
-    if "torch._dynamo" not in sys.modules:
-        yield
-        return
-    with warnings.catch_warnings(), torch.compiler.set_stance("force_eager"):
-        warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")
-        yield
 
 
 def _as_written(path: str) -> str:
