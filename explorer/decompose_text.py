@@ -39,13 +39,13 @@ def call_text(found: Decomposition) -> str:
 
 
 def value_text(value: Any) -> str:
-    """An argument: tensors by their types, everything else as Python writes it."""
+    """An argument: tensors by their types, functions by name, everything else as Python writes it."""
     if isinstance(value, TensorType):
         return type_text(value)
     if isinstance(value, list | tuple):
         inside = ", ".join(map(value_text, value))
         return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' * (len(value) == 1)})"
-    return repr(value)
+    return getattr(value, "__qualname__", None) or repr(value)
 
 
 def type_text(tensor: TensorType) -> str:

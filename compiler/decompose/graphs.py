@@ -126,8 +126,8 @@ class LevelGraphs:
             before = random_state()
             eager = self.results(self._module, self.own_arguments())
             draws = random_state() != before
-        if draws and _is_checkpointed(self._module):
-            return dict.fromkeys(("ATen", *TABLES), (not_comparable("", _CHECKPOINTED),))
+        if draws and is_checkpointed(self._module):
+            return dict.fromkeys(("ATen", *TABLES), (not_comparable("", CHECKPOINTED),))
         exact = None if draws else self._exact(eager)
         drawn: dict[Kind, Values] = {}
         found = {"ATen": self._compared(eager, exact, lambda kind, args: self.draw(kind, args, drawn))}
@@ -177,9 +177,7 @@ class LevelGraphs:
         versions = [_version(value) for value in arguments]
         outputs = [leaf for leaf in tree_leaves(call(*arguments)) if isinstance(leaf, Tensor)]
         changed = {place for place, value in enumerate(arguments) if _version(value) != versions[place]}
-        return Results(
-            [output.detach() for output in outputs], self._gradients(outputs, arguments), arguments, changed
-        )
+        return Results([output.detach() for output in outputs], self._gradients(outputs, arguments), arguments, changed)
 
     def _gradients(self, outputs: Sequence[Tensor], arguments: Sequence[Any]) -> dict[int, Tensor | None]:
         roots = [(place, output) for place, output in enumerate(outputs) if output.requires_grad]
@@ -236,12 +234,12 @@ def add_levels(builder: Builder, kept: dict[str, KeptFrame]) -> None:
                 builder.add(artifact)
 
 
-_CHECKPOINTED = (
+CHECKPOINTED = (
     "random calls under activation checkpointing: run as it is, the captured graph draws other numbers in its backward"
 )
 
 
-def _is_checkpointed(module: GraphModule) -> bool:
+def is_checkpointed(module: GraphModule) -> bool:
     """Whether a captured graph computes parts again in the backward (torch.utils.checkpoint)."""
     return any("activation_checkpoint" in fx.target_name(node) for node in module.graph.nodes)
 

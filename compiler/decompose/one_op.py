@@ -80,6 +80,7 @@ def decomposed(
     the call fails, or where it can't be traced.
     """
     call = _Call(name, function, tuple(args), dict(kwargs or {}))
+    call.check_values()
     eager = call.run_eager()
     graphs = _Graphs(call)
     source = source_of(function)
@@ -90,7 +91,13 @@ def decomposed(
     )  # fmt: skip
     described, keywords = _described(call.args), tuple((key, _described(value)) for key, value in call.kwargs.items())
     return Decomposition(
-        name, described, keywords, results_of(eager.outputs), source if source.file else None, levels, note
+        name,
+        described,
+        keywords,
+        results_of(eager.outputs[: len(eager.outputs) - len(call.changed)]),
+        source if source.file else None,
+        levels,
+        note,
     )
 
 
@@ -119,6 +126,11 @@ class _Call:
         args, kwargs = tree_map(partial(_next_of, given), (self.args, self.kwargs))
         results = list(tree_leaves(self.function(*args, **kwargs)))
         return results + [tensors[place] for place in self.changed]
+
+    def check_values(self) -> None:
+        """Raises OperatorError for tensors that have no values."""
+        if any(tensor.is_meta for tensor in self.tensors):
+            raise OperatorError(f"{self.name} can't be compared with eager: tensors of device meta have no values")
 
     def copies(self) -> list[Tensor]:
         return [_copied(tensor) for tensor in self.tensors]
@@ -171,7 +183,7 @@ class _Graphs:
             if any(is_mutable(node.target) for node in self.aten.module.graph.nodes):
                 self.aten = expanded(self.called, {}, functional=True)
         except Exception as error:
-            raise OperatorError(f"{call.name} can't be traced with these arguments: {first_line(error)}") from error
+            raise OperatorError(f"{call.name} can't be traced with these arguments: {_why_untraced(error)}") from error
 
     def called_calls(self, name: str) -> tuple[OpCall, ...]:
         calls = ops_of(self.called)
@@ -185,6 +197,13 @@ class _Graphs:
         for name in TABLES:
             traced: Expanded = expanded(self.aten.module, table(name))
             yield name, LevelTree(name, self.aten.module, traced)
+
+
+def _why_untraced(error: Exception) -> str:
+    reason = first_line(error)
+    if "convert all Tensors to FakeTensors" in reason:
+        return "it takes tensors from elsewhere, as a module its parameters: give all tensors as arguments"
+    return reason
 
 
 def _next_of(given: Iterator[Tensor], leaf: Any) -> Any:

@@ -147,10 +147,12 @@ def test_views_keep_their_place_however_often_they_are_traced() -> None:
         ("torch.nn.functional.gellu", (), "there is no 'torch.nn.functional.gellu': did you mean 'gelu'?"),
         ("aten.gelu", (), "aten.gelu can't be called with these arguments: .*missing value for argument 'self'"),
         ("aten.mm", (torch.ones(2, 3), torch.ones(2, 3)), "can't be called with these arguments: mat1 and mat2"),
+        (nn.Linear(4, 4), (torch.ones(2, 4),), "it takes tensors from elsewhere, as a module its parameters"),
+        ("aten.relu", (torch.ones(2, device="meta"),), "tensors of device meta have no values"),
     ],
 )
 def test_a_wrong_name_or_wrong_arguments_are_told_in_the_users_terms(
-    what: str, arguments: tuple[Any, ...], message: str
+    what: Any, arguments: tuple[Any, ...], message: str
 ) -> None:
     with pytest.raises(OperatorError, match=message):
         taken_apart(what, *arguments)
