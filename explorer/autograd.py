@@ -68,7 +68,7 @@ class AutogradRun(Run):
 
     def _repr_mimebundle_(self, **options: object) -> dict[str, str]:
         """As that of any run; the text is cut, as a saved notebook holds it beside the HTML."""
-        return super()._repr_mimebundle_(**options) | {"text/plain": _cut(str(self))}
+        return super()._repr_mimebundle_(**options) | {"text/plain": first_lines(str(self))}
 
     def __repr__(self) -> str:
         count = sum(
@@ -185,7 +185,7 @@ def _explored(
     return AutogradRun(record, value)
 
 
-def _cut(text: str) -> str:
+def first_lines(text: str) -> str:
     """The first lines of a text, and how many there are more."""
     lines = text.splitlines()
     more = [f"… and {len(lines) - LINES_SHOWN:,} more lines: print it"] if len(lines) > LINES_SHOWN else []

@@ -15,7 +15,7 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from explorer.autograd import is_call, tensors_in
+from explorer.autograd import first_lines, is_call, tensors_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,6 +136,10 @@ class ChainRule:
 
         note = "" if self._graph.recorded else NOT_RECORDED
         return chain_text(self.title, self.data, note)
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        """What a notebook shows: the first steps."""
+        return {"text/plain": first_lines(str(self))}
 
     def __repr__(self) -> str:
         return f"<ChainRule on {self.title}: {len(self)} steps; print it to read them>"

@@ -138,6 +138,8 @@ def test_the_chain_rule_reads_forward_and_then_backward(chain: ChainRule) -> Non
     assert "comes in: [1.649, 0.1353, 403.4]  from mul_1, its self" in added
     assert "added up: grad = [2.473, -0.1353, 2824], to the last bit" in added
     assert "[ 1  1  1 ]" in str(chain.step(4))
+    shown = chain._repr_mimebundle_()["text/plain"].splitlines()
+    assert shown == [*text.splitlines()[:60], *shown[60:]]
     assert [str(step) for step in chain] == [str(chain.step(index)) for index in range(len(chain))]
     with pytest.raises(IndexError, match="steps are 0 to 9"):
         chain.step(10)
