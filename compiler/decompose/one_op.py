@@ -89,24 +89,24 @@ def decomposed(
         *(Level(level, tree.roots(), _code(tree.traced.module), call.compared(tree.traced.module, eager))
           for level, tree in graphs.trees()),
     )  # fmt: skip
-    described, keywords = _described(call.args), tuple((key, _described(value)) for key, value in call.kwargs.items())
     return Decomposition(
-        name,
-        described,
-        keywords,
-        results_of(eager.outputs[: len(eager.outputs) - len(call.changed)]),
-        source if source.file else None,
-        levels,
-        note,
+        name=name,
+        arguments=_described(call.args),
+        keywords=tuple((key, _described(value)) for key, value in call.kwargs.items()),
+        results=results_of(eager.results),
+        source=source if source.file else None,
+        levels=levels,
+        note=note,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Eager:
-    """What eager gives: results and then the arguments that it changed; the same in float64, where it can be had; and
-    whether it drew random numbers.
+    """What eager gives: `outputs` are its results and then the arguments that it changed, `exact` the same in float64,
+    where it can be had; and whether it drew random numbers.
     """
 
+    results: list[Any]
     outputs: list[Any]
     exact: list[Any] | None
     draws: bool
@@ -148,7 +148,7 @@ class _Call:
             draws = random_state() != before
         self.changed = tuple(place for place, copy in enumerate(copies) if copy._version != versions[place])
         exact = None if draws else self._run_exact(len(outputs))
-        return _Eager(outputs + [copies[place] for place in self.changed], exact, draws)
+        return _Eager(outputs, outputs + [copies[place] for place in self.changed], exact, draws)
 
     def _run_exact(self, count: int) -> list[Any] | None:
         """The results in float64, for functions that take it."""
