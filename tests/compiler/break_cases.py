@@ -36,6 +36,7 @@ CASES = (
     Broken(BUILTIN, body('«print("{}", y, sep=",")»'), word="terminal"),
     Broken(LOGGER, body('«log.info("mean %s", 3)»'), word="log"),
     Broken(LOGGER, body('«log.warning("hm")»'), word="log"),
+    Broken(LOGGER, body('«log.warning_once("hm")»', before="import transformers\n"), word="log"),
     Broken("Unsupported python_type() call", body('«logging.warning("hm")»'), word="log"),
     Broken(SKIPPED, body('«warnings.warn("hm")»'), word="warning"),
     Broken(SKIPPED, body("start = «time.perf_counter()»"), FINE, "clock"),

@@ -20,6 +20,8 @@ OPERATOR = (
 
 
 _LEVELS = ("debug", "info", "warning", "error", "critical", "exception", "log")
+_ONCE = ("warning_once", "info_once")
+"""What transformers adds to loggers."""
 _LOGGER = ("logging.Logger method not supported for non-export cases",)
 
 
@@ -47,7 +49,7 @@ RULES: tuple[Rule, ...] = (
             Change("Or let all prints come at the end of the graph.", settings=(REORDER.format("print"),)),
         ),
     ),
-    *(_log(rf"(.*\.)?{method}", f"logging.Logger.{method}", _LOGGER) for method in _LEVELS),
+    *(_log(rf"(.*\.)?{method}", f"logging.Logger.{method}", _LOGGER) for method in (*_LEVELS, *_ONCE)),
     *(_log(rf"logging\.{method}", f"logging.{method}") for method in _LEVELS),
     Rule(
         calls=r"(warnings\.)?warn",
