@@ -70,20 +70,19 @@ def runs_of(name: str, numbers: Sequence[int]) -> str:
     return f"{name if len(numbers) == 1 else name + 's'} {listed}"
 
 
-def break_groups(breaks: Sequence[GraphBreak]) -> list[list[tuple[int, GraphBreak]]]:
-    """Breaks of one place and kind together, numbered from 1: code that is compiled more than once breaks again."""
-    groups: dict[tuple[str, Span | None], list[tuple[int, GraphBreak]]] = {}
+def break_groups(breaks: Sequence[GraphBreak]) -> list[tuple[int, list[GraphBreak]]]:
+    """Breaks of one place and kind together, with the number of the first, from 1: code that is compiled more than once
+    breaks again, and so do its callers. Those that ended a graph come first.
+    """
+    groups: dict[tuple[str, Span | None], tuple[int, list[GraphBreak]]] = {}
     for number, found in enumerate(breaks, 1):
-        groups.setdefault((found.kind, users_span(found)), []).append((number, found))
-    return list(groups.values())
+        groups.setdefault((found.kind, users_span(found)), (number, []))[1].append(found)
+    return [(number, sorted(group, key=lambda found: not found.ended)) for number, group in groups.values()]
 
 
 def break_cards(breaks: Sequence[GraphBreak]) -> list[str]:
     """A card for each place and kind."""
-    return [
-        break_card(group[0][1], group[0][0], len(breaks), [found for _, found in group[1:]])
-        for group in break_groups(breaks)
-    ]
+    return [break_card(found, number, len(breaks), others) for number, (found, *others) in break_groups(breaks)]
 
 
 def recompile_cards(recompiles: Sequence[Recompile]) -> list[str]:

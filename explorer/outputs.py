@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import html
-import re
 import time
 import traceback
 import warnings
@@ -16,6 +14,7 @@ from IPython.display import DisplayHandle, display
 from compiler.engine import Event
 from compiler.record import Record
 from explorer.run import Run
+from explorer.static_html import prose
 
 UPDATE_SECONDS = 0.25
 """At most so often is a running view brought up to date: sending it takes time from the cell."""
@@ -58,7 +57,8 @@ class TextOutput:
 
 
 class NotebookOutput:
-    """For a notebook: static HTML, which stays when the notebook is saved, and the widget as soon as there is a graph.
+    """For a notebook: static HTML, which stays when the notebook is saved, and the widget: as soon as there is a graph,
+    or at the end where there is none.
 
     `with_widget=False` shows the HTML only.
     """
@@ -89,8 +89,10 @@ class NotebookOutput:
             self._static.update(run._repr_mimebundle_() if run.record.artifacts else _note(_summary(run)), raw=True)
         if self.widget is not None:
             self.widget.update(run.record)
+        elif run.record.artifacts and self._with_widget:
+            self._show_widget(run.record)
 
-    def _show_widget(self, record: Record, running: str) -> None:
+    def _show_widget(self, record: Record, running: str = "") -> None:
         # It reads and joins the front end's files, which a terminal does without.
         from explorer.widget import Explorer
 
@@ -146,7 +148,7 @@ def _summary(run: Run) -> str:
 
 def _note(text: str) -> dict[str, str]:
     """A few lines of text, with `code` in backticks, as an output."""
-    lines = [re.sub("`([^`]*)`", r"<code>\1</code>", html.escape(line)) for line in text.splitlines()]
+    lines = [prose(line) for line in text.splitlines()]
     paragraphs = "".join(f'<p style="margin:0.2em 0">{line}</p>' for line in lines)
     return {"text/plain": text, "text/html": f'<div style="{_NOTE}">{paragraphs}</div>'}
 

@@ -66,3 +66,8 @@ def note(content: str) -> str:
 def safe(content: str) -> str:
     """Text for between tags."""
     return html.escape(content, quote=False)
+
+
+def prose(content: str) -> str:
+    """A sentence for between tags, with `code` in backticks."""
+    return re.sub("`([^`]*)`", r"<code>\1</code>", safe(content))

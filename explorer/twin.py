@@ -240,7 +240,7 @@ def _ops(record: Record) -> str:
 
 def _breaks(record: Record) -> str:
     groups = break_groups(record.breaks)
-    shown = "".join(break_html(group) for group in groups[:ROWS])
+    shown = "".join(break_html(group) for _, group in groups[:ROWS])
     return _facts("graph break", len(record.breaks), shown, "print(run.cards)", is_open=True)
 
 
@@ -251,10 +251,18 @@ def _recompiles(record: Record) -> str:
 
 def _checks(record: Record) -> str:
     rows = [
-        (check.subject, check.verdict, error_text(check.max_absolute), error_text(check.max_relative), check.note)
+        (
+            text.check_subject(check),
+            check.verdict,
+            error_text(check.max_absolute),
+            error_text(check.max_relative),
+            check.node,
+            check.note,
+        )
         for check in record.checks[:ROWS]
     ]
-    table = table_html(("compiled against eager", "verdict", "absolute error", "relative error", "note"), rows)
+    heads = ("against eager", "verdict", "absolute error", "relative error", "first node that departs", "note")
+    table = table_html(heads, rows)
     return _facts("check", len(record.checks), table, "run.checks", is_open=True)
 
 

@@ -9,20 +9,20 @@ from compiler.record import GraphBreak, Recompile, Suggestion
 from explorer import text
 from explorer.blame import users_place
 from explorer.cards import advice_text, failure_lines, outcome_words, place_lines, rewritten_lines
-from explorer.static_html import details, muted, note, pre, safe
+from explorer.static_html import details, muted, note, pre, prose, safe
 
 
-def break_html(group: Sequence[tuple[int, GraphBreak]]) -> str:
+def break_html(group: Sequence[GraphBreak]) -> str:
     """One card for breaks of one place and kind."""
-    _, found = group[0]
+    found = group[0]
     times = f" ({len(group)} times)" if len(group) > 1 else ""
-    title = f"<b>{safe(users_place(found))}</b> {safe(text.break_reason(found))}{times}"
+    title = f"<b>{safe(users_place(found))}</b> {prose(text.break_reason(found))}{times}"
     return details(title, "".join(_break_parts(found)))
 
 
 def recompile_html(found: Recompile) -> str:
     """One card for a recompilation."""
-    title = f"<b>{safe(found.frame)}</b> {safe(text.recompile_reason(found))}"
+    title = f"<b>{safe(found.frame)}</b> {prose(text.recompile_reason(found))}"
     return details(title, "".join(_recompile_parts(found)))
 
 
@@ -38,7 +38,7 @@ def _break_parts(found: GraphBreak) -> Iterator[str]:
 
 
 def _suggestion(suggestion: Suggestion, label: str) -> Iterator[str]:
-    yield f"<div><b>{label}:</b> {safe(advice_text(suggestion))}</div>"
+    yield f"<div><b>{label}:</b> {prose(advice_text(suggestion))}</div>"
     code = [*textwrap.dedent(suggestion.rewrite).splitlines(), *suggestion.settings]
     if suggestion.rewrite:
         yield f"<div>{muted(rewritten_lines(suggestion))}</div>"
@@ -52,7 +52,7 @@ def _recompile_parts(found: Recompile) -> Iterator[str]:
         yield _paragraph(f"{which}in {found.call.file}:{found.call.line}  {found.call.code}")
     yield pre([safe(line) for line in _dedented(failure_lines(found))])
     if found.advice:
-        yield f"<div><b>Change:</b> {safe(found.advice)}</div>"
+        yield f"<div><b>Change:</b> {prose(found.advice)}</div>"
     if found.settings:
         yield pre([safe(line) for line in found.settings])
     if found.limit:
@@ -64,4 +64,4 @@ def _dedented(lines: Iterator[str]) -> list[str]:
 
 
 def _paragraph(content: str) -> str:
-    return f'<div style="margin:0.4em 0">{safe(content)}</div>' if content else ""
+    return f'<div style="margin:0.4em 0">{prose(content)}</div>' if content else ""

@@ -29,15 +29,13 @@ def breaks_finding(record: Record) -> Finding | None:
         return None
     text, lines, graphs = LinkedText(), SourceLines(record), Graphs(record)
     groups = break_groups(record.breaks)
-    for group in groups:
-        number, found = group[0]
-        others = [other for _, other in group[1:]]
-        entities = [break_entity(item, lines, graphs) for _, item in group]
-        text.add(break_card(found, number, len(record.breaks), others), *entities)
+    for number, group in groups:
+        entities = [break_entity(item, lines, graphs) for item in group]
+        text.add(break_card(group[0], number, len(record.breaks), group[1:]), *entities)
         text.add("")
     if told:
         text.add("\n".join([notes_title(record), *map(str, told)]))
-    cards = [card(group, len(record.breaks), lines, graphs) for group in groups]
+    cards = [card(number, len(record.breaks), group, lines, graphs) for number, group in groups]
     data = {"cards": cards, "notes": [note.data(lines) for note in told], "title": notes_title(record)}
     return Finding(text.artifact("breaks", "graph breaks"), "view", "breaks", data)
 
@@ -82,12 +80,12 @@ class Graphs:
         return {"frame": name, "words": words, "graph": graph}
 
 
-def card(group: Sequence[tuple[int, GraphBreak]], total: int, lines: SourceLines, graphs: Graphs) -> dict[str, Any]:
+def card(number: int, total: int, group: Sequence[GraphBreak], lines: SourceLines, graphs: Graphs) -> dict[str, Any]:
     """All that a card says of breaks of one place and kind, in plain JSON values."""
-    number, found = group[0]
+    found, *others = group
     users = users_span(found)
     return {
-        "ids": [break_id(item) for _, item in group],
+        "ids": [break_id(item) for item in group],
         "number": number,
         "total": total,
         "what": break_reason(found),
@@ -100,7 +98,7 @@ def card(group: Sequence[tuple[int, GraphBreak]], total: int, lines: SourceLines
         "after": [graphs.resumed(name) for name in found.resumed_by],
         "lost": cost_words(found),
         "changes": [_change(suggestion, lines) for suggestion in found.suggestions],
-        "again": [{"id": break_id(item), "frame": item.frame} for _, item in group[1:]],
+        "again": [{"id": break_id(item), "frame": item.frame} for item in others],
         "torch": _torchs_words(found),
     }
 

@@ -23,6 +23,7 @@ from tests.explorer.small_record import small_record
 KEPT_TAGS = {
     "b",
     "br",
+    "code",
     "details",
     "div",
     "i",
@@ -212,14 +213,14 @@ def test_the_card_of_a_break_opens_to_what_it_cost_and_what_to_change() -> None:
     html = twin(small_record())
     card = html[html.index("1 graph break</b></summary>") :]
     for words in (
-        "<b>cell:2</b> `print(x)` writes to the terminal, which a graph can't.",
+        "<b>cell:2</b> <code>print(x)</code> writes to the terminal, which a graph can't.",
         "called in cell:9  show(x)",
         "2 ops in the graph before, 3 ops after; 1 tensor (128 B) handed back to Python.",
         "<b>Change:</b> Print from inside the graph.",
         "cell, line 2",
         ">torch._higher_order_ops.print(x)</pre>",
         "<b>Or:</b> Print &lt;later&gt;.",
-        "Dynamo does not know how to trace builtin operator `print`",
+        "Dynamo does not know how to trace builtin operator <code>print</code>",
         "GB0059 https://example.org/gb0059",
     ):
         assert words in card, words
@@ -227,7 +228,7 @@ def test_the_card_of_a_break_opens_to_what_it_cost_and_what_to_change() -> None:
 
 def test_the_card_of_a_recompilation_has_every_failed_guard() -> None:
     text = Reader(twin(small_record())).text
-    assert "0/1 f: size of `x` in dimension 0 was 8, is 9" in text
+    assert "0/1 f: size of x in dimension 0 was 8, is 9" in text
     assert "`n` was the int 1, is the int 2" in text
     assert "call 2, in cell:12  f(y)" in text
     assert "torch._dynamo.mark_dynamic(x, 0)" in text
