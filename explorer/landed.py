@@ -140,19 +140,24 @@ def break_spans(record: Record) -> dict[str, list[list[Any]]]:
         for span in broken.chain:
             place = lines.place(span.file, span.line)
             if place is not None:
-                marks = [[row, *columns, broken.id, span is broken.chain[-1]] for row, columns in _rows(span, place[1])]
+                marks = [
+                    [row, *columns, broken.id, span is broken.chain[-1]]
+                    for row, columns in _rows(span, place[1], lines)
+                ]
                 found.setdefault(place[0], []).extend(marks)
     return found
 
 
-def _rows(span: Span, first: int) -> Iterator[tuple[int, tuple[int, int]]]:
-    """The rows of a span and the columns in each; all of the line where columns are not known."""
+def _rows(span: Span, first: int, lines: SourceLines) -> Iterator[tuple[int, tuple[int, int]]]:
+    """The rows of a span and the columns in each, without indentation; all of the line where columns are not known."""
     if not span.end_column:
         yield first, (0, -1)
         return
     last = first + max(span.end_line - span.line, 0)
-    for row in range(first, last + 1):
-        yield row, (span.column if row == first else 0, span.end_column if row == last else -1)
+    yield first, (span.column, span.end_column if last == first else -1)
+    for row, text in enumerate(lines.code(span.file, span.line, span.end_line)[1:], first + 1):
+        if text.strip():
+            yield row, (len(text) - len(text.lstrip()), span.end_column if row == last else -1)
 
 
 # Calls

@@ -61,9 +61,11 @@ function breaksOf(manifest, artifact, open) {
   const byId = new Map(manifest.breaks.map((item) => [item.id, item]));
   /** @type {Map<number, {items: Set<BreakInfo>, path: boolean}>} */
   const byRow = new Map();
-  for (const [row, , , id, culprit] of manifest.spans[artifact] ?? []) {
+  const spans = manifest.spans[artifact] ?? [];
+  for (const [index, span] of spans.entries()) {
+    const [row, , , id, culprit] = span;
     const item = byId.get(id);
-    if (!item) continue;
+    if (!item || goesOn(spans[index - 1], span)) continue;
     const found = byRow.get(row - 1) ?? { items: new Set(), path: true };
     found.items.add(item);
     found.path &&= !culprit;
@@ -74,6 +76,11 @@ function breaksOf(manifest, artifact, open) {
   for (const [row, { items, path }] of byRow)
     breaks.set(row, { title: [...items].map((item) => breakInWords(item, path)).join("\n\n"), path, open: () => open([...items]) });
   return breaks;
+}
+
+/** Whether code that began on the row of one mark goes on at another. @param {Manifest["spans"][string][0] | undefined} before @param {Manifest["spans"][string][0]} mark */
+function goesOn(before, [row, , , id]) {
+  return before !== undefined && before[2] < 0 && before[3] === id && row > before[0] && row <= before[0] + 2;
 }
 
 /** @param {BreakInfo} item @param {boolean} path whether it is inside of what is called here */
