@@ -114,7 +114,7 @@ class FrameMap:
     def _new_code(self, frame: Frame) -> Code:
         name, place = function_name(frame.function), place_text(frame.file, frame.line)
         goes_on = name != frame.function
-        label = f"{name} goes on after line {frame.line}" if goes_on else name
+        label = f"{name} goes on from line {frame.line}" if goes_on else name
         kind = "resume" if goes_on else "function"
         broke = any(found.frame == frame.id for found in self.record.breaks)
         if frame.outcome != "compiled" and not broke:
