@@ -45,7 +45,7 @@ function chainOf({ chain }, actions) {
       "li",
       { class: step.main ? "tc-users" : "" },
       lineLink(step, actions),
-      h("span", { class: "tc-where" }, step.installed ? " through " : " in ", step.function ?? ""),
+      h("span", { class: "tc-where" }, step.installed && !step.main ? " through " : " in ", step.function ?? ""),
       step.main ? null : spotCode({ ...step, code: step.code.slice(0, 1) }),
     ),
   );
@@ -60,6 +60,7 @@ function flow(card, actions) {
   const after = card.after.map(({ words, graph }) =>
     h("span", { class: "tc-end" }, graph ? graphLink(graph, actions) : "no graph", ` ${words}`),
   );
+  if (!after.length && !end) return before;
   const arrow = h("span", { class: "tc-crossing" }, card.crossing || "nothing");
   return h("div", { class: "tc-flow" }, before, arrow, h("span", { class: "tc-ends" }, ...(end ? [end] : after)));
 }

@@ -59,9 +59,10 @@ export class Inspector {
       this.stack(entity),
       this.neighbours("Inputs", entity.inputs),
       this.neighbours("Used by", this.users(entity)),
+      ...this.listed(entity).map((name) => this.neighbours(inWords(name), entity.attrs[name])),
       this.decisions(entity),
       this.chain(entity),
-      section("More", facts(otherFacts(entity))),
+      section("More", facts(otherFacts(entity, this.listed(entity)))),
     ].filter((part) => part.childElementCount > 0);
   }
 
@@ -157,6 +158,12 @@ export class Inspector {
     return section(title, this.list(ids));
   }
 
+  /** The names of its attributes that are lists of other entities. @param {Entity} entity @returns {string[]} */
+  listed({ attrs }) {
+    const known = (/** @type {any} */ id) => typeof id === "string" && this.store.links.entity(id) !== undefined;
+    return Object.keys(attrs).filter((name) => Array.isArray(attrs[name]) && attrs[name].length > 0 && attrs[name].every(known));
+  }
+
   /** Links to entities; past the first few, a button shows the rest. @param {string[]} ids @param {string} [current] */
   list(ids, current) {
     const list = h("div", { class: "tc-list" });
@@ -185,7 +192,7 @@ export class Inspector {
    */
   named(id) {
     const entity = this.store.links.entity(id);
-    if (entity?.kind !== "triton" && entity?.kind !== "instructions") return [this.shortName(id)];
+    if (entity?.kind !== "triton" && entity?.kind !== "instructions") return prose(this.shortName(id));
     const count = entity.attrs.instructions;
     const more = count ? [h("span", { class: "tc-count" }, ` × ${count.toLocaleString("en")}`)] : [];
     return [h("span", { class: "tc-line-name", title: entity.label }, this.shortName(id)), ...more];
@@ -369,11 +376,16 @@ function tensorFacts({ attrs }) {
   ];
 }
 
-/** @param {Entity} entity @returns {[string, string][]} */
-function otherFacts(entity) {
+/** @param {Entity} entity @param {string[]} shown attributes that have been shown @returns {[string, string][]} */
+function otherFacts(entity, shown) {
   return Object.entries(entity.attrs)
-    .filter(([name]) => !PLACED.has(name))
+    .filter(([name]) => !PLACED.has(name) && !shown.includes(name))
     .map(([name, value]) => [name.replaceAll("_", " "), valueInWords(value)]);
+}
+
+/** @param {string} name of an attribute: derivative_of */
+function inWords(name) {
+  return (name[0].toUpperCase() + name.slice(1)).replaceAll("_", " ");
 }
 
 /** @param {any} value */
