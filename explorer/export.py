@@ -5,13 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
-from compiler.capture.sources import SourceBook
-from compiler.engine import title_of
-from compiler.environment import environment
-from compiler.export.exporting import exported
-from compiler.export.saving import ways_to_save
 from compiler.options import Options
 from compiler.record import Problem, Record
 from explorer.cards import outcome_words
@@ -19,6 +12,7 @@ from explorer.run import Run
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import nn
 
 
 def export(
@@ -30,6 +24,11 @@ def export(
     `ExportedProgram` (non-strict where both are there), None where export failed: then `run.cards` says at which line,
     why, and what to change. `dynamic_shapes` and the rest are as for `torch.export.export`.
     """
+    from compiler.capture.sources import SourceBook
+    from compiler.engine import title_of
+    from compiler.environment import environment
+    from compiler.export.exporting import exported
+
     book, modes = SourceBook(), (False, True) if strict is None else (strict,)
     found = [exported(fn, args, kwargs, strict=mode, dynamic_shapes=dynamic_shapes, book=book) for mode in modes]
     problems = [one.problem for one in found if one.problem]
@@ -53,6 +52,7 @@ def save_and_load(model: nn.Module, *args: Any, backend: str = "aot_eager", **kw
     to the bit), `words` what there is to know: why names begin with `_orig_mod.`, what is in the file, what it needs.
     Raises TypeError for what is no module, ValueError for a model that can't be copied.
     """
+    from compiler.export.saving import ways_to_save
     from explorer.tables import table_of
 
     ways = ways_to_save(model, args, kwargs, backend=backend)

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 _TENSOR = re.compile(
@@ -93,9 +94,19 @@ def _strides(stride: tuple[int | None, ...]) -> str:
 
 def argument(source: str, owner: Any = None) -> str:
     """A source as the user would write it: `x`, `self.drop.training`, `global SCALE`, `builtin len`."""
-    name = re.sub(r"\.(?:_modules|_parameters|_buffers|__dict__)\['(\w+)'\]", r".\1", _without_dict(source))
+    name = _without_stores(source)
     if owner is not None and (found := re.search(r"\.__closure__\[(\d+)\]\.cell_contents", name)):
         name = name[: found.start()] + f"'s {owner.__code__.co_freevars[int(found[1])]}" + name[found.end() :]
+    return _as_written(name)
+
+
+@lru_cache(maxsize=4096)
+def _without_stores(source: str) -> str:
+    return re.sub(r"\.(?:_modules|_parameters|_buffers|__dict__)\['(\w+)'\]", r".\1", _without_dict(source))
+
+
+@lru_cache(maxsize=4096)
+def _as_written(name: str) -> str:
     name = re.sub(r"___from_numpy\(([^()]*)\)", r"\1", name)
     name = re.sub(r"^G\['__builtins_dict__\w*'\]\['(\w+)'\]", r"builtin \1", name)
     name = re.sub(r"^G\['__import_(\w+)'\]", lambda match: match[1].replace("_dot_", "."), name)
