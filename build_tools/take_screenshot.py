@@ -1,8 +1,9 @@
-"""Takes the pictures in the README, in JupyterLab: GPT-2 as a graph, and one kernel down to its instructions.
+"""Takes the pictures in the README, in JupyterLab: GPT-2 as a graph, one kernel down to its instructions, graph breaks.
 
     .venv/bin/python -m build_tools.take_screenshot
 
-It runs JupyterLab and Chromium as the tests do, and writes docs/screenshot.png and docs/machine_code.png.
+It runs JupyterLab and Chromium as the tests do, and writes docs/screenshot.png, docs/machine_code.png and
+docs/graph_breaks.png.
 """
 
 from __future__ import annotations
@@ -35,6 +36,42 @@ gpt2(tokens, labels=tokens).loss.backward()""",
     node.id for node in run["captured"].entities if node.attrs.get("module") == "transformer.h.0.mlp.act"
 ]""",
 )
+BREAKS = (
+    """%load_ext explorer
+import logging
+
+import torch
+from torch import nn
+
+log = logging.getLogger("classifier")
+
+
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(16, 32)
+        self.wide = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32))
+        self.narrow = nn.Linear(32, 32)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, x):
+        h = torch.relu(self.embed(x))
+        print("activations:", h.shape)
+        h = h / h.max().item()
+        if h.mean() > 0.1:
+            h = self.wide(h)
+        else:
+            h = self.narrow(h)
+        strong = h[h.mean(-1) > h.mean()]
+        log.info("%d rows are strong", len(strong))
+        return self.head(strong).sum(0)
+
+
+torch.manual_seed(0)
+model = Classifier().eval()""",
+    """%%tcompile -o run --stages captured
+result = model(torch.randn(8, 16))""",
+)
 MIDDLE = 4  # of the eight operations of the activation, the one in the middle
 KERNEL = (
     "%load_ext explorer\nimport torch",
@@ -66,15 +103,27 @@ def kernel(_: NotebookPage, view: ExplorerView) -> None:
     view.line(view.source, "gelu(x)").click()
 
 
+def breaks(_: NotebookPage, view: ExplorerView) -> None:
+    """The source by graph, the frame map, and the card of a break of the five that notebook 03 removes."""
+    view.open_stage("frame_map", "Graph")
+    view.root.locator(".tc-ribbon [data-stage=breaks]").click(modifiers=["Shift"])
+    view.root.get_by_label("Show or hide the inspector").click()
+    card = view.root.locator(".tc-break-card").nth(1)
+    card.click(position={"x": 8, "y": 8})
+    card.evaluate("card => { card.closest('.tc-scroll').scrollTop = card.offsetTop - 12; }")
+    view.source.locator(".tc-scroll").evaluate("source => { source.scrollTop = 180; }")
+
+
 def take(
     browser: Browser,
     server: JupyterServer,
     name: str,
     cells: tuple[str, ...],
     prepare: Callable[[NotebookPage, ExplorerView], None],
+    size: ViewportSize = SIZE,
 ) -> None:
     write_notebook(server.folder / f"{name}.ipynb", *cells)
-    page: Page = browser.new_context(viewport=SIZE).new_page()
+    page: Page = browser.new_context(viewport=size).new_page()
     notebook = NotebookPage(page, server, f"{name}.ipynb").open()
     page.evaluate(
         "() => { if (window.jupyterapp.shell.leftCollapsed === false)"
@@ -94,4 +143,5 @@ with tempfile.TemporaryDirectory() as root, running_server("lab", Path(root)) as
     chrome = driver.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
     take(chrome, lab, "screenshot", GPT2, gpt2)
     take(chrome, lab, "machine_code", KERNEL, kernel)
+    take(chrome, lab, "graph_breaks", BREAKS, breaks, {"width": 1400, "height": 900})
     chrome.close()
