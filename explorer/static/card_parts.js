@@ -31,11 +31,12 @@ export function graphLink({ id, name, ops }, actions) {
   return h("button", { class: "tc-link", type: "button", title, onclick }, `${name} · ${counted(ops, "op")}`);
 }
 
-/** A coloured line of Python, with a part of it marked. @param {string} text @param {[number, number]} [mark] */
+/** A coloured line of Python, with a part of it marked; where it is wrapped, between words. @param {string} text @param {[number, number]} [mark] */
 export function pythonLine(text, mark) {
   const line = h("span", { class: "tc-code" });
   let column = 0;
   for (const [name, part] of tokenise(text, "python")) {
+    if (name) line.append(h("wbr"));
     appendToken(line, name && `tc-t-${name}`, part, column, mark ? [[...mark, "tc-culprit"]] : []);
     column += part.length;
   }

@@ -332,6 +332,7 @@ export class Inspector {
   }
 
   frames() {
+    const broken = new Set(this.store.manifest.breaks.map(({ frame }) => frame));
     const items = this.store.manifest.frames.map((frame) =>
       h(
         "li",
@@ -339,7 +340,7 @@ export class Inspector {
         h("b", {}, frame.function),
         ` ${frame.outcome}`,
         h("span", { class: "tc-place" }, ` ${frame.id}`),
-        frame.reason ? h("div", { class: "tc-why" }, frame.reason) : null,
+        frame.reason && !broken.has(frame.id) ? h("div", { class: "tc-why" }, frame.reason) : null,
       ),
     );
     return section("Frames", h("ul", {}, ...items));

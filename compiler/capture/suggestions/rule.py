@@ -75,6 +75,8 @@ def code_of(case: Case) -> str:
 
 
 def quoted_code(code: str) -> str:
-    """Code in one short line, between backticks."""
+    """Code in one short line, between backticks; one of its own ends it before."""
     text = " ".join(code.split()) or "this line"
+    if "`" in text:
+        text = f"{text[: text.index('`')]}..."
     return f"`{text if len(text) <= 60 else text[:57] + '...'}`"
