@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType
 
+from compiler.capture.function_names import function_name
+from compiler.capture.plain_lines import reached
 from compiler.capture.rendering import Rendering, rendered
 from compiler.capture.sources import SourceBook
 from compiler.record import Artifact, Entity
@@ -54,11 +56,14 @@ def bytecode_artifact(
 
     An instruction that jumps has `jump`, the offset it jumps to, and one that is jumped to has the jumps as `inputs`.
     `says` has, by offset, what an instruction is for: an attribute, and a comment in the text. Instructions that Dynamo
-    inserted are on no line.
+    inserted are on no line. A function that goes on after a break holds all of the one that broke: what it never
+    reaches of that is left out.
     """
-    instructions = list(dis.get_instructions(code))
+    bytecode = dis.Bytecode(code)
+    every = list(bytecode)
+    instructions = reached(bytecode, every) if function_name(code.co_name) != code.co_name else every
     entities: list[Entity] = []
-    rows = [_header(code, book)]
+    rows = [_header(code, book) + _left_out(len(every) - len(instructions))]
     last_line: int | None = None
     for entity in _entities(code, instructions, artifact_id, book, names, says or {}):
         instruction = instructions[len(entities)]
@@ -186,6 +191,10 @@ def _short(text: str) -> str:
 def _header(code: CodeType, book: SourceBook) -> str:
     parameters = ", ".join(code.co_varnames[: code.co_argcount])
     return f"# {code.co_qualname}({parameters})  {book.name(code.co_filename)}:{code.co_firstlineno}"
+
+
+def _left_out(count: int) -> str:
+    return f"  ({count} instructions that it never reaches are left out)" if count else ""
 
 
 def _row(instruction: dis.Instruction, argument: str, line: int) -> str:

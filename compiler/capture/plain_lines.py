@@ -69,10 +69,24 @@ def _certain(numbers: Sequence[int], before: Sequence[int] | None, behind: Seque
     return passed
 
 
+def reached(listing: dis.Bytecode, instructions: Sequence[dis.Instruction]) -> list[dis.Instruction]:
+    """The instructions that some way from the start leads to, in order."""
+    after = _flow(listing, tuple(instructions)).after
+    seen, todo = {0}, [0]
+    while todo:
+        fresh = [number for number in after[todo.pop()] if number not in seen]
+        seen.update(fresh)
+        todo += fresh
+    return [each for number, each in enumerate(instructions) if number in seen]
+
+
 def flow_of(code: CodeType) -> Flow:
     """Every instruction, and those that may follow it; one that an exception may end also goes to its handler."""
     listing = dis.Bytecode(code)
-    instructions = tuple(listing)
+    return _flow(listing, tuple(listing))
+
+
+def _flow(listing: dis.Bytecode, instructions: tuple[dis.Instruction, ...]) -> Flow:
     place = {each.offset: number for number, each in enumerate(instructions)}
     handlers = [(entry.start, entry.end, place[entry.target]) for entry in listing.exception_entries]  # type: ignore[attr-defined]  # new in 3.11, not in typeshed
     after = [

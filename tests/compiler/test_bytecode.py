@@ -286,6 +286,16 @@ def test_resume_functions_have_all_three() -> None:
     assert {artifact.id for artifact in record.of_stage("bytecode")} == expected
 
 
+def test_what_goes_on_after_a_break_lists_what_it_reaches_and_says_how_much_is_left_out() -> None:
+    record = record_of(loops_and_breaks, torch.ones(4), torch.ones(4))
+    whole, rest = record["bytecode[0/0]"], record["bytecode[1/0]"]
+    assert "left out" not in whole.text
+    assert len(rest.entities) < len(whole.entities)
+    assert "never reaches are left out" in rest.text.splitlines()[0]
+    body = whole.entities[2].attrs["line"]
+    assert body not in {entity.attrs["line"] for entity in rest.entities}
+
+
 def test_text_is_the_same_the_second_time_and_short() -> None:
     first, second = (record_of(returns_a_closure, torch.ones(4)) for _ in range(2))
     assert [each.text for each in first.of_stage("bytecode")] == [each.text for each in second.of_stage("bytecode")]
