@@ -99,10 +99,16 @@ def _departure(step: ChainStep, departure: Departure) -> Iterator[str]:
         yield f"{INDENT}  = {into} · {value_text(departure.derivative)} = {out}"
     else:
         yield f"{INDENT}  = {out}"
-    if departure.jacobian is not None:
+    if departure.jacobian is not None and not _is_told(departure):
         yield from _jacobian(departure.jacobian, departure)
     if departure.error is not None and departure.error > 0:
         yield f"{INDENT}  (the formula, on the same numbers, is off by {departure.error:.1e} of the largest number)"
+
+
+def _is_told(departure: Departure) -> bool:
+    """Whether the Jacobian is the one number that stands in the line before."""
+    has_number = departure.derivative is not None and departure.derivative.numbers is not None
+    return has_number and departure.jacobian is not None and departure.jacobian.count == 1
 
 
 def _jacobian(jacobian: Value, departure: Departure) -> Iterator[str]:

@@ -19,6 +19,7 @@ from graphviz import Digraph
 from compiler.record import Artifact, Entity, Record
 from explorer.provenance import input_sources, saved_tensors
 from explorer.shapes import tensor_type
+from explorer.text import counts
 
 READABLE = 80
 """Boxes on one drawing: with more, modules are closed until they fit."""
@@ -153,7 +154,8 @@ def _box(entity: Entity, box_id: str, module: Path) -> Box:
         return Box(box_id, entity.label, about, module, fill=_KIND_FILLS.get(entity.kind, _WHITE))
     light = bool(_MOVES_NO_DATA.search(str(entity.attrs.get("target") or "")))
     note = "" if "target" in entity.attrs else entity.label
-    return Box(box_id, short_op(entity), tensor_type(entity.attrs), module, note, light)
+    title = f"{entity.label}.grad" if entity.kind == "accumulate" else short_op(entity)
+    return Box(box_id, title, tensor_type(entity.attrs), module, note, light)
 
 
 def _name_closed(work: list[Entity], boxes: Mapping[str, Box]) -> None:
@@ -305,6 +307,8 @@ def _small(text: str, colour: str = _GREY) -> str:
 def _caption(artifact: Artifact, layout: Plan) -> str:
     title = f"{artifact.title}  {artifact.graph}".rstrip()
     ops = f"{layout.entities} {'op' if layout.entities == 1 else 'ops'}"
+    if artifact.stage == "autograd":
+        ops = counts((artifact,))
     if artifact.stage == "frame_map":
         return f"{title}: {artifact.text.partition(chr(10))[0]}"
     if layout.depth is None:

@@ -88,7 +88,7 @@ class AutogradStage:
             if isinstance(value, torch.Tensor):
                 source = fx.input_source(node)
                 name = plain(source) if source else node.name
-                yield name.removeprefix("self."), self.captured.entity(node.name), value
+                yield name.removeprefix("self.").removeprefix("global "), self.captured.entity(node.name), value
 
     def _makers(self, graph: EagerGraph, inputs: dict[str, Entity]) -> dict[str, Entity]:
         """By the name of an autograd node, the node of the captured graph that made it, or the input that it is."""

@@ -80,6 +80,21 @@ def test_a_run_has_the_graphs_that_its_calls_built() -> None:
     assert "autograd" in str(run).lower()
 
 
+SHIFT = torch.randn(3, requires_grad=True)
+
+
+def test_leaves_that_are_globals_are_called_as_the_code_calls_them() -> None:
+    def shifted(x: Tensor) -> Tensor:
+        return (x * SHIFT).exp().sum()
+
+    run = explorer.explore(shifted, torch.randn(3), stages=("captured", "autograd"))
+    assert list(run.autograd.leaves.name) == ["SHIFT"]
+    assert "SHIFT.grad += mul  # f32[3]" in run["autograd"].text
+    source = run.drawing("autograd").source
+    assert "<B>SHIFT.grad</B>" in source
+    assert ": 3 ops, 1 leaf" in source
+
+
 def test_modules_functions_blocks_and_tensors_are_all_taken() -> None:
     model, x = nn.Linear(3, 2), torch.randn(4, 3)
     by_module = explorer.autograd(model, x)
@@ -138,6 +153,9 @@ def test_the_chain_rule_reads_forward_and_then_backward(chain: ChainRule) -> Non
     assert "comes in: [1.649, 0.1353, 403.4]  from mul_1, its self" in added
     assert "added up: grad = [2.473, -0.1353, 2824], to the last bit" in added
     assert "[ 1  1  1 ]" in str(chain.step(4))
+    scalar = explorer.chain_rule(torch.tensor(2.0, requires_grad=True).square())
+    assert "= 1 · 4 = 4" in str(scalar.step(1))
+    assert "Jacobian" not in str(scalar)
     shown = chain._repr_mimebundle_()["text/plain"].splitlines()
     assert shown == [*text.splitlines()[:60], *shown[60:]]
     assert [str(step) for step in chain] == [str(chain.step(index)) for index in range(len(chain))]
