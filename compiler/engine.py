@@ -94,6 +94,7 @@ class Exploration:
             if kind is None:
                 self._export()
                 self._decompose()
+                self._check_stages()
                 self._compile_kernels()
                 self._check_kernels()
         finally:
@@ -115,6 +116,15 @@ class Exploration:
         from compiler.decompose.graphs import add_levels
 
         add_levels(self._builder, self._recorder.kept)
+
+    def _check_stages(self) -> None:
+        """Each stage against eager and float64, where the user asks for it."""
+        if self.options.check is not True or self._recorder is None:
+            return
+        from compiler.measure.stage_check import check_stages
+
+        self._builder.started("timing")
+        check_stages(self._builder, self._recorder.kept)
 
     def _compile_kernels(self) -> None:
         """Binaries of the Triton kernels, where the user asks for them. An interrupt leaves those that are done."""
@@ -139,7 +149,7 @@ class Exploration:
         if not self._calls or not (self.options.time or self.options.check is True):
             return
         # torch.utils.benchmark takes longer to import than a small function to explore.
-        from compiler.measure.check import checks
+        from compiler.measure.call_check import checks
         from compiler.measure.timing import forward_timings
 
         self._builder.started("timing")
@@ -148,7 +158,7 @@ class Exploration:
                 self._builder.timings.extend(forward_timings(self._calls[0]))
                 self._time_breaks(self._calls[0])
             if self.options.check is True:
-                self._builder.checks.extend(checks(self._calls[0]))
+                self._builder.checks.extend(checks(self._calls[0], self.kept))
         except Exception as error:  # noqa: BLE001 - whatever the user's call raises when it is repeated
             reason = f"the call could not be repeated: {type(error).__name__}: {error}"
             self._builder.problem(Problem("timing", reason, "explore a call that can run more than once"))

@@ -250,10 +250,13 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Compiled numbers against eager's. `subject` is "output 0", "gradient 3".
+    """Numbers against eager's. `subject` is "output 0", "gradient 3", or says which results of a stage are meant.
 
     Errors are absolute, and relative to the largest magnitude; None where they are not finite. `verdict` is "equal",
-    "close" (within the dtype's tolerance), "differs" or "not comparable".
+    "close" (within the dtype's tolerance), "differs" or "not comparable". `stage` and `graph` are those whose graphs
+    were run, "" where it is the compiled code. `max_absolute_float64` and `max_relative_float64` are errors against the
+    same computation in float64, None where that is not known; there, a tensor's magnitude counts as a thousandth of the
+    largest one at least. `node` is the id of the first node whose value departs.
     """
 
     subject: str
@@ -261,6 +264,11 @@ class Check:
     max_relative: float | None
     verdict: str
     note: str = ""
+    stage: str = ""
+    graph: str = ""
+    max_absolute_float64: float | None = None
+    max_relative_float64: float | None = None
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,7 +181,8 @@ class Recorder:
         gpu = self._destination(module).gpu
         if gpu is None and measures(self.builder.options):
             self.build = True
-        kept = self.kept.setdefault(frame, KeptFrame(self.builder.options.check == "kernels"))
+        check = self.builder.options.check
+        kept = self.kept.setdefault(frame, KeptFrame(bool(check), keeps_stages=check is True))
         kept.captured, kept.book = captured, self.book
         stage = AutogradStage(self.builder, recorder.latest["captured"], captured)
         hearing = stage.hearing if self.builder.keeps("autograd") else _as_it_is
@@ -376,12 +377,15 @@ class GraphRecorder:
         seconds = self.recorder.clock.lap()
         origins = Provenance(module, self._before_aot(), same_names=False)
         self._graph("joint", "joint", module, origins, "forward and backward, traced together", seconds)
+        self.recorder.kept[self.frame].stage("joint", module)
 
     def partitioned(self, halves: Halves) -> None:
         joint = self.latest.get("joint")
         names = [entity.label for entity in joint.entities] if joint else []
         self.builder.decisions.extend(partition_decisions(halves, self.frame, names))
         self.recorder.kept[self.frame].joint = halves.joint
+        if self.builder.options.backend == "inductor":  # others have no passes of their own
+            self.recorder.kept[self.frame].stage("joint passes", halves.joint.module)
 
     def aot_graph(self, kind: Kind, module: GraphModule) -> None:
         seconds = self.recorder.clock.lap()
@@ -390,6 +394,7 @@ class GraphRecorder:
         title = {"forward": "forward half", "backward": "backward half", "inference": "without gradients"}[kind]
         origins = Provenance(module, parent, same_names=same_names)
         self._graph(kind, kind, module, origins, title, seconds, self._roles(kind, module))
+        self.recorder.kept[self.frame].stage(kind, module)
 
     def _roles(self, kind: Kind, module: GraphModule) -> Attrs:
         """What the graph's nodes are there for, and what AOTAutograd found about inputs and outputs."""
@@ -400,6 +405,7 @@ class GraphRecorder:
         self.forward = Forward.of(module, artifact, kept.joint.module if kept.joint else None, f"joint[{self.frame}]")
         if (facts := aot_facts()) is None:
             return forward_roles(module)
+        kept.aot = facts
         self.builder.decisions.extend(alias_decisions(facts, module, artifact, self.frame))
         return forward_roles(module) | requires_grad(facts, module)
 
@@ -558,7 +564,7 @@ def _capture_problem(frame: Frame, error: Exception, fullgraph: bool) -> Problem
         reason = f"TorchDynamo could not capture {where}: {_first_lines(error)}"
         return Problem("captured", reason, _hint(error), frame.id)
     if fullgraph:
-        return Problem("captured", f"TorchDynamo could not capture {where} in one graph: {_first_lines(error)}",
+        return Problem("captured", f"TorchDynamo could not capture {where} in one graph: {_first_lines(error, 1)}",
                        "drop --fullgraph to see the graphs on both sides of the break", frame.id)  # fmt: skip
     reason = f"{where} runs as plain Python, because of a graph break: {_first_lines(error, 1)}"
     return Problem("captured", reason, "see its card: print(run.cards)", frame.id)

@@ -202,10 +202,15 @@ COLUMNS: Final[dict[str, Columns]] = {
         "runs": "Int64",
     },
     "checks": {
+        "stage": "string",
+        "graph": "string",
         "subject": "string",
         "verdict": "category",
         "max_absolute": "Float64",
         "max_relative": "Float64",
+        "max_absolute_float64": "Float64",
+        "max_relative_float64": "Float64",
+        "node": "string",
         "note": "string",
     },
     "problems": {

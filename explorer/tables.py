@@ -97,7 +97,11 @@ def timings(record: Record) -> pd.DataFrame:
 
 
 def checks(record: Record) -> pd.DataFrame:
-    """One row a result of the compiled code compared with eager's: the biggest errors, and the verdict."""
+    """One row a result of the compiled code compared with eager's: the biggest errors, and the verdict.
+
+    Then one row a stage (of a capture, `graph`) and format of its results: errors against eager and against the same in
+    float64, and for the first stage that departs the first node that does.
+    """
     return _facts("checks", record.checks)
 
 

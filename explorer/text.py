@@ -14,7 +14,7 @@ from pygments.util import ClassNotFound
 
 from compiler.capture.function_names import function_name
 from compiler.options import Options
-from compiler.record import MACHINE_STAGES, STAGES, Artifact, Environment, GraphBreak, Recompile, Record
+from compiler.record import MACHINE_STAGES, STAGES, Artifact, Check, Environment, GraphBreak, Recompile, Record
 from explorer.blame import closest_failure, users_place
 from explorer.provenance import SourceLines, innermost_lines, place, place_text
 from explorer.shapes import error_text, seconds_text, size_text
@@ -248,13 +248,23 @@ def _timings(record: Record) -> str:
 
 
 def _checks(record: Record) -> str:
-    lines = [
-        f"  {check.subject}: {check.verdict}"
-        + (f", off by at most {error_text(check.max_absolute)}" if check.verdict != "not comparable" else "")
-        + (f" ({one_line(check.note)})" if check.note else "")
-        for check in record.checks
-    ]
+    lines = [f"  {_check(check)}" for check in sorted(record.checks, key=lambda check: not check.node)]
     return _section("check", record.checks, lines, "run.checks")
+
+
+def _check(check: Check) -> str:
+    """Say of what, the verdict, and by how much; and where the numbers depart."""
+    exact = check.max_absolute_float64
+    compared = f", off by at most {error_text(check.max_absolute)}" if check.verdict != "not comparable" else ""
+    compared += f", from float64 by {error_text(exact)}" if compared and exact is not None else ""
+    departs = f", first at {check.node}" if check.node else ""
+    note = f" ({one_line(check.note)})" if check.note else ""
+    return f"{check_subject(check)}: {check.verdict}{compared}{departs}{note}"
+
+
+def check_subject(check: Check) -> str:
+    """What was compared with eager: a result of the compiled code, or those of a stage."""
+    return f"{check.stage}[{check.graph}], {check.subject}" if check.stage else check.subject
 
 
 def _problems(record: Record) -> str:

@@ -256,13 +256,11 @@ def _checks(record: Record) -> str:
             check.verdict,
             error_text(check.max_absolute),
             error_text(check.max_relative),
-            check.node,
-            check.note,
+            "; ".join(part for part in (check.node and f"first at {check.node}", check.note) if part),
         )
         for check in record.checks[:ROWS]
     ]
-    heads = ("against eager", "verdict", "absolute error", "relative error", "first node that departs", "note")
-    table = table_html(heads, rows)
+    table = table_html(("compiled against eager", "verdict", "absolute error", "relative error", "note"), rows)
     return _facts("check", len(record.checks), table, "run.checks", is_open=True)
 
 

@@ -62,7 +62,7 @@ class Programs:
         arguments = self._frame.arguments
         if arguments is None:
             raise ProgramError("its graph was not called")
-        return [_argument(layout.name, arguments) for layout in graph.inputs]
+        return [argument(layout.name, arguments) for layout in graph.inputs]
 
     def _backward(self, graph: KeptGraph) -> tuple[list[Any], str]:
         """What the forward saved, in the partitioner's order (sizes first, in the backward), and the gradients."""
@@ -93,7 +93,7 @@ def _kind(artifact: Artifact) -> Kind:
     return kind
 
 
-def _argument(name: str, arguments: Sequence[Any]) -> Any:
+def argument(name: str, arguments: Sequence[Any]) -> Any:
     match = _INPUT.fullmatch(name)
     if match is None:
         raise ProgramError(f"its input {name} is none of the call's")

@@ -14,6 +14,8 @@ import torch
 from torch.fx import GraphModule
 
 from compiler.capture.sources import SourceBook
+from compiler.torch_api import fx
+from compiler.torch_api.aot_metadata import AotFacts
 from compiler.torch_api.buffers import Buffer, InputLayout, Kind
 from compiler.torch_api.partitioning import Joint
 from compiler.torch_api.pytrees import tree_leaves
@@ -37,7 +39,10 @@ class KeptFrame:
 
     `captured` is the graph as it was captured, and `book` where the record's sources are: what it takes to trace it
     again. `joint` is what AOTAutograd made of it, before it was divided. `autocast` are the devices on which autocast
-    was on around the call, and to which format. Implements `compiler.torch_api.buffers.BufferObserver`.
+    was on around the call, and to which format. With `keeps_stages`, `stages` are the graphs as AOTAutograd made them:
+    "joint", "joint passes" (after Inductor's), "forward", "backward", "inference"; and `aot` is what it found about
+    inputs and outputs. `around`, where it is set, makes every call after the first. Implements
+    `compiler.torch_api.buffers.BufferObserver`.
     """
 
     copies: bool = False
@@ -49,6 +54,15 @@ class KeptFrame:
     joint: Joint | None = None
     book: SourceBook | None = None
     autocast: tuple[tuple[str, torch.dtype], ...] = ()
+    keeps_stages: bool = False
+    stages: dict[str, GraphModule] = field(default_factory=dict)
+    aot: AotFacts | None = None
+    around: Callable[..., Any] | None = None
+
+    def stage(self, name: str, module: GraphModule) -> None:
+        """Keep a copy of a graph that passes may change, where stages are kept."""
+        if self.keeps_stages:
+            self.stages[name] = fx.detached(module)
 
     def lowered(self, kind: Kind, module: GraphModule, inputs: tuple[InputLayout, ...]) -> None:
         self.graphs[kind] = KeptGraph(module, inputs)
@@ -64,7 +78,7 @@ class KeptFrame:
 
         def heard(*args: Any, **kwargs: Any) -> Any:
             if self.arguments is not None or kwargs:
-                return call(*args, **kwargs)
+                return self.around(call, *args, **kwargs) if self.around is not None else call(*args, **kwargs)
             self.arguments = tuple(self._kept(argument) for argument in args)
             self.autocast = tuple(
                 (device, torch.get_autocast_dtype(device)) for device in DEVICES if torch.is_autocast_enabled(device)

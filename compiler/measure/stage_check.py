@@ -1,0 +1,281 @@
+"""Every stage of a capture against eager and against float64, on the inputs of its call, and where numbers depart.
+
+Eager is here the captured graph, run as it is; whether that graph gives what the user's code gives is told by
+`compiler.measure.captured_check`. Random numbers are eager's own at every stage, where a stage draws the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Interpreter
+
+from compiler.autograd.provenance import Provenance
+from compiler.builder import Builder
+from compiler.decompose.drawn import Drawing, Given, Values, placed, random_state, seeded
+from compiler.decompose.graphs import (
+    CHECKPOINTED,
+    LevelError,
+    LevelGraphs,
+    Results,
+    autocast,
+    double,
+    is_checkpointed,
+)
+from compiler.decompose.levels import TABLES
+from compiler.decompose.numbers import AS_NEAR, numbers
+from compiler.interpret.kept import KeptFrame
+from compiler.measure.check import largest
+from compiler.measure.departures import by_holder, by_name, by_origin, outputs_of, watched
+from compiler.measure.handed_draws import Exact, draws_of
+from compiler.measure.stage_runs import NotComparableError, Stage, StageRunner, stages_of
+from compiler.measure.stage_words import not_comparable, stage_check
+from compiler.record import Artifact, Check, Problem
+from compiler.torch_api.level_traces import Kind, first_line
+
+Named = Sequence[tuple[str, Any]]
+CAPTURED = "captured"
+FLOOR = 1e-3
+MOST = 0.1
+"""A float64 reference from which eager is farther than this, of the largest magnitude, says nothing."""
+
+
+def check_stages(builder: Builder, kept: Mapping[str, KeptFrame]) -> None:
+    """Put a `Check` for each stage of each capture that was called into a record under construction."""
+    for captured in [item for item in builder.artifacts.values() if item.stage == CAPTURED]:
+        frame = kept.get(captured.graph)
+        if frame is None or frame.arguments is None:
+            continue
+        try:
+            stages = StageCheck(captured, frame)
+            builder.checks[:] = [stages.with_float64(check) for check in builder.checks]
+            if len(kept) == 1:
+                builder.checks[:] = [stages.judged(check) for check in builder.checks]
+            builder.checks.extend(stages.checks())
+        except LevelError as error:
+            builder.problem(Problem(CAPTURED, str(error), graph=captured.graph))
+
+
+class StageCheck:
+    """The stages of one capture. Raises LevelError where the captured graph can't be traced or run again."""
+
+    def __init__(self, captured: Artifact, kept: KeptFrame) -> None:
+        self.graph, self._captured, self._kept = captured.graph, captured, kept
+        self._levels = LevelGraphs(captured.graph, kept, captured)
+        assert kept.captured is not None  # LevelGraphs asks for it
+        self._module = kept.captured
+        self._values: dict[str, Any] = {}
+        try:
+            self._eager = self._run_captured()
+            self._drawn: dict[Kind, Values] = {}
+            self._levels.aot.run = lambda kind, args: self._levels.draw(kind, args, self._drawn)
+            self._aten = self._run_level()
+        except Exception as error:
+            raise LevelError(f"the graph of {captured.graph} can't be run again: {first_line(error)}") from error
+        self._exact = self._run_exact()
+        self._own_error = self._error_of_eager()
+        if self._own_error > MOST:
+            self._exact, self._own_error = None, 0.0
+        made = [draws_of(graph, self._drawn.get(kind, {})) for kind, graph in self._levels.aot.graphs.items()]
+        self._refusal = CHECKPOINTED if self._draws and is_checkpointed(self._module) else ""
+        self._runner = StageRunner(kept, self._eager, made[0])
+
+    def with_float64(self, check: Check) -> Check:
+        """A check of the captured graph, with its errors against float64; any other as it is."""
+        if (check.stage, check.graph) != (CAPTURED, self.graph) or check.verdict == "not comparable":
+            return check
+        known = next((own for own in self._told(CAPTURED, self._eager) if _dtype(own) == _dtype(check)), check)
+        return replace(
+            check,
+            max_absolute_float64=known.max_absolute_float64,
+            max_relative_float64=known.max_relative_float64,
+        )
+
+    def judged(self, check: Check) -> Check:
+        """A check, "close" where eager itself is about as far from float64: rounding alone gives such numbers.
+
+        The largest errors of all results are compared: which of them rounding hits is a matter of chance.
+        """
+        error = check.max_relative if check.max_relative_float64 is None else check.max_relative_float64
+        if check.verdict != "differs" or not error or error > AS_NEAR * self._own_error:
+            return check
+        return replace(check, verdict="close", note=f"eager itself is {self._own_error:.2g} from float64")
+
+    def _error_of_eager(self) -> float:
+        """The largest relative error of the captured graph's results against float64; 0 where that is not known."""
+        own = _on_cpu(self._eager.named(()))
+        exact = _on_cpu(self._exact.named(())) if self._exact else None
+        formats = {str(value.dtype).removeprefix("torch.") for _, value in own if isinstance(value, Tensor)}
+        return max((_distance(own, exact, name)[1] or 0.0 for name in formats), default=0.0)
+
+    def checks(self) -> Iterator[Check]:
+        """Stage by stage; the first that departs has the node where it does."""
+        stages = {stage.name: stage for stage in stages_of(self._kept)}
+        post_grad = stages.pop("post_grad", None)
+        named = False
+        for found in self._each([*stages.values()], post_grad):
+            departs = any(check.verdict == "differs" for check in found)
+            node = self._node(found[0].stage, stages, post_grad) if departs and not named else ""
+            named = named or departs
+            yield from (replace(check, node=node) if check.verdict == "differs" else check for check in found)
+
+    def _each(self, stages: Sequence[Stage], post_grad: Stage | None) -> Iterator[tuple[Check, ...]]:
+        for stage in stages:
+            yield self._checked(stage.name, partial(self._stage_results, stage))
+        yield self._checked("decomposed ATen", lambda: self._aten)
+        for level in TABLES:
+            yield self._checked(f"decomposed {level}", partial(self._run_at, level))
+        if post_grad is not None:
+            yield self._checked(post_grad.name, partial(self._stage_results, post_grad))
+
+    def _checked(self, stage: str, run: Callable[[], Results]) -> tuple[Check, ...]:
+        try:
+            if self._refusal:
+                raise NotComparableError(self._refusal)
+            return self._told(stage, run())
+        except NotComparableError as error:
+            reason = str(error)
+        except Exception as error:  # noqa: BLE001 - graphs fail in many ways, and the other stages don't care
+            reason = f"it can't be run: {type(error).__name__}: {first_line(error)}"
+        return (not_comparable(stage, self.graph, reason),)
+
+    def _told(self, stage: str, mine: Results) -> tuple[Check, ...]:
+        """One `Check` a format. Where the captured graph is the one that was run, only float64 says something."""
+        changed = sorted(mine.changed | self._eager.changed)
+        own, eager = _on_cpu(mine.named(changed)), _on_cpu(self._eager.named(changed))
+        exact = _on_cpu(self._exact.named(changed)) if self._exact else None
+        told = (
+            stage_check(found, stage, self.graph, _distance(own, exact, found.dtype))
+            for found in numbers(own, eager, exact)
+        )
+        return tuple(map(self.judged, told))
+
+    def _run_captured(self, into: dict[str, Any] | None = None) -> Results:
+        """The captured graph as eager runs it; with the values of its nodes, if they are wanted."""
+        call = self._module if into is None else watched(Interpreter(self._module), into).run
+        with seeded(), autocast(self._kept):
+            before = random_state()
+            found = self._levels.results(call, self._levels.own_arguments())
+            self._draws = random_state() != before
+        return found
+
+    def _run_level(self) -> Results:
+        with seeded():
+            return self._levels.results(self._levels.aot.call, self._levels.own_arguments())
+
+    def _run_at(self, level: str) -> Results:
+        self._levels.aot.run = partial(self._levels.given, level, self._drawn)
+        return self._run_level()
+
+    def _run_exact(self) -> Results | None:
+        """The ATen graphs in float64; None where they take no other formats than their own."""
+        graphs = self._levels.aot.graphs
+        self._levels.aot.run = lambda kind, args: Exact(graphs[kind], self._drawn.get(kind, {})).run(*args)
+        arguments = [double(value) for value in self._levels.own_arguments()]
+        try:
+            found = self._levels.results(self._levels.aot.call, arguments)
+        except Exception:  # noqa: BLE001 - what works in one format only fails in many ways
+            return None
+        return found if found.alike(self._eager) else None
+
+    def _stage_results(self, stage: Stage) -> Results:
+        return self._runner.run(stage).results
+
+    def _node(self, name: str, stages: Mapping[str, Stage], post_grad: Stage | None) -> str:
+        """The id of the first node of a stage that departs from the stage before; "" where it can't be told."""
+        if name.startswith("decomposed "):
+            return self._node_of_level(name.removeprefix("decomposed "))
+        order = [*stages.values(), *([post_grad] if post_grad else [])]
+        place = next(index for index, stage in enumerate(order) if stage.name == name)
+        mine, before = order[place], order[place - 1] if place else None
+        values = self._runner.run(mine, watch=True).values
+        known = self._runner.run(before, watch=True).values if before else {}
+        for kind, graph in mine.graphs.items():
+            if before is None:
+                found = self._from_captured(mine, kind, values[kind])
+            else:
+                found = by_name(graph, values[kind], known.get(kind) or known.get("joint", {}))
+            if found:
+                return self._id(mine, kind, found)
+        return ""
+
+    def _from_captured(self, stage: Stage, kind: str, values: Mapping[str, Any]) -> str:
+        """Gradients have no node in the captured graph: for those, the node that gives the first wrong one."""
+        kept = self._kept.stages[kind]
+        known = Provenance(kept, self._captured, same_names=False)
+        names = {entity.id: entity.label for entity in self._captured.entities}
+        if not self._values:
+            self._run_captured(self._values)
+        forward = [node for node in kept.graph.nodes if not node.meta.get("autograd_backward")]
+        origins = {node.name: [names[origin] for origin in known(node) if origin in names] for node in forward}
+        found = by_origin(stage.graphs[kind], values, self._values, lambda node: origins.get(node.name, ()))
+        return found or self._first_gradient(stage, kind, values)
+
+    def _first_gradient(self, stage: Stage, kind: str, values: Mapping[str, Any]) -> str:
+        names = [*outputs_of(stage.graphs[kind])][-len(self._kept.arguments or ()) :]
+        pairs = ((names[place], value) for place, value in self._eager.gradients.items() if place < len(names))
+        wrong = (name for name, value in pairs if name and not _agree(values.get(name), value))
+        return next(wrong, "")
+
+    def _node_of_level(self, level: str) -> str:
+        if level == "ATen":
+            return ""
+        for kind, graph in self._levels.aot.graphs.items():
+            traced = self._levels.trees[level, kind].traced
+            inputs = self._levels.half(self._levels.id_of(level, kind)).inputs
+            before: dict[str, Any] = {}
+            mine: dict[str, Any] = {}
+            with seeded(), torch.no_grad():
+                watched(Drawing(graph), before).run(*inputs)
+                given = placed(self._drawn.get(kind, {}), traced.values)
+                watched(Given(traced.module, given), mine).run(*inputs)
+            if found := by_holder(mine, before, traced.values):
+                return f"{self._levels.id_of(level, kind)}.{found}"
+        return ""
+
+    def _id(self, stage: Stage, kind: str, name: str) -> str:
+        """The entity that stands for a node. What Inductor's passes made of the joint graph is seen in its halves."""
+        if stage.name == "post_grad":
+            return f"post_grad[{self.graph} {kind}].{name}"
+        if stage.name != "joint passes":
+            return f"{kind}[{self.graph}].{name}"
+        halves = (half for half in ("forward", "backward") if half in self._kept.stages)
+        inside = (half for half in halves if any(node.name == name for node in self._kept.stages[half].graph.nodes))
+        return f"{next(inside, 'joint')}[{self.graph}].{name}"
+
+
+def _dtype(check: Check) -> str:
+    return check.subject.rpartition(", ")[2]
+
+
+def _on_cpu(named: Named) -> list[tuple[str, Any]]:
+    return [(name, value.detach().cpu() if isinstance(value, Tensor) else value) for name, value in named]
+
+
+def _agree(mine: Any, eager: Any) -> bool:
+    if not (isinstance(mine, Tensor) and isinstance(eager, Tensor)):
+        return True
+    (found,) = numbers([("", mine)], [("", eager.cpu())])
+    return found.verdict != "differs"
+
+
+def _distance(mine: Named, exact: Named | None, dtype: str) -> tuple[float | None, float | None]:
+    """The largest absolute and relative error against float64 of the tensors of a format; None where not known.
+
+    Tensors that should be zero, or nearly, have no relative error to speak of: theirs is to `FLOOR` of the largest.
+    """
+    pairs = [
+        (own, best)
+        for (_, own), (_, best) in zip(mine, exact or (), strict=False)
+        if isinstance(own, Tensor) and isinstance(best, Tensor) and str(own.dtype) == f"torch.{dtype}"
+    ]
+    if not pairs or any(not own.is_floating_point() or own.shape != best.shape for own, best in pairs):
+        return None, None
+    floor = FLOOR * max((largest(best) for _, best in pairs if best.numel()), default=0.0) or 1.0
+    errors = [(largest(own.double() - best), max(largest(best), floor)) for own, best in pairs if own.numel()]
+    return max((error for error, _ in errors), default=0.0), max((error / of for error, of in errors), default=0.0)

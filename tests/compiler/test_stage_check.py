@@ -1,0 +1,198 @@
+"""`--check` runs every stage on the inputs of the call: all agree with eager, or the first that departs is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch._inductor.config as inductor_config
+import torch._inductor.decomposition as inductor_decomposition
+from torch import Tensor, nn
+from torch.fx import Graph
+
+from compiler.engine import Exploration
+from compiler.options import Options
+from compiler.record import Check, Record
+from tests.compiler.models import MLP, ResNet18
+
+LEVELS = ["decomposed ATen", "decomposed core ATen", "decomposed Inductor", "decomposed prims"]
+ALL = ["captured", "joint", "joint passes", "forward + backward", *LEVELS, "post_grad"]
+
+
+class Bf16Block(nn.Module):
+    """A block of a transformer's kind in bf16 autocast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.first, self.second = nn.LayerNorm(32), nn.Linear(32, 64), nn.Linear(64, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return x + self.second(nn.functional.gelu(self.first(self.norm(x))))
+
+
+class Small(nn.Module):
+    """One layer, whose graphs compile fast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.layer(x)).exp() * 3
+
+
+def trained(model: nn.Module, *args: Any, **kwargs: Any) -> Record:
+    """A training step explored with `--check`; `backend` is an option, the rest are the call's arguments."""
+    options = Options(check=True, backend=kwargs.pop("backend", "inductor"))
+    with Exploration(options) as exploration:
+        value = exploration.compile(model)(*args, **kwargs)
+        (value.loss if hasattr(value, "loss") else value.square().sum()).backward()
+    return exploration.record
+
+
+def by_stage(record: Record) -> dict[str, list[Check]]:
+    found: dict[str, list[Check]] = {}
+    for check in record.checks:
+        if check.stage:
+            found.setdefault(check.stage, []).append(check)
+    return found
+
+
+def departing(record: Record) -> list[Check]:
+    return [check for check in record.checks if check.stage and check.verdict == "differs"]
+
+
+def assert_agree(record: Record) -> None:
+    """Every stage is compared, and gives eager's numbers."""
+    assert [problem for problem in record.problems if problem.stage != "kernels"] == []
+    wrong = [check for check in record.checks if check.stage and check.verdict not in ("equal", "close")]
+    assert wrong == []
+
+
+@pytest.mark.needs("g++")
+def test_every_stage_of_a_model_with_dropout_has_eagers_masks() -> None:
+    torch.manual_seed(0)
+    model, x = MLP().train(), torch.randn(8, 64)
+    state, weight = torch.random.get_rng_state(), model.first.weight.detach().clone()
+    torch.nn.functional.dropout(x)
+    record = trained(model, x)
+    assert_agree(record)
+    stages = by_stage(record)
+    assert list(stages) == ALL
+    for check in record.checks[1:]:  # the first is of the compiled code, whose masks are others
+        assert check.max_absolute is not None
+        assert check.max_absolute <= 1e-6
+        assert check.max_relative_float64 is not None
+        assert 0 < check.max_relative_float64 < 1e-5
+    assert torch.equal(weight, model.first.weight)
+    assert not torch.equal(state, torch.random.get_rng_state())
+
+
+@pytest.mark.needs("g++")
+def test_autocast_is_nearer_to_eager_than_to_float64() -> None:
+    torch.manual_seed(0)
+    record = trained(Bf16Block(), torch.randn(4, 32))
+    assert_agree(record)
+    stages = by_stage(record)
+    assert list(stages) == ALL
+    for (check,) in stages.values():
+        assert check.max_absolute is not None
+        assert check.max_absolute_float64 is not None
+        assert check.max_absolute < 0.02
+        assert check.max_absolute_float64 > 1e-4
+
+
+def test_resnet_18_keeps_its_numbers_and_what_it_changes_in_place() -> None:
+    torch.manual_seed(0)
+    model = ResNet18().train()
+    record = trained(model, torch.randn(4, 3, 64, 64), backend="aot_eager")
+    assert_agree(record)
+    stages = by_stage(record)
+    assert [name for name in ALL if name in stages] == [*ALL[:2], "forward + backward", *LEVELS]
+    assert {check.subject.rpartition(", ")[2] for check in stages["joint"]} == {"float32", "int64"}
+    assert int(model.get_buffer("stem.1.num_batches_tracked")) == 1
+
+
+def test_gpt_2_has_one_answer_at_every_stage() -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    config = GPT2Config(n_layer=2, n_embd=64, n_head=4, vocab_size=500, n_positions=64, loss_type="ForCausalLM")
+    ids = torch.randint(0, 500, (1, 32))
+    record = trained(GPT2LMHeadModel(config).train(), backend="aot_eager", input_ids=ids, labels=ids)
+    assert departing(record) == []
+    told = {check.stage for check in record.checks if check.verdict in ("equal", "close")}
+    assert {"joint", "forward + backward", *LEVELS} <= told
+
+
+def replacing(target: Any, other: Any, graph: Graph) -> None:
+    """A pass that is wrong: the first call of `target` calls `other`."""
+    node = next((node for node in graph.nodes if node.target is target), None)
+    if node is not None:
+        node.target = other
+
+
+aten = torch.ops.aten
+
+
+@pytest.mark.needs("g++")
+@pytest.mark.parametrize(
+    ("setting", "wrong", "stage", "node"),
+    [
+        ("joint_custom_post_pass", (aten.exp.default, aten.sigmoid.default), "joint passes", "forward[0/0].exp"),
+        ("post_grad_custom_post_pass", (aten.exp.default, aten.sigmoid.default), "post_grad",
+         "post_grad[0/0 forward].exp"),
+    ],
+)  # fmt: skip
+def test_a_pass_that_is_wrong_is_found_and_named(setting: str, wrong: Any, stage: str, node: str) -> None:
+    torch.manual_seed(0)
+    spoil: Callable[[Graph], None] = partial(replacing, *wrong)
+    with inductor_config.patch({setting: spoil}):
+        record = trained(Small(), torch.randn(4, 8))
+    found = departing(record)
+    assert (found[0].stage, found[0].node) == (stage, node)
+    assert all(check.node == "" for check in found[1:])
+    assert [check.stage for check in found] == [name for name in ALL if name in {check.stage for check in found}]
+    assert not any(check.stage in LEVELS or check.stage in ("captured", "joint") for check in found)
+    assert {check.verdict for check in record.checks if not check.stage} >= {"differs"}
+
+
+@pytest.mark.needs("g++")
+def test_a_decomposition_that_is_wrong_is_found_in_the_joint_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The joint graph's nodes are other operators than those captured: values are compared by where nodes come from."""
+
+    def wrong(x: Tensor) -> Tensor:
+        return x * torch.sigmoid(x * 1.1)
+
+    class Gated(Small):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.tanh(nn.functional.silu(self.layer(x)))
+
+    monkeypatch.setitem(inductor_decomposition.select_decomp_table(), aten.silu.default, wrong)
+    torch.manual_seed(0)
+    record = trained(Gated(), torch.randn(4, 8))
+    first = departing(record)[0]
+    assert first.stage == "joint"
+    entity = next(entity for entity in record["joint[0/0]"].entities if entity.id == first.node)
+    assert [origin.partition(".")[2] for origin in entity.origins] == ["silu"]
+    assert entity.label.startswith("mul")
+
+
+def test_what_draws_again_in_the_backward_is_said_to_be_not_comparable() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    class Again(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(lambda y: nn.functional.dropout(self.layer(y)), x, use_reentrant=False)
+
+    record = trained(Again(), torch.randn(4, 8), backend="aot_eager")
+    assert {check.verdict for check in record.checks} == {"not comparable"}
+    assert {"activation checkpointing" in check.note for check in record.checks if check.stage} == {True}
