@@ -50,7 +50,8 @@ class OpLevels:
             (level.name, *(getattr(item, name) for name in names)) for level in self.levels for item in level.numbers
         ]
         table = pd.DataFrame(rows, columns=["level", *names])
-        return table.astype({"max_absolute": "Float64", "max_relative": "Float64"})
+        # Not Float64: pandas shows its 1e-7 as 0.0.
+        return table.astype({"max_absolute": "float64", "max_relative": "float64"})
 
     @property
     def ops(self) -> pd.DataFrame:

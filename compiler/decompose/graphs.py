@@ -276,8 +276,8 @@ def _checked(artifact: Artifact, level: str, checks: Sequence[Numbers]) -> Artif
 def _noting(checks: tuple[Numbers, ...], drawn: dict[Kind, Values]) -> tuple[Numbers, ...]:
     """Say which calls' random numbers were taken from the level above, and so not compared."""
     count = sum(len(values) for values in drawn.values())
-    calls = f"{count} random calls are" if count > 1 else "1 random call are"
-    note = f"the results of {calls} those that ATen drew" if count else ""
+    calls = "1 random call" if count == 1 else f"{count} random calls"
+    note = f"the results of {calls} are those that ATen drew" if count else ""
     return tuple(replace(check, note=check.note or note) for check in checks)
 
 
