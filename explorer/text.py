@@ -254,17 +254,21 @@ def _checks(record: Record) -> str:
 
 def _check(check: Check) -> str:
     """Say of what, the verdict, and by how much; and where the numbers depart."""
-    exact = check.max_absolute_float64
-    compared = f", off by at most {error_text(check.max_absolute)}" if check.verdict != "not comparable" else ""
-    compared += f", from float64 by {error_text(exact)}" if compared and exact is not None else ""
-    departs = f", first at {check.node}" if check.node else ""
+    exact = check.max_absolute_float64 if check.verdict != "not comparable" else None
+    departs = f" first at {check.node}" if check.node else ""
+    is_off = check.verdict not in ("equal", "not comparable")
+    off = f", off by at most {error_text(check.max_absolute)}" if is_off else ""
+    off += f", {error_text(exact)} from float64" if exact is not None else ""
     note = f" ({one_line(check.note)})" if check.note else ""
-    return f"{check_subject(check)}: {check.verdict}{compared}{departs}{note}"
+    return f"{check_subject(check)}: {check.verdict}{departs}{off}{note}"
 
 
 def check_subject(check: Check) -> str:
-    """What was compared with eager: a result of the compiled code, or those of a stage."""
-    return f"{check.stage}[{check.graph}], {check.subject}" if check.stage else check.subject
+    """What was compared with eager: a result of the compiled code, or those of a stage in one format."""
+    if not check.stage:
+        return check.subject
+    _, comma, dtype = check.subject.rpartition(", ")
+    return f"{check.stage}[{check.graph}]{comma}{dtype if comma else ''}"
 
 
 def _problems(record: Record) -> str:

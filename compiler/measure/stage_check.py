@@ -147,8 +147,8 @@ class StageCheck:
     def _told(self, stage: str, mine: Results) -> tuple[Check, ...]:
         """One `Check` a format. Where the captured graph is the one that was run, only float64 says something."""
         changed = sorted(mine.changed | self._eager.changed)
-        own, eager = _on_cpu(mine.named(changed)), _on_cpu(self._eager.named(changed))
-        exact = _on_cpu(self._exact.named(changed)) if self._exact else None
+        own, eager = _on_cpu(mine.named(changed)), _on_cpu(_as_in(mine, self._eager).named(changed))
+        exact = _on_cpu(_as_in(mine, self._exact).named(changed)) if self._exact else None
         told = (
             stage_check(found, stage, self.graph, _distance(own, exact, found.dtype))
             for found in numbers(own, eager, exact)
@@ -251,6 +251,11 @@ class StageCheck:
 
 def _dtype(check: Check) -> str:
     return check.subject.rpartition(", ")[2]
+
+
+def _as_in(mine: Results, other: Results) -> Results:
+    """Results with the gradients that there are in `mine`."""
+    return replace(other, gradients={place: other.gradients[place] for place in mine.gradients})
 
 
 def _on_cpu(named: Named) -> list[tuple[str, Any]]:

@@ -65,7 +65,7 @@ def _stage(name: str, graphs: Graphs) -> Stage:
 
 class StageRunner:
     """Runs stages of one capture on the inputs of its call; `eager` are the captured graph's results, `draws` the
-    random numbers that came with them.
+    random numbers that came with them. A graph without a backward gives no gradients: those of views are autograd's.
     """
 
     def __init__(self, kept: KeptFrame, eager: Results, draws: Draws) -> None:
@@ -152,7 +152,7 @@ class StageRunner:
         for place, value in zip(changed_after, forward, strict=False):
             inputs[place] = value
         outputs = forward[facts.first_output : facts.first_output + len(facts.outputs)]
-        by_place = {place: gradients[place] if gradients else None for place in self._eager.gradients}
+        by_place = {place: gradients[place] for place in self._eager.gradients} if gradients else {}
         tensors = [value for value in outputs if isinstance(value, Tensor)]
         return Results(tensors, by_place, inputs, changed | set(changed_after))
 
