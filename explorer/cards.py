@@ -131,8 +131,8 @@ def _again(others: Sequence[GraphBreak]) -> list[str]:
     return _wrapped(f"and here again in {', '.join(found.frame for found in others)}")
 
 
-def outcome_words(found: GraphBreak) -> str:
-    """What followed, and what it costs."""
+def outcome_words(found: GraphBreak, at_once: bool = True) -> str:
+    """What followed, and what it costs. `at_once` is whether a graph follows before another break."""
     kinds = f" (a {found.consequence})" if found.consequence.startswith("graph break in") else ""
     if found.outcome == "error" and found.frame.startswith("export"):
         return "torch.export raises here: nothing is exported."
@@ -146,7 +146,10 @@ def outcome_words(found: GraphBreak) -> str:
     ops = f"{before}, {counted(found.nodes[1], 'op')} after{cost}."
     if found.outcome == "plain":
         return f"The rest of the function runs as plain Python. {ops}"
-    goes_on = "The function goes on in a graph of its own." if found.nodes[1] else "What is left has no ops."
+    following = (
+        "The function goes on in a graph of its own." if at_once else "Its next graph comes after another break."
+    )
+    goes_on = following if found.nodes[1] else "What is left has no ops."
     return f"{goes_on} {ops}"
 
 

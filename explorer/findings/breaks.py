@@ -84,6 +84,7 @@ def card(number: int, total: int, group: Sequence[GraphBreak], lines: SourceLine
     """All that a card says of breaks of one place and kind, in plain JSON values."""
     found, *others = group
     users = users_span(found)
+    after = [graphs.resumed(name) for name in found.resumed_by]
     return {
         "ids": [break_id(item) for item in group],
         "number": number,
@@ -92,10 +93,10 @@ def card(number: int, total: int, group: Sequence[GraphBreak], lines: SourceLine
         "at": spot(users, lines) if users else line_spot(found.file, found.line, lines) | {"code": [found.code]},
         "chain": [spot(span, lines) | {"main": span == users} for span in found.chain] if len(found.chain) > 1 else [],
         "outcome": found.outcome,
-        "words": outcome_words(found),
+        "words": outcome_words(found, not after or any(item["graph"] for item in after)),
         "before": graphs.graph(found.ended),
         "crossing": _crossing(found),
-        "after": [graphs.resumed(name) for name in found.resumed_by],
+        "after": after,
         "lost": cost_words(found),
         "changes": [_change(suggestion, lines) for suggestion in found.suggestions],
         "again": [{"id": break_id(item), "frame": item.frame} for item in others],

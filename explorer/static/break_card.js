@@ -58,7 +58,7 @@ function flow(card, actions) {
   const end = ENDS[card.outcome] && h("span", { class: "tc-end tc-plain" }, ENDS[card.outcome]);
   if (end && !card.before) return h("div", { class: "tc-flow" }, end);
   const after = card.after.map(({ words, graph }) =>
-    h("span", { class: "tc-end" }, graph ? graphLink(graph, actions) : "no graph", ` ${words}`),
+    h("span", { class: "tc-end" }, graph ? graphLink(graph, actions) : "no graph in", ` ${words}`),
   );
   if (!after.length && !end) return before;
   const arrow = h("span", { class: "tc-crossing" }, card.crossing || "nothing");

@@ -36,9 +36,11 @@ export function pythonLine(text, mark) {
   const line = h("span", { class: "tc-code" });
   let column = 0;
   for (const [name, part] of tokenise(text, "python")) {
-    if (name) line.append(h("wbr"));
-    appendToken(line, name && `tc-t-${name}`, part, column, mark ? [[...mark, "tc-culprit"]] : []);
-    column += part.length;
+    for (const piece of name ? [part] : part.split(/(?<=[.,([])/)) {
+      if (/^[\w"']/.test(piece)) line.append(h("wbr"));
+      appendToken(line, name && `tc-t-${name}`, piece, column, mark ? [[...mark, "tc-culprit"]] : []);
+      column += piece.length;
+    }
   }
   return line;
 }

@@ -229,7 +229,7 @@ export class Inspector {
         {},
         h("b", {}, `${decision.pass_name}: ${decision.verdict}`),
         " ",
-        ...others.slice(0, FEW).map((id) => this.link(id, [this.shortName(id)])),
+        ...others.slice(0, FEW).flatMap((id) => [this.link(id, [this.shortName(id)]), " "]),
         h("div", { class: "tc-why" }, decision.why),
       );
     });

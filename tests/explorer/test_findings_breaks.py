@@ -138,3 +138,19 @@ def test_breaks_of_one_place_share_a_card() -> None:
     assert ids == [entity.id for entity in found.artifact.entities]
     assert len(found.data["cards"]) < len(ids)
     assert "and here again in" in found.artifact.text
+
+
+def unsure(x: torch.Tensor) -> torch.Tensor:
+    y = torch.sin(x)
+    torch._dynamo.graph_break()
+    torch._dynamo.graph_break(msg="again")
+    return torch.cos(y)
+
+
+def test_what_goes_on_without_a_graph_is_not_said_to_have_one() -> None:
+    found = breaks_finding(explore(unsure, torch.randn(3), stages=("captured",)).record)
+    assert found is not None
+    first, second = found.data["cards"]
+    assert first["after"][0]["graph"] is None
+    assert first["words"].startswith("Its next graph comes after another break. 1 op in the graph before, 1 op after")
+    assert second["words"].startswith("The function goes on in a graph of its own.")
