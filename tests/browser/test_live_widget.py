@@ -39,8 +39,10 @@ WIDGET_MS = 60_000
 STAGES = [
     "source",
     "bytecode",
+    "guards",
     "captured",
     "pre_grad",
+    "autograd",
     "joint",
     "forward",
     "backward",

@@ -52,6 +52,17 @@ def test_a_line_lights_up_what_it_became_in_every_pane(open_page: OpenPage) -> N
     assert view.marked(kernels)
 
 
+def test_attributes_that_are_lists_of_nodes_are_links_to_them(open_page: OpenPage) -> None:
+    view = open_page(mlp_record())
+    view.open_stage("backward")
+    view.line(view.stage, "aten.mm").click()
+    derivative_of = view.root.locator(".tc-inspector section").filter(has_text="Derivative of")
+    link = derivative_of.locator(".tc-link").first
+    name = link.get_attribute("title")
+    link.click()
+    expect(view.root.locator(".tc-inspector h3")).to_have_attribute("title", str(name))
+
+
 def test_a_selection_is_scrolled_into_sight_in_every_other_pane(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
     view.open_stage("kernels")

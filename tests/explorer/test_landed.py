@@ -136,3 +136,20 @@ def test_of_two_sides_each_has_its_own_calls_and_the_first_its_breaks() -> None:
     call = row("x = doubled(x)")
     assert [name for *_, name in found["calls"][source.id][call]] == ["doubled"]
     assert [name for *_, name in found["calls"][f"after: {source.id}"][call + 1]] == ["doubled"]
+
+
+def noisy(x: torch.Tensor) -> torch.Tensor:
+    torch._dynamo.graph_break(
+
+        msg="here"
+    )  # fmt: skip
+    return x + 1
+
+
+def test_a_break_over_several_lines_is_marked_without_indentation_and_empty_lines() -> None:
+    with Exploration(Options(stages=("captured",))) as exploration:
+        exploration.compile(noisy)(torch.randn(2, 4))
+    ((source, spans),) = source_marks(exploration.record)["spans"].items()
+    lines = exploration.record[source].text.splitlines()
+    marked = [lines[at - 1][start : end if end >= 0 else None] for at, start, end, *_ in spans]
+    assert marked == ["torch._dynamo.graph_break(", 'msg="here"', ")"]

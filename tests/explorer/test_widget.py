@@ -10,7 +10,7 @@ import pytest
 
 from compiler.options import Options
 from compiler.record import Artifact, Record
-from explorer import frontend
+from explorer import explore, frontend, outputs
 from explorer import widget as widget_module
 from explorer.compiling import KernelCompiler
 from explorer.payload import Payload
@@ -123,3 +123,17 @@ def test_the_script_is_the_joined_front_end() -> None:
     made = Explorer(small_record())
     assert made._esm == frontend.widget_module()
     assert made._css == frontend.css()
+
+
+def test_a_cell_of_which_nothing_was_captured_has_a_live_view_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sorted_rows(rows: list[int]) -> list[int]:
+        return sorted(rows)
+
+    shown: list[Any] = []
+    monkeypatch.setattr(outputs, "display", lambda content, **_: shown.append(content))
+    run = explore(sorted_rows, [2, 1], stages=("captured",))
+    output = outputs.NotebookOutput()
+    output.end(run)
+    assert isinstance(shown[-1], Explorer)
+    assert shown[-1] is output.widget
+    assert "breaks" in [stage["name"] for stage in output.widget.manifest["stages"]]
