@@ -4,6 +4,7 @@ import { prose } from "./card_parts.js";
 import { bytesInWords, counted, h, icon, iconButton, replaceKeepingFocus } from "./dom.js";
 import { findingCard } from "./finding_card.js";
 import { cellText } from "./list_view.js";
+import { frameName } from "./source_marks.js";
 
 /** @typedef {import("./store.js").Store} Store */
 /** @typedef {import("./store.js").Entity} Entity */
@@ -337,7 +338,7 @@ export class Inspector {
       h(
         "li",
         {},
-        h("b", {}, frame.function),
+        h("b", {}, frameName(frame)),
         ` ${frame.outcome}`,
         h("span", { class: "tc-place" }, ` ${frame.id}`),
         frame.reason && !broken.has(frame.id) ? h("div", { class: "tc-why" }, frame.reason) : null,

@@ -123,13 +123,17 @@ export function legendOf(manifest, artifact, select) {
   return [...items, h("span", { class: "tc-legend-item", title }, h("i", { class: "tc-plain" }), "plain Python")];
 }
 
+/** The function of a frame; where it goes on after a break, with the line. @param {Manifest["frames"][0]} frame */
+export function frameName({ function: name, line }) {
+  const resumed = /^torch_dynamo_resume_in_(.+)_at_\d+$/.exec(name);
+  return resumed ? `${resumed[1]}:${line}` : name;
+}
+
 /** @param {Manifest} manifest @param {string[]} graphs of one code @param {boolean} named @param {(graphs: string[]) => void} select */
 function graphButton(manifest, graphs, named, select) {
   const frame = manifest.frames.find((candidate) => candidate.id === graphs[0]);
-  const resumed = /^torch_dynamo_resume_in_(.+)_at_\d+$/.exec(frame?.function ?? "");
-  const name = frame ? (resumed ? `${resumed[1]}:${frame.line}` : frame.function) : "";
-  const words = resumed ? `${resumed[1]} after line ${frame?.line}` : name;
-  const title = `Select graph ${graphs.join(", ")}${words && `: ${words}`}`;
+  const name = frame ? frameName(frame) : "";
+  const title = `Select graph ${graphs.join(", ")}${name && `: ${name.replace(":", " from line ")}`}`;
   const swatch = h("i", { class: colourOf(manifest, graphs[0]) });
   const label = named ? `graph ${graphs.join(" ")}` : graphs.join(" ");
   const onclick = () => select(graphs);
