@@ -15,7 +15,7 @@ from tests.explorer.small_record import small_record
 
 FACTS = [name for name in COLUMNS if name != "linked"]
 NAMES = [*FACTS, "ops"]
-DTYPES = {"string", "category", "Int64", "Float64", "boolean", "object"}
+DTYPES = {"string", "category", "Int64", "Float64", "float64", "boolean", "object"}
 
 
 @pytest.mark.parametrize("name", FACTS)
