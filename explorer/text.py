@@ -100,6 +100,7 @@ def size(artifacts: Sequence[Artifact]) -> str:
 def _kinds(artifacts: Sequence[Artifact]) -> list[tuple[str, int]]:
     kinds = Counter(entity.kind for artifact in artifacts for entity in artifact.entities)
     kinds.pop("output", None)
+    kinds.pop("statement", None)  # the same instructions once more, as Python
     if any(artifact.stage == "autograd" for artifact in artifacts):
         kinds.pop("placeholder", None)  # the gradient that it begins with
     if any(artifact.stage == "kernels" for artifact in artifacts):

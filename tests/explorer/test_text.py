@@ -137,3 +137,11 @@ def test_a_call_chain_links_to_the_line_it_stands_on() -> None:
     made = Entity("forward[1/0].mm", "call", "mm", {}, (), chain)
     artifact = Artifact("forward[1/0]", "forward", "t", "python", "mm\n", "1/0", {1: (made.id,)}, (made,))
     assert text.listing(record.with_(artifacts=(*record.artifacts, artifact)), artifact) == "1  cell:3  mm"
+
+
+def test_the_rendering_of_bytecode_is_not_counted_beside_its_instructions() -> None:
+    instruction = Entity("bytecode[0/0].0", "instruction", "RESUME")
+    statement = Entity("bytecode[0/0 as Python].L1", "statement", "return x")
+    listing = Artifact("bytecode[0/0]", "bytecode", "f", "bytecode", "", entities=(instruction,))
+    python = Artifact("bytecode[0/0 as Python]", "bytecode", "f", "python", "", entities=(statement,))
+    assert text.counts([listing, python]) == "1 instruction"
