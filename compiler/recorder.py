@@ -124,7 +124,22 @@ class Recorder:
             limited(self.builder, frame, dynamo.recompile_limit_words(error))
         elif isinstance(error, Exception):
             self.builder.frames[frame.id] = replace(frame, outcome="failed", reason=first_lines(error))
-            self.builder.problem(_capture_problem(frame, error, self.builder.options.fullgraph))
+            self.builder.problem(self._capture_problem(frame, error))
+
+    def _capture_problem(self, frame: Frame, error: Exception) -> Problem:
+        """Why there is no code for a frame; of a graph break, what its card says."""
+        name = function_name(frame.function)
+        where = f"{name if name == frame.function else f'the rest of {name}'} ({frame.file}:{frame.line})"
+        if not dynamo.is_unsupported(error):
+            reason = f"TorchDynamo could not capture {where}: {first_lines(error)}"
+            return Problem("captured", reason, hint_of(error), frame.id)
+        told = (found.what for found in reversed(self.builder.breaks) if found.frame == frame.id)
+        words = next(told, "") or first_lines(error, 1)
+        if self.builder.options.fullgraph:
+            return Problem("captured", f"TorchDynamo could not capture {where} in one graph: {words}",
+                           "drop --fullgraph to see the graphs on both sides of the break", frame.id)  # fmt: skip
+        reason = f"{where} runs as plain Python, because of a graph break: {words}"
+        return Problem("captured", reason, "see its card: print(run.cards)", frame.id)
 
     def bytecode(self, key: CompileKey, original: CodeType, modified: CodeType) -> None:
         frame = self.frame_id(key)
@@ -301,19 +316,6 @@ def _failing(guard: FailedGuard) -> tuple[str, str, str]:
 
 def _as_it_is(call: Compiled) -> Compiled:
     return call
-
-
-def _capture_problem(frame: Frame, error: Exception, fullgraph: bool) -> Problem:
-    name = function_name(frame.function)
-    where = f"{name if name == frame.function else f'the rest of {name}'} ({frame.file}:{frame.line})"
-    if not dynamo.is_unsupported(error):
-        reason = f"TorchDynamo could not capture {where}: {first_lines(error)}"
-        return Problem("captured", reason, hint_of(error), frame.id)
-    if fullgraph:
-        return Problem("captured", f"TorchDynamo could not capture {where} in one graph: {first_lines(error, 1)}",
-                       "drop --fullgraph to see the graphs on both sides of the break", frame.id)  # fmt: skip
-    reason = f"{where} runs as plain Python, because of a graph break: {first_lines(error, 1)}"
-    return Problem("captured", reason, "see its card: print(run.cards)", frame.id)
 
 
 def tensors_device(values: Sequence[Any]) -> torch.device | None:

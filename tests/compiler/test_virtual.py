@@ -23,7 +23,9 @@ from tests.compiler.test_engine import TRAINING, share_reaching_source, stages
 
 pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 
-INFERENCE = [stage if stage != "joint" else "inference" for stage in TRAINING if stage not in ("forward", "backward")]
+INFERENCE = [
+    stage if stage != "joint" else "inference" for stage in TRAINING if stage not in ("autograd", "forward", "backward")
+]
 
 
 class FeedForward(nn.Module):
