@@ -14,6 +14,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from compiler.record import Artifact
+from compiler.torch_api import fx
 
 Attrs = dict[str, dict[str, Any]]
 """By the name of a node, what to add to the attributes of its entity."""
@@ -31,20 +32,20 @@ class Forward:
     @classmethod
     def of(cls, forward: GraphModule, forward_id: str, joint: GraphModule | None = None, joint_id: str = "") -> Forward:
         """`forward_id` and `joint_id` are the ids of their artifacts."""
-        found = _by_sequence(_calls(forward), forward_id)
-        before = (node for node in _calls(joint) if not _is_backward(node)) if joint else ()
-        return cls(frozenset(node.name for node in _calls(forward)), _by_sequence(before, joint_id) | found)
+        found = _by_sequence(fx.calls(forward), forward_id)
+        before = (node for node in fx.calls(joint) if not _is_backward(node)) if joint else ()
+        return cls(frozenset(node.name for node in fx.calls(forward)), _by_sequence(before, joint_id) | found)
 
 
 def forward_roles(module: GraphModule) -> Attrs:
     """Roles in a forward or inference graph: where random numbers are made."""
-    return {node.name: {"role": "random numbers"} for node in _calls(module) if is_random(node)}
+    return {node.name: {"role": "random numbers"} for node in fx.calls(module) if is_random(node)}
 
 
 def backward_roles(module: GraphModule, forward: Forward, forward_id: str) -> Attrs:
     """A role for every input and operation of a backward graph, and what it is the derivative of."""
     found = {node.name: _input_role(node, forward_id) for node in module.graph.nodes if node.op == "placeholder"}
-    calls = list(_calls(module))
+    calls = list(fx.calls(module))
     own = {node.name: role for node in calls if (role := _role(node, forward, forward_id))}
     for node in reversed(calls):
         own.setdefault(node.name, _of_neighbours(node.users, own))
@@ -101,7 +102,3 @@ def _by_sequence(nodes: Iterable[Node], artifact: str) -> dict[int, tuple[str, .
         if (number := node.meta.get("seq_nr")) is not None:
             groups.setdefault(number, []).append(f"{artifact}.{node.name}")
     return {number: tuple(names) for number, names in groups.items()}
-
-
-def _calls(module: GraphModule) -> Iterable[Node]:
-    return (node for node in module.graph.nodes if node.op == "call_function")

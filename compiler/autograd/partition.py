@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 
 from compiler.autograd.flops import flops_of
 from compiler.record import Decision
@@ -97,11 +97,11 @@ def partition(joint: Joint, budget: float | None) -> Partition:
 
 def partition_of(halves: Halves, budget: float | None = 1.0) -> Partition:
     """A partition as it was made, with torch's reasons in words."""
-    forward = {node.name: node for node in _calls(halves.forward)}
-    again = tuple(_again(node) for node in _calls(halves.backward) if node.name in forward)
+    forward = {node.name: node for node in fx.calls(halves.forward)}
+    again = tuple(_again(node) for node in fx.calls(halves.backward) if node.name in forward)
     makers = {node.name: node for node in halves.forward.graph.nodes}
     kept = tuple(_kept(node, makers[node.name], halves) for node in saved_nodes(halves))
-    return Partition(budget, kept, again, (len(forward), len(list(_calls(halves.backward)))))
+    return Partition(budget, kept, again, (len(forward), len(list(fx.calls(halves.backward)))))
 
 
 def saved_nodes(halves: Halves) -> list[Node]:
@@ -143,7 +143,3 @@ def _why(name: str, is_input: bool, halves: Halves) -> str:
 
 def _again(node: Node) -> Again:
     return Again(node.name, fx.target_name(node), bytes_of(fx.value_of(node)), flops_of(node))
-
-
-def _calls(module: GraphModule) -> Iterable[Node]:
-    return (node for node in module.graph.nodes if node.op == "call_function")

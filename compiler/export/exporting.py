@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,17 +16,19 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from compiler.autograd.halves import with_attrs
 from compiler.builder import Builder
 from compiler.capture.breaks import graph_break
 from compiler.capture.graphs import graph_artifact, line_origins
 from compiler.capture.sources import SourceBook, is_installed
+from compiler.graph_recorder import first_lines
 from compiler.measure.calls import Call
 from compiler.process import preserved
-from compiler.record import Artifact, Entity, GraphBreak, Problem
+from compiler.record import Artifact, GraphBreak, Problem
 from compiler.torch_api import dynamo
 from compiler.torch_api.careful_export import careful_export
 from compiler.torch_api.dynamo import BreakFacts
-from compiler.torch_api.traced_lines import Place, places_of, watching
+from compiler.torch_api.traced_lines import Place, place_of, places_of, watching
 
 FRAME = "export"
 """What `GraphBreak.frame` begins with where it was torch.export that stopped."""
@@ -46,13 +48,13 @@ class Exported:
     artifact: Artifact | None = None
     card: GraphBreak | None = None
     problem: Problem | None = None
-    inputs: Mapping[str, str] | None = None
-    outputs: Mapping[str, str] | None = None
-    ranges: Mapping[str, str] | None = None
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    ranges: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def mode(self) -> str:
-        return "strict" if self.strict else "non-strict"
+        return _mode(self.strict)
 
 
 def exported(
@@ -77,9 +79,8 @@ def exported(
             )
     except Exception as error:  # noqa: BLE001 - whatever the user's code or export raises is the result
         return _failed(error, strict, book)
-    inputs, outputs, ranges = _inputs(program), _outputs(program), _ranges(program)
-    artifact = _artifact(program, strict, book, inputs)
-    return Exported(strict, program, artifact, inputs=inputs, outputs=outputs, ranges=ranges)
+    found = Exported(strict, program, inputs=_inputs(program), outputs=_outputs(program), ranges=_ranges(program))
+    return replace(found, artifact=_artifact(program, found, book))
 
 
 class _Called(nn.Module):
@@ -93,27 +94,20 @@ class _Called(nn.Module):
         return self.fn(*args, **kwargs)
 
 
-def _artifact(program: ExportedProgram, strict: bool, book: SourceBook, inputs: Mapping[str, str]) -> Artifact:
-    name = f"exported[{'strict' if strict else 'non-strict'}]"
+def _artifact(program: ExportedProgram, found: Exported, book: SourceBook) -> Artifact:
     made = graph_artifact(
-        program.graph_module, artifact_id=name, stage="exported", graph="",
-        title=f"torch.export, {'strict' if strict else 'non-strict'}", book=book, origins=line_origins(book, ()),
+        program.graph_module, artifact_id=f"exported[{found.mode}]", stage="exported", graph="",
+        title=f"torch.export, {found.mode}", book=book, origins=line_origins(book, ()),
     )  # fmt: skip
-    told = (_told(entity, inputs.get(entity.label, "")) for entity in made.entities)
-    return Artifact(made.id, made.stage, made.title, made.language, made.text + _appendix(program), made.graph,
-                    made.lines, tuple(told), made.attrs)  # fmt: skip
+    told = with_attrs(made, {name: {"description": words} for name, words in found.inputs.items()})
+    return replace(told, text=told.text + _appendix(found))
 
 
-def _told(entity: Entity, words: str) -> Entity:
-    return Entity(entity.id, entity.kind, entity.label, entity.attrs | ({"description": words} if words else {}),
-                  entity.inputs, entity.origins)  # fmt: skip
-
-
-def _appendix(program: ExportedProgram) -> str:
+def _appendix(found: Exported) -> str:
     """The signature and the ranges, as comments under the graph."""
-    lines = ["", "# inputs", *(f"#   {name}: {words}" for name, words in _inputs(program).items())]
-    lines += ["# outputs", *(f"#   {name}: {words}" for name, words in _outputs(program).items())]
-    lines += ["# sizes left open", *(f"#   {words}" for words in _ranges(program).values())] if _ranges(program) else []
+    lines = ["", "# inputs", *(f"#   {name}: {words}" for name, words in found.inputs.items())]
+    lines += ["# outputs", *(f"#   {name}: {words}" for name, words in found.outputs.items())]
+    lines += ["# sizes left open", *(f"#   {words}" for words in found.ranges.values())] if found.ranges else []
     return "\n".join(lines) + "\n"
 
 
@@ -155,8 +149,7 @@ def _failed(error: Exception, strict: bool, book: SourceBook) -> Exported:
     hint = "change the line, or compile instead: torch.compile goes on after a graph break, torch.export does not"
     found = places_of(error) if dynamo.is_dynamo_error(error) else _places(error)
     places = tuple(place for place in found if place.file != __file__ and not place.file.startswith("<"))
-    words = _first_lines(error)
-    mode = "strict" if strict else "non-strict"
+    words, mode = first_lines(error, 3), _mode(strict)
     if not places:
         return Exported(strict, problem=Problem("exported", f"torch.export, {mode}: {words}", hint))
     kind = words.splitlines()[0].rstrip(".") if dynamo.is_dynamo_error(error) else _kind(error)
@@ -177,17 +170,15 @@ def _places(error: BaseException) -> list[Place]:
     inside = next((index for index, frame in enumerate(frames) if _is_torch(frame.filename)), len(frames))
     own = [frame for frame in frames[inside:] if not _is_torch(frame.filename)]
     last = max((index for index, frame in enumerate(own) if not is_installed(frame.filename)), default=-1)
-    return [Place(frame.filename, frame.name, frame.lineno or 0, frame.end_lineno, frame.colno, frame.end_colno)
-            for frame in own[: last + 1]]  # fmt: skip
+    return [place_of(frame) for frame in own[: last + 1]]
 
 
 def _is_torch(file: str) -> bool:
     return "/torch/" in file.replace("\\", "/")
 
 
-def _first_lines(error: BaseException, count: int = 3) -> str:
-    lines = [line.rstrip() for line in str(error).splitlines() if line.strip()]
-    return "\n".join(lines[:count]) or type(error).__name__
+def _mode(strict: bool) -> str:
+    return "strict" if strict else "non-strict"
 
 
 def _ignore(*_: object) -> None:

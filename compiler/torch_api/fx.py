@@ -202,6 +202,11 @@ def input_description(node: Node) -> str:
     return described.expr() if described is not None and hasattr(described, "expr") else ""
 
 
+def calls(module: GraphModule) -> Iterator[Node]:
+    """The nodes of a graph that call a function, in order."""
+    return (node for node in module.graph.nodes if node.op == "call_function")
+
+
 def detached(module: GraphModule) -> GraphModule:
     """A copy with its own graph that shares parameters: what compile_fx may change, this one keeps."""
     graph = torch.fx.Graph()

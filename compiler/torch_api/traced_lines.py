@@ -72,10 +72,11 @@ def places_of(error: BaseException) -> tuple[Place, ...]:
         if getattr(earlier, "real_stack", None) is stack:
             places = getattr(earlier, PLACES, places)
         earlier = earlier.__cause__ or earlier.__context__
-    return places or tuple(_summarised(entry) for entry in stack or ())
+    return places or tuple(place_of(entry) for entry in stack or ())
 
 
-def _summarised(entry: traceback.FrameSummary) -> Place:
+def place_of(entry: traceback.FrameSummary) -> Place:
+    """A line of a traceback as a place."""
     return Place(entry.filename, entry.name, entry.lineno or 0, entry.end_lineno, entry.colno, entry.end_colno)
 
 
