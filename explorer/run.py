@@ -44,6 +44,7 @@ class Run:
         self.compiler.replace(record)
         self._widget = widget
         self._selection: tuple[str, ...] = ()
+        self._with_findings: tuple[Record, Record] | None = None
         self._partitions: Partitions | None = None
         self._levels = RunLevels()
         self.kept: Mapping[str, KeptFrame] = {}  # graphs and inputs, for the kernel lab; none of it is saved
@@ -52,6 +53,13 @@ class Run:
     def record(self) -> Record:
         """All that is known by now."""
         return self.compiler.record
+
+    @property
+    def _shown(self) -> Record:
+        """The record with its findings, which are made once for each record."""
+        if self._with_findings is None or self._with_findings[0] is not self.record:
+            self._with_findings = (self.record, with_findings(self.record))
+        return self._with_findings[1]
 
     def __getitem__(self, name: str) -> Artifact:
         """The artifact with this id (`forward[0/0]`), or the first of this stage (`forward`, `Forward`).
@@ -64,10 +72,10 @@ class Run:
             self.compiler.compile()
         if stage == "decomposed" and self.kept:
             self._with_levels()
-        return with_findings(self.record)[key]
+        return self._shown[key]
 
     def _ipython_key_completions_(self) -> list[str]:
-        artifacts = with_findings(self.record).artifacts
+        artifacts = self._shown.artifacts
         stages = dict.fromkeys([*(artifact.stage for artifact in artifacts), *self.compiler.pending()])
         return [*stages, *(artifact.id for artifact in artifacts)]
 
@@ -91,7 +99,7 @@ class Run:
 
         Raises ValueError for an id that the record does not have.
         """
-        return _tables().linked(with_findings(self.record), self._known(ids))
+        return _tables().linked(self._shown, self._known(ids))
 
     @property
     def cards(self) -> Cards:
@@ -308,7 +316,7 @@ class Run:
     def _known(self, ids: str | Iterable[str]) -> tuple[str, ...]:
         """The ids, which the record must have. Raises ValueError."""
         chosen = (ids,) if isinstance(ids, str) else tuple(ids)
-        known = {entity.id for entity in with_findings(self.record).entities()}
+        known = {entity.id for entity in self._shown.entities()}
         unknown = next((entity_id for entity_id in chosen if entity_id not in known), None)
         if unknown is not None:
             raise ValueError(f"no entity has the id {unknown!r}{_nearest(unknown, sorted(known))}")
