@@ -13,6 +13,7 @@ from compiler.record import (
     STAGES,
     Artifact,
     Binary,
+    Candidate,
     Check,
     Decision,
     Entity,
@@ -21,6 +22,11 @@ from compiler.record import (
     GraphBreak,
     Guard,
     Kernel,
+    KernelTime,
+    LineTime,
+    Measurement,
+    MemoryEvent,
+    Phase,
     Problem,
     Recompile,
     Record,
@@ -67,6 +73,12 @@ class Builder:
     kernels: list[Kernel] = field(default_factory=list)
     binaries: list[Binary] = field(default_factory=list)
     timings: list[Timing] = field(default_factory=list)
+    measurement: Measurement | None = None
+    candidates: list[Candidate] = field(default_factory=list)
+    kernel_times: list[KernelTime] = field(default_factory=list)
+    line_times: list[LineTime] = field(default_factory=list)
+    memory: list[MemoryEvent] = field(default_factory=list)
+    phases: list[Phase] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
     hidden: dict[str, tuple[str, ...]] = field(default_factory=dict)
     hidden_kernels: dict[str, Artifact] = field(default_factory=dict)
@@ -136,6 +148,12 @@ class Builder:
             kernels=tuple(self.kernels),
             binaries=tuple(self.binaries),
             timings=tuple(self.timings),
+            measurement=self.measurement,
+            candidates=tuple(self.candidates),
+            kernel_times=tuple(self.kernel_times),
+            line_times=tuple(self.line_times),
+            memory=tuple(self.memory),
+            phases=tuple(self.phases),
             checks=tuple(self.checks),
             problems=tuple(self.problems),
             steps=self.steps,

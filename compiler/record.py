@@ -29,6 +29,7 @@ from compiler.capture_facts import (
     Suggestion,
     Symbol,
 )
+from compiler.measure_facts import Candidate, HostTime, KernelTime, LineTime, Measurement, MemoryEvent, Phase
 from compiler.options import Options
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "STAGES",
     "Artifact",
     "Binary",
+    "Candidate",
     "Check",
     "Condition",
     "Decision",
@@ -46,7 +48,13 @@ __all__ = [
     "GraphBreak",
     "Guard",
     "GuardFailure",
+    "HostTime",
     "Kernel",
+    "KernelTime",
+    "LineTime",
+    "Measurement",
+    "MemoryEvent",
+    "Phase",
     "Problem",
     "Recompile",
     "Record",
@@ -317,6 +325,12 @@ class Record:
     kernels: tuple[Kernel, ...] = ()
     binaries: tuple[Binary, ...] = ()
     timings: tuple[Timing, ...] = ()
+    measurement: Measurement | None = None
+    candidates: tuple[Candidate, ...] = ()
+    kernel_times: tuple[KernelTime, ...] = ()
+    line_times: tuple[LineTime, ...] = ()
+    memory: tuple[MemoryEvent, ...] = ()
+    phases: tuple[Phase, ...] = ()
     checks: tuple[Check, ...] = ()
     problems: tuple[Problem, ...] = ()
     steps: tuple[Step, ...] = ()

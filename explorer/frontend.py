@@ -18,9 +18,15 @@ from string import Template
 
 _IMPORT = re.compile(r'^import\s[^;]*?from "\./(?P<name>[\w.]+)";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?!default)", re.MULTILINE)
+_NAME = re.compile(r"\w+")
 _COMMENT = re.compile(r"^[ \t]*//[^\n]*\n|/\*\*.*?\*/[ \t]?", re.MULTILINE | re.DOTALL)
 _INDENT_OR_BLANK = re.compile(r"(?<=\n)\s+")
 _EXPORTED = re.compile(r"^export (?:async )?(?:function|class|const) (\w+)", re.MULTILINE)
+
+
+#: The module whose views a widget loads when it needs them, and the one through which it gives them the core's names.
+LATE = "late_views.js"
+CORE = "core.js"
 
 
 class FrontendError(RuntimeError):
@@ -97,7 +103,24 @@ def joined(entry: str) -> str:
     """One script of a module and all it imports. Raises FrontendError when two export the same name."""
     *needed, _ = sources = {name: static_text(name) for name in in_order(entry)}
     _check_names(sources)
-    return "".join(_as_function(sources[name]) for name in needed) + _stripped(sources[entry])
+    shared = f"Object.assign(CORE, {{ {', '.join(_of_core())} }});\n" if CORE in needed else ""
+    return "".join(_as_function(sources[name]) for name in needed) + shared + _stripped(sources[entry])
+
+
+@cache
+def late_module() -> str:
+    """The views that a widget asks for when it needs one, as a module: its default export makes them of the core."""
+    late = [name for name in in_order(LATE) if name not in in_order("widget.js")]
+    body = "".join(_as_function(static_text(name)) for name in late)
+    return f"export default ({{ {', '.join(_of_core())} }}) => {{\n{body}return LATE_VIEWS;\n}};\n"
+
+
+def _of_core() -> list[str]:
+    """The names that late modules import from modules of the core."""
+    core = set(in_order("widget.js"))
+    late = [static_text(name) for name in in_order(LATE) if name not in core]
+    found = (match for text in late for match in _IMPORT.finditer(text) if match["name"] in core)
+    return sorted({name for match in found for name in _NAME.findall(match[0].partition("{")[2].partition("}")[0])})
 
 
 def in_order(entry: str) -> list[str]:

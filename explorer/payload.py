@@ -18,12 +18,12 @@ from typing import Any
 
 import msgspec
 
-from compiler.record import STAGES, Artifact, Decision, Record
-from explorer.findings import PYTHON, Finding, findings, views, with_findings
+from compiler.record import Artifact, Decision, Record
+from explorer.findings import Finding, findings, views, with_findings
 from explorer.kernel_table import list_of_kernels
 from explorer.landed import source_marks
 from explorer.payload_part import Part
-from explorer.stages import stage_words
+from explorer.stages import stage_place, stage_words
 from explorer.words import words_part
 
 
@@ -154,16 +154,8 @@ def stage_names(record: Record, pending: Iterable[str] = ()) -> list[str]:
     expected = [*(problem.stage for problem in record.problems), *pending]
     missing = [stage for stage in expected if stage not in present]
     for stage in dict.fromkeys(missing):
-        present.insert(_place(stage, present), stage)
+        present.insert(stage_place(stage, present), stage)
     return present
-
-
-def _place(stage: str, present: list[str]) -> int:
-    if stage not in STAGES:
-        return len(present)
-    derived = () if stage in PYTHON else set(present).difference(STAGES)
-    earlier = {*STAGES[: STAGES.index(stage)], *derived}
-    return max((index + 1 for index, name in enumerate(present) if name in earlier), default=0)
 
 
 def counted(artifact: Artifact, kinds: frozenset[str]) -> int:

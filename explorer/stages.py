@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -18,7 +19,8 @@ class StageWords:
 
 _CALLS = frozenset({"call"})
 _LOOPS = frozenset({"pointwise", "reduction", "extern", "template", "fused", "other"})
-_PYTHON, _FINDINGS, _GRAPHS, _INDUCTOR, _MACHINE = "Python", "TorchDynamo", "Graphs", "Inductor", "Kernel code"
+_PYTHON, _FINDINGS, _GRAPHS, _INDUCTOR = "Python", "TorchDynamo", "Graphs", "Inductor"
+_MACHINE, _MEASURED = "Kernel code", "Measured"
 
 STAGE_WORDS: dict[str, StageWords] = {
     "source": StageWords("Source", "The Python code that was run.", _PYTHON, frozenset({"line"})),
@@ -74,6 +76,13 @@ STAGE_WORDS: dict[str, StageWords] = {
     ),
     "ir": StageWords("Inductor IR", "Loops over buffers, before fusion.", _INDUCTOR, _LOOPS, "nodes"),
     "fused_ir": StageWords("Fused IR", "The loops after fusion: each becomes one kernel.", _INDUCTOR, _LOOPS, "nodes"),
+    "fusion": StageWords(
+        "Fusion",
+        "Which loops became one kernel, in which round, what that saves, and why others were not joined.",
+        _INDUCTOR,
+        frozenset({"kernel"}),
+        "kernels",
+    ),
     "kernels": StageWords(
         "Kernels", "Generated kernels, and the code that calls them.", _INDUCTOR, frozenset({"kernel"}), "kernels"
     ),
@@ -83,7 +92,19 @@ STAGE_WORDS: dict[str, StageWords] = {
     "ptx": StageWords("PTX", "NVIDIA's virtual instruction set.", _MACHINE),
     "sass": StageWords("SASS", "The GPU's own instructions.", _MACHINE),
     "amdgcn": StageWords("AMD GCN", "The GPU's own instructions.", _MACHINE),
-    "timing": StageWords("Timing", "How long it took.", "Timing"),
+    "timing": StageWords(
+        "Timing", "How long the call takes, eager and compiled.", _MEASURED, frozenset({"candidate"}), "candidates"
+    ),
+    "memory": StageWords(
+        "Memory",
+        "The bytes in use over the call, and what is in them at the peak.",
+        _MEASURED,
+        frozenset({"event"}),
+        "steps",
+    ),
+    "advice": StageWords(
+        "Advice", "What would make it faster, with the evidence.", _MEASURED, frozenset({"advice"}), "findings"
+    ),
 }
 
 
@@ -100,6 +121,15 @@ def stage_title(stage: str) -> str:
 def stage_key(name: str) -> str:
     """The stage that is meant: `LLVM IR` is `llir`. Any other name comes back as it is."""
     return _KEYS.get(name.lower(), name)
+
+
+def stage_place(stage: str, present: Sequence[str]) -> int:
+    """Where a stage goes among those that are there: after all that come before it, last if it is not known."""
+    if stage not in STAGE_WORDS:
+        return len(present)
+    order = {name: place for place, name in enumerate(STAGE_WORDS)}
+    before = [index + 1 for index, name in enumerate(present) if order.get(name, len(order)) <= order[stage]]
+    return max(before, default=0)
 
 
 _KEYS = {words.title.lower(): stage for stage, words in STAGE_WORDS.items()}

@@ -96,6 +96,8 @@ class Explorer(anywidget.AnyWidget):
             self._send_part(message["artifact"], message["part"])
         elif kind == "compile":
             self.compiler.start()
+        elif kind == "views":
+            self.send({"type": "views", "module": frontend.late_module()})
         elif kind == "cancel":
             self.compiler.cancel()
         elif kind == "lab":

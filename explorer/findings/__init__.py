@@ -16,10 +16,10 @@ from explorer.findings.frame_map import frame_map_finding
 from explorer.findings.guards import guards_finding
 from explorer.findings.recompiles import recompiles_finding
 from explorer.findings.steps import steps_finding
+from explorer.stages import stage_place
 
 __all__ = ["Finding", "findings", "views", "with_findings"]
 
-PYTHON: Final = ("source", "bytecode")
 #: What makes each finding, in the order of the ribbon. None where a record has nothing of that kind.
 MAKERS: Final[tuple[Callable[[Record], Finding | None], ...]] = (
     frame_map_finding,
@@ -47,10 +47,11 @@ def findings(record: Record) -> tuple[Finding, ...]:
 
 
 def with_findings(record: Record, found: Iterable[Finding] | None = None) -> Record:
-    """The record with its findings among the artifacts: after the code that was read, before the graphs."""
+    """The record with its findings among the artifacts, each where its stage stands on the ribbon."""
     derived = [finding.artifact for finding in (findings(record) if found is None else found)]
     if not derived:
         return record
-    python = [artifact for artifact in record.artifacts if artifact.stage in PYTHON]
-    later = [artifact for artifact in record.artifacts if artifact.stage not in PYTHON]
-    return record.with_(artifacts=(*python, *derived, *later))
+    artifacts = list(record.artifacts)
+    for artifact in derived:
+        artifacts.insert(stage_place(artifact.stage, [other.stage for other in artifacts]), artifact)
+    return record.with_(artifacts=tuple(artifacts))

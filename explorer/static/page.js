@@ -1,7 +1,9 @@
 // The front end as a saved page: parts of the record are in the page itself.
 
 import { Explorer } from "./explorer.js";
+import { LATE_VIEWS } from "./late_views.js";
 import { decompress, Store } from "./store.js";
+import { VIEWS } from "./views.js";
 
 /** @param {Element} block @returns {Uint8Array<ArrayBuffer>} the bytes of a data block */
 function bytesOf(block) {
@@ -20,6 +22,7 @@ function followSystem() {
 
 async function openPage() {
   followSystem();
+  Object.assign(VIEWS, LATE_VIEWS);
   const blocks = [...document.querySelectorAll("script[data-part]")];
   const find = (/** @type {string} */ artifact, /** @type {string} */ part) =>
     /** @type {HTMLElement | undefined} */ (

@@ -197,7 +197,8 @@ export class Pane {
     const stage = this.store.stage(this.stage);
     const absent = [stage?.pending, Boolean(stage?.pending && this.store.compiling.total)];
     const list = this.mode === "list" ? [stage?.list, Boolean(this.store.compiling.total)] : 0;
-    return JSON.stringify([this.mode, this.stage, have, marks, stage?.problems.length, absent, list]);
+    const known = this.mode !== "view" || (this.store.artifacts.get(this.artifact)?.info.view ?? "") in VIEWS;
+    return JSON.stringify([this.mode, this.stage, have, marks, stage?.problems.length, absent, list, known]);
   }
 
   renderBody() {
@@ -245,8 +246,16 @@ export class Pane {
       if (this.mode === "view") this.store.need(artifact.info.id, "view");
       else if (this.mode !== "graph") this.store.need(artifact.info.id, "text");
     }
+    if (this.mode === "view" && !this.knowsView()) return false;
     const needed = this.mode === "graph" ? "entities" : this.mode === "view" ? "view" : "lines";
     return artifacts.every((artifact) => artifact?.entities && artifact[needed]);
+  }
+
+  /** Whether the script of the view is there; asks for it where it is not. */
+  knowsView() {
+    const known = (this.store.artifacts.get(this.artifact)?.info.view ?? "") in VIEWS;
+    if (!known) this.store.kernel?.views();
+    return known;
   }
 
   /** @returns {View} */

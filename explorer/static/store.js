@@ -32,7 +32,7 @@ import { Links } from "./links.js";
  * @typedef {{stage?: string, title?: string, elapsed?: number}} Running
  * @typedef {{done?: number, total?: number, waiting?: boolean}} Compiling
  * What can be asked of Python, where there is one.
- * @typedef {{compile: () => void, cancel: () => void, lab: (kernel: string) => void}} Kernel
+ * @typedef {{compile: () => void, cancel: () => void, views: () => void, lab: (kernel: string) => void}} Kernel
  * What words in a text mean: name, one line, address.
  * @typedef {Record<string, [string, string, string]>} Words
  */

@@ -1,10 +1,8 @@
-// The views of findings by name.
+// The views of findings by name. Those of late_views.js are added when they are there.
 
 import { BreaksView } from "./breaks_view.js";
 import { BytecodeView } from "./bytecode_view.js";
 import { GuardsView } from "./guards_view.js";
-import { RecompilesView } from "./recompiles_view.js";
-import { StepsView } from "./steps_view.js";
 
 /**
  * What a pane asks of what it shows.
@@ -16,7 +14,9 @@ import { StepsView } from "./steps_view.js";
  */
 
 /**
- * @type {Record<string, new (root: HTMLElement, callbacks: import("./text_view.js").Callbacks,
- *   artifact: import("./store.js").Artifact, store: import("./store.js").Store) => View>}
+ * @typedef {Record<string, new (root: HTMLElement, callbacks: import("./text_view.js").Callbacks,
+ *   artifact: import("./store.js").Artifact, store: import("./store.js").Store) => View>} Views
  */
-export const VIEWS = { breaks: BreaksView, bytecode: BytecodeView, guards: GuardsView, recompiles: RecompilesView, steps: StepsView };
+
+/** @type {Views} */
+export const VIEWS = { breaks: BreaksView, bytecode: BytecodeView, guards: GuardsView };

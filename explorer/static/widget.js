@@ -1,7 +1,9 @@
 // The front end as an anywidget: parts of the record come from the kernel.
 
+import { CORE } from "./core.js";
 import { Explorer } from "./explorer.js";
 import { Store } from "./store.js";
+import { VIEWS } from "./views.js";
 
 /** @typedef {import("./store.js").PartName} PartName */
 /**
@@ -38,6 +40,7 @@ function connected(model) {
   const store = new Store((artifact, part) => model.send({ type: "want", artifact, part }), {
     compile: () => model.send({ type: "compile" }),
     cancel: () => model.send({ type: "cancel" }),
+    views: once(() => model.send({ type: "views" })),
     lab: (kernel) => model.send({ type: "lab", kernel }),
   });
   /** @param {string[]} key @param {DataView<ArrayBuffer>} data */
@@ -47,6 +50,7 @@ function connected(model) {
   model.on("msg:custom", (message, buffers) => {
     if (message.type === "part") receive(message.key, buffers[0]);
     else if (message.type === "lab") store.tell("lab", message.text);
+    else if (message.type === "views") takeViews(message.module).then(() => store.tell("views"));
   });
   model.on("change:parts", receiveSent);
   model.on("change:manifest", () => store.setManifest(model.get("manifest")));
@@ -63,6 +67,23 @@ function connected(model) {
   store.setCompiling(model.get("compiling"));
   takeSelection(store, model);
   return store;
+}
+
+/** @param {() => void} ask @returns {() => void} which asks the first time it is called, and never again */
+function once(ask) {
+  let asked = false;
+  return () => {
+    if (!asked) ask();
+    asked = true;
+  };
+}
+
+/** Add the views of a module, which makes them of what it finds in the core. @param {string} module */
+async function takeViews(module) {
+  const address = URL.createObjectURL(new Blob([module], { type: "text/javascript" }));
+  const { default: made } = await import(address);
+  URL.revokeObjectURL(address);
+  Object.assign(VIEWS, made(CORE));
 }
 
 /** @param {Store} store @param {Model} model */

@@ -1,0 +1,138 @@
+"""What was measured, as facts of a record: candidates, their time on the host, kernels and lines on a GPU, memory.
+
+Seconds are of one call, unless a field says otherwise. None stands for what could not be measured or was not asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+What = Literal["forward", "forward and backward", "training step"]
+Side = Literal["eager", "compiled"]
+Half = Literal["forward", "backward", "optimizer"]
+
+
+@dataclass(frozen=True, slots=True)
+class HostTime:
+    """Where the host's time of one call goes, in seconds: checking guards, the generated wrapper and the code around
+    it, launching kernels; and how long the GPU was busy meanwhile.
+    """
+
+    guards: float | None = None
+    wrapper: float | None = None
+    launches: float | None = None
+    gpu: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to run the user's call, and what was measured of it.
+
+    `name` is "eager", a backend ("aot_eager", "inductor") or a backend with a mode ("inductor reduce-overhead").
+    `what` says what one call is. `seconds` is the median over `rounds`, each the mean of `calls_a_round` calls; `low`
+    and `high` are the quartiles. `compile_seconds` is the first call's, with empty caches. `peak_bytes` is the most
+    memory in use during one call, less what was in use before. `kernels` are different generated ones, `launches` are
+    of one call. `graphs` are those that were compiled. `problem` says why there are no numbers.
+    """
+
+    name: str
+    backend: str = ""
+    mode: str = ""
+    what: What = "forward"
+    device: str = ""
+    seconds: float | None = None
+    low: float | None = None
+    high: float | None = None
+    rounds: tuple[float, ...] = ()
+    calls_a_round: int = 0
+    compile_seconds: float | None = None
+    peak_bytes: int | None = None
+    kernels: int | None = None
+    launches: int | None = None
+    graphs: int | None = None
+    host: HostTime | None = None
+    notes: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """How the candidates of a record were measured.
+
+    `device` is "cpu" or "cuda", `device_name` its model. `method` is one sentence. `noise` are notes on how far the
+    numbers can be relied on. `interrupted` is true where candidates are missing because the user stopped it.
+    """
+
+    device: str
+    device_name: str = ""
+    threads: int = 0
+    method: str = ""
+    noise: tuple[str, ...] = ()
+    interrupted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """What the kernels of one name took on the GPU in one call, by the profiler.
+
+    `kernel` is the id of a `Kernel` of the record, "" for one that is no kernel of ours (a library's, eager's).
+    `seconds` are those of all its `launches` in a call. `bytes` and `flops` are by formula, for all of them.
+    `lines` are ids of source lines that it computes.
+    """
+
+    name: str
+    side: Side
+    half: Half
+    seconds: float
+    launches: int
+    kernel: str = ""
+    bytes: int | None = None
+    flops: int | None = None
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LineTime:
+    """Seconds of one call that go to a line of Python; `line` is the id of its entity.
+
+    A kernel that computes several lines counts for each of them by an equal share. `device` says whose time it is.
+    """
+
+    line: str
+    side: Side
+    half: Half
+    seconds: float
+    device: str = "cuda"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEvent:
+    """One step of a graph's generated code that changes what is in memory, in the order in which it runs.
+
+    `what` says what happens to `buffer`: "input" (it is there before the call), "allocate", "reuse" (it takes over
+    the memory of `of`), "free", "output". `live` are the bytes in use after it. `entity` is the id of the IR node or
+    kernel that writes the buffer, `lines` are ids of source lines that it comes from, `at` the line of the wrapper.
+    """
+
+    graph: str
+    half: Half
+    what: Literal["input", "allocate", "reuse", "free", "output"]
+    buffer: str
+    bytes: int
+    live: int
+    of: str = ""
+    entity: str = ""
+    lines: tuple[str, ...] = ()
+    at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What torch spent compiling, in seconds, as its own events say; `parent` is the phase that it is part of."""
+
+    name: str
+    seconds: float
+    graph: str = ""
+    parent: str = ""
+    count: int = 1
