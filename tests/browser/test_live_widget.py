@@ -149,6 +149,18 @@ def test_the_widget_can_be_used_while_the_cell_still_runs(server: JupyterServer,
     notebook.wait_for_cell(1)
 
 
+def test_a_view_that_few_records_need_is_loaded_when_its_stage_is_opened(
+    server: JupyterServer, new_notebook: NewNotebook, our_errors: Callable[[], list[str]]
+) -> None:
+    notebook = new_notebook(server, LOAD, EXPLORE.replace("-o run", "--step"))
+    notebook.run_cell(0)
+    notebook.run_cell(1)
+    view = ExplorerView(notebook.output(1))
+    view.root.locator("[data-stage=steps]").click(timeout=WIDGET_MS)
+    expect(view.stage.get_by_role("slider")).to_be_visible()
+    assert not our_errors()
+
+
 def test_a_page_that_is_loaded_again_shows_the_widget_again(explored: tuple[NotebookPage, ExplorerView]) -> None:
     notebook, view = explored
     notebook.save()

@@ -35,7 +35,10 @@ def test_joining_leaves_no_import_and_no_comment_block(entry: str) -> None:
 
 
 @pytest.mark.needs("node")
-@pytest.mark.parametrize("script", [frontend.widget_module, frontend.page_script, frontend.page_loader])
+@pytest.mark.parametrize(
+    "script",
+    [frontend.widget_module, frontend.late_module, frontend.page_script, frontend.page_loader],
+)
 def test_what_browsers_get_is_javascript(script: Callable[[], str], tmp_path: Path) -> None:
     path = tmp_path / "script.mjs"
     path.write_text(script())
@@ -53,6 +56,17 @@ def test_what_is_packed_unpacks_to_the_joined_script(packed: Callable[[], str], 
     path.write_text(f"{reading}process.stdout.write(await new Response(stream).text());")
     read = subprocess.run(["node", path], check=True, capture_output=True, text=True).stdout
     assert read == frontend.joined(script)
+
+
+def test_late_modules_take_from_the_core_only_what_it_gives() -> None:
+    """Each import of a late module is of another late module, or among the names that the core shares."""
+    core = frontend.in_order("widget.js")
+    given = re.search(r"Object\.assign\(CORE, \{ (.*?) \}\)", frontend.joined("widget.js"))
+    assert given is not None
+    for name in set(frontend.in_order(frontend.LATE)).difference(core):
+        for names, module in re.findall(r'^import \{([^}]*)\} from "\./([\w.]+)"', frontend.static_text(name), re.M):
+            wanted = set(re.findall(r"\w+", names))
+            assert module not in core or wanted <= set(given[1].split(", "))
 
 
 def test_the_widgets_module_is_small_enough_to_be_sent_with_each_widget() -> None:
