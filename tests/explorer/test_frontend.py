@@ -64,7 +64,9 @@ def test_late_modules_take_from_the_core_only_what_it_gives() -> None:
     given = re.search(r"Object\.assign\(CORE, \{ (.*?) \}\)", frontend.joined("widget.js"))
     assert given is not None
     for name in set(frontend.in_order(frontend.LATE)).difference(core):
-        for names, module in re.findall(r'^import \{([^}]*)\} from "\./([\w.]+)"', frontend.static_text(name), re.M):
+        for names, module in re.findall(
+            r'^import \{([^}]*)\} from "\./([\w.]+)"', frontend.static_text(name), re.MULTILINE
+        ):
             wanted = set(re.findall(r"\w+", names))
             assert module not in core or wanted <= set(given[1].split(", "))
 
