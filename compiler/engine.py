@@ -197,10 +197,10 @@ class Exploration:
         recorder.call_site = _call_site(sys._getframe(1))
         recorder.call_number += 1
         self._builder.calls = recorder.call_number
-        if not self._calls:
-            self._calls.append(Call(fn, compiled, args, kwargs))
         try:
             with _grad_mode(self.options.grad):
+                if not self._calls:
+                    self._calls.append(Call(fn, compiled, args, kwargs))
                 return compiled(*args, **kwargs)
         except Exception as error:
             if not (self.options.fullgraph and dynamo.is_dynamo_error(error)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,15 +12,42 @@ import torch
 
 from compiler.torch_api.pytrees import tree_leaves, tree_map
 
+DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What is on around a call and changes what it computes: gradients, inference mode, autocast by device."""
+
+    grad: bool
+    inference: bool
+    autocast: tuple[tuple[str, torch.dtype], ...]
+
+    @classmethod
+    def now(cls) -> Surroundings:
+        devices = (device for device in DEVICES if torch.is_autocast_enabled(device))
+        autocast = tuple((device, torch.get_autocast_dtype(device)) for device in devices)
+        return cls(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast)
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(self.inference))
+            stack.enter_context(torch.set_grad_enabled(self.grad))
+            for device, dtype in self.autocast:
+                stack.enter_context(torch.autocast(device, dtype))
+            yield
+
 
 @dataclass(frozen=True)
 class Call:
-    """What the user called, eager and compiled, with which arguments."""
+    """What the user called, eager and compiled, with which arguments; and what is on around it, by default now."""
 
     fn: Callable[..., Any]
     compiled: Callable[..., Any]
     args: Sequence[Any]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    surroundings: Surroundings = field(default_factory=Surroundings.now)
 
     def tensors(self) -> list[torch.Tensor]:
         """Parameters and tensor arguments that want gradients, in a stable order."""
@@ -46,7 +73,15 @@ class Call:
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor if tensor.requires_grad else tensor.detach().clone()
+    """Guards ask for the same strides, and whether it was made in inference mode."""
+    if tensor.requires_grad:
+        return tensor
+    with torch.inference_mode(tensor.is_inference()):
+        tensor = tensor.detach()
+        if tensor.layout != torch.strided or 0 in tensor.stride():
+            return tensor.clone()
+        empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        return empty.copy_(tensor)
 
 
 class _Nowhere(io.TextIOBase):
@@ -58,12 +93,12 @@ class _Nowhere(io.TextIOBase):
 
 @contextmanager
 def unnoticed(call: Call) -> Iterator[None]:
-    """Put back random state and the module's buffers; what the call prints goes nowhere. `.data` leaves autograd's
-    version counters alone.
+    """The block runs as the call did: with its gradient mode and autocast. After it random state and the module's
+    buffers are put back; what the call prints goes nowhere. `.data` leaves autograd's version counters alone.
     """
     buffers = list(call.fn.buffers()) if isinstance(call.fn, torch.nn.Module) else []
     saved = [buffer.detach().clone() for buffer in buffers]
-    with torch.random.fork_rng(), redirect_stdout(_Nowhere()):
+    with torch.random.fork_rng(), redirect_stdout(_Nowhere()), call.surroundings.again():
         try:
             yield
         finally:
