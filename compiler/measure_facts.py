@@ -74,10 +74,15 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """What the kernels of one name took on the GPU in one call, by the profiler.
+    """What one call of a kernel in the generated code took, or one function of eager's, by the profiler.
 
-    `kernel` is the id of a `Kernel` of the record, "" for one that is no kernel of ours (a library's, eager's).
-    `seconds` are those of all its `launches` in a call. `bytes` and `flops` are by formula, for all of them.
+    Seconds are the mean over the profiled calls; a call in a loop or of a graph that runs several times is the sum of
+    its `launches`. `device` says whose time it is: "cuda", or "cpu" where the code ran there. `kernel` is the id of a
+    `Kernel`, `call` of the entity that calls it in the generated code. Both are "" for eager, and for what ran in the
+    compiled call and was matched to no kernel of the record: there `name` is the device's function, on a CPU the
+    operator. `op` is the operator that launched it, `functions` are the device's functions that ran. `bytes` and `flops`
+    are by formula, for all launches; `memory_share` and `compute_share` say how much of the GPU's peak bandwidth and
+    peak rate that is, from 0 to 1 (traffic that the cache serves can take it beyond 1), None where a peak is not known.
     `lines` are ids of source lines that it computes.
     """
 
@@ -85,24 +90,33 @@ class KernelTime:
     side: Side
     half: Half
     seconds: float
-    launches: int
+    launches: float
+    device: str = "cuda"
     kernel: str = ""
+    call: str = ""
+    op: str = ""
+    functions: tuple[str, ...] = ()
     bytes: int | None = None
     flops: int | None = None
+    memory_share: float | None = None
+    compute_share: float | None = None
     lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LineTime:
-    """Seconds of one call that go to a line of Python; `line` is the id of its entity.
+    """Seconds of one call that go to a line of Python, by the profiler; `line` is the id of its entity.
 
-    A kernel that computes several lines counts for each of them by an equal share. `device` says whose time it is.
+    `seconds` are of what stands on the line itself, `total` with all that it calls. What computes several places, each
+    a line with the lines that called it, counts for each of them by an equal share. Where `line` is "", `seconds` are
+    those that could not be matched to any. `device` says whose time it is.
     """
 
     line: str
     side: Side
     half: Half
     seconds: float
+    total: float
     device: str = "cuda"
 
 
