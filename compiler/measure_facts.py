@@ -15,8 +15,10 @@ Half = Literal["forward", "backward", "optimizer"]
 
 @dataclass(frozen=True, slots=True)
 class HostTime:
-    """Where the host's time of one call goes, in seconds: checking guards, the generated wrapper and the code around
-    it, launching kernels; and how long the GPU was busy meanwhile.
+    """Where the host's time of one call goes, in seconds: checking guards (the CPU's caches warm), the generated
+    wrapper and all else in Python and torch, launching what the GPU is to do; and how long the GPU was busy with it.
+
+    `gpu` overlaps with the others: the GPU works while the host goes on.
     """
 
     guards: float | None = None
@@ -31,9 +33,11 @@ class Candidate:
 
     `name` is "eager", a backend ("aot_eager", "inductor") or a backend with a mode ("inductor reduce-overhead").
     `what` says what one call is. `seconds` is the median over `rounds`, each the mean of `calls_a_round` calls; `low`
-    and `high` are the quartiles. `compile_seconds` is the first call's, with empty caches. `peak_bytes` is the most
-    memory in use during one call, less what was in use before. `kernels` are different generated ones, `launches` are
-    of one call. `graphs` are those that were compiled. `problem` says why there are no numbers.
+    and `high` are the quartiles. `stream_seconds` is one call in a stream of calls that nothing is done between, where
+    `seconds` is of calls with the L2 cache emptied before each. `compile_seconds` is the first call's, with empty
+    caches. `peak_bytes` is the most memory in use during one call, less what was in use before. `kernels` are different
+    generated ones, `launches` are of one call: of kernels and libraries' routines. `graphs` are those that were
+    compiled. `notes` are in words, `problem` says why there are no numbers.
     """
 
     name: str
@@ -46,6 +50,7 @@ class Candidate:
     high: float | None = None
     rounds: tuple[float, ...] = ()
     calls_a_round: int = 0
+    stream_seconds: float | None = None
     compile_seconds: float | None = None
     peak_bytes: int | None = None
     kernels: int | None = None
@@ -60,8 +65,10 @@ class Candidate:
 class Measurement:
     """How the candidates of a record were measured.
 
-    `device` is "cpu" or "cuda", `device_name` its model. `method` is one sentence. `noise` are notes on how far the
-    numbers can be relied on. `interrupted` is true where candidates are missing because the user stopped it.
+    `device` is "cpu" or "cuda", `device_name` its model, `threads` those of the CPU that torch uses. `method` is one
+    sentence. `noise` are notes on how far the numbers can be relied on. `left_out` says which candidates were not tried
+    though they could be, and how to have them. `interrupted` is true where candidates or rounds are missing because the
+    user stopped it.
     """
 
     device: str
@@ -69,6 +76,7 @@ class Measurement:
     threads: int = 0
     method: str = ""
     noise: tuple[str, ...] = ()
+    left_out: str = ""
     interrupted: bool = False
 
 
@@ -80,8 +88,8 @@ class KernelTime:
     its `launches`. `device` says whose time it is: "cuda", or "cpu" where the code ran there. `kernel` is the id of a
     `Kernel`, `call` of the entity that calls it in the generated code. Both are "" for eager, and for what ran in the
     compiled call and was matched to no kernel of the record: there `name` is the device's function, on a CPU the
-    operator. `op` is the operator that launched it, `functions` are the device's functions that ran. `bytes` and `flops`
-    are by formula, for all launches; `memory_share` and `compute_share` say how much of the GPU's peak bandwidth and
+    operator. `op` is the operator that launched it, `functions` are the device's functions that ran. `bytes` and
+    `flops` are by formula, for all launches; `memory_share` and `compute_share` say how much of the GPU's peak bandwidth and
     peak rate that is, from 0 to 1 (traffic that the cache serves can take it beyond 1), None where a peak is not known.
     `lines` are ids of source lines that it computes.
     """
