@@ -89,9 +89,9 @@ class KernelTime:
     `Kernel`, `call` of the entity that calls it in the generated code. Both are "" for eager, and for what ran in the
     compiled call and was matched to no kernel of the record: there `name` is the device's function, on a CPU the
     operator. `op` is the operator that launched it, `functions` are the device's functions that ran. `bytes` and
-    `flops` are by formula, for all launches; `memory_share` and `compute_share` say how much of the GPU's peak bandwidth and
-    peak rate that is, from 0 to 1 (traffic that the cache serves can take it beyond 1), None where a peak is not known.
-    `lines` are ids of source lines that it computes.
+    `flops` are by formula, for all launches; `memory_share` and `compute_share` say how much of the GPU's peak
+    bandwidth and peak rate that is, from 0 to 1 (traffic that the cache serves can take it beyond 1), None where a peak
+    is not known. `lines` are ids of source lines that it computes.
     """
 
     name: str
