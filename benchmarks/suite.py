@@ -1,0 +1,117 @@
+"""Does compiling pay? Models as people use them, eager against compiled, in one run: `python -m benchmarks.suite`.
+
+Each case (a model, inference or training, float32 or mixed precision) has a fresh process with empty caches, where
+`compiler.measure` times the candidates in turns. Training is forward, backward and an AdamW step. With several GPUs
+each takes a share of the cases, one at a time. What is done is written after each case, so that a run that is stopped
+keeps it; `--add` goes on from a file, with the cases that are not in it yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import RESULTS
+from benchmarks.fresh import ProcessError, measured
+from benchmarks.suite_models import WORKLOADS
+from benchmarks.suite_table import summary
+
+CASES = ("inference fp32", "inference AMP", "training fp32", "training AMP")
+
+
+@dataclass
+class Suite:
+    """The cases that are done, and where they are written."""
+
+    path: Path
+    found: dict[str, Any] = field(default_factory=lambda: {"machine": {}, "cases": []})
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def has(self, model: str, case: str) -> bool:
+        return any((done["model"], done["case"]) == (model, case) for done in self.found["cases"])
+
+    def add(self, case: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+        """Keep a case, in the models' order, and write all of them; a file is whole or as it was."""
+        with self.lock:
+            self.found["machine"] = dict(machine)
+            self.found["cases"].append(dict(case))
+            models, cases = list(WORKLOADS), list(CASES)
+            self.found["cases"].sort(key=lambda done: (models.index(done["model"]), cases.index(done["case"])))
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            written = self.path.with_suffix(".new")
+            written.write_text(json.dumps(self.found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            written.replace(self.path)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    chosen = _parser().parse_args(arguments)
+    suite = Suite(chosen.out)
+    if chosen.add and chosen.out.exists():
+        suite.found = json.loads(chosen.out.read_text(encoding="utf-8"))
+    wanted = [(model, case) for model in chosen.models for case in chosen.cases if not suite.has(model, case)]
+    _run(suite, wanted, chosen.candidates, chosen.gpus, time.monotonic() + chosen.seconds)
+    print(summary(suite.found))
+    print(f"written to {chosen.out}")
+
+
+def _run(suite: Suite, wanted: Iterable[tuple[str, str]], candidates: str, gpus: int, until: float) -> None:
+    """Each GPU takes the next case when it is done with one; after `until` none is begun."""
+    todo: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+    for item in wanted:
+        todo.put(item)
+    workers = [
+        threading.Thread(target=_work, args=(suite, todo, candidates, gpu, max(gpus, 1), until))
+        for gpu in range(max(gpus, 1))
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+
+def _work(
+    suite: Suite, todo: queue.SimpleQueue[tuple[str, str]], candidates: str, gpu: int, gpus: int, until: float
+) -> None:
+    environment = {"CUDA_VISIBLE_DEVICES": str(gpu)} if gpus > 1 else {}
+    while time.monotonic() < until:
+        try:
+            model, case = todo.get_nowait()
+        except queue.Empty:
+            return
+        began = time.monotonic()
+        try:
+            found = measured("benchmarks.suite_case", model, case, candidates, f"{gpu}/{gpus}", environment=environment)
+        except ProcessError as error:
+            print(f"{model}, {case}: {error}", flush=True)
+            continue
+        suite.add(found["case"], found["machine"])
+        print(f"{model}, {case}: {time.monotonic() - began:.0f} s", flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.suite", description=__doc__)
+    parser.add_argument("--candidates", default="default,reduce-overhead", help="as --time takes them; eager is added")
+    parser.add_argument("--models", type=_listed, default=list(WORKLOADS), help=", ".join(WORKLOADS))
+    parser.add_argument("--cases", type=_listed, default=list(CASES), help=", ".join(CASES))
+    parser.add_argument("--gpus", type=int, default=1, help="so many GPUs take cases side by side")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="no case is begun after so long")
+    parser.add_argument("--out", type=Path, default=RESULTS / "suite.json")
+    parser.add_argument("--add", action="store_true", help="keep the cases that are in the file already")
+    return parser
+
+
+def _listed(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",")]
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    main()

@@ -1,0 +1,83 @@
+"""The suite's results as a table in Markdown: speed-ups over eager, compile seconds, memory, geometric means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+Case = Mapping[str, Any]
+_EAGER = "eager"
+
+
+def summary(found: Mapping[str, Any]) -> str:
+    """One table a candidate: a row a model, a column a case; and one of what compiling costs."""
+    cases: Sequence[Case] = found["cases"]
+    if not cases:
+        return "no case was measured"
+    names = dict.fromkeys(one["name"] for case in cases for one in case["candidates"] if one["name"] != _EAGER)
+    tables = [_table(f"Speed-up of {name} over eager", cases, lambda case, name=name: speed_up(case, name))
+              for name in names]  # fmt: skip
+    first = next(iter(names), "")
+    tables.append(
+        _table(f"Seconds of the first call, {first}", cases, lambda case: _of(case, first, "compile_seconds"))
+    )
+    tables.append(_table(f"Peak memory of {first} ÷ eager", cases, lambda case: _memory(case, first)))
+    return "\n\n".join(tables) + "\n\n" + _agreement(cases)
+
+
+def speed_up(case: Case, name: str) -> float | None:
+    """Eager's median ÷ this candidate's; None where one of them is missing."""
+    eager, own = _of(case, _EAGER, "seconds"), _of(case, name, "seconds")
+    return eager / own if eager and own else None
+
+
+def geometric_mean(values: Iterable[float]) -> float | None:
+    found = [math.log(value) for value in values]
+    return math.exp(sum(found) / len(found)) if found else None
+
+
+def _of(case: Case, name: str, what: str) -> float | None:
+    return next((one[what] for one in case["candidates"] if one["name"] == name), None)
+
+
+def _memory(case: Case, name: str) -> float | None:
+    eager, own = _of(case, _EAGER, "peak_bytes"), _of(case, name, "peak_bytes")
+    return own / eager if eager and own else None
+
+
+def _table(title: str, cases: Sequence[Case], value: Any) -> str:
+    columns = list(dict.fromkeys(case["case"] for case in cases))
+    rows = {model: dict.fromkeys(columns) for model in dict.fromkeys(case["model"] for case in cases)}
+    for case in cases:
+        rows[case["model"]][case["case"]] = value(case)
+    means = {column: geometric_mean(row[column] for row in rows.values() if row[column]) for column in columns}
+    lines = [f"| {title} | {' | '.join(columns)} |", "|---|" + "---:|" * len(columns)]
+    lines += [_line(model, row, columns) for model, row in rows.items()]
+    return "\n".join([*lines, _line("**geometric mean**", means, columns)])
+
+
+def _line(name: str, row: Mapping[str, float | None], columns: Sequence[str]) -> str:
+    return f"| {name} | {' | '.join(_number(row[column]) for column in columns)} |"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}" if value < 10 else f"{value:.1f}"
+
+
+def _agreement(cases: Sequence[Case]) -> str:
+    """How far an independent loop of CUDA events, and a second measurement, are from these."""
+    apart = [abs(one["ratio"] - 1) for case in cases for one in case.get("independent", ())]
+    again = [abs(one["ratio"] - 1) for case in cases for one in case.get("again", ())]
+    return "\n".join(_spread(what, found) for what, found in (("An independent loop", apart), ("A second run", again)))
+
+
+def _spread(what: str, found: Sequence[float]) -> str:
+    if not found:
+        return f"{what}: not measured"
+    within = sum(value <= 0.05 for value in found)
+    ordered = sorted(found)
+    return (
+        f"{what}: {within} of {len(found)} medians within 5 % "
+        f"(middle {ordered[len(ordered) // 2]:.1%}, most {ordered[-1]:.1%})"
+    )

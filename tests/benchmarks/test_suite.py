@@ -1,0 +1,75 @@
+"""The suite's arithmetic, its table and its file; the measuring itself is tested where it is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import suite
+from benchmarks.suite import CASES, Suite
+from benchmarks.suite_models import WORKLOADS
+from benchmarks.suite_table import geometric_mean, speed_up, summary
+
+
+def case(model: str, name: str, eager: float, own: float | None) -> dict[str, Any]:
+    candidates = [
+        {"name": "eager", "seconds": eager, "compile_seconds": None, "peak_bytes": 200},
+        {"name": "inductor", "seconds": own, "compile_seconds": 12.5, "peak_bytes": 100},
+    ]
+    return {"model": model, "case": name, "candidates": candidates, "independent": [{"ratio": 1.04}, {"ratio": 0.9}]}
+
+
+def test_a_speed_up_is_eagers_time_over_the_candidates() -> None:
+    assert speed_up(case("MLP", CASES[0], 3.0, 1.5), "inductor") == 2
+    assert speed_up(case("MLP", CASES[0], 3.0, None), "inductor") is None
+
+
+def test_the_geometric_mean_of_a_gain_and_the_same_loss_is_one() -> None:
+    assert geometric_mean([4.0, 0.25]) == pytest.approx(1)
+    assert geometric_mean([]) is None
+
+
+def test_the_table_has_a_row_a_model_a_column_a_case_and_means_over_what_was_measured() -> None:
+    cases = [case("MLP", CASES[0], 1.0, 2.0), case("BERT", CASES[0], 2.0, 1.0), case("BERT", CASES[3], 3.0, None)]
+    lines = summary({"cases": cases}).splitlines()
+    assert lines[0] == "| Speed-up of inductor over eager | inference fp32 | training AMP |"
+    assert "| MLP | 0.50 |  |" in lines
+    assert "| BERT | 2.00 |  |" in lines
+    assert "| **geometric mean** | 1.00 |  |" in lines
+    assert "| MLP | 12.5 |  |" in lines
+    assert "| MLP | 0.50 |  |" in lines
+    assert "3 of 6 medians within 5 %" in lines[-2]
+
+
+def test_what_is_done_is_in_the_file_in_the_models_order_and_not_done_again(tmp_path: Path) -> None:
+    kept = Suite(tmp_path / "new" / "suite.json")
+    kept.add(case("BERT", CASES[1], 1.0, 1.0), {"gpu": "H200"})
+    kept.add(case("MLP", CASES[1], 1.0, 1.0), {"gpu": "H200"})
+    written = json.loads(kept.path.read_text())
+    assert [one["model"] for one in written["cases"]] == ["MLP", "BERT"]
+    assert written["machine"] == {"gpu": "H200"}
+    assert kept.has("BERT", CASES[1])
+    assert not kept.has("BERT", CASES[0])
+
+
+def test_a_case_that_fails_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measured(_: str, model: str, name: str, *__: str, **___: Any) -> dict[str, Any]:
+        if model == "MLP":
+            raise suite.ProcessError("out of memory")
+        return {"case": case(model, name, 2.0, 1.0), "machine": {}}
+
+    monkeypatch.setattr(suite, "measured", measured)
+    suite.main(["--models", "MLP,BERT", "--cases", CASES[0], "--out", str(tmp_path / "suite.json")])
+    told = capsys.readouterr().out
+    assert "MLP, inference fp32: out of memory" in told
+    assert "| BERT | 2.00 |" in told
+
+
+def test_the_suite_has_at_least_twelve_models() -> None:
+    assert len(WORKLOADS) >= 12
+    assert all(workload.about for workload in WORKLOADS.values())
