@@ -114,7 +114,7 @@ def leaves(record: Record) -> pd.DataFrame:
 def health(record: Record) -> pd.DataFrame:
     """One row a node, in the order in which backward runs them. `gradient` is what came to the node, added up, `value`
     the result of its forward operation where that is known; `zeros` are shares of 1; a norm that is not finite is
-    missing. `first` marks the node that made the first one that is not finite: "value" or "gradient".
+    missing. `first` marks the node that made the first one that is not finite, "value" or "gradient"; else it is "".
     """
     rows = [_health_row(artifact, entity) for artifact, entity in _entities(record)]
     return _frame(rows, HEALTH)
@@ -123,7 +123,7 @@ def health(record: Record) -> pd.DataFrame:
 def _health_row(artifact: Artifact, entity: Entity) -> dict[str, Any]:
     attrs = entity.attrs
     own = {name: attrs.get(name) for name in HEALTH if name.startswith(("gradient_", "value_"))}
-    first = attrs.get("not_finite_from_here")
+    first = attrs.get("not_finite_from_here", "")
     return _common(artifact, entity) | own | {"first": first, "code": attrs.get("code"), "kind": entity.kind}
 
 

@@ -2,6 +2,7 @@
 
 print(explorer.chain_rule(loss))             what is known of a graph that is there already
 chain = explorer.chain_rule(f, x, w)         calls f, and so knows all values, lines and modules
+chain                                        at a cell's end: a view that goes through the steps; chain.save("c.html")
 chain.steps                                  a DataFrame, one row a step
 chain.step(4)                                one step, to read
 chain.check()                                against autograd, to the last bit, and finite differences in float64
@@ -15,7 +16,8 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from explorer.autograd import first_lines, is_call, tensors_in
+from explorer.autograd import AutogradRun, first_lines, is_call, tensors_in
+from explorer.findings.chain import STAGE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from compiler.autograd.differences import Difference
     from compiler.autograd.eager_graph import EagerGraph
     from compiler.autograd.recording import Recording
+    from compiler.record import Record
 
 STEPS = {
     "direction": "category",
@@ -56,6 +59,7 @@ CHECKS = {
     "note": "string",
 }
 TOLERANCE = 1e-6
+PLACE = ("file", "line", "code", "module", "module_type")
 NOT_RECORDED = (
     "This graph was built before it could be recorded: values that nothing saved are `?`, and lines are not known. For "
     "those, give the function: explorer.chain_rule(lambda: ...)."
@@ -75,24 +79,37 @@ class ShownStep:
 
     __repr__ = __str__
 
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        from explorer.chain_html import step_html
 
-class ChainRule:
-    """The chain rule on a graph: prints as all its steps. `data` are the steps as dataclasses."""
+        return {"text/plain": str(self), "text/html": step_html(self.data)}
+
+
+class ChainRule(AutogradRun):
+    """The chain rule on a graph: prints as all its steps, shows as a view that goes through them, saves as a page.
+
+    `data` are the steps as dataclasses. It is a run too: `nodes`, `saved`, `leaves`, `health` tell of the graph.
+    """
 
     def __init__(
         self,
         data: Sequence[ChainStep],
         graph: EagerGraph,
         outputs: Sequence[Tensor],
-        title: str,
+        record: Record,
         function: Callable[[], Any] | None = None,
         random: Tensor | None = None,
         gradients: Sequence[Tensor] | None = None,
     ) -> None:
         self.data = tuple(data)
-        self.title = title
         self._graph, self._outputs, self._function, self._random = graph, tuple(outputs), function, random
         self._gradients = gradients
+        super().__init__(record, outputs[0] if len(outputs) == 1 else tuple(outputs))
+
+    @property
+    def title(self) -> str:
+        """What the steps differentiate, by the name of its variable where it has one."""
+        return self.record.title
 
     def __len__(self) -> int:
         return len(self.data)
@@ -132,14 +149,13 @@ class ChainRule:
         return pd.DataFrame(columns)
 
     def __str__(self) -> str:
-        from explorer.chain_text import chain_text
-
-        note = "" if self._graph.recorded else NOT_RECORDED
-        return chain_text(self.title, self.data, note)
+        return self.record[STAGE].text
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        """What a notebook shows: the first steps."""
-        return {"text/plain": first_lines(str(self))}
+        """What a saved notebook keeps: the first steps as text, and as HTML that needs no script."""
+        from explorer.chain_html import chain_html
+
+        return {"text/plain": first_lines(str(self)), "text/html": chain_html(self.record, self.data)}
 
     def __repr__(self) -> str:
         return f"<ChainRule on {self.title}: {len(self)} steps; print it to read them>"
@@ -169,14 +185,15 @@ def chain_rule(
             raise TypeError("explorer.chain_rule takes arguments only for a function or module to call")
         return _ruled(tensors_in(target, "explorer.chain_rule"), None, frame, None, None, gradient)
     from compiler.autograd.recording import Recording
+    from compiler.engine import title_of
 
     function = partial(target, *args, **(kwargs or {}))
     random = torch.get_rng_state()
     recording = Recording(frame, values=True)
     with recording:
         value = function()
-    outputs = tensors_in(value, getattr(target, "__name__", "the function"))
-    return _ruled(outputs, recording, frame, function, random, gradient)
+    title = "" if "<lambda>" in title_of(target) else title_of(target)
+    return _ruled(tensors_in(value, title or "the function"), recording, frame, function, random, gradient, title)
 
 
 def _ruled(
@@ -186,26 +203,33 @@ def _ruled(
     function: Callable[[], Any] | None,
     random: Tensor | None,
     gradient: Tensor | None,
+    title: str = "",
 ) -> ChainRule:
-    from compiler.autograd.chain import chain_steps
+    from compiler.autograd.backward_run import run_backward
+    from compiler.autograd.chain import chain_steps, known_values
     from compiler.autograd.eager_graph import eager_graph, without_inner
-    from compiler.autograd.graph_artifact import recorded_places
+    from compiler.autograd.explore import graph_record
+    from compiler.autograd.health import health_of
     from compiler.autograd.leaf_names import names_of_tensors
-    from compiler.autograd.module_guess import guessed_places
-    from compiler.capture.sources import SourceBook
+    from explorer.chain_record import chain_artifact
 
     names = names_of_tensors(frame, recording)
     every = list(outputs)
     outputs = [output for output in without_inner(every) if output.requires_grad or len(every) == 1]
     graph = eager_graph(outputs, recording=recording, names=names)
-    places = recorded_places(graph, SourceBook())[0] or guessed_places(graph)
     gradients = None if gradient is None else [_fitting(gradient, outputs)]
-    data = chain_steps(graph, outputs, recording=recording, places=places, gradients=gradients)
-    title = next((names[id(output)] for output in outputs if id(output) in names), "the result")
+    run = run_backward(graph, outputs, gradients)
+    health = health_of(graph, run, known_values(graph, outputs, recording, shown=0))
+    record = graph_record(graph, outputs, names, title, health)
+    nodes = record["autograd"].entities
+    places = {node.label: {key: node.attrs[key] for key in PLACE if key in node.attrs} for node in nodes}
+    data = chain_steps(graph, outputs, recording=recording, places=places, run=run)
+    steps = chain_artifact(record.title, data, "" if graph.recorded else NOT_RECORDED, record["autograd"])
     chosen = {id(output) for output in outputs}
     taken = [place for place, output in enumerate(every) if id(output) in chosen]
     again = None if function is None else partial(_again, function, taken)
-    return ChainRule(data, graph, outputs, title, again, random, gradients)
+    record = record.with_(artifacts=(*record.artifacts, steps))
+    return ChainRule(data, graph, outputs, record, again, random, gradients)
 
 
 def _again(function: Callable[[], Any], places: Sequence[int]) -> list[Tensor]:

@@ -15,24 +15,29 @@ from explorer.text import counted
 WIDE = 8
 """A Jacobian of more columns or rows than this is named by its size."""
 INDENT = "      "
+_HEADINGS = {
+    "forward": "Forward, with the values of this run",
+    "backward": "Backward: what comes in, times the local derivative, goes out",
+}
 
 
 def chain_text(title: str, steps: Sequence[ChainStep], note: str) -> str:
     """All steps."""
-    parts = [_head(title, steps)]
-    parts += [note] if note else []
-    headings = {
-        "forward": "Forward, with the values of this run",
-        "backward": "Backward: what comes in, times the local derivative, goes out",
-    }
+    return "\n\n".join(text for text, _ in blocks(title, steps, note))
+
+
+def blocks(title: str, steps: Sequence[ChainStep], note: str) -> Iterator[tuple[str, ChainStep | None]]:
+    """What stands in the text, block by block, and the step that each is of."""
+    yield _head(title, steps), None
+    if note:
+        yield note, None
     seen: set[str] = set()
     for step in steps:
         part = "forward" if step.direction == "forward" else "backward"
         if part not in seen:
-            parts.append(headings[part])
+            yield _HEADINGS[part], None
             seen.add(part)
-        parts.append(step_text(step))
-    return "\n\n".join(parts)
+        yield step_text(step), step
 
 
 def _head(title: str, steps: Sequence[ChainStep]) -> str:
@@ -115,9 +120,9 @@ def _jacobian(jacobian: Value, departure: Departure) -> Iterator[str]:
     rows, columns = jacobian.shape
     size = f"{rows} × {columns}"
     if max(rows, columns) > WIDE:
-        yield f"{INDENT}  Jacobian J: {size}, {_density(jacobian)}; d {departure.name} = grad · J"
+        yield f"{INDENT}  Jacobian J: {size}, {density(jacobian)}; d {departure.name} = grad · J"
         return
-    if _is_diagonal(jacobian) and departure.derivative is not None:
+    if is_diagonal(jacobian) and departure.derivative is not None:
         yield f"{INDENT}  Jacobian J: {size}, diagonal: each element depends on one; d {departure.name} = grad · J"
         return
     cells = [[number_text(number) for number in row] for row in jacobian.numbers]
@@ -127,11 +132,13 @@ def _jacobian(jacobian: Value, departure: Departure) -> Iterator[str]:
         yield f"{INDENT}    [ {'  '.join(cell.rjust(width) for cell in row)} ]"
 
 
-def _density(jacobian: Value) -> str:
+def density(jacobian: Value) -> str:
+    """`5 of 9 not zero`."""
     return f"{jacobian.count - jacobian.zeros} of {jacobian.count} not zero"
 
 
-def _is_diagonal(jacobian: Value) -> bool:
+def is_diagonal(jacobian: Value) -> bool:
+    """Whether each element of the result depends on one of the input, in the same place."""
     if jacobian.shape[0] != jacobian.shape[1] or jacobian.shape[0] == 1:
         return False
     pairs = ((row, column, number) for row, cells in enumerate(jacobian.numbers) for column, number in enumerate(cells))

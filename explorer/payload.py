@@ -93,6 +93,7 @@ class Payload:
             "home": [artifact.id for artifact in sorted(sources, key=interest(record, marks["landed"]))],
             "target": record.target,
             "compare": compared_first(record),
+            "first": ["chain_rule", "autograd"] if record.of_stage("chain_rule") else [],
             "stages": [self._stage(name) for name in stage_names(record, self.pending)],
             "breaks": [msgspec.to_builtins(item) for item in record.breaks],
             "frames": [msgspec.to_builtins(frame) for frame in record.frames],

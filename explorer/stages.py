@@ -60,6 +60,13 @@ STAGE_WORDS: dict[str, StageWords] = {
         frozenset({"call", "custom", "compiled", "accumulate"}),
         "nodes",
     ),
+    "chain_rule": StageWords(
+        "Chain rule",
+        "Forward with the values, then backward node by node: the gradients of this run.",
+        _GRAPHS,
+        frozenset({"forward", "backward", "leaf"}),
+        "steps",
+    ),
     "joint": StageWords("Joint", "Forward and backward in one graph of ATen operations.", _GRAPHS, _CALLS, "ops"),
     "forward": StageWords("Forward", "What the forward pass runs, as ATen operations.", _GRAPHS, _CALLS, "ops"),
     "backward": StageWords("Backward", "What the backward pass runs, as ATen operations.", _GRAPHS, _CALLS, "ops"),

@@ -161,12 +161,24 @@ def _pictures(record: Record) -> str:
     return "\n".join([*shown, left_out(len(captured), PICTURES, "captured graphs", "run.drawing('captured[…]')")])
 
 
+def graph_picture(record: Record, artifact: Artifact, title: str) -> str:
+    """One graph drawn, open; "" where Graphviz is not installed, or the drawing is too big to keep."""
+    try:
+        svg = _plain_svg(drawing(record, artifact, readable=PICTURE_BOXES).pipe(format="svg", encoding="utf-8"))
+    except (ExecutableNotFound, CalledProcessError):
+        return ""
+    return details(safe(title), _image(artifact, svg), is_open=True) if len(svg) <= PICTURE_BYTES else ""
+
+
 def _picture(artifact: Artifact, svg: str, is_open: bool) -> str:
+    return details(f"<b>captured graph</b> {safe(artifact.graph)}, drawn", _image(artifact, svg), is_open)
+
+
+def _image(artifact: Artifact, svg: str) -> str:
     source = base64.b64encode(svg.encode()).decode()
     image = f'<img alt="{html.escape(artifact.title)}" src="data:image/svg+xml;base64,{source}" style="max-width:100%">'
     style = "background:#ffffff;border-radius:4px;padding:0.5em;overflow:auto;max-height:44em;display:inline-block"
-    title = f"<b>captured graph</b> {safe(artifact.graph)}, drawn"
-    return details(title, f'<div style="{style};max-width:100%;box-sizing:border-box">{image}</div>', is_open)
+    return f'<div style="{style};max-width:100%;box-sizing:border-box">{image}</div>'
 
 
 def _plain_svg(svg: str) -> str:

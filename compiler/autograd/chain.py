@@ -95,14 +95,15 @@ def chain_steps(
     *,
     recording: Recording | None = None,
     places: Mapping[str, Mapping[str, Any]] | None = None,
-    gradients: Sequence[torch.Tensor] | None = None,
+    run: BackwardRun | None = None,
     shown: int = SHOWN,
 ) -> tuple[ChainStep, ...]:
-    """All steps of the chain rule behind these tensors. Runs one backward pass, which leaves every `.grad` alone.
+    """All steps of the chain rule behind these tensors, as `run` saw them: a backward pass of this graph; without it,
+    one is run, which leaves every `.grad` alone.
 
     Raises FreedGraphError, and what the user's hooks and custom functions raise.
     """
-    run = run_backward(graph, outputs, gradients, shown)
+    run = run or run_backward(graph, outputs, shown=shown)
     ops = {node.name: node.op for node in graph.nodes}
     teller = _Teller(graph, run, recording, places or {}, known_values(graph, outputs, recording, shown), ops)
     compute = [node for node in graph.nodes if node.kind not in ("accumulate", "outer")]
@@ -132,6 +133,11 @@ def known_values(
             value = recording.value(node.number, slot) if recording else None
             if value is not None:
                 found[node.name, slot] = value
+    leaves = {node.name: node.leaf for node in graph.nodes if node.leaf is not None}
+    for node in graph.nodes:
+        leaf = leaves.get(node.gives[0][0]) if node.op == "TBackward0" and node.gives[0] else None
+        if leaf is not None:  # inside of `linear`, where no call of it is seen
+            found.setdefault((node.name, 0), Value.of(leaf.t(), shown))
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import FrameType
 
@@ -10,7 +10,7 @@ import torch
 
 from compiler.autograd.eager_graph import EagerGraph, eager_graph, without_inner
 from compiler.autograd.graph_artifact import Settings, autograd_artifact, recorded_places
-from compiler.autograd.health import measured, summary
+from compiler.autograd.health import NodeHealth, measured, summary
 from compiler.autograd.leaf_names import names_of_tensors
 from compiler.autograd.module_guess import guessed_places
 from compiler.autograd.recording import Recording
@@ -47,18 +47,27 @@ def autograd_record(
     names = names_of_tensors(frame, recording)
     outputs = without_inner(outputs)
     graph = eager_graph(outputs, recording=recording, names=names)
+    found = measured(graph, outputs, recording) if health else ()
+    return graph_record(graph, outputs, names, title, found)
+
+
+def graph_record(
+    graph: EagerGraph,
+    outputs: Sequence[torch.Tensor],
+    names: Mapping[int, str],
+    title: str = "",
+    health: Sequence[NodeHealth] = (),
+) -> Record:
+    """A record with this graph, which is that of the outputs. `names` has names of tensors by `id`."""
     subject = title or next((names[id(output)] for output in outputs if id(output) in names), "the result")
     settings = Settings(subject=f"{subject}, {_described(outputs)}")
     saved = saved_tensors(graph, settings.artifact_id, names)
     book = SourceBook()
     places, origins = recorded_places(graph, book)
-    guessed = {} if recording else guessed_places(graph)
+    guessed = {} if graph.recorded else guessed_places(graph)
     places = {node.name: guessed.get(node.name, {}) | places.get(node.name, {}) for node in graph.nodes}
-    told: tuple[str, ...] = ()
-    if health:
-        found = measured(graph, outputs, recording)
-        told = summary(found, graph, places)
-        places = {each.node: places[each.node] | each.attrs() for each in found}
+    told = summary(health, graph, places) if health else ()
+    places |= {each.node: places[each.node] | each.attrs() for each in health}
     artifact = autograd_artifact(graph, saved, settings, places, origins)
     artifact = replace(artifact, attrs={"health": list(told)} if told else {})
     return Record(

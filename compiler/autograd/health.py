@@ -64,7 +64,11 @@ def measured(
     Raises FreedGraphError, and what the user's hooks and custom functions raise.
     """
     run = run_backward(graph, outputs, shown=0, checked=0)
-    values = known_values(graph, outputs, recording, shown=0)
+    return health_of(graph, run, known_values(graph, outputs, recording, shown=0))
+
+
+def health_of(graph: EagerGraph, run: BackwardRun, values: Mapping[tuple[str, int], Value]) -> tuple[NodeHealth, ...]:
+    """What a backward pass that was run tells of every node; `values` are results by node and output."""
     first = _first_value(graph, values)
     return tuple(_of_node(node, run, values, first) for node in graph.nodes)
 

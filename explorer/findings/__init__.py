@@ -11,6 +11,7 @@ from typing import Final
 from compiler.record import Record
 from explorer.findings.breaks import breaks_finding
 from explorer.findings.bytecode import bytecode_views
+from explorer.findings.chain import chain_views
 from explorer.findings.finding import Finding
 from explorer.findings.frame_map import frame_map_finding
 from explorer.findings.guards import guards_finding
@@ -30,7 +31,10 @@ MAKERS: Final[tuple[Callable[[Record], Finding | None], ...]] = (
 )
 
 #: Views of artifacts that a record has itself: each gives the artifacts that it shows.
-VIEWS: Final[tuple[Callable[[Record], Iterator[Finding]], ...]] = (bytecode_views,)
+VIEWS: Final[tuple[Callable[[Record], Iterator[Finding]], ...]] = (
+    bytecode_views,
+    chain_views,
+)
 
 
 def views(record: Record) -> Iterator[Finding]:

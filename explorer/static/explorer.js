@@ -99,7 +99,10 @@ export class Explorer {
 
   /** Open the first stage that is a graph; until there is one, whatever comes after the source. */
   openFirst() {
-    const { compare } = this.store.manifest;
+    const { compare, first: begins } = this.store.manifest;
+    for (const name of begins) this.addPane("graph").showStage(name);
+    this.root.classList.toggle("tc-no-inspector", begins.length > 1);
+    if (begins.length) return;
     if (compare) return this.addPane().compareAs(compare[1], compare[0]);
     const stages = this.store.manifest.stages.filter((stage) =>
       stage.artifacts.some((artifact) => !this.isHome(artifact.id) && !artifact.opens),
@@ -144,8 +147,10 @@ export class Explorer {
     return this.store.manifest.home.includes(artifact);
   }
 
-  addPane() {
+  /** @param {import("./pane.js").Mode} [mode] */
+  addPane(mode = "text") {
     const pane = new Pane(this.store, this.host, false);
+    pane.mode = mode;
     this.stagePanes.push(pane);
     this.panes?.append(splitter(), pane.root);
     this.active = pane;

@@ -1,8 +1,9 @@
 // Views that a widget gets only when one is opened: most records need none of them, and every widget carries its script.
 // A saved page has them from the start. They may import from any module of the core; the core imports none of them.
 
+import { ChainView } from "./chain_view.js";
 import { RecompilesView } from "./recompiles_view.js";
 import { StepsView } from "./steps_view.js";
 
 /** @type {import("./views.js").Views} */
-export const LATE_VIEWS = { recompiles: RecompilesView, steps: StepsView };
+export const LATE_VIEWS = { chain_rule: ChainView, recompiles: RecompilesView, steps: StepsView };

@@ -24,7 +24,7 @@ import { Links } from "./links.js";
  *   stages: StageInfo[], breaks: BreakInfo[], frames: FrameInfo[], guards: number, recompiles: number,
  *   kernels: {language: string, category: string, count: number}[],
  *   decisions: {pass: string, verdict: string, count: number}[],
- *   compare: [string, string] | null, landed: Record<string, Record<string, number[]>>, plain: Record<string, number[]>,
+ *   compare: [string, string] | null, first: string[], landed: Record<string, Record<string, number[]>>, plain: Record<string, number[]>,
  *   spans: Record<string, [number, number, number, string, boolean][]>,
  *   calls: Record<string, Record<string, [string, number, number, string][]>>}} Manifest
  * @typedef {{subjects: string[], pass_name: string, verdict: string, why: string,
@@ -58,6 +58,7 @@ const EMPTY = {
   kernels: [],
   decisions: [],
   compare: null,
+  first: [],
   landed: {},
   plain: {},
   spans: {},
