@@ -17,6 +17,7 @@ from compiler.capture.sources import SourceBook
 from compiler.torch_api import fx
 from compiler.torch_api.aot_metadata import AotFacts
 from compiler.torch_api.buffers import Buffer, InputLayout, Kind
+from compiler.torch_api.halves import Replaceable
 from compiler.torch_api.partitioning import Joint
 from compiler.torch_api.pytrees import tree_leaves
 
@@ -40,9 +41,9 @@ class KeptFrame:
     `captured` is the graph as it was captured, and `book` where the record's sources are: what it takes to trace it
     again. `joint` is what AOTAutograd made of it, before it was divided. `autocast` are the devices on which autocast
     was on around the call, and to which format. With `keeps_stages`, `stages` are the graphs as AOTAutograd made them:
-    "joint", "joint passes" (after Inductor's), "forward", "backward", "inference"; and `aot` is what it found about
-    inputs and outputs. `around`, where it is set, makes every call after the first. Implements
-    `compiler.torch_api.buffers.BufferObserver`.
+    "joint", "joint passes" (after Inductor's), "forward", "backward", "inference"; `aot` is what it found about inputs
+    and outputs, and in `halves` is the code that was built. `around`, where it is set, makes every call after the
+    first. Implements `compiler.torch_api.buffers.BufferObserver`.
     """
 
     copies: bool = False
@@ -57,6 +58,7 @@ class KeptFrame:
     keeps_stages: bool = False
     stages: dict[str, GraphModule] = field(default_factory=dict)
     aot: AotFacts | None = None
+    halves: dict[Kind, Replaceable] = field(default_factory=dict)
     around: Callable[..., Any] | None = None
 
     def stage(self, name: str, module: GraphModule) -> None:

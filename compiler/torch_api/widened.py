@@ -1,0 +1,103 @@
+"""A call run in float64, operator by operator, with the random numbers of another run (torch.utils._python_dispatch).
+
+What asks for a narrower format gets float64. Tensors that the call changes or gives a view of keep their format: to
+replace them would part them from what they share memory with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from compiler.torch_api.decomposition_tables import is_random
+from compiler.torch_api.pytrees import tree_leaves, tree_map
+
+Drawn = tuple[str, list[Tensor]]
+
+
+class Recording(TorchDispatchMode):
+    """Keeps in `drawn` what each random operator gave, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[Drawn] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if is_random(func):
+            tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+            self.drawn.append((str(func), [tensor.detach().clone() for tensor in tensors]))
+        return result
+
+
+class Widened(TorchDispatchMode):
+    """Runs operators in float64. Raises WidenedError where a random operator computes more than its draw."""
+
+    def __init__(self, drawn: Sequence[Drawn]) -> None:
+        super().__init__()
+        self._drawn = iter(drawn)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if is_random(func):
+            return self._given(func, args)
+        if _is_view(func):
+            return func(*args, **kwargs)
+        changed = {id(value) for value in _changed(func, args, kwargs)}
+        args, kwargs = tree_map(lambda value: value if id(value) in changed else wide(value), (args, kwargs))
+        result = func(*args, **kwargs)
+        return result if changed else tree_map(wide, result)
+
+    def _given(self, func: Any, args: Any) -> Any:
+        name, results = next(self._drawn, ("", []))
+        if name != str(func):
+            raise WidenedError(f"{func} draws random numbers where {name or 'nothing'} did before")
+        if name == "aten.native_dropout.default":
+            return wide(args[0]) * results[1] / (1 - args[1]), results[1]
+        if func.overloadpacket.__name__.removesuffix("_") not in _DRAWS:
+            raise WidenedError(f"{func} draws its random numbers inside")
+        return args[0].copy_(results[0]) if func._schema.is_mutable else wide(results[0])
+
+
+class WidenedError(RuntimeError):
+    """Why a call can't be run in float64."""
+
+
+_DRAWS = frozenset({
+    "bernoulli", "uniform", "normal", "random", "exponential", "geometric", "cauchy", "log_normal", "multinomial",
+    "rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "poisson", "binomial",
+})  # fmt: skip
+"""Operators that give what they draw, and compute nothing else that is differentiated."""
+
+
+def wide(value: Any) -> Any:
+    """A narrower floating-point or complex tensor, or its format, in double precision; all else as it is."""
+    if isinstance(value, torch.dtype):
+        return _WIDE.get(value, value)
+    if isinstance(value, Tensor) and value.dtype in _WIDE:
+        return value.to(_WIDE[value.dtype])
+    return value
+
+
+_WIDE = {
+    torch.float32: torch.float64,
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.complex64: torch.complex128,
+}
+
+
+def _is_view(func: Any) -> bool:
+    return any(item.alias_info is not None and not item.alias_info.is_write for item in func._schema.returns)
+
+
+def _changed(func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
+    """The arguments that an operator writes to."""
+    for place, item in enumerate(func._schema.arguments):
+        if item.alias_info is not None and item.alias_info.is_write:
+            value = kwargs.get(item.name) if item.kwarg_only or place >= len(args) else args[place]
+            yield from tree_leaves(value)
