@@ -26,6 +26,7 @@ from compiler.record import (
     LineTime,
     Measurement,
     MemoryEvent,
+    Merge,
     Phase,
     Problem,
     Recompile,
@@ -70,6 +71,7 @@ class Builder:
     symbols: list[Symbol] = field(default_factory=list)
     recompiles: list[Recompile] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
+    merges: list[Merge] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
     binaries: list[Binary] = field(default_factory=list)
     timings: list[Timing] = field(default_factory=list)
@@ -145,6 +147,7 @@ class Builder:
             symbols=tuple(self.symbols),
             recompiles=tuple(self.recompiles),
             decisions=tuple(self.decisions),
+            merges=tuple(self.merges),
             kernels=tuple(self.kernels),
             binaries=tuple(self.binaries),
             timings=tuple(self.timings),

@@ -21,11 +21,14 @@ from compiler.inductor.candidates import autotuning_decision, candidates_artifac
 from compiler.inductor.ir import FxOriginIds, fx_origins, ir_artifact, part_origins
 from compiler.inductor.kernels import kernels_artifact
 from compiler.inductor.lines import Definition, definition
-from compiler.record import Artifact, Decision, Problem
+from compiler.inductor.memory import GraphMemory, HalfMemory, wrapper_places
+from compiler.record import Artifact, Decision, Merge, Problem
 from compiler.torch_api import dynamo, fx
 from compiler.torch_api.aot_metadata import aot_facts
 from compiler.torch_api.cudagraphs import Verdict
+from compiler.torch_api.fusion_rounds import MergeFacts
 from compiler.torch_api.inductor import IrFacts, KernelFacts, Kind
+from compiler.torch_api.memory_lines import MemoryFacts
 from compiler.torch_api.partitioning import Halves
 from compiler.torch_api.templates import Selection
 
@@ -59,7 +62,11 @@ class GraphRecorder:
         self.loops: dict[tuple[str, Kind], dict[str, list[IrFacts]]] = {}
         self.fused: dict[str, list[IrFacts]] = {}
         self.definitions: dict[str, list[Definition]] = {}
-        self.refusals: dict[tuple[str, str, str, str], None] = {}
+        self.refusals: dict[tuple[str, str, str, str], int] = {}
+        self.merges: dict[str, Merge] = {}
+        self.wrappers: dict[str, MemoryFacts] = {}
+        self.in_use = GraphMemory(frame)
+        self.outputs: dict[str, tuple[str, ...]] = {}
 
     def run_backend(self, run: Compiled) -> Compiled | None:
         """Compile with the real backend. An error becomes a Problem: the captured graph still runs."""
@@ -124,6 +131,7 @@ class GraphRecorder:
         origins = Provenance(module, parent, same_names=same_names)
         self._graph(kind, kind, module, origins, title, seconds, self._roles(kind, module))
         self.recorder.kept[self.frame].stage(kind, module)
+        self.outputs[kind] = fx.output_names(module)
 
     def _roles(self, kind: Kind, module: GraphModule) -> Attrs:
         """What the graph's nodes are there for, and what AOTAutograd found about inputs and outputs."""
@@ -167,8 +175,18 @@ class GraphRecorder:
     def _fx_origins(self, kind: Kind) -> FxOriginIds:
         return fx_origins(self.latest.get(f"post_grad {kind}"), self.recorder.book)
 
-    def refused(self, kind: Kind, first: str, second: str, reason: str) -> None:
-        self.refusals[kind, first, second, reason] = None
+    def merged(self, kind: Kind, facts: MergeFacts) -> None:
+        merge = Merge(
+            self.frame, kind, facts.round, facts.first, facts.second, facts.name, facts.saved, facts.reordered
+        )
+        self.merges[facts.name] = merge
+        self.builder.merges.append(merge)
+
+    def refused(self, kind: Kind, first: str, second: str, reason: str, number: int) -> None:
+        self.refusals.setdefault((kind, first, second, reason), number)
+
+    def memory(self, kind: Kind, facts: MemoryFacts) -> None:
+        self.wrappers[kind] = facts
 
     def fused_ir(self, kind: Kind, nodes: Iterable[IrFacts], branch: str) -> None:
         seconds = self.recorder.clock.lap()
@@ -191,6 +209,7 @@ class GraphRecorder:
             )
             self._add(f"kernels {kind}", artifact, seconds)
             return
+            self._memory(kind, text)
         artifact, kernels = kernels_artifact(
             text, artifact_id=self._id("kernels", kind), title=f"{kind}, generated code", graph=self.frame,
             definitions=self.definitions.get(kind, []), fused=self.fused.get(kind, []),
@@ -198,8 +217,24 @@ class GraphRecorder:
         )  # fmt: skip
         self.builder.kernels.extend(kernels)
         self._add(f"kernels {kind}", artifact, seconds)
+        self._memory(kind, artifact.text)
 
     def decided(self, pass_name: str, verdict: str, why: str) -> None:
+    def _memory(self, kind: Kind, text: str) -> None:
+        """What the wrapper does to memory; both halves of a graph are one timeline."""
+        facts = self.wrappers.pop(kind, None)
+        if facts is None or facts.pooled:
+            reason = "Inductor's memory planning puts buffers into pools: there is no line for each of them"
+            self.builder.problem(Problem("memory", reason, "leave out the option memory_planning", self.frame))
+            return
+        entities = {name: f"{self._id('post_grad', kind)}.{name}" for name, _ in facts.inputs}
+        for node in self.fused.get(kind, []):
+            entities |= dict.fromkeys(node.writes, f"{self._id('fused_ir', kind)}.{node.name}")
+        outputs, aot = self.outputs.get(kind, ()), self.recorder.kept[self.frame].aot
+        results = aot.first_output + len(aot.outputs) if kind == "forward" and aot else len(outputs)
+        half = HalfMemory("backward" if kind == "backward" else "forward", facts, entities, outputs, results)
+        self.builder.memory.extend(self.in_use.events(half, wrapper_places(text)))
+
         decision = Decision(pass_name, self.frame, (), verdict, why)
         if decision not in self.builder.decisions:
             self.builder.decisions.append(decision)
@@ -262,13 +297,24 @@ class GraphRecorder:
         for node in facts:
             if node.parts:
                 parts = tuple(f"{ir}.{part}" for part in node.parts)
-                numbers = {"bytes": float(node.bytes)}
+                numbers = {"bytes": float(node.bytes)} | self._merged_in(node.name)
                 self.builder.decisions.append(Decision("fusion", self.frame, parts, "fused", node.name, numbers))
         for refusal in [refusal for refusal in self.refusals if refusal[0] == kind]:
             _, first, second, reason = refusal
             pair = (f"{ir}.{first}", f"{ir}.{second}")
-            self.builder.decisions.append(Decision("fusion", self.frame, pair, "refused", reason))
-            del self.refusals[refusal]
+            numbers = {"round": float(self.refusals.pop(refusal))}
+            self.builder.decisions.append(Decision("fusion", self.frame, pair, "refused", reason, numbers))
+
+    def _merged_in(self, name: str) -> dict[str, float]:
+        """The last round in which this node grew; and the bytes that its steps saved, by Inductor's score."""
+        if name not in self.merges:
+            return {}
+        last, todo, saved = self.merges[name].round, [name], 0
+        while todo:
+            if (merge := self.merges.get(todo.pop())) is not None:
+                saved += merge.saved
+                todo += [merge.first, merge.second]
+        return {"round": float(last), "saved": float(saved)}
 
     def _problem(self, stage: str, error: Exception) -> None:
         problem = Problem(stage, first_lines(error), hint_of(error), self.frame)

@@ -11,6 +11,8 @@ from typing import Literal
 What = Literal["forward", "forward and backward", "training step"]
 Side = Literal["eager", "compiled"]
 Half = Literal["forward", "backward", "optimizer"]
+Role = Literal["", "input", "saved", "tangent", "result", "gradient"]
+MemoryWhat = Literal["input", "allocate", "reuse", "alias", "free", "output"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,23 +132,48 @@ class LineTime:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEvent:
-    """One step of a graph's generated code that changes what is in memory, in the order in which it runs.
+    """One step of a graph that changes what is in memory, in the order in which it runs.
 
-    `what` says what happens to `buffer`: "input" (it is there before the call), "allocate", "reuse" (it takes over
-    the memory of `of`), "free", "output". `live` are the bytes in use after it. `entity` is the id of the IR node or
-    kernel that writes the buffer, `lines` are ids of source lines that it comes from, `at` the line of the wrapper.
+    `what` says what happens to `buffer`: "input" (it is there before the half begins), "allocate", "reuse" (it takes
+    over the memory of `of`), "alias" (another name for the memory of `of`), "free", "output" (it stays when the half
+    has ended; outside it is called `of`). `role` says what an input or output is. `bytes` are its own, `live` those in
+    use after it: of the graph's inputs and of all that it allocated, each memory once.
+
+    `side` "compiled" is the generated code as it was planned: `entity` is the node that writes the buffer, `at` the
+    line of the wrapper. `side` "eager" are the operators of the captured graph as eager runs them: `entity` is the node
+    of the captured graph that allocates it, or of whose derivative that is part.
     """
 
     graph: str
     half: Half
-    what: Literal["input", "allocate", "reuse", "free", "output"]
+    what: MemoryWhat
     buffer: str
     bytes: int
     live: int
+    side: Side = "compiled"
+    role: Role = ""
     of: str = ""
     entity: str = ""
-    lines: tuple[str, ...] = ()
     at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """One step of Inductor's fusion: scheduler nodes `first` and `second`, by name, became `name` in `round`, from 1.
+
+    `kind` is the half of the graph ("forward", "backward", "inference"); a name that no `Merge` has made is that of a
+    node of the `ir` stage. `saved` are bytes by Inductor's own score of the pair (`Scheduler.score_fusion_memory`):
+    those that both touch. `reordered` marks the last round, in which loops may be reordered.
+    """
+
+    graph: str
+    kind: str
+    round: int
+    first: str
+    second: str
+    name: str
+    saved: int
+    reordered: bool = False
 
 
 @dataclass(frozen=True, slots=True)

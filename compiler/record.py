@@ -29,7 +29,7 @@ from compiler.capture_facts import (
     Suggestion,
     Symbol,
 )
-from compiler.measure_facts import Candidate, HostTime, KernelTime, LineTime, Measurement, MemoryEvent, Phase
+from compiler.measure_facts import Candidate, HostTime, KernelTime, LineTime, Measurement, MemoryEvent, Merge, Phase
 from compiler.options import Options
 
 __all__ = [
@@ -54,6 +54,7 @@ __all__ = [
     "LineTime",
     "Measurement",
     "MemoryEvent",
+    "Merge",
     "Phase",
     "Problem",
     "Recompile",
@@ -336,6 +337,7 @@ class Record:
     steps: tuple[Step, ...] = ()
     autograd_saved: tuple[Saved, ...] = ()
     calls: int = 0
+    merges: tuple[Merge, ...] = ()
     schema: int = SCHEMA
 
     def __repr__(self) -> str:

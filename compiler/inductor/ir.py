@@ -43,7 +43,7 @@ def _attrs(node: IrFacts) -> dict[str, Any]:
             "stride": list(node.tensor.stride),
             "device": node.tensor.device,
         }
-    attrs |= {"reads": list(node.reads), "writes": list(node.writes)}
+    attrs |= {"reads": list(node.reads), "writes": list(node.writes), "moves": node.moves}
     if node.parts:
         attrs["parts"] = list(node.parts)
     return attrs

@@ -207,6 +207,13 @@ def calls(module: GraphModule) -> Iterator[Node]:
     return (node for node in module.graph.nodes if node.op == "call_function")
 
 
+def output_names(module: GraphModule) -> tuple[str, ...]:
+    """The names of the nodes that a graph returns, by position; "" for what is no node."""
+    [output] = module.graph.find_nodes(op="output")
+    values = output.args[0] if isinstance(output.args[0], list | tuple) else [output.args[0]]
+    return tuple(value.name if isinstance(value, Node) else "" for value in values)
+
+
 def detached(module: GraphModule) -> GraphModule:
     """A copy with its own graph that shares parameters: what compile_fx may change, this one keeps."""
     graph = torch.fx.Graph()

@@ -30,15 +30,16 @@ from torch._inductor.scheduler import (
     ExternKernelSchedulerNode,
     FusedSchedulerNode,
     NopKernelSchedulerNode,
-    WhyNoFuse,
 )
 from torch._inductor.virtualized import V
 
 from compiler.targets import Target
 from compiler.torch_api import templates, virtual
 from compiler.torch_api.cudagraphs import CudaGraphs, Verdict
+from compiler.torch_api.fusion_rounds import FusionRounds, MergeFacts
 from compiler.torch_api.line_origins import FxOrigins, KernelLines, LineOrigins
 from compiler.torch_api.loop_text import LoopTexts
+from compiler.torch_api.memory_lines import MemoryFacts, MemoryLines
 from compiler.torch_api.partitioning import Halves, wrap_partition
 from compiler.torch_api.patching import replaced
 from compiler.torch_api.retargeting import Retargeting
@@ -60,7 +61,11 @@ class TensorFacts:
 
 @dataclass(frozen=True, slots=True)
 class IrFacts:
-    """One scheduler node. `fx` are the post-grad FX nodes it computes; `reads` and `writes` are buffer names."""
+    """One scheduler node. `fx` are the post-grad FX nodes it computes; `reads` and `writes` are buffer names.
+
+    `moves` are the bytes that it reads or writes of each, as Inductor counts: every byte once, and none of a buffer
+    that is used within the node alone.
+    """
 
     name: str
     kind: str
@@ -70,8 +75,13 @@ class IrFacts:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     parts: tuple[str, ...]
-    bytes: int
+    moves: dict[str, int]
     tensor: TensorFacts | None
+
+    @property
+    def bytes(self) -> int:
+        """All that it moves."""
+        return sum(self.moves.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +108,12 @@ class InductorObserver(Protocol):
     def aot_graph(self, kind: Kind, module: torch.fx.GraphModule) -> None: ...
     def post_grad(self, kind: Kind, module: torch.fx.GraphModule) -> None: ...
     def ir(self, kind: Kind, nodes: Iterable[IrFacts], branch: str) -> None: ...
-    def refused(self, kind: Kind, first: str, second: str, reason: str) -> None: ...
+    def merged(self, kind: Kind, facts: MergeFacts) -> None: ...
+    def refused(self, kind: Kind, first: str, second: str, reason: str, number: int) -> None: ...
     def fused_ir(self, kind: Kind, nodes: Iterable[IrFacts], branch: str) -> None: ...
     def kernel(self, kind: Kind, facts: KernelFacts) -> None: ...
     def code(self, kind: Kind, text: str, language: str) -> None: ...
+    def memory(self, kind: Kind, facts: MemoryFacts) -> None: ...
     def failed(self, kind: Kind, error: Exception) -> None: ...
     def decided(self, pass_name: str, verdict: str, why: str) -> None: ...
     def captured_as(self, kind: Kind, verdict: Verdict) -> None: ...
@@ -156,7 +168,6 @@ class _Session:
             (compile_fx, "min_cut_rematerialization_partition", wrap_partition(self.observer.partitioned)),
             (inductor_debug, "log_ir_pre_fusion", self.wrap_pre_fusion),
             (inductor_debug, "log_ir_post_fusion", self.wrap_post_fusion),
-            (WhyNoFuse, "__call__", self.wrap_why_no_fuse),
             (GraphLowering, "run", self.wrap_run),
             (GraphLowering, "codegen", self.wrap_codegen),
             (CppScheduling, "define_kernel", self.wrap_define_kernel),
@@ -164,6 +175,8 @@ class _Session:
             *self.lines.wrappers(),
         ]
         if not self.build:
+            *FusionRounds(self.merged, self.refused).wrappers(),
+            *MemoryLines(self.memory).wrappers(),
             found.append((GraphLowering, "compile_to_module", self.only_generated))
         return found + self.graphs.wrappers()
 
@@ -289,12 +302,14 @@ class _Session:
 
         return observed
 
-    def wrap_why_no_fuse(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def observed(why: WhyNoFuse, reason: str, *args: Any) -> Any:
-            self.observer.refused(self.kind, why.name1, why.name2, reason % args if args else reason)
-            return call(why, reason, *args)
+    def merged(self, facts: MergeFacts) -> None:
+        self.observer.merged(self.kind, facts)
 
-        return observed
+    def refused(self, first: str, second: str, reason: str, number: int) -> None:
+        self.observer.refused(self.kind, first, second, reason, number)
+
+    def memory(self, facts: MemoryFacts) -> None:
+        self.observer.memory(self.kind, facts)
 
     def wrap_define_kernel(self, define: Callable[..., Any]) -> Callable[..., Any]:
         def observed(scheduling: Any, source: str, nodes: Sequence[Any], kernel: Any = None) -> Any:
@@ -399,7 +414,7 @@ def ir_facts(node: BaseSchedulerNode, lines: LineOrigins, text_of: LoopTexts) ->
         reads=tuple(sorted({dep.name for dep in node.read_writes.reads})),
         writes=tuple(node.get_buffer_names()),
         parts=tuple(part.get_name() for part in parts) if len(parts) > 1 else (),
-        bytes=int(node.get_read_write_buffers_sizes()),
+        moves=node.get_read_write_buffer_accesses(include_reads=True, include_writes=True),
         tensor=_tensor(parts[-1]),
     )
 

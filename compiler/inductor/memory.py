@@ -1,0 +1,148 @@
+"""The bytes in use over a graph's forward and backward, from what its generated code allocates, reuses and frees.
+
+What the caller holds stays: parameters, inputs, results. What autograd keeps for the backward is there until the
+backward has used it last. What is allocated inside of an operator and gone when it returns is not seen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from compiler.measure_facts import Half, MemoryEvent, Role
+from compiler.torch_api.memory_lines import MemoryFacts, MemoryLine
+
+CALLER, AUTOGRAD = "caller", "autograd"
+_ASSIGNED = re.compile(r"^\s+(?P<name>\w+) = ")
+_DELETED = re.compile(r"\bdel (?P<names>[\w, ]+)")
+
+
+@dataclass(slots=True)
+class _Storage:
+    """One piece of memory: who holds it. Names of buffers hold it, and so may the caller and autograd."""
+
+    bytes: int
+    holders: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class HalfMemory:
+    """One half of a graph: its wrapper, the id of what makes each buffer, and what its outputs are called outside.
+
+    `outputs` are names of FX nodes by position, of which the first `results` go to the caller.
+    """
+
+    half: Half
+    facts: MemoryFacts
+    entities: Mapping[str, str]
+    outputs: tuple[str, ...]
+    results: int
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Lines of the wrapper, from 1: where each buffer gets its name, and where that is deleted."""
+
+    assigned: Mapping[str, int]
+    deleted: Mapping[str, int]
+
+    def of(self, line: MemoryLine) -> int:
+        return (self.deleted if line.what == "free" else self.assigned).get(line.buffer, 0)
+
+
+def wrapper_places(text: str) -> Places:
+    """Where the generated code names and deletes buffers."""
+    assigned: dict[str, int] = {}
+    deleted: dict[str, int] = {}
+    for number, row in enumerate(text.split("\n"), start=1):
+        if (match := _ASSIGNED.match(row)) is not None:
+            assigned.setdefault(match["name"], number)
+        for found in _DELETED.finditer(row):
+            deleted.update(dict.fromkeys(found["names"].replace(" ", "").split(","), number))
+    return Places(assigned, deleted)
+
+
+class GraphMemory:
+    """The memory of one graph, half after half."""
+
+    def __init__(self, graph: str) -> None:
+        self.graph = graph
+        self.live = 0
+        self.saved: dict[str, _Storage] = {}
+        self.named: dict[str, _Storage] = {}
+        self.places = Places({}, {})
+
+    def events(self, half: HalfMemory, places: Places) -> Iterator[MemoryEvent]:
+        """What happens in this half, in order; what it leaves is where the next one begins.
+
+        `places` are the lines of the wrapper that name and delete each buffer.
+        """
+        self.named, self.places = {}, places
+        for name, size in half.facts.inputs:
+            yield self._input(half, name, size)
+        for line in half.facts.lines:
+            yield from self._line(half, line)
+        yield from self._outputs(half)
+        yield from self._gone(half)
+
+    def _input(self, half: HalfMemory, name: str, size: int) -> MemoryEvent:
+        role: Role = "input"
+        known = self.saved.get(name)
+        if half.half == "backward":
+            role = "saved" if known is not None else "tangent"
+        if known is None:
+            known = _Storage(size, {CALLER})
+            self.live += size
+        known.holders.discard(AUTOGRAD)
+        known.holders.add(name)
+        self.named[name] = known
+        return self._event(half, MemoryLine("allocate", name, size), what="input", role=role)
+
+    def _line(self, half: HalfMemory, line: MemoryLine) -> Iterator[MemoryEvent]:
+        if line.what == "allocate":
+            self.named[line.buffer] = _Storage(line.bytes, {line.buffer})
+            self.live += line.bytes
+            yield self._event(half, line)
+        elif line.what == "free":
+            yield from self._freed(half, line)
+        elif (storage := self.named.get(line.of)) is not None:
+            storage.holders.add(line.buffer)
+            if line.what == "reuse":
+                storage.holders.discard(line.of)
+            self.named[line.buffer] = storage
+            yield self._event(half, line)
+
+    def _freed(self, half: HalfMemory, line: MemoryLine) -> Iterator[MemoryEvent]:
+        """Memory goes with its last holder; of what somebody else holds, only a name is gone."""
+        storage = self.named.pop(line.buffer, None)
+        if storage is None:
+            return
+        storage.holders.discard(line.buffer)
+        if not storage.holders:
+            self.live -= storage.bytes
+            yield self._event(half, MemoryLine("free", line.buffer, storage.bytes))
+
+    def _outputs(self, half: HalfMemory) -> Iterator[MemoryEvent]:
+        self.saved = {}
+        for place, (buffer, name) in enumerate(zip(half.facts.outputs, half.outputs, strict=False)):
+            storage = self.named.get(buffer)
+            if storage is None:
+                continue
+            role: Role = "gradient" if half.half == "backward" else "result" if place < half.results else "saved"
+            storage.holders.add(AUTOGRAD if role == "saved" else CALLER)
+            if half.half == "forward":
+                self.saved[name] = storage
+            yield self._event(half, MemoryLine("allocate", buffer, storage.bytes, name), what="output", role=role)
+
+    def _gone(self, half: HalfMemory) -> Iterator[MemoryEvent]:
+        """What nobody deleted goes when the code returns."""
+        for name in list(self.named):
+            yield from self._freed(half, MemoryLine("free", name))
+
+    def _event(self, half: HalfMemory, line: MemoryLine, *, what: str = "", role: Role = "") -> MemoryEvent:
+        kind = what or line.what
+        return MemoryEvent(
+            self.graph, half.half, kind, line.buffer, line.bytes, self.live, role=role, of=line.of,  # type: ignore[arg-type]
+            entity=half.entities.get(line.buffer, ""), at=self.places.of(line),
+        )  # fmt: skip

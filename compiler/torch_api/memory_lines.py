@@ -1,0 +1,146 @@
+"""What the wrapper that Inductor generates does to memory, line by line: read from its own objects once it has planned
+which buffers take over which memory (`run_wrapper_ir_passes` of torch._inductor.codegen.wrapper).
+
+Sizes that are symbolic count as the values that were compiled with (`optimization_hint`, which adds no guard).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch._inductor.codegen.wrapper as wrappers
+from torch._inductor import ir
+from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
+from torch._inductor.utils import get_dtype_size
+from torch._inductor.virtualized import V
+
+What = Literal["allocate", "reuse", "alias", "free"]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLine:
+    """One line. "reuse" takes over the memory of `of`, "alias" is another name for it, bytes are those of `buffer`."""
+
+    what: What
+    buffer: str
+    bytes: int = 0
+    of: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFacts:
+    """A graph's wrapper: its inputs with their bytes, its lines in order, and what it returns, by position.
+
+    `pooled` is true where Inductor gave all buffers places in pools (`memory_planning`): there are no lines then.
+    """
+
+    inputs: tuple[tuple[str, int], ...]
+    lines: tuple[MemoryLine, ...]
+    outputs: tuple[str, ...]
+    pooled: bool = False
+
+
+class MemoryLines:
+    """Tells `seen` of each wrapper of a whole graph; what its partitions do comes first."""
+
+    def __init__(self, seen: Callable[[MemoryFacts], None]) -> None:
+        self.seen = seen
+        self.partitions: list[MemoryLine] = []
+
+    def wrappers(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
+        return [(PythonWrapperCodegen, "run_wrapper_ir_passes", self.wrap_passes)]
+
+    def wrap_passes(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        def observed(wrapper: PythonWrapperCodegen, is_inference: bool) -> Any:
+            result = run(wrapper, is_inference)
+            if getattr(V.graph, "parent", None) is None:
+                self.read(wrapper)
+            return result
+
+        return observed
+
+    def read(self, wrapper: PythonWrapperCodegen) -> None:
+        if isinstance(wrapper, SubgraphPythonWrapperCodegen):
+            self.partitions += memory_lines(wrapper.lines)
+            return
+        lines, self.partitions = [*self.partitions, *memory_lines(wrapper.lines)], []
+        self.seen(MemoryFacts(graph_inputs(), tuple(lines), tuple(V.graph.get_output_names()), _is_pooled(wrapper)))
+
+
+def graph_inputs() -> tuple[tuple[str, int], ...]:
+    """The tensors that the graph at hand takes."""
+    tensors = ((name, value) for name, value in V.graph.graph_inputs.items() if isinstance(value, ir.IRNode))
+    return tuple((name, buffer_bytes(value)) for name, value in tensors if hasattr(value, "get_dtype"))
+
+
+def memory_lines(lines: Iterable[Any]) -> Iterator[MemoryLine]:
+    """What these lines do to memory; of a call with several results, when it makes them and not when they are named."""
+    lines = list(lines)
+    named = {line.result_name for line in lines if isinstance(line, wrappers.MultiOutputLine)}
+    parts: dict[str, tuple[str, ...]] = {}
+    for line in lines:
+        if isinstance(line, wrappers.ExternKernelAllocLine):
+            made = list(_made_by_call(line.node))
+            parts[line.node.get_name()] = tuple(each.buffer for each in made if each.buffer not in named)
+            yield from made
+        elif isinstance(line, wrappers.FreeLine | wrappers.FreeIfNotReusedLine):
+            yield from _freed(line, parts)
+        else:
+            yield from _planned(line)
+
+
+def _planned(line: Any) -> Iterator[MemoryLine]:
+    if isinstance(line, wrappers.AllocateLine):
+        yield MemoryLine("allocate", line.node.get_name(), buffer_bytes(line.node))
+    elif isinstance(line, wrappers.ReuseLine | wrappers.ReinterpretLine):
+        what: What = "reuse" if isinstance(line, wrappers.ReuseLine) else "alias"
+        yield MemoryLine(what, line.reused_as.get_name(), buffer_bytes(line.reused_as), line.node.get_name())
+
+
+def _freed(line: Any, parts: Mapping[str, tuple[str, ...]]) -> Iterator[MemoryLine]:
+    """A tuple of results goes with those of them that got no name."""
+    if getattr(line, "is_reused", False):
+        return
+    name = line.node.get_name()
+    for unnamed in parts.get(name, ()):
+        if unnamed != name:
+            yield MemoryLine("free", unnamed)
+    yield MemoryLine("free", name)
+
+
+def _made_by_call(node: Any) -> Iterator[MemoryLine]:
+    """The memory that a call of an operator makes, or whose results are other names for what it was given."""
+    alike = next(iter(node.get_inputs_that_alias_output()), "")
+    for result in _results(node):
+        if isinstance(result.get_output_spec(), ir.Layout):
+            yield MemoryLine("alias" if alike else "allocate", result.get_name(), buffer_bytes(result), alike)
+
+
+def _results(node: Any) -> Iterator[Any]:
+    if isinstance(node.layout, ir.MultiOutputLayout):
+        yield from _leaves(getattr(node, "outputs", ()))
+    elif not isinstance(node.layout, ir.NoneLayout):
+        yield node
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, ir.Buffer):
+        yield value
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _leaves(each)
+
+
+def buffer_bytes(buffer: Any) -> int:
+    """The bytes of the memory that holds a buffer, the gaps between its rows too."""
+    try:
+        elements = V.graph.get_allocation_storage_size(buffer)
+    except NotImplementedError:  # of what has no layout: an operator's opaque state
+        return 0
+    return int(V.graph.sizevars.optimization_hint(elements, fallback=0)) * int(get_dtype_size(buffer.get_dtype()))
+
+
+def _is_pooled(wrapper: PythonWrapperCodegen) -> bool:
+    return any(type(line).__module__.endswith("codegen.memory_planning") for line in wrapper.lines)
