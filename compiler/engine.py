@@ -28,6 +28,7 @@ from compiler.measure.calls import Call
 from compiler.options import OptionError, Options
 from compiler.record import MACHINE_STAGES, Problem, Record
 from compiler.recorder import Recorder, tensors_device
+from compiler.stopwatch import untimed
 from compiler.targets import is_virtual
 from compiler.torch_api import dynamo, fx, inductor
 
@@ -75,7 +76,9 @@ class Exploration:
         with ExitStack() as stack:
             self._recorder = Recorder(self._builder, build=builds(self.options))
             stack.callback(self._recorder.finish)
-            self._observation = stack.enter_context(dynamo.observing(self._recorder))
+            heard = untimed(self._recorder, self._recorder.torch_time)
+            self._observation = stack.enter_context(dynamo.observing(heard))
+            stack.enter_context(self._recorder.hearing_phases(self._observation))
             if self.options.step:
                 stack.enter_context(self._recorder.stepping(self.options.step))
             self._stack = stack.pop_all()

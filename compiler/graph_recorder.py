@@ -72,7 +72,8 @@ class GraphRecorder:
         """Compile with the real backend. An error becomes a Problem: the captured graph still runs."""
         self.recorder.clock.resume()
         try:
-            compiled = run()
+            with self.recorder.torch_time.running():
+                compiled = run()
         except Exception as error:
             if dynamo.is_restart(error):
                 raise

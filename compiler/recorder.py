@@ -10,8 +10,8 @@ import linecache
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from types import CodeType
 from typing import Any
@@ -35,13 +35,15 @@ from compiler.destination import Destination, destination, measures
 from compiler.graph_recorder import GraphRecorder, first_lines, hint_of
 from compiler.interpret.kept import KeptFrame
 from compiler.process import fewer_full_collections
-from compiler.record import STAGES, Frame, Problem, Recompile, Span, Step
+from compiler.record import STAGES, Frame, Phase, Problem, Recompile, Span, Step
+from compiler.stopwatch import Stopwatch, untimed
 from compiler.torch_api import dynamo, fx, inductor
 from compiler.torch_api.buffers import observing_buffers
 from compiler.torch_api.dynamo import BreakFacts, CompileKey, EntryFailures
 from compiler.torch_api.guard_failures import FailedGuard, global_state
 from compiler.torch_api.leaf_guards import GuardTree
 from compiler.torch_api.open_sizes import SymbolFacts
+from compiler.torch_api.phases import PhaseFacts, PhaseLog
 from compiler.torch_api.traced_lines import Place
 
 Compiled = Callable[..., Any]
@@ -58,6 +60,7 @@ class Recorder:
         self.book = SourceBook()
         self.names = GeneratedNames()
         self.clock = Clock()
+        self.torch_time = Stopwatch()
         self.call_site: tuple[fx.SourceFrame, ...] = ()
         self.call_number = 0
         self._frame_ids: dict[int, dict[int, str]] = {}
@@ -180,7 +183,7 @@ class Recorder:
         hearing = stage.hearing if self.builder.keeps("autograd") else _as_it_is
         if not self._needs_backend():
             return self._noted(frame, kept.hearing(hearing(stage.run)))
-        observing = inductor.observing(recorder, build=self.build, target=gpu)
+        observing = inductor.observing(untimed(recorder, self.torch_time), build=self.build, target=gpu)
         collections = fewer_full_collections(1 + len(captured.graph.nodes) // NODES_A_COLLECTION)
         with observing, observing_buffers(kept), collections:
             compiled = recorder.run_backend(run)
@@ -297,6 +300,21 @@ class Recorder:
         """Record how Dynamo reads each instruction in the block; `step` is the option."""
         most = MIB * (MOST_MIB if step is True else step)
         return recorded_steps(self._keep_steps, frame_id=self.frame_id, book=self.book, names=self.names, most=most)
+
+    @contextmanager
+    def hearing_phases(self, observation: dynamo.Observation) -> Iterator[None]:
+        """Keep where torch's time goes in the block, of the compilations that are observed."""
+        log = PhaseLog(self.torch_time.now, observation.hears)
+        try:
+            with log.hearing():
+                yield
+        finally:
+            self.builder.phases.extend(map(self._phase, log.found.values()))
+
+    def _phase(self, facts: PhaseFacts) -> Phase:
+        frame, compilation = facts.key or (-1, -1)
+        graph = self._frame_ids.get(frame, {}).get(compilation, "")
+        return Phase(facts.name, facts.seconds, graph, facts.parent, facts.count)
 
     def _keep_steps(self, steps: tuple[Step, ...], cut: Problem | None) -> None:
         self.builder.steps = steps

@@ -170,6 +170,9 @@ class Observation(Protocol):
     def unheard(self) -> AbstractContextManager[Unheard]:
         """Compilations in the block are not observed; they have a dynamic-shape history of their own."""
 
+    def hears(self) -> bool:
+        """Whether compilations are observed now."""
+
 
 class _Session:
     def __init__(self, observer: DynamoObserver) -> None:
@@ -193,6 +196,9 @@ class _Session:
         finally:
             self.observer = observer
             self.unheard_keys |= set(self.codes) - before
+
+    def hears(self) -> bool:
+        return not isinstance(self.observer, Unheard)
 
     def on_bytecode(self, code: CodeType, new_code: CodeType) -> None:
         self.modified.append(new_code)
