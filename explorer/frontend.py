@@ -88,11 +88,15 @@ def _unpacking(script: str) -> str:
     return UNPACK.substitute(digits=DIGITS, packed=packed, size=len(data))
 
 
+#: The style sheets of what every record has, in the order in which they count; those of single views come after them.
+BASE_STYLES = ("style.css", "panes.css", "text.css", "inspector.css", "surroundings.css")
+
+
 @cache
 def css() -> str:
     """All style sheets, `style.css` with its colours first."""
-    names = (path.name for path in files("explorer").joinpath("static").iterdir() if path.name.endswith(".css"))
-    return "\n".join(map(static_text, sorted(names, key=lambda name: (name != "style.css", name))))
+    names = {path.name for path in files("explorer").joinpath("static").iterdir() if path.name.endswith(".css")}
+    return "\n".join(map(static_text, [*BASE_STYLES, *sorted(names.difference(BASE_STYLES))]))
 
 
 def static_text(name: str) -> str:

@@ -16,7 +16,8 @@ HERE = Path(__file__).parent
 STATIC = Path(frontend.__file__).parent / "static"
 ORIGIN = "http://front-end.invalid"
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'"
-EMPTY_PAGE = '<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="/style.css"><body></body>'
+STYLE = "all.css"
+EMPTY_PAGE = f'<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="/{STYLE}"><body></body>'
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -54,6 +55,8 @@ def _serve(route: Route) -> None:
     headers = {"content-security-policy": POLICY}
     if not name:
         route.fulfill(body=EMPTY_PAGE, content_type="text/html", headers=headers)
+    elif name == STYLE:
+        route.fulfill(body=frontend.css(), content_type="text/css", headers=headers)
     elif (path := STATIC / name).is_file():
         kind = "text/javascript" if path.suffix == ".js" else mimetypes.guess_type(name)[0]
         route.fulfill(body=path.read_bytes(), content_type=kind, headers=headers)
