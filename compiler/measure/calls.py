@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
+from types import CellType
 from typing import Any
 
 import torch
@@ -49,13 +51,41 @@ class Call:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     surroundings: Surroundings = field(default_factory=Surroundings.now)
 
+    def modules(self) -> dict[str, torch.nn.Module]:
+        """The modules that the call runs, by the name that its code has for them; "" for what is called itself."""
+        owner = getattr(self.fn, "__self__", self.fn)
+        if isinstance(owner, torch.nn.Module):
+            return {"": owner}
+        return {name: value for name, value in self._outer().items() if isinstance(value, torch.nn.Module)}
+
+    def _outer(self) -> Mapping[str, Any]:
+        """What the function's code uses of the names around it."""
+        function = inspect.unwrap(getattr(self.fn, "__func__", self.fn))
+        if not inspect.isfunction(function):
+            return {}
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        outer = {name: cell.cell_contents for name, cell in cells if cell != CellType()}
+        names = (name for name in function.__code__.co_names if name in function.__globals__)
+        return outer | {name: function.__globals__[name] for name in names}
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """Leaves that want gradients and are not passed: parameters of modules and tensors from around, by name."""
+        found: dict[str, torch.Tensor] = {}
+        for name, module in self.modules().items():
+            found |= {_dotted(name, own): value for own, value in module.named_parameters()}
+        found |= {name: value for name, value in self._outer().items() if isinstance(value, torch.Tensor)}
+        return {name: value for name, value in found.items() if value.requires_grad and value.is_leaf}
+
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """The buffers of its modules, by name."""
+        modules = self.modules().items()
+        return {_dotted(name, own): value for name, module in modules for own, value in module.named_buffers()}
+
     def tensors(self) -> list[torch.Tensor]:
         """Parameters and tensor arguments that want gradients, in a stable order."""
-        return [leaf for leaf in self._leaves() if leaf.requires_grad and leaf.is_leaf]
-
-    def _leaves(self) -> list[torch.Tensor]:
-        own = list(self.fn.parameters()) if isinstance(self.fn, torch.nn.Module) else []
-        return [leaf for leaf in [*own, *tree_leaves((self.args, dict(self.kwargs)))] if isinstance(leaf, torch.Tensor)]
+        found = [*self.parameters().values(), *tree_leaves((self.args, dict(self.kwargs)))]
+        wanted = {id(leaf): leaf for leaf in found if isinstance(leaf, torch.Tensor) and leaf.requires_grad}
+        return [leaf for leaf in wanted.values() if leaf.is_leaf]
 
     def copied_arguments(self) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Arguments that the call may change in place. Parameters and leaves that want gradients are shared; a tensor
@@ -64,16 +94,24 @@ class Call:
         copies: dict[int, Any] = {}
 
         def copied(value: Any) -> Any:
-            return copies.setdefault(id(value), _copied(value)) if isinstance(value, torch.Tensor) else value
+            return copies.setdefault(id(value), copied_tensor(value)) if isinstance(value, torch.Tensor) else value
 
         return tree_map(copied, (tuple(self.args), dict(self.kwargs)))
 
     def devices(self) -> set[str]:
-        return {leaf.device.type for leaf in self._leaves()}
+        modules = [parameter for module in self.modules().values() for parameter in module.parameters()]
+        leaves = [*modules, *tree_leaves((self.args, dict(self.kwargs)))]
+        return {leaf.device.type for leaf in leaves if isinstance(leaf, torch.Tensor)}
 
 
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    """Guards ask for the same strides, and whether it was made in inference mode."""
+def _dotted(module: str, name: str) -> str:
+    return f"{module}.{name}" if module else name
+
+
+def copied_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy; of one that wants gradients the tensor itself. Guards ask for the same strides, and whether it was made in
+    inference mode.
+    """
     if tensor.requires_grad:
         return tensor
     with torch.inference_mode(tensor.is_inference()):
@@ -85,10 +123,13 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class _Nowhere(io.TextIOBase):
-    """Takes text, and keeps none of it."""
-
     def write(self, text: str) -> int:
         return len(text)
+
+
+def nowhere() -> io.TextIOBase:
+    """Takes text, and keeps none of it."""
+    return _Nowhere()
 
 
 @contextmanager
@@ -96,7 +137,7 @@ def unnoticed(call: Call) -> Iterator[None]:
     """The block runs as the call did: with its gradient mode and autocast. After it random state and the module's
     buffers are put back; what the call prints goes nowhere. `.data` leaves autograd's version counters alone.
     """
-    buffers = list(call.fn.buffers()) if isinstance(call.fn, torch.nn.Module) else []
+    buffers = list(call.buffers().values())
     saved = [buffer.detach().clone() for buffer in buffers]
     with torch.random.fork_rng(), redirect_stdout(_Nowhere()), call.surroundings.again():
         try:
