@@ -41,15 +41,17 @@ from compiler.record import (
 @dataclass(frozen=True, slots=True)
 class Event:
     """What a listener hears: a stage has started, an artifact is there (or a newer version of it), a stage could not
-    be had, or the exploration has finished. `seconds` is what PyTorch spent on the stage.
+    be had, something is done for long, or the exploration has finished. `seconds` is what PyTorch spent on the stage,
+    `words` say what is being done.
     """
 
-    kind: Literal["started", "artifact", "problem", "finished"]
+    kind: Literal["started", "progress", "artifact", "problem", "finished"]
     stage: str
     graph: str = ""
     artifact: Artifact | None = None
     seconds: float = 0.0
     problem: Problem | None = None
+    words: str = ""
 
 
 Listener = Callable[[Event], None]
@@ -121,6 +123,9 @@ class Builder:
 
     def started(self, stage: str, graph: str = "") -> None:
         self._tell(Event("started", stage, graph))
+
+    def progress(self, stage: str, words: str) -> None:
+        self._tell(Event("progress", stage, words=words))
 
     def problem(self, problem: Problem) -> None:
         if problem not in self.problems:

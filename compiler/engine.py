@@ -39,11 +39,12 @@ _OWN_FOLDERS = tuple(str(Path(__file__).parent.parent / name) for name in ("comp
 
 @dataclass(frozen=True, slots=True)
 class Explored:
-    """What `explore` returns: the record, the value of the call, and what it takes to run its kernels again."""
+    """What `explore` returns: the record, the value of the call, and what it takes to run its kernels again, and it."""
 
     record: Record
     value: Any
     kept: Mapping[str, KeptFrame]
+    call: Call | None = None
 
 
 class Exploration:
@@ -72,6 +73,11 @@ class Exploration:
         """By capture ("0/0"): graphs, and the inputs of its first call, not copied unless `check="kernels"`."""
         return self._recorder.kept if self._recorder is not None else {}
 
+    @property
+    def call(self) -> Call | None:
+        """The first call of what `compile` gave, None where there was none."""
+        return self._calls[0] if self._calls else None
+
     def __enter__(self) -> Exploration:
         with ExitStack() as stack:
             self._recorder = Recorder(self._builder, build=builds(self.options))
@@ -95,6 +101,7 @@ class Exploration:
             self._builder.problem(_nothing_compiled(self._recorder))
         try:
             if kind is None:
+                self._time()
                 self._export()
                 self._decompose()
                 self._check_stages()
@@ -102,6 +109,15 @@ class Exploration:
                 self._check_kernels()
         finally:
             self._builder.finished()
+
+    def _time(self) -> None:
+        """The first call in several ways, where the user asks for it. An interrupt leaves those that are done."""
+        if not self.options.time:
+            return
+        # torch.utils.benchmark takes longer to import than a small function to explore.
+        from compiler.measure.for_record import time_call
+
+        time_call(self._builder, self.call)
 
     def _export(self) -> None:
         """The first call with torch.export, strict and not, where the user names that stage."""
@@ -148,17 +164,14 @@ class Exploration:
         check_kernels(self._builder, self._recorder.kept)
 
     def _measure(self) -> None:
-        """Time and check the first call; a failure there is a Problem, not the user's error."""
+        """What breaks cost, and a check of the first call; a failure there is a Problem, not the user's error."""
         if not self._calls or not (self.options.time or self.options.check is True):
             return
         # torch.utils.benchmark takes longer to import than a small function to explore.
         from compiler.measure.call_check import checks
-        from compiler.measure.timing import forward_timings
-
         self._builder.started("timing")
         try:
             if self.options.time:
-                self._builder.timings.extend(forward_timings(self._calls[0]))
                 self._time_breaks(self._calls[0])
             if self.options.check is True:
                 self._builder.checks.extend(checks(self._calls[0], self.kept))
@@ -237,7 +250,7 @@ def explore(
         compiled = exploration.compile(fn)
         values = [compiled(*each, **(kwargs or {})) for each in calls or [args]]
         value = values if calls else values[0]
-    return Explored(exploration.record, value, exploration.kept)
+    return Explored(exploration.record, value, exploration.kept, exploration.call)
 
 
 def title_of(fn: Any) -> str:

@@ -1,7 +1,7 @@
 """What a graph break costs in time: the user's call, against the same call with a suggestion applied.
 
 Only where that is sound: the suggestion can be put into force here, the break is gone with it, and the call gives what
-it gave before. Both are compiled anew and timed in turns (compiler.measure.timing).
+it gave before. Both are compiled anew and timed in turns (compiler.measure.rounds).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 from compiler.measure.calls import Call, unnoticed
 from compiler.measure.check import compared
-from compiler.measure.timing import interleaved
+from compiler.measure.rounds import interleaved
 from compiler.measure.versions import CannotApplyError, Version, version
 from compiler.record import GraphBreak, Suggestion, Timing
 from compiler.torch_api.dynamo import Unheard

@@ -109,7 +109,7 @@ def _dotted(module: str, name: str) -> str:
 
 
 def copied_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy; of one that wants gradients the tensor itself. Guards ask for the same strides, and whether it was made in
+    """A copy; a tensor that wants gradients is given back. Guards ask for the same strides, and whether it was made in
     inference mode.
     """
     if tensor.requires_grad:

@@ -1,64 +1,385 @@
-"""Eager against compiled, on the user's own call.
+"""Eager against compiled, on the user's own call: times, memory, launches, what compiling costs.
 
-Method (torch.utils.benchmark): warm-up, then interleaved rounds, each the mean of enough calls to last about 20 ms;
-median and quartiles over the rounds. Threads are those that the process uses.
+Each candidate runs a fresh copy of the model with equal weights. It is compiled with empty caches in a folder of its
+own, warmed up until its calls are no longer getting faster, and timed alone; then all are timed in turns, round after
+round, and these rounds are the result. The user's modules, gradients, random numbers, settings and compiled code are as
+they were.
 """
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.utils.benchmark import Timer
 
-from compiler.measure.calls import Call, unnoticed
-from compiler.record import Timing
+from compiler.environment import environment
+from compiler.measure import host_split, noise, peak
+from compiler.measure.calls import Call, nowhere
+from compiler.measure.candidates import EAGER, Asked, Spec, specs
+from compiler.measure.copies import CannotCopyError, Copy, copied, devices
+from compiler.measure.rounds import GpuClock, Spread, calls_a_round, clock_for, turns, warmed
+from compiler.measure.work import Job, MakeOptimizer, Work, job, optimizer_named, work
+from compiler.measure_facts import Candidate, HostTime, Measurement
+from compiler.options import OptionError, Options
+from compiler.torch_api import apart, generated_text
 
-ROUNDS = 7
-ROUND_SECONDS = 0.02
-WARM_UP_CALLS = 3
+ALONE_ROUNDS = 5
+ROUNDS = (5, 15)
+"""At least and at most so many rounds, where the user does not say how many."""
+BUDGET_SECONDS = 20.0
+LEAST_ROUNDS = 3
+"""So many rounds in turns are worth more than those alone, when the user stops the measurement."""
 
 
-def forward_timings(call: Call) -> tuple[Timing, ...]:
-    """Seconds a call of the forward, for "eager" and "compiled". Raises what the call raises."""
-    args, kwargs = call.copied_arguments()
-    with unnoticed(call):
-        found = interleaved(
-            {"eager": lambda: call.fn(*args, **kwargs), "compiled": lambda: call.compiled(*args, **kwargs)}
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the user asks for. `asked` are candidates (see `candidates.specs`). `backward` is None for one where there
+    is one to run, False for the forward alone. `rounds` is None for as many as there is time for. `flush` empties
+    the GPU's L2 cache before each call.
+    """
+
+    asked: Asked = None
+    backward: bool | None = None
+    optimizer: str | MakeOptimizer | None = None
+    rounds: int | None = None
+    flush: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a measurement is doing: step `done` of `total`, about `candidate`."""
+
+    candidate: str
+    doing: str
+    done: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"{self.candidate}: {self.doing} ({self.done} of {self.total})"
+
+
+Tell = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The candidates, those that failed with their problem, and how they were measured."""
+
+    candidates: tuple[Candidate, ...]
+    measurement: Measurement
+
+
+def measured(call: Call, options: Options, plan: Plan, tell: Tell | None = None) -> Measured:
+    """Time the candidates for a call. An interrupt (KeyboardInterrupt) ends it, and what is finished is kept.
+
+    Raises OptionError for a candidate, optimizer or backward that there is not, CannotCopyError where there can be no
+    fresh copy of the call, and what the call raises in eager.
+    """
+    if plan.rounds is not None and plan.rounds < 1:
+        raise OptionError(f"rounds={plan.rounds!r}: at least 1.")
+    optimizer = optimizer_named(plan.optimizer)
+    first = copied(call)
+    device = _device(first)
+    chosen, left_out = specs(plan.asked, options, gpu=device.type == "cuda")
+    bench = _Bench(call, options, plan, _Teller(tell, len(chosen)), device)
+    bench.run(chosen, optimizer)
+    return Measured(tuple(bench.candidates()), bench.measurement(left_out))
+
+
+@dataclass
+class _Entry:
+    """One candidate under way."""
+
+    spec: Spec
+    candidate: Candidate
+    work: Work | None = None
+    calls: int = 1
+    alone: list[float] = field(default_factory=list)
+    rounds: list[float] = field(default_factory=list)
+    guards: float = 0.0
+    graphs: int = 0
+    codes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Teller:
+    """Tells of progress, on the output that the user sees."""
+
+    tell: Tell | None
+    total: int
+    stdout: Any = field(default_factory=lambda: sys.stdout)
+
+    def __call__(self, candidate: str, doing: str, done: int) -> None:
+        if self.tell is not None:
+            with redirect_stdout(self.stdout):
+                self.tell(Progress(candidate, doing, done, self.total))
+
+
+class _Bench:
+    """One measurement."""
+
+    def __init__(self, call: Call, options: Options, plan: Plan, tell: _Teller, device: torch.device) -> None:
+        self.call, self.options, self.plan, self.tell, self.device = call, options, plan, tell, device
+        self.clock = clock_for(device, flush=plan.flush)
+        self.entries: list[_Entry] = []
+        self.clocks: list[float] = []
+        self.load = noise.load()
+        self.job: Job | None = None
+        self.interrupted = False
+        self._compiling: _Entry | None = None
+
+    def run(self, chosen: Sequence[Spec], optimizer: MakeOptimizer | None) -> None:
+        try:
+            with self._apart() as folder:
+                self.job = job(copied(self.call), self.call.surroundings, self.plan.backward, optimizer)
+                for number, spec in enumerate(chosen, 1):
+                    self._prepare(spec, number, folder)
+                self._in_turns()
+                for number, entry in enumerate(self._running(), 1):
+                    self.tell(entry.spec.name, "memory and launches", number)
+                    self._look_inside(entry)
+        except KeyboardInterrupt:
+            self.interrupted = True
+        finally:
+            for entry in self.entries:
+                entry.work = None
+
+    @contextmanager
+    def _apart(self) -> Iterator[str]:
+        """All that runs in the block leaves the user's process as it is; gives a folder for caches."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.random.fork_rng([self.device] if self.device.type == "cuda" else []))
+            stack.enter_context(redirect_stdout(nowhere()))
+            stack.enter_context(replace(self.call.surroundings, autocast=()).again())
+            folder = stack.enter_context(apart.cache_folder())
+            stack.enter_context(apart.empty_caches(folder))
+            stack.enter_context(apart.apart(self._guarded))
+            stack.enter_context(generated_text.hearing_code(self._generated))
+            yield folder
+
+    def _guarded(self, seconds: float) -> None:
+        if self._compiling is not None:
+            self._compiling.guards += seconds
+
+    def _generated(self, code: str) -> None:
+        if self._compiling is not None:
+            self._compiling.codes.append(code)
+
+    def _graph(self) -> None:
+        if self._compiling is not None:
+            self._compiling.graphs += 1
+
+    def _prepare(self, spec: Spec, number: int, folder: str) -> None:
+        """Compile a candidate, warm it up, time it alone. What fails is its problem, and the others go on."""
+        assert self.job is not None
+        what, device = self.job.what, self.device.type
+        entry = _Entry(spec, Candidate(spec.name, spec.backend_name, spec.mode, what, device))
+        self.entries.append(entry)
+        try:
+            self.tell(spec.name, "the first call" if spec.name == EAGER else "compiling", number)
+            self._compile(entry, folder)
+            self.tell(spec.name, "warming up", number)
+            self._warm_up(entry)
+        except Exception as error:  # noqa: BLE001 - whatever a backend raises
+            self._failed(entry, error)
+
+    def _compile(self, entry: _Entry, folder: str) -> None:
+        """The first call, with the random numbers that every candidate has, and caches that are empty."""
+        assert self.job is not None
+        copy, spec = copied(self.call), entry.spec
+        self._compiling = entry
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            run = copy.fn if spec.name == EAGER else spec.compiled(copy.fn, self.options, self._graph)
+            entry.work = _stepping(work(copy, run, self.job)) if spec.replays else work(copy, run, self.job)
+            self.clock.finished()
+            start = time.perf_counter()
+            with apart.empty_caches(folder):
+                entry.work.step()
+                self.clock.finished()
+            took = time.perf_counter() - start
+        self._compiling = None
+        if spec.name != EAGER:
+            kernels = sum(map(generated_text.kernels, entry.codes)) if entry.codes else None
+            entry.candidate = replace(entry.candidate, compile_seconds=took, graphs=entry.graphs, kernels=kernels)
+
+    def _warm_up(self, entry: _Entry) -> None:
+        assert entry.work is not None
+        warm = warmed(entry.work.step, self.clock)
+        entry.calls = calls_a_round(warm.fastest)
+        entry.alone = [self.clock.mean(entry.work.step, entry.calls) for _ in range(ALONE_ROUNDS)]
+        if not warm.is_stable:
+            note = f"its calls were still getting faster after {warm.calls} calls of warming up"
+            entry.candidate = replace(entry.candidate, notes=(*entry.candidate.notes, note))
+
+    def _failed(self, entry: _Entry, error: Exception) -> None:
+        self._compiling = None
+        entry.work = None
+        entry.alone, entry.rounds = [], []
+        entry.candidate = replace(entry.candidate, problem=_words(error))
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _running(self) -> list[_Entry]:
+        return [entry for entry in self.entries if entry.work is not None]
+
+    def _rounds(self) -> int:
+        """How many rounds there is time for."""
+        if self.plan.rounds is not None:
+            return self.plan.rounds
+        a_round = sum(entry.calls * Spread.of(entry.alone).middle for entry in self._running())
+        least, most = ROUNDS
+        return min(most, max(least, int(BUDGET_SECONDS / max(a_round, 1e-9))))
+
+    def _in_turns(self) -> None:
+        entries = {entry.spec.name: entry for entry in self._running()}
+        if not entries:
+            return
+        rounds = self._rounds()
+        functions = {name: self._guarded_step(entry) for name, entry in entries.items()}
+        counts = {name: entry.calls for name, entry in entries.items()}
+        self._note_clock()
+        for name, seconds in turns(functions, counts, rounds, self.clock):
+            entry = entries[name]
+            if entry.work is not None:
+                entry.rounds.append(seconds)
+            if name == next(iter(entries)):
+                self.tell("all in turns", f"round {len(entry.rounds)} of {rounds}", len(entries))
+                self._note_clock()
+
+    def _guarded_step(self, entry: _Entry) -> Callable[[], None]:
+        """A call; from the first that fails on, nothing."""
+
+        def step() -> None:
+            if entry.work is not None:
+                try:
+                    entry.work.step()
+                except Exception as error:  # noqa: BLE001 - whatever a backend raises
+                    self._failed(entry, error)
+
+        return step
+
+    def _note_clock(self) -> None:
+        if self.device.type == "cuda":
+            rate = noise.clock_rate(self.device)
+            self.clocks += [rate] if rate is not None else []
+
+    def _look_inside(self, entry: _Entry) -> None:
+        """Memory, launches and the host's time, which are no part of what was timed."""
+        assert entry.work is not None
+        try:
+            entry.candidate = replace(entry.candidate, peak_bytes=peak.peak_bytes(entry.work, self.clock))
+            if isinstance(self.clock, GpuClock):
+                entry.candidate = self._on_gpu(entry, self.clock)
+            else:
+                calls = sum(map(generated_text.calls, entry.codes)) if entry.codes else None
+                host = host_split.on_cpu(entry.guards) if entry.guards else None
+                entry.candidate = replace(entry.candidate, launches=calls, host=host)
+        except Exception as error:  # noqa: BLE001 - its time is known all the same
+            note = f"memory and launches are not known: {_words(error)}"
+            entry.candidate = replace(entry.candidate, notes=(*entry.candidate.notes, note))
+
+    def _on_gpu(self, entry: _Entry, clock: GpuClock) -> Candidate:
+        assert entry.work is not None
+        stream = clock.stream(entry.work.step, max(3, entry.calls))
+        host, found = host_split.on_gpu(entry.work.step, clock, entry.guards)
+        candidate = replace(entry.candidate, stream_seconds=stream, host=_or_none(host))
+        if found is None:
+            note = "launches are not known: the profiler saw nothing of the GPU"
+            return replace(candidate, notes=(*candidate.notes, note))
+        notes = [*candidate.notes]
+        if entry.spec.replays and not found.graphs:
+            notes.append("no CUDA graph was launched in its calls: torch refused them")
+        elif entry.spec.replays:
+            notes.append(f"its CUDA graphs run {found.kernels} kernels and copies")
+        return replace(candidate, launches=found.launched, notes=tuple(notes))
+
+    def candidates(self) -> Iterator[Candidate]:
+        """What is known of each, at the end or where it was stopped."""
+        for entry in self.entries:
+            enough = len(entry.rounds) >= min(LEAST_ROUNDS, self.plan.rounds or LEAST_ROUNDS)
+            rounds = entry.rounds if enough else entry.alone
+            if rounds and not entry.candidate.problem:
+                yield _with_times(entry, rounds, alone=not enough)
+            elif entry.candidate.problem:
+                yield entry.candidate
+
+    def measurement(self, left_out: str) -> Measurement:
+        found = list(self.candidates())
+        here = environment()
+        is_gpu = self.device.type == "cuda"
+        return Measurement(
+            device=self.device.type,
+            device_name=torch.cuda.get_device_name(self.device) if is_gpu else here.processor,
+            threads=torch.get_num_threads(),
+            method=self._method(found),
+            noise=tuple(noise.notes(found, self.clocks, self.load)),
+            left_out=left_out,
+            interrupted=self.interrupted,
         )
-    return tuple(found.values())
+
+    def _method(self, found: Sequence[Candidate]) -> str:
+        rounds = max((len(candidate.rounds) for candidate in found), default=0)
+        told = (
+            "fresh copies with equal weights, each warmed up until its calls got no faster; median and quartiles of "
+            f"{rounds} rounds in turns, each of calls for about 20 ms; "
+        )
+        if isinstance(self.clock, GpuClock):
+            cache = "emptied" if self.clock.flush_bytes else "as the last call left it"
+            told += f"CUDA events; before each call the GPU is idle and its L2 cache {cache}"
+        else:
+            told += f"torch.utils.benchmark, {torch.get_num_threads()} threads"
+        if self.job is not None and self.job.what != "forward" and self.job.seeds:
+            told += "; the backward starts from gradients of 1"
+        if self.job is not None and self.job.optimizer is not None:
+            told += "; the optimizer's step is eager in all"
+        return told
 
 
-def interleaved(
-    functions: Mapping[str, Callable[[], Any]], settings: Mapping[str, Callable[[], Any]] | None = None
-) -> dict[str, Timing]:
-    """Seconds a call of each, timed in turns. `settings` makes what a function is to be called within, by its name."""
-    timers = {name: _timer(function) for name, function in functions.items()}
-    within = {name: (settings or {}).get(name, nullcontext) for name in timers}
-    counts = {}
-    for name, timer in timers.items():
-        with within[name]():
-            counts[name] = _calls_a_round(timer)
-    rounds: dict[str, list[float]] = {name: [] for name in timers}
-    for _ in range(ROUNDS):
-        for name, timer in timers.items():
-            with within[name]():
-                rounds[name].append(timer.timeit(counts[name]).mean)
-    return {name: _timing(name, seconds) for name, seconds in rounds.items()}
+def _with_times(entry: _Entry, rounds: list[float], *, alone: bool) -> Candidate:
+    spread = Spread.of(rounds)
+    notes = entry.candidate.notes
+    if alone:
+        notes = (*notes, "timed by itself, not in turns with the others: the measurement was stopped")
+    return replace(
+        entry.candidate,
+        seconds=spread.middle,
+        low=spread.low,
+        high=spread.high,
+        rounds=tuple(rounds),
+        calls_a_round=entry.calls,
+        notes=notes,
+    )
 
 
-def _timer(function: Callable[[], Any]) -> Timer:
-    return Timer("function()", globals={"function": function}, num_threads=torch.get_num_threads())
+def _stepping(inner: Work) -> Work:
+    """CUDA graphs are told where a call begins: what the one before returned is no longer needed."""
+
+    def step() -> None:
+        torch.compiler.cudagraph_mark_step_begin()
+        inner.step()
+
+    return Work(step, inner.leaves)
 
 
-def _calls_a_round(timer: Timer) -> int:
-    timer.timeit(WARM_UP_CALLS)
-    return max(1, int(ROUND_SECONDS / timer.timeit(1).mean))
+def _or_none(host: HostTime) -> HostTime | None:
+    return None if host == HostTime() else host
 
 
-def _timing(name: str, seconds: list[float]) -> Timing:
-    low, middle, high = statistics.quantiles(seconds, n=4)
-    return Timing(name, "forward call", middle, low, high, len(seconds))
+def _device(copy: Copy) -> torch.device:
+    """The device that a call runs on: that of the first tensor which is not on the CPU."""
+    return next((device for device in devices(copy) if device.type != "cpu"), torch.device("cpu"))
+
+
+def _words(error: Exception) -> str:
+    """What went wrong, in a line."""
+    text = str(error).strip().splitlines()
+    told = f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+    return f"out of memory: {told}" if isinstance(error, torch.OutOfMemoryError) else told
+
+
+__all__ = ["CannotCopyError", "Measured", "Plan", "Progress", "Tell", "measured"]

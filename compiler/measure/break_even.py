@@ -1,0 +1,32 @@
+"""After how many calls compiling has paid for itself."""
+
+from __future__ import annotations
+
+import math
+
+from compiler.measure_facts import Candidate
+
+
+def speed_up(candidate: Candidate, eager: Candidate) -> float | None:
+    """How many times faster than eager a call is; None where one of them was not measured."""
+    if not candidate.seconds or not eager.seconds:
+        return None
+    return eager.seconds / candidate.seconds
+
+
+def calls_to_pay(candidate: Candidate, eager: Candidate) -> float | None:
+    """The calls after which the time saved is what compiling took: infinite for one that saves none, None where it is
+    not known.
+    """
+    if candidate.compile_seconds is None or candidate.seconds is None or eager.seconds is None:
+        return None
+    saved = eager.seconds - candidate.seconds
+    return math.ceil(candidate.compile_seconds / saved) if saved > 0 else math.inf
+
+
+def calls_to_pay_text(candidate: Candidate, eager: Candidate) -> str:
+    """The same in words: "1,200 calls", "never: it is slower than eager", "" where it is not known."""
+    calls = calls_to_pay(candidate, eager)
+    if calls is None:
+        return ""
+    return "never: a call is no faster than eager's" if math.isinf(calls) else f"{calls:,.0f} calls"

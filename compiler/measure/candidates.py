@@ -1,0 +1,124 @@
+"""Which ways to run a call are compared: eager, Inductor in its modes, other backends by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from compiler.options import OptionError, Options
+from compiler.torch_api import dynamo, inductor, settings
+
+EAGER = "eager"
+MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
+ALL: tuple[str, ...] = (EAGER, "aot_eager", *MODES)
+ON_CPU: tuple[str, ...] = (EAGER, "aot_eager", "default")
+Asked = str | bool | Callable[..., Any] | Iterable[Any] | None
+
+_LEFT_OUT_ON_CPU = (
+    "reduce-overhead, max-autotune and max-autotune-no-cudagraphs were not tried: each takes as long to compile again, "
+    "CUDA graphs are for GPUs, and on a CPU autotuning tries C++ templates for products of matrices alone. "
+    "--time=all or run.time('all') tries them."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One candidate: its name, the backend by name ("" for eager) or itself, and Inductor's mode and settings."""
+
+    name: str
+    backend: Any = ""
+    mode: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def backend_name(self) -> str:
+        return self.backend if isinstance(self.backend, str) else _name_of(self.backend)
+
+    @property
+    def replays(self) -> bool:
+        """Whether it may run as CUDA graphs, which are told where one call ends."""
+        asks = {**settings.modes().get(self.mode, {}), **self.settings}.get("triton.cudagraphs", False)
+        return bool(asks) or self.backend == "cudagraphs"
+
+    def compiled(self, fn: Callable[..., Any], options: Options, graph: Callable[[], None]) -> Callable[..., Any]:
+        """`fn` under torch.compile with this backend; `graph` hears of each graph that is compiled."""
+        if self.backend == "inductor":
+            backend = inductor.inductor_backend(self.mode, dict(self.settings), options.dynamic)
+        else:
+            backend = dynamo.named_backend(self.backend)
+
+        def counted(module: Any, inputs: Sequence[Any], **kwargs: Any) -> Any:
+            graph()
+            return backend(module, inputs, **kwargs)
+
+        made: Callable[..., Any] = dynamo.compiled(fn, counted, dynamic=options.dynamic, fullgraph=options.fullgraph)
+        return made
+
+
+def specs(asked: Asked, options: Options, *, gpu: bool) -> tuple[tuple[Spec, ...], str]:
+    """The candidates, eager first, and what was left out, in words. Raises OptionError.
+
+    `asked` is True or None (what is sensible on the device, with what the cell itself compiles by), "all", names in
+    one text ("default,reduce-overhead"), or names and backends that are functions.
+    """
+    wanted = names(asked)
+    if not wanted:
+        own = _own(options)
+        usual = [spec(name) for name in (ALL if gpu else ON_CPU)]
+        left_out = "" if gpu else _LEFT_OUT_ON_CPU
+        return _each_once([*usual, *([own] if own is not None else [])]), left_out
+    return _each_once([spec(EAGER), *map(spec, wanted)]), ""
+
+
+def names(asked: Asked) -> list[Any]:
+    """The candidates that are named; none for the default."""
+    if asked is None or isinstance(asked, bool):
+        return []
+    listed = asked.split(",") if isinstance(asked, str) else [asked] if callable(asked) else list(asked)
+    cleaned = [item.strip() if isinstance(item, str) else item for item in listed]
+    return [each for item in cleaned if item != "" for each in (ALL if item == "all" else (item,))]
+
+
+def spec(asked: Any) -> Spec:
+    """One candidate, by the name of a mode or backend ("inductor reduce-overhead"), or a function of the user's.
+
+    Raises OptionError.
+    """
+    if callable(asked):
+        return Spec(_name_of(asked), asked)
+    name = str(asked).removeprefix("inductor ").strip()
+    if name == EAGER:
+        return Spec(EAGER)
+    if name in ("inductor", "default"):
+        return Spec("inductor", "inductor", "default")
+    if name in settings.modes():
+        return Spec(f"inductor {name}", "inductor", name)
+    if name in settings.backends():
+        return Spec(name, name)
+    valid = [*ALL, *settings.advertised_backends()]
+    near = get_close_matches(name, [*settings.modes(), *settings.backends(), "all"], n=1)
+    meant = f"did you mean {near[0]!r}? " if near else ""
+    raise OptionError(
+        f"time={asked!r}: {meant}A candidate is a mode of Inductor or a backend: "
+        f"{', '.join(map(repr, dict.fromkeys(valid)))}, or 'all'; a backend may also be a function."
+    )
+
+
+def _own(options: Options) -> Spec | None:
+    """What the cell compiles by, where that is not Inductor as it is."""
+    asked = options.compile_arguments()
+    if asked["backend"] != "inductor":
+        return None if asked["backend"] == EAGER else spec(asked["backend"])
+    if asked.get("options"):
+        return Spec("inductor with the cell's options", "inductor", "default", dict(asked["options"]))
+    return spec(options.mode)
+
+
+def _each_once(found: Iterable[Spec]) -> tuple[Spec, ...]:
+    return tuple({each.name: each for each in found}.values())
+
+
+def _name_of(backend: Any) -> str:
+    return str(getattr(backend, "__name__", type(backend).__name__))

@@ -1,0 +1,73 @@
+"""How far measured times can be relied on: how much they vary, drift, and what else went on meanwhile."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+
+from compiler.measure_facts import Candidate
+
+TOLERATED = 0.05
+"""By so much of the median may rounds vary, or one half of them differ from the other, without a note."""
+USELESS = 0.5
+_NVIDIA_SMI = ("nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits")
+
+
+def notes(candidates: Iterable[Candidate], clocks: Sequence[float], load: float | None) -> Iterator[str]:
+    """What a reader of the numbers should know. `clocks` are the GPU's clock rates in MHz as they were seen, `load` how
+    many processes were ready to run as the measurement began.
+    """
+    for candidate in candidates:
+        yield from _varied(candidate)
+    yield from _clocks(clocks)
+    cores = os.cpu_count() or 1
+    if load is not None and load > cores:
+        yield f"the machine was busy: {load:.1f} processes ready to run on {cores} cores as the measurement began"
+
+
+def _varied(candidate: Candidate) -> Iterator[str]:
+    rounds = candidate.rounds
+    if candidate.seconds is None or candidate.low is None or candidate.high is None or len(rounds) < 4:
+        return
+    spread = (candidate.high - candidate.low) / candidate.seconds
+    if spread > USELESS:
+        yield f"{candidate.name} varied by {spread:.0%}: its time says little"
+    elif spread > TOLERATED:
+        yield f"{candidate.name} varied by {spread:.0%}: read its time as ±{spread / 2:.0%}"
+    first, second = rounds[: len(rounds) // 2], rounds[len(rounds) // 2 :]
+    drift = statistics.median(second) / statistics.median(first) - 1
+    if abs(drift) > TOLERATED:
+        became = "slower" if drift > 0 else "faster"
+        yield f"{candidate.name} became {became} by {abs(drift):.0%} from the first half of its rounds to the second"
+
+
+def _clocks(clocks: Sequence[float]) -> Iterator[str]:
+    if len(clocks) > 1 and max(clocks) - min(clocks) > TOLERATED * max(clocks):
+        yield f"the GPU's clock was between {min(clocks):.0f} and {max(clocks):.0f} MHz while it was measured"
+
+
+def load() -> float | None:
+    """How many processes were ready to run, as the mean over the last minute; None where that is not known."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+def clock_rate(device: torch.device) -> float | None:
+    """The GPU's clock rate in MHz, by NVML or else nvidia-smi; None where neither says."""
+    try:
+        return float(torch.cuda.clock_rate(device))
+    except (ImportError, RuntimeError, AttributeError):
+        return _smi_clock_rate(device)
+
+
+def _smi_clock_rate(device: torch.device) -> float | None:
+    uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
+    chosen = (f"--id=GPU-{uuid}",) if uuid else ()
+    try:
+        told = subprocess.run((*_NVIDIA_SMI, *chosen), capture_output=True, text=True, timeout=5, check=True).stdout
+        return float(told.split()[0])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None

@@ -1,0 +1,190 @@
+"""Seconds a call: a clock for the CPU and one for the GPU, warming up, and rounds in turns (A B C A B C).
+
+On a CPU the clock is torch.utils.benchmark's, with the threads that torch uses. On a GPU it is a pair of CUDA events
+around each call. Each call is one by itself: before it the GPU's L2 cache is emptied, by writing more than it holds,
+and the host waits until the GPU has nothing to do, or what it does ahead would not be counted.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch.utils.benchmark import Timer
+
+from compiler.record import Timing
+
+ROUNDS = 7
+ROUND_SECONDS = 0.02
+MOST_CALLS = 1000
+WARM_UP_SECONDS = 3.0
+WARM_UP_CALLS = (10, 300)
+"""At least and at most so many, where a call is not slow."""
+STILL_FALLING = 0.98
+Function = Callable[[], Any]
+
+
+class Clock(Protocol):
+    """Measures seconds a call, as the mean over some."""
+
+    def mean(self, function: Function, calls: int) -> float: ...
+
+    def finished(self) -> None:
+        """Wait until all that was asked for is done."""
+
+
+class CpuClock:
+    """torch.utils.benchmark's timer: collection of garbage is off, the threads are those that torch uses."""
+
+    def mean(self, function: Function, calls: int) -> float:
+        timer = Timer("function()", globals={"function": function}, num_threads=torch.get_num_threads())
+        return float(timer.timeit(calls).mean)
+
+    def finished(self) -> None:
+        pass
+
+
+@dataclass
+class GpuClock:
+    """CUDA events. `flush_bytes` are written before each call; 0 leaves the L2 cache as the last call left it."""
+
+    device: torch.device
+    flush_bytes: int = 0
+    _buffer: torch.Tensor | None = field(default=None, repr=False)
+
+    def mean(self, function: Function, calls: int) -> float:
+        with torch.cuda.device(self.device):
+            pairs = [self._one(function) for _ in range(calls)]
+            torch.cuda.synchronize()
+        return statistics.fmean(start.elapsed_time(end) for start, end in pairs) * 1e-3
+
+    def stream(self, function: Function, calls: int) -> float:
+        """Seconds a call in a stream of calls, nothing done between them."""
+        with torch.cuda.device(self.device):
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            torch.cuda.synchronize()
+            start.record()
+            for _ in range(calls):
+                function()
+            end.record()
+            torch.cuda.synchronize()
+        return float(start.elapsed_time(end)) * 1e-3 / calls
+
+    def finished(self) -> None:
+        torch.cuda.synchronize(self.device)
+
+    def _one(self, function: Function) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        self._flush()
+        torch.cuda.synchronize()
+        start.record()
+        function()
+        end.record()
+        return start, end
+
+    def _flush(self) -> None:
+        if self.flush_bytes and self._buffer is None:
+            self._buffer = torch.empty(self.flush_bytes, dtype=torch.int8, device=self.device)
+        if self._buffer is not None:
+            self._buffer.zero_()
+
+
+def l2_bytes(device: torch.device) -> int:
+    """The size of a GPU's L2 cache."""
+    return int(torch.cuda.get_device_properties(device).L2_cache_size)
+
+
+def clock_for(device: torch.device, *, flush: bool = True) -> Clock:
+    """The clock for a device; with `flush` twice what the L2 cache holds is written before each call."""
+    if device.type == "cpu":
+        return CpuClock()
+    return GpuClock(device, 2 * l2_bytes(device) if flush else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """A call warmed up: seconds of the last calls and of the fastest of them, and whether they no longer fell."""
+
+    seconds: float
+    fastest: float
+    calls: int
+    is_stable: bool
+
+
+def warmed(function: Function, clock: Clock, seconds: float = WARM_UP_SECONDS) -> WarmUp:
+    """Call until the median of the last five calls is no longer less than that of the five before.
+
+    At most for about `seconds`, or three calls where a call is so slow.
+    """
+    least, most = WARM_UP_CALLS
+    took: list[float] = []
+    while len(took) < most:
+        took.append(clock.mean(function, 1))
+        if len(took) >= least and _has_settled(took):
+            break
+        if sum(took) > seconds and len(took) >= 3:
+            break
+    return WarmUp(statistics.median(took[-5:]), min(took[-5:]), len(took), len(took) < least or _has_settled(took))
+
+
+def _has_settled(took: list[float]) -> bool:
+    return statistics.median(took[-5:]) >= STILL_FALLING * statistics.median(took[-10:-5])
+
+
+def calls_a_round(seconds: float, round_seconds: float = ROUND_SECONDS) -> int:
+    """How many calls last about a round."""
+    return min(MOST_CALLS, max(1, round(round_seconds / max(seconds, 1e-9))))
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Median and quartiles of some numbers."""
+
+    middle: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, numbers: list[float]) -> Spread:
+        if len(numbers) == 1:
+            return cls(numbers[0], numbers[0], numbers[0])
+        low, middle, high = statistics.quantiles(numbers, n=4, method="inclusive")
+        return cls(middle, low, high)
+
+
+def turns(
+    functions: Mapping[str, Function], calls: Mapping[str, int], rounds: int, clock: Clock
+) -> Iterator[tuple[str, float]]:
+    """The mean seconds a call of each, in turns, round after round."""
+    for _ in range(rounds):
+        for name, function in functions.items():
+            yield name, clock.mean(function, calls[name])
+
+
+def interleaved(
+    functions: Mapping[str, Function], settings: Mapping[str, Callable[[], Any]] | None = None
+) -> dict[str, Timing]:
+    """Seconds a call of each, timed in turns on the CPU. `settings` makes what a function is to be called within, by
+    its name.
+    """
+    clock = CpuClock()
+    within = {name: (settings or {}).get(name, nullcontext) for name in functions}
+    counts = {}
+    for name, function in functions.items():
+        with within[name]():
+            counts[name] = calls_a_round(warmed(function, clock).fastest)
+    rounds: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(ROUNDS):
+        for name, function in functions.items():
+            with within[name]():
+                rounds[name].append(clock.mean(function, counts[name]))
+    return {name: _timing(name, seconds) for name, seconds in rounds.items()}
+
+
+def _timing(name: str, seconds: list[float]) -> Timing:
+    spread = Spread.of(seconds)
+    return Timing(name, "forward call", spread.middle, spread.low, spread.high, len(seconds))

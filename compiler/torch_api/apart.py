@@ -1,0 +1,89 @@
+"""Compilations of tcompile's own, apart from the user's: with caches of their own, and what torch changes put back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch._dynamo.config as dynamo_config
+import torch._dynamo.guards as guards
+from torch._C._dynamo.guards import profile_guard_manager
+from torch._inductor.utils import fresh_cache
+
+from compiler.torch_api import dynamo
+from compiler.torch_api.patching import replaced
+
+# Each candidate has an entry of its own for each code object; torch gives up at 8.
+MOST_ENTRIES = 256
+GUARD_CHECKS = 200
+
+
+@contextmanager
+def apart(guarded: Callable[[float], None]) -> Iterator[None]:
+    """Compilations in the block are forgotten at its end, and the user's are left as they are; an error is raised as
+    it would be for the user. `guarded` hears of each compilation how long one check of its guards takes, in seconds,
+    the CPU's caches warm.
+    """
+
+    def wrap_profile(_: Callable[..., float]) -> Callable[..., float]:
+        def timed(root: Any, f_locals: dict[str, Any], *args: Any) -> float:
+            guarded(_check_seconds(root, f_locals))
+            return profile_guard_manager(root, f_locals, *args)
+
+        return timed
+
+    settings = {"suppress_errors": False, **dict.fromkeys(_limits(), MOST_ENTRIES)}
+    with (
+        _environment(),
+        dynamo.observing(dynamo.Unheard()),
+        dynamo_config.patch(settings),
+        replaced(guards, "profile_guard_manager", wrap_profile),
+    ):
+        yield
+
+
+def _limits() -> list[str]:
+    known = ("recompile_limit", "accumulated_recompile_limit")
+    return [name for name in known if getattr(dynamo_config, name) < MOST_ENTRIES]
+
+
+def _check_seconds(root: Any, f_locals: dict[str, Any]) -> float:
+    root.check(f_locals)
+    start = time.perf_counter_ns()
+    for _ in range(GUARD_CHECKS):
+        root.check(f_locals)
+    return (time.perf_counter_ns() - start) / GUARD_CHECKS * 1e-9
+
+
+@contextmanager
+def _environment() -> Iterator[None]:
+    """torch.compile sets variables that CUPTI reads where it is to make CUDA graphs."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
+@contextmanager
+def cache_folder() -> Iterator[str]:
+    """A folder for caches of candidates, deleted at the end of the block: code that was built is read from it late."""
+    folder = tempfile.mkdtemp(prefix="tcompile-time-")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def empty_caches(folder: str) -> Iterator[None]:
+    """What the block compiles finds no cache, in memory or on disk; what it caches is in `folder`, and stays there."""
+    with fresh_cache(dir=folder, delete=False):
+        yield
