@@ -51,6 +51,13 @@ class AutogradRun(Run):
         return _tables().leaves(self.record)
 
     @property
+    def stops(self) -> pd.DataFrame:
+        """One row a place where gradients stop: what was detached, was computed under `torch.no_grad()`, or is a frozen
+        parameter. Autograd keeps no trace of these: they are known where the graph was built here.
+        """
+        return _tables().stops(self.record)
+
+    @property
     def health(self) -> pd.DataFrame:
         """One row a node: norm, share of zeros, NaN and infinities of its result and its gradient, and where what is
         not finite appears first (`first`). Raises ValueError where it was not asked for: `health=True`.
@@ -72,7 +79,9 @@ class AutogradRun(Run):
 
     def __repr__(self) -> str:
         count = sum(
-            entity.kind != "placeholder" for each in self.record.of_stage("autograd") for entity in each.entities
+            entity.kind not in ("placeholder", "stop")
+            for each in self.record.of_stage("autograd")
+            for entity in each.entities
         )
         return f"<AutogradRun {self.record.title}: {count:,} nodes; print it to read the backward pass>"
 

@@ -29,6 +29,7 @@ NODES = {
     "saved_bytes": "Int64",
     "formula": "string",
     "hooks": "string",
+    "derivative_of": "string",
     "notes": "string",
     "kind": "category",
     "file": "string",
@@ -69,6 +70,20 @@ LEAVES = {
     "hooks": "string",
     "module": "string",
     "notes": "string",
+    "graph": "string",
+    "id": "string",
+}
+STOPS = {
+    "name": "string",
+    "kind": "category",
+    "dtype": "string",
+    "shape": "string",
+    "taken_by": "string",
+    "cut_off_from": "string",
+    "where": "string",
+    "code": "string",
+    "module": "string",
+    "why": "string",
     "graph": "string",
     "id": "string",
 }
@@ -120,6 +135,24 @@ def health(record: Record) -> pd.DataFrame:
     return _frame(rows, HEALTH)
 
 
+def stops(record: Record) -> pd.DataFrame:
+    """One row a place where gradients stop, and why: "detached", "no_grad" or "frozen"."""
+    graphs = record.of_stage("autograd")
+    rows = [_stop_row(graph, entity) for graph in graphs for entity in graph.entities if entity.kind == "stop"]
+    return _frame(rows, STOPS)
+
+
+def _stop_row(artifact: Artifact, entity: Entity) -> dict[str, Any]:
+    prefix = f"{artifact.id}."
+    return _common(artifact, entity) | {
+        "kind": entity.attrs["stops"],
+        "taken_by": "; ".join(taker.removeprefix(prefix) for taker in entity.inputs),
+        "cut_off_from": entity.attrs.get("cut_off_from"),
+        "code": entity.attrs.get("code"),
+        "why": entity.attrs["notes"],
+    }
+
+
 def _health_row(artifact: Artifact, entity: Entity) -> dict[str, Any]:
     attrs = entity.attrs
     own = {name: attrs.get(name) for name in HEALTH if name.startswith(("gradient_", "value_"))}
@@ -130,7 +163,7 @@ def _health_row(artifact: Artifact, entity: Entity) -> dict[str, Any]:
 def _entities(record: Record) -> Iterator[tuple[Artifact, Entity]]:
     for artifact in record.of_stage("autograd"):
         for entity in artifact.entities:
-            if entity.kind != "placeholder":
+            if entity.kind not in ("placeholder", "stop"):
                 yield artifact, entity
 
 
@@ -141,6 +174,7 @@ def _node_row(artifact: Artifact, entity: Entity, record: Record) -> dict[str, A
         "formula": entity.attrs.get("formula"),
         "code": entity.attrs.get("code"),
         "call": entity.attrs.get("call"),
+        "derivative_of": entity.attrs.get("derivative_of"),
         "gradients_added": entity.attrs.get("gradients_added", 1),
         "saves": len(saves),
         "saved_bytes": entity.attrs.get("saved_bytes", 0),

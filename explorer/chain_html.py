@@ -100,6 +100,8 @@ def _backward_rows(step: ChainStep) -> Iterator[str]:
     yield _row([*lead, *_departure(first), _place(step)])
     for departure in rest:
         yield _row(["", "", "", *_departure(departure), ""])
+    for stop in step.stops:
+        yield _row(["", "", "", muted(stop.why), f"no gradient to {_name(stop.name)}", ""])
 
 
 def _rule(step: ChainStep) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from compiler.autograd.chain import Arrival, ChainStep, Departure, Operand
@@ -78,7 +79,7 @@ def _step(step: ChainStep, entity: Entity, room: _Room) -> dict[str, Any]:
         "gradient": value_data(step.gradient),
         "departures": [_departure(each, room) for each in step.departures],
         "exact": step.adds_exactly,
-        "stops": [],
+        "stops": [asdict(stop) for stop in step.stops],
         "note": step.note,
         "where": place_text(place["file"], place["line"]) if "line" in place else "",
         "code": place.get("code", ""),

@@ -69,7 +69,9 @@ def _forward(step: ChainStep) -> Iterator[str]:
         yield f"{INDENT}{operand.name} = {source}{value_text(operand.value)}"
     if step.settings:
         yield f"{INDENT}with {', '.join(f'{name} = {value}' for name, value in step.settings.items())}"
-    yield f"{INDENT}{step.node} = {value_text(step.value)}" + (f"  ({step.note})" if step.note else "")
+    yield f"{INDENT}{step.node} = {value_text(step.value)}"
+    if step.note:
+        yield f"{INDENT}note: {step.note}"
 
 
 def _backward(step: ChainStep) -> Iterator[str]:
@@ -77,6 +79,8 @@ def _backward(step: ChainStep) -> Iterator[str]:
     yield from _comes_in(step)
     for departure in step.departures:
         yield from _departure(step, departure)
+    for stop in step.stops:
+        yield f"{INDENT}no gradient to {stop.name}: {stop.why}"
 
 
 def _comes_in(step: ChainStep) -> Iterator[str]:

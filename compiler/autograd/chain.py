@@ -18,6 +18,7 @@ from compiler.autograd.formulas import Local, Rule, rule_of
 from compiler.autograd.formulas.rule import signed
 from compiler.autograd.recording import Recording
 from compiler.autograd.values import SHOWN, Value
+from compiler.autograd.words import second_order, stop_words
 from compiler.torch_api import autograd_nodes
 
 JACOBIAN = 64
@@ -64,9 +65,19 @@ class Departure:
 
 
 @dataclass(frozen=True, slots=True)
+class NoGradient:
+    """An input that gets no gradient: what it is ("detached", "no_grad", "frozen"), its name in the graph, and why."""
+
+    name: str
+    kind: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class ChainStep:
     """One step. Forward: `operands`, `settings` (dim, alpha) and `value`. Backward: `arrivals`, which add up to
-    `gradient`, and `departures`. Leaf: `arrivals` and `gradient`, which is what `.grad` gets.
+    `gradient`, `departures`, and `stops`, the inputs that get none. Leaf: `arrivals` and `gradient`, which is what
+    `.grad` gets.
 
     `adds_exactly` says whether the arrivals, added in their order, are the gradient to the last bit; None where that
     was not kept, as it is not small. `rule` is "" where the formula is not in the table.
@@ -83,6 +94,7 @@ class ChainStep:
     arrivals: tuple[Arrival, ...] = ()
     gradient: Value | None = None
     departures: tuple[Departure, ...] = ()
+    stops: tuple[NoGradient, ...] = ()
     adds_exactly: bool | None = None
     note: str = ""
     place: Mapping[str, Any] = field(default_factory=dict)
@@ -156,7 +168,8 @@ class _Teller:
         rule = rule_of(node.op)
         slot = next((slot for slot, flows in enumerate(node.takes) if flows), 0)
         value = self.values.get((node.name, slot))
-        note = "" if value else "the value is inside of a bigger call, or was not saved"
+        unknown = "" if value else "the value is inside of a bigger call, or was not saved"
+        note = "; ".join(filter(None, [second_order(node), unknown]))
         return ChainStep(
             index, "forward", node.name, node.op, rule.name if rule else "",
             rule.forward if rule else base_name(node.op), self._operands(node, rule), value, note=note,
@@ -199,12 +212,17 @@ class _Teller:
         rule = rule_of(node.op)
         gradient = next((value for value in self.run.incoming[node.name] if value is not None), None)
         exactly = self._adds_exactly(node, self.run.tensors_in[node.name])
-        note = "" if exactly is not False else "a hook of yours changed the gradient before it came here"
+        hooked = "" if exactly is not False else "a hook of yours changed the gradient before it came here"
+        note = "; ".join(filter(None, [second_order(node), hooked]))
         return ChainStep(
             index, "backward", node.name, node.op, rule.name if rule else "",
             rule.forward if rule else base_name(node.op), (), None, self._arrivals(node), gradient,
-            self._departures(node, rule), exactly, note, self.places.get(node.name, {}),
+            self._departures(node, rule), self._stops(node), exactly, note, self.places.get(node.name, {}),
         )  # fmt: skip
+
+    def _stops(self, node: GraphNode) -> tuple[NoGradient, ...]:
+        found = (each for each in self.graph.stops if node.name in each.takers)
+        return tuple(NoGradient(each.name, each.stop.kind, stop_words(each)) for each in found)
 
     def leaf(self, index: int, node: GraphNode) -> ChainStep:
         gradient = self.run.leaves[node.name]
@@ -212,7 +230,7 @@ class _Teller:
         note = "" if exactly is not False else "a hook of yours changed the gradient before it came here"
         return ChainStep(
             index, "leaf", node.name, node.op, "sum of all paths", "", (), self.values.get((node.name, 0)),
-            self._arrivals(node), gradient, (), exactly, note, self.places.get(node.name, {}),
+            self._arrivals(node), gradient, (), (), exactly, note, self.places.get(node.name, {}),
         )  # fmt: skip
 
     def _adds_exactly(self, node: GraphNode, sums: Sequence[torch.Tensor | None]) -> bool | None:

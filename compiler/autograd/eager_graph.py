@@ -18,11 +18,13 @@ import torch
 from torch.autograd.graph import get_gradient_edge
 
 from compiler.autograd.recording import Call, Recording, is_users
+from compiler.autograd.stops import Stop
 from compiler.torch_api import autograd_nodes
 from compiler.torch_api.autograd_nodes import SavedSlot, TensorFacts
 from compiler.torch_api.fx import parse_stack
 
 Kind = Literal["call", "custom", "compiled", "accumulate", "outer"]
+_STOP_NAMES = {"detached": "detach", "no_grad": "no_grad"}
 _SUFFIX = re.compile(r"(Backward\d*|BackwardAutogradNestedTensor\d*)$")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
@@ -48,7 +50,8 @@ class GraphNode:
 
     `takes` has the gradients that come in, for each result of the forward operation, whose shapes `results` has; where
     there are several, autograd adds them up. `gives` has, for each input of the forward operation, the name of the
-    node that its gradient goes to, and which result of that it is; None where no gradient is wanted.
+    node that its gradient goes to, and which result of that it is; None where no gradient is wanted. `derivative_of`
+    is set where a backward pass with `create_graph=True` made the node: the node whose derivative it is a part of.
     """
 
     name: str
@@ -62,6 +65,7 @@ class GraphNode:
     saved: tuple[SavedSlot, ...] = field(default=(), repr=False, compare=False)
     hooks: tuple[str, ...] = ()
     call: Call | None = None
+    derivative_of: str = ""
 
     @property
     def leaf(self) -> torch.Tensor | None:
@@ -70,12 +74,27 @@ class GraphNode:
 
 
 @dataclass(frozen=True, slots=True)
+class GraphStop:
+    """Where gradients stop: inputs of the nodes `takers` that are constants to backward. `source` is the node that they
+    were cut off from, or where it is not in this graph what was called there; "" if that is not known.
+    """
+
+    name: str
+    stop: Stop
+    takers: tuple[str, ...]
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class EagerGraph:
-    """`nodes` in the order in which backward runs them; `roots` are the names of those that it begins with."""
+    """`nodes` in the order in which backward runs them; `roots` are the names of those that it begins with. `stops` are
+    known of a graph that was recorded.
+    """
 
     nodes: tuple[GraphNode, ...]
     roots: tuple[tuple[str, int], ...]
     recorded: bool
+    stops: tuple[GraphStop, ...] = ()
 
     def node(self, name: str) -> GraphNode:
         """Raises KeyError."""
@@ -104,7 +123,35 @@ def eager_graph(
     labels = _labels(order, names or {}, boundary)
     takes = _flows(order, roots, labels, boundary)
     nodes = tuple(_node(each, labels, takes[each], boundary, recording) for each in order)
-    return EagerGraph(nodes, tuple((labels[node], slot) for node, slot in roots), recording is not None)
+    stops = _stops(nodes, recording, names or {}) if recording else ()
+    return EagerGraph(nodes, tuple((labels[node], slot) for node, slot in roots), recording is not None, stops)
+
+
+def _stops(nodes: Sequence[GraphNode], recording: Recording, names: Mapping[int, str]) -> tuple[GraphStop, ...]:
+    takers: dict[Stop, list[str]] = {}
+    for taken in recording.stops.taken:
+        made = [node for node in nodes if node.number is not None and taken.first <= node.number < taken.end]
+        made.sort(key=lambda node: node.number or 0)
+        taker = next((node for node in made if len(node.gives) > 1 and None in node.gives), made[0] if made else None)
+        for stop in taken.stops if taker else ():
+            takers.setdefault(stop, []).append(taker.name)
+    by_number = {node.number: node.name for node in nodes if node.number is not None}
+    by_leaf = {id(node.leaf): node.name for node in nodes if node.leaf is not None}
+    used = Counter(node.name for node in nodes)
+    found = []
+    for stop, where in takers.items():
+        wanted = names.get(stop.parameter or 0, "parameter") if stop.kind == "frozen" else _STOP_NAMES[stop.kind]
+        used[wanted] += 1
+        name = wanted if used[wanted] == 1 else f"{wanted}_{used[wanted] - 1}"
+        source = by_number.get(stop.source, "") or by_leaf.get(stop.leaf or 0, "") or _op_of(recording, stop.source)
+        found.append(GraphStop(name, stop, tuple(dict.fromkeys(where)), source))
+    return tuple(found)
+
+
+def _op_of(recording: Recording, number: int | None) -> str:
+    """What was called to make a node that is not in the graph."""
+    call = recording.call(number)
+    return call.op.rpartition(".")[2].strip("_") if call is not None else ""
 
 
 def without_inner(outputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -232,7 +279,14 @@ def _node(
         saved=tuple(autograd_nodes.saved_slots(function)),
         hooks=_hooks(function, number, recording),
         call=recording.call(number) if recording else _call_in_anomaly_mode(function, number),
+        derivative_of=_derivative_of(recording, number, labels) if recording else "",
     )
+
+
+def _derivative_of(recording: Recording, number: int | None, labels: Mapping[Any, str]) -> str:
+    """The node of which this one computes a part of the derivative, by its name in the graph or by its operation."""
+    node = recording.second_order.node_of(number)
+    return "" if node is None else labels.get(node) or base_name(node.name().rpartition("::")[2])
 
 
 def _call_in_anomaly_mode(function: Any, number: int | None) -> Call | None:

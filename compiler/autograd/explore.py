@@ -65,7 +65,7 @@ def graph_record(
     book = SourceBook()
     places, origins = recorded_places(graph, book)
     guessed = {} if graph.recorded else guessed_places(graph)
-    places = {node.name: guessed.get(node.name, {}) | places.get(node.name, {}) for node in graph.nodes}
+    places |= {node.name: guessed.get(node.name, {}) | places.get(node.name, {}) for node in graph.nodes}
     told = summary(health, graph, places) if health else ()
     places |= {each.node: places[each.node] | each.attrs() for each in health}
     artifact = autograd_artifact(graph, saved, settings, places, origins)

@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from compiler.autograd.eager_graph import EagerGraph, Flow, GraphNode, base_name
+from compiler.autograd.eager_graph import EagerGraph, Flow, GraphNode, GraphStop, base_name
 from compiler.autograd.formulas import rule_of
 from compiler.autograd.recording import Call
 from compiler.autograd.saved import memory_kept
-from compiler.autograd.words import notes
+from compiler.autograd.words import notes, stop_words
 from compiler.capture.sources import SourceBook
 from compiler.record import Artifact, Entity, Saved
 from compiler.torch_api import autograd_nodes
@@ -59,6 +59,7 @@ def autograd_artifact(
         _entity(node, settings.artifact_id, kept[node.name], places.get(node.name, {}), origins.get(node.name, ()))
         for node in graph.nodes
     ]
+    entities += [_stop(found, settings.artifact_id, places, origins) for found in graph.stops]
     text, lines = _text(graph, kept, settings, places)
     return Artifact(
         settings.artifact_id, "autograd", settings.title, "python", text, settings.graph,
@@ -83,7 +84,32 @@ def recorded_places(
             owner = {"module": node.name.rpartition(".")[0]} if "." in node.name else {}
             places[node.name] = {name: places[user][name] for name in PLACE if name in places[user]} | owner
             origins[node.name] = origins[user]
+    for node in graph.nodes:
+        if node.derivative_of in places and node.name in places:
+            of = places[node.derivative_of]
+            places[node.name] |= {key: of[key] for key in ("module", "module_type") if key in of}
+            origins[node.name] = tuple(dict.fromkeys([*origins[node.name], *origins.get(node.derivative_of, ())]))
+    for found in graph.stops:
+        places[found.name], origins[found.name] = _stop_place(found, book, places, origins)
     return places, origins
+
+
+def _stop_place(
+    found: GraphStop,
+    book: SourceBook,
+    places: Mapping[str, Mapping[str, Any]],
+    origins: Mapping[str, tuple[str, ...]],
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Of a frozen parameter that of what takes it, else that of the call that cut."""
+    stop = found.stop
+    if stop.kind == "frozen":
+        owner = {"module": found.name.rpartition(".")[0]} if "." in found.name else {}
+        taker = found.takers[0]
+        return {key: value for key, value in places.get(taker, {}).items() if key in PLACE} | owner, origins.get(
+            taker, ()
+        )
+    made = Call(0, 0, stop.op, stop.stack, stop.module)
+    return _place(made, book), tuple(dict.fromkeys(book.line(frame.file, frame.line) for frame in stop.stack))
 
 
 def _user(node: GraphNode) -> str:
@@ -130,10 +156,28 @@ def _entity(
         attrs |= {"parameter": is_parameter, "version": autograd_nodes.version(leaf), "has_grad": leaf.grad is not None}
     if node.hooks:
         attrs["hooks"] = list(node.hooks)
+    if node.derivative_of:
+        attrs["derivative_of"] = node.derivative_of
     told = notes(node, saved)
     if told:
         attrs["notes"] = ". ".join(told)
     return Entity(f"{artifact_id}.{node.name}", node.kind, node.name, attrs, tuple(dict.fromkeys(sources)), origins)
+
+
+def _stop(
+    found: GraphStop,
+    artifact_id: str,
+    places: Mapping[str, Mapping[str, Any]],
+    origins: Mapping[str, tuple[str, ...]],
+) -> Entity:
+    """Where gradients stop, as the end of the ways that lead there."""
+    stop = found.stop
+    attrs: dict[str, Any] = {"op": "stop", "target": f"autograd.{stop.kind}.stop", "dtype": stop.dtype}
+    attrs |= {"shape": list(stop.shape), "stops": stop.kind} | places.get(found.name, {})
+    attrs |= {"cut_off_from": found.source} if found.source else {}
+    attrs["notes"] = f"no gradient goes here: {stop_words(found)}"
+    inputs = tuple(f"{artifact_id}.{name}" for name in found.takers)
+    return Entity(f"{artifact_id}.{found.name}", "stop", found.name, attrs, inputs, origins.get(found.name, ()))
 
 
 def target_name(node: GraphNode) -> str:
@@ -186,7 +230,21 @@ def _text(
         out += [line for note in told for line in wrap(note, WIDTH, initial_indent="# ", subsequent_indent="#   ")]
         out.append(_line(node, alone, kept[node.name]))
         lines[len(out)] = node.name
+        for found in graph.stops:
+            if found.takers[0] == node.name:
+                out.append(f"#   no gradient to {found.name}: {_stop_line(found, places)}")
+                lines[len(out)] = found.name
     return "\n".join(out) + "\n", lines
+
+
+def _stop_line(found: GraphStop, places: Mapping[str, Mapping[str, Any]]) -> str:
+    """In a few words."""
+    place = places.get(found.name, {})
+    where = f" at {place['file']}:{place['line']}" if "line" in place else ""
+    if found.stop.kind == "frozen":
+        return "a frozen parameter"
+    origin = f" from {found.source}" if found.source else ""
+    return f"detached{origin}{where}" if found.stop.kind == "detached" else f"computed under torch.no_grad(){where}"
 
 
 def _head(graph: EagerGraph, saved: Sequence[Saved], settings: Settings) -> list[str]:
@@ -197,6 +255,11 @@ def _head(graph: EagerGraph, saved: Sequence[Saved], settings: Settings) -> list
         f"them, to {_many(leaves, 'leaf', 'leaves')}.",
         f"# Until then it keeps {_many(tensors, 'piece')} of memory, {memory_kept(saved):,} bytes, besides the leaves.",
     ]
+    if again := sum(bool(node.derivative_of) for node in graph.nodes):
+        head.append(
+            f"# Of these {again:,} {'was' if again == 1 else 'were'} made by a backward pass with create_graph=True: here "
+            "a derivative is differentiated again (double backward)."
+        )
     if not graph.recorded and not settings.graph and all(node.call is None for node in graph.nodes):
         head.append(
             "# It was built before it could be recorded, so lines and modules are not known: for those, "
@@ -212,7 +275,7 @@ def _many(count: int, one: str, many: str = "") -> str:
 def _is_told(node: GraphNode, note: str) -> bool:
     """What is true of every view or leaf is said by its name; the text tells what is particular."""
     is_usual = node.leaf is not None and isinstance(node.leaf, torch.nn.Parameter) and "version" in note
-    return not is_usual and not note.startswith(("a view: ", "a leaf: "))
+    return not is_usual and not note.startswith(("a view: ", "a leaf: ", "made by a backward pass"))
 
 
 def _heading(place: Mapping[str, Any]) -> str:
@@ -231,7 +294,8 @@ def _line(node: GraphNode, alone: Collection[str], saved: tuple[Saved, ...]) -> 
         return f"{node.name} <- {taken}"
     keeps = [f"{fact.name}={_kept_text(fact)}" for fact in saved]
     gives = ["None" if target is None else target[0] for target in node.gives]
-    return f"{node.name} = {node.op}({', '.join([taken, *keeps])})  # -> {', '.join(gives)}"
+    part = f"; part of the derivative of {node.derivative_of}" if node.derivative_of else ""
+    return f"{node.name} = {node.op}({', '.join([taken, *keeps])})  # -> {', '.join(gives)}{part}"
 
 
 def _sum(flows: Sequence[Flow], alone: Collection[str]) -> str:

@@ -21,6 +21,8 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from compiler.autograd.second_order import SecondOrder
+from compiler.autograd.stops import Stops
 from compiler.autograd.values import Value
 from compiler.torch_api import autograd_nodes
 from compiler.torch_api.eagerly import eagerly
@@ -86,6 +88,8 @@ class Recording:
         self.roots: dict[str, torch.nn.Module] = {}
         self.calls: list[Call] = []
         self.hooks: list[RecordedHook] = []
+        self.stops = Stops()
+        self.second_order = SecondOrder()
         self._firsts: list[int] = []
         self._seen = 0
         self._thread = threading.get_ident()
@@ -139,11 +143,15 @@ class Recording:
                 self._add(self._seen, first, "torch.autograd.Function.apply", frame)
             self._seen = first
 
-    def made(self, first: int, function: Callable[..., Any], result: Any) -> None:
-        """Note a call that has ended; those that made no node are forgotten."""
+    def made(self, first: int, function: Callable[..., Any], given: Any, result: Any) -> None:
+        """Note a call that has ended, and was given this; those that made no node are forgotten."""
         self._seen = autograd_nodes.next_number()
+        frame = sys._getframe(2)
+        module = self._paths.get(id(self._open[-1]), "") if self._open else ""
+        where = lambda: (op_name(function), self._users_stack(frame), module)  # noqa: E731
+        self.stops.hear((first, self._seen), function, given, result, where)
         if self._seen > first:
-            self._add(first, self._seen, op_name(function), sys._getframe(2))
+            self._add(first, self._seen, op_name(function), frame)
             if self._keeps_values:
                 self._keep(first, result)
 
@@ -224,8 +232,9 @@ class _Listening(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         first = autograd_nodes.next_number()
         self._recording.begins(first)
-        result = func(*args, **(kwargs or {}))
-        self._recording.made(first, func, result)
+        with self._recording.second_order.watching(func, args, kwargs or {}):
+            result = func(*args, **(kwargs or {}))
+        self._recording.made(first, func, (args, kwargs), result)
         if func in _HOOKS:
             hook = (*args[1:], *(kwargs or {}).values(), None)[0]
             self._recording.hooked(args[0], func, hook)

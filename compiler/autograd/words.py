@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compiler.autograd.eager_graph import GraphNode, base_name
+from compiler.autograd.eager_graph import GraphNode, GraphStop, base_name
 from compiler.record import Saved
 from compiler.torch_api import autograd_nodes
 
@@ -42,6 +42,8 @@ def _own(node: GraphNode) -> Iterator[str]:
     base = node.op.rstrip("0123456789").removesuffix("Backward")
     if node.op in _SPECIAL:
         yield _SPECIAL[node.op]
+    elif told := second_order(node):
+        yield told
     elif node.kind == "custom":
         yield f"a custom torch.autograd.Function ({base}): its backward is the user's own code"
     elif node.kind == "outer":
@@ -53,6 +55,35 @@ def _own(node: GraphNode) -> Iterator[str]:
             f"{node.call.op.rsplit('.', 1)[-1]} writes in place: the tensor keeps its memory, its version goes up by "
             "one, and its history goes on with this node"
         )
+
+
+def second_order(node: GraphNode) -> str:
+    """What is told of a node that a backward pass made; "" of all others."""
+    if node.derivative_of:
+        return (
+            "made by a backward pass that was recorded itself (create_graph=True): a part of the derivative of "
+            f"{node.derivative_of}, which is differentiated once more here (double backward)"
+        )
+    if node.op.rstrip("0123456789").endswith("BackwardBackward"):
+        return (
+            "what ran forward here was a backward formula, recorded with create_graph=True: a derivative is "
+            "differentiated once more (double backward)"
+        )
+    return ""
+
+
+def stop_words(found: GraphStop) -> str:
+    """Why no gradient goes on, without a full stop at the end."""
+    stop = found.stop
+    if stop.kind == "frozen":
+        return "frozen: its requires_grad is False, so no gradient is computed for it, and what only it led to is cut"
+    origin = f" from {found.source}" if found.source else ""
+    if stop.kind == "detached":
+        call = f"{stop.op.rsplit('.', 1)[-1]}()" if stop.op and "__get__" not in stop.op else ".data"
+        return f"cut off{origin} by {call}: to the backward pass it is a constant, and no gradient goes further back"
+    return (
+        f"computed under torch.no_grad(){origin}: nothing was recorded there, so to the backward pass it is a constant"
+    )
 
 
 def is_view(op: str) -> bool:

@@ -1,0 +1,127 @@
+"""Where gradients stop: what autograd leaves no trace of, seen while the user's code runs.
+
+A tensor that was detached, that was computed under `torch.no_grad()`, or a parameter that is frozen is a constant to
+the backward pass. In autograd's own graph there is nothing in its place; here is what it was, and where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from compiler.torch_api import autograd_nodes
+from compiler.torch_api.fx import SourceFrame
+from compiler.torch_api.pytrees import tree_leaves
+
+Kind = Literal["detached", "no_grad", "frozen"]
+_DETACHES = (torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__)  # type: ignore[attr-defined]
+MOST = 64
+"""Of so many stops the way is followed through one tensor; a frozen network has more parameters than that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """What stops a gradient: a call of `detach`, the first operation under `no_grad` that took what wants gradients, or
+    the use of a frozen parameter.
+
+    `parameter` is the frozen one's `id`, `source` the number of the node that the tensor was cut off from, None where
+    that is a leaf. `stack` is the user's, outermost first; `shape` and `dtype` are the tensor's.
+    """
+
+    kind: Kind
+    op: str
+    shape: tuple[int, ...]
+    dtype: str
+    source: int | None = None
+    leaf: int | None = None
+    parameter: int | None = None
+    stack: tuple[SourceFrame, ...] = ()
+    module: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The nodes numbered `first` to `end`, the end not included, took what came from these stops."""
+
+    first: int
+    end: int
+    stops: tuple[Stop, ...]
+
+
+Where = Callable[[], tuple[str, tuple[SourceFrame, ...], str]]
+"""What was called, the user's stack and the module: worked out for the few calls that are kept."""
+
+
+class Stops:
+    """Follows constants through the calls of torch that a recording hears of."""
+
+    def __init__(self) -> None:
+        self._of: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+        self.taken: list[Taken] = []
+
+    def hear(self, span: tuple[int, int], function: Callable[..., Any], given: Any, result: Any, where: Where) -> None:
+        """A call has ended, which made the nodes of this span."""
+        inputs = [each for each in tree_leaves(given) if isinstance(each, torch.Tensor)]
+        constants = [each for each in inputs if not each.requires_grad]
+        if span[1] > span[0]:
+            if stops := self._stops_of(constants):
+                self.taken.append(Taken(*span, stops))
+            return
+        made = [each for each in tree_leaves(result) if isinstance(each, torch.Tensor) and _is_cut(each)]
+        if made and (stops := self._begun(function, inputs, constants, made[0], where)):
+            for each in made:
+                self._of[each] = stops
+
+    def _stops_of(self, constants: Sequence[torch.Tensor]) -> tuple[Stop, ...]:
+        """Those that these tensors came from, and the parameters among them."""
+        found: dict[Stop, None] = {}
+        for each in constants:
+            for stop in self._of.get(each, ()):
+                found[stop] = None
+            if isinstance(each, torch.nn.Parameter):
+                found[_frozen(each)] = None
+        return tuple(found)[:MOST]
+
+    def _begun(
+        self,
+        function: Callable[..., Any],
+        inputs: Sequence[torch.Tensor],
+        constants: Sequence[torch.Tensor],
+        made: torch.Tensor,
+        where: Where,
+    ) -> tuple[Stop, ...]:
+        known = self._stops_of(constants)
+        wanting = next((each for each in inputs if each.requires_grad), None)
+        if wanting is None or any(stop.kind != "frozen" for stop in known):
+            return known
+        kind: Kind = "detached" if function in _DETACHES else "no_grad"
+        if kind == "no_grad" and torch.is_grad_enabled():
+            return known
+        source = autograd_nodes.number_of(wanting.grad_fn) if wanting.grad_fn is not None else None
+        leaf = id(wanting) if wanting.is_leaf else None
+        op, stack, module = where()
+        begun = Stop(kind, op, tuple(made.shape), _dtype(made), source, leaf, None, stack, module)
+        return (begun, *known)[:MOST]
+
+    def of(self, number: int | None) -> Iterator[Stop]:
+        """The stops behind the call that made this node."""
+        for taken in self.taken:
+            if number is not None and taken.first <= number < taken.end:
+                yield from taken.stops
+
+
+def _is_cut(tensor: torch.Tensor) -> bool:
+    """Whether a result could have had a gradient, and has none."""
+    return not tensor.requires_grad and (tensor.is_floating_point() or tensor.is_complex())
+
+
+def _frozen(parameter: torch.nn.Parameter) -> Stop:
+    return Stop("frozen", "", tuple(parameter.shape), _dtype(parameter), parameter=id(parameter))
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
