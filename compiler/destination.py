@@ -35,7 +35,7 @@ def has_triton() -> bool:
 
 def builds(options: Options) -> bool:
     """Whether the user asks for what only running the generated code can tell."""
-    return options.time or options.check is True
+    return options.check is True
 
 
 def measures(options: Options) -> bool:
@@ -58,7 +58,8 @@ def _wants_gpu(options: Options, here: str) -> bool:
     """A GPU that is not here runs nothing, and only Inductor writes code for it."""
     if is_virtual(options.target):
         return True
-    return not options.target and here == "cpu" and options.backend == "inductor" and not builds(options)
+    runs = bool(options.time) or builds(options)
+    return not options.target and here == "cpu" and options.backend == "inductor" and not runs
 
 
 def _no_triton(asked: str) -> Problem:

@@ -115,9 +115,10 @@ def _check_kernels_check(options: Options) -> None:
         )
     if options.stages and not {"kernels", "all"} & set(options.stages):
         raise OptionError("check='kernels' runs what the stage 'kernels' has: add that to stages.")
-    if options.time:
+    if options.time and not is_virtual(options.target):
         raise OptionError(
-            "time=True is for code that is built here, check='kernels' for code that need not be: one of them."
+            "check='kernels' is about code for a GPU; with time=True and no target, code is for the device that the "
+            "tensors are on. Name the GPU as target, such as h100: times are then the CPU's, and say so."
         )
 
 
@@ -127,21 +128,13 @@ def _not_triton(options: Options) -> str:
     return "code for the CPU is C++"
 
 
-_WITHOUT_THE_GPU = {
-    "time": "target='cpu' (--target cpu) times the code for this machine; for a GPU that is not here, a kernel's facts "
-    "have the least time that its rates allow (--stages all).",
-    "check": "check='kernels' (--check kernels) checks its kernels without it.",
-}
-
-
 def _check_virtual(options: Options) -> None:
     """A GPU that is not here runs nothing, and only Inductor writes code for it."""
-    for name in ("time", "check"):
-        if getattr(options, name) is True:
-            raise OptionError(
-                f"{name}=True runs the compiled code, and target={options.target!r} is a GPU that need not be here: "
-                f"leave out one of the two. {_WITHOUT_THE_GPU[name]}"
-            )
+    if options.check is True:
+        raise OptionError(
+            f"check=True runs the compiled code, and target={options.target!r} is a GPU that need not be here: leave "
+            "out one of the two. check='kernels' (--check kernels) checks its kernels without it."
+        )
     if options.backend != "inductor":
         raise OptionError(
             f"target={options.target!r} is the GPU that backend 'inductor' writes code for: leave out one of the two."
@@ -268,6 +261,24 @@ def _flag(name: str) -> Callable[[Any], bool]:
     return check
 
 
+def _time(value: Any) -> bool | str:
+    """True, False, or the names of candidates, each of which there is."""
+    if isinstance(value, bool):
+        return value
+    from compiler.measure.candidates import names, spec
+
+    is_list = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+    if not isinstance(value, str) and not is_list:
+        raise OptionError(
+            f"time={value!r}: it is True, False, 'all', or names of modes and backends, such as "
+            "'default,reduce-overhead'. A backend that is a function: run.time([function])."
+        )
+    wanted = names(value)
+    for name in wanted:
+        spec(name)
+    return ",".join(wanted) or True
+
+
 def _check_option(value: Any) -> bool | str:
     if isinstance(value, bool) or value == "kernels":
         return value
@@ -292,7 +303,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "options": _options,
     "stages": _stages,
     "grad": _grad,
-    "time": _flag("time"),
+    "time": _time,
     "check": _check_option,
     "step": _step,
 }

@@ -21,6 +21,8 @@ class Options:
     also happens where a stage after "kernels" is named. "decomposed" comes only where it is named.
     `grad` is None (as the inputs say), True or False (explore under `torch.no_grad`). `check` compares with eager: True
     what the built code returns, "kernels" what each Triton kernel stores, in Triton's interpreter, which needs no GPU.
+    `time` measures the call where its tensors are, eager and compiled: True (the candidates that make sense there),
+    "all", or names of modes and backends ("default,aot_eager").
     `step` records how TorchDynamo read the function, instruction by instruction: True, or how many MiB of that to keep.
 
     `Options.of` checks what a user wrote. Options read from a record are not checked: another machine made them.
@@ -34,7 +36,7 @@ class Options:
     options: dict[str, Any] = field(default_factory=dict)
     stages: tuple[str, ...] = ()
     grad: bool | None = None
-    time: bool = False
+    time: bool | str = False
     check: bool | Literal["kernels"] = False
     step: bool | int = False
 

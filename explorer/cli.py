@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from compiler.options import OptionError
 from compiler.record import Artifact, Record, RecordError
-from explorer import capture_text, check_flag, files, text
+from explorer import capture_text, check_flag, files, text, time_flag
 from explorer.compiling import KernelCompiler
 from explorer.stages import stage_key
 
@@ -41,7 +41,8 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Returns the exit code: 0, 1 when the user's code raised, 2 for wrong use."""
-    args = _parser().parse_args(check_flag.joined(sys.argv[1:] if argv is None else argv))
+    words = sys.argv[1:] if argv is None else argv
+    args = _parser().parse_args(check_flag.joined(time_flag.joined(words)))
     try:
         args.command(args)
     except (UsageError, OptionError, RecordError) as error:
@@ -111,7 +112,10 @@ def _add_options(group: Any) -> None:
         "--stages", metavar="A,B", help="only these stages; all: kernels compiled; decomposed: at every level"
     )
     group.add_argument("--grad", action=yes_no, help="with gradients, or under torch.no_grad")
-    group.add_argument("--time", action="store_true", default=None, help="build the code and time it")
+    group.add_argument(
+        "--time", type=time_flag.value, metavar="A,B", nargs="?",
+        help="time the call, eager and compiled; --time=all, or names: --time=default,reduce-overhead,aot_eager",
+    )  # fmt: skip
     group.add_argument(
         "--check", type=check_flag.value, metavar="kernels", nargs="?",
         help="build the code and compare with eager; --check kernels compares each Triton kernel, without a GPU",

@@ -19,7 +19,7 @@ from IPython.utils.process import arg_split  # type: ignore[attr-defined]
 from compiler.option_checks import assignments
 from compiler.options import OptionError, Options
 from compiler.torch_api import settings
-from explorer import check_flag
+from explorer import check_flag, time_flag
 from explorer.cell import Cell
 from explorer.kernel_lab import KernelMagics
 from explorer.outputs import GuardedOutput, NotebookOutput, Output, ShownWidgets, TextOutput
@@ -31,7 +31,7 @@ _CAN_NOT_AWAIT = (
     "cell, or put the await into a function and run that with asyncio"
 )
 _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "none": False}
-_FLAGS = ("--dynamic", "--grad", "--fullgraph", "--time", "--step")
+_FLAGS = ("--dynamic", "--grad", "--fullgraph", "--step")
 _YES_NO = argparse.BooleanOptionalAction
 _OPTIONS = ("target", "mode", "dynamic", "fullgraph", "backend", "stages", "grad", "time", "check", "step")
 _CALL = "get_ipython().run_cell_magic('tcompile', "
@@ -73,8 +73,9 @@ class TcompileMagics(Magics):
               help="Only these stages, for example captured,forward,ptx; all of them with all, kernels compiled.")
     @argument("--grad", action=_YES_NO, default=None,
               help="With gradients, or under torch.no_grad(); default: as the inputs ask.")
-    @argument("--time", action="store_true",
-              help="Build the code and time it.")
+    @argument("--time", metavar="A,B", nargs="?", type=time_flag.value,
+              help="Time the call, eager and compiled: the candidates that make sense here, --time=all, or names of "
+                   "modes and backends: --time=default,reduce-overhead,aot_eager.")
     @argument("--check", metavar="kernels", nargs="?", type=check_flag.value,
               help="Build the code and compare its results with eager; --check kernels compares what each Triton "
                    "kernel stores, which needs no GPU.")
@@ -201,7 +202,7 @@ class TcompileMagics(Magics):
 
 
 def _all_respelled(words: Sequence[str]) -> list[str]:
-    return [part for word in check_flag.joined(words) for part in _respelled(word)]
+    return [part for word in check_flag.joined(time_flag.joined(words)) for part in _respelled(word)]
 
 
 def _respelled(word: str) -> list[str]:
