@@ -39,7 +39,7 @@ def explore(
         raise TypeError(f"{getattr(fn, '__qualname__', fn)} can't be explored: it {why_not}")
     explored = engine.explore(fn, args, kwargs, checked, calls=_tuples(args, calls))
     run = Run(explored.record, explored.value)
-    run.kept = explored.kept
+    run.kept, run.call = explored.kept, explored.call
     return run
 
 

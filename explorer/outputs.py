@@ -75,7 +75,7 @@ class NotebookOutput:
     def hear(self, event: Event, known: Callable[[], Record]) -> None:
         if self.widget is None and event.kind == "artifact" and event.stage == "captured" and self._with_widget:
             self._show_widget(known(), event.stage)
-        elif event.kind != "finished" and self._is_due(event):
+        elif event.kind == "progress" or (event.kind != "finished" and self._is_due(event)):
             self._bring_up_to_date(event, known)
             self._updated = time.monotonic()
 
@@ -102,9 +102,9 @@ class NotebookOutput:
 
     def _bring_up_to_date(self, event: Event, known: Callable[[], Record]) -> None:
         if self.widget is not None:
-            self.widget.update(known(), event.stage)
+            self.widget.update(known(), event.stage, event.words)
         elif self._static is not None:
-            self._static.update(_note(f"Exploring… {event.stage}"), raw=True)
+            self._static.update(_note(f"Exploring… {event.stage} {event.words}".rstrip()), raw=True)
 
 
 class GuardedOutput:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from graphviz import Digraph
 
     from compiler.interpret.kept import KeptFrame
+    from compiler.measure.calls import Call
+    from compiler.measure.candidates import Asked
+    from compiler.measure.work import MakeOptimizer
     from explorer.autograd import AutogradRun
     from explorer.decompose import OpLevels
     from explorer.diff import ArtifactDiff, RunDiff
@@ -48,6 +51,7 @@ class Run:
         self._partitions: Partitions | None = None
         self._levels = RunLevels()
         self.kept: Mapping[str, KeptFrame] = {}  # graphs and inputs, for the kernel lab; none of it is saved
+        self.call: Call | None = None  # to time it again; not saved either
 
     @property
     def record(self) -> Record:
@@ -225,6 +229,36 @@ class Run:
     def timings(self) -> pd.DataFrame:
         """One row a measured duration, in seconds."""
         return _tables().timings(self.record)
+
+    def time(
+        self,
+        candidates: Asked = None,
+        *,
+        backward: bool | None = None,
+        optimizer: str | MakeOptimizer | None = None,
+        rounds: int | None = None,
+        flush: bool = True,
+    ) -> pd.DataFrame:
+        """Time the run's call in several ways, on fresh copies with equal weights; returns `run.timings`.
+
+        `candidates` are names of Inductor's modes and of backends ("default,reduce-overhead" or a list), "all", or
+        backends that are functions; eager is always among them. By default those that make sense on the device. One
+        call is the user's own, with its backward where it gives something that has a gradient (`backward=False`: the
+        forward alone), and with a step of `optimizer`: a name of torch.optim, or a function of the parameters.
+        `rounds` is how often each is timed in turns; `flush=False` leaves a GPU's L2 cache as the last call left it.
+
+        Interrupted, it keeps what is finished (`run.record.measurement.interrupted`). A candidate that fails has its
+        problem in the table, and the others stay. Raises OptionError for what can't be asked, ValueError for a run that
+        was loaded, and what the call raises in eager.
+        """
+        from compiler.measure.timing import Plan
+        from explorer.timing import progress_line, timed
+
+        plan = Plan(candidates, backward, optimizer, rounds, flush)
+        with progress_line() as line:
+            listeners = [line, *([self._widget.hear_progress] if self._widget is not None else [])]
+            self.compiler.grow(lambda record: timed(record, self.call, plan, listeners))
+        return self.timings
 
     @property
     def checks(self) -> pd.DataFrame:

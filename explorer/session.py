@@ -39,7 +39,7 @@ class Session:
             self._exploration.__exit__(kind, error, traceback)
         finally:
             run = Run(self._record(failed=error is not None), self._value, self._output.widget)
-            run.kept = self._exploration.kept
+            run.kept, run.call = self._exploration.kept, self._exploration.call
             self._keep(run)
             self._output.end(run)
 

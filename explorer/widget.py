@@ -51,10 +51,16 @@ class Explorer(anywidget.AnyWidget):
         self.on_msg(self._on_message)
         self.compiler.listen(self._compiled)
 
-    def update(self, record: Record, running: str = "") -> None:
-        """Show a record that has grown. `running` is the stage being made now, or "" when all is done."""
+    def update(self, record: Record, running: str = "", words: str = "") -> None:
+        """Show a record that has grown. `running` is the stage being made now, or "" when all is done; `words` say what
+        is being done.
+        """
         self.compiler.replace(record)
-        self._show(record, {}, running)
+        self._show(record, {}, running, words)
+
+    def hear_progress(self, progress: object) -> None:
+        """Show how far a measurement is; the record that comes of it ends that."""
+        self.running = self._runs("timing", str(progress))
 
     def _compiled(self, record: Record, progress: dict[str, Any]) -> None:
         if record is self._payload.record:
@@ -62,24 +68,23 @@ class Explorer(anywidget.AnyWidget):
         else:
             self._show(record, progress)
 
-    def _show(self, record: Record, compiling: dict[str, Any], running: str = "") -> None:
+    def _show(self, record: Record, compiling: dict[str, Any], running: str = "", words: str = "") -> None:
         self._payload.pending = {} if running else self.compiler.pending()
         self._payload.update(record)
         with self.hold_sync():
             self.manifest = self._payload.manifest()
-            self.running = self._runs(running)
+            self.running = self._runs(running, words)
             self.compiling = compiling
             if unsent := self._unsent():
                 self.parts = unsent
 
-    def _runs(self, stage: str) -> dict[str, Any]:
+    def _runs(self, stage: str, words: str = "") -> dict[str, Any]:
         """What `running` holds: the stage's name and title, and for how many seconds it has been running."""
         now = time.monotonic()
         if stage != self.running.get("stage"):
             self._running_since = now
-        return (
-            {"stage": stage, "title": stage_words(stage).title, "elapsed": now - self._running_since} if stage else {}
-        )
+        title = f"{stage_words(stage).title}: {words}" if words else stage_words(stage).title
+        return {"stage": stage, "title": title, "elapsed": now - self._running_since} if stage else {}
 
     def _unsent(self) -> list[tuple[bytes, str, str, str]]:
         """The parts that are new and not large. There may be very many kernels: their texts are sent when opened."""

@@ -114,10 +114,10 @@ class _Teller:
     total: int
     stdout: Any = field(default_factory=lambda: sys.stdout)
 
-    def __call__(self, candidate: str, doing: str, done: int) -> None:
+    def __call__(self, candidate: str, doing: str, done: int, total: int = 0) -> None:
         if self.tell is not None:
             with redirect_stdout(self.stdout):
-                self.tell(Progress(candidate, doing, done, self.total))
+                self.tell(Progress(candidate, doing, done, total or self.total))
 
 
 class _Bench:
@@ -248,7 +248,7 @@ class _Bench:
             if entry.work is not None:
                 entry.rounds.append(seconds)
             if name == next(iter(entries)):
-                self.tell("all in turns", f"round {len(entry.rounds)} of {rounds}", len(entries))
+                self.tell("all in turns", "rounds", len(entry.rounds), rounds)
                 self._note_clock()
 
     def _guarded_step(self, entry: _Entry) -> Callable[[], None]:

@@ -1,0 +1,65 @@
+"""`run.time(...)`: the run's call timed again, in other ways, with progress where the user looks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.getipython import get_ipython
+from IPython.display import display
+
+from compiler.record import Record
+
+if TYPE_CHECKING:
+    from compiler.measure.calls import Call
+    from compiler.measure.timing import Plan, Progress
+
+Listener = Callable[["Progress"], None]
+NO_CALL = (
+    "this run has no call to time: it was loaded from a file, or its code calls torch.compile itself. Explore the call "
+    "here first: %%tcompile, or explorer.explore(model, x)"
+)
+
+
+def timed(record: Record, call: Call | None, plan: Plan, listeners: list[Listener]) -> Record:
+    """The record with the call's candidates timed. An interrupt leaves those that are finished.
+
+    Raises ValueError for a run without a call, OptionError for what can't be asked, CannotCopyError, and what the call
+    raises in eager.
+    """
+    if call is None:
+        raise ValueError(NO_CALL)
+    # They import torch, which a run that is only looked at does without.
+    from compiler.measure.for_record import with_times
+    from compiler.measure.timing import measured
+
+    def tell(progress: Progress) -> None:
+        for listener in listeners:
+            listener(progress)
+
+    return with_times(record, measured(call, record.options, plan, tell))
+
+
+@contextmanager
+def progress_line() -> Iterator[Listener]:
+    """A line that says what is being done, and is gone at the end: in a notebook's output, or in a terminal."""
+    if getattr(get_ipython(), "kernel", None) is not None:
+        handle = display(_line("Timing…"), raw=True, display_id=True)
+        yield lambda progress: handle.update(_line(f"Timing {progress}"), raw=True)
+        handle.update(_line(""), raw=True)
+    elif sys.stderr.isatty():
+        yield lambda progress: _write(f"\rTiming {progress}\x1b[K")
+        _write("\r\x1b[K")
+    else:
+        yield lambda _progress: None
+
+
+def _line(text: str) -> dict[str, Any]:
+    return {"text/plain": text}
+
+
+def _write(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
