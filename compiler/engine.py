@@ -107,6 +107,7 @@ class Exploration:
                 self._check_stages()
                 self._compile_kernels()
                 self._check_kernels()
+                self._eager_memory()
         finally:
             self._builder.finished()
 
@@ -132,6 +133,16 @@ class Exploration:
         """Every graph at every level, where the user names that stage."""
         if "decomposed" not in self.options.stages or self._recorder is None:
             return
+    def _eager_memory(self) -> None:
+        """What eager would have in memory, beside what the generated code has. Where the code is built and run, it is
+        left until somebody asks (`run.memory`): recording is not to slow down what is measured.
+        """
+        if not self._builder.memory or self._recorder is None or self._recorder.build:
+            return
+        from compiler.autograd.eager_memory import add_eager_memory
+
+        add_eager_memory(self._builder, self._recorder.kept)
+
         from compiler.decompose.graphs import add_levels
 
         add_levels(self._builder, self._recorder.kept)

@@ -14,6 +14,9 @@ from compiler.measure_facts import Half, MemoryEvent, Role
 from compiler.torch_api.memory_lines import MemoryFacts, MemoryLine
 
 CALLER, AUTOGRAD = "caller", "autograd"
+"""Who holds memory besides the names in generated code; autograd holds the gradients that it hands to the backward too,
+until that has returned (`CompiledFunction.backward` in torch._functorch._aot_autograd.runtime_wrappers).
+"""
 _ASSIGNED = re.compile(r"^\s+(?P<name>\w+) = ")
 _DELETED = re.compile(r"\bdel (?P<names>[\w, ]+)")
 
@@ -55,7 +58,7 @@ def wrapper_places(text: str) -> Places:
     """Where the generated code names and deletes buffers."""
     assigned: dict[str, int] = {}
     deleted: dict[str, int] = {}
-    for number, row in enumerate(text.split("\n"), start=1):
+    for number, row in enumerate(text.partition("\ndef get_args")[0].split("\n"), start=1):
         if (match := _ASSIGNED.match(row)) is not None:
             assigned.setdefault(match["name"], number)
         for found in _DELETED.finditer(row):
@@ -71,6 +74,7 @@ class GraphMemory:
         self.live = 0
         self.saved: dict[str, _Storage] = {}
         self.named: dict[str, _Storage] = {}
+        self.lent: dict[str, _Storage] = {}
         self.places = Places({}, {})
 
     def events(self, half: HalfMemory, places: Places) -> Iterator[MemoryEvent]:
@@ -92,11 +96,14 @@ class GraphMemory:
         if half.half == "backward":
             role = "saved" if known is not None else "tangent"
         if known is None:
-            known = _Storage(size, {CALLER})
+            known = _Storage(size, {AUTOGRAD if role == "tangent" else CALLER})
             self.live += size
-        known.holders.discard(AUTOGRAD)
+        elif half.half == "backward":
+            known.holders.discard(AUTOGRAD)
         known.holders.add(name)
         self.named[name] = known
+        if role == "tangent":
+            self.lent[name] = known
         return self._event(half, MemoryLine("allocate", name, size), what="input", role=role)
 
     def _line(self, half: HalfMemory, line: MemoryLine) -> Iterator[MemoryEvent]:
@@ -108,9 +115,10 @@ class GraphMemory:
             yield from self._freed(half, line)
         elif (storage := self.named.get(line.of)) is not None:
             storage.holders.add(line.buffer)
+            self.named[line.buffer] = storage
             if line.what == "reuse":
                 storage.holders.discard(line.of)
-            self.named[line.buffer] = storage
+                del self.named[line.of]
             yield self._event(half, line)
 
     def _freed(self, half: HalfMemory, line: MemoryLine) -> Iterator[MemoryEvent]:
@@ -136,8 +144,13 @@ class GraphMemory:
             yield self._event(half, MemoryLine("allocate", buffer, storage.bytes, name), what="output", role=role)
 
     def _gone(self, half: HalfMemory) -> Iterator[MemoryEvent]:
-        """What nobody deleted goes when the code returns."""
+        """What nobody deleted goes when the code returns, and with the backward what autograd handed to it."""
         for name in list(self.named):
+            yield from self._freed(half, MemoryLine("free", name))
+        lent, self.lent = self.lent, {}
+        for name, storage in lent.items():
+            storage.holders.discard(AUTOGRAD)
+            self.named[name] = storage
             yield from self._freed(half, MemoryLine("free", name))
 
     def _event(self, half: HalfMemory, line: MemoryLine, *, what: str = "", role: Role = "") -> MemoryEvent:

@@ -52,6 +52,12 @@ def number_of(node: Any) -> int | None:
     return None if number == _NO_NUMBER else number
 
 
+def running_number() -> int | None:
+    """The number of the node whose derivative is being computed; None outside of a backward pass."""
+    node = torch._C._current_autograd_node()
+    return number_of(node) if node is not None else None
+
+
 def edges_of(node: Any) -> tuple[tuple[Any, int], ...]:
     """For each input of the forward operation, the node that its gradient goes on to (or None) and which of its
     outputs it was.

@@ -134,6 +134,12 @@ def memory_of(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
+def storage_bytes(tensor: torch.Tensor) -> int:
+    """The bytes of a tensor's memory; where its size is symbolic, with the values that it was traced with."""
+    size: Any = tensor.untyped_storage().nbytes()
+    return size if isinstance(size, int) else int(size.node.hint or 0)
+
+
 def tensor_attrs(value: Any) -> dict[str, Any]:
     """dtype, shape, stride, device and bytes of a tensor, as JSON values; {} for anything else."""
     if not isinstance(value, torch.Tensor):

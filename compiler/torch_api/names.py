@@ -12,6 +12,7 @@ REQUIRED: tuple[str, ...] = (
     "torch._C._dynamo.guards:GlobalStateGuard",
     "torch._C:_ExcludeDispatchKeyGuard",
     "torch._C:_conv_determine_backend_memory_format",
+    "torch._C:_current_autograd_node",
     "torch._C:_dispatch_get_all_op_names",
     "torch._C:_dispatch_has_kernel_for_dispatch_key",
     "torch._decomp.decompositions:one_layer_lstm",

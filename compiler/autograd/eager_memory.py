@@ -1,0 +1,176 @@
+"""The bytes in use as eager runs a captured graph, forward and backward: it runs on tensors without data, and every
+memory that comes and goes is noted.
+
+Eager holds a value until Python drops it: here, after the last use in the graph. What an operator allocates inside and
+gives back before it returns is not seen.
+"""
+
+from __future__ import annotations
+
+import weakref
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Interpreter, Node
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from compiler.builder import Builder
+from compiler.interpret.kept import KeptFrame
+from compiler.measure_facts import Half, MemoryEvent, MemoryWhat, Role
+from compiler.record import Problem
+from compiler.torch_api import autograd_nodes, fx
+from compiler.torch_api.pytrees import tree_leaves
+
+
+def eager_memory(captured: GraphModule, graph: str, *, trains: bool) -> tuple[MemoryEvent, ...]:
+    """The events of one call of this graph; with `trains`, of its backward too. Nothing of the user's is changed.
+
+    Raises ValueError where the graph has no tensors as inputs, and what an operation raises that can't run without
+    data.
+    """
+    examples = [fx.value_of(node) for node in captured.graph.nodes if node.op == "placeholder"]
+    log = _Log(graph)
+    with fx.fake_mode(examples), torch.set_grad_enabled(trains), torch.autograd.set_multithreading_enabled(False):
+        inputs = [_fresh(value) for value in examples]
+        for node, value in zip(captured.graph.find_nodes(op="placeholder"), inputs, strict=True):
+            log.given(node.name, [value], "input")
+        with _Watching(log):
+            results = _Noting(captured, log).run(*inputs)
+        log.keep("result", results)
+        if trains:
+            _backward(log, results)
+        log.keep("gradient", [value.grad for value in inputs if isinstance(value, torch.Tensor)])
+        log.closed = True
+    return tuple(log.events)
+
+
+def add_eager_memory(builder: Builder, kept: Mapping[str, KeptFrame]) -> None:
+    """Add eager's events of each graph whose generated code has some. What can't be had is a Problem."""
+    halves = {(event.graph, event.half) for event in builder.memory}
+    for graph in dict.fromkeys(event.graph for event in builder.memory):
+        frame = kept.get(graph)
+        if frame is None or frame.captured is None:
+            continue
+        try:
+            builder.memory.extend(eager_memory(frame.captured, graph, trains=(graph, "backward") in halves))
+        except Exception as error:  # noqa: BLE001 - operators that can't run without data raise anything
+            reason = f"eager's memory is not known: {type(error).__name__}: {str(error).splitlines()[0]}"
+            builder.problem(Problem("memory", reason, "the memory of the generated code is there", graph))
+
+
+def _backward(log: _Log, results: Any) -> None:
+    outputs = [value for value in tree_leaves(results) if isinstance(value, torch.Tensor) and value.requires_grad]
+    gradients = [torch.empty_like(output, requires_grad=False) for output in outputs]
+    log.half, log.node = "backward", ""
+    for number, gradient in enumerate(gradients, start=1):
+        log.given(f"tangents_{number}", [gradient], "tangent")
+    if outputs:
+        with _Watching(log):
+            torch.autograd.backward(outputs, gradients)
+
+
+def _fresh(value: Any) -> Any:
+    """A leaf of its own, in memory of its own: its gradient is no one else's."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().requires_grad_(value.requires_grad)
+
+
+class _Log:
+    """What came and went. `node` is the node of the captured graph that is being run."""
+
+    def __init__(self, graph: str) -> None:
+        self.graph = graph
+        self.events: list[MemoryEvent] = []
+        self.half: Half = "forward"
+        self.node = ""
+        self.live = 0
+        self.closed = False
+        self.spans: list[tuple[int, int, str]] = []
+        self.known: dict[int, tuple[str, int, str]] = {}
+        self._watched: dict[int, weakref.ref[Any]] = {}
+        self._counts: dict[str, int] = {}
+
+    def given(self, name: str, values: Iterable[Any], role: Role) -> None:
+        """Memory that is there before: each counted once."""
+        for value in values:
+            if isinstance(value, torch.Tensor) and fx.memory_of(value) not in self.known:
+                self._add(value, name, "input", role)
+
+    def made(self, values: Any) -> None:
+        """Results of an operation: memory that was not there before is new."""
+        for value in tree_leaves(values):
+            if isinstance(value, torch.Tensor) and fx.memory_of(value) not in self.known:
+                maker = self.node or self.maker()
+                self._add(value, self._name(maker), "allocate", "", maker)
+
+    def keep(self, role: Role, values: Any) -> None:
+        """What is there when a half has ended."""
+        for value in tree_leaves(values):
+            found = self.known.get(fx.memory_of(value)) if isinstance(value, torch.Tensor) else None
+            if found is not None:
+                self._note("output", *found, role=role)
+
+    def maker(self) -> str:
+        """The node of the captured graph whose derivative is being computed, "" for none."""
+        number = autograd_nodes.running_number()
+        place = bisect_right(self.spans, (number, float("inf"), "")) - 1 if number is not None else -1
+        return self.spans[place][2] if place >= 0 and number is not None and number < self.spans[place][1] else ""
+
+    def _name(self, maker: str) -> str:
+        """`relu`, and `relu backward 2` for the second memory of its derivative."""
+        name = maker if self.half == "forward" else f"{maker or 'sum of gradients'} backward"
+        self._counts[name] = count = self._counts.get(name, 0) + 1
+        return name if count == 1 else f"{name} {count}"
+
+    def _add(self, value: torch.Tensor, name: str, what: MemoryWhat, role: Role, maker: str = "") -> None:
+        key, size = fx.memory_of(value), fx.storage_bytes(value)
+        node = name if role == "input" else maker
+        entity = f"captured[{self.graph}].{node}" if node else ""
+        self.known[key] = (name, size, entity)
+        self.live += size
+        self._watched[key] = weakref.ref(value.untyped_storage(), lambda _: self._gone(key))
+        self._note(what, name, size, entity, role=role)
+
+    def _gone(self, key: int) -> None:
+        name, size, entity = self.known.pop(key)
+        del self._watched[key]
+        if not self.closed:
+            self.live -= size
+            self._note("free", name, size, entity)
+
+    def _note(self, what: MemoryWhat, name: str, size: int, entity: str, *, role: Role = "") -> None:
+        self.events.append(
+            MemoryEvent(self.graph, self.half, what, name, size, self.live, "eager", role, entity=entity)
+        )
+
+
+class _Watching(TorchDispatchMode):
+    """Tells a log of what every operation returns."""
+
+    def __init__(self, log: _Log) -> None:
+        super().__init__()
+        self.log = log
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        results = func(*args, **(kwargs or {}))
+        self.log.made(results)
+        return results
+
+
+class _Noting(Interpreter):
+    """Runs a graph, and tells a log which node is run, and which numbers its autograd nodes have."""
+
+    def __init__(self, module: GraphModule, log: _Log) -> None:
+        super().__init__(module)
+        self.extra_traceback = False
+        self.log = log
+
+    def run_node(self, n: Node) -> Any:
+        self.log.node = n.name
+        first = autograd_nodes.next_number()
+        result = super().run_node(n)
+        self.log.spans.append((first, autograd_nodes.next_number(), n.name))
+        return result
