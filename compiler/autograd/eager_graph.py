@@ -132,9 +132,9 @@ def _stops(nodes: Sequence[GraphNode], recording: Recording, names: Mapping[int,
     for taken in recording.stops.taken:
         made = [node for node in nodes if node.number is not None and taken.first <= node.number < taken.end]
         made.sort(key=lambda node: node.number or 0)
-        taker = next((node for node in made if len(node.gives) > 1 and None in node.gives), made[0] if made else None)
+        taker = [node for node in made if len(node.gives) > 1 and None in node.gives] or made
         for stop in taken.stops if taker else ():
-            takers.setdefault(stop, []).append(taker.name)
+            takers.setdefault(stop, []).append(taker[0].name)
     by_number = {node.number: node.name for node in nodes if node.number is not None}
     by_leaf = {id(node.leaf): node.name for node in nodes if node.leaf is not None}
     used = Counter(node.name for node in nodes)
@@ -143,7 +143,11 @@ def _stops(nodes: Sequence[GraphNode], recording: Recording, names: Mapping[int,
         wanted = names.get(stop.parameter or 0, "parameter") if stop.kind == "frozen" else _STOP_NAMES[stop.kind]
         used[wanted] += 1
         name = wanted if used[wanted] == 1 else f"{wanted}_{used[wanted] - 1}"
-        source = by_number.get(stop.source, "") or by_leaf.get(stop.leaf or 0, "") or _op_of(recording, stop.source)
+        source = (
+            by_number.get(-1 if stop.source is None else stop.source, "")
+            or by_leaf.get(stop.leaf or 0, "")
+            or _op_of(recording, stop.source)
+        )
         found.append(GraphStop(name, stop, tuple(dict.fromkeys(where)), source))
     return tuple(found)
 

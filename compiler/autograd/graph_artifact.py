@@ -173,7 +173,8 @@ def _stop(
     """Where gradients stop, as the end of the ways that lead there."""
     stop = found.stop
     attrs: dict[str, Any] = {"op": "stop", "target": f"autograd.{stop.kind}.stop", "dtype": stop.dtype}
-    attrs |= {"shape": list(stop.shape), "stops": stop.kind} | places.get(found.name, {})
+    attrs |= {"shape": list(stop.shape), "stops": stop.kind}
+    attrs |= places.get(found.name, {})
     attrs |= {"cut_off_from": found.source} if found.source else {}
     attrs["notes"] = f"no gradient goes here: {stop_words(found)}"
     inputs = tuple(f"{artifact_id}.{name}" for name in found.takers)
@@ -257,8 +258,8 @@ def _head(graph: EagerGraph, saved: Sequence[Saved], settings: Settings) -> list
     ]
     if again := sum(bool(node.derivative_of) for node in graph.nodes):
         head.append(
-            f"# Of these {again:,} {'was' if again == 1 else 'were'} made by a backward pass with create_graph=True: here "
-            "a derivative is differentiated again (double backward)."
+            f"# Of these {again:,} {'was' if again == 1 else 'were'} made by a backward pass with create_graph=True: "
+            "here a derivative is differentiated again (double backward)."
         )
     if not graph.recorded and not settings.graph and all(node.call is None for node in graph.nodes):
         head.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from compiler.autograd.formulas import RULES, Local
+from compiler.autograd.formulas import IN_WORDS, RULES, Local, rule_of
 from compiler.torch_api import autograd_nodes
 from tests.compiler.autograd_cases import CASES, called
 
@@ -37,3 +37,25 @@ def gradients(node: object, out: torch.Tensor, seed: int) -> list[torch.Tensor |
     draw = torch.Generator().manual_seed(100 + seed)
     grad = torch.randn(out.shape, generator=draw, dtype=torch.float64).to(out.dtype)
     return [grad if slot == out.output_nr else None for slot in range(len(autograd_nodes.outputs_of(node)))]
+
+
+def test_what_a_node_keeps_to_itself_is_told_in_words_and_makes_no_numbers() -> None:
+    x = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
+    y = x * 1
+    y[0] = x[1] * 2
+    node = y.grad_fn
+    assert node is not None
+    rule = rule_of(node.name().removeprefix("torch::autograd::"))
+    assert rule is IN_WORDS["CopySlices"]
+    local = Local({}, [torch.ones(3, 2)], autograd_nodes.inputs_of(node))
+    assert rule.vjp(local) == (None, None)
+    grad = torch.randn(3, 2, dtype=torch.float64)
+    kept = grad.clone()
+    kept[0] = 0  # as the formula says: nothing where it was written, and by the rule of the write to what was written
+    kept[1] += grad[0] * 2
+    torch.testing.assert_close(torch.autograd.grad(y, x, grad)[0], kept)
+
+
+def test_copies_that_functionalisation_makes_go_by_the_rule_of_their_view() -> None:
+    assert rule_of("DiagonalBackward0_copy") is RULES["DiagonalBackward0"]
+    assert rule_of("NoSuchBackward0") is None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from compiler.autograd.formulas import layers, pointwise, products, reductions, shapes
+from compiler.autograd.formulas import layers, pointwise, products, reductions, shapes, twice, windows
 from compiler.autograd.formulas.rule import Local, Rule, Slot
 
-__all__ = ["NOT_IN_TABLE", "RULES", "Local", "Rule", "Slot", "rule_of"]
+__all__ = ["IN_WORDS", "NOT_IN_TABLE", "RULES", "Local", "Rule", "Slot", "rule_of"]
 
 NOT_IN_TABLE = "formula not in the table"
 
@@ -15,9 +15,36 @@ RULES: dict[str, Rule] = {
     **reductions.RULES,
     **shapes.RULES,
     **layers.RULES,
+    **windows.RULES,
+    **twice.RULES,
 }
+
+
+def _unknown(_: Local, __: object) -> None:
+    """Autograd keeps to itself what the numbers would take."""
+
+
+IN_WORDS: dict[str, Rule] = {
+    "CopySlices": Rule(
+        "CopySlices", "passes to what was kept, and by the rule of the write to what was written",
+        "self, with a view of it written to in place",
+        (
+            Slot("self", "grad where nothing was written; what the write's own rule says where it was", _unknown),
+            Slot("written", "what the write's own rule says of grad, where it was written", _unknown),
+        ),
+    ),
+    "MkldnnRnnLayerBackward0": Rule(
+        "MkldnnRnnLayerBackward0", "backpropagation through time", "an LSTM layer over all time steps, in one kernel",
+        tuple(
+            Slot(name, "Σ over time steps, backward, of the cell's own rules (σ, tanh and products)", _unknown)
+            for name in ("input", "weight_ih", "weight_hh", "bias_ih", "bias_hh", "hx", "cx")
+        ),
+    ),
+}  # fmt: skip
+"""Formulas in words alone: of nodes that keep to themselves what the numbers would take."""
 
 
 def rule_of(node: str) -> Rule | None:
     """The rule for a backward node by its name (`MulBackward0`), or None."""
-    return RULES.get(node)
+    name = node.removesuffix("_copy")
+    return RULES.get(name) or IN_WORDS.get(name)

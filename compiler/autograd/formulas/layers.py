@@ -144,8 +144,8 @@ _LOSSES = (
 )  # fmt: skip
 
 
-def _max_pool(s: Local, grad: Tensor) -> Tensor:
-    """To the place that each maximum came from; a place may have been the maximum of several windows."""
+def to_maxima(s: Local, grad: Tensor) -> Tensor:
+    """The gradient at the place that each maximum came from; a place may have been the maximum of several windows."""
     shape = s.self.shape
     places = s.result1.flatten(-2)
     zeros = torch.zeros((*shape[:-2], shape[-2] * shape[-1]), dtype=grad.dtype, device=grad.device)
@@ -207,7 +207,7 @@ def _gated(s: Local, grad: Tensor) -> Tensor:
 
 _POOLS = (
     rule("MaxPool2DWithIndicesBackward0", "passes to the greatest of each window", "max over windows",
-         Slot("self", "Σ grad of the windows that it was the maximum of", _max_pool)),
+         Slot("self", "Σ grad of the windows that it was the maximum of", to_maxima)),
     rule("AvgPool2DBackward0", "a mean over windows", "mean over windows",
          Slot("self", "Σ grad / n of the windows that it is in", _average_pool)),
     rule("AdaptiveAvgPool2DBackward0", "a mean over windows", "mean over windows",

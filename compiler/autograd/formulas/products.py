@@ -113,6 +113,32 @@ _CONVOLUTION = (
 )  # fmt: skip
 
 
+def _solved(s: Local, grad: Tensor) -> Tensor:
+    """The gradient of the right side: the transposed equations, solved for grad."""
+    if s.left:
+        return torch.linalg.solve(_t(s.A), grad)
+    return _t(torch.linalg.solve(s.A, _t(grad)))
+
+
+def _solved_matrix(s: Local, grad: Tensor) -> Tensor:
+    right = _solved(s, grad)
+    if s.result.dim() < s.A.dim():
+        return -right[..., :, None] * s.result[..., None, :]
+    return -right @ _t(s.result) if s.left else -_t(s.result) @ right
+
+
+_LINEAR_ALGEBRA = (
+    rule("LinalgInvExBackward0", "derivative of the inverse", "self⁻¹",
+         Slot("self", "-outᵀ @ grad @ outᵀ", lambda s, grad: -_t(s.inverse) @ grad @ _t(s.inverse))),
+    rule("LinalgDetBackward0", "Jacobi's formula", "det(self)",
+         Slot("self", "grad · out · (self⁻¹)ᵀ",
+              lambda s, grad: (grad * s.result)[..., None, None] * _t(torch.linalg.inv(s.A)))),
+    rule("LinalgSolveExBackward0", "derivative of the solution of A · out = B", "A⁻¹ @ B",
+         Slot("A", "-(d B) @ outᵀ", _solved_matrix),
+         Slot("B", "(Aᵀ)⁻¹ @ grad", _solved)),
+)  # fmt: skip
+
+
 def _attention(s: Local) -> tuple[Tensor, float]:
     """Probabilities `[batch, heads, queries, keys]`, and the scale of the scores."""
     scale = s.scale if s.scale is not None else 1 / math.sqrt(s.query.shape[-1])
@@ -150,4 +176,4 @@ _ATTENTION = tuple(
     for node in ("ScaledDotProductFlashAttentionForCpuBackward0",)
 )  # fmt: skip
 
-RULES: dict[str, Rule] = table(*_MATRICES, *_CONVOLUTION, *_ATTENTION)
+RULES: dict[str, Rule] = table(*_MATRICES, *_LINEAR_ALGEBRA, *_CONVOLUTION, *_ATTENTION)

@@ -89,6 +89,20 @@ def _product(s: Local, grad: Tensor) -> Tensor:
     return (grad * before * behind).reshape(s.self.shape)
 
 
+def _running_product(s: Local, grad: Tensor) -> Tensor:
+    """As `_product`, of all products that an element is in: that element is set to 1, as it may be 0."""
+    found = []
+    for place in range(s.self.shape[s.dim]):
+        index = torch.tensor([place], device=grad.device)
+        others = s.self.index_fill(s.dim, index, 1).cumprod(s.dim)
+        found.append((grad * others).narrow(s.dim, place, s.self.shape[s.dim] - place).sum(s.dim))
+    return torch.stack(found, s.dim)
+
+
+def _running_softmax(s: Local, grad: Tensor) -> Tensor:
+    return s.self.exp() * (grad * (-s.result).exp()).flip(s.dim).cumsum(s.dim).flip(s.dim)
+
+
 _SUMS = (
     rule("SumBackward0", "each term of a sum counts once", "Σ self",
          Slot("self", "grad, copied to every term", _back)),
@@ -100,6 +114,10 @@ _SUMS = (
          Slot("self", "grad / n, copied along dim", lambda s, grad: _back(s, grad) / _count(s))),
     rule("CumsumBackward0", "an element counts in all sums from it on", "outᵢ = Σ_{j ≤ i} selfⱼ",
          Slot("self", "Σ_{j ≥ i} gradⱼ", lambda s, grad: grad.flip(s.dim).cumsum(s.dim).flip(s.dim))),
+    rule("CumprodBackward0", "product rule, in all products that it is in", "outᵢ = Π_{j ≤ i} selfⱼ",
+         Slot("self", "Σ_{i ≥ j} gradᵢ · product of all the others up to i", _running_product)),
+    rule("LogcumsumexpBackward0", "softmax of all sums that it is in", "outᵢ = ln Σ_{j ≤ i} exp(selfⱼ)",
+         Slot("self", "Σ_{i ≥ j} gradᵢ · exp(selfⱼ - outᵢ)", _running_softmax)),
     rule("ProdBackward0", "product rule", "Π self", Slot("self", "grad · product of all the others", _product)),
 )  # fmt: skip
 

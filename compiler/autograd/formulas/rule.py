@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Gradient = Callable[["Local", Tensor], Tensor]
+Gradient = Callable[["Local", Tensor], Tensor | None]
 Derivative = Callable[["Local"], Any]
 
 
@@ -54,8 +54,8 @@ def signed(value: Any) -> Any:
 class Slot:
     """One input of the forward operation: its gradient as a formula, and as code.
 
-    `derivative` is there where each element of the result depends on one element of the input: what the incoming
-    gradient is multiplied by.
+    The code gives None where a formula is in words alone. `derivative` is there where each element of the result
+    depends on one element of the input: what the incoming gradient is multiplied by.
     """
 
     name: str
@@ -102,6 +102,8 @@ class Rule:
             local = Local({**local.saved, "index": index}, local.grads, local.inputs)
         shape, dtype = wanted
         found = slot.gradient(local, grad)
+        if found is None:
+            return None
         return (found if found.shape == shape else found.sum_to_size(shape)).to(dtype)
 
 

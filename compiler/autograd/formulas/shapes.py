@@ -119,11 +119,13 @@ _VIEWS = (
     *(_moves(f"{node}Backward0", _REGROUP, "self, regrouped", "grad, regrouped",
              lambda s, grad: grad.reshape(s.size()))
       for node in ("View", "UnsafeView", "ReshapeAlias", "Unsqueeze", "Squeeze")),
-    _moves("SqueezeBackward1", _REGROUP, "self without a dim of size 1", "grad, with that dim again",
-           lambda s, grad: grad.reshape(s.size())),
+    *(_moves(f"SqueezeBackward{number}", _REGROUP, "self without dims of size 1", "grad, with these dims again",
+             lambda s, grad: grad.reshape(s.size()))
+      for number in (1, 2, 4)),
     _moves("TBackward0", "transpose back", "selfᵀ", "gradᵀ", lambda s, grad: grad.t()),
-    _moves("TransposeBackward0", "transpose back", "self, two dims exchanged", "grad, exchanged back",
-           lambda s, grad: grad.transpose(s.dim0, s.dim1)),
+    *(_moves(f"TransposeBackward{number}", "transpose back", "self, two dims exchanged", "grad, exchanged back",
+             lambda s, grad: grad.transpose(s.dim0, s.dim1))
+      for number in (0, 1)),
     _moves("PermuteBackward0", "permute back", "self, dims permuted", "grad, permuted back",
            lambda s, grad: grad.permute(_inverse(s.dims))),
     _moves("ExpandBackward0", "one element used many times: sum", "self, repeated without a copy",
@@ -135,7 +137,9 @@ _VIEWS = (
     _moves("DiagonalBackward0", "passes to what was read", "the diagonal of self", _IN_PLACE_OF,
            _scattered(lambda s, zeros: zeros.diagonal(s.offset, s.dim1, s.dim2))),
     _moves("AliasBackward0", "the same tensor", "self", "grad", lambda s, grad: grad),
-    _moves("SplitBackward0", "join the pieces", "self, cut into pieces", "the gradients of all pieces, joined", _split),
+    *(_moves(f"{node}Backward0", "join the pieces", "self, cut into pieces", "the gradients of all pieces, joined",
+             _split)
+      for node in ("Split", "UnsafeSplit")),
     _moves("SplitWithSizesBackward0", "join the pieces", "self, cut into pieces", "the gradients of all pieces, joined",
            lambda s, _: _pieces(s, lambda _: s.split_sizes)),
     _moves("UnbindBackward0", "join the pieces", "self, cut along dim", "the gradients of all pieces, stacked",
