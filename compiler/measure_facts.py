@@ -34,12 +34,12 @@ class Candidate:
     """One way to run the user's call, and what was measured of it.
 
     `name` is "eager", a backend ("aot_eager", "inductor") or a backend with a mode ("inductor reduce-overhead").
-    `what` says what one call is. `seconds` is the median over `rounds`, each the mean of `calls_a_round` calls; `low`
-    and `high` are the quartiles. `stream_seconds` is one call in a stream of calls that nothing is done between, where
-    `seconds` is of calls with the L2 cache emptied before each. `compile_seconds` is the first call's, with empty
-    caches. `peak_bytes` is the most memory in use during one call, less what was in use before. `kernels` are different
-    generated ones, `launches` are of one call: of kernels and libraries' routines. `graphs` are those that were
-    compiled. `notes` are in words, `problem` says why there are no numbers.
+    `what` says what one call is. `seconds` is the median over `rounds`, each of `calls_a_round` calls (their mean, on a
+    GPU their median); `low` and `high` are the quartiles. `stream_seconds` is one call in a stream of calls that
+    nothing is done between, where `seconds` is of calls with the L2 cache emptied before each. `compile_seconds` is the
+    first call's, with empty caches. `peak_bytes` is the most memory in use during one call, less what was in use
+    before. `kernels` are different generated ones, `launches` are of one call: of kernels and libraries' routines.
+    `graphs` are those that were compiled. `notes` are in words, `problem` says why there are no numbers.
     """
 
     name: str

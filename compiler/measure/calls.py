@@ -7,10 +7,11 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
-from types import CellType
+from types import CellType, FunctionType
 from typing import Any
 
 import torch
+from torch.func import functional_call
 
 from compiler.torch_api.pytrees import tree_leaves, tree_map
 
@@ -81,6 +82,15 @@ class Call:
         modules = self.modules().items()
         return {_dotted(name, own): value for name, module in modules for own, value in module.named_buffers()}
 
+    def with_tensors(self, tensors: Mapping[str, torch.Tensor]) -> Callable[..., Any]:
+        """The function with these in place of its parameters and buffers, by name; nothing of the user's is changed."""
+        outer = {name: value for name, value in tensors.items() if name in self._outer()}
+        inner = {name: value for name, value in tensors.items() if name not in outer}
+        run = _with_outer(self.fn, outer) if outer else self.fn
+        holder = _Holder(run, self.modules())
+        held = {holder.name_of(name): value for name, value in inner.items()}
+        return lambda *args, **kwargs: functional_call(holder, held, (args, kwargs))
+
     def tensors(self) -> list[torch.Tensor]:
         """Parameters and tensor arguments that want gradients, in a stable order."""
         found = [*self.parameters().values(), *tree_leaves((self.args, dict(self.kwargs)))]
@@ -102,6 +112,35 @@ class Call:
         modules = [parameter for module in self.modules().values() for parameter in module.parameters()]
         leaves = [*modules, *tree_leaves((self.args, dict(self.kwargs)))]
         return {leaf.device.type for leaf in leaves if isinstance(leaf, torch.Tensor)}
+
+
+class _Holder(torch.nn.Module):
+    """Modules under names of their own, around a call that runs them."""
+
+    def __init__(self, run: Callable[..., Any], modules: Mapping[str, torch.nn.Module]) -> None:
+        super().__init__()
+        self._run = (run,)  # in a tuple a module is no child
+        self._names = list(modules)
+        self._held = torch.nn.ModuleList(modules.values())
+
+    def name_of(self, name: str) -> str:
+        """The name here of a parameter or buffer that the user's code knows by `name`."""
+        owner = next((own for own in self._names if own and name.startswith(f"{own}.")), "")
+        return f"_held.{self._names.index(owner)}.{name.removeprefix(f'{owner}.') if owner else name}"
+
+    def forward(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return self._run[0](*args, **kwargs)
+
+
+def _with_outer(function: Any, values: Mapping[str, Any]) -> FunctionType:
+    """A copy of a function that finds these values where it finds others."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    closure = tuple(CellType(values[name]) if name in values else cell for name, cell in cells)
+    copy = FunctionType(
+        function.__code__, function.__globals__ | values, function.__name__, function.__defaults__, closure
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
 
 
 def _dotted(module: str, name: str) -> str:

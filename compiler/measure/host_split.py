@@ -26,20 +26,15 @@ def host_seconds(call: Callable[[], None], clock: Clock) -> float:
     return statistics.median(took)
 
 
-def on_gpu(call: Callable[[], None], clock: Clock, guards: float) -> tuple[HostTime, GpuWork | None]:
+def on_gpu(call: Callable[[], None], clock: Clock, guards: float | None) -> tuple[HostTime, GpuWork | None]:
     """The host's time of a call in parts, and what the GPU did; None where the profiler sees nothing of a GPU.
 
-    `guards` are the seconds of checking guards. What is launched is timed while it is traced, which takes the host a
-    little longer; the wrapper is what is left of the time without tracing.
+    `guards` are the seconds of checking guards. Tracing takes the host longer: launches have the share of the time
+    without tracing that they had of the time with it. The wrapper is what is left.
     """
     found = gpu_work(call, PROFILED_CALLS)
     host = host_seconds(call, clock)
     if not found.kernels:
         return HostTime(guards=guards), None
-    launches = min(found.launching, host)
-    return HostTime(guards, max(0.0, host - launches - guards), launches, found.busy), found
-
-
-def on_cpu(guards: float) -> HostTime:
-    """On a CPU kernels run in the host's own time: what is known apart from them is the checking of guards."""
-    return HostTime(guards=guards)
+    launches = host * found.launching / found.host
+    return HostTime(guards, max(0.0, host - launches - (guards or 0.0)), launches, found.busy), found

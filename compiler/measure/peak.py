@@ -27,7 +27,9 @@ def peak_bytes(work: Work, clock: Clock) -> int:
 
 
 def graph_pool_bytes(device: torch.device) -> int:
-    """Memory that CUDA graphs hold for themselves, between calls too."""
+    """Memory that CUDA graphs hold for themselves, between calls too; 0 for another device."""
+    if device.type != "cuda":
+        return 0
     own = [segment for segment in torch.cuda.memory_snapshot() if _is_of_graph(segment, device)]
     return sum(segment["total_size"] for segment in own)
 

@@ -2,14 +2,17 @@
 
 On a CPU the clock is torch.utils.benchmark's, with the threads that torch uses. On a GPU it is a pair of CUDA events
 around each call. Each call is one by itself: before it the GPU's L2 cache is emptied, by writing more than it holds,
-and the host waits until the GPU has nothing to do, or what it does ahead would not be counted.
+and the host waits until the GPU has nothing to do, or what it does ahead would not be counted. Both clocks make a call
+or more at the start of each turn that is not counted, as the other candidates have used the host's caches, and leave
+garbage where it is meanwhile.
 """
 
 from __future__ import annotations
 
+import gc
 import statistics
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -29,18 +32,18 @@ Function = Callable[[], Any]
 
 
 class Clock(Protocol):
-    """Measures seconds a call, as the mean over some."""
+    """Measures seconds a call, over some calls."""
 
-    def mean(self, function: Function, calls: int) -> float: ...
+    def seconds(self, function: Function, calls: int) -> float: ...
 
     def finished(self) -> None:
         """Wait until all that was asked for is done."""
 
 
 class CpuClock:
-    """torch.utils.benchmark's timer: collection of garbage is off, the threads are those that torch uses."""
+    """torch.utils.benchmark's timer, which gives the mean of the calls."""
 
-    def mean(self, function: Function, calls: int) -> float:
+    def seconds(self, function: Function, calls: int) -> float:
         timer = Timer("function()", globals={"function": function}, num_threads=torch.get_num_threads())
         return float(timer.timeit(calls).mean)
 
@@ -56,16 +59,19 @@ class GpuClock:
     flush_bytes: int = 0
     _buffer: torch.Tensor | None = field(default=None, repr=False)
 
-    def mean(self, function: Function, calls: int) -> float:
-        with torch.cuda.device(self.device):
+    def seconds(self, function: Function, calls: int) -> float:
+        """The median of the calls."""
+        with torch.cuda.device(self.device), uncollected():
+            self._one(function)
             pairs = [self._one(function) for _ in range(calls)]
             torch.cuda.synchronize()
-        return statistics.fmean(start.elapsed_time(end) for start, end in pairs) * 1e-3
+        return statistics.median(start.elapsed_time(end) for start, end in pairs) * 1e-3
 
     def stream(self, function: Function, calls: int) -> float:
         """Seconds a call in a stream of calls, nothing done between them."""
-        with torch.cuda.device(self.device):
+        with torch.cuda.device(self.device), uncollected():
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            function()
             torch.cuda.synchronize()
             start.record()
             for _ in range(calls):
@@ -91,6 +97,18 @@ class GpuClock:
             self._buffer = torch.empty(self.flush_bytes, dtype=torch.int8, device=self.device)
         if self._buffer is not None:
             self._buffer.zero_()
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage is collected in the block."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def l2_bytes(device: torch.device) -> int:
@@ -123,7 +141,7 @@ def warmed(function: Function, clock: Clock, seconds: float = WARM_UP_SECONDS) -
     least, most = WARM_UP_CALLS
     took: list[float] = []
     while len(took) < most:
-        took.append(clock.mean(function, 1))
+        took.append(clock.seconds(function, 1))
         if len(took) >= least and _has_settled(took):
             break
         if sum(took) > seconds and len(took) >= 3:
@@ -135,9 +153,9 @@ def _has_settled(took: list[float]) -> bool:
     return statistics.median(took[-5:]) >= STILL_FALLING * statistics.median(took[-10:-5])
 
 
-def calls_a_round(seconds: float, round_seconds: float = ROUND_SECONDS) -> int:
+def calls_a_round(seconds: float, least: int = 1) -> int:
     """How many calls last about a round."""
-    return min(MOST_CALLS, max(1, round(round_seconds / max(seconds, 1e-9))))
+    return min(MOST_CALLS, max(least, round(ROUND_SECONDS / max(seconds, 1e-9))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +177,10 @@ class Spread:
 def turns(
     functions: Mapping[str, Function], calls: Mapping[str, int], rounds: int, clock: Clock
 ) -> Iterator[tuple[str, float]]:
-    """The mean seconds a call of each, in turns, round after round."""
+    """Seconds a call of each, in turns, round after round."""
     for _ in range(rounds):
         for name, function in functions.items():
-            yield name, clock.mean(function, calls[name])
+            yield name, clock.seconds(function, calls[name])
 
 
 def interleaved(
@@ -181,7 +199,7 @@ def interleaved(
     for _ in range(ROUNDS):
         for name, function in functions.items():
             with within[name]():
-                rounds[name].append(clock.mean(function, counts[name]))
+                rounds[name].append(clock.seconds(function, counts[name]))
     return {name: _timing(name, seconds) for name, seconds in rounds.items()}
 
 

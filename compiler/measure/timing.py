@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,6 +32,8 @@ ALONE_ROUNDS = 5
 ROUNDS = (5, 15)
 """At least and at most so many rounds, where the user does not say how many."""
 BUDGET_SECONDS = 20.0
+LEAST_CALLS = {"cpu": 1, "cuda": 5}
+"""So many calls a round: on a GPU each is timed, and the median is taken."""
 LEAST_ROUNDS = 3
 """So many rounds in turns are worth more than those alone, when the user stops the measurement."""
 
@@ -101,8 +103,9 @@ class _Entry:
     calls: int = 1
     alone: list[float] = field(default_factory=list)
     rounds: list[float] = field(default_factory=list)
-    guards: float = 0.0
+    guards: float | None = None
     graphs: int = 0
+    pool_bytes: int = 0
     codes: list[str] = field(default_factory=list)
 
 
@@ -113,10 +116,11 @@ class _Teller:
     tell: Tell | None
     total: int
     stdout: Any = field(default_factory=lambda: sys.stdout)
+    stderr: Any = field(default_factory=lambda: sys.stderr)
 
     def __call__(self, candidate: str, doing: str, done: int, total: int = 0) -> None:
         if self.tell is not None:
-            with redirect_stdout(self.stdout):
+            with redirect_stdout(self.stdout), redirect_stderr(self.stderr):
                 self.tell(Progress(candidate, doing, done, total or self.total))
 
 
@@ -155,6 +159,7 @@ class _Bench:
         with ExitStack() as stack:
             stack.enter_context(torch.random.fork_rng([self.device] if self.device.type == "cuda" else []))
             stack.enter_context(redirect_stdout(nowhere()))
+            stack.enter_context(redirect_stderr(nowhere()))  # what is found by autotuning, candidate by candidate
             stack.enter_context(replace(self.call.surroundings, autocast=()).again())
             folder = stack.enter_context(apart.cache_folder())
             stack.enter_context(apart.empty_caches(folder))
@@ -164,7 +169,7 @@ class _Bench:
 
     def _guarded(self, seconds: float) -> None:
         if self._compiling is not None:
-            self._compiling.guards += seconds
+            self._compiling.guards = (self._compiling.guards or 0.0) + seconds
 
     def _generated(self, code: str) -> None:
         if self._compiling is not None:
@@ -184,7 +189,9 @@ class _Bench:
             self.tell(spec.name, "the first call" if spec.name == EAGER else "compiling", number)
             self._compile(entry, folder)
             self.tell(spec.name, "warming up", number)
+            before = peak.graph_pool_bytes(self.device)
             self._warm_up(entry)
+            entry.pool_bytes = peak.graph_pool_bytes(self.device) - before
         except Exception as error:  # noqa: BLE001 - whatever a backend raises
             self._failed(entry, error)
 
@@ -210,8 +217,8 @@ class _Bench:
     def _warm_up(self, entry: _Entry) -> None:
         assert entry.work is not None
         warm = warmed(entry.work.step, self.clock)
-        entry.calls = calls_a_round(warm.fastest)
-        entry.alone = [self.clock.mean(entry.work.step, entry.calls) for _ in range(ALONE_ROUNDS)]
+        entry.calls = calls_a_round(warm.fastest, LEAST_CALLS[self.device.type])
+        entry.alone = [self.clock.seconds(entry.work.step, entry.calls) for _ in range(ALONE_ROUNDS)]
         if not warm.is_stable:
             note = f"its calls were still getting faster after {warm.calls} calls of warming up"
             entry.candidate = replace(entry.candidate, notes=(*entry.candidate.notes, note))
@@ -249,7 +256,7 @@ class _Bench:
                 entry.rounds.append(seconds)
             if name == next(iter(entries)):
                 self.tell("all in turns", "rounds", len(entry.rounds), rounds)
-                self._note_clock()
+        self._note_clock()
 
     def _guarded_step(self, entry: _Entry) -> Callable[[], None]:
         """A call; from the first that fails on, nothing."""
@@ -272,12 +279,13 @@ class _Bench:
         """Memory, launches and the host's time, which are no part of what was timed."""
         assert entry.work is not None
         try:
-            entry.candidate = replace(entry.candidate, peak_bytes=peak.peak_bytes(entry.work, self.clock))
+            found = max(peak.peak_bytes(entry.work, self.clock), entry.pool_bytes)
+            entry.candidate = replace(entry.candidate, peak_bytes=found)
             if isinstance(self.clock, GpuClock):
                 entry.candidate = self._on_gpu(entry, self.clock)
             else:
                 calls = sum(map(generated_text.calls, entry.codes)) if entry.codes else None
-                host = host_split.on_cpu(entry.guards) if entry.guards else None
+                host = HostTime(guards=entry.guards) if entry.guards is not None else None
                 entry.candidate = replace(entry.candidate, launches=calls, host=host)
         except Exception as error:  # noqa: BLE001 - its time is known all the same
             note = f"memory and launches are not known: {_words(error)}"
@@ -295,7 +303,8 @@ class _Bench:
         if entry.spec.replays and not found.graphs:
             notes.append("no CUDA graph was launched in its calls: torch refused them")
         elif entry.spec.replays:
-            notes.append(f"its CUDA graphs run {found.kernels} kernels and copies")
+            held = f"{entry.pool_bytes / 2**20:,.0f} MiB"
+            notes.append(f"its CUDA graphs run {found.kernels} kernels and copies, and hold {held} between calls too")
         return replace(candidate, launches=found.launched, notes=tuple(notes))
 
     def candidates(self) -> Iterator[Candidate]:

@@ -6,8 +6,11 @@ each adds or gives back; the tables that torch makes of a trace only keep their 
 
 from __future__ import annotations
 
+import os
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +19,7 @@ from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 MEMORY = "[memory]"
+_LOG_LEVEL = "KINETO_LOG_LEVEL"
 # What asks the driver for work: kernels, graphs, copies, fills (CUDA's and ROCm's runtime, and the driver's own names).
 LAUNCHES = ("LaunchKernel", "GraphLaunch", "MemcpyAsync", "MemsetAsync", "LaunchCooperativeKernel")
 
@@ -24,24 +28,38 @@ LAUNCHES = ("LaunchKernel", "GraphLaunch", "MemcpyAsync", "MemsetAsync", "Launch
 class GpuWork:
     """What the GPU and its driver did in one call. `busy` is the time in seconds in which the GPU ran anything,
     `kernels` how many kernels, copies and fills it ran, `launched` how many calls of the driver there were for them,
-    `launching` their seconds; `graphs` are those that launched a CUDA graph.
+    `launching` their seconds, of the `host` seconds that the call took while it was traced; `graphs` are those that
+    launched a CUDA graph.
     """
 
     busy: float
     kernels: int
     launched: int
     launching: float
+    host: float
     graphs: int
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """The profiler says nothing of its own: neither how it is best used, nor that it starts and stops."""
+    before = os.environ.get(_LOG_LEVEL)
+    os.environ[_LOG_LEVEL] = before or "99"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        if before is None:
+            del os.environ[_LOG_LEVEL]
 
 
 def peak_bytes(call: Callable[[], None], device: str = "cpu") -> int:
     """The most memory that torch's allocator of a device ("cpu") had handed out during a call, less what it had
     before. Memory that libraries take for themselves is not in it.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a profiler that is used once is told to be used with a schedule
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-            call()
+    with quiet(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        call()
     kind = {"cpu": DeviceType.CPU, "cuda": DeviceType.CUDA}[device]
     events = [event for event in _events(profiler) if event.name() == MEMORY and event.device_type() == kind]
     live = peak = 0
@@ -57,11 +75,15 @@ def _events(profiler: Any) -> list[Any]:
 
 def gpu_work(call: Callable[[], None], calls: int) -> GpuWork:
     """What the GPU did in one call, as the mean over some. Tracing slows the host; what the GPU took is not changed."""
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+    with quiet(), profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+        call()  # the first call that is traced takes longer
+        torch.cuda.synchronize()
+        begin, start = time.time_ns(), time.perf_counter()
         for _ in range(calls):
             call()
+        host = time.perf_counter() - start
         torch.cuda.synchronize()
-    events = _events(profiler)
+    events = [event for event in _events(profiler) if event.start_ns() >= begin]
     ran = [event for event in events if event.device_type() == DeviceType.CUDA and event.duration_ns() > 0]
     ran = [event for event in ran if "Sync" not in event.name()]
     asked = [event for event in events if event.device_type() == DeviceType.CPU and _launches(event.name())]
@@ -70,6 +92,7 @@ def gpu_work(call: Callable[[], None], calls: int) -> GpuWork:
         kernels=round(len(ran) / calls),
         launched=round(len(asked) / calls),
         launching=sum(event.duration_ns() for event in asked) * 1e-9 / calls,
+        host=host / calls,
         graphs=round(sum("GraphLaunch" in event.name() for event in asked) / calls),
     )
 
