@@ -12,12 +12,13 @@ from explorer import files, text
 from explorer.cards import Cards, all_cards
 from explorer.compiling import KernelCompiler
 from explorer.findings import with_findings
-from explorer.levels import LevelArtifacts, RunLevels, at_level, level_ops, levels
+from explorer.levels import LevelArtifacts, RunLevels, at_level, level_ops, levels, levels_maker
 from explorer.stages import stage_key
 
 if TYPE_CHECKING:
     import pandas as pd
     from graphviz import Digraph
+    from matplotlib.figure import Figure
 
     from compiler.interpret.kept import KeptFrame
     from compiler.measure.calls import Call
@@ -50,13 +51,23 @@ class Run:
         self._with_findings: tuple[Record, Record] | None = None
         self._partitions: Partitions | None = None
         self._levels = RunLevels()
-        self.kept: Mapping[str, KeptFrame] = {}  # graphs and inputs, for the kernel lab; none of it is saved
+        self.kept = {}
         self.call: Call | None = None  # to time it again; not saved either
 
     @property
     def record(self) -> Record:
         """All that is known by now."""
         return self.compiler.record
+
+    @property
+    def kept(self) -> Mapping[str, KeptFrame]:
+        """Graphs and inputs, for levels and the kernel lab; none of it is saved."""
+        return self._kept
+
+    @kept.setter
+    def kept(self, kept: Mapping[str, KeptFrame]) -> None:
+        self._kept = kept
+        self.compiler.makers["decomposed"] = levels_maker(self._levels, kept)
 
     @property
     def _shown(self) -> Record:
@@ -80,7 +91,7 @@ class Run:
 
     def _ipython_key_completions_(self) -> list[str]:
         artifacts = self._shown.artifacts
-        stages = dict.fromkeys([*(artifact.stage for artifact in artifacts), *self.compiler.pending()])
+        stages = dict.fromkeys([*(artifact.stage for artifact in artifacts), *self.compiler.pending(), *self.compiler.makes()])
         return [*stages, *(artifact.id for artifact in artifacts)]
 
     def compile_kernels(self, config: int = 0) -> Run:
@@ -227,8 +238,25 @@ class Run:
 
     @property
     def timings(self) -> pd.DataFrame:
-        """One row a measured duration, in seconds."""
+        """One row a way to run the call (`--time`): eager, and each backend and mode; times, memory, what it comes to.
+
+        `print(run["timing"])` says the same in words, `run.plot_timings()` draws it.
+        """
         return _tables().timings(self.record)
+
+    @property
+    def stage_times(self) -> pd.DataFrame:
+        """One row an artifact: how long torch.compile took to make it, in seconds."""
+        return _tables().stage_times(self.record)
+
+    def plot_timings(self) -> Figure:
+        """Each candidate's time of a call with its quartiles, as a bar chart.
+
+        Raises ValueError where nothing was timed.
+        """
+        from explorer.timing_chart import timing_chart
+
+        return timing_chart(self.record)
 
     def time(
         self,

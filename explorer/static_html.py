@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import re
 from collections.abc import Iterable, Sequence
@@ -53,6 +54,14 @@ def cell(content: str, style: str) -> str:
 def details(title: str, body: str, is_open: bool = False) -> str:
     state = " open" if is_open else ""
     return f'<details{state} style="{_BOX}"><summary style="cursor:pointer">{title}</summary>{body}</details>'
+
+
+def picture(alt: str, svg: str) -> str:
+    """An SVG as an image, on white: it can't know the colours of the page around it."""
+    source = base64.b64encode(svg.encode()).decode()
+    image = f'<img alt="{html.escape(alt)}" src="data:image/svg+xml;base64,{source}" style="max-width:100%">'
+    style = "background:#ffffff;border-radius:4px;padding:0.5em;overflow:auto;max-height:44em;display:inline-block"
+    return f'<div style="{style};max-width:100%;box-sizing:border-box">{image}</div>'
 
 
 def left_out(count: int, shown: int, what: str, where: str) -> str:

@@ -21,6 +21,7 @@ from compiler.record import (
     Frame,
     GraphBreak,
     Guard,
+    HostTime,
     Kernel,
     Recompile,
     Record,
@@ -31,6 +32,7 @@ from explorer.columns import ASKED, COLUMNS
 from explorer.kernel_table import binaries_of, bound_microseconds, config_text, half, intensity, occupancy_percent
 from explorer.provenance import input_sources, place_text, saved_tensors, standing_for
 from explorer.shapes import dtype_name, shape_text
+from explorer.timings import Timed, timed
 
 
 def breaks(record: Record) -> pd.DataFrame:
@@ -92,8 +94,26 @@ def frames(record: Record) -> pd.DataFrame:
 
 
 def timings(record: Record) -> pd.DataFrame:
-    """One row a measured duration, in seconds; `low` and `high` bound it where it was repeated (`runs`)."""
-    return _facts("timings", record.timings)
+    """One row a candidate (`--time`): a way to run the call, and what was measured of it.
+
+    `seconds` is the median of one call, `low` and `high` are the quartiles. `speedup` is how many times as fast as
+    eager it is, between `speedup_low` and `speedup_high` by the quartiles of both; with `break_even_calls` calls it has
+    made up for `compile_seconds`, missing where it is not faster. `peak_bytes` is the most memory that a call uses
+    beyond what was used before. `guard_seconds`, `wrapper_seconds`, `launch_seconds` and `gpu_seconds` say where the
+    time of a call goes. `notes` say how far to rely on it, `problem` why there are no numbers.
+    """
+    return _frame("timings", [_candidate_row(item) for item in timed(record)])
+
+
+def stage_times(record: Record) -> pd.DataFrame:
+    """One row an artifact: how long torch.compile took to make it, in seconds, what was observed meanwhile included."""
+    compiled = {item.subject: item.seconds for item in record.timings if item.what == "compile"}
+    rows = [
+        {"stage": artifact.stage, "artifact": artifact.id, "graph": artifact.graph, "seconds": compiled[artifact.id]}
+        for artifact in record.artifacts
+        if artifact.id in compiled
+    ]
+    return _frame("stage_times", rows)
 
 
 def checks(record: Record) -> pd.DataFrame:
@@ -350,6 +370,22 @@ def _frame_row(frame: Frame, breaks: Mapping[str, int], guards: Mapping[str, int
         "plain": ", ".join(map(str, frame.plain)) or None,
     }
     return _own_cells("frames", frame) | counted | more
+
+
+def _candidate_row(item: Timed) -> dict[str, Any]:
+    found, ratio = item.candidate, item.ratio
+    host = found.host or HostTime()
+    return _own_cells("timings", found) | {
+        "speedup": ratio.value if ratio else None,
+        "speedup_low": ratio.low if ratio else None,
+        "speedup_high": ratio.high if ratio else None,
+        "break_even_calls": item.break_even,
+        "guard_seconds": host.guards,
+        "wrapper_seconds": host.wrapper,
+        "launch_seconds": host.launches,
+        "gpu_seconds": host.gpu,
+        "rounds": len(found.rounds),
+    }
 
 
 def _own_cells(table: str, fact: Any, separator: str = "; ") -> dict[str, Any]:

@@ -50,7 +50,7 @@ _LEXERS = {"triton": "python", "fx": "python", "c++": "cpp", "ttir": "mlir", "tt
 def summary(record: Record, width: int = WIDTH) -> str:
     """What was explored and what came out: stages with counts, kernels, graph breaks, problems."""
     parts = [heading(record), _stages(record)]
-    parts += [_kernels(record), _timings(record), _checks(record)]
+    parts += [_kernels(record), _timings(record, width), _checks(record)]
     parts += [_breaks(record), _recompiles(record), _plain_python(record), _problems(record)]
     lines = "\n\n".join(part for part in parts if part).splitlines()
     return "\n".join(clip(line.rstrip(), width) for line in lines)
@@ -237,15 +237,12 @@ def _plain_python(record: Record) -> str:
     return _section("function", list(left), list(left), "run.frames", " left to Python")
 
 
-def _timings(record: Record) -> str:
+def _timings(record: Record, width: int) -> str:
     """What was measured by running it; the time to compile stands with the stages."""
-    measured = [timing for timing in record.timings if timing.what != "compile"]
-    lines = []
-    for timing in measured:
-        spread = f" ({seconds_text(timing.low)} to {seconds_text(timing.high)}, {timing.runs} runs)"
-        took = seconds_text(timing.seconds) + (spread if timing.runs > 1 else "")
-        lines.append(f"  {timing.subject}: {timing.what} {took}")
-    return _section("measured time", measured, lines, "run.timings")
+    # It needs `columns` and `one_line`, so it can't be imported above.
+    from explorer.timing_text import summary_lines
+
+    return "\n".join(summary_lines(record, width))
 
 
 def _checks(record: Record) -> str:

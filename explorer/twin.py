@@ -7,8 +7,6 @@ translucent, so it works on light and dark. Every string from the record is esca
 
 from __future__ import annotations
 
-import base64
-import html
 import re
 from collections.abc import Iterator, Sequence
 
@@ -23,7 +21,7 @@ from explorer.drawing import drawing, has_flow
 from explorer.provenance import graphs_of_lines, source_lines
 from explorer.shapes import error_text, seconds_text
 from explorer.stages import stage_title
-from explorer.static_html import CELL, cell, details, left_out, muted, note, pre, safe, table_html, tint
+from explorer.static_html import CELL, cell, details, left_out, muted, note, picture, pre, safe, table_html, tint
 from explorer.twin_cards import break_html, recompile_html
 
 BUDGET = 170_000
@@ -42,7 +40,7 @@ GRAPH_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9
 
 def twin(record: Record) -> str:
     """The record as static HTML in one `<div class="tcompile-twin" title="tcompile-static">`."""
-    above = (_heading, _ribbon, _sources, _pictures, _stages)
+    above = (_heading, _ribbon, _sources, _timing, _pictures, _stages)
     below = (_kernels, _ops, _breaks, _recompiles, _checks, _problems)
     inside = "\n".join(filter(None, [*(section(record) for section in above + below), _footer()]))
     return f'<div class="tcompile-twin" title="tcompile-static" style="max-width:100%;overflow:auto">\n{inside}\n</div>'
@@ -141,6 +139,16 @@ def _tagged(tag: str, code: str) -> str:
     return f"<{tag}>{safe(code)}</{tag}>" if tag and code.strip() else safe(code)
 
 
+def _timing(record: Record) -> str:
+    if not record.candidates:
+        return ""
+    # It imports matplotlib, which takes longer than all else here.
+    from explorer.timing_html import timing_html
+
+    title = f"<b>{stage_title('timing')}</b> {muted(text.counted(len(record.candidates), 'candidate'))}"
+    return details(title, timing_html(record), is_open=True)
+
+
 def _pictures(record: Record) -> str:
     """The first captured graphs drawn, where Graphviz is there and the drawings are small enough to keep."""
     captured = [artifact for artifact in record.of_stage("captured") if has_flow(artifact)]
@@ -167,18 +175,11 @@ def graph_picture(record: Record, artifact: Artifact, title: str) -> str:
         svg = _plain_svg(drawing(record, artifact, readable=PICTURE_BOXES).pipe(format="svg", encoding="utf-8"))
     except (ExecutableNotFound, CalledProcessError):
         return ""
-    return details(safe(title), _image(artifact, svg), is_open=True) if len(svg) <= PICTURE_BYTES else ""
+    return details(safe(title), picture(artifact.title, svg), is_open=True) if len(svg) <= PICTURE_BYTES else ""
 
 
 def _picture(artifact: Artifact, svg: str, is_open: bool) -> str:
-    return details(f"<b>captured graph</b> {safe(artifact.graph)}, drawn", _image(artifact, svg), is_open)
-
-
-def _image(artifact: Artifact, svg: str) -> str:
-    source = base64.b64encode(svg.encode()).decode()
-    image = f'<img alt="{html.escape(artifact.title)}" src="data:image/svg+xml;base64,{source}" style="max-width:100%">'
-    style = "background:#ffffff;border-radius:4px;padding:0.5em;overflow:auto;max-height:44em;display:inline-block"
-    return f'<div style="{style};max-width:100%;box-sizing:border-box">{image}</div>'
+    return details(f"<b>captured graph</b> {safe(artifact.graph)}, drawn", picture(artifact.title, svg), is_open)
 
 
 def _plain_svg(svg: str) -> str:

@@ -17,6 +17,7 @@ from explorer.findings.frame_map import frame_map_finding
 from explorer.findings.guards import guards_finding
 from explorer.findings.recompiles import recompiles_finding
 from explorer.findings.steps import steps_finding
+from explorer.findings.timing import timing_finding
 from explorer.stages import stage_place
 
 __all__ = ["Finding", "findings", "views", "with_findings"]
@@ -28,6 +29,7 @@ MAKERS: Final[tuple[Callable[[Record], Finding | None], ...]] = (
     guards_finding,
     recompiles_finding,
     steps_finding,
+    timing_finding,
 )
 
 #: Views of artifacts that a record has itself: each gives the artifacts that it shows.

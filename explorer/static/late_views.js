@@ -4,6 +4,7 @@
 import { ChainView } from "./chain_view.js";
 import { RecompilesView } from "./recompiles_view.js";
 import { StepsView } from "./steps_view.js";
+import { TimingView } from "./timing_view.js";
 
 /** @type {import("./views.js").Views} */
-export const LATE_VIEWS = { chain_rule: ChainView, recompiles: RecompilesView, steps: StepsView };
+export const LATE_VIEWS = { chain_rule: ChainView, recompiles: RecompilesView, steps: StepsView, timing: TimingView };

@@ -6,6 +6,7 @@ from compiler.options import Options
 from compiler.record import (
     Artifact,
     Binary,
+    Candidate,
     Check,
     Decision,
     Entity,
@@ -15,6 +16,7 @@ from compiler.record import (
     Guard,
     GuardFailure,
     Kernel,
+    Measurement,
     Problem,
     Recompile,
     Record,
@@ -238,6 +240,11 @@ def small_record() -> Record:
             Timing("captured[0/0]", "compile", 0.121),
             Timing("forward[0/0]", "compile", 0.0042),
             Timing("forward[0/0]", "run", 5.0),
+        ),
+        measurement=Measurement("cpu", threads=2),
+        candidates=(
+            Candidate("eager", what="forward", device="cpu", seconds=3e-5, low=2.9e-5, high=3.2e-5),
+            Candidate("aot_eager", "aot_eager", "", "forward", "cpu", 4e-5, 3.9e-5, 4.2e-5, compile_seconds=0.5),
         ),
         checks=(Check("output 0", 1.2e-7, 3e-7, "close"),),
         problems=(Problem("ttir", "this machine has no Triton", "install triton", "0/0"),),

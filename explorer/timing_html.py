@@ -1,0 +1,45 @@
+"""The measured candidates as static HTML: what it comes to, a picture, a table, notes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from compiler.record import Record
+from explorer.static_html import note, picture, prose, table_html
+from explorer.timing_chart import svg, timing_chart
+from explorer.timing_text import HEAD, cells, heading, method_lines, note_lines, part_words, why_not
+from explorer.timing_words import lead_sentences, shared_unit, warnings
+from explorer.timings import Timed, by_call, timed
+
+_WARNING = "margin:0.4em 0;padding:0.3em 0.7em;border-left:4px solid #d55e00"
+
+
+def timing_html(record: Record) -> str:
+    """All of it; "" where nothing was timed."""
+    if not record.candidates:
+        return ""
+    groups = by_call(timed(record))
+    above = [f'<div style="{_WARNING}">{prose(warning)}</div>' for warning in warnings(record)]
+    drawn = any(item.candidate.seconds for item in timed(record))
+    picture_of_all = [picture("Times of a call as bars", svg(timing_chart(record)))] if drawn else []
+    leads = [part for group in groups for part in _lead(group, record)]
+    return "\n".join([*above, *leads, *picture_of_all, *(part for group in groups for part in _numbers(group, record))])
+
+
+def _lead(group: Sequence[Timed], record: Record) -> Iterator[str]:
+    first, *rest = lead_sentences(group, record)
+    yield note(heading(group, record))
+    yield f"<div><b>{prose(first)}</b> {prose(' '.join(rest))}</div>"
+
+
+def _numbers(group: Sequence[Timed], record: Record) -> Iterator[str]:
+    unit = shared_unit(group)
+    yield table_html(HEAD, [cells(item, unit) for item in group if item.candidate.seconds is not None])
+    for item in group:
+        if item.candidate.seconds is None:
+            yield f"<div><b>{prose(item.candidate.name)}</b> {prose(why_not(item.candidate))}</div>"
+    split = [(found.name, ", ".join(part_words(found))) for item in group if (found := item.candidate).host is not None]
+    if split:
+        yield table_html(("where the time of a call goes", ""), split)
+    noted = [line for item in group for line in note_lines(item.candidate)]
+    yield from map(note, [*noted, *method_lines(record.measurement, group)])

@@ -1,0 +1,185 @@
+"""Measured candidates as people see them: the table, in words, as a stage, drawn. Numbers written by hand have known
+ratios; nothing here is timed.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+
+from compiler.options import Options
+from compiler.record import Candidate, Record
+from explorer import tables, text
+from explorer.findings import findings
+from explorer.run import Run
+from explorer.timing_chart import svg, timing_chart
+from explorer.timing_html import timing_html
+from explorer.timing_words import about, lead_sentences, three_digits, time_text
+from explorer.timings import by_call, timed
+from tests.explorer.golden import assert_golden
+from tests.explorer.small_record import small_record
+from tests.explorer.timed_record import MS, NOISE, candidate, measurement, timed_record
+
+
+def with_candidates(*candidates: Candidate) -> Record:
+    return timed_record("cpu").with_(candidates=candidates)
+
+
+def lead(*candidates: Candidate) -> str:
+    record = with_candidates(*candidates)
+    [group] = by_call(timed(record))
+    return " ".join(lead_sentences(group, record))
+
+
+def test_the_table_has_a_row_a_candidate_with_its_speed_up_and_when_that_pays() -> None:
+    table = tables.timings(timed_record()).set_index("name")
+    assert list(table.index) == [
+        "eager", "aot_eager", "inductor", "inductor max-autotune", "openxla", "inductor reduce-overhead",
+    ]  # fmt: skip
+    assert table.loc["inductor", "speedup"] == pytest.approx(2)
+    assert table.loc["inductor", "speedup_low"] == pytest.approx(2.0 * 0.91 / 1.02)
+    assert table.loc["inductor", "speedup_high"] == pytest.approx(2.0 * 1.09 / 0.98)
+    assert table.loc["inductor", "break_even_calls"] == 24_000
+    assert table.loc["inductor", "guard_seconds"] == pytest.approx(0.02 * MS)
+    assert table.loc["inductor reduce-overhead", "problem"].startswith("CUDA graphs need a GPU")
+
+
+def test_what_is_slower_or_within_the_noise_never_pays() -> None:
+    table = tables.timings(timed_record()).set_index("name")
+    assert table["break_even_calls"].isna()[["eager", "aot_eager", "openxla", "inductor reduce-overhead"]].all()
+    assert table["speedup"].isna()[["eager", "inductor reduce-overhead"]].all()
+
+
+def test_calls_of_another_kind_have_an_eager_of_their_own() -> None:
+    forward = [replace(item, what="forward") for item in (candidate("eager", 3 * MS), candidate("inductor", 1 * MS))]
+    found = timed(with_candidates(candidate("eager", 2 * MS), candidate("inductor", 1 * MS), *forward))
+    assert [item.ratio and round(item.ratio.value) for item in found] == [None, 2, None, 3]
+    assert len(by_call(found)) == 2
+    assert len({item.id for item in found}) == 4
+
+
+def test_without_eager_there_are_times_and_no_speed_up() -> None:
+    table = tables.timings(with_candidates(candidate("inductor", 1 * MS)))
+    assert table["seconds"].notna().all()
+    assert table["speedup"].isna().all()
+    assert "Nothing that was compiled could be compared" in lead(candidate("inductor", 1 * MS))
+
+
+def test_the_seconds_of_compiling_each_stage_have_a_table_of_their_own() -> None:
+    table = tables.stage_times(small_record())
+    assert table["artifact"].tolist() == ["captured[0/0]", "forward[0/0]"]
+    assert table["seconds"].tolist() == [0.121, 0.0042]
+
+
+def test_what_it_comes_to_is_said_first() -> None:
+    eager = candidate("eager", 2 * MS)
+    assert lead(eager, candidate("inductor", 1 * MS, compile_seconds=10)).startswith("Compiled it is 2.00 × as fast")
+    assert "have paid after 10,000 calls" in lead(eager, candidate("inductor", 1 * MS, compile_seconds=10))
+    slower = lead(eager, candidate("inductor", 4 * MS, compile_seconds=10))
+    assert slower.startswith("Compiled it is slower, 0.50 × as fast")
+    assert "paid" not in slower
+    same = lead(eager, candidate("inductor", 2.01 * MS, compile_seconds=10))
+    assert same.startswith("Compiled it takes as long as eager, as far as the noise lets see")
+
+
+def test_the_fastest_is_named_where_it_is_not_what_was_explored() -> None:
+    told = lead(candidate("eager", 2 * MS), candidate("inductor", 1 * MS), candidate("inductor max-autotune", 0.5 * MS))
+    assert "Fastest is inductor max-autotune: 0.500 ms, 4.00 ×" in told
+
+
+def test_the_stage_says_all_of_it() -> None:
+    assert_golden("timing.txt", Run(timed_record())["timing"].text.rstrip("\n"))
+
+
+def test_the_summary_has_the_comparison_in_its_width() -> None:
+    lines = text.summary(timed_record()).splitlines()
+    first = next(index for index, line in enumerate(lines) if line.startswith("time of one call"))
+    assert_golden("timing_summary.txt", "\n".join(lines[first : lines.index("", first)]))
+    assert max(map(len, lines)) <= text.WIDTH
+
+
+def test_times_of_a_cpu_are_never_told_as_those_of_a_gpu_that_is_not_here() -> None:
+    told = "not of the NVIDIA H100 SXM5 80 GB that the code is for"
+    for shown in (text.summary(timed_record()), timing_html(timed_record()), Run(timed_record())["timing"].text):
+        assert told in " ".join(shown.split())
+    assert "that the code is for" not in text.summary(timed_record("cpu"))
+
+
+def test_noise_and_an_interrupt_stand_before_the_numbers() -> None:
+    record = timed_record("cpu").with_(measurement=measurement(interrupted=True))
+    shown = Run(record)["timing"].text
+    assert shown.index("It was stopped before all candidates were measured") < shown.index("a call  ")
+    assert shown.index(NOISE) < shown.index("a call  ")
+
+
+def test_each_candidate_is_an_entity_on_its_line() -> None:
+    [finding] = [found for found in findings(timed_record()) if found.artifact.stage == "timing"]
+    lines = finding.artifact.text.splitlines()
+    for entity in finding.artifact.entities:
+        own = [line for line, ids in finding.artifact.lines.items() if entity.id in ids]
+        assert lines[own[0] - 1].startswith(entity.label)
+    assert [entity.kind for entity in finding.artifact.entities] == ["candidate"] * 6
+    assert finding.view == "timing"
+    assert [row["id"] for row in finding.data["groups"][0]["rows"]] == [item.id for item in finding.artifact.entities]
+
+
+def test_nothing_timed_is_no_stage_and_no_chart() -> None:
+    record = small_record().with_(candidates=())
+    assert "timing" not in {found.artifact.stage for found in findings(record)}
+    assert timing_html(record) == ""
+    with pytest.raises(ValueError, match="explore with --time"):
+        timing_chart(record)
+
+
+def test_the_chart_has_a_bar_and_quartiles_for_each_that_was_measured_and_a_line_for_eager() -> None:
+    [axes] = timing_chart(timed_record()).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        "eager", "aot_eager", "inductor", "inductor max-autotune", "openxla",
+    ]  # fmt: skip
+    assert [round(bar.get_width(), 3) for bar in axes.patches] == [2.0, 2.6, 1.0, 0.8, 1.95]
+    assert [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "--"] == [2.0]
+    assert len(axes.containers) == 10  # a bar and its quartiles
+    assert "H100" in axes.get_title(loc="left")
+
+
+def test_the_same_record_gives_the_same_picture_and_its_text_is_text() -> None:
+    first, second = (svg(timing_chart(timed_record())) for _ in range(2))
+    assert first == second
+    words = " ".join("".join(node.itertext()) for node in ElementTree.parse(io.StringIO(first)).iter())
+    assert "2.00 × as fast" in words
+
+
+def test_the_run_draws_what_it_was_measured() -> None:
+    run = Run(timed_record())
+    assert len(run.plot_timings()._repr_png_()) > 1000
+    assert len(run.timings) == 6
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(8.12e-7, "812 ns"), (1.234e-5, "12.3 µs"), (0.9996e-3, "1.00 ms"), (0.0995, "99.5 ms"), (24, "24.0 s"),
+     (1234, "1,234 s")],
+)  # fmt: skip
+def test_times_have_three_digits(seconds: float, words: str) -> None:
+    assert time_text(seconds) == words
+
+
+def test_small_numbers_keep_three_digits_and_counts_claim_no_more() -> None:
+    assert [three_digits(value) for value in (0.0312, 0.8, 0.9999, 9.999, 0.0)] == [
+        "0.0312",
+        "0.800",
+        "1.00",
+        "10.0",
+        "0.00",
+    ]
+    assert [about(count) for count in (7, 1234, 23_999)] == [7, 1230, 24_000]
+
+
+def test_a_time_that_is_missing_is_not_a_zero() -> None:
+    failed = Candidate("inductor", "inductor", "default", "forward", "cpu", problem="g++ is missing")
+    record = Record("f", Options(), candidates=(failed,))
+    assert "inductor: not measured: g++ is missing" in Run(record)["timing"].text
+    assert timing_html(record).count("g++ is missing") == 1
