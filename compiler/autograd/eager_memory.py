@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -62,13 +63,28 @@ def add_eager_memory(builder: Builder, kept: Mapping[str, KeptFrame]) -> None:
 
 def _backward(log: _Log, results: Any) -> None:
     outputs = [value for value in tree_leaves(results) if isinstance(value, torch.Tensor) and value.requires_grad]
-    gradients = [torch.empty_like(output, requires_grad=False) for output in outputs]
+    if not outputs:
+        return
+    total = _HandingIn.apply(log, *outputs)
     log.half, log.node = "backward", ""
-    for number, gradient in enumerate(gradients, start=1):
-        log.given(f"tangents_{number}", [gradient], "tangent")
-    if outputs:
-        with _Watching(log):
-            torch.autograd.backward(outputs, gradients)
+    with _Watching(log):
+        total.backward()
+
+
+class _HandingIn(torch.autograd.Function):
+    """Something computed of all outputs: autograd alone holds the gradients handed in, as in a real call."""
+
+    @staticmethod
+    def forward(ctx: Any, log: _Log, *outputs: torch.Tensor) -> torch.Tensor:
+        ctx.log = log
+        ctx.layouts = [(output.shape, output.stride(), output.dtype, output.device) for output in outputs]
+        return outputs[0].new_empty(())
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> Any:
+        with ctx.log.handing_in():
+            return (None, *(torch.empty_strided(size, stride, dtype=dtype, device=device)
+                            for size, stride, dtype, device in ctx.layouts))  # fmt: skip
 
 
 def _fresh(value: Any) -> Any:
@@ -88,6 +104,7 @@ class _Log:
         self.node = ""
         self.live = 0
         self.closed = False
+        self.handing = False
         self.spans: list[tuple[int, int, str]] = []
         self.known: dict[int, tuple[str, int, str]] = {}
         self._watched: dict[int, weakref.ref[Any]] = {}
@@ -102,9 +119,21 @@ class _Log:
     def made(self, values: Any) -> None:
         """Results of an operation: memory that was not there before is new."""
         for value in tree_leaves(values):
-            if isinstance(value, torch.Tensor) and fx.memory_of(value) not in self.known:
+            if not isinstance(value, torch.Tensor) or fx.memory_of(value) in self.known:
+                continue
+            if self.handing:
+                self._add(value, self._name("tangents"), "input", "tangent")
+            else:
                 maker = self.node or self.maker()
-                self._add(value, self._name(maker), "allocate", "", maker)
+                name = maker if self.half == "forward" else f"{maker or 'gradient'} backward"
+                self._add(value, self._name(name), "allocate", "", maker)
+
+    @contextmanager
+    def handing_in(self) -> Iterator[None]:
+        """What is made in the block are gradients of outputs."""
+        self.handing = True
+        yield
+        self.handing = False
 
     def keep(self, role: Role, values: Any) -> None:
         """What is there when a half has ended."""
@@ -119,9 +148,8 @@ class _Log:
         place = bisect_right(self.spans, (number, float("inf"), "")) - 1 if number is not None else -1
         return self.spans[place][2] if place >= 0 and number is not None and number < self.spans[place][1] else ""
 
-    def _name(self, maker: str) -> str:
-        """`relu`, and `relu backward 2` for the second memory of its derivative."""
-        name = maker if self.half == "forward" else f"{maker or 'sum of gradients'} backward"
+    def _name(self, name: str) -> str:
+        """`relu`, and `relu 2` for the next memory of that name."""
         self._counts[name] = count = self._counts.get(name, 0) + 1
         return name if count == 1 else f"{name} {count}"
 
