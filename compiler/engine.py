@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -31,6 +31,10 @@ from compiler.recorder import Recorder, tensors_device
 from compiler.stopwatch import untimed
 from compiler.targets import is_virtual
 from compiler.torch_api import dynamo, fx, inductor
+
+if TYPE_CHECKING:
+    from compiler.decompose.graphs import LevelGraphs
+    from compiler.measure.call_check import CallCheck
 
 __all__ = ["Event", "Exploration", "Explored", "explore"]
 
@@ -147,6 +151,19 @@ class Exploration:
 
         add_levels(self._builder, self._recorder.kept)
 
+    @functools.cached_property
+    def _levels(self) -> Callable[[str], LevelGraphs]:
+        from compiler.measure.stage_check import Levels
+
+        return Levels(self._builder, self.kept)
+
+    def _call_check(self, call: Call) -> CallCheck:
+        from compiler.measure.call_check import CallCheck
+
+        assert self._observation is not None  # the call was made while it was there
+        compiled = functools.partial(self._compiled, call.fn)
+        return CallCheck(self._builder, call, self.kept, self._levels, compiled, self._observation.unheard)
+
     def _check_stages(self) -> None:
         """Each stage against eager and float64, where the user asks for it."""
         if self.options.check is not True or self._recorder is None:
@@ -154,7 +171,7 @@ class Exploration:
         from compiler.measure.stage_check import check_stages
 
         self._builder.started("timing")
-        check_stages(self._builder, self._recorder.kept)
+        check_stages(self._builder, self._recorder.kept, self._levels)
 
     def _compile_kernels(self) -> None:
         """Binaries of the Triton kernels, where the user asks for them. An interrupt leaves those that are done."""
@@ -179,13 +196,12 @@ class Exploration:
         if not self._calls or not (self.options.time or self.options.check is True):
             return
         # torch.utils.benchmark takes longer to import than a small function to explore.
-        from compiler.measure.call_check import checks
         self._builder.started("timing")
         try:
             if self.options.time:
                 self._time_breaks(self._calls[0])
             if self.options.check is True:
-                self._builder.checks.extend(checks(self._calls[0], self.kept))
+                self._builder.checks.extend(self._call_check(self._calls[0]).checks())
         except Exception as error:  # noqa: BLE001 - whatever the user's call raises when it is repeated
             reason = f"the call could not be repeated: {type(error).__name__}: {error}"
             self._builder.problem(Problem("timing", reason, "explore a call that can run more than once"))

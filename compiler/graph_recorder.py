@@ -27,6 +27,7 @@ from compiler.torch_api import dynamo, fx
 from compiler.torch_api.aot_metadata import aot_facts
 from compiler.torch_api.cudagraphs import Verdict
 from compiler.torch_api.fusion_rounds import MergeFacts
+from compiler.torch_api.halves import Replaceable
 from compiler.torch_api.inductor import IrFacts, KernelFacts, Kind
 from compiler.torch_api.memory_lines import MemoryFacts
 from compiler.torch_api.partitioning import Halves
@@ -131,8 +132,8 @@ class GraphRecorder:
         title = {"forward": "forward half", "backward": "backward half", "inference": "without gradients"}[kind]
         origins = Provenance(module, parent, same_names=same_names)
         self._graph(kind, kind, module, origins, title, seconds, self._roles(kind, module))
-        self.recorder.kept[self.frame].stage(kind, module)
         self.outputs[kind] = fx.output_names(module)
+        self.recorder.kept[self.frame].stage(kind, module)
 
     def _roles(self, kind: Kind, module: GraphModule) -> Attrs:
         """What the graph's nodes are there for, and what AOTAutograd found about inputs and outputs."""
@@ -209,18 +210,17 @@ class GraphRecorder:
                 self._id("kernels", kind), "kernels", f"{kind}, generated code", "cpp", text, self.frame
             )
             self._add(f"kernels {kind}", artifact, seconds)
-            return
             self._memory(kind, text)
+            return
         artifact, kernels = kernels_artifact(
             text, artifact_id=self._id("kernels", kind), title=f"{kind}, generated code", graph=self.frame,
             definitions=self.definitions.get(kind, []), fused=self.fused.get(kind, []),
             fused_id=self._id("fused_ir", kind),
         )  # fmt: skip
         self.builder.kernels.extend(kernels)
-        self._add(f"kernels {kind}", artifact, seconds)
         self._memory(kind, artifact.text)
+        self._add(f"kernels {kind}", artifact, seconds)
 
-    def decided(self, pass_name: str, verdict: str, why: str) -> None:
     def _memory(self, kind: Kind, text: str) -> None:
         """What the wrapper does to memory; both halves of a graph are one timeline."""
         facts = self.wrappers.pop(kind, None)
@@ -236,6 +236,15 @@ class GraphRecorder:
         half = HalfMemory("backward" if kind == "backward" else "forward", facts, entities, outputs, results)
         self.builder.memory.extend(self.in_use.events(half, wrapper_places(text)))
 
+    def built(self, kind: Kind, run: Compiled) -> Compiled:
+        """Where stages are kept, their graphs can be run in place of what was built."""
+        kept = self.recorder.kept[self.frame]
+        if not kept.keeps_stages:
+            return run
+        kept.halves[kind] = Replaceable(run)
+        return kept.halves[kind]
+
+    def decided(self, pass_name: str, verdict: str, why: str) -> None:
         decision = Decision(pass_name, self.frame, (), verdict, why)
         if decision not in self.builder.decisions:
             self.builder.decisions.append(decision)

@@ -259,13 +259,19 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Numbers against eager's. `subject` is "output 0", "gradient 3", or says which results of a stage are meant.
+    """Numbers against eager's. `subject` is "the call", a result of it ("logits", "gradient of layer1.weight"), or says
+    which results of a stage are meant.
 
     Errors are absolute, and relative to the largest magnitude; None where they are not finite. `verdict` is "equal",
-    "close" (within the dtype's tolerance), "differs" or "not comparable". `stage` and `graph` are those whose graphs
-    were run, "" where it is the compiled code. `max_absolute_float64` and `max_relative_float64` are errors against the
-    same computation in float64, None where that is not known; there, a tensor's magnitude counts as a thousandth of the
-    largest one at least. `node` is the id of the first node whose value departs.
+    "close" (within the dtype's tolerance, or as near to float64 as eager), "differs" or "not comparable"; `words` say
+    it in a sentence. `stage` and `graph` are those whose graphs were run, "" where it is the compiled code; of a stage
+    that is run in the whole call, `graph` is "". `max_absolute_float64` and `max_relative_float64` are errors against
+    the same computation in float64, None where that is not known; there, a tensor's magnitude counts as a thousandth of
+    the largest one at least. `node` is the id of the first node whose value departs.
+
+    Of results of the call: `tolerance` is the relative error that is allowed, `max_ulps` and `p99_ulps` (99 of 100
+    values are within) are in units in the last place of the result's own format, and `eager_absolute_float64` is
+    eager's own largest error against float64.
     """
 
     subject: str
@@ -278,6 +284,14 @@ class Check:
     max_absolute_float64: float | None = None
     max_relative_float64: float | None = None
     node: str = ""
+    words: str = ""
+    dtype: str = ""
+    tolerance: float | None = None
+    mean_absolute: float | None = None
+    max_ulps: float | None = None
+    p99_ulps: float | None = None
+    mean_absolute_float64: float | None = None
+    eager_absolute_float64: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

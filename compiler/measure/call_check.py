@@ -1,166 +1,197 @@
-"""The user's own call: compiled against eager, and the captured graph against eager.
-
-What the graph's inputs and outputs are in the call is known by identity, from the compiled call, which is listened to.
-"""
+"""`--check`: the user's own call compiled, and with each stage's graphs in place of compiled code, against eager."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from compiler.decompose.graphs import CHECKPOINTED, autocast, is_checkpointed
+from compiler.builder import Builder
+from compiler.decompose.graphs import CHECKPOINTED, LevelGraphs, is_checkpointed
 from compiler.decompose.numbers import numbers
 from compiler.interpret.kept import KeptFrame
-from compiler.interpret.reference import copied
-from compiler.measure.calls import Call, unnoticed
-from compiler.measure.check import compared
-from compiler.measure.stage_words import not_comparable, stage_check
+from compiler.measure import precision_casts
+from compiler.measure.call_results import CallResults, drawn, exact, results
+from compiler.measure.calls import Call
+from compiler.measure.in_place import InPlace, around
+from compiler.measure.own_draws import draws_its_own
+from compiler.measure.stage_runs import NotComparableError
+from compiler.measure.stage_words import distance, not_comparable, on_cpu, stage_check
+from compiler.measure.verdicts import FLOOR, Compared, Judge, largest_of, of_call
 from compiler.record import Check
-from compiler.torch_api.pytrees import tree_leaves
+from compiler.torch_api.level_traces import first_line
 
-_MORE = "the call is more than this graph: run as it is, the graph stands for eager in what follows"
+CAPTURED = "captured"
+MOST = 0.25
+"""A float64 reference from which eager is farther than this, of the largest magnitude, says nothing."""
 
-
-@dataclass(frozen=True, slots=True)
-class CallResults:
-    """The tensors that a call gives, and the gradients of the sum of those that want one, by tensor of the call."""
-
-    outputs: Sequence[Tensor]
-    gradients: Sequence[Tensor | None]
-
-    def named(self) -> list[tuple[str, Tensor]]:
-        outputs = [(f"output {index}", output.detach()) for index, output in enumerate(self.outputs)]
-        gradients = [(f"gradient {index}", found) for index, found in enumerate(self.gradients) if found is not None]
-        return outputs + gradients
-
-
-@dataclass(frozen=True, slots=True)
-class GraphCall:
-    """A call of a compiled graph: its arguments, copies of them from before, and what it gave."""
-
-    frame: str
-    arguments: Sequence[Any]
-    copies: Sequence[Any]
-    results: Sequence[Any]
+OTHER_WAY = "eager's own numbers are far from it: in float64 the call takes another way, at a branch or a comparison"
+OWN_DRAWS = (
+    "of the same graph run by eager with Inductor's random numbers: by design those are others than eager's "
+    "(torch._inductor.config.fallback_random = True draws eager's)"
+)
+OTHERS_DRAWS = (
+    "it draws random numbers, and Inductor draws others than eager does "
+    "(torch._inductor.config.fallback_random = True draws eager's)"
+)
 
 
-def checks(call: Call, kept: Mapping[str, KeptFrame]) -> tuple[Check, ...]:
-    """One `Check` for each output and each gradient of the sum of the outputs; and for each format of those, one for
-    the graph that was captured, run as it is with the same inputs and random numbers.
-
-    A call that draws random numbers is not comparable: Inductor draws others than eager does, by design
-    (`torch._inductor.config.fallback_random`).
+@dataclass
+class CallCheck:
+    """One call with all that it takes to check it. `compiled` compiles the user's function anew; `unheard` keeps that
+    out of the record. `levels` gives a capture at each level, or raises LevelError.
     """
-    with unnoticed(call):
-        before = torch.random.get_rng_state()
-        eager = _results(call, compiled=False)
-        draws = not torch.equal(before, torch.random.get_rng_state())
-        heard: list[GraphCall] = []
-        with _hearing(kept, heard):
-            mine = _results(call, compiled=True)
-        torch.random.set_rng_state(before)
-        captured = _captured_checks(call, kept, heard, eager, mine, draws)
-    if draws:
-        return (Check("outputs", None, None, "not comparable", "the call draws random numbers"), *captured)
-    pairs = zip(mine.named(), eager.named(), strict=True)
-    return (*(compared(name, own, theirs) for (_, own), (name, theirs) in pairs), *captured)
 
+    builder: Builder
+    call: Call
+    kept: Mapping[str, KeptFrame]
+    levels: Callable[[str], LevelGraphs]
+    compiled: Callable[[], Callable[..., Any]]
+    unheard: Callable[[], AbstractContextManager[Any]]
+    heard: list[str] = field(default_factory=list)
 
-def _results(call: Call, *, compiled: bool) -> CallResults:
-    args, kwargs = call.copied_arguments()
-    value = (call.compiled if compiled else call.fn)(*args, **kwargs)
-    outputs = [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
-    return CallResults(outputs, _gradients(call, outputs))
+    def checks(self) -> Iterator[Check]:
+        """The call as a whole, then each of its results, then those with the graphs of stages in their place.
 
+        Raises what the call raises.
+        """
+        own = [*self._own_checks()]
+        yield self._whole(own)
+        yield from own
+        yield from self._captured_checks()
+        if len(self.heard) > 1:
+            yield from self._stage_checks()
 
-def _gradients(call: Call, outputs: Sequence[Tensor]) -> Sequence[Tensor | None]:
-    roots = [output.sum() for output in outputs if output.requires_grad]
-    inputs = call.tensors()
-    return torch.autograd.grad(roots, inputs, allow_unused=True) if roots and inputs else ()
+    @cached_property
+    def eager(self) -> CallResults:
+        return results(self.call, self.call.fn)
 
+    @cached_property
+    def mine(self) -> CallResults:
+        with around(self.kept, {name: self._hearing(name) for name in self.kept}):
+            return results(self.call, self.call.compiled)
 
-@contextmanager
-def _hearing(kept: Mapping[str, KeptFrame], heard: list[GraphCall]) -> Iterator[None]:
-    """Put the calls of compiled graphs in the block into `heard`."""
+    def _hearing(self, name: str) -> Callable[..., Any]:
+        def hear(run: Callable[..., Any], *args: Any) -> Any:
+            self.heard.append(name)
+            return run(*args)
 
-    def hears(frame: str) -> Callable[..., Any]:
-        def around(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            copies = [copied(value) for value in args]
-            results = run(*args, **kwargs)
-            heard.append(GraphCall(frame, args, copies, tree_leaves(results)))
-            return results
+        return hear
 
-        return around
+    @cached_property
+    def exact(self) -> CallResults | str:
+        """The call in float64, or why that is not known."""
+        try:
+            found = exact(self.call, drawn(self.call) if self.eager.draws else [])
+        except Exception as error:  # noqa: BLE001 - what works in one format only fails in many ways
+            return f"{type(error).__name__}: {first_line(error)}"
+        if not found.alike(self.eager):
+            return "in float64 the call gives other outputs or gradients"
+        return OTHER_WAY if self._is_far(found) else found
 
-    for name, frame in kept.items():
-        frame.around = hears(name)
-    try:
-        yield
-    finally:
-        for frame in kept.values():
-            frame.around = None
+    def _is_far(self, best: CallResults) -> bool:
+        """Whether eager's own outputs have nothing to do with those in float64."""
+        pairs = [(value.double(), best.outputs[name]) for name, value in self.eager.outputs.items()
+                 if value.is_floating_point()]  # fmt: skip
+        most = largest_of(other for _, other in pairs)
+        return any(largest_of([own - other]) > MOST * max(largest_of([other]), FLOOR * most) for own, other in pairs)
 
+    @cached_property
+    def in_place(self) -> InPlace:
+        return InPlace(self.call, self.kept, self.levels, self.heard)
 
-def _captured_checks(
-    call: Call, kept: Mapping[str, KeptFrame], heard: Sequence[GraphCall], eager: CallResults, mine: CallResults,
-    draws: bool,
-) -> tuple[Check, ...]:  # fmt: skip
-    places = _places(heard[0], mine) if len(heard) == 1 else None
-    if places is None:
-        return tuple(not_comparable("captured", graph, _MORE) for graph in dict.fromkeys(item.frame for item in heard))
-    (graph_call,) = heard
-    module = kept[graph_call.frame].captured
-    if draws and module is not None and is_checkpointed(module):
-        return (not_comparable("captured", graph_call.frame, CHECKPOINTED),)
-    try:
-        own = _captured_results(call, kept[graph_call.frame], graph_call, places)
-    except (RuntimeError, TypeError, ValueError) as error:
-        reason = f"it can't be run as it is: {type(error).__name__}: {error}"
-        return (not_comparable("captured", graph_call.frame, reason),)
-    found = numbers(_all(own), _all(eager))
-    return tuple(stage_check(item, "captured", graph_call.frame) for item in found)
+    def _own_checks(self) -> Iterator[Check]:
+        """A `Check` for each result of the compiled call."""
+        mine, reference = self.mine, self.eager
+        best = self.exact if isinstance(self.exact, CallResults) else None
+        if self.eager.draws and self._draws_its_own():
+            best = None
+            try:
+                reference = self.in_place.with_own_draws()
+            except NotComparableError:
+                yield Check("outputs and gradients", None, None, "not comparable", words=OTHERS_DRAWS)
+                return
+        yield from self._compared(mine, reference, best)
 
+    def _draws_its_own(self) -> bool:
+        return any(draws_its_own(graph.module) for frame in self.kept.values() for graph in frame.graphs.values())
 
-def _places(graph_call: GraphCall, mine: CallResults) -> list[int] | None:
-    """Which results of the graph the call's outputs are; None where one is not."""
-    places = {id(value): place for place, value in enumerate(graph_call.results)}
-    found = [places.get(id(output)) for output in mine.outputs]
-    return None if None in found else [place for place in found if place is not None]
+    def _compared(self, mine: CallResults, eager: CallResults, best: CallResults | None) -> Iterator[Check]:
+        changed = sorted(mine.changed() | eager.changed())
+        narrowest = precision_casts.narrowest([*self.kept.values()])
+        kinds = zip(
+            mine.parts(changed), eager.parts(changed), best.parts(changed) if best else ({}, {}, {}), strict=True
+        )
+        for ours, theirs, exacts in kinds:
+            judge = Judge(largest_of(theirs.values()), narrowest)
+            for name in dict.fromkeys([*theirs, *ours]):
+                yield judge.check(Compared(name, ours.get(name), theirs.get(name), exacts.get(name)))
 
+    def _whole(self, own: Sequence[Check]) -> Check:
+        """What is to be said of the whole call."""
+        if not own:
+            words = "the call gives no tensors, and changes none"
+            return Check("the call", None, None, "not comparable", words=words)
+        if own[0].verdict == "not comparable":
+            return replace(own[0], subject="the call", words=f"not comparable: {own[0].words}")
+        own_draws = self.eager.draws and self._draws_its_own()
+        unknown = self.exact if isinstance(self.exact, str) and not own_draws else ""
+        whole = of_call(own, unknown)
+        notes = [whole.note, f"compared with the results {OWN_DRAWS}" if own_draws else "", self._casts(own)]
+        return replace(whole, note="; ".join(filter(None, notes)))
 
-def _captured_results(call: Call, kept: KeptFrame, graph_call: GraphCall, places: Sequence[int]) -> CallResults:
-    """The captured graph's results as those of the call. Gradients of what it does not take are none."""
-    assert kept.captured is not None
-    arguments = [_wanting(copy, value) for copy, value in zip(graph_call.copies, graph_call.arguments, strict=True)]
-    with autocast(kept):
-        given = tree_leaves(kept.captured(*arguments))
-    outputs = [given[place] for place in places]
-    roots = [output.sum() * times for output, times in _counted(outputs) if output.requires_grad]
-    owned = {id(value): place for place, value in enumerate(graph_call.arguments)}
-    wanted = [owned.get(id(tensor)) for tensor in call.tensors()]
-    leaves = [arguments[place] for place in wanted if place is not None]
-    found = iter(torch.autograd.grad(roots, leaves, allow_unused=True) if roots and leaves else [None] * len(leaves))
-    gradients = [next(found) if place is not None else None for place in wanted]
-    return CallResults(outputs, gradients if roots else ())
+    def _casts(self, own: Sequence[Check]) -> str:
+        """Where 16-bit formats are used and numbers are not eager's: why, and which setting makes them so."""
+        dtype = precision_casts.narrowest([*self.kept.values()])
+        if dtype is None or all(check.verdict == "equal" for check in own) or not self._has_kernels():
+            return ""
+        return f"{precision_casts.why(dtype)}; {self._tried(own)}"
 
+    def _has_kernels(self) -> bool:
+        return any(frame.graphs for frame in self.kept.values())
 
-def _counted(outputs: Sequence[Tensor]) -> Iterator[tuple[Tensor, int]]:
-    """Each output once, with how often it is given."""
-    times = Counter(id(output) for output in outputs)
-    yield from ((output, times[key]) for key, output in {id(output): output for output in outputs}.items())
+    def _tried(self, own: Sequence[Check]) -> str:
+        """What the setting changes, where it is cheap to see."""
+        seconds = sum(timing.seconds for timing in self.builder.timings if timing.what == "compile")
+        if seconds > precision_casts.MOST_SECONDS or (self.eager.draws and self._draws_its_own()):
+            return f"{precision_casts.SETTING} rounds as eager does"
+        found = precision_casts.emulated(self.call, self.compiled, self.unheard)
+        after = [*self._compared(found, self.eager, None)]
+        return precision_casts.effect(own, after)
 
+    def _captured_checks(self) -> Iterator[Check]:
+        """The captured graphs as they are, in the call; of several, together."""
+        graph = self.heard[0] if len(self.heard) == 1 else ""
+        modules = [frame.captured for name in self.heard for frame in [self.kept[name]]]
+        if not self.heard or None in modules:
+            return
+        if self.eager.draws and any(is_checkpointed(module) for module in modules if module is not None):
+            yield not_comparable(CAPTURED, graph, CHECKPOINTED)
+            return
+        yield from self._stage(CAPTURED, graph, self.in_place.captured)
 
-def _wanting(copy: Any, value: Any) -> Any:
-    is_trained = isinstance(value, Tensor) and value.requires_grad
-    return copy.to(value.device).requires_grad_() if is_trained else copy
+    def _stage_checks(self) -> Iterator[Check]:
+        """The whole call with the graphs of one stage after the other."""
+        for stage in self.in_place.stages():
+            yield from self._stage(stage, "", partial(self.in_place.at, stage))
 
+    def _stage(self, stage: str, graph: str, run: Callable[[], CallResults]) -> tuple[Check, ...]:
+        try:
+            return self._told(stage, graph, run())
+        except NotComparableError as error:
+            reason = str(error)
+        except Exception as error:  # noqa: BLE001 - graphs fail in many ways, and the other stages don't care
+            reason = f"it can't be run: {type(error).__name__}: {first_line(error)}"
+        return (not_comparable(stage, graph, reason),)
 
-def _all(results: CallResults) -> list[tuple[str, Any]]:
-    outputs = [(f"output {index}", output.detach()) for index, output in enumerate(results.outputs)]
-    return outputs + [(f"gradient {index}", found) for index, found in enumerate(results.gradients)]
+    def _told(self, stage: str, graph: str, mine: CallResults) -> tuple[Check, ...]:
+        if not mine.alike(self.eager):
+            raise NotComparableError("it gives other outputs or gradients than eager")
+        changed = sorted(mine.changed() | self.eager.changed())
+        own, eager = on_cpu(mine.named(changed)), on_cpu(self.eager.named(changed))
+        best = on_cpu(self.exact.named(changed)) if isinstance(self.exact, CallResults) else None
+        return tuple(
+            stage_check(found, stage, graph, distance(own, best, found.dtype)) for found in numbers(own, eager, best)
+        )

@@ -7,7 +7,7 @@ Eager is here the captured graph, run as it is; whether that graph gives what th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -30,33 +30,50 @@ from compiler.decompose.graphs import (
 from compiler.decompose.levels import TABLES
 from compiler.decompose.numbers import AS_NEAR, numbers
 from compiler.interpret.kept import KeptFrame
-from compiler.measure.check import largest
 from compiler.measure.departures import by_holder, by_name, by_origin, outputs_of, watched
 from compiler.measure.handed_draws import Exact, draws_of
 from compiler.measure.stage_runs import NotComparableError, Stage, StageRunner, stages_of
-from compiler.measure.stage_words import not_comparable, stage_check
+from compiler.measure.stage_words import distance, not_comparable, on_cpu, stage_check
 from compiler.record import Artifact, Check, Problem
 from compiler.torch_api.level_traces import Kind, first_line
 
-Named = Sequence[tuple[str, Any]]
 CAPTURED = "captured"
-FLOOR = 1e-3
 MOST = 0.1
 """A float64 reference from which eager is farther than this, of the largest magnitude, says nothing."""
 
 
-def check_stages(builder: Builder, kept: Mapping[str, KeptFrame]) -> None:
+@dataclass
+class Levels:
+    """Captures at each level, traced when one is first asked for."""
+
+    builder: Builder
+    kept: Mapping[str, KeptFrame]
+    _known: dict[str, LevelGraphs | LevelError] = field(default_factory=dict)
+
+    def __call__(self, graph: str) -> LevelGraphs:
+        """Raises LevelError where it can't be traced again."""
+        if graph not in self._known:
+            try:
+                self._known[graph] = LevelGraphs(graph, self.kept[graph], self._captured(graph))
+            except LevelError as error:
+                self._known[graph] = error
+        known = self._known[graph]
+        if isinstance(known, LevelError):
+            raise known
+        return known
+
+    def _captured(self, graph: str) -> Artifact:
+        return next(item for item in self.builder.artifacts.values() if (item.stage, item.graph) == (CAPTURED, graph))
+
+
+def check_stages(builder: Builder, kept: Mapping[str, KeptFrame], levels: Callable[[str], LevelGraphs]) -> None:
     """Put a `Check` for each stage of each capture that was called into a record under construction."""
     for captured in [item for item in builder.artifacts.values() if item.stage == CAPTURED]:
         frame = kept.get(captured.graph)
         if frame is None or frame.arguments is None:
             continue
         try:
-            stages = StageCheck(captured, frame)
-            builder.checks[:] = [stages.with_float64(check) for check in builder.checks]
-            if len(kept) == 1:
-                builder.checks[:] = [stages.judged(check) for check in builder.checks]
-            builder.checks.extend(stages.checks())
+            builder.checks.extend(StageCheck(captured, frame, levels(captured.graph)).checks())
         except LevelError as error:
             builder.problem(Problem(CAPTURED, str(error), graph=captured.graph))
 
@@ -64,9 +81,8 @@ def check_stages(builder: Builder, kept: Mapping[str, KeptFrame]) -> None:
 class StageCheck:
     """The stages of one capture. Raises LevelError where the captured graph can't be traced or run again."""
 
-    def __init__(self, captured: Artifact, kept: KeptFrame) -> None:
-        self.graph, self._captured, self._kept = captured.graph, captured, kept
-        self._levels = LevelGraphs(captured.graph, kept, captured)
+    def __init__(self, captured: Artifact, kept: KeptFrame, levels: LevelGraphs) -> None:
+        self.graph, self._captured, self._kept, self._levels = captured.graph, captured, kept, levels
         assert kept.captured is not None  # LevelGraphs asks for it
         self._module = kept.captured
         self._values: dict[str, Any] = {}
@@ -85,18 +101,7 @@ class StageCheck:
         self._refusal = CHECKPOINTED if self._draws and is_checkpointed(self._module) else ""
         self._runner = StageRunner(kept, self._eager, made[0])
 
-    def with_float64(self, check: Check) -> Check:
-        """A check of the captured graph, with its errors against float64; any other as it is."""
-        if (check.stage, check.graph) != (CAPTURED, self.graph) or check.verdict == "not comparable":
-            return check
-        known = next((own for own in self._told(CAPTURED, self._eager) if _dtype(own) == _dtype(check)), check)
-        return replace(
-            check,
-            max_absolute_float64=known.max_absolute_float64,
-            max_relative_float64=known.max_relative_float64,
-        )
-
-    def judged(self, check: Check) -> Check:
+    def _judged(self, check: Check) -> Check:
         """A check, "close" where eager itself is about as far from float64: rounding alone gives such numbers.
 
         The largest errors of all results are compared: which of them rounding hits is a matter of chance.
@@ -108,10 +113,10 @@ class StageCheck:
 
     def _error_of_eager(self) -> float:
         """The largest relative error of the captured graph's results against float64; 0 where that is not known."""
-        own = _on_cpu(self._eager.named(()))
-        exact = _on_cpu(self._exact.named(())) if self._exact else None
+        own = on_cpu(self._eager.named(()))
+        exact = on_cpu(self._exact.named(())) if self._exact else None
         formats = {str(value.dtype).removeprefix("torch.") for _, value in own if isinstance(value, Tensor)}
-        return max((_distance(own, exact, name)[1] or 0.0 for name in formats), default=0.0)
+        return max((distance(own, exact, name)[1] or 0.0 for name in formats), default=0.0)
 
     def checks(self) -> Iterator[Check]:
         """Stage by stage; the first that departs has the node where it does."""
@@ -147,13 +152,13 @@ class StageCheck:
     def _told(self, stage: str, mine: Results) -> tuple[Check, ...]:
         """One `Check` a format. Where the captured graph is the one that was run, only float64 says something."""
         changed = sorted(mine.changed | self._eager.changed)
-        own, eager = _on_cpu(mine.named(changed)), _on_cpu(_as_in(mine, self._eager).named(changed))
-        exact = _on_cpu(_as_in(mine, self._exact).named(changed)) if self._exact else None
+        own, eager = on_cpu(mine.named(changed)), on_cpu(_as_in(mine, self._eager).named(changed))
+        exact = on_cpu(_as_in(mine, self._exact).named(changed)) if self._exact else None
         told = (
-            stage_check(found, stage, self.graph, _distance(own, exact, found.dtype))
+            stage_check(found, stage, self.graph, distance(own, exact, found.dtype))
             for found in numbers(own, eager, exact)
         )
-        return tuple(map(self.judged, told))
+        return tuple(map(self._judged, told))
 
     def _run_captured(self, into: dict[str, Any] | None = None) -> Results:
         """The captured graph as eager runs it; with the values of its nodes, if they are wanted."""
@@ -249,17 +254,9 @@ class StageCheck:
         return f"{next(inside, 'joint')}[{self.graph}].{name}"
 
 
-def _dtype(check: Check) -> str:
-    return check.subject.rpartition(", ")[2]
-
-
 def _as_in(mine: Results, other: Results) -> Results:
     """Results with the gradients that there are in `mine`."""
     return replace(other, gradients={place: other.gradients[place] for place in mine.gradients})
-
-
-def _on_cpu(named: Named) -> list[tuple[str, Any]]:
-    return [(name, value.detach().cpu() if isinstance(value, Tensor) else value) for name, value in named]
 
 
 def _agree(mine: Any, eager: Any) -> bool:
@@ -267,20 +264,3 @@ def _agree(mine: Any, eager: Any) -> bool:
         return True
     (found,) = numbers([("", mine)], [("", eager.cpu())])
     return found.verdict != "differs"
-
-
-def _distance(mine: Named, exact: Named | None, dtype: str) -> tuple[float | None, float | None]:
-    """The largest absolute and relative error against float64 of the tensors of a format; None where not known.
-
-    Tensors that should be zero, or nearly, have no relative error to speak of: theirs is to `FLOOR` of the largest.
-    """
-    pairs = [
-        (own, best)
-        for (_, own), (_, best) in zip(mine, exact or (), strict=False)
-        if isinstance(own, Tensor) and isinstance(best, Tensor) and str(own.dtype) == f"torch.{dtype}"
-    ]
-    if not pairs or any(not own.is_floating_point() or own.shape != best.shape for own, best in pairs):
-        return None, None
-    floor = FLOOR * max((largest(best) for _, best in pairs if best.numel()), default=0.0) or 1.0
-    errors = [(largest(own.double() - best), max(largest(best), floor)) for own, best in pairs if own.numel()]
-    return max((error for error, _ in errors), default=0.0), max((error / of for error, of in errors), default=0.0)

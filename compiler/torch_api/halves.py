@@ -13,9 +13,8 @@ Boxed = Callable[[list[Any]], Any]
 class Replaceable:
     """Calls `run`, which takes a list of arguments and may empty it; or `instead`, where that is set, just so."""
 
-    _boxed_call = True
-
     def __init__(self, run: Callable[..., Any]) -> None:
+        self._boxed_call = True  # torch's wrappers copy what is in `__dict__`
         self._run: Boxed = run if getattr(run, "_boxed_call", False) else make_boxed_func(run)
         self.instead: Boxed | None = None
 

@@ -99,7 +99,8 @@ class KernelFacts:
 
 class InductorObserver(Protocol):
     """Receives each stage of one `compile_fx` call, in order. `branch` names the branch (torch.cond) that nodes are in,
-    "" outside of branches, which come first. Nodes are read as they are asked for.
+    "" outside of branches, which come first. Nodes are read as they are asked for. `built` hears of the code for a
+    half, and returns what is to be called for it.
     """
 
     def pre_grad(self, module: torch.fx.GraphModule) -> None: ...
@@ -112,12 +113,13 @@ class InductorObserver(Protocol):
     def refused(self, kind: Kind, first: str, second: str, reason: str, number: int) -> None: ...
     def fused_ir(self, kind: Kind, nodes: Iterable[IrFacts], branch: str) -> None: ...
     def kernel(self, kind: Kind, facts: KernelFacts) -> None: ...
-    def code(self, kind: Kind, text: str, language: str) -> None: ...
     def memory(self, kind: Kind, facts: MemoryFacts) -> None: ...
+    def code(self, kind: Kind, text: str, language: str) -> None: ...
     def failed(self, kind: Kind, error: Exception) -> None: ...
     def decided(self, pass_name: str, verdict: str, why: str) -> None: ...
     def captured_as(self, kind: Kind, verdict: Verdict) -> None: ...
     def selected(self, kind: Kind, selections: Sequence[Selection]) -> None: ...
+    def built(self, kind: Kind, run: Callable[..., Any]) -> Callable[..., Any]: ...
 
 
 @contextmanager
@@ -173,10 +175,10 @@ class _Session:
             (CppScheduling, "define_kernel", self.wrap_define_kernel),
             (TritonScheduling, "define_kernel", self.wrap_define_kernel),
             *self.lines.wrappers(),
-        ]
-        if not self.build:
             *FusionRounds(self.merged, self.refused).wrappers(),
             *MemoryLines(self.memory).wrappers(),
+        ]
+        if not self.build:
             found.append((GraphLowering, "compile_to_module", self.only_generated))
         return found + self.graphs.wrappers()
 
@@ -218,7 +220,7 @@ class _Session:
     def reporting(self, kind: Kind, compile_graph: Callable[..., Any]) -> Callable[..., Any]:
         def observed(module: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
             self.observer.aot_graph(kind, module)
-            return compile_graph(module, *args, **kwargs)
+            return self.observer.built(kind, compile_graph(module, *args, **kwargs))
 
         return observed
 
@@ -243,7 +245,7 @@ class _Session:
                     self.observer.captured_as(self.kind, verdict)
                 if self.templates is not None:
                     self.observer.selected(self.kind, self.templates.selections())
-                return compiled if self.build else make_boxed_func(module.forward)
+                return self.observer.built(self.kind, compiled) if self.build else make_boxed_func(module.forward)
             except Exception as error:  # noqa: BLE001 - whatever Inductor raises is told to the observer
                 self.observer.failed(self.kind, error)
                 return make_boxed_func(module.forward)

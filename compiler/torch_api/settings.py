@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from types import FunctionType, MethodType
@@ -45,6 +46,12 @@ def inductor_settings() -> dict[str, Setting]:
     values = inductor_config.get_config_copy()
     get_type = inductor_config.get_type  # type: ignore[attr-defined]
     return {name: Setting(get_type(name), value) for name, value in values.items()}
+
+
+def emulating_precision_casts() -> AbstractContextManager[None]:
+    """What is compiled in the block rounds to 16-bit formats wherever eager does."""
+    patched: AbstractContextManager[None] = inductor_config.patch(emulate_precision_casts=True)
+    return patched
 
 
 def is_compiled(target: object) -> bool:

@@ -1,0 +1,176 @@
+"""What a call gives: outputs, gradients, and buffers and arguments that it changed, each by the name its user has."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from compiler.decompose.drawn import random_state
+from compiler.measure.calls import Call, unnoticed
+from compiler.torch_api.pytrees import tree_map
+from compiler.torch_api.widened import Drawn, Recording, Widened, wide
+
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CallResults:
+    """The tensors that a call gives. `state` are buffers and arguments after it, and `before` what they were.
+
+    Gradients are those of the outputs weighted by fixed random numbers of the normal distribution (of a single number,
+    by 1): of a plain sum they would vanish behind a softmax or a normalization. `draws` says whether random numbers
+    were drawn.
+    """
+
+    outputs: Mapping[str, Tensor]
+    gradients: Mapping[str, Tensor | None]
+    state: Mapping[str, Tensor]
+    before: Mapping[str, Tensor]
+    draws: bool = False
+
+    def parts(self, changed: Sequence[str]) -> tuple[dict[str, Tensor | None], ...]:
+        """Outputs, gradients, and the `changed` part of the state, by what they are called."""
+        return (
+            dict(self.outputs),
+            {f"gradient of {name}": value for name, value in self.gradients.items()},
+            {f"{name}, changed in place": self.state[name] for name in changed},
+        )
+
+    def named(self, changed: Sequence[str]) -> list[tuple[str, Tensor | None]]:
+        """All of it."""
+        return [item for part in self.parts(changed) for item in part.items()]
+
+    def changed(self) -> set[str]:
+        """The names of buffers and arguments that are not what they were."""
+        return {name for name, value in self.state.items() if not torch.equal(value, self.before[name])}
+
+    def alike(self, other: CallResults) -> bool:
+        """Whether there are the same outputs and gradients."""
+        ours = {name: value is None for name, value in self.gradients.items()}
+        theirs = {name: value is None for name, value in other.gradients.items()}
+        return self.outputs.keys() == other.outputs.keys() and ours == theirs
+
+
+def results(call: Call, run: Callable[..., Any]) -> CallResults:
+    """Repeat the call with `run` in place of its function, unnoticed. Raises what `run` raises."""
+    with unnoticed(call):
+        args, kwargs = call.copied_arguments()
+        names = _argument_names(call)
+        leaves = call.parameters() | _tensors(names, (args, kwargs), wants=True)
+        state = call.buffers() | _tensors(names, (args, kwargs), wants=False)
+        before, random = {name: value.detach().clone() for name, value in state.items()}, random_state()
+        found = _results(run(*args, **kwargs), leaves, state, before)
+        return replace(found, draws=random_state() != random)
+
+
+def drawn(call: Call) -> list[Drawn]:
+    """The random numbers that eager draws in the call."""
+    with Recording() as recording:
+        results(call, call.fn)
+    return recording.drawn
+
+
+def exact(call: Call, drawn: Sequence[Drawn]) -> CallResults:
+    """The call in float64, with these random numbers. Raises what goes wrong: not all code takes other formats."""
+    with unnoticed(call):
+        args, kwargs = tree_map(_own, call.copied_arguments())
+        parameters, buffers = ({name: _own(value) for name, value in found.items()}
+                               for found in (call.parameters(), call.buffers()))  # fmt: skip
+        names = _argument_names(call)
+        leaves = parameters | _tensors(names, (args, kwargs), wants=True)
+        state = buffers | _tensors(names, (args, kwargs), wants=False)
+        before = {name: value.detach().clone() for name, value in state.items()}
+        with Widened(drawn):
+            return _results(call.with_tensors(parameters | buffers)(*args, **kwargs), leaves, state, before)
+
+
+def _own(value: Any) -> Any:
+    return wide(value.detach()).requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
+
+
+def _results(
+    value: Any, leaves: Mapping[str, Tensor], state: Mapping[str, Tensor], before: Mapping[str, Tensor]
+) -> CallResults:
+    found = dict(outputs_of(value))
+    gradients = dict(zip(leaves, _gradients(list(found.values()), list(leaves.values())), strict=False))
+    after = {name: tensor.detach().clone() for name, tensor in state.items()}
+    return CallResults({name: tensor.detach().clone() for name, tensor in found.items()}, gradients, after, before)
+
+
+def _gradients(outputs: Sequence[Tensor], leaves: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    roots = [output for output in outputs if output.requires_grad]
+    if not roots or not leaves:
+        return ()
+    generator = np.random.default_rng(SEED)  # torch's own random operators are listened to
+    weights = [_weights(root, generator) for root in roots]
+    return torch.autograd.grad(roots, leaves, weights, allow_unused=True)
+
+
+def _weights(output: Tensor, generator: np.random.Generator) -> Tensor:
+    """The same for every run, on whatever device it is, and the same numbers in every format of 16 bits and more."""
+    if output.numel() == 1:
+        return torch.ones_like(output)
+    drawn = np.round(32 * generator.standard_normal(tuple(output.shape))).clip(-128, 128) / 32
+    return torch.from_numpy(drawn).to(output.device, output.dtype)
+
+
+def outputs_of(value: Any) -> Iterator[tuple[str, Tensor]]:
+    """The tensors in what a call returned: `output`, `output 1`, `logits`, `past_key_values[0][1]`."""
+    if isinstance(value, Tensor):
+        yield "output", value
+    elif isinstance(value, tuple | list) and not hasattr(value, "_fields"):
+        for index, item in enumerate(value):
+            yield from _inside(f"output {index}", item)
+    else:
+        for name, item in _parts(value):
+            yield from _inside(name.removeprefix("."), item)
+
+
+def _inside(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield name, value
+        return
+    for part, item in _parts(value):
+        yield from _inside(f"{name}{part}", item)
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """What a nest holds, by how Python reaches it. A ModelOutput of transformers is a dict and a dataclass."""
+    if isinstance(value, Mapping):
+        plain = all(isinstance(key, str) and key.isidentifier() for key in value)
+        yield from ((f".{key}" if plain else f"[{key!r}]", item) for key, item in value.items())
+    elif hasattr(value, "_fields"):
+        yield from ((f".{name}", getattr(value, name)) for name in value._fields)
+    elif isinstance(value, tuple | list):
+        yield from ((f"[{index}]", item) for index, item in enumerate(value))
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield from ((f".{item.name}", getattr(value, item.name)) for item in fields(value))
+
+
+def _argument_names(call: Call) -> list[str]:
+    """What the function calls its positional arguments; `argument 0` where it takes any number."""
+    function = call.fn.forward if isinstance(call.fn, torch.nn.Module) else call.fn
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    known = [parameter.name for parameter in parameters if parameter.kind in kinds]
+    return [known[place] if place < len(known) else f"argument {place}" for place in range(len(call.args))]
+
+
+def _tensors(names: Sequence[str], arguments: Any, *, wants: bool) -> dict[str, Tensor]:
+    """The tensors passed to a call, each once: the leaves that want gradients, or those that want none."""
+    args, kwargs = arguments
+    every = [found for name, value in [*zip(names, args, strict=True), *kwargs.items()]
+             for found in _inside(name, value)]  # fmt: skip
+    known = {id(value): (name, value) for name, value in reversed(every)}
+    pairs = reversed(known.values())
+    return {name: value for name, value in pairs if (value.requires_grad and value.is_leaf if wants else
+                                                     not value.requires_grad)}  # fmt: skip
