@@ -1,0 +1,1 @@
+"""Our own compiler: `torch.compile(model, backend="tcompile")`."""

@@ -1,0 +1,64 @@
+"""What passes are given besides the program: thresholds, hints for symbolic sizes, and where to report decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from compiler.backend.index import Index, evaluate
+from compiler.record import Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """All numbers that passes decide by. They are options of `torch.compile(backend="tcompile", options={…})`.
+
+    inline_cost        an expression that costs at most this (in additions) is computed again wherever it is read
+    inline_cost_once   the same for one that is read once for each of its elements, so that nothing is computed twice
+    fused_loops        the most loops that one kernel may have
+    fused_buffers      the most buffers that one kernel may read and write
+    fusion_distance    kernels that only read the same are merged if at most this many steps lie between them
+    row_buffer         on the CPU, the longest row, in elements, that a kernel keeps instead of computing it twice
+    parallel_work      on the CPU, loops over fewer elements than this run on one thread
+    tile               on the CPU, how many neighbouring columns are reduced together
+    """
+
+    inline_cost: int = 4
+    inline_cost_once: int = 40
+    fused_loops: int = 64
+    fused_buffers: int = 48
+    fusion_distance: int = 64
+    row_buffer: int = 8192
+    parallel_work: int = 16384
+    tile: int = 64
+
+
+@dataclass(slots=True)
+class Context:
+    """For one run of the pipeline. `sizes` are example values of symbols, `graph` names the graph in decisions."""
+
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    graph: str = ""
+    pass_name: str = ""
+    decisions: list[Decision] = field(default_factory=list)
+
+    def decide(self, subjects: tuple[str, ...], verdict: str, why: str = "", **numbers: float) -> None:
+        """Report what the running pass decided about some loops, operators or buffers."""
+        self.decisions.append(Decision(self.pass_name, self.graph, subjects, verdict, why, numbers))
+
+    def number(self, size: Index) -> int:
+        """A size as a number: an example where it is symbolic."""
+        return int(evaluate(size, _Examples(self.sizes)))
+
+
+class _Examples(dict[str, int]):
+    """Symbols without an example count as a size that is neither small nor large."""
+
+    def __missing__(self, name: str) -> int:
+        return 64
+
+
+def with_options(thresholds: Thresholds, options: Mapping[str, int]) -> Thresholds:
+    """Thresholds with some changed."""
+    return replace(thresholds, **options) if options else thresholds

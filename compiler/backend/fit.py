@@ -1,0 +1,136 @@
+"""Whether two kernels can run as one loop nest: one keeps its loops, the other's are walked in the same order.
+
+The answer is found by index, not by shape. A buffer that both name says which point of one nest corresponds to which
+point of the other; the correspondence must be one to one, and then what one kernel writes the other must read at the
+very same point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from compiler.backend.context import Context
+from compiler.backend.index import Index, Var, is_one_to_one, product, substitute, variables
+from compiler.backend.ir import Kernel, Loop, Shape, loads, with_index
+
+Places = Mapping[str, Sequence[Shape]]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why two kernels can't be, or should not be, one."""
+
+    why: str
+
+
+def merged(first: Kernel, second: Kernel, ctx: Context) -> Kernel | Refusal:
+    """One kernel that does what `first` and then `second` do, or why there is none."""
+    if len(first.loops) + len(second.loops) > ctx.thresholds.fused_loops:
+        return Refusal(f"more than {ctx.thresholds.fused_loops} loops in one kernel")
+    if len({*first.reads, *first.writes, *second.reads, *second.writes}) > ctx.thresholds.fused_buffers:
+        return Refusal(f"more than {ctx.thresholds.fused_buffers} buffers in one kernel")
+    refusal = Refusal("")
+    for host, guest in ((second, first), (first, second)):
+        if guest.reduced and not host.reduced:
+            continue
+        fitted = _fitted(guest, host)
+        if isinstance(fitted, Refusal):
+            refusal = fitted
+            continue
+        one, two = (host, fitted) if host is first else (fitted, host)
+        if not (why := _conflict(one, two)):
+            return _joined(host, one, two)
+        refusal = Refusal(why)
+    return refusal
+
+
+def _joined(host: Kernel, first: Kernel, second: Kernel) -> Kernel:
+    loops = tuple(sorted((*first.loops, *second.loops), key=lambda loop: loop.order))
+    return Kernel(host.name, host.ranges, host.reduced, loops)
+
+
+def _fitted(guest: Kernel, host: Kernel) -> Kernel | Refusal:
+    """The guest with its loops over the host's ranges."""
+    if guest.reduced:
+        outer = _correspondence(guest, host, guest.ranges, host.ranges)
+        inner = _correspondence(guest, host, guest.reduced, host.reduced)
+        if outer is None or inner is None:
+            return Refusal("they reduce over different elements")
+        return _moved(guest, host.ranges, host.reduced, {**outer, **inner})
+    space = host.ranges + host.reduced
+    for target in (space, host.ranges) if host.reduced else (space,):
+        found = _correspondence(guest, host, guest.ranges, target)
+        if found is not None:
+            return _moved(guest, target, (), found)
+    if product(var.size for var in guest.ranges) != product(var.size for var in space):
+        return Refusal("their loops have different numbers of points")
+    return Refusal("no correspondence of their loops is certain to be one to one")
+
+
+def _moved(guest: Kernel, ranges: tuple[Var, ...], reduced: tuple[Var, ...], values: Mapping[str, Index]) -> Kernel:
+    def changed(loop: Loop) -> Loop:
+        index = tuple(substitute(place, values) for place in loop.index)
+        value = with_index(loop.value, values)
+        if loop.reduction:
+            return replace(loop, ranges=ranges, reduced=reduced, index=index, value=value)
+        own = ranges + reduced if len(loop.ranges) > len(guest.ranges) else ranges
+        return replace(loop, ranges=own, index=index, value=value)
+
+    return replace(guest, ranges=ranges, reduced=reduced, loops=tuple(map(changed, guest.loops)))
+
+
+def _correspondence(
+    guest: Kernel, host: Kernel, own: tuple[Var, ...], target: tuple[Var, ...]
+) -> Mapping[str, Index] | None:
+    """For each of the guest's variables the point of the host's loops that it is to be at; None if there is no such."""
+    if product(var.size for var in own) != product(var.size for var in target):
+        return None
+    values = _from_buffers(guest, host, own, target)
+    used = {var for index in values.values() for var in variables(index)}
+    free = [var for var in target if var not in used]
+    for var in own:
+        if var.name not in values:
+            twin = next((other for other in free if other.size == var.size), None)
+            if twin is None:
+                return None
+            free.remove(twin)
+            values[var.name] = Index.of(twin)
+    shape = tuple(var.size for var in own)
+    return values if is_one_to_one([values[var.name] for var in own], shape, target) else None
+
+
+def _from_buffers(guest: Kernel, host: Kernel, own: tuple[Var, ...], target: tuple[Var, ...]) -> dict[str, Index]:
+    """What buffers that both name say: where the guest is at a plain variable, that is where the host is."""
+    values: dict[str, Index] = {}
+    known, allowed = {var.name: var for var in own}, set(target)
+    theirs = _places(host)
+    for name, places in _places(guest).items():
+        for place, other in zip(places, theirs.get(name, ()), strict=False):
+            for mine, yours in zip(place, other, strict=True):
+                var = mine.atom
+                if not isinstance(var, Var) or var.name in values or known.get(var.name) != var:
+                    continue
+                met = variables(yours)
+                if met and met <= allowed and not any(met & variables(index) for index in values.values()):
+                    values[var.name] = yours
+    return values
+
+
+def _places(kernel: Kernel) -> Places:
+    """Where a kernel reads and writes each buffer; what it writes comes first."""
+    found: dict[str, list[Shape]] = {loop.target: [loop.index] for loop in kernel.loops}
+    for loop in kernel.loops:
+        for load in loads(loop.value):
+            found.setdefault(load.buffer, []).append(load.index)
+    return found
+
+
+def _conflict(first: Kernel, second: Kernel) -> str:
+    """Why one can't read what the other writes at the same point; "" if it can."""
+    for writer, reader in ((first, second), (second, first)):
+        written = {loop.target: loop.index for loop in writer.loops}
+        for load in (load for loop in reader.loops for load in loads(loop.value)):
+            if load.buffer in written and load.index != written[load.buffer]:
+                return f"one writes {load.buffer}[{', '.join(map(str, written[load.buffer]))}], the other reads {load}"
+    return ""

@@ -1,0 +1,222 @@
+"""Pass: kernels that share what they read or write become one, so that it is read once and need not be stored.
+
+Greedy: of all pairs that share a buffer, the one that saves most bytes goes first, as long as it is legal. `legal` says
+yes with the merged kernel, or why not. A producer and its consumer, siblings that read the same, what comes before and
+after a reduction, and reductions of one shape are all the same case: two loop nests that can be walked as one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from compiler.backend.context import Context
+from compiler.backend.fit import Refusal, merged
+from compiler.backend.ir import Extern, Kernel, Program, Step
+
+MOST_READERS = 32
+NAMED_OPERATIONS = 4
+_NUMBER = re.compile(r"_\d+$|_(sum|max|min|center|squares|variance|mean|default)$")
+
+
+def fuse(program: Program, ctx: Context) -> Program:
+    """The program with kernels merged, until no two are worth it, and with what only they know made local."""
+    graph = Steps.of(program)
+    refused: dict[frozenset[int], str] = {}
+    while pairs := [pair for pair in graph.candidates(ctx) if pair.key not in refused]:
+        for pair in sorted(pairs, key=lambda pair: -pair.saved):
+            if not pair.key <= graph.steps.keys() or pair.key in refused:
+                continue
+            found = legal(graph, pair, ctx)
+            if isinstance(found, Refusal):
+                refused[pair.key] = found.why
+                ctx.decide(graph.names(pair), "refused", found.why, bytes=pair.saved)
+            else:
+                ctx.decide(graph.names(pair), "fused", f"saves {pair.saved:,} bytes", bytes=pair.saved)
+                graph.merge(pair, found)
+                refused = {key: why for key, why in refused.items() if pair.second not in key}
+    steps = localized(graph.sorted(), program)
+    return program if steps == program.steps else program.with_steps(steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two steps, by their numbers, and the bytes that one kernel of both does not move."""
+
+    first: int
+    second: int
+    saved: int
+
+    @property
+    def key(self) -> frozenset[int]:
+        """The same for both orders."""
+        return frozenset((self.first, self.second))
+
+
+def legal(graph: Steps, pair: Pair, ctx: Context) -> Kernel | Refusal:
+    """The kernel that does what both do, or why there is none."""
+    first, second = graph.steps[pair.first], graph.steps[pair.second]
+    assert isinstance(first, Kernel)
+    assert isinstance(second, Kernel)
+    if graph.is_between(pair.first, pair.second):
+        return Refusal("a step between them needs the first and is needed by the second")
+    return merged(first, second, ctx)
+
+
+@dataclass(slots=True)
+class Steps:
+    """The steps while they are merged, by number. `needs` says which steps each needs at once, `before` all that it
+    needs in the end, as bits. A merged kernel keeps the number of its later part, and stands where that stood.
+    """
+
+    program: Program
+    steps: dict[int, Step]
+    needs: dict[int, set[int]]
+    before: dict[int, int]
+    users: dict[str, list[int]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(program: Program) -> Steps:
+        needs = _needs(program)
+        before: dict[int, int] = {}
+        for number, needed in needs.items():
+            before[number] = 0
+            for other in needed:
+                before[number] |= before[other] | 1 << other
+        return Steps(program, dict(enumerate(program.steps)), needs, before, _users(program))
+
+    def names(self, pair: Pair) -> tuple[str, ...]:
+        """The loops of both, by their last targets."""
+        return tuple(self.steps[number].targets[-1] for number in (pair.first, pair.second))
+
+    def candidates(self, ctx: Context) -> Iterator[Pair]:
+        """Pairs of kernels that share a buffer."""
+        found: set[tuple[int, int]] = set()
+        for name, users in self.users.items():
+            kernels = [number for number in users if isinstance(self.steps[number], Kernel)]
+            near = [(a, b) for a, b in pairwise(kernels) if b - a <= ctx.thresholds.fusion_distance]
+            found.update(near)
+            writers = [number for number in kernels if name in self.steps[number].targets]
+            found.update((min(a, b), max(a, b)) for a in writers for b in kernels[:MOST_READERS] if a != b)
+        for first, second in sorted(found):
+            if saved := self.saved(first, second, ctx):
+                yield Pair(first, second, saved)
+
+    def saved(self, first: int, second: int, ctx: Context) -> int:
+        """The bytes that need not be read a second time, nor written if nothing else reads them."""
+        one, two = self.steps[first], self.steps[second]
+        is_chain = bool(set(one.targets) & set(two.reads) or set(two.targets) & set(one.reads))
+        if not is_chain and second - first > ctx.thresholds.fusion_distance:
+            return 0
+        total = 0
+        for name in sorted({*one.targets, *one.reads} & {*two.reads, *two.targets}):
+            buffer = self.program.by_name[name]
+            size = ctx.number(buffer.size) * buffer.dtype.itemsize
+            is_made = name in one.targets or name in two.targets
+            gone = is_made and name not in self.program.returned and set(self.users[name]) == {first, second}
+            total += 2 * size if gone else size
+        return total
+
+    def is_between(self, first: int, second: int) -> bool:
+        """Whether a third step has to run after one of them and before the other."""
+        return any(
+            self.before[other] >> early & 1
+            for early, late in ((first, second), (second, first))
+            for other in self.needs[late]
+            if other != early
+        )
+
+    def merge(self, pair: Pair, kernel: Kernel) -> None:
+        """Put the merged kernel in the place of the second."""
+        first, second = pair.first, pair.second
+        self.steps[second] = kernel
+        self.needs[second] = (self.needs[second] | self.needs.pop(first)) - {first, second}
+        bit, whole = 1 << first, self.before.pop(first) | self.before[second]
+        whole &= ~(bit | 1 << second)
+        del self.steps[first]
+        self.before[second] = whole
+        for number, before in self.before.items():
+            if number != second and before & (bit | 1 << second):
+                self.before[number] = before & ~bit | whole | 1 << second
+            if first in self.needs[number]:
+                self.needs[number] = self.needs[number] - {first} | {second}
+        for name in {*kernel.targets, *kernel.reads}:
+            users = self.users[name]
+            self.users[name] = sorted({second if user == first else user for user in users})
+
+    def sorted(self) -> tuple[Step, ...]:
+        """The steps so that each comes after what it needs, else in their order."""
+        done: dict[int, Step] = {}
+        for number in sorted(self.steps):
+            self._place(number, done)
+        return tuple(done.values())
+
+    def _place(self, number: int, done: dict[int, Step]) -> None:
+        waiting = [number]
+        while waiting:
+            last = waiting[-1]
+            missing = [other for other in sorted(self.needs[last]) if other not in done]
+            if missing:
+                waiting += missing[::-1]
+            else:
+                done.setdefault(waiting.pop(), self.steps[last])
+
+
+def _users(program: Program) -> dict[str, list[int]]:
+    """The steps that name each buffer, in their order."""
+    users: dict[str, list[int]] = {}
+    for number, step in enumerate(program.steps):
+        for name in sorted({*step.targets, *step.reads}):
+            users.setdefault(name, []).append(number)
+    return users
+
+
+def _needs(program: Program) -> dict[int, set[int]]:
+    """For each step those that have to run before it: what writes its inputs, what still reads or writes what it
+    overwrites, and the last call that is pinned if it is.
+    """
+    writer: dict[str, int] = {}
+    readers: dict[str, list[int]] = {}
+    pinned: int | None = None
+    needs: dict[int, set[int]] = {}
+    for number, step in enumerate(program.steps):
+        overwritten = set(step.writes if isinstance(step, Extern) else ()) | (set(step.targets) & program.mutated)
+        needs[number] = {writer[name] for name in (*step.reads, *overwritten) if name in writer}
+        needs[number] |= {reader for name in overwritten for reader in readers.get(name, ())}
+        if isinstance(step, Extern) and step.pinned:
+            needs[number] |= {pinned} if pinned is not None else set()
+            pinned = number
+        for name in step.reads:
+            readers.setdefault(name, []).append(number)
+        writer.update(dict.fromkeys((*step.targets, *overwritten), number))
+        needs[number].discard(number)
+    return needs
+
+
+def localized(steps: Iterable[Step], program: Program) -> tuple[Step, ...]:
+    """The steps with each kernel named after what it computes, and what only one kernel names local to it."""
+    steps = tuple(steps)
+    readers: dict[str, int] = {}
+    for step in steps:
+        for name in {*step.reads, *step.targets}:
+            readers[name] = readers.get(name, 0) + 1
+    kept = {*program.returned, *program.mutated, *program.inputs}
+    taken: dict[str, int] = {}
+    return tuple(_localized(step, readers, kept, taken) if isinstance(step, Kernel) else step for step in steps)
+
+
+def _localized(kernel: Kernel, readers: dict[str, int], kept: set[str], taken: dict[str, int]) -> Kernel:
+    local = frozenset(name for name in kernel.targets if readers[name] == 1 and name not in kept)
+    name = _named(kernel)
+    taken[name] = number = taken.get(name, -1) + 1
+    return replace(kernel, name=f"{name}_{number}" if number else name, local=local)
+
+
+def _named(kernel: Kernel) -> str:
+    """After its last few different operations: `add_relu`, `sub_exp_sum_div`."""
+    names = list(
+        dict.fromkeys(_NUMBER.sub("", _NUMBER.sub("", loop.origins[-1])) for loop in kernel.loops if loop.origins)
+    )
+    return "_".join(names[-NAMED_OPERATIONS:]) or kernel.name

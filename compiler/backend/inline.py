@@ -1,0 +1,128 @@
+"""Pass: cheap expressions are computed where they are read, instead of being stored and loaded.
+
+Only where merging kernels can't do it: a read of each element once, in whatever order, is left to `fuse`, which
+computes nothing twice. What is left are broadcasts, gathers, pads and joined tensors. An expression goes to all of its
+readers or to none, as it is stored as long as one reads it; but for constants and positions, which need no memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from compiler.backend.context import Context
+from compiler.backend.index import Index, Var, is_one_to_one, product
+from compiler.backend.ir import Expr, Extern, Kernel, Load, Loop, Program, Step, cost, loads, rebuilt, with_index
+from compiler.backend.simplify import folded, without_unused
+
+LARGEST = 400
+"""No expression grows above this cost: what can't be inlined is stored."""
+
+
+def inline(program: Program, ctx: Context) -> Program:
+    """The program with cheap expressions in place of loads. From the last loop to the first, so that each reader is
+    known as it will be.
+    """
+    state = _Inlining.of(program)
+    for kernel in reversed(program.kernels):
+        if len(kernel.loops) == 1:
+            state.consider(state.loops[kernel.targets[0]], ctx)
+    if not state.changed:
+        return program
+    steps = tuple(state.step(step) for step in program.steps)
+    return without_unused(program, steps, ctx)
+
+
+@dataclass(slots=True)
+class _Inlining:
+    program: Program
+    loops: dict[str, Loop]
+    readers: dict[str, set[str]]
+    stored: set[str]
+    changed: set[str] = field(default_factory=set)
+
+    @staticmethod
+    def of(program: Program) -> _Inlining:
+        loops = {loop.target: loop for kernel in program.kernels for loop in kernel.loops}
+        readers: dict[str, set[str]] = {}
+        for loop in loops.values():
+            for load in loads(loop.value):
+                readers.setdefault(load.buffer, set()).add(loop.target)
+        stored = {name for step in program.steps if isinstance(step, Extern) for name in step.reads}
+        return _Inlining(program, loops, readers, stored | program.returned | program.mutated)
+
+    def step(self, step: Step) -> Step:
+        if not isinstance(step, Kernel) or not self.changed & set(step.targets):
+            return step
+        return replace(step, loops=tuple(self.loops[target] for target in step.targets))
+
+    def consider(self, producer: Loop, ctx: Context) -> None:
+        """Put a loop's value into its readers, if that is worth it."""
+        readers = [self.loops[name] for name in sorted(self.readers.get(producer.target, ()))]
+        if not readers or producer.reduction or producer.target in self.program.mutated:
+            return
+        if any(load.buffer in self.program.mutated for load in loads(producer.value)):
+            return
+        is_free = not any(True for _ in loads(producer.value))
+        if not is_free and producer.target in self.stored:
+            return
+        if why := self.refusal(producer, readers, is_free, ctx):
+            ctx.decide((producer.target, *(reader.target for reader in readers)), "not inlined", why)
+            return
+        for reader in readers:
+            self.put(producer, reader)
+        names = tuple(reader.target for reader in readers)
+        ctx.decide((producer.target, *names), "inlined", f"costs {cost(producer.value)}", cost=cost(producer.value))
+
+    def refusal(self, producer: Loop, readers: Iterable[Loop], is_free: bool, ctx: Context) -> str:
+        """Why a value is not to be inlined, "" if it is."""
+        price, limits = cost(producer.value), ctx.thresholds
+        for reader in readers:
+            sites = [load for load in loads(reader.value) if load.buffer == producer.target]
+            if cost(reader.value) + price * len(sites) > LARGEST:
+                return f"{reader.target} would cost more than {LARGEST}"
+            if is_free and price <= limits.inline_cost:
+                continue
+            if any(self.is_once(load, reader) for load in sites):
+                return "each element is read once: merging the kernels stores nothing either"
+            limit = limits.inline_cost_once if self.is_single(producer, reader, sites, ctx) else limits.inline_cost
+            if price > limit:
+                return f"costs {price}, more than {limit}"
+        return ""
+
+    def is_once(self, load: Load, reader: Loop) -> bool:
+        shape = self.program.by_name[load.buffer].shape
+        return any(is_one_to_one(load.index, shape, space) for space in (reader.space, reader.ranges))
+
+    def is_single(self, producer: Loop, reader: Loop, sites: list[Load], ctx: Context) -> bool:
+        """Whether the value is read at one place, and not more often than it has elements."""
+        points = ctx.number(product(var.size for var in reader.space))
+        return len(sites) == 1 and len(self.readers[producer.target]) == 1 and points <= 2 * self.points(producer, ctx)
+
+    @staticmethod
+    def points(loop: Loop, ctx: Context) -> int:
+        return ctx.number(product(var.size for var in loop.ranges))
+
+    def put(self, producer: Loop, reader: Loop) -> None:
+        def change(part: Expr) -> Expr | None:
+            if isinstance(part, Load) and part.buffer == producer.target:
+                return value_at(producer, part.index)
+            return None
+
+        value = folded(rebuilt(reader.value, change))
+        self.loops[reader.target] = replace(reader, value=value, origins=_joined(producer.origins, reader.origins))
+        self.changed.add(reader.target)
+        self.readers[producer.target].discard(reader.target)
+        for load in loads(producer.value):
+            self.readers[load.buffer].add(reader.target)
+
+
+def value_at(producer: Loop, index: tuple[Index, ...]) -> Expr:
+    """A lowered loop's value at coordinates of its target, which are its own variables, or 0."""
+    places = zip(producer.index, index, strict=True)
+    values = {own.atom.name: place for own, place in places if isinstance(own.atom, Var)}
+    return with_index(producer.value, values)
+
+
+def _joined(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(first + second))

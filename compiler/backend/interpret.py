@@ -1,0 +1,185 @@
+"""The reference interpreter: runs a program of any stage on eager PyTorch, one loop after the other.
+
+It is as plain as it can be, and slow: each value is a tensor over all points of its loop. What it computes is what a
+program means; generated code is compared with it, and a wrong number is traced to the pass that changed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from compiler.backend.index import Index, Indirect, Var, evaluate
+from compiler.backend.ir import At, Const, Expr, Extern, Guard, Kernel, Load, Loop, Op, Program, Strided
+from compiler.backend.scalar import OPERATIONS
+from compiler.backend.symbols import sources
+
+
+def interpret(program: Program, args: Sequence[Any]) -> list[Any]:
+    """The program's outputs for the arguments of a call. Inputs that the program changes are changed."""
+    state = State(program, {name: source.of(args) for name, source in sources(program).items()})
+    state.memory.update(zip(program.inputs, args, strict=True))
+    state.memory.update(program.constants)
+    for step, freed in zip(program.steps, program.frees or ((),) * len(program.steps), strict=True):
+        state.run(step)
+        for name in freed:
+            del state.memory[name]
+    return [state.argument(output) for output in program.outputs]
+
+
+@dataclass(slots=True)
+class State:
+    """A run of a program: tensors by buffer, symbols by name."""
+
+    program: Program
+    sizes: Mapping[str, int]
+    memory: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, step: Kernel | Extern) -> None:
+        """One step."""
+        if isinstance(step, Kernel):
+            for loop in step.loops:
+                self.loop(loop)
+        else:
+            made = step.function(*map(self.argument, step.args), **{k: self.argument(v) for k, v in step.kwargs})
+            self.keep(step.outputs, made)
+
+    def keep(self, names: Any, values: Any) -> None:
+        """What a call returned, under the names of its buffers."""
+        if isinstance(names, str):
+            self.memory[names] = values
+        elif names is not None:
+            for name, value in zip(names, values, strict=True):
+                self.keep(name, value)
+
+    def size(self, index: Index) -> int:
+        """An index without variables as a number."""
+        return int(evaluate(index, self.sizes))
+
+    def argument(self, value: Any) -> Any:
+        """An argument of an extern, or an output, as PyTorch takes it."""
+        if isinstance(value, Strided):
+            return self.view(value)
+        if isinstance(value, Index):
+            return self.size(value)
+        if isinstance(value, tuple | list):
+            return type(value)(map(self.argument, value))
+        if isinstance(value, slice):
+            return slice(*map(self.argument, (value.start, value.stop, value.step)))
+        return value
+
+    def view(self, view: Strided) -> Any:
+        """The memory of a buffer as a view describes it."""
+        buffer, tensor = self.program.by_name[view.buffer], self.memory[view.buffer]
+        is_whole = (view.shape, view.strides, view.offset.constant) == (buffer.shape, buffer.strides, 0)
+        if is_whole or tensor.layout is not torch.strided:
+            return tensor
+        start = tensor.storage_offset() + self.size(view.offset)
+        return tensor.as_strided([*map(self.size, view.shape)], [*map(self.size, view.strides)], start)
+
+    def loop(self, loop: Loop) -> None:
+        """Fill the loop's target."""
+        target = self.target(loop.target)
+        points = _Points(self, loop.space)
+        value = points.full(points.value(loop.value, guarded=False))
+        if loop.reduction:
+            value = _reduced(loop.reduction, value, len(loop.reduced))
+        if not loop.ranges:
+            target.copy_(value.reshape(target.shape))
+        elif value.numel():
+            places = _Points(self, loop.ranges)
+            target[tuple(places.full(places.index(index)) for index in loop.index)] = value
+
+    def target(self, name: str) -> torch.Tensor:
+        """A buffer's memory, made when it is first written to."""
+        if name not in self.memory:
+            buffer = self.program.by_name[name]
+            shape, strides = [*map(self.size, buffer.shape)], [*map(self.size, buffer.strides)]
+            if buffer.reuses:
+                self.memory[name] = self.memory.pop(buffer.reuses).as_strided(shape, strides, 0)
+            else:
+                self.memory[name] = torch.empty_strided(shape, strides, dtype=buffer.dtype, device=buffer.device)
+        found: torch.Tensor = self.memory[name]
+        return found
+
+
+class _Points:
+    """All points of a loop nest: an axis for each variable."""
+
+    def __init__(self, state: State, variables: Sequence[Var]) -> None:
+        self.state = state
+        self.shape = [state.size(var.size) for var in variables]
+        self.device = next((v.device for v in state.memory.values() if isinstance(v, torch.Tensor)), "cpu")
+        self.values: dict[str, Any] = dict(state.sizes)
+        for axis, var in enumerate(variables):
+            shape = [-1 if other == axis else 1 for other in range(len(variables))]
+            self.values[var.name] = torch.arange(self.shape[axis], device=self.device).reshape(shape)
+
+    def full(self, value: torch.Tensor) -> torch.Tensor:
+        return value.expand(self.shape)
+
+    def index(self, index: Index, guarded: bool = False) -> torch.Tensor:
+        found = evaluate(index, self.values, lambda atom: self.held(atom, guarded))
+        return torch.as_tensor(found, device=self.device)
+
+    def held(self, atom: Indirect, guarded: bool) -> torch.Tensor:
+        """An index that a tensor holds. Raises IndexError where it is out of range, as eager mode does."""
+        value, size = self.value(atom.value, guarded), self.state.size(atom.size)
+        outside = (value < 0) | (value >= size)
+        if guarded:
+            return value.clamp(0, max(size - 1, 0))
+        if 0 not in self.shape and bool(outside.any()):
+            raise IndexError(f"index {int(value[outside][0])} is out of bounds for a dimension of size {size}")
+        return value
+
+    def value(self, value: Expr, guarded: bool) -> torch.Tensor:
+        if isinstance(value, Const):
+            return torch.tensor(value.value, dtype=value.dtype, device=self.device)
+        if isinstance(value, Load):
+            return self.load(value, guarded)
+        if isinstance(value, At):
+            return self.index(value.index, guarded)
+        if isinstance(value, Guard):
+            condition, other = self.value(value.condition, guarded), self.value(value.other, guarded)
+            return torch.where(condition, self.value(value.value, guarded=True), other)
+        return self.operation(value, [self.value(arg, guarded) for arg in value.args])
+
+    def operation(self, value: Op, args: list[torch.Tensor]) -> torch.Tensor:
+        found: torch.Tensor = OPERATIONS[value.name].torch(*args)
+        return found.to(value.dtype)
+
+    def load(self, load: Load, guarded: bool) -> torch.Tensor:
+        tensor = self.state.memory[load.buffer]
+        if guarded and not tensor.numel():
+            return torch.zeros((), dtype=tensor.dtype, device=self.device)
+        places = [self.index(index, guarded) for index in load.index]
+        if guarded:
+            places = [place.clamp(0, size - 1) for place, size in zip(places, tensor.shape, strict=True)]
+        found: torch.Tensor = tensor[tuple(places)] if places else tensor
+        return found
+
+
+def _reduced(name: str, value: torch.Tensor, count: int) -> torch.Tensor:
+    """The reduction of a value over its last `count` axes."""
+    if not count:
+        return torch.zeros_like(value, dtype=torch.int64) if name.startswith("arg") else value
+    value = value.flatten(-count)
+    if name == "sum" and value.dtype == torch.float32:
+        return value.sum(-1, dtype=torch.float64).to(torch.float32)
+    if name in ("sum", "prod"):
+        return getattr(value, name)(-1, dtype=value.dtype)
+    found: torch.Tensor = _REDUCE[name](value, -1)
+    return found
+
+
+_REDUCE: Mapping[str, Callable[..., torch.Tensor]] = {
+    "max": torch.amax,
+    "min": torch.amin,
+    "any": torch.any,
+    "all": torch.all,
+    "argmax": lambda value, dim: torch.argmax(value.to(torch.int8) if value.dtype == torch.bool else value, dim),
+    "argmin": lambda value, dim: torch.argmin(value.to(torch.int8) if value.dtype == torch.bool else value, dim),
+}

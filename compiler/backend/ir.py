@@ -1,0 +1,446 @@
+"""What the backend's programs are made of. Everything is frozen, prints canonically, and is checked by `verify.py`.
+
+    Program   buffers, inputs, a list of steps, outputs
+    Step      a Kernel, or an Extern: one call of a PyTorch operator
+    Kernel    loops that run as one loop nest: over `ranges`, and for each point of these over `reduced`
+    Loop      fills one buffer: `target[index] = value`, at each point; or reduces `value` over the kernel's `reduced`
+    Expr      the scalar value: Const, Load, At (an index as a number), Op, Guard
+
+Lowering gives each ATen operation one loop in a kernel of its own; the passes then only merge kernels, put expressions
+in place of loads, and change how loops are walked. A loop addresses buffers by coordinates, one index for each
+dimension: where an element lies in memory is the buffer's business (`strides`), so views and layouts cost nothing.
+An extern addresses memory by `Strided` views, as PyTorch does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import torch
+
+from compiler.backend.index import Index, Indirect, Var, _Keyed, atoms_of, product, substitute
+from compiler.backend.scalar import NAMES, OPERATIONS
+
+Shape: TypeAlias = tuple[Index, ...]
+
+
+class BackendError(RuntimeError):
+    """What the backend can't compile, or a broken program: the message says what and where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory with a shape. `strides` are in elements; all sizes may be symbolic. `reuses` names a buffer whose memory
+    it takes over, "" for memory of its own. Of a dtype without a name in `scalar.NAMES` there are no loops.
+    """
+
+    name: str
+    dtype: torch.dtype
+    shape: Shape
+    strides: Shape
+    device: str = "cpu"
+    reuses: str = ""
+
+    @property
+    def size(self) -> Index:
+        """Its number of elements."""
+        return product(self.shape)
+
+    def offset(self, index: Shape) -> Index:
+        """Where an element lies: in elements from the buffer's first one."""
+        total = Index.of(0)
+        for coordinate, stride in zip(index, self.strides, strict=True):
+            total = total + coordinate * stride
+        return total
+
+    def __str__(self) -> str:
+        return f"{self.name}: {dtype_name(self.dtype)}[{', '.join(map(str, self.shape))}]"
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`f32` for float32; of dtypes without loops torch's own name."""
+    return NAMES.get(dtype) or str(dtype).removeprefix("torch.")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Const(_Keyed):
+    """A number. Floats print so that they can be read back exactly."""
+
+    value: bool | int | float
+    dtype: torch.dtype
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", f"{self.value!r}:{dtype_name(self.dtype)}")
+
+    def __str__(self) -> str:
+        return repr(self.value)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Load(_Keyed):
+    """One element of a buffer, of the buffer's dtype."""
+
+    buffer: str
+    index: Shape
+    dtype: torch.dtype
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", f"{self.buffer}[{', '.join(index.key for index in self.index)}]")
+
+    def __str__(self) -> str:
+        return f"{self.buffer}[{', '.join(map(str, self.index))}]"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class At(_Keyed):
+    """An index as a number, of dtype int64."""
+
+    index: Index
+    dtype = torch.int64
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", f"<{self.index.key}>")
+
+    def __str__(self) -> str:
+        return f"int({self.index})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op(_Keyed):
+    """An operation of `scalar.OPERATIONS`. `dtype` is its result's."""
+
+    name: str
+    args: tuple[Expr, ...]
+    dtype: torch.dtype
+
+    def __post_init__(self) -> None:
+        arguments = ", ".join(arg.key for arg in self.args)
+        object.__setattr__(self, "key", f"{self.name}:{dtype_name(self.dtype)}({arguments})")
+
+    def __str__(self) -> str:
+        if self.name == "cast":
+            return f"{dtype_name(self.dtype)}({self.args[0]})"
+        if text := OPERATIONS[self.name].text:
+            return text.format(*self.args)
+        return f"{self.name}({', '.join(map(str, self.args))})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Guard(_Keyed):
+    """`value` where `condition` holds, else `other`. Unlike with the operation `where`, nothing of `value` is computed
+    where the condition fails: its loads may lie outside their buffers there.
+    """
+
+    condition: Expr
+    value: Expr
+    other: Expr
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", f"guard({self.condition.key}, {self.value.key}, {self.other.key})")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.value.dtype
+
+    def __str__(self) -> str:
+        return f"({self.value} if {self.condition} else {self.other})"
+
+
+Expr: TypeAlias = Const | Load | At | Op | Guard
+
+REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
+"""`argmax` and `argmin` give the first position, counted in row-major order over the loop's `reduced`, as int64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Fills `target`. At each point of `ranges` it stores `value` at `index`; with a `reduction`, what that makes of
+    `value` over `reduced`. The loop meets each element of the target exactly once.
+
+    Of a kernel's loops, each has as `ranges` the kernel's, and if it reduces also the same `reduced`; one that does
+    not reduce may walk the kernel's `ranges + reduced` instead. `order` is its place in the lowered program. `origins`
+    are names of FX nodes; `source` is the line of Python that it implements ("file.py:12 y = x + 1", "" if unknown).
+    """
+
+    target: str
+    ranges: tuple[Var, ...]
+    index: Shape
+    value: Expr
+    reduction: str = ""
+    reduced: tuple[Var, ...] = ()
+    order: int = 0
+    origins: tuple[str, ...] = ()
+    source: str = ""
+
+    @property
+    def space(self) -> tuple[Var, ...]:
+        """All variables that its value may use."""
+        return self.ranges + self.reduced
+
+    def __str__(self) -> str:
+        where = f"{self.target}[{', '.join(map(str, self.index))}]"
+        over = f"{self.reduction} over {', '.join(map(str, self.reduced))} of " if self.reduction else ""
+        return f"{where} = {over}{self.value}"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Loops that run as one loop nest, in this order. `local` are the targets that nothing outside the kernel reads:
+    they need no memory. Inside, what one loop stores another may read at the same index only.
+    """
+
+    name: str
+    ranges: tuple[Var, ...]
+    reduced: tuple[Var, ...]
+    loops: tuple[Loop, ...]
+    local: frozenset[str] = frozenset()
+
+    @cached_property
+    def targets(self) -> tuple[str, ...]:
+        """What its loops write, in their order."""
+        return tuple(loop.target for loop in self.loops)
+
+    @cached_property
+    def reads(self) -> tuple[str, ...]:
+        """The buffers that it reads and does not write before, sorted."""
+        loaded = {load.buffer for loop in self.loops for load in loads(loop.value)}
+        written = {target for target in self.targets if not self.rewrites(target)}
+        return tuple(sorted(loaded - written))
+
+    @cached_property
+    def writes(self) -> tuple[str, ...]:
+        """The buffers that it leaves in memory, in the order of its loops."""
+        return tuple(target for target in self.targets if target not in self.local)
+
+    def rewrites(self, target: str) -> bool:
+        """Whether a loop writes over a buffer that was there before: an input that the user's code changes."""
+        first = next(position for position, loop in enumerate(self.loops) if loop.target == target)
+        return any(load.buffer == target for loop in self.loops[: first + 1] for load in loads(loop.value))
+
+    def __str__(self) -> str:
+        over = ", ".join(f"{var} < {var.size}" for var in self.ranges) or "one point"
+        inner = f"; {', '.join(f'{var} < {var.size}' for var in self.reduced)}" if self.reduced else ""
+        lines = [f"    {loop}{'  # local' if loop.target in self.local else ''}" for loop in self.loops]
+        return "\n".join([f"kernel {self.name} over {over}{inner}:", *lines])
+
+
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """A buffer's memory as PyTorch addresses it: an argument of an extern, or an output. `offset` is in elements from
+    the buffer's first one.
+    """
+
+    buffer: str
+    shape: Shape
+    strides: Shape
+    offset: Index
+
+    def __str__(self) -> str:
+        shape, strides = ", ".join(map(str, self.shape)), ", ".join(map(str, self.strides))
+        offset = f" from {self.offset}" if self.offset.constant != 0 else ""
+        return f"{self.buffer}.view([{shape}], strides [{strides}]{offset})"
+
+
+Argument: TypeAlias = Any
+"""Of an extern: a `Strided`, an `Index` (a size), a tuple or list of arguments, or a constant as PyTorch takes it."""
+
+
+@dataclass(frozen=True)
+class Extern:
+    """One call of `function`, as `name`: an ATen operator, or any callable of a graph. `outputs` are the buffers that
+    it makes, a nested tuple where it returns several; `writes` those of its arguments that it changes.
+
+    `pinned` calls stay in their order: they draw random numbers or have effects. What a call returns that `aliases`
+    may share memory with its arguments.
+    """
+
+    name: str
+    function: Callable[..., Any] = field(compare=False, repr=False)
+    args: tuple[Argument, ...]
+    kwargs: tuple[tuple[str, Argument], ...]
+    outputs: Any
+    writes: tuple[str, ...] = ()
+    pinned: bool = False
+    aliases: bool = False
+    origins: tuple[str, ...] = ()
+    source: str = ""
+
+    @cached_property
+    def targets(self) -> tuple[str, ...]:
+        """The buffers that it makes."""
+        return tuple(_names(self.outputs))
+
+    @cached_property
+    def reads(self) -> tuple[str, ...]:
+        """The buffers among its arguments, sorted."""
+        return tuple(sorted({view.buffer for view in strided((self.args, dict(self.kwargs)))}))
+
+    def __str__(self) -> str:
+        args = [*map(_argument_text, self.args), *(f"{key}={_argument_text(value)}" for key, value in self.kwargs)]
+        made = _argument_text(self.outputs) if self.targets else "_"
+        return f"{made} = {self.name}({', '.join(args)})"
+
+
+Step: TypeAlias = Kernel | Extern
+
+
+def _names(outputs: Any) -> Iterator[str]:
+    if isinstance(outputs, str):
+        yield outputs
+    elif isinstance(outputs, tuple):
+        for output in outputs:
+            yield from _names(output)
+
+
+def _argument_text(value: Argument) -> str:
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_argument_text, value))}]"
+    return str(value) if isinstance(value, str | Strided | Index) else repr(value)
+
+
+def strided(value: Any) -> Iterator[Strided]:
+    """The views among arguments, nested ones too."""
+    if isinstance(value, Strided):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from strided(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from strided(item)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A graph as steps. `inputs` are the call's arguments in their order: names of buffers, or of symbols where a size
+    is passed. `outputs` are as for an extern's arguments. `mutated` are inputs that a step writes to. `constants` are
+    values that the graph holds: buffers with a value known now. `frees` says for each step, once the program is
+    scheduled, which buffers nothing needs after it.
+    """
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    inputs: tuple[str, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[Argument, ...]
+    mutated: frozenset[str] = frozenset()
+    constants: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    frees: tuple[tuple[str, ...], ...] = ()
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Buffer]:
+        """The buffers by name."""
+        return {buffer.name: buffer for buffer in self.buffers}
+
+    @cached_property
+    def returned(self) -> frozenset[str]:
+        """The buffers that outputs lie in."""
+        return frozenset(view.buffer for view in strided(self.outputs))
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """Its kernels, without the externs."""
+        return tuple(step for step in self.steps if isinstance(step, Kernel))
+
+    def with_steps(self, steps: tuple[Step, ...]) -> Program:
+        """The program with other steps, without the buffers that nothing in it names any more."""
+        used = {name for step in steps for name in (*step.targets, *step.reads)}
+        used |= {*self.inputs, *self.constants, *self.returned}
+        return replace(self, steps=steps, buffers=tuple(buffer for buffer in self.buffers if buffer.name in used))
+
+    def __str__(self) -> str:
+        inputs = ", ".join(str(self.by_name[name]) if name in self.by_name else name for name in self.inputs)
+        lines = [f"program {self.name}({inputs}):"]
+        for step, freed in zip(self.steps, self.frees or ((),) * len(self.steps), strict=True):
+            lines += [f"    {line}" for line in str(step).splitlines()]
+            lines += [f"    memory: {note}" for note in self._memory(step)]
+            lines += [f"    free {', '.join(freed)}"] if freed else []
+        return "\n".join([*lines, f"    return {', '.join(map(_argument_text, self.outputs))}"])
+
+    def _memory(self, step: Step) -> Iterator[str]:
+        for target in step.targets:
+            if target in self.by_name and (before := self.by_name[target].reuses):
+                yield f"{target} takes over {before}"
+
+
+def loads(value: Expr) -> Iterator[Load]:
+    """The loads of an expression, those that compute indices of others too."""
+    for part in parts(value):
+        if isinstance(part, Load):
+            yield part
+
+
+def parts(value: Expr) -> Iterator[Expr]:
+    """The expression and all expressions in it, outer ones first, those inside indices too."""
+    yield value
+    if isinstance(value, Op):
+        children: tuple[Expr, ...] = value.args
+    elif isinstance(value, Guard):
+        children = (value.condition, value.value, value.other)
+    else:
+        children = tuple(indirect.value for index in indices(value) for indirect in _indirects(index))
+    for child in children:
+        yield from parts(child)
+
+
+def indices(value: Expr) -> Shape:
+    """The indices that an expression itself has, not those of expressions in it."""
+    if isinstance(value, Load):
+        return value.index
+    return (value.index,) if isinstance(value, At) else ()
+
+
+def _indirects(index: Index) -> Iterator[Indirect]:
+    return (atom for atom in atoms_of(index) if isinstance(atom, Indirect))
+
+
+def rebuilt(value: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
+    """The expression with parts exchanged: `change` gives for a part what to put in its place, or None to keep it and
+    look inside.
+    """
+    if (changed := change(value)) is not None:
+        return changed
+    if isinstance(value, Op):
+        args = tuple(rebuilt(arg, change) for arg in value.args)
+        return (
+            value if all(a is b for a, b in zip(args, value.args, strict=True)) else Op(value.name, args, value.dtype)
+        )
+    if isinstance(value, Guard):
+        return Guard(*(rebuilt(part, change) for part in (value.condition, value.value, value.other)))
+    if isinstance(value, Load) and any(True for index in value.index for _ in _indirects(index)):
+        index = tuple(substitute(index, {}, lambda inner: rebuilt(inner, change)) for index in value.index)
+        return Load(value.buffer, index, value.dtype)
+    return value
+
+
+def with_index(value: Expr, values: Mapping[str, Index]) -> Expr:
+    """The expression with other indices for loop variables, by name."""
+
+    def change(part: Expr) -> Expr | None:
+        if isinstance(part, Load):
+            return Load(part.buffer, tuple(substitute(index, values, inside) for index in part.index), part.dtype)
+        return At(substitute(part.index, values, inside)) if isinstance(part, At) else None
+
+    def inside(inner: Expr) -> Expr:
+        return rebuilt(inner, change)
+
+    return rebuilt(value, change)
+
+
+def cost(value: Expr) -> int:
+    """About how many additions an expression is worth. Loads count as one."""
+    return sum(OPERATIONS[part.name].cost if isinstance(part, Op) else isinstance(part, Load) for part in parts(value))
+
+
+def operation(name: str, *args: Expr) -> Expr:
+    """An operation on arguments of one dtype: the result's dtype follows. Comparisons give bool."""
+    is_bool = OPERATIONS[name].kind == "compare"
+    return Op(name, args, torch.bool if is_bool else args[-1].dtype)
+
+
+def cast(value: Expr, dtype: torch.dtype) -> Expr:
+    """The value in a dtype, rounded as PyTorch's `to` does it; the value itself where it has that dtype."""
+    return value if value.dtype == dtype else Op("cast", (value,), dtype)

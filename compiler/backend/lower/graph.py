@@ -1,0 +1,188 @@
+"""The walk over a graph of ATen operators that makes a program of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch.fx import GraphModule, Node
+
+from compiler.backend.context import Context
+from compiler.backend.index import Symbol
+from compiler.backend.ir import BackendError, Extern, Loop, Program
+from compiler.backend.lower.pointwise import element
+from compiler.backend.lower.sizes import index_of
+from compiler.backend.lower.table import RULES
+from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, walk
+from compiler.backend.scalar import NAMES
+from compiler.torch_api import fx
+from compiler.torch_api.backend import has_effect, returns_alias, written_arguments
+
+
+def lower(module: GraphModule, name: str, ctx: Context) -> Program:
+    """The program of a graph as AOTAutograd gives it: functional, but for copies into inputs at its end.
+
+    Raises BackendError for what a program can't say, like sizes that depend on values.
+    """
+    walker = _Walk(module, ctx)
+    for node in module.graph.nodes:
+        walker.visit(node)
+    return Program(
+        name,
+        tuple(walker.low.buffers.values()),
+        tuple(walker.inputs),
+        tuple(walker.low.steps),
+        walker.outputs,
+        frozenset(walker.low.mutated),
+        walker.constants,
+    )
+
+
+@dataclass(slots=True)
+class _Walk:
+    module: GraphModule
+    ctx: Context
+    low: Lowering = field(default_factory=Lowering)
+    values: dict[Node, Any] = field(default_factory=dict)
+    inputs: list[str] = field(default_factory=list)
+    constants: dict[str, Any] = field(default_factory=dict)
+    outputs: tuple[Any, ...] = ()
+
+    def visit(self, node: Node) -> None:
+        self.low.node = node
+        self.low.source = source_line(node)
+        if node.op == "placeholder":
+            self.values[node] = self.input(node)
+        elif node.op == "get_attr":
+            self.values[node] = self.constant(node)
+        elif node.op == "output":
+            self.outputs = tuple(map(self.argument, node.args[0]))  # type: ignore[arg-type]
+        else:
+            self.values[node] = self.call(node)
+
+    def input(self, node: Node) -> Any:
+        meta = fx.value_of(node)
+        if isinstance(meta, torch.SymInt):
+            size = index_of(meta)
+            self.inputs.append(size.atom.name if isinstance(size.atom, Symbol) else node.name)
+            return size
+        self.inputs.append(node.name)
+        return self.whole(node.name, meta) if isinstance(meta, torch.Tensor) else meta
+
+    def whole(self, name: str, meta: torch.Tensor) -> Tensor:
+        if meta.layout is torch.strided:
+            self.low.starts[name] = meta.storage_offset()
+        return self.low.whole(name, meta)
+
+    def constant(self, node: Node) -> Any:
+        value: Any = self.module
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            return value
+        self.constants[node.name] = value
+        return self.whole(node.name, value)
+
+    def argument(self, value: Any) -> Any:
+        """What an extern or the caller gets for an argument of a node: memory for a tensor, a size for a SymInt."""
+        if isinstance(value, Node):
+            value = self.values[value]
+        if isinstance(value, Tensor):
+            return value.strided
+        if isinstance(value, tuple | list):
+            return type(value)(map(self.argument, value))
+        if isinstance(value, slice):
+            return slice(*map(self.argument, (value.start, value.stop, value.step)))
+        return value
+
+    def lowered(self, value: Any) -> Any:
+        """What a rule gets for an argument of a node."""
+        if isinstance(value, Node):
+            return self.values[value]
+        if isinstance(value, tuple | list):
+            return type(value)(map(self.lowered, value))
+        return value
+
+    def call(self, node: Node) -> Any:
+        if isinstance(meta := fx.value_of(node), torch.SymInt):
+            return index_of(meta)
+        if isinstance(meta, torch.SymFloat | torch.SymBool):
+            raise BackendError(f"{node.name} is a number that depends on sizes or values: {node.target}")
+        name = str(node.target)
+        if name == "aten.copy_.default" and (target := self.overwritten(node)):
+            return self.overwrite(node, target)
+        kept = dict(self.low.buffers), len(self.low.steps)
+        try:
+            return self.by_rule(node, name)
+        except NoRuleError as error:
+            self.low.buffers, self.low.steps[kept[1] :] = kept[0], []
+            self.ctx.decide((node.name,), "extern", f"{name}: {error}")
+        return self.extern(node, name, meta)
+
+    def by_rule(self, node: Node, name: str) -> Any:
+        rule = RULES.get(name)
+        if rule is None:
+            raise NoRuleError("PyTorch's own kernel")
+        args = [self.lowered(arg) for arg in node.args]
+        return rule(self.low, node, *args, **{key: self.lowered(arg) for key, arg in node.kwargs.items()})
+
+    def overwritten(self, node: Node) -> Tensor | None:
+        """The input that a `copy_` overwrites as a whole, from values other than its own, in a dtype of loops."""
+        target, source = self.values[node.args[0]], self.values[node.args[1]]  # type: ignore[index]
+        plain = isinstance(source, Tensor) and source.buffer != target.buffer and source.dtype in NAMES
+        buffer = self.low.buffers[target.buffer]
+        whole = target.shape == buffer.shape and target.strided.strides == buffer.strides
+        again = target.buffer in self.low.mutated
+        return target if plain and whole and not again and target.dtype in NAMES else None
+
+    def overwrite(self, node: Node, target: Tensor) -> Tensor:
+        source = self.values[node.args[1]]  # type: ignore[index]
+        ranges, at = walk(target.shape, "i")
+        self.low.append(Loop(target.buffer, ranges, at, element(source, at, target.dtype)))
+        self.low.mutated.add(target.buffer)
+        return target
+
+    def extern(self, node: Node, name: str, meta: Any) -> Any:
+        result = self.made(node.name, meta)
+        args = [self.argument(arg) for arg in node.args]
+        kwargs = {key: self.argument(arg) for key, arg in node.kwargs.items()}
+        writes = tuple(self.written(node, args, kwargs))
+        self.low.mutated.update(writes)
+        call = Extern(
+            name, cast(Any, node.target), tuple(args), tuple(kwargs.items()), _names_of(result), writes,
+            pinned=has_effect(node.target), aliases=returns_alias(node.target), origins=(node.name,),
+            source=self.low.source,
+        )  # fmt: skip
+        self.low.steps.append(call)
+        return result
+
+    def made(self, name: str, meta: Any) -> Any:
+        """New buffers for what a call returns."""
+        if isinstance(meta, torch.Tensor):
+            return self.low.whole(name, meta)
+        if isinstance(meta, tuple | list):
+            return tuple(self.made(f"{name}_{place}", item) for place, item in enumerate(meta))
+        if isinstance(meta, torch.SymInt | torch.SymFloat | torch.SymBool):
+            raise BackendError(f"{name} is a number that depends on values")
+        return None
+
+    def written(self, node: Node, args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[str]:
+        for place in written_arguments(node.target):
+            value = kwargs.get(place) if isinstance(place, str) else args[place] if place < len(args) else None
+            for view in value if isinstance(value, tuple | list) else [value]:
+                if view is not None:
+                    yield view.buffer
+
+
+def _names_of(result: Any) -> Any:
+    return tuple(map(_names_of, result)) if isinstance(result, tuple) else result.buffer if result else None
+
+
+def source_line(node: Node) -> str:
+    """The user's line that a node implements, "" if torch kept none."""
+    frames = fx.source_frames(node)
+    if not frames:
+        return ""
+    return f"{frames[-1].file.replace(chr(92), '/').rpartition('/')[2]}:{frames[-1].line} {frames[-1].code}"

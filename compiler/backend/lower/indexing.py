@@ -1,0 +1,268 @@
+"""Rules of operators that pick elements by place: by indices that a tensor holds, or where tensors are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from compiler.backend.index import Index, Indirect, is_below
+from compiler.backend.ir import At, Const, Expr, Guard, Shape, cast, operation
+from compiler.backend.lower.pointwise import broadcast, element, scalar
+from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, checked_dtype, dimension
+from compiler.backend.lower.views import slice_start
+from compiler.torch_api.fx import value_of
+
+Rule = Callable[..., Any]
+MOST_JOINED = 8
+"""Each element of a `cat` asks for each tensor whether it comes from it: with more of them copies are faster."""
+
+
+def place(value: Expr, size: Index, wrap: bool = False) -> Index:
+    """An index that a tensor holds; with `wrap`, negative ones count from the end."""
+    value = cast(value, torch.int64)
+    if wrap:
+        zero = Const(0, torch.int64)
+        value = operation("where", operation("lt", value, zero), operation("add", value, At(size)), value)
+    return Index.of(Indirect(value, size))
+
+
+def embedding(low: Lowering, node: Node, weight: Tensor, rows: Tensor, *_: Any) -> Tensor:
+    checked_dtype(weight.dtype)
+
+    def value(at: Shape) -> Expr:
+        return weight.load((place(rows.load(at[:-1]), weight.shape[0]), at[-1]))
+
+    return low.fill(node.name, value_of(node), value)
+
+
+def gather(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, **_: Any) -> Tensor:
+    checked_dtype(x.dtype)
+    dim = dimension(dim, len(x.shape))
+
+    def value(at: Shape) -> Expr:
+        if not x.shape or not rows.shape:
+            raise NoRuleError("gather of a tensor without dimensions")
+        return x.load((*at[:dim], place(rows.load(at), x.shape[dim]), *at[dim + 1 :]))
+
+    return low.fill(node.name, value_of(node), value)
+
+
+def index_select(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor) -> Tensor:
+    checked_dtype(x.dtype)
+    if not x.shape or not rows.shape:
+        raise NoRuleError("index_select of or by a tensor without dimensions")
+    dim = dimension(dim, len(x.shape))
+
+    def value(at: Shape) -> Expr:
+        return x.load((*at[:dim], place(rows.load((at[dim],)), x.shape[dim]), *at[dim + 1 :]))
+
+    return low.fill(node.name, value_of(node), value)
+
+
+def index(low: Lowering, node: Node, x: Tensor, rows: Sequence[Tensor | None]) -> Tensor:
+    """`x[rows]`: the indices are broadcast together, and stand where they stood if they are side by side."""
+    checked_dtype(x.dtype)
+    given = [dim for dim, row in enumerate(rows) if row is not None]
+    tensors = [row for row in rows if row is not None]
+    if not tensors or any(row.dtype not in (torch.int64, torch.int32) for row in tensors):
+        raise NoRuleError("indices that are not whole numbers: how many elements there are depends on values")
+    rank = max(len(row.shape) for row in tensors)
+    first = given[0] if given == list(range(given[0], given[-1] + 1)) else 0
+
+    def value(at: Shape) -> Expr:
+        by, others = at[first : first + rank], iter(at[:first] + at[first + rank :])
+        coordinates = []
+        for dim, size in enumerate(x.shape):
+            row = rows[dim] if dim < len(rows) else None
+            found = next(others) if row is None else place(row.load(broadcast(row.shape, by)), size, wrap=True)
+            coordinates.append(found)
+        return x.load(tuple(coordinates))
+
+    return low.fill(node.name, value_of(node), value)
+
+
+def joined(low: Lowering, node: Node, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    meta = value_of(node)
+    checked_dtype(meta.dtype)
+    kept = [x for x in tensors if not (len(x.shape) == 1 and x.shape[0].constant == 0)]
+    if not kept or len(kept) > MOST_JOINED:
+        raise NoRuleError(f"of {len(kept)} tensors; loops join 1 to {MOST_JOINED}")
+    dim = dimension(dim, len(meta.shape))
+
+    def value(at: Shape) -> Expr:
+        start, pieces = Index.of(0), []
+        for x in kept:
+            moved = (*at[:dim], at[dim] - start, *at[dim + 1 :])
+            start = start + x.shape[dim]
+            pieces.append((start, element(x, moved, meta.dtype) if x.shape[dim].constant != 0 else None))
+        return _first_before(at[dim], [(end, piece) for end, piece in pieces if piece is not None])
+
+    return low.fill(node.name, meta, value)
+
+
+def _first_before(at: Index, pieces: Sequence[tuple[Index, Expr]]) -> Expr:
+    *others, (_, found) = pieces
+    for end, piece in reversed(others):
+        found = Guard(operation("lt", At(at), At(end)), piece, found)
+    return found
+
+
+def within(at: Index, size: Index) -> Expr | None:
+    """Whether 0 ≤ at < size, None where that is certain."""
+    conditions = []
+    if not is_below(Index.of(-1), at):
+        conditions.append(operation("ge", At(at), Const(0, torch.int64)))
+    if not is_below(at, size):
+        conditions.append(operation("lt", At(at), At(size)))
+    return reduce(_both, conditions) if conditions else None
+
+
+def _both(left: Expr, right: Expr) -> Expr:
+    return operation("and", left, right)
+
+
+def constant_pad(low: Lowering, node: Node, x: Tensor, widths: Sequence[Any], fill: Any = 0) -> Tensor:
+    meta = value_of(node)
+    checked_dtype(meta.dtype)
+    before = {len(x.shape) - 1 - pair: widths[2 * pair] for pair in range(len(widths) // 2)}
+    if any(size.constant == 0 for size in x.shape):
+        return low.fill(node.name, meta, lambda at: scalar(fill, meta.dtype))
+
+    def value(at: Shape) -> Expr:
+        moved = tuple(coordinate - Index.of(before.get(dim, 0)) for dim, coordinate in enumerate(at))
+        conditions = [found for one, size in zip(moved, x.shape, strict=True) if (found := within(one, size))]
+        inside = element(x, moved, meta.dtype)
+        return Guard(reduce(_both, conditions), inside, scalar(fill, meta.dtype)) if conditions else inside
+
+    return low.fill(node.name, meta, value)
+
+
+def slice_scatter(
+    low: Lowering,
+    node: Node,
+    x: Tensor,
+    source: Tensor,
+    dim: int = 0,
+    start: Any = None,
+    end: Any = None,
+    step: int = 1,
+) -> Tensor:
+    meta = value_of(node)
+    dim = dimension(dim, len(x.shape))
+    first = slice_start(start, x.shape[dim])
+
+    def value(at: Shape) -> Expr:
+        return _scattered(x, source, at, dim, at[dim] - first, step)
+
+    if source.shape[dim].constant == 0:
+        return low.fill(node.name, meta, lambda at: element(x, at, meta.dtype))
+    return low.fill(node.name, meta, value)
+
+
+def _scattered(x: Tensor, source: Tensor, at: Shape, dim: int, moved: Index, step: int) -> Expr:
+    conditions = [found for found in (within(moved // step, source.shape[dim]),) if found]
+    if step > 1:
+        conditions.append(operation("eq", At(moved % step), Const(0, torch.int64)))
+    inside = element(source, (*at[:dim], moved // step, *at[dim + 1 :]), x.dtype)
+    return Guard(reduce(_both, conditions), inside, element(x, at, x.dtype)) if conditions else inside
+
+
+def select_scatter(low: Lowering, node: Node, x: Tensor, source: Tensor, dim: int, position: Any) -> Tensor:
+    meta = value_of(node)
+    dim = dimension(dim, len(x.shape))
+    row = Index.of(position)
+    if (row.constant or 0) < 0:
+        row = row + x.shape[dim]
+
+    def value(at: Shape) -> Expr:
+        inside = element(source, (*at[:dim], *at[dim + 1 :]), x.dtype)
+        return operation("where", operation("eq", At(at[dim]), At(row)), inside, element(x, at, x.dtype))
+
+    return low.fill(node.name, meta, value)
+
+
+def flip(low: Lowering, node: Node, x: Tensor, dims: Sequence[int]) -> Tensor:
+    turned = {dimension(dim, len(x.shape)) for dim in dims}
+
+    def value(at: Shape) -> Expr:
+        return x.load(tuple(x.shape[dim] - 1 - one if dim in turned else one for dim, one in enumerate(at)))
+
+    return low.fill(node.name, value_of(node), value)
+
+
+def roll(low: Lowering, node: Node, x: Tensor, shifts: Any, dims: Any = ()) -> Tensor:
+    if not dims or isinstance(dims, int) or any(size.constant == 0 for size in x.shape):
+        raise NoRuleError("roll of all elements as one row")
+    by = {dimension(dim, len(x.shape)): Index.of(shift) for dim, shift in zip(dims, shifts, strict=True)}
+
+    def value(at: Shape) -> Expr:
+        return x.load(tuple((one - by[dim]) % x.shape[dim] if dim in by else one for dim, one in enumerate(at)))
+
+    return low.fill(node.name, value_of(node), value)
+
+
+def repeat(low: Lowering, node: Node, x: Tensor, times: Sequence[Any]) -> Tensor:
+    added = len(times) - len(x.shape)
+
+    def value(at: Shape) -> Expr:
+        own = zip(at[added:], x.shape, strict=True)
+        return x.load(tuple(Index.of(0) if size.constant == 1 else one % size for one, size in own))
+
+    return low.fill(node.name, value_of(node), value)
+
+
+def full(low: Lowering, node: Node, *args: Any, **_: Any) -> Tensor:
+    """`full(size, value)`, `full_like(x, value)`, `fill(x, value)`; the value is the second argument."""
+    meta = value_of(node)
+    checked_dtype(meta.dtype)
+    return low.fill(node.name, meta, lambda at: element(args[1], at, meta.dtype))
+
+
+def constant(value: float) -> Rule:
+    def rule(low: Lowering, node: Node, *_: Any, **__: Any) -> Tensor:
+        meta = value_of(node)
+        return low.fill(node.name, meta, lambda at: scalar(value, checked_dtype(meta.dtype)))
+
+    return rule
+
+
+def scalar_tensor(low: Lowering, node: Node, value: Any, **_: Any) -> Tensor:
+    meta = value_of(node)
+    return low.fill(node.name, meta, lambda at: scalar(value, checked_dtype(meta.dtype)))
+
+
+def iota(low: Lowering, node: Node, length: Any, *, start: Any, step: Any, **_: Any) -> Tensor:
+    meta = value_of(node)
+    if meta.dtype not in (torch.int64, torch.int32):
+        raise NoRuleError("positions are whole numbers")
+    return low.fill(node.name, meta, lambda at: cast(At(at[0] * Index.of(step) + Index.of(start)), meta.dtype))
+
+
+INDEXING: dict[str, Rule] = {
+    "aten.embedding.default": embedding,
+    "aten.gather.default": gather,
+    "aten.index_select.default": index_select,
+    "aten.index.Tensor": index,
+    "aten._unsafe_index.Tensor": index,
+    "aten.cat.default": joined,
+    "aten.constant_pad_nd.default": constant_pad,
+    "aten.slice_scatter.default": slice_scatter,
+    "aten.select_scatter.default": select_scatter,
+    "aten.flip.default": flip,
+    "aten.roll.default": roll,
+    "aten.repeat.default": repeat,
+    "aten.full.default": full,
+    "aten.full_like.default": full,
+    "aten.fill.Scalar": full,
+    "aten.fill.Tensor": full,
+    "aten.zeros.default": constant(0),
+    "aten.ones.default": constant(1),
+    "aten.zeros_like.default": constant(0),
+    "aten.ones_like.default": constant(1),
+    "aten.scalar_tensor.default": scalar_tensor,
+    "prims.iota.default": iota,
+}

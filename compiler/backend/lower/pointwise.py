@@ -1,0 +1,312 @@
+"""Rules of operators that compute each element from the elements at the same place.
+
+Values are computed in the dtype of the result, or for float16 and bfloat16 in float32, and cast at the end: the
+rounding of eager mode. Comparisons compute in the dtype that their arguments have together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial, reduce
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from compiler.backend.index import Index
+from compiler.backend.ir import At, Const, Expr, Shape, cast, operation
+from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, checked_dtype, computing_dtype
+from compiler.torch_api.fx import value_of
+
+Build = Callable[..., Expr]
+Rule = Callable[..., Any]
+
+
+def scalar(value: Any, dtype: torch.dtype) -> Expr:
+    """A number, or a size, in a dtype."""
+    if isinstance(value, Index):
+        return cast(At(value), dtype)
+    if not isinstance(value, bool | int | float):
+        raise NoRuleError(f"{value!r} is not a real number")
+    if dtype == torch.bool:
+        return Const(bool(value), dtype)
+    return Const(float(value) if dtype.is_floating_point else int(value), dtype)
+
+
+def element(value: Any, at: Shape, dtype: torch.dtype) -> Expr:
+    """An argument's element at a place of the result, broadcast to its shape, in a dtype."""
+    if not isinstance(value, Tensor):
+        return scalar(value, dtype)
+    checked_dtype(value.dtype)
+    return cast(value.load(broadcast(value.shape, at)), dtype)
+
+
+def broadcast(shape: Shape, at: Shape) -> Shape:
+    """The coordinates in a tensor of this shape that correspond to coordinates of a result, aligned at the right."""
+    own = at[len(at) - len(shape) :] if shape else ()
+    return tuple(Index.of(0) if size.constant == 1 else place for size, place in zip(shape, own, strict=True))
+
+
+def arithmetic(build: Build) -> Rule:
+    """Arguments and result in the result's dtype."""
+
+    def rule(low: Lowering, node: Node, *args: Any, **kwargs: Any) -> Tensor:
+        meta = value_of(node)
+        dtype = computing_dtype(checked_dtype(meta.dtype))
+
+        def value(at: Shape) -> Expr:
+            named = {key: element(arg, at, dtype) for key, arg in kwargs.items() if arg is not None}
+            return cast(build(*(element(arg, at, dtype) for arg in args), **named), meta.dtype)
+
+        return low.fill(node.name, meta, value)
+
+    return rule
+
+
+def comparison(name: str) -> Rule:
+    """Two arguments in their common dtype, a bool as result."""
+
+    def rule(low: Lowering, node: Node, left: Any, right: Any) -> Tensor:
+        dtype = computing_dtype(common_dtype(node))
+        return low.fill(
+            node.name, value_of(node), lambda at: operation(name, element(left, at, dtype), element(right, at, dtype))
+        )
+
+    return rule
+
+
+def common_dtype(node: Node) -> torch.dtype:
+    """The dtype that the two arguments of an operator have together, by torch's rules of promotion."""
+    values: list[Any] = [value_of(arg) if isinstance(arg, Node) else arg for arg in node.args[:2]]
+    return checked_dtype(torch.result_type(*values))
+
+
+def test(build: Build) -> Rule:
+    """One argument in its own dtype, a bool as result."""
+
+    def rule(low: Lowering, node: Node, x: Tensor) -> Tensor:
+        dtype = computing_dtype(checked_dtype(x.dtype))
+        return low.fill(node.name, value_of(node), lambda at: build(element(x, at, dtype)))
+
+    return rule
+
+
+def logical(name: str) -> Rule:
+    """Arguments as bools."""
+
+    def rule(low: Lowering, node: Node, *args: Any) -> Tensor:
+        return low.fill(node.name, value_of(node), lambda at: operation(name, *(truth(arg, at) for arg in args)))
+
+    return rule
+
+
+def truth(value: Any, at: Shape) -> Expr:
+    """Whether an argument's element is not zero."""
+    dtype = computing_dtype(value.dtype) if isinstance(value, Tensor) else torch.bool
+    return as_bool(element(value, at, dtype))
+
+
+def as_bool(value: Expr) -> Expr:
+    """Whether a value is not zero."""
+    return value if value.dtype == torch.bool else operation("ne", value, number(0, value))
+
+
+def number(value: float, like: Expr) -> Expr:
+    """A constant in the dtype of another value."""
+    return scalar(value, like.dtype)
+
+
+def plain(name: str) -> Rule:
+    return arithmetic(partial(operation, name))
+
+
+def float_only(name: str) -> Rule:
+    """Of integers, rounding gives the same: eager returns them as they are."""
+    return arithmetic(lambda x: operation(name, x) if x.dtype.is_floating_point else x)
+
+
+def add(x: Expr, y: Expr, alpha: Expr | None = None) -> Expr:
+    if x.dtype == torch.bool:
+        return operation("or", x, y)
+    return operation("add", x, y if alpha is None else operation("mul", y, alpha))
+
+
+def sub(x: Expr, y: Expr, alpha: Expr | None = None) -> Expr:
+    return operation("sub", x, y if alpha is None else operation("mul", y, alpha))
+
+
+def mul(x: Expr, y: Expr) -> Expr:
+    return operation("and" if x.dtype == torch.bool else "mul", x, y)
+
+
+def relu(x: Expr) -> Expr:
+    return operation("maximum", x, number(0, x))
+
+
+def sigmoid(x: Expr) -> Expr:
+    one = number(1, x)
+    return operation("div", one, operation("add", one, operation("exp", operation("neg", x))))
+
+
+def absolute(x: Expr) -> Expr:
+    return x if x.dtype == torch.bool else operation("absolute", x)
+
+
+def clamp(x: Expr, low: Expr | None = None, high: Expr | None = None, **named: Expr) -> Expr:
+    low, high = named.get("min", low), named.get("max", high)
+    x = x if low is None else operation("maximum", x, low)
+    return x if high is None else operation("minimum", x, high)
+
+
+def clamp_rule(low: Lowering, node: Node, x: Tensor, *bounds: Any, **named: Any) -> Any:
+    least, most = (*bounds, None, None)[:2]
+    given = {"min": named.get("min", least), "max": named.get("max", most)}
+    return arithmetic(clamp)(low, node, x, **given)
+
+
+def divide(low: Lowering, node: Node, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
+    if rounding_mode is None:
+        return plain("div")(low, node, x, y)
+    return whole_division("floordiv" if rounding_mode == "floor" else "truncdiv")(low, node, x, y)
+
+
+def whole_division(name: str) -> Rule:
+    """Of integers only by a constant: by zero PyTorch raises an error, a loop would end the process."""
+
+    def rule(low: Lowering, node: Node, x: Any, y: Any) -> Tensor:
+        if not value_of(node).dtype.is_floating_point and not (isinstance(y, int) and y > 0):
+            raise NoRuleError("a division of integers may be by zero, which is an error")
+        return plain(name)(low, node, x, y)
+
+    return rule
+
+
+def power(low: Lowering, node: Node, x: Any, y: Any) -> Any:
+    """Small whole exponents as products: exactly what eager does for 2 and 3, and all that integers get."""
+    if isinstance(y, int | float) and y in (1, 2, 3):
+        return arithmetic(lambda base: reduce(mul, [base] * int(y)))(low, node, x)
+    if isinstance(y, float) and y in (0.5, -0.5):
+        return arithmetic(lambda base: _root(base, y))(low, node, x)
+    if not value_of(node).dtype.is_floating_point:
+        raise NoRuleError("integers to any power but 1, 2 and 3")
+    return plain("pow")(low, node, x, y)
+
+
+def _root(x: Expr, exponent: float) -> Expr:
+    root = operation("sqrt", x)
+    return root if exponent > 0 else operation("div", number(1, x), root)
+
+
+def where(low: Lowering, node: Node, condition: Any, x: Any, y: Any) -> Any:
+    meta = value_of(node)
+
+    def value(at: Shape) -> Expr:
+        return operation("where", truth(condition, at), element(x, at, meta.dtype), element(y, at, meta.dtype))
+
+    return low.fill(node.name, meta, value)
+
+
+def convert(low: Lowering, node: Node, x: Tensor, *_: Any, **named: Any) -> Any:
+    """A cast or a copy. To another device it is PyTorch's."""
+    meta = value_of(node)
+    if str(meta.device) != low.buffers[x.buffer].device:
+        raise NoRuleError("a copy between devices")
+    if meta.layout is not torch.strided:
+        raise NoRuleError(f"the layout {meta.layout}")
+    if meta.dtype == torch.bool:
+        return low.fill(node.name, meta, lambda at: truth(x, at))
+    return low.fill(node.name, meta, lambda at: element(x, at, meta.dtype))
+
+
+def copy_functional(low: Lowering, node: Node, like: Tensor, source: Any, *_: Any) -> Any:
+    meta = value_of(node)
+    return low.fill(node.name, meta, lambda at: element(source, at, meta.dtype))
+
+
+def sign_bit(x: Expr) -> Expr:
+    if not x.dtype.is_floating_point:
+        return operation("lt", x, number(0, x)) if x.dtype != torch.bool else Const(False, torch.bool)
+    return operation("lt", operation("copysign", number(1, x), x), number(0, x))
+
+
+def is_infinite(x: Expr) -> Expr:
+    if not x.dtype.is_floating_point:
+        return Const(False, torch.bool)
+    return operation("eq", operation("absolute", x), number(math.inf, x))
+
+
+def is_nan(x: Expr) -> Expr:
+    return operation("isnan", x) if x.dtype.is_floating_point else Const(False, torch.bool)
+
+
+def fmod(low: Lowering, node: Node, x: Any, y: Any) -> Any:
+    if not value_of(node).dtype.is_floating_point:
+        raise NoRuleError("a division of integers may be by zero, which is an error")
+    return plain("fmod")(low, node, x, y)
+
+
+def reciprocal(x: Expr) -> Expr:
+    return operation("div", number(1, x), x)
+
+
+def bounded(name: str) -> Build:
+    """The larger or smaller of two, NaN if one is; fmax and fmin take the other one then."""
+
+    def build(x: Expr, y: Expr) -> Expr:
+        found = operation(name, x, y)
+        if not x.dtype.is_floating_point:
+            return found
+        return operation("where", operation("isnan", x), y, operation("where", operation("isnan", y), x, found))
+
+    return build
+
+
+_UNARY_MATH = (
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh",
+    "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma", "sqrt",
+)  # fmt: skip
+_ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "rint"}
+_COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+
+POINTWISE: dict[str, Rule] = {
+    **{f"aten.{name}.default": plain(name) for name in _UNARY_MATH},
+    **{f"aten.{name}.default": float_only(how) for name, how in _ROUNDING.items()},
+    **{f"aten.{name}.{kind}": comparison(name) for name in _COMPARISONS for kind in ("Tensor", "Scalar")},
+    **{f"aten.add.{kind}": arithmetic(add) for kind in ("Tensor", "Scalar")},
+    **{f"aten.sub.{kind}": arithmetic(sub) for kind in ("Tensor", "Scalar")},
+    **{f"aten.rsub.{kind}": arithmetic(lambda x, y: operation("sub", y, x)) for kind in ("Tensor", "Scalar")},
+    **{f"aten.mul.{kind}": arithmetic(mul) for kind in ("Tensor", "Scalar")},
+    **{f"aten.div.{kind}": divide for kind in ("Tensor", "Scalar", "Tensor_mode", "Scalar_mode")},
+    **{f"aten.floor_divide.{kind}": whole_division("floordiv") for kind in ("default", "Scalar")},
+    **{f"aten.remainder.{kind}": whole_division("remainder") for kind in ("Tensor", "Scalar")},
+    **{f"aten.fmod.{kind}": fmod for kind in ("Tensor", "Scalar")},
+    **{f"aten.pow.{kind}": power for kind in ("Tensor_Scalar", "Tensor_Tensor", "Scalar")},
+    **{f"aten.bitwise_{name}.{kind}": plain(name) for name in ("and", "or", "xor") for kind in ("Tensor", "Scalar")},
+    **{f"aten.logical_{name}.default": logical(name) for name in ("and", "or", "xor", "not")},
+    **{f"aten.{name}.default": plain(name) for name in ("maximum", "minimum", "neg", "atan2", "hypot")},
+    "aten.bitwise_not.default": plain("not"),
+    "aten.copysign.Tensor": plain("copysign"),
+    "aten.fmax.default": arithmetic(bounded("maximum")),
+    "aten.fmin.default": arithmetic(bounded("minimum")),
+    "aten.abs.default": arithmetic(absolute),
+    "aten.sign.default": arithmetic(lambda x: x if x.dtype == torch.bool else operation("sign", x)),
+    "aten.relu.default": arithmetic(relu),
+    "aten.sigmoid.default": arithmetic(sigmoid),
+    "aten.reciprocal.default": arithmetic(reciprocal),
+    "aten.rsqrt.default": arithmetic(lambda x: _root(x, -0.5)),
+    "aten.square.default": arithmetic(lambda x: mul(x, x)),
+    "aten.clamp.default": clamp_rule,
+    "aten.clamp.Tensor": clamp_rule,
+    "aten.clamp_min.default": arithmetic(lambda x, y: operation("maximum", x, y)),
+    "aten.clamp_max.default": arithmetic(lambda x, y: operation("minimum", x, y)),
+    "aten.isnan.default": test(is_nan),
+    "aten.isinf.default": test(is_infinite),
+    "aten.signbit.default": test(sign_bit),
+    "aten.where.self": where,
+    "aten.clone.default": convert,
+    "aten._to_copy.default": convert,
+    "prims.convert_element_type.default": convert,
+    "aten.copy.default": copy_functional,
+    "prims.fma.default": arithmetic(lambda x, y, z: add(mul(x, y), z)),
+}

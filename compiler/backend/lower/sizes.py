@@ -1,0 +1,44 @@
+"""Sizes as torch has them (ints, SymInts) as indices. Their SymPy expressions are read by what they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache, reduce
+from typing import Any
+
+import torch
+
+from compiler.backend.index import Index, Symbol
+from compiler.backend.ir import BackendError, Shape
+
+_DIVISIONS = ("FloorDiv", "CleanDiv", "IntTrueDiv")
+
+
+def index_of(size: Any) -> Index:
+    """An int or SymInt as an index. Raises BackendError for arithmetic that indices don't have."""
+    return _index(size.node.expr) if isinstance(size, torch.SymInt) else Index.of(int(size))
+
+
+def shape_of(sizes: Iterable[Any]) -> Shape:
+    """Sizes or strides as indices."""
+    return tuple(map(index_of, sizes))
+
+
+@lru_cache(4096)
+def _index(expression: Any) -> Index:
+    kind, args = expression.func.__name__, expression.args
+    if expression.is_Integer:
+        return Index.of(int(expression))
+    if expression.is_Symbol:
+        return Index.of(Symbol(str(expression)))
+    if kind == "Add":
+        return reduce(lambda left, right: left + right, map(_index, args))
+    if kind == "Mul":
+        return reduce(lambda left, right: left * right, map(_index, args))
+    if kind == "Pow" and args[1].is_Integer and args[1] > 0:
+        return reduce(lambda left, right: left * right, [_index(args[0])] * int(args[1]))
+    if kind in _DIVISIONS:
+        return _index(args[0]) // _index(args[1])
+    if kind in ("Mod", "PythonMod"):
+        return _index(args[0]) % _index(args[1])
+    raise BackendError(f"a size of this graph is {expression}, and indices have no {kind}")

@@ -1,0 +1,19 @@
+"""All rules of lowering in one table: the full name of an operator -> its rule.
+
+A rule is `rule(low, node, *arguments)`, with the node's arguments lowered: tensors as `Tensor`, sizes as `Index`. It
+returns a `Tensor`, or a tuple of these. It raises NoRuleError, with the reason, for a call that it has no loops for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from compiler.backend.lower.indexing import INDEXING
+from compiler.backend.lower.pointwise import POINTWISE
+from compiler.backend.lower.reductions import REDUCTIONS
+from compiler.backend.lower.views import VIEWS
+
+Rule = Callable[..., Any]
+
+RULES: dict[str, Rule] = {**POINTWISE, **VIEWS, **REDUCTIONS, **INDEXING}

@@ -1,0 +1,131 @@
+"""What rules of lowering work with: tensors as functions from coordinates to elements, and how new ones are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import torch
+from torch.fx import Node
+
+from compiler.backend.index import Index, Var
+from compiler.backend.ir import Buffer, Expr, Kernel, Load, Loop, Shape, Step, Strided
+from compiler.backend.lower.sizes import index_of, shape_of
+from compiler.backend.scalar import HALVES, NAMES
+
+Coordinates: TypeAlias = Callable[[Shape], Shape]
+
+
+class NoRuleError(Exception):
+    """An operator, or this call of it, has no loops: the message is the reason. It becomes a call of PyTorch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor of the graph: memory of a buffer, seen through `at`, which takes its coordinates to the buffer's.
+
+    `strided` is the same for calls of PyTorch. Views share the buffer and differ in these two.
+    """
+
+    buffer: str
+    dtype: torch.dtype
+    shape: Shape
+    at: Coordinates
+    strided: Strided
+
+    def load(self, coordinates: Shape) -> Expr:
+        """The element at these coordinates, as many as it has dimensions."""
+        return Load(self.buffer, self.at(coordinates), self.dtype)
+
+    def viewed(self, shape: Shape, change: Coordinates, meta: Any, base: int | Any) -> Tensor:
+        """A view: `change` takes its coordinates to this tensor's. `base` is where the buffer starts in its storage."""
+        at = self.at
+        return replace(
+            self,
+            shape=shape,
+            at=lambda coordinates: at(change(coordinates)),
+            strided=Strided(self.buffer, shape, shape_of(meta.stride()), index_of(meta.storage_offset() - base)),
+        )
+
+
+@dataclass(slots=True)
+class Lowering:
+    """A program while it is made. `starts` says where graph inputs start in their storages, in elements."""
+
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    starts: dict[str, Any] = field(default_factory=dict)
+    mutated: set[str] = field(default_factory=set)
+    node: Node | None = None
+    source: str = ""
+
+    def view(self, tensor: Tensor, change: Coordinates, meta: Any) -> Tensor:
+        """A view of a tensor: `meta` is its fake tensor."""
+        return tensor.viewed(shape_of(meta.shape), change, meta, self.starts.get(tensor.buffer, 0))
+
+    def whole(self, name: str, meta: Any) -> Tensor:
+        """A new buffer for all of a tensor like `meta`, its fake tensor."""
+        strides = meta.stride() if meta.layout is torch.strided else ()
+        buffer = Buffer(name, meta.dtype, shape_of(meta.shape), shape_of(strides), str(meta.device))
+        return self.add(buffer)
+
+    def add(self, buffer: Buffer) -> Tensor:
+        """All of a new buffer."""
+        self.buffers[buffer.name] = buffer
+        strided = Strided(buffer.name, buffer.shape, buffer.strides, Index.of(0))
+        return Tensor(buffer.name, buffer.dtype, buffer.shape, lambda coordinates: coordinates, strided)
+
+    def fill(self, name: str, meta: Any, value: Callable[[Shape], Expr]) -> Tensor:
+        """A loop that gives each element of a new buffer like `meta` its value."""
+        checked_dtype(meta.dtype)
+        tensor = self.whole(name, meta)
+        variables, coordinates = walk(tensor.shape, "i")
+        self.append(Loop(name, variables, coordinates, value(coordinates)))
+        return tensor
+
+    def temporary(self, suffix: str, dtype: torch.dtype, shape: Shape, device: str) -> Buffer:
+        """A contiguous buffer for what lies between two loops of one operator."""
+        assert self.node is not None
+        return Buffer(f"{self.node.name}_{suffix}", dtype, shape, contiguous(shape), device)
+
+    def append(self, loop: Loop) -> None:
+        """Make a loop the next step, a kernel of its own."""
+        assert self.node is not None
+        loop = replace(loop, order=len(self.steps), origins=(self.node.name,), source=self.source)
+        self.steps.append(Kernel(loop.target, loop.ranges, loop.reduced, (loop,)))
+
+
+def walk(shape: Sequence[Index], prefix: str) -> tuple[tuple[Var, ...], Shape]:
+    """Variables over a shape, and the coordinates they make: dimensions of size 1 need none and are at 0."""
+    coordinates = [
+        Index.of(0) if size.constant == 1 else Index.of(Var(f"{prefix}{dim}", size)) for dim, size in enumerate(shape)
+    ]
+    atoms = [coordinate.atom for coordinate in coordinates]
+    return tuple(atom for atom in atoms if isinstance(atom, Var)), tuple(coordinates)
+
+
+def contiguous(shape: Sequence[Index]) -> Shape:
+    """The strides of a tensor in row-major order."""
+    strides, step = [], Index.of(1)
+    for size in reversed(shape):
+        strides.append(step)
+        step = step * size
+    return tuple(reversed(strides))
+
+
+def computing_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which values of a dtype are computed: float32 for float16 and bfloat16."""
+    return torch.float32 if dtype in HALVES else dtype
+
+
+def checked_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype. Raises NoRuleError for one that loops are not made for."""
+    if dtype not in NAMES:
+        raise NoRuleError(f"loops don't compute {str(dtype).removeprefix('torch.')}")
+    return dtype
+
+
+def dimension(dim: int, rank: int) -> int:
+    """A dimension counted from the front."""
+    return dim % rank if rank else 0

@@ -1,0 +1,184 @@
+"""Rules of operators whose result is a view of their argument: they cost nothing, only coordinates change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.fx import Node
+
+from compiler.backend.index import Index, is_below
+from compiler.backend.ir import Shape
+from compiler.backend.lower.sizes import shape_of
+from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, dimension
+from compiler.torch_api.fx import value_of
+
+Rule = Callable[..., Any]
+
+
+def alias(low: Lowering, node: Node, x: Tensor, *_: Any) -> Tensor:
+    return low.view(x, lambda at: at, value_of(node))
+
+
+def reshape(low: Lowering, node: Node, x: Tensor, *_: Any) -> Tensor:
+    meta = value_of(node)
+    shape = shape_of(meta.shape)
+    return low.view(x, lambda at: reshaped(at, shape, x.shape), meta)
+
+
+def reshaped(at: Shape, shape: Shape, before: Shape) -> Shape:
+    """Coordinates in a tensor of shape `before` of what is at `at` when it is seen with another shape."""
+    if any(size.constant == 0 for size in before):
+        return (Index.of(0),) * len(before)
+    position = Index.of(0)
+    for place, size in zip(at, shape, strict=True):
+        position = position * size + place
+    found = []
+    for size in reversed(before[1:]):
+        found.append(position % size)
+        position = position // size
+    return tuple(reversed([*found, position])) if before else ()
+
+
+def permute(low: Lowering, node: Node, x: Tensor, dims: list[int]) -> Tensor:
+    order = [dimension(dim, len(x.shape)) for dim in dims]
+    return low.view(x, lambda at: tuple(at[order.index(dim)] for dim in range(len(order))), value_of(node))
+
+
+def transpose(low: Lowering, node: Node, x: Tensor, first: int = 0, second: int = 1) -> Tensor:
+    order = list(range(len(x.shape)))
+    if order:
+        first, second = dimension(first, len(order)), dimension(second, len(order))
+        order[first], order[second] = order[second], order[first]
+    return permute(low, node, x, order)
+
+
+def expand(low: Lowering, node: Node, x: Tensor, *_: Any, **__: Any) -> Tensor:
+    meta = value_of(node)
+    added = len(meta.shape) - len(x.shape)
+    shape = shape_of(meta.shape)[added:]
+
+    def change(at: Shape) -> Shape:
+        own = zip(at[added:], x.shape, shape, strict=True)
+        return tuple(Index.of(0) if size.constant == 1 and wide.constant != 1 else place for place, size, wide in own)
+
+    return low.view(x, change, meta)
+
+
+def unsqueeze(low: Lowering, node: Node, x: Tensor, dim: int) -> Tensor:
+    dim = dimension(dim, len(x.shape) + 1)
+    return low.view(x, lambda at: at[:dim] + at[dim + 1 :], value_of(node))
+
+
+def squeeze(low: Lowering, node: Node, x: Tensor, dims: int | list[int] | None = None) -> Tensor:
+    asked = range(len(x.shape)) if dims is None else [dims] if isinstance(dims, int) else dims
+    gone = {dimension(dim, len(x.shape)) for dim in asked}
+    gone = {dim for dim in gone if x.shape and x.shape[dim].constant == 1}
+
+    def change(at: Shape) -> Shape:
+        left = iter(at)
+        return tuple(Index.of(0) if dim in gone else next(left) for dim in range(len(x.shape)))
+
+    return low.view(x, change, value_of(node))
+
+
+def select(low: Lowering, node: Node, x: Tensor, dim: int, index: Any) -> Tensor:
+    dim = dimension(dim, len(x.shape))
+    place = Index.of(index)
+    if not is_below(place, x.shape[dim]) or (place.constant or 0) < 0:
+        place = _from_end(place, x.shape[dim])
+    return low.view(x, lambda at: (*at[:dim], place, *at[dim:]), value_of(node))
+
+
+def _from_end(place: Index, size: Index) -> Index:
+    if place.constant is None or place.constant >= 0:
+        raise NoRuleError("a position of which it is not known on which side it counts")
+    return size + place
+
+
+def sliced(
+    low: Lowering, node: Node, x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Tensor:
+    dim = dimension(dim, len(x.shape))
+    first = slice_start(start, x.shape[dim])
+    return low.view(x, lambda at: (*at[:dim], first + at[dim] * step, *at[dim + 1 :]), value_of(node))
+
+
+def slice_start(start: Any, size: Index) -> Index:
+    """Where a slice starts, between 0 and the size. Raises NoRuleError where that depends on sizes."""
+    first = Index.of(0) if start is None else Index.of(start)
+    if size.constant is not None and first.constant is not None:
+        place = first.constant + (size.constant if first.constant < 0 else 0)
+        return Index.of(min(max(place, 0), size.constant))
+    if first.constant == 0:
+        return first
+    if (first.constant or 0) >= 0 and is_below(first, size):
+        return first
+    raise NoRuleError("a slice of which it depends on sizes where it starts")
+
+
+def split(low: Lowering, node: Node, x: Tensor, sizes: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    dim = dimension(dim, len(x.shape))
+    pieces, start = [], Index.of(0)
+    for meta in value_of(node):
+        pieces.append(_piece(low, x, dim, start, meta))
+        start = start + shape_of(meta.shape)[dim]
+    return tuple(pieces)
+
+
+def _piece(low: Lowering, x: Tensor, dim: int, start: Index, meta: Any) -> Tensor:
+    return low.view(x, lambda at: (*at[:dim], start + at[dim], *at[dim + 1 :]), meta)
+
+
+def unbind(low: Lowering, node: Node, x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    dim = dimension(dim, len(x.shape))
+    return tuple(_row(low, x, dim, Index.of(place), meta) for place, meta in enumerate(value_of(node)))
+
+
+def _row(low: Lowering, x: Tensor, dim: int, place: Index, meta: Any) -> Tensor:
+    return low.view(x, lambda at: (*at[:dim], place, *at[dim:]), meta)
+
+
+def diagonal(low: Lowering, node: Node, x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    rows, columns = dimension(dim1, len(x.shape)), dimension(dim2, len(x.shape))
+
+    def change(at: Shape) -> Shape:
+        others, along = iter(at[:-1]), at[-1]
+        places = {rows: along + max(-offset, 0), columns: along + max(offset, 0)}
+        return tuple(places[dim] if dim in places else next(others) for dim in range(len(x.shape)))
+
+    return low.view(x, change, value_of(node))
+
+
+def unfold(low: Lowering, node: Node, x: Tensor, dim: int, size: int, step: int) -> Tensor:
+    dim = dimension(dim, len(x.shape))
+    if not x.shape:
+        return low.view(x, lambda at: (), value_of(node))
+    return low.view(x, lambda at: (*at[:dim], at[dim] * step + at[-1], *at[dim + 1 : -1]), value_of(node))
+
+
+def getitem(low: Lowering, node: Node, values: Any, place: int) -> Any:
+    return values[place]
+
+
+VIEWS: dict[str, Rule] = {
+    **{f"aten.{name}.default": alias for name in ("alias", "detach", "lift_fresh", "view_of")},
+    **{f"aten.{name}.default": reshape for name in ("view", "_unsafe_view", "reshape")},
+    "prims.view_of.default": alias,
+    "aten.permute.default": permute,
+    "aten.transpose.int": transpose,
+    "aten.t.default": transpose,
+    "aten.expand.default": expand,
+    "aten.unsqueeze.default": unsqueeze,
+    "aten.squeeze.default": squeeze,
+    "aten.squeeze.dim": squeeze,
+    "aten.squeeze.dims": squeeze,
+    "aten.select.int": select,
+    "aten.slice.Tensor": sliced,
+    "aten.split.Tensor": split,
+    "aten.split_with_sizes.default": split,
+    "aten.unbind.int": unbind,
+    "aten.diagonal.default": diagonal,
+    "aten.unfold.default": unfold,
+    "<built-in function getitem>": getitem,
+}

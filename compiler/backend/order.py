@@ -1,0 +1,123 @@
+"""Pass: loops walk memory in its order, and as few of them as it takes.
+
+Of a kernel's ranges, the one along which most accesses are next to each other becomes the innermost, and the others
+follow by their strides. Then neighbouring ranges that every access walks as if they were one become one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from compiler.backend.context import Context
+from compiler.backend.index import Index, Var, atoms_of, factor_of, substitute
+from compiler.backend.ir import At, Guard, Kernel, Loop, Program, indices, loads, parts, with_index
+
+
+def order(program: Program, ctx: Context) -> Program:
+    """The program with the ranges of its kernels sorted and merged."""
+    steps = tuple(_ordered(step, program, ctx) if isinstance(step, Kernel) else step for step in program.steps)
+    unchanged = all(new is old for new, old in zip(steps, program.steps, strict=True))
+    return program if unchanged else program.with_steps(steps)
+
+
+def _ordered(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
+    ranges, reduced = (_sorted(group, kernel, program, ctx) for group in (kernel.ranges, kernel.reduced))
+    if any(loop.reduction.startswith("arg") for loop in kernel.loops):
+        reduced = kernel.reduced
+    if (ranges, reduced) != (kernel.ranges, kernel.reduced):
+        ctx.decide((kernel.name,), "reordered", f"loops over {', '.join(map(str, ranges + reduced))}")
+        kernel = _with_ranges(kernel, ranges, reduced)
+    while (pair := _mergeable(kernel, program)) is not None:
+        kernel = _merged(kernel, *pair)
+    return kernel
+
+
+def _with_ranges(kernel: Kernel, ranges: tuple[Var, ...], reduced: tuple[Var, ...]) -> Kernel:
+    def changed(loop: Loop) -> Loop:
+        if loop.reduction:
+            return replace(loop, ranges=ranges, reduced=reduced)
+        return replace(loop, ranges=ranges if len(loop.ranges) == len(kernel.ranges) else ranges + reduced)
+
+    return replace(kernel, ranges=ranges, reduced=reduced, loops=tuple(map(changed, kernel.loops)))
+
+
+def offsets(kernel: Kernel, program: Program) -> Iterator[Index]:
+    """Where the kernel reads and writes memory: offsets in elements."""
+    for loop in kernel.loops:
+        for load in loads(loop.value):
+            if load.buffer not in kernel.local:
+                yield program.by_name[load.buffer].offset(load.index)
+        if loop.target not in kernel.local:
+            yield program.by_name[loop.target].offset(loop.index)
+
+
+def _sorted(group: tuple[Var, ...], kernel: Kernel, program: Program, ctx: Context) -> tuple[Var, ...]:
+    """The ranges by how far apart the elements of one step lie, in most accesses."""
+    if len(group) < 2:
+        return group
+    places = [*offsets(kernel, program)]
+
+    def distance(var: Var) -> tuple[int, float]:
+        steps = [abs(ctx.number(factor)) for place in places if (factor := factor_of(place, var)).terms]
+        close = sum(step == 1 for step in steps)
+        return -close, sum(steps) / len(steps) if steps else 0.0
+
+    return tuple(sorted(group, key=distance, reverse=True))
+
+
+def _mergeable(kernel: Kernel, program: Program) -> tuple[Var, Var] | None:
+    """Two neighbouring ranges (outer, inner) that all accesses walk as if they were one."""
+    places = [*offsets(kernel, program)]
+    others = [index for loop in kernel.loops for part in parts(loop.value) for index in _numbers(part)]
+    for group in (kernel.ranges, kernel.reduced):
+        for outer, inner in pairwise(group):
+            if all(_as_one(place, outer, inner) for place in places) and not any(
+                var in (outer, inner) for index in others for var in atoms_of(index)
+            ):
+                return outer, inner
+    return None
+
+
+def _numbers(part: object) -> Sequence[Index]:
+    """Indices that count as numbers, not as places: of positions, and inside of guards, where loads are not whole."""
+    if isinstance(part, At):
+        return (part.index,)
+    if isinstance(part, Guard):
+        return [index for inner in parts(part.value) for index in indices(inner)]
+    return ()
+
+
+def _as_one(place: Index, outer: Var, inner: Var) -> bool:
+    step, wide = factor_of(place, inner), factor_of(place, outer)
+    if step * inner.size != wide:
+        return False
+    rest = place - Index.of(outer) * wide - Index.of(inner) * step
+    return not any(atom in (outer, inner) for atom in _all_atoms(rest))
+
+
+def _all_atoms(index: Index) -> Iterator[object]:
+    for atom in atoms_of(index):
+        yield atom
+        if hasattr(atom, "value"):
+            for part in parts(atom.value):
+                for inner in indices(part):
+                    yield from _all_atoms(inner)
+
+
+def _merged(kernel: Kernel, outer: Var, inner: Var) -> Kernel:
+    both = Var(outer.name, outer.size * inner.size)
+    values = {outer.name: Index.of(both) // inner.size, inner.name: Index.of(both) % inner.size}
+
+    def one(group: tuple[Var, ...]) -> tuple[Var, ...]:
+        return tuple(both if var == outer else var for var in group if var != inner)
+
+    def changed(loop: Loop) -> Loop:
+        index = tuple(substitute(place, values) for place in loop.index)
+        return replace(
+            loop, ranges=one(loop.ranges), reduced=one(loop.reduced), index=index, value=with_index(loop.value, values)
+        )
+
+    loops = tuple(map(changed, kernel.loops))
+    return replace(kernel, ranges=one(kernel.ranges), reduced=one(kernel.reduced), loops=loops)

@@ -1,0 +1,64 @@
+"""The passes, in order. `run` alone times, names and verifies them and keeps what each one made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from compiler.backend.context import Context
+from compiler.backend.fuse import fuse
+from compiler.backend.inline import inline
+from compiler.backend.ir import Program
+from compiler.backend.order import order
+from compiler.backend.schedule import schedule
+from compiler.backend.simplify import simplify
+from compiler.backend.verify import BrokenProgramError, verify
+
+Pass: TypeAlias = Callable[[Program, Context], Program]
+
+PASSES: Mapping[str, Pass] = {
+    "simplify": simplify,  # constants folded, what nothing needs left out
+    "inline": inline,  # cheap expressions in place of reads of them
+    "fuse": fuse,  # kernels merged that share what they read and write
+    "order": order,  # loops walk memory in its order, and as few of them as it takes
+    "schedule": schedule,  # steps in the order that frees memory soonest, and who takes over whose
+}
+"""A pass is a pure function: Program, Context -> Program. It returns the same object if it changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """What each pass made, "lowered" first, and how long it took, in seconds."""
+
+    programs: Mapping[str, Program]
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def last(self) -> Program:
+        """The program that code is written for."""
+        return list(self.programs.values())[-1]
+
+
+def run(lowered: Program, ctx: Context, passes: Mapping[str, Pass] = PASSES) -> Stages:
+    """Run all passes. Each program is verified; one that is broken raises BrokenProgramError, naming the pass."""
+    verify(lowered)
+    programs, seconds = {"lowered": lowered}, {}
+    program = lowered
+    for name, change in passes.items():
+        ctx.pass_name = name
+        start = time.perf_counter()
+        changed = change(program, ctx)
+        seconds[name] = time.perf_counter() - start
+        if changed is not program:
+            _check(changed, name)
+        program = programs[name] = changed
+    return Stages(programs, seconds)
+
+
+def _check(program: Program, name: str) -> None:
+    try:
+        verify(program)
+    except BrokenProgramError as error:
+        raise BrokenProgramError(f"after the pass {name}:\n{error}") from None

@@ -1,0 +1,130 @@
+"""The scalar operations of the IR: one table that says of each what it means, to torch and in C++.
+
+All arguments of an operation have one dtype, which is its result's too, but for comparisons (result bool), `where`
+(first argument bool) and `cast`. Float16 and bfloat16 are only loaded, stored and cast: rules of lowering compute in
+float32 and cast back, so that a value is rounded wherever eager's is, at the end of each ATen operation, fused or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+Kind = Literal["same", "compare", "where", "cast"]
+
+NAMES: dict[torch.dtype, str] = {
+    torch.bool: "b8",
+    torch.uint8: "u8",
+    torch.int8: "i8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.float32: "f32",
+    torch.float64: "f64",
+}
+"""The dtypes that loops are made for, as programs print them."""
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A scalar operation. `cpp` has {0}, {1}, {2} for its arguments and {f} for the suffix of C's math functions
+    ("f" for float). `text` is how programs print it, "" for name(arguments). `cost` is about how many additions it is
+    worth.
+    """
+
+    name: str
+    arity: int
+    torch: Callable[..., Any]
+    cpp: str
+    kind: Kind = "same"
+    cost: int = 1
+    text: str = ""
+
+
+def _math(name: str, torch_name: str = "", cost: int = 10, arity: int = 1) -> Operation:
+    arguments = ", ".join(f"{{{position}}}" for position in range(arity))
+    return Operation(name, arity, getattr(torch, torch_name or name), f"::{name}{{f}}({arguments})", cost=cost)
+
+
+def _builtin(name: str, torch_name: str = "") -> Operation:
+    return Operation(name, 1, getattr(torch, torch_name or name), f"__builtin_{name}{{f}}({{0}})")
+
+
+def _prelude(name: str, function: Callable[..., Any], cost: int = 2, arity: int = 2) -> Operation:
+    arguments = ", ".join(f"{{{position}}}" for position in range(arity))
+    return Operation(name, arity, function, f"{name}({arguments})", cost=cost)
+
+
+def _infix(name: str, sign: str, function: Callable[..., Any], kind: Kind = "same", cost: int = 1) -> Operation:
+    return Operation(name, 2, function, f"({{0}} {sign} {{1}})", kind, cost, f"({{0}} {sign} {{1}})")
+
+
+OPERATIONS: dict[str, Operation] = {
+    operation.name: operation
+    for operation in (
+        _infix("add", "+", torch.add),
+        _infix("sub", "-", torch.sub),
+        _infix("mul", "*", torch.mul),
+        _infix("div", "/", torch.div, cost=4),
+        _infix("lt", "<", torch.lt, "compare"),
+        _infix("le", "<=", torch.le, "compare"),
+        _infix("gt", ">", torch.gt, "compare"),
+        _infix("ge", ">=", torch.ge, "compare"),
+        _infix("eq", "==", torch.eq, "compare"),
+        _infix("ne", "!=", torch.ne, "compare"),
+        _infix("and", "&", torch.bitwise_and),
+        _infix("or", "|", torch.bitwise_or),
+        _infix("xor", "^", torch.bitwise_xor),
+        Operation("not", 1, torch.bitwise_not, "bit_not({0})", text="~{0}"),
+        Operation("neg", 1, torch.neg, "(-{0})", text="-{0}"),
+        Operation("where", 3, torch.where, "({0} ? {1} : {2})", "where"),
+        Operation("cast", 1, lambda x: x, "", "cast"),
+        _prelude("maximum", torch.maximum),
+        _prelude("minimum", torch.minimum),
+        _prelude("floordiv", lambda x, y: torch.div(x, y, rounding_mode="floor"), cost=6),
+        _prelude("truncdiv", lambda x, y: torch.div(x, y, rounding_mode="trunc"), cost=6),
+        _prelude("remainder", torch.remainder, cost=8),
+        _prelude("sign", torch.sign, arity=1),
+        _prelude("absolute", torch.abs, cost=1, arity=1),
+        Operation("isnan", 1, torch.isnan, "({0} != {0})", "compare"),
+        _builtin("sqrt"),
+        _builtin("floor"),
+        _builtin("ceil"),
+        _builtin("trunc"),
+        _builtin("rint", "round"),
+        Operation("copysign", 2, torch.copysign, "__builtin_copysign{f}({0}, {1})"),
+        _math("exp"),
+        _math("exp2"),
+        _math("expm1"),
+        _math("log"),
+        _math("log2"),
+        _math("log10"),
+        _math("log1p"),
+        _math("sin"),
+        _math("cos"),
+        _math("tan"),
+        _math("asin"),
+        _math("acos"),
+        _math("atan"),
+        _math("sinh"),
+        _math("cosh"),
+        _math("tanh"),
+        _math("asinh"),
+        _math("acosh"),
+        _math("atanh"),
+        _math("erf"),
+        _math("erfc"),
+        _math("lgamma", cost=20),
+        _math("pow", cost=20, arity=2),
+        _math("fmod", arity=2),
+        _math("atan2", cost=15, arity=2),
+        _math("hypot", arity=2),
+    )
+}

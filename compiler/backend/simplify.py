@@ -1,0 +1,121 @@
+"""Pass: constants folded, casts that change nothing dropped, equal loops computed once, what nothing needs left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from compiler.backend.context import Context
+from compiler.backend.ir import At, Const, Expr, Extern, Guard, Kernel, Load, Loop, Op, Program, Step, parts, rebuilt
+from compiler.backend.scalar import HALVES, OPERATIONS
+
+
+def simplify(program: Program, ctx: Context) -> Program:
+    """The program with simpler expressions and without steps that nothing needs."""
+    steps: list[Step] = []
+    known: dict[str, str] = {}
+    same: dict[str, str] = {}
+    stored = {name for step in program.steps if isinstance(step, Extern) for name in step.reads}
+    stored |= program.returned | program.mutated
+    for step in program.steps:
+        simpler = _simpler(step, same) if isinstance(step, Kernel) else step
+        if isinstance(simpler, Kernel) and (twin := _twin(simpler, program, stored, known)) is not None:
+            same[simpler.targets[0]] = twin
+            ctx.decide((simpler.targets[0], twin), "merged", "they compute the same")
+        else:
+            steps.append(simpler)
+    return without_unused(program, tuple(steps), ctx)
+
+
+def _simpler(kernel: Kernel, same: Mapping[str, str]) -> Kernel:
+    loops = tuple(_simpler_loop(loop, same) for loop in kernel.loops)
+    changed = any(new is not old for new, old in zip(loops, kernel.loops, strict=True))
+    return replace(kernel, loops=loops) if changed else kernel
+
+
+def _simpler_loop(loop: Loop, same: Mapping[str, str]) -> Loop:
+    value = rebuilt(loop.value, lambda part: _renamed(part, same)) if same else loop.value
+    value = folded(value)
+    return loop if value == loop.value else replace(loop, value=value)
+
+
+def _renamed(part: Expr, same: Mapping[str, str]) -> Expr | None:
+    if isinstance(part, Load) and part.buffer in same:
+        return Load(same[part.buffer], part.index, part.dtype)
+    return None
+
+
+def _twin(kernel: Kernel, program: Program, stored: set[str], known: dict[str, str]) -> str | None:
+    """The target of an earlier loop that computes the same, where only loops read this one's."""
+    target, loop = kernel.targets[0], kernel.loops[0]
+    if len(kernel.loops) > 1 or target in stored:
+        return None
+    if any(isinstance(part, Load) and part.buffer in program.mutated for part in parts(loop.value)):
+        return None
+    over = ", ".join(var.key for var in (*loop.ranges, *loop.reduced))
+    shape = [size.key for size in program.by_name[target].shape]
+    twin = known.setdefault(f"{loop.reduction} {over} {loop.value.key} {shape}", target)
+    return twin if twin != target else None
+
+
+def without_unused(program: Program, steps: tuple[Step, ...], ctx: Context) -> Program:
+    """The program with these steps, those that nothing needs left out."""
+    needed = set(program.returned) | program.mutated
+    kept: list[Step] = []
+    for step in reversed(steps):
+        effect = isinstance(step, Extern) and (step.pinned or step.writes)
+        if effect or needed & set(step.targets):
+            needed.update(step.reads)
+            kept.append(step)
+        else:
+            ctx.decide(step.targets, "left out", "nothing needs it")
+    kept.reverse()
+    unchanged = len(kept) == len(program.steps) and all(a is b for a, b in zip(kept, program.steps, strict=True))
+    return program if unchanged else program.with_steps(tuple(kept))
+
+
+def folded(value: Expr) -> Expr:
+    """The expression, simplified from the inside out."""
+    if isinstance(value, Op):
+        args = tuple(map(folded, value.args))
+        if any(new is not old for new, old in zip(args, value.args, strict=True)):
+            value = Op(value.name, args, value.dtype)
+        return _folded_operation(value)
+    if isinstance(value, Guard):
+        condition = folded(value.condition)
+        if isinstance(condition, Const):
+            return folded(value.value if condition.value else value.other)
+        return Guard(condition, folded(value.value), folded(value.other))
+    if isinstance(value, At) and value.index.constant is not None:
+        return Const(value.index.constant, torch.int64)
+    return value
+
+
+def _folded_operation(value: Op) -> Expr:
+    args = value.args
+    if all(isinstance(arg, Const) for arg in args) and value.dtype not in HALVES:
+        tensors = [torch.tensor(arg.value, dtype=arg.dtype) for arg in args if isinstance(arg, Const)]
+        return Const(OPERATIONS[value.name].torch(*tensors).to(value.dtype).item(), value.dtype)
+    if value.name == "cast" and (inner := _cast_back(value)) is not None:
+        return inner
+    if value.name == "where" and (args[1] == args[2] or isinstance(args[0], Const)):
+        return args[1] if not isinstance(args[0], Const) or args[0].value else args[2]
+    if value.name in ("mul", "div") and _is_one(args[1]):
+        return args[0]
+    return args[1] if value.name == "mul" and _is_one(args[0]) else value
+
+
+def _is_one(value: Expr) -> bool:
+    return isinstance(value, Const) and value.dtype != torch.bool and value.value == 1
+
+
+def _cast_back(value: Op) -> Expr | None:
+    """What was cast to a dtype that holds all its values, and is cast back."""
+    inner = value.args[0]
+    if isinstance(inner, Op) and inner.name == "cast" and inner.args[0].dtype == value.dtype:
+        exact = torch.promote_types(inner.dtype, value.dtype) == inner.dtype
+        both_float = inner.dtype.is_floating_point == value.dtype.is_floating_point
+        return inner.args[0] if exact and both_float else None
+    return None

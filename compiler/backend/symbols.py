@@ -1,0 +1,90 @@
+"""Where a program's symbolic sizes come from when it is called: a size that is passed, or a tensor's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from compiler.backend.index import Index, Symbol, atoms_of
+from compiler.backend.ir import BackendError, Kernel, Program, indices, parts, strided
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The argument at `position`: the size itself, or its shape or stride in dimension `dim`."""
+
+    position: int
+    what: Literal["size", "shape", "stride"]
+    dim: int = 0
+
+    def of(self, args: Sequence[Any]) -> int:
+        """The size, of a call's arguments."""
+        value = args[self.position]
+        if self.what == "size":
+            return int(value)
+        return int(value.shape[self.dim] if self.what == "shape" else value.stride(self.dim))
+
+
+def sources(program: Program) -> Mapping[str, Source]:
+    """For each symbol that the program uses, where it is found. Raises BackendError for one that no argument has."""
+    found: dict[str, Source] = {}
+    for position, name in enumerate(program.inputs):
+        buffer = program.by_name.get(name)
+        if buffer is None:
+            found[name] = Source(position, "size")
+            continue
+        for dim, size in enumerate(buffer.shape):
+            if isinstance(atom := size.atom, Symbol):
+                found.setdefault(atom.name, Source(position, "shape", dim))
+        for dim, stride in enumerate(buffer.strides):
+            if isinstance(atom := stride.atom, Symbol):
+                found.setdefault(atom.name, Source(position, "stride", dim))
+    used = {name: None for index in _used(program) for name in symbols_of(index)}
+    if missing := [name for name in used if name not in found]:
+        raise BackendError(f"no argument of the graph says how large {', '.join(missing)} is")
+    return {name: found[name] for name in used}
+
+
+def symbols_of(index: Index) -> Iterator[str]:
+    """The names of the symbols in an index, in order; those that a variable's size has, too."""
+    for atom in atoms_of(index):
+        if isinstance(atom, Symbol):
+            yield atom.name
+
+
+def _used(program: Program) -> Iterator[Index]:
+    for buffer in program.buffers:
+        if buffer.name not in program.inputs:
+            yield from (*buffer.shape, *buffer.strides)
+    for view in strided([*program.outputs, *_arguments(program)]):
+        yield from (*view.shape, *view.strides, view.offset)
+    yield from (value for value in (*program.outputs, *_plain(_arguments(program))) if isinstance(value, Index))
+    for kernel in program.kernels:
+        yield from kernel_indices(kernel, program)
+
+
+def kernel_indices(kernel: Kernel, program: Program) -> Iterator[Index]:
+    """All indices that a kernel computes: sizes of its ranges, and offsets of what it reads and writes."""
+    yield from (var.size for var in (*kernel.ranges, *kernel.reduced))
+    for loop in kernel.loops:
+        if loop.target not in kernel.local:
+            yield program.by_name[loop.target].offset(loop.index)
+        for part in parts(loop.value):
+            yield from indices(part)
+    for name in {*kernel.reads, *kernel.writes}:
+        yield from (*program.by_name[name].shape, *program.by_name[name].strides)
+
+
+def _arguments(program: Program) -> list[Any]:
+    return [[step.args, dict(step.kwargs)] for step in program.steps if not isinstance(step, Kernel)]
+
+
+def _plain(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _plain(item)
+    else:
+        yield value

@@ -1,0 +1,170 @@
+"""What must hold of a program at every stage. A pass that breaks it is told at once, by name of loop and rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from compiler.backend.index import Index, Quotient, Remainder, Var, is_below, is_one_to_one
+from compiler.backend.ir import (
+    REDUCTIONS,
+    BackendError,
+    Expr,
+    Extern,
+    Guard,
+    Kernel,
+    Load,
+    Loop,
+    Op,
+    Program,
+    indices,
+    loads,
+    parts,
+    strided,
+)
+from compiler.backend.scalar import HALVES, OPERATIONS
+
+
+class BrokenProgramError(BackendError):
+    """A program that breaks the rules of the IR: a mistake in a pass."""
+
+
+def verify(program: Program) -> None:
+    """Raises BrokenProgramError, with all that is wrong."""
+    if wrong := [*_wrong(program)]:
+        raise BrokenProgramError("\n".join(wrong))
+
+
+def _wrong(program: Program) -> Iterator[str]:
+    written = {name for name in (*program.inputs, *program.constants) if name in program.by_name}
+    rewritten: set[str] = set()
+    hidden: set[str] = set()
+    for step in program.steps:
+        unknown = {*step.reads, *step.targets} - set(program.by_name)
+        yield from (f"{_name(step)}: there is no buffer {name}" for name in sorted(unknown))
+        if unknown:
+            continue
+        yield from (f"{_name(step)} reads {name} before it is written" for name in step.reads if name not in written)
+        yield from (f"{_name(step)} reads {name} after it was overwritten" for name in step.reads if name in rewritten)
+        yield from (f"{_name(step)} reads {name}, which is local to a kernel" for name in step.reads if name in hidden)
+        changed = {name for name in step.targets if name in written} | (
+            set(step.writes) if isinstance(step, Extern) else set()
+        )
+        yield from (f"{_name(step)} overwrites {name}" for name in sorted(changed - program.mutated))
+        if isinstance(step, Kernel):
+            yield from _wrong_kernel(step, program)
+            hidden |= step.local
+            rewritten |= changed
+        written.update(step.targets)
+    for view in strided(program.outputs):
+        if view.buffer not in written or view.buffer in hidden:
+            yield f"the output {view.buffer} is never written"
+
+
+def _name(step: Kernel | Extern) -> str:
+    return f"kernel {step.name}" if isinstance(step, Kernel) else str(step)
+
+
+def _wrong_kernel(kernel: Kernel, program: Program) -> Iterator[str]:
+    done: dict[str, Loop] = {}
+    for loop in kernel.loops:
+        where = f"kernel {kernel.name}, loop {loop.target}"
+        yield from (f"{where}: {what}" for what in _wrong_loop(loop, kernel, program))
+        for load in loads(loop.value):
+            if (before := done.get(load.buffer)) and load.index != before.index:
+                yield f"{where}: reads {load} where the same kernel writes {before.target} at another place"
+        if loop.target in done:
+            yield f"{where}: writes what another loop of the kernel writes"
+        if loop.target in program.mutated and any(
+            load.buffer == loop.target and load.index != loop.index
+            for other in kernel.loops
+            for load in loads(other.value)
+        ):
+            yield f"{where}: overwrites {loop.target}, which the kernel reads at another place"
+        done[loop.target] = loop
+    yield from (f"kernel {kernel.name}: {name} is local and never written" for name in kernel.local - set(done))
+    yield from (f"kernel {kernel.name}: {name} is local and an output" for name in kernel.local & program.returned)
+
+
+def _wrong_loop(loop: Loop, kernel: Kernel, program: Program) -> Iterator[str]:
+    target = program.by_name[loop.target]
+    if loop.reduction:
+        if loop.reduction not in REDUCTIONS:
+            yield f"there is no reduction {loop.reduction}"
+        if (loop.ranges, loop.reduced) != (kernel.ranges, kernel.reduced):
+            yield "reduces over other ranges than its kernel"
+    elif loop.reduced or loop.ranges not in (kernel.ranges, kernel.ranges + kernel.reduced):
+        yield "walks other ranges than its kernel"
+    if len(loop.index) != len(target.shape):
+        yield f"{len(loop.index)} coordinates for {target}"
+    elif not any(size.constant == 0 for size in target.shape) and not is_one_to_one(
+        loop.index, target.shape, loop.ranges
+    ):
+        yield f"does not write each element of {target} once"
+    if (dtype := result_dtype(loop)) != target.dtype:
+        yield f"makes {dtype} for {target}"
+    yield from _wrong_value(loop.value, {var.key for var in loop.space}, program)
+
+
+def result_dtype(loop: Loop) -> torch.dtype:
+    """The dtype of what a loop stores."""
+    return torch.int64 if loop.reduction.startswith("arg") else loop.value.dtype
+
+
+def _wrong_value(value: Expr, known: set[str], program: Program) -> Iterator[str]:
+    guarded = {inner for part in parts(value) if isinstance(part, Guard) for inner in parts(part.value)}
+    for part in parts(value):
+        for index in indices(part):
+            yield from (f"{part} uses {var}, which it has not" for var in _unknown(index, known))
+        if isinstance(part, Load):
+            yield from _wrong_load(part, program, part in guarded)
+        elif isinstance(part, Op):
+            yield from _wrong_operation(part)
+        elif isinstance(part, Guard) and (part.condition.dtype, part.other.dtype) != (torch.bool, part.value.dtype):
+            yield f"{part} mixes dtypes"
+
+
+def _unknown(index: Index, known: set[str]) -> Iterator[str]:
+    for atoms, _ in index.terms:
+        for atom in atoms:
+            if isinstance(atom, Var) and atom.key not in known:
+                yield atom.name
+            elif isinstance(atom, Quotient | Remainder):
+                yield from _unknown(atom.of, known)
+                yield from _unknown(atom.by, known)
+
+
+def _wrong_load(load: Load, program: Program, guarded: bool) -> Iterator[str]:
+    buffer = program.by_name.get(load.buffer)
+    if buffer is None:
+        yield f"there is no buffer {load.buffer}"
+        return
+    if load.dtype != buffer.dtype:
+        yield f"{load} is read as {load.dtype} from {buffer}"
+    if len(load.index) != len(buffer.shape):
+        yield f"{load} has {len(load.index)} coordinates for {buffer}"
+    elif not guarded and any(
+        is_below(size - 1, place) and not _is_empty(place) for place, size in zip(load.index, buffer.shape, strict=True)
+    ):
+        yield f"{load} lies outside {buffer}"
+
+
+def _is_empty(index: Index) -> bool:
+    return any(isinstance(atom, Var) and atom.size.constant == 0 for atoms, _ in index.terms for atom in atoms)
+
+
+def _wrong_operation(value: Op) -> Iterator[str]:
+    operation = OPERATIONS.get(value.name)
+    if operation is None or operation.arity != len(value.args):
+        yield f"there is no operation {value.name} of {len(value.args)} arguments"
+        return
+    if operation.kind == "cast":
+        return
+    args = value.args[1:] if operation.kind == "where" else value.args
+    expected = torch.bool if operation.kind == "compare" else args[0].dtype
+    is_same = len({arg.dtype for arg in args}) == 1 and value.dtype == expected
+    if not is_same or (operation.kind == "where" and value.args[0].dtype != torch.bool):
+        yield f"{value} mixes dtypes"
+    if operation.kind == "same" and value.dtype in HALVES:
+        yield f"{value} computes in {value.dtype}"

@@ -1,0 +1,88 @@
+"""What our own backend needs of torch: AOTAutograd around our compiler, Inductor's decompositions less those that hurt
+us, what an operator's schema says, and views made in the least time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch._C._dynamo.guards import _reinterpret_tensor  # type: ignore[attr-defined]
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.fx import GraphModule
+
+from compiler.torch_api.decomposition_tables import is_operator, is_random, table
+
+Call = Callable[[list[Any]], Sequence[Any]]
+Compile = Callable[[GraphModule, Sequence[Any]], Call]
+
+view_of_memory = _reinterpret_tensor
+"""(tensor, sizes, strides, offset) -> a view of its memory; the offset is in elements from where the tensor starts."""
+
+_KEPT_WHOLE = (
+    "aten.addmm", "aten.mm", "aten.bmm", "aten.baddbmm", "aten.mv", "aten.addmv", "aten.dot",
+    "aten.native_dropout", "aten.bernoulli", "aten.rand_like", "aten.randn_like", "aten.randint_like", "aten.uniform",
+    "aten.normal", "aten.exponential", "aten.cauchy", "aten.geometric", "aten.log_normal", "aten.rrelu_with_noise",
+    "aten.multinomial", "aten.randint", "aten.rand", "aten.randn",
+    "aten.max_pool2d_with_indices", "aten.max_pool3d_with_indices", "aten.max_pool2d_with_indices_backward",
+    "aten.avg_pool2d_backward", "aten.convolution_backward", "aten.embedding_dense_backward",
+    "aten._scaled_dot_product_flash_attention_for_cpu", "aten.native_dropout_backward",
+    "aten.binary_cross_entropy_with_logits_backward", "aten.grid_sampler_2d",
+)  # fmt: skip
+"""Not decomposed: products, which libraries do best; random numbers, so that they are eager's under the same seed; and
+what falls into many small steps, or into operators that only Inductor has, where ATen has one good kernel."""
+
+
+@cache
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Inductor's decompositions, less those that hurt us."""
+    return {op: function for op, function in table("Inductor").items() if str(op.overloadpacket) not in _KEPT_WHOLE}
+
+
+def compile_with_autograd(
+    module: GraphModule, inputs: Sequence[Any], forward: Compile, backward: Compile, inference: Compile
+) -> Callable[..., Any]:
+    """AOTAutograd with torch's min-cut partitioner: each of the three compiles one graph of ATen operators."""
+    return aot_autograd(
+        fw_compiler=forward,
+        bw_compiler=backward,
+        inference_compiler=inference,
+        decompositions=decompositions(),
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )(module, inputs)
+
+
+def boxed(call: Call) -> Call:
+    """Tell AOTAutograd that a call takes its arguments in one list, which it may empty."""
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def written_arguments(op: Any) -> tuple[int | str, ...]:
+    """Positions (names for those by keyword only) of the arguments that an operator changes."""
+    if not is_operator(op):
+        return ()
+    return tuple(
+        argument.name if argument.kwarg_only else position
+        for position, argument in enumerate(op._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
+def returns_alias(op: Any) -> bool:
+    """Whether what it returns may share memory with an argument; true where there is no schema that would say."""
+    return not is_operator(op) or any(result.alias_info is not None for result in op._schema.returns)
+
+
+def has_effect(op: Any) -> bool:
+    """Whether calls of it have to stay in their order: they draw random numbers, or torch does not say."""
+    return not is_operator(op) or is_random(op) or bool(op._schema.is_mutable) or not op._schema.returns
+
+
+def is_fallback_device(device: torch.device) -> bool:
+    """Whether there are no loops for a device yet."""
+    return device.type != "cpu"
