@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -22,7 +23,14 @@ def environment() -> Environment:
         processor=_processor(),
         cores=os.cpu_count() or 0,
         gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else "",
+        threads=torch.get_num_threads(),
+        matmul_precision=torch.get_float32_matmul_precision(),
     )
+
+
+def with_settings_of_now(known: Environment) -> Environment:
+    """The same with the settings that a program may have changed since."""
+    return replace(known, threads=torch.get_num_threads(), matmul_precision=torch.get_float32_matmul_precision())
 
 
 def _version(distribution: str) -> str:

@@ -306,7 +306,9 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Where the record was made."""
+    """Where the record was made. `threads` are those of the CPU that torch uses, `matmul_precision` is what
+    torch.get_float32_matmul_precision() says.
+    """
 
     python: str = ""
     torch: str = ""
@@ -316,6 +318,8 @@ class Environment:
     processor: str = ""
     cores: int = 0
     gpu: str = ""
+    threads: int = 0
+    matmul_precision: str = ""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -337,6 +341,7 @@ class Record:
     symbols: tuple[Symbol, ...] = ()
     recompiles: tuple[Recompile, ...] = ()
     decisions: tuple[Decision, ...] = ()
+    merges: tuple[Merge, ...] = ()
     kernels: tuple[Kernel, ...] = ()
     binaries: tuple[Binary, ...] = ()
     timings: tuple[Timing, ...] = ()
@@ -351,7 +356,6 @@ class Record:
     steps: tuple[Step, ...] = ()
     autograd_saved: tuple[Saved, ...] = ()
     calls: int = 0
-    merges: tuple[Merge, ...] = ()
     schema: int = SCHEMA
 
     def __repr__(self) -> str:

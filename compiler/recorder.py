@@ -32,6 +32,7 @@ from compiler.capture.skips import EMPTY, Skip, SkipLog
 from compiler.capture.sources import SourceBook
 from compiler.capture.steps import MIB, MOST_MIB, recorded_steps
 from compiler.destination import Destination, destination, measures
+from compiler.environment import with_settings_of_now
 from compiler.graph_recorder import GraphRecorder, first_lines, hint_of
 from compiler.interpret.kept import KeptFrame
 from compiler.process import fewer_full_collections
@@ -167,6 +168,7 @@ class Recorder:
         """
         frame = self.frame_id(key)
         seconds = self.clock.lap()
+        self.builder.environment = with_settings_of_now(self.builder.environment)
         captured = fx.detached(module)
         self.breaks.graph(frame, captured)
         recorder = GraphRecorder(self, frame)

@@ -1,0 +1,69 @@
+"""The adviser: rules that read a record, each a small pure function, and what they find in order of expected gain.
+
+Every number says where it is from: measured, read off the record, or estimated by a formula that is told. An expected
+gain is the least that can be expected, so that trying it (`compiler.advise.trial`) shows at least that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from compiler.advise.capture import breaks, recompiles, specialised
+from compiler.advise.closing import nothing
+from compiler.advise.compile_time import dominated, regions
+from compiler.advise.cpu import no_compiler, threads, vectors
+from compiler.advise.facts import Advice, Change, Evidence, Gain
+from compiler.advise.launches import break_even, cuda_graphs, eager_is_faster, too_small
+from compiler.advise.matmul import max_autotune
+from compiler.advise.precision import autocast, precision_casts, tf32
+from compiler.advise.reading import Reading
+from compiler.advise.traffic import bound_by, dtype_casts, layout_copies, not_fused, tiny_reductions
+from compiler.record import Record
+
+__all__ = ["RULES", "Advice", "Change", "Evidence", "Gain", "advise"]
+
+Rule = Callable[[Reading], Iterator[Advice]]
+
+#: All rules. Findings whose gain is not known stand in this order.
+RULES: Final[tuple[Rule, ...]] = (
+    no_compiler,
+    breaks,
+    recompiles,
+    specialised,
+    eager_is_faster,
+    cuda_graphs,
+    tf32,
+    autocast,
+    threads,
+    max_autotune,
+    vectors,
+    dtype_casts,
+    layout_copies,
+    not_fused,
+    tiny_reductions,
+    regions,
+    dominated,
+    break_even,
+    too_small,
+    bound_by,
+    precision_casts,
+)
+
+
+def advise(record: Record) -> tuple[Advice, ...]:
+    """What would make the call of a record faster, or its compilation, in order of expected gain.
+
+    What a call gains comes first, then what compiling gains, then findings of which the gain is not known: those that
+    can be tried before those that can't. One finding says so where nothing would help.
+    """
+    reading = Reading(record)
+    found = [advice for rule in RULES for advice in rule(reading)]
+    closing = nothing(reading, found)
+    return tuple(sorted(found, key=_order)) + ((closing,) if closing is not None else ())
+
+
+def _order(advice: Advice) -> tuple[int, float]:
+    if advice.gain is None:
+        return (2 if advice.can_be_tried else 3), 0.0
+    return (0 if advice.gain.of == "call" else 1), -advice.gain.seconds

@@ -1,0 +1,125 @@
+"""Graph breaks, recompilations, and sizes that code was made for though they change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from compiler.advise.amounts import counted, seconds, size
+from compiler.advise.facts import Advice, Change, Evidence, Gain
+from compiler.advise.reading import Reading
+from compiler.advise.waiting import CALL_SECONDS
+from compiler.capture.function_names import function_name
+from compiler.record import GraphBreak, Recompile, Symbol
+
+PLAIN_WORDS = {
+    "plain": "the rest of the function runs as plain Python",
+    "skipped": "all of the function runs as plain Python",
+}
+
+
+def breaks(reading: Reading) -> Iterator[Advice]:
+    """Graph breaks, with what they cost where that was measured."""
+    groups: dict[tuple[str, str, int], list[GraphBreak]] = {}
+    for found in reading.record.breaks:
+        groups.setdefault((found.kind, found.file, found.line), []).append(found)
+    yield from (_break(reading, group) for group in groups.values())
+
+
+def _break(reading: Reading, group: Sequence[GraphBreak]) -> Advice:
+    first = next((found for found in group if found.suggestions), group[0])
+    place = f"{first.file}:{first.line}"
+    if first.outcome in PLAIN_WORDS:
+        effect = PLAIN_WORDS[first.outcome]
+    else:
+        effect = f"what was one graph is now {first.nodes[0]} ops before and {first.nodes[1]} after it"
+    found = f"{first.what or first.kind} At {place}; {effect}.".replace("..", ".")
+    suggestion = next((item for item in first.suggestions if item.rewrite or item.settings), None)
+    text = (
+        (suggestion or first.suggestions[0]).text
+        if first.suggestions
+        else "torch's own words say what it could not read."
+    )
+    settings = suggestion.settings if suggestion is not None and not suggestion.rewrite else ()
+    change = Change(text, settings=settings, suggestion=suggestion)
+    ids = tuple(f"breaks.{item.id}" for item in group)
+    evidence = [Evidence(f"{counted(len(group), 'break')} of a graph there.", "recorded", ids)]
+    if first.crossing:
+        told = (
+            f"{counted(first.crossing, 'tensor')} ({size(first.crossing_bytes)}) go back to Python there: "
+            "nothing is fused across it."
+        )
+        evidence.append(Evidence(told))
+    return Advice("break", f"Graph break at {place}", found, tuple(evidence), _lost(reading, first), change)
+
+
+def _lost(reading: Reading, found: GraphBreak) -> Gain | None:
+    if found.lost_seconds is None and reading.gpu is not None and any(found.nodes):
+        how = f"half of the {seconds(CALL_SECONDS)} that calling one more piece of compiled code takes on the CPU"
+        return Gain(0.5 * CALL_SECONDS, "call", how)
+    if found.lost_seconds is None or found.lost_seconds <= 0 or "within how much" in found.lost_note:
+        return None
+    share = found.lost_seconds / reading.seconds if reading.seconds else None
+    return Gain(found.lost_seconds, "call", found.lost_note, "measured", share)
+
+
+def recompiles(reading: Reading) -> Iterator[Advice]:
+    """Recompilations: what each cost, and what would have made it unnecessary."""
+    groups: dict[tuple[str, str, str], list[Recompile]] = {}
+    for found in reading.record.recompiles:
+        groups.setdefault((found.function, found.cause, found.argument), []).append(found)
+    yield from (_recompile(reading, group) for group in groups.values())
+
+
+def _recompile(reading: Reading, group: Sequence[Recompile]) -> Advice:
+    first = group[-1]
+    spent = sum(reading.compile_seconds_of(item.frame) for item in group)
+    about = f"{first.cause} of {first.argument}" if first.argument else first.cause or "a guard"
+    found = f"{function_name(first.function)} was compiled again {_times(len(group))} because the {about} changed."
+    if first.limit:
+        found += f" Then {first.limit} was reached: calls that fit no code run as plain Python."
+    ids = tuple(f"recompiles.{item.id}" for item in group)
+    closest = next((failure.words for failure in first.failures), first.reasons[0] if first.reasons else "")
+    gain = (
+        Gain(spent, "compile", "what torch spent on these compilations", "measured", _part(reading, spent))
+        if spent
+        else None
+    )
+    options = {"dynamic": True} if first.cause in ("shape", "number") else {}
+    change = Change(first.advice or "Call it with the same kind of arguments every time.", options, first.settings)
+    evidence = (
+        (Evidence(closest, "recorded", ids),) if closest else (Evidence(f"{len(group)} in all.", "recorded", ids),)
+    )
+    return Advice("recompile", f"Compiled again: {about}", found, evidence, gain, change)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _part(reading: Reading, spent: float) -> float | None:
+    return spent / reading.compile_seconds if reading.compile_seconds else None
+
+
+def specialised(reading: Reading) -> Iterator[Advice]:
+    """Sizes that were to stay open, and that a line of code made a number of."""
+    for symbol in reading.record.symbols:
+        if symbol.became and symbol.specialized_by is not None:
+            yield _specialised(symbol)
+
+
+def _specialised(symbol: Symbol) -> Advice:
+    at = symbol.specialized_by
+    assert at is not None
+    found = (
+        f"{symbol.source} was left open, and {at.file}:{at.line} (`{at.code.strip()}`) made it {symbol.became}: "
+        f"code for one "
+        "size, compiled again for the next."
+    )
+    ids = (f"source[{at.file}].L{at.line}",)
+    change = Change(
+        "Compute with the size and don't ask what it is: no int(), no comparison with a number, no list of that "
+        "length on "
+        "that line. If there is one size only, mark nothing as dynamic."
+    )
+    evidence = (Evidence(f"Traced with {symbol.hint}.", "recorded", ids),)
+    return Advice("specialised", f"Specialised: {symbol.source}", found, evidence, None, change)

@@ -1,0 +1,63 @@
+"""Where nothing would help, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.advise.amounts import percent, seconds
+from compiler.advise.facts import Advice, Evidence
+from compiler.advise.matmul import matmuls, share_of_peak
+from compiler.advise.reading import Reading
+
+REMARKS = ("compile-time", "memory-bound", "break-even")
+"""Rules that describe, and whose change is not one of the code."""
+
+
+def nothing(reading: Reading, others: Sequence[Advice]) -> Advice | None:
+    """Said where no change is known that gains anything; None where there is one."""
+    if any(advice.change is not None and advice.rule not in REMARKS for advice in others):
+        return None
+    evidence = tuple(item for item in (_measured(reading), _products(reading), _floor(reading)) if item is not None)
+    if not reading.record.of_stage("captured"):
+        return Advice(
+            "nothing-compiled", "Nothing was compiled", "There is no graph to give advice on; run.problems says why."
+        )
+    found = (
+        "No change is known that would make this call faster."
+        if evidence
+        else (
+            "Nothing in what was compiled asks for a change. Where time goes was not measured: --time compares eager "
+            "and the modes."
+        )
+    )
+    return Advice("nothing", "Nothing to change", found, evidence)
+
+
+def _measured(reading: Reading) -> Evidence | None:
+    own, eager = reading.own, reading.eager
+    if own is None or eager is None or not own.seconds or not eager.seconds:
+        return None
+    tried = [each.name for each in reading.record.candidates if each.seconds is not None and each not in (own, eager)]
+    told = f"Compiled, a call takes {seconds(own.seconds)}, {eager.seconds / own.seconds:.2f} times as fast as eager"
+    return Evidence(f"{told}; no faster: {', '.join(tried)}." if tried else f"{told}.", "measured")
+
+
+def _products(reading: Reading) -> Evidence | None:
+    """How much of the time libraries' products take, and how near the peak they are."""
+    products = matmuls(reading)
+    reached = share_of_peak(products)
+    if reached is None or not reading.kernel_seconds:
+        return None
+    share = sum(found.time for found in products) / reading.kernel_seconds
+    told = f"{percent(share)} of the kernels' time is in products of matrices, at {percent(reached)} of the peak."
+    return Evidence(told, "measured", tuple(found.kernel.id for found in products[:5]))
+
+
+def _floor(reading: Reading) -> Evidence | None:
+    if reading.gpu is None or reading.kernel_basis != "measured" or not reading.kernel_seconds:
+        return None
+    told = (
+        f"All kernels together are at {percent(reading.floor / reading.kernel_seconds)} of "
+        f"{reading.gpu.title}'s peak rates."
+    )
+    return Evidence(told, "measured")

@@ -1,0 +1,93 @@
+"""What the adviser says: a finding, its evidence, what can be expected of a change, and the change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from compiler.capture_facts import Suggestion
+
+Basis = Literal["measured", "recorded", "estimate"]
+"""Where a number is from: a clock; the record of what was compiled; a formula, which says what it takes for granted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One fact that shows it, as a sentence with its numbers. `ids` are entities that it is about: kernels, lines,
+    breaks.
+    """
+
+    text: str
+    basis: Basis = "recorded"
+    ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What the change saves, at the least that can be expected: `seconds` of each call, or of compiling.
+
+    `share` is what part of the whole that is, from 0 to 1, None where the whole is not known. `how` says in words how
+    it was estimated.
+    """
+
+    seconds: float
+    of: Literal["call", "compile"]
+    how: str
+    basis: Basis = "estimate"
+    share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What to change, in words; and where a machine can do it, how.
+
+    `options` are torch.compile's arguments to add (`mode`, `dynamic`, `options` …), `settings` statements to run
+    before. `suggestion` holds a rewrite of lines. `autocast` is a dtype to run the call in under torch.autocast.
+    `regions` are paths of modules to compile one by one in place of the whole. `eager` takes torch.compile away.
+    """
+
+    text: str
+    options: dict[str, Any] = field(default_factory=dict)
+    settings: tuple[str, ...] = ()
+    suggestion: Suggestion | None = None
+    autocast: str = ""
+    regions: tuple[str, ...] = ()
+    eager: bool = False
+
+    @property
+    def can_be_tried(self) -> bool:
+        """Whether there is a change that a machine can make to a call."""
+        own = self.suggestion is not None and bool(self.suggestion.rewrite or self.suggestion.settings)
+        return bool(self.options or self.settings or self.autocast or self.regions or self.eager or own)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One finding. `rule` names what found it ("cuda-graphs"), `title` is a few words, `found` a sentence or two.
+
+    `change` is None for what nothing is to be done about. `numbers` says how results change with it, "" where they stay
+    the same within the dtype's tolerance.
+    """
+
+    rule: str
+    title: str
+    found: str
+    evidence: tuple[Evidence, ...] = ()
+    gain: Gain | None = None
+    change: Change | None = None
+    numbers: str = ""
+
+    @property
+    def id(self) -> str:
+        """Stable as long as the finding is the same: its rule, and what it is about."""
+        about = next((item.ids[0] for item in self.evidence if item.ids), "") if self.rule in REPEATED else ""
+        return f"{self.rule}:{about}" if about else self.rule
+
+    @property
+    def can_be_tried(self) -> bool:
+        """Whether the change can be put to the test by a machine."""
+        return self.change is not None and self.change.can_be_tried
+
+
+REPEATED: frozenset[str] = frozenset({"break", "recompile", "specialised"})
+"""Rules that may find something more than once."""

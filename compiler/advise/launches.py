@@ -1,0 +1,211 @@
+"""Calls that wait for the CPU: launches, guards, graphs that are too small, compiling that is not paid back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from compiler.advise.amounts import counted, percent, seconds
+from compiler.advise.facts import Advice, Change, Evidence, Gain
+from compiler.advise.reading import MOVES, Reading, operator_of
+from compiler.advise.waiting import CALL_SECONDS, LAUNCH_SECONDS, MUCH, host_seconds, waiting
+from compiler.measure_facts import Candidate
+from compiler.record import Entity
+
+CLAIMED = 0.4
+"""How much of the time in which the GPU waits CUDA graphs are expected to take away, at the least: inputs are "
+"copied."""
+SMALL = 4.0
+"""A graph is small where this many times its kernels' least time is still less than what calling it takes."""
+EAGER_SECONDS = 4e-6
+"""What eager mode takes for one operator on the CPU, on an H200's host, torch 2.11."""
+NO_FASTER = 0.8
+"""Compiled code is taken to be no faster from this share of eager's time on."""
+
+
+def cuda_graphs(reading: Reading) -> Iterator[Advice]:
+    """Launch-bound: replay all launches as one; or what stands against that here."""
+    if not reading.on_gpu or _has_cuda_graphs(reading):
+        return
+    waits = waiting(reading)
+    if waits is None or waits.share < MUCH:
+        return
+    obstacles = tuple(_obstacles(reading))
+    found = (
+        f"The GPU waits for the CPU in {percent(waits.share)} of a call: "
+        f"{counted(reading.launches, 'launch', 'launches')} "
+        "are made one by one, and the kernels are short."
+    )
+    if obstacles:
+        told = "CUDA graphs would replay them as one launch, but something here stands against that."
+        change = Change("Take away what stands against CUDA graphs, then compile with mode='reduce-overhead'.")
+        yield Advice(
+            "cuda-graphs",
+            "Bound by launches, and no CUDA graph",
+            f"{found} {told}",
+            (waits.evidence, *obstacles),
+            None,
+            change,
+        )
+        return
+    timed = reading.candidate("inductor reduce-overhead") is not None
+    gain = measured_gain(reading, "inductor reduce-overhead") if timed else _graph_gain(waits.seconds, waits.whole)
+    if gain is None:
+        return  # it was tried, and is no faster
+    change = Change(
+        "Compile with mode='reduce-overhead': CUDA graphs replay all launches as one. It needs memory for the graphs, "
+        "and results are overwritten by the next call: clone what you keep.",
+        {"mode": "reduce-overhead"},
+    )
+    yield Advice("cuda-graphs", "Bound by launches", found, (waits.evidence,), gain, change)
+
+
+def _has_cuda_graphs(reading: Reading) -> bool:
+    options = reading.record.options
+    return options.mode in ("reduce-overhead", "max-autotune") or bool(options.options.get("triton.cudagraphs"))
+
+
+def _graph_gain(idle: float, whole: float) -> Gain:
+    how = (
+        f"{percent(CLAIMED)} of the {seconds(idle)} in which the GPU waits; the rest is for copying inputs "
+        "and the replay"
+    )
+    return Gain(CLAIMED * idle, "call", how, "estimate", CLAIMED * idle / whole)
+
+
+def _obstacles(reading: Reading) -> Iterator[Evidence]:
+    """Why torch would not capture: its own verdict if there is one, or else what it looks at."""
+    for found in reading.decisions("functionalization", "mutated input"):
+        if not _is_kept(reading, found.subjects[0]):
+            name = reading.source_of(found.subjects[0]) or found.subjects[0].rpartition(".")[2]
+            told = (
+                f"The call writes into its input {name}: a replay writes to the address of the recording, and the "
+                f"input of "
+                "the next call may be elsewhere. Return the new value instead."
+            )
+            yield Evidence(told, "recorded", (*found.subjects, *reading.lines(found.subjects)))
+    on_cpu = [
+        entity for entity in _inputs(reading) if entity.attrs.get("device") == "cpu" and entity.attrs.get("shape")
+    ]
+    if on_cpu:
+        ids = tuple(entity.id for entity in on_cpu)
+        yield Evidence(
+            f"{counted(len(on_cpu), 'input')} on the CPU: a CUDA graph holds only what the GPU does. Move it to "
+            f"the GPU.",
+            "recorded",
+            ids,
+        )
+    names = sorted({symbol.name for symbol in reading.record.symbols if not symbol.became})
+    if names and reading.record.options.options.get("triton.cudagraph_skip_dynamic_graphs"):
+        told = (
+            f"Sizes are left open ({', '.join(names)}), and triton.cudagraph_skip_dynamic_graphs leaves such "
+            "graphs out."
+        )
+        yield Evidence(told)
+
+
+def _inputs(reading: Reading) -> Iterator[Entity]:
+    for stage in ("forward", "inference"):
+        for artifact in reading.record.of_stage(stage):
+            yield from (entity for entity in artifact.entities if entity.kind == "placeholder")
+
+
+def _is_kept(reading: Reading, name: str) -> bool:
+    """Parameters and buffers stay where they are from call to call: writing into them is no obstacle."""
+    source = reading.source_of(name)
+    return "_buffers" in source or "_parameters" in source
+
+
+def eager_is_faster(reading: Reading) -> Iterator[Advice]:
+    """Compiled code that is measured to be slower than eager."""
+    own, eager = reading.own, reading.eager
+    if own is None or eager is None or own.seconds is None or eager.seconds is None:
+        return
+    gain = _faster_by(eager, own)
+    if gain is None:
+        return
+    found = f"Compiled, a call takes {seconds(own.seconds)}; in eager mode {seconds(eager.seconds)}."
+    change = Change(
+        "Leave this call to eager mode, or compile more at once: the training step, or a larger batch.", eager=True
+    )
+    yield Advice("eager-is-faster", "Eager is faster here", found, tuple(_why_slow(reading, own)), gain, change)
+
+
+def _why_slow(reading: Reading, own: Candidate) -> Iterator[Evidence]:
+    host = own.host
+    if host is not None and host.guards:
+        yield Evidence(f"Checking the guards takes {seconds(host.guards)} of each call.", "measured", reading.guard_ids)
+    if own.launches:
+        yield Evidence(f"It makes {counted(own.launches, 'launch', 'launches')}.", "measured")
+
+
+def break_even(reading: Reading) -> Iterator[Advice]:
+    """Compiling that the calls given do not pay back."""
+    own, eager = reading.own, reading.eager
+    if own is None or eager is None or not own.seconds or not eager.seconds or own.compile_seconds is None:
+        return
+    saved = eager.seconds - own.seconds
+    if saved <= 0 or _faster_by(own, eager) is None:
+        return
+    calls = own.compile_seconds / saved
+    if calls <= max(reading.record.calls, 1):
+        return
+    found = (
+        f"Compiling takes {seconds(own.compile_seconds)} and a call gains {seconds(saved)}: it has paid for "
+        f"itself after "
+        f"{calls:,.0f} calls. This run made {counted(max(reading.record.calls, 1), 'call')}."
+    )
+    change = Change(
+        "Compile where the call is made more often than that. Later processes find the code in the cache on disk "
+        "(torch.compiler.save_cache_artifacts takes it to other machines); a smaller region compiles sooner."
+    )
+    evidence = (Evidence(f"Eager {seconds(eager.seconds)} a call, compiled {seconds(own.seconds)}.", "measured"),)
+    yield Advice("break-even", "Not yet paid for", found, evidence, None, change)
+
+
+def too_small(reading: Reading) -> Iterator[Advice]:
+    """A graph that has so little to do that eager mode may be as fast: nothing is said where it was measured."""
+    if reading.gpu is None or not reading.kernels or reading.own is not None:
+        return
+    operators = _operators(reading)
+    eager, compiled = operators * EAGER_SECONDS, host_seconds(reading)
+    if not operators or compiled < NO_FASTER * eager or SMALL * reading.floor > compiled:
+        return
+    found = (
+        f"Eager mode runs about {counted(operators, 'operator')}, compiled code makes "
+        f"{counted(reading.launches, 'launch', 'launches')} and checks "
+        f"{counted(len(reading.record.guards), 'guard')}: on the "
+        "CPU that is about as much work, and it is what such a call waits for. Only a measurement says whether "
+        "compiling pays."
+    )
+    told = (
+        f"{seconds(EAGER_SECONDS)} an operator in eager mode make {seconds(eager)}; compiled, "
+        f"{seconds(LAUNCH_SECONDS)} a launch, "
+        f"{seconds(reading.guard_seconds)} of guards and {seconds(CALL_SECONDS)} around them make {seconds(compiled)}."
+    )
+    evidence = (Evidence(told, "estimate", reading.guard_ids),)
+    change = Change("Compile more at once (the training step around it, a larger batch), or leave it to eager mode.")
+    yield Advice("too-small", "Small for a GPU", found, evidence, None, change)
+
+
+def _operators(reading: Reading) -> int:
+    """Operators that eager mode launches something for: those of AOTAutograd's graphs but for views."""
+    artifacts = [each for stage in ("forward", "backward", "inference") for each in reading.record.of_stage(stage)]
+    calls = (entity for artifact in artifacts for entity in artifact.entities if entity.kind == "call")
+    return sum(operator_of(entity) not in MOVES for entity in calls)
+
+
+def _faster_by(first: Candidate, second: Candidate) -> Gain | None:
+    """What `first` is faster by, None where the two are within how much they vary."""
+    if first.seconds is None or second.seconds is None:
+        return None
+    if (first.high or first.seconds) >= (second.low or second.seconds):
+        return None
+    gained = second.seconds - first.seconds
+    how = f"{first.name} takes {seconds(first.seconds)} a call, {second.name} {seconds(second.seconds)}, timed in turns"
+    return Gain(gained, "call", how, "measured", gained / second.seconds)
+
+
+def measured_gain(reading: Reading, name: str) -> Gain | None:
+    """What another candidate is faster by than the cell's own, if both were timed and it is."""
+    own, other = reading.own, reading.candidate(name)
+    return None if own is None or other is None else _faster_by(other, own)

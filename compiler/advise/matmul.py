@@ -1,0 +1,70 @@
+"""Products of matrices and convolutions: how much of the time they are, how near the peak, what could be faster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from compiler.advise.amounts import percent, seconds
+from compiler.advise.facts import Advice, Change, Evidence
+from compiler.advise.launches import measured_gain
+from compiler.advise.reading import KernelFacts, Reading
+from compiler.advise.waiting import MUCH, waiting
+
+DOMINANT = 0.4
+"""From this share of the kernels' time on, products are what to look at."""
+NEAR_PEAK = 0.75
+"""What library kernels reach at best in practice: there is little to gain from here on."""
+
+
+def max_autotune(reading: Reading) -> Iterator[Advice]:
+    """GEMM-bound: have Inductor try Triton templates against the libraries."""
+    if not reading.on_gpu or reading.record.options.mode.startswith("max-autotune") or not reading.kernel_seconds:
+        return
+    products = matmuls(reading)
+    share = sum(found.time for found in products) / reading.kernel_seconds
+    reached = share_of_peak(products)
+    waits = waiting(reading)
+    if waits is not None and waits.share > MUCH:
+        return
+    if share < DOMINANT or (reached or 0.0) > NEAR_PEAK:
+        return
+    name = "max-autotune-no-cudagraphs"
+    timed = reading.candidate(f"inductor {name}") is not None
+    gain = measured_gain(reading, f"inductor {name}")
+    if timed and gain is None:
+        return
+    found = f"{percent(share)} of the kernels' time are products of matrices or convolutions, computed by libraries."
+    change = Change(
+        f"Compile with mode='{name}': Inductor measures its Triton templates against the library for each "
+        f"product, and can "
+        "fuse what follows into them. It takes longer to compile; whether it gains anything is known once it was "
+        "tried.",
+        {"mode": name},
+    )
+    yield Advice(
+        "max-autotune", "Bound by products of matrices", found, tuple(_evidence(reading, products)), gain, change
+    )
+
+
+def matmuls(reading: Reading) -> list[KernelFacts]:
+    """Kernels and calls that compute products, those that take longest first."""
+    return sorted((found for found in reading.kernels if found.is_matmul), key=lambda found: -found.time)
+
+
+def share_of_peak(kernels: Sequence[KernelFacts]) -> float | None:
+    """How near these are to their GPU's peaks on average, weighted by time; None where they were not measured."""
+    timed = [found for found in kernels if found.seconds]
+    took = sum(found.seconds or 0.0 for found in timed)
+    return sum(found.floor for found in timed) / took if took else None
+
+
+def _evidence(reading: Reading, products: Sequence[KernelFacts]) -> Iterator[Evidence]:
+    ids = tuple(found.kernel.id for found in products[:5])
+    took = seconds(sum(found.time for found in products))
+    if reading.kernel_basis == "measured":
+        told = f"The products ({len(products)} in a call) take {took}"
+        reached = share_of_peak(products)
+        told += f", at {percent(reached)} of the peak on average." if reached is not None else "."
+    else:
+        told = f"The products ({len(products)} in a call) take at least {took} at peak rates."
+    yield Evidence(told, reading.kernel_basis, (*ids, *reading.lines(ids)))

@@ -1,0 +1,290 @@
+"""What the rules read off a record: the device, times that were measured, and, where none were, what formulas say.
+
+The floor of a kernel is the least time that its bytes and operations take at the GPU's peak rates
+(`compiler.binary.roofline`): no kernel is faster, many are slower.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from compiler.advise.facts import Basis
+from compiler.binary import roofline
+from compiler.measure_facts import Candidate, KernelTime, Phase
+from compiler.record import Decision, Entity, Kernel, Record
+from compiler.targets import Target, UnknownTargetError, is_virtual, target
+
+MATMULS: tuple[str, ...] = ("mm", "bmm", "addmm", "baddbmm", "convolution", "convolution_backward", "_scaled_mm")
+ATTENTION = "_scaled_dot_product"
+MOVES: frozenset[str] = frozenset(
+    [
+        "clone",
+        "copy",
+        "copy_",
+        "permute",
+        "transpose",
+        "t",
+        "view",
+        "reshape",
+        "_unsafe_view",
+        "expand",
+        "unsqueeze",
+        "squeeze",
+        "slice",
+        "select",
+        "alias",
+        "as_strided",
+        "cat",
+        "split",
+        "split_with_sizes",
+        "getitem",
+        "unbind",
+        "stack",
+        "contiguous",
+        "_to_copy",
+        "convert_element_type",
+    ]
+)
+"""Operators that compute nothing: they move data, or only say where it is."""
+CASTS: frozenset[str] = frozenset({"convert_element_type", "_to_copy"})
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFacts:
+    """One generated kernel or call of a library in a call of the function.
+
+    `floor` are seconds at peak rates, 0 where that is not known; `bound` says which rate. `seconds` are measured, None
+    where they were not. `operators` are the ATen operators that it computes (`mm`), `nodes` their ids.
+    """
+
+    kernel: Kernel
+    floor: float
+    bound: str
+    bytes: int
+    flops: int
+    dtype: str
+    is_matmul: bool
+    seconds: float | None
+    share_of_peak: float | None
+    operators: tuple[str, ...]
+    nodes: tuple[str, ...]
+
+    @property
+    def time(self) -> float:
+        """Measured seconds, or else the floor."""
+        return self.floor if self.seconds is None else self.seconds
+
+
+class Reading:
+    """A record, read for advice. Everything is worked out when it is first asked for."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+
+    @cached_property
+    def gpu(self) -> Target | None:
+        """The GPU that the code is for, None for a CPU or a GPU that the table of targets does not have."""
+        name = self.record.target if is_virtual(self.record.target) else self.record.environment.gpu
+        if self.record.target in ("", "cpu") or not name:
+            return None
+        try:
+            return target(name)
+        except UnknownTargetError:
+            return None
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.record.target not in ("", "cpu")
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether the code is for a GPU that is not here: nothing about it can be measured."""
+        return is_virtual(self.record.target)
+
+    # Candidates
+
+    def candidate(self, name: str) -> Candidate | None:
+        """A candidate that has a time, by name."""
+        return next((found for found in self._timed if found.name == name), None)
+
+    @cached_property
+    def _timed(self) -> tuple[Candidate, ...]:
+        return tuple(found for found in self.record.candidates if found.seconds is not None)
+
+    @cached_property
+    def own(self) -> Candidate | None:
+        """What the cell compiles by, if it was timed."""
+        options = self.record.options
+        if options.backend != "inductor":
+            return self.candidate(options.backend)
+        if options.options:
+            return self.candidate("inductor with the cell's options")
+        mode = options.mode
+        return self.candidate("inductor" if mode == "default" else f"inductor {mode}")
+
+    @property
+    def eager(self) -> Candidate | None:
+        return self.candidate("eager")
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds of one compiled call, measured."""
+        return self.own.seconds if self.own is not None else None
+
+    # Kernels
+
+    @cached_property
+    def kernels(self) -> tuple[KernelFacts, ...]:
+        """The kernels of one call, forward and backward."""
+        times = self._kernel_seconds
+        return tuple(self._facts(kernel, times.get(kernel.id)) for kernel in self._kernels_of_a_call)
+
+    @property
+    def _kernels_of_a_call(self) -> list[Kernel]:
+        """Those of the first call: what was compiled again later is for other calls."""
+        later = {frame.id for frame in self.record.frames if frame.call_number > 1}
+        return [kernel for kernel in self.record.kernels if kernel.graph not in later]
+
+    @cached_property
+    def _kernel_seconds(self) -> dict[str, list[KernelTime]]:
+        found: dict[str, list[KernelTime]] = {}
+        for each in self.record.kernel_times:
+            if each.side == "compiled" and each.kernel:
+                found.setdefault(each.kernel, []).append(each)
+        return found
+
+    def _facts(self, kernel: Kernel, times: list[KernelTime] | None) -> KernelFacts:
+        nodes = self.fx_nodes(kernel.nodes)
+        work = roofline.work(kernel, self.record)
+        moved, flops = kernel.bytes, work.flops * max(kernel.calls, 1)
+        floor, bound = 0.0, ""
+        if self.gpu is not None:
+            dtype = "tf32" if work.dtype == "float32" and work.matmul and self.tf32_is_on else work.dtype
+            floor, bound = roofline.bound(self.gpu, bytes=moved, flops=flops, dtype=dtype, matmul=work.matmul)
+        seconds = sum(each.seconds for each in times) if times else None
+        shares = [max(each.memory_share or 0.0, each.compute_share or 0.0) for each in times or ()]
+        return KernelFacts(
+            kernel, floor, bound, moved, flops, work.dtype, work.matmul, seconds, max(shares, default=None),
+            tuple(dict.fromkeys(operator_of(node) for node in nodes)), tuple(node.id for node in nodes),
+        )  # fmt: skip
+
+    @property
+    def kernel_basis(self) -> Basis:
+        """What the kernels' times are."""
+        return "measured" if self._kernel_seconds else "estimate"
+
+    @cached_property
+    def kernel_seconds(self) -> float:
+        """Of all kernels in one call: measured where they were, or at least so long."""
+        return sum(found.time for found in self.kernels)
+
+    @property
+    def floor(self) -> float:
+        """Of all kernels at the GPU's peak rates."""
+        return sum(found.floor for found in self.kernels)
+
+    @cached_property
+    def launches(self) -> int:
+        """Kernels and library calls in one call."""
+        if self.own is not None and self.own.launches:
+            return self.own.launches
+        return sum(max(kernel.calls, 1) for kernel in self._kernels_of_a_call)
+
+    # Entities and decisions
+
+    @cached_property
+    def entities(self) -> Mapping[str, Entity]:
+        return {entity.id: entity for entity in self.record.entities()}
+
+    def fx_nodes(self, ids: Iterable[str]) -> tuple[Entity, ...]:
+        """The post-grad nodes that scheduler nodes compute."""
+        todo, found = list(ids), dict[str, Entity]()
+        while todo:
+            entity = self.entities.get(todo.pop(0))
+            if entity is None:
+                continue
+            if entity.id.startswith("post_grad["):
+                found[entity.id] = entity
+            else:
+                todo.extend(entity.origins)
+        return tuple(found.values())
+
+    def lines(self, ids: Iterable[str], most: int = 3) -> tuple[str, ...]:
+        """Ids of the user's lines that these entities come from: the innermost of each first."""
+        found: dict[str, None] = {}
+        seen, todo = set[str](), list(ids)
+        while todo:
+            entity = self.entities.get(todo.pop(0))
+            if entity is None or entity.id in seen:
+                continue
+            seen.add(entity.id)
+            if entity.kind == "line":
+                found[entity.id] = None
+            todo.extend(entity.origins)
+        return tuple(found)[:most]
+
+    def source_of(self, name: str) -> str:
+        """What an input of a graph of AOTAutograd is, as Python (`L['x']`); "" where that is not known."""
+        index = re.fullmatch(
+            r"args\[(\d+)\]", str(self.entities[name].attrs.get("description", "")) if name in self.entities else ""
+        )
+        graph = name.partition("[")[2].partition("]")[0].split(" ")[0]
+        captured = next((artifact for artifact in self.record.of_stage("captured") if artifact.graph == graph), None)
+        if index is None or captured is None:
+            return ""
+        inputs = [entity for entity in captured.entities if entity.kind == "placeholder"]
+        return str(inputs[int(index[1])].attrs.get("source", "")) if int(index[1]) < len(inputs) else ""
+
+    @property
+    def guard_ids(self) -> tuple[str, ...]:
+        """Entities of the guards that take longest; those of users' own values first."""
+        found = sorted(self.record.guards, key=lambda guard: (guard.internal, -(guard.seconds or 0.0)))
+        return tuple(f"guards.{guard.id}" for guard in found[:3])
+
+    def decisions(self, pass_name: str, *verdicts: str) -> Iterator[Decision]:
+        for found in self.record.decisions:
+            if found.pass_name == pass_name and (not verdicts or found.verdict in verdicts):
+                yield found
+
+    @property
+    def guard_seconds(self) -> float:
+        """What checking the guards takes in a call, the CPU's caches warm; of those that can be checked alone."""
+        later = {frame.id for frame in self.record.frames if frame.call_number > 1}
+        return sum(guard.seconds or 0.0 for guard in self.record.guards if guard.frame not in later)
+
+    @cached_property
+    def tf32_is_on(self) -> bool:
+        return self.record.environment.matmul_precision in ("high", "medium")
+
+    @property
+    def trains(self) -> bool:
+        return bool(self.record.of_stage("backward"))
+
+    # Compile time
+
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        return self.record.phases
+
+    @cached_property
+    def compile_seconds(self) -> float:
+        """What torch spent on all compilations of the record, as its own events say."""
+        return sum(phase.seconds for phase in self.phases if not phase.parent)
+
+    def compile_seconds_of(self, frame: str) -> float:
+        """What torch spent on one compilation (`0/1`)."""
+        return sum(phase.seconds for phase in self.phases if not phase.parent and phase.graph == frame)
+
+    @property
+    def cold_compile_seconds(self) -> float | None:
+        """Of one candidate, measured with empty caches, code built."""
+        return self.own.compile_seconds if self.own is not None else None
+
+
+def operator_of(entity: Entity) -> str:
+    """`mul` of `aten.mul.Tensor`."""
+    parts = str(entity.attrs.get("target", entity.label)).split(".")
+    return parts[1] if len(parts) > 1 else parts[0]

@@ -1,0 +1,261 @@
+"""What is moved through memory: copies, casts, loops that were not fused, reductions too small for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from compiler.advise.amounts import counted, percent, seconds, size
+from compiler.advise.facts import Advice, Change, Evidence, Gain
+from compiler.advise.reading import CASTS, MOVES, KernelFacts, Reading
+from compiler.advise.waiting import MUCH, saved_of, waiting, whole_call
+from compiler.record import Decision, Entity
+
+WORTH = 0.03
+"""From this share of the kernels' time on, a kind of traffic is worth a word."""
+REACHED = 0.8
+"""A peak counts as reached from here on: no real kernel gets much nearer."""
+TINY_BYTES = 256 * 1024
+"""A reduction over less keeps a GPU busy for no longer than its launch takes."""
+LEAST_TINY = 3
+BANDWIDTH_ON_CPU = 10e9
+"""Bytes a second that one socket of any server of the last ten years moves at the least."""
+
+
+def bound_by(reading: Reading) -> Iterator[Advice]:
+    """Whether memory or arithmetic is what kernels wait for, and how near the peak they are."""
+    waits = waiting(reading)
+    if reading.gpu is None or not reading.kernel_seconds or (waits is not None and waits.share > MUCH):
+        return
+    by_memory = [found for found in reading.kernels if found.bound == "memory"]
+    share = sum(found.time for found in by_memory) / reading.kernel_seconds
+    if share < 0.5 or not by_memory:
+        return
+    found = f"{percent(share)} of the kernels' time goes to kernels that memory holds back, not arithmetic."
+    change = Change(
+        "Move fewer bytes: a narrower format (bfloat16 halves them), or fewer steps that each read and write "
+        "everything."
+    )
+    yield Advice("memory-bound", "Bound by memory", found, tuple(_bandwidth(reading, by_memory)), None, change)
+
+
+def _bandwidth(reading: Reading, kernels: Sequence[KernelFacts]) -> Iterator[Evidence]:
+    largest = sorted(kernels, key=lambda found: -found.time)[:3]
+    moved, took = sum(found.bytes for found in kernels), sum(found.time for found in kernels)
+    assert reading.gpu is not None
+    if reading.kernel_basis == "measured":
+        reached = moved / took / reading.gpu.memory_bandwidth
+        told = f"They move {size(moved)} in {seconds(took)}: {percent(reached)} of {reading.gpu.title}'s bandwidth."
+    else:
+        told = f"They move {size(moved)}, which takes {seconds(took)} at {reading.gpu.title}'s full bandwidth."
+    yield Evidence(told, reading.kernel_basis, tuple(found.kernel.id for found in largest))
+
+
+def layout_copies(reading: Reading) -> Iterator[Advice]:
+    """Kernels that only put data into another order."""
+    copies = [found for found in reading.kernels if _only_moves(found) and not _casts(reading, found)]
+    advice = _moved(
+        reading, copies, "layout-copies", "Copies for another layout",
+        "Have the data in the layout that is read: make it contiguous once, outside of the call (weights above "
+        "all), keep "
+        "images in channels_last, or put transposes where a product can take them as they are.",
+    )  # fmt: skip
+    if advice is not None:
+        yield advice
+
+
+def dtype_casts(reading: Reading) -> Iterator[Advice]:
+    """Kernels that only convert to another format."""
+    casts = [found for found in reading.kernels if _only_moves(found) and _casts(reading, found)]
+    advice = _moved(
+        reading, casts, "dtype-casts", "Casts to another format",
+        "Keep what is cast at each call in the format that is used: under autocast, weights are cast again in "
+        "each call; "
+        "model.to(torch.bfloat16) holds them so (and trains in it: keep a float32 copy for the optimizer).",
+    )  # fmt: skip
+    if advice is not None:
+        yield advice
+
+
+def _only_moves(found: KernelFacts) -> bool:
+    return bool(found.operators) and set(found.operators) <= MOVES and not found.is_matmul
+
+
+def _casts(reading: Reading, found: KernelFacts) -> bool:
+    if not set(found.operators) & CASTS:
+        return False
+    nodes = [reading.entities[name] for name in found.nodes if name in reading.entities]
+    return any(_changes_dtype(reading, node) for node in nodes)
+
+
+def _changes_dtype(reading: Reading, node: Entity) -> bool:
+    given = [reading.entities[name].attrs.get("dtype") for name in node.inputs if name in reading.entities]
+    return any(dtype and dtype != node.attrs.get("dtype") for dtype in given)
+
+
+def _moved(reading: Reading, kernels: Sequence[KernelFacts], rule: str, title: str, change: str) -> Advice | None:
+    """Advice on kernels that only move data, None where they are too little of the whole."""
+    moved = sum(found.bytes for found in kernels)
+    whole = sum(found.bytes for found in reading.kernels)
+    took = sum(found.time for found in kernels)
+    share = took / reading.kernel_seconds if reading.kernel_seconds else moved / whole if whole else 0.0
+    if not kernels or share < WORTH:
+        return None
+    ids = tuple(found.kernel.id for found in sorted(kernels, key=lambda found: -found.bytes)[:5])
+    lines = reading.lines(ids)
+    part = (
+        f"{percent(share)} of the kernels' time" if reading.kernel_seconds else f"{percent(share)} of the bytes moved"
+    )
+    found = (
+        f"{counted(len(kernels), 'kernel')} only {'convert' if rule == 'dtype-casts' else 'rearrange'} data: {part}."
+    )
+    evidence = Evidence(f"They read and write {size(moved)} of {size(whole)} in a call.", "recorded", (*ids, *lines))
+    return Advice(rule, title, found, (evidence,), _traffic_gain(reading, took), Change(change))
+
+
+def _traffic_gain(reading: Reading, took: float) -> Gain | None:
+    """Half of what they take: where data comes from and goes to is not always free to choose."""
+    gained = 0.5 * saved_of(reading, took)
+    if not gained:
+        return None
+    if reading.kernel_basis == "measured":
+        how = f"half of the {seconds(took)} that these kernels take"
+    else:
+        how = f"half of the {seconds(took)} that the bytes take at full bandwidth"
+    return Gain(gained, "call", how, "estimate", gained / whole_call(reading))
+
+
+def not_fused(reading: Reading) -> Iterator[Advice]:
+    """Loops where one reads what the other wrote, that stayed apart, and why."""
+    pairs = sorted(_apart(reading), key=lambda pair: -pair[0])
+    between = sum(moved for moved, *_ in pairs)
+    whole = sum(found.bytes for found in reading.kernels)
+    if not pairs or not whole or between < WORTH * whole:
+        return
+    count = counted(len(pairs), "pair")
+    found = (
+        f"{count} of loops stay separate kernels though one reads what the other writes: {size(between)} go "
+        f"through memory, "
+        f"{percent(min(between / whole, 1.0))} of all that a call moves."
+    )
+    evidence = tuple(_pair_evidence(reading, *pair) for pair in pairs[:3])
+    yield Advice(
+        "not-fused",
+        "Neighbours that were not fused",
+        found,
+        evidence,
+        _fusion_gain(reading, between),
+        Change(_remedy(pairs)),
+    )
+
+
+def _apart(reading: Reading) -> Iterator[tuple[int, Decision, Entity, Entity]]:
+    """Pairs refused in the last round: the bytes between them, the decision, and the two loops."""
+    homes = _kernel_of_parts(reading)
+    seen = set[tuple[str, str]]()
+    for found in reversed(list(reading.decisions("fusion", "refused"))):
+        pair = tuple(_parts(reading, name) for name in found.subjects)
+        if len(pair) != 2:
+            continue
+        for first in pair[0]:
+            for second in pair[1]:
+                between = _between(first, second)
+                key = (homes.get(first.id, first.id), homes.get(second.id, second.id))
+                if between and key[0] != key[1] and key not in seen:
+                    seen.add(key)
+                    yield between, found, first, second
+
+
+def _parts(reading: Reading, name: str) -> list[Entity]:
+    """The loops that a subject of a decision stands for: it may be named as fused so far (`ir[…].op2_op3`)."""
+    if name in reading.entities:
+        return [reading.entities[name]]
+    artifact, _, label = name.rpartition(".")
+    parts = (f"{artifact}.op{number}" for number in label.removeprefix("op").split("_op"))
+    return [reading.entities[part] for part in parts if part in reading.entities]
+
+
+def _kernel_of_parts(reading: Reading) -> dict[str, str]:
+    """The fused node that each loop ended up in."""
+    return {
+        part: entity.id
+        for artifact in reading.record.of_stage("fused_ir")
+        for entity in artifact.entities
+        for part in entity.origins
+    }
+
+
+def _between(first: Entity, second: Entity) -> int:
+    """Bytes that `second` reads of what `first` writes; 0 where a library call is one of the two."""
+    if "extern" in (first.kind, second.kind):
+        return 0
+    shared = set(first.attrs.get("writes", ())) & set(second.attrs.get("reads", ()))
+    moves = second.attrs.get("moves", {})
+    return sum(int(moves.get(name, 0)) for name in shared)
+
+
+def _pair_evidence(reading: Reading, moved: int, decision: Decision, first: Entity, second: Entity) -> Evidence:
+    ids = (first.id, second.id)
+    told = f"{first.label} and {second.label}: {size(moved)}; torch: {decision.why}."
+    return Evidence(told, "recorded", (*ids, *reading.lines(ids)))
+
+
+def _fusion_gain(reading: Reading, between: int) -> Gain | None:
+    if reading.gpu is None:
+        return None
+    took = saved_of(reading, between / reading.gpu.memory_bandwidth)
+    if not took:
+        return None
+    how = (
+        f"the {size(between)} need not be read again: at full bandwidth {seconds(took)}, if all of these could be fused"
+    )
+    return Gain(took, "call", how, "estimate", took / whole_call(reading))
+
+
+_REMEDIES: tuple[tuple[str, str], ...] = (
+    (
+        "numel",
+        "their loops run over different sizes: reduce over the same dimensions, or reshape so that the sizes agree",
+    ),
+    (
+        "intermediate nodes",
+        "another operation stands between them and needs the first one's result: reorder what is computed",
+    ),
+    (
+        "too many reads",
+        "one would read too many buffers at once: split the expression, or raise realize_reads_threshold",
+    ),
+    ("peak memory", "fusing would keep more memory alive: it is a choice of Inductor's to protect memory"),
+    ("strides", "they go through memory in different orders: make the layouts agree (contiguous, channels_last)"),
+)
+
+
+def _remedy(pairs: Sequence[tuple[int, Decision, Entity, Entity]]) -> str:
+    """What the commonest reason asks for."""
+    why = " ".join(decision.why for _, decision, *_ in pairs[:3])
+    told = next((text for part, text in _REMEDIES if part in why), "")
+    if told:
+        return f"Not always to be had: {told}."
+    return "Not always to be had: torch's reason says what keeps them apart."
+
+
+def tiny_reductions(reading: Reading) -> Iterator[Advice]:
+    """Reductions over so little that a launch takes longer than they do."""
+    if not reading.on_gpu:
+        return
+    tiny = [found for found in reading.kernels if found.kernel.category == "reduction" and 0 < found.bytes < TINY_BYTES]
+    launches = sum(max(found.kernel.calls, 1) for found in tiny)
+    if launches < LEAST_TINY or launches < WORTH * reading.launches:
+        return
+    ids = tuple(found.kernel.id for found in tiny[:5])
+    found = (
+        f"{launches} of {counted(reading.launches, 'launch', 'launches')} are reductions over less than "
+        f"{size(TINY_BYTES)}: each "
+        "takes about as long to launch as to run."
+    )
+    told = ", ".join(f"{each.kernel.name} ({size(each.bytes)})" for each in tiny[:3])
+    evidence = (Evidence(f"{told}.", "recorded", (*ids, *reading.lines(ids))),)
+    change = Change(
+        "Reduce several at once (stack them and reduce along a dimension), or have CUDA graphs launch them: "
+        "mode='reduce-overhead'. Losses and metrics of every step can be summed up and read now and then."
+    )
+    yield Advice("tiny-reductions", "Tiny reductions", found, evidence, None, change)

@@ -1,0 +1,67 @@
+"""How long the GPU waits for the CPU in a call: measured, or from the number of launches and kernels' least times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compiler.advise.amounts import counted, seconds
+from compiler.advise.facts import Evidence
+from compiler.advise.reading import Reading
+
+LAUNCH_SECONDS = 5e-6
+"""What the host takes for one launch from Inductor's wrapper in Python: 4 to 8 µs on an H200's host, torch 2.11."""
+CALL_SECONDS = 20e-6
+"""What a call of compiled code takes apart from launches and guards, on the same machine."""
+MUCH = 0.25
+"""From this share of a call on that the GPU waits, launches are what to look at, not kernels."""
+REAL = 2.0
+"""So many times its floor is what a kernel is taken to need where it was not measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Seconds of a call in which the GPU has nothing to do, of all seconds of a call; and what shows it."""
+
+    seconds: float
+    whole: float
+    evidence: Evidence
+
+    @property
+    def share(self) -> float:
+        return self.seconds / self.whole if self.whole else 0.0
+
+
+def waiting(reading: Reading) -> Waiting | None:
+    """None where there is no GPU, or nothing is known."""
+    own = reading.own
+    if own is not None and own.seconds and own.host is not None and own.host.gpu is not None:
+        told = f"A call takes {seconds(own.seconds)}, and the GPU is busy in {seconds(own.host.gpu)} of it."
+        return Waiting(max(own.seconds - own.host.gpu, 0.0), own.seconds, Evidence(told, "measured"))
+    if reading.gpu is None or not reading.launches or own is not None:
+        return None
+    host, busy = host_seconds(reading), REAL * reading.floor
+    told = (
+        f"{counted(reading.launches, 'launch', 'launches')} at {seconds(LAUNCH_SECONDS)} each, guards, and "
+        f"{seconds(CALL_SECONDS)} around them make {seconds(host)} on the CPU; the kernels need at least "
+        f"{seconds(reading.floor)} at {reading.gpu.title}'s peak rates, and twice that is taken for granted."
+    )
+    largest = sorted(reading.kernels, key=lambda found: -found.floor)[:3]
+    evidence = Evidence(told, "estimate", tuple(found.kernel.id for found in largest))
+    return Waiting(max(host - busy, 0.0), max(host, busy), evidence)
+
+
+def host_seconds(reading: Reading) -> float:
+    """What the CPU does in a call of compiled code, by the costs above."""
+    return reading.launches * LAUNCH_SECONDS + reading.guard_seconds + CALL_SECONDS
+
+
+def saved_of(reading: Reading, on_gpu: float) -> float:
+    """What is left of seconds that the GPU needs less, as it waits for longer then."""
+    found = waiting(reading)
+    return on_gpu if found is None else max(on_gpu - found.seconds, 0.0)
+
+
+def whole_call(reading: Reading) -> float:
+    """Seconds of one call: measured, or what is taken for granted where nothing was."""
+    found = waiting(reading)
+    return reading.seconds or (found.whole if found is not None else reading.kernel_seconds)
