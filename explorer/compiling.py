@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 from compiler.record import MACHINE_STAGES, Kernel, Problem, Record
@@ -38,6 +39,14 @@ def _is_amd(record: Record) -> bool:
 _NO_CONFIG = "there is no configuration"
 
 
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """Makes a stage that a record has once somebody asks for it: `left` says of how many graphs, `make` adds it."""
+
+    left: Callable[[Record], int]
+    make: Callable[[Record], Record]
+
+
 class KernelCompiler:
     """The record as it now is, and the way to a longer one. Safe to use from several threads; one compiles at a time.
 
@@ -52,6 +61,7 @@ class KernelCompiler:
         self._cancelled = threading.Event()
         self._thread: threading.Thread | None = None
         self._tried: set[str] = set()
+        self.makers: dict[str, Maker] = {}
 
     @property
     def record(self) -> Record:
@@ -90,6 +100,26 @@ class KernelCompiler:
         """Stage -> how many kernels would come to it."""
         count = len(self.left)
         return dict.fromkeys(machine_stages(self._record), count) if count else {}
+
+    def makes(self) -> dict[str, int]:
+        """Stages that are no kernels', and made when they are asked for -> of how many graphs they would be."""
+        left = {stage: maker.left(self._record) for stage, maker in self.makers.items()}
+        return {stage: count for stage, count in left.items() if count}
+
+    def make(self, stage: str) -> Record:
+        """Make such a stage. What stands in the way is told in `record.problems`: it was asked for in the live view."""
+        count = self.makes().get(stage)
+        if not count:
+            return self._record
+        self._tell({"done": 0, "total": count, "stage": stage})
+        try:
+            self.grow(self.makers[stage].make)
+        except Exception as error:  # noqa: BLE001 nobody is there to raise it to
+            reason = f"it could not be made: {type(error).__name__}: {error}".strip(": ")
+            self.grow(lambda record: record.with_(problems=(*record.problems, Problem(stage, reason))))
+        finally:
+            self._tell({})
+        return self._record
 
     def has_yet_to_make(self, stage: str) -> bool:
         return stage in self.pending()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-    from compiler.decompose.one_op import Decomposition
+    from compiler.decompose.one_op import Decomposition, Level
 
 
 def decompose(operator: str | Callable[..., Any], *args: Any, **kwargs: Any) -> OpLevels:
@@ -29,16 +29,45 @@ def decompose(operator: str | Callable[..., Any], *args: Any, **kwargs: Any) -> 
     return OpLevels(decomposed(name, function, args, kwargs))
 
 
+class OpLevel:
+    """One call at one level. It prints as its trees, and why what stays was left alone; `code` is the graph."""
+
+    def __init__(self, found: Level) -> None:
+        self.found = found
+        self.name, self.code = found.name, found.code
+
+    @property
+    def ops(self) -> list[str]:
+        """The operators in the graph of this level, in order."""
+        return self.found.ops()
+
+    def __str__(self) -> str:
+        from explorer.decompose_text import level_text
+
+        return level_text(self.found)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from explorer.decompose_html import level_html
+
+        return level_html(self.found)
+
+
 class OpLevels:
     """One call at each level. It prints as a table of numbers and a tree for each level.
 
-    `levels` has the trees as data; `numbers` and `ops` are DataFrames; `source("Inductor")` is the code of the
-    decompositions, `code("prims")` the graph as Python.
+    `level("prims")` is one of them, `levels` are all as data; `numbers` and `ops` are DataFrames; `source("Inductor")`
+    is the code of the decompositions, `code("prims")` the graph as Python.
     """
 
     def __init__(self, found: Decomposition) -> None:
         self.found = found
         self.levels = found.levels
+
+    def level(self, name: str) -> OpLevel:
+        """One level: "torch", "ATen", "core ATen", "Inductor" or "prims". Raises ValueError for another."""
+        return OpLevel(self.found.level(name))
 
     @property
     def numbers(self) -> pd.DataFrame:

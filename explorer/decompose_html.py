@@ -17,7 +17,13 @@ def decomposition_html(found: Decomposition) -> str:
     where = note(str(found.source)) if found.source else ""
     about = note(found.note) if found.note else ""
     table = table_html(["level", "ops", "different", "against eager"], map(_row, found.levels))
-    return head + where + about + table + "".join(map(_level, found.levels))
+    return (
+        head
+        + where
+        + about
+        + table
+        + "".join(level_html(level, is_open=level.name == "Inductor") for level in found.levels)
+    )
 
 
 def _row(level: Level) -> tuple[str, str, str, str]:
@@ -26,10 +32,11 @@ def _row(level: Level) -> tuple[str, str, str, str]:
     return level.name, str(len(ops)), str(len(set(ops))), checks
 
 
-def _level(level: Level) -> str:
+def level_html(level: Level, *, is_open: bool = True) -> str:
+    """One level, to open and close."""
     about = f"{counted(len(level.ops()), 'op')}; {ABOUT[level.name]}"
     title = f"<b>{safe(level.name)}</b> {muted(about)}"
-    return details(title, "".join(_body(level)), is_open=level.name == "Inductor")
+    return details(title, "".join(_body(level)), is_open=is_open)
 
 
 def _body(level: Level) -> Iterator[str]:

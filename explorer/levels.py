@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from compiler.builder import in_pipeline_order
 from compiler.decompose.levels import LEVELS, level_named
 from compiler.record import Artifact, Entity, Problem, Record
+from explorer.compiling import Maker
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,9 +64,7 @@ class RunLevels:
 
         Raises ValueError for a record that was loaded without them.
         """
-        known = {artifact.graph for artifact in record.of_stage("decomposed")}
-        known |= {problem.graph for problem in record.problems if problem.stage == "decomposed"}
-        left = [artifact for artifact in record.of_stage("captured") if artifact.graph not in known]
+        left = _left(record)
         if not left:
             return record
         if not kept:
@@ -112,6 +111,21 @@ class RunLevels:
             half = self.graphs(captured, kept).half(artifact.id)
         call = node_call(entity, artifact, frame, half)
         return OpLevels(decomposed(call.name, call.function, call.args, call.kwargs, call.note))
+
+
+def _left(record: Record) -> list[Artifact]:
+    """The captured graphs whose levels nobody has tried to make yet."""
+    problems = [problem for problem in record.problems if problem.stage == "decomposed"]
+    known = {artifact.graph for artifact in record.of_stage("decomposed")} | {problem.graph for problem in problems}
+    return [artifact for artifact in record.of_stage("captured") if artifact.graph not in known and "" not in known]
+
+
+def levels_maker(levels: RunLevels, kept: Mapping[str, KeptFrame]) -> Maker:
+    """What makes the levels when the live view asks for them; of graphs that were kept."""
+    return Maker(
+        lambda record: sum(artifact.graph in kept for artifact in _left(record)),
+        lambda record: levels.grown(record, kept),
+    )
 
 
 def entity_named(record: Record, name: str) -> tuple[Artifact, Entity]:

@@ -44,6 +44,7 @@ class Payload:
     _findings: dict[str, Finding] = field(default_factory=dict)
     _decisions: dict[str, Part] = field(default_factory=dict)
     pending: Mapping[str, int] = field(default_factory=dict)
+    makes: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.update(self.record)
@@ -94,7 +95,7 @@ class Payload:
             "target": record.target,
             "compare": compared_first(record),
             "first": ["chain_rule", "autograd"] if record.of_stage("chain_rule") else [],
-            "stages": [self._stage(name) for name in stage_names(record, self.pending)],
+            "stages": [self._stage(name) for name in stage_names(record, [*self.pending, *self.makes])],
             "breaks": [msgspec.to_builtins(item) for item in record.breaks],
             "frames": [msgspec.to_builtins(frame) for frame in record.frames],
             "kernels": kernel_counts(record),
@@ -118,7 +119,8 @@ class Payload:
             "seconds": stage_seconds(self.record, name),
             "problems": [msgspec.to_builtins(item) for item in self.record.problems if item.stage == name],
             "artifacts": [self._artifact(artifact) for artifact in artifacts],
-            "pending": self.pending.get(name, 0),
+            "pending": self.pending.get(name, 0) or self.makes.get(name, 0),
+            "makes": name in self.makes,
             "list": list_of_kernels(self.record) if name == "kernels" else None,
         }
 
@@ -136,6 +138,7 @@ class Payload:
             "entities": len(artifact.entities),
             "drawable": any(entity.inputs for entity in artifact.entities),
             "start": first_kernel_line(artifact),
+            "level": level_of(artifact, self.record),
             "side": artifact.attrs.get("side", ""),
             "pair": artifact.attrs.get("pair", ""),
             "view": finding.view if finding else "",
@@ -157,6 +160,13 @@ def stage_names(record: Record, pending: Iterable[str] = ()) -> list[str]:
     for stage in dict.fromkeys(missing):
         present.insert(stage_place(stage, present), stage)
     return present
+
+
+def level_of(artifact: Artifact, record: Record) -> str:
+    """The level of decomposition that a graph is at, where it is there at several: captured is torch's own."""
+    if artifact.stage == "captured" and any(each.graph == artifact.graph for each in record.of_stage("decomposed")):
+        return "torch"
+    return str(artifact.attrs.get("level", ""))
 
 
 def counted(artifact: Artifact, kinds: frozenset[str]) -> int:

@@ -91,7 +91,8 @@ class Run:
 
     def _ipython_key_completions_(self) -> list[str]:
         artifacts = self._shown.artifacts
-        stages = dict.fromkeys([*(artifact.stage for artifact in artifacts), *self.compiler.pending(), *self.compiler.makes()])
+        made = [artifact.stage for artifact in artifacts]
+        stages = dict.fromkeys([*made, *self.compiler.pending(), *self.compiler.makes()])
         return [*stages, *(artifact.id for artifact in artifacts)]
 
     def compile_kernels(self, config: int = 0) -> Run:

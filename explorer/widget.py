@@ -44,7 +44,7 @@ class Explorer(anywidget.AnyWidget):
 
     def __init__(self, record: Record | KernelCompiler, running: str = "") -> None:
         self.compiler = record if isinstance(record, KernelCompiler) else KernelCompiler(record)
-        self._payload = Payload(self.compiler.record, pending=self.compiler.pending())
+        self._payload = Payload(self.compiler.record, pending=self.compiler.pending(), makes=self.compiler.makes())
         self._sent: set[tuple[str, str, str]] = set()
         self._made = self._running_since = time.monotonic()
         super().__init__(manifest=self._payload.manifest(), running=self._runs(running), parts=self._unsent())
@@ -70,6 +70,7 @@ class Explorer(anywidget.AnyWidget):
 
     def _show(self, record: Record, compiling: dict[str, Any], running: str = "", words: str = "") -> None:
         self._payload.pending = {} if running else self.compiler.pending()
+        self._payload.makes = {} if running else self.compiler.makes()
         self._payload.update(record)
         with self.hold_sync():
             self.manifest = self._payload.manifest()
@@ -101,6 +102,8 @@ class Explorer(anywidget.AnyWidget):
             self._send_part(message["artifact"], message["part"])
         elif kind == "compile":
             self.compiler.start()
+        elif kind == "make":
+            self.compiler.make(message["stage"])
         elif kind == "views":
             self.send({"type": "views", "module": frontend.late_module()})
         elif kind == "cancel":

@@ -169,6 +169,8 @@ export class Colouring {
   /** @param {Entity} entity */
   family(entity) {
     if ("about" in entity.attrs) return this.partOfMap(entity.kind);
+    if (entity.kind === "stop") return { label: "no gradient", colour: this.grey };
+    if (entity.kind === "accumulate") return { label: "leaf", colour: this.hues[4] };
     const { category } = entity.attrs;
     const fused = /(^|_)fused/.test(entity.label) ? "fused" : "";
     const word = ["reduction", "pointwise", "template"].includes(category) ? category : fused || opName(entity);

@@ -8,18 +8,20 @@ import { counted, h } from "./dom.js";
 /** Start compiling what a stage lacks, unless that is going on. @param {Store} store @param {StageInfo} stage */
 export function startCompiling(store, stage) {
   if (!store.kernel || store.compiling.total) return;
-  store.kernel.compile();
-  store.setCompiling({ done: 0, total: stage.pending, waiting: true });
+  if (stage.makes) store.kernel.make(stage.name);
+  else store.kernel.compile();
+  store.setCompiling({ done: 0, total: stage.pending, waiting: true, stage: stage.makes ? stage.name : "" });
 }
 
 /** @param {Store} store @param {StageInfo} stage @returns {HTMLElement} */
 export function pendingCard(store, stage) {
-  const kernels = counted(stage.pending, "kernel");
+  const words = stage.makes ? "Make it" : `Compile ${counted(stage.pending, "kernel")}`;
   if (!store.kernel) return onPage(stage);
   if (store.compiling.total) return compilingCard(store);
-  const compile = h("button", { class: "tc-button tc-text tc-main-button", type: "button" }, `Compile ${kernels}`);
+  const compile = h("button", { class: "tc-button tc-text tc-main-button", type: "button" }, words);
   compile.addEventListener("click", () => startCompiling(store, stage));
-  return h("div", { class: "tc-pending" }, h("p", {}, `${stage.title}: not compiled yet.`), compile);
+  const missing = `${stage.title}: not ${stage.makes ? "made" : "compiled"} yet.`;
+  return h("div", { class: "tc-pending" }, h("p", {}, missing), compile);
 }
 
 /** @param {StageInfo} stage */
@@ -34,7 +36,7 @@ function onPage({ title }) {
  * cancelled. @param {Store} store @param {boolean} isList @returns {HTMLElement[]}
  */
 export function compileHint(store, isList) {
-  const stage = store.manifest.stages.find(({ pending }) => pending);
+  const stage = store.manifest.stages.find(({ pending, makes }) => pending && !makes);
   if (!stage || !store.kernel) return [];
   const hint = h("div", { class: "tc-compiling" }, h("p", { role: "status" }));
   showProgress(hint, store);
@@ -55,14 +57,17 @@ function compilingCard(store) {
     cancel.textContent = "Cancelling…";
     store.kernel?.cancel();
   });
+  if (store.compiling.stage) cancel.hidden = true;
   const card = h("div", { class: "tc-pending tc-compiling" }, words, bar, cancel);
   showProgress(card, store);
   return card;
 }
 
 /** Bring a card up to date in place. @param {Element} card @param {Store} store */
-export function showProgress(card, { compiling: { done = 0, total = 0, waiting = false } }) {
+export function showProgress(card, { compiling: { done = 0, total = 0, waiting = false, stage = "" } }) {
   const [words, bar] = [card.querySelector("p"), card.querySelector("progress")];
+  if (stage && words) words.textContent = waiting ? "Waiting for Python" : `Tracing ${counted(total, "graph")} at every level`;
+  if (stage) return bar?.removeAttribute("value");
   const kernels = counted(total, "kernel");
   if (words) words.textContent = waiting ? `Waiting for Python to compile ${kernels}` : `Compiling: ${done} of ${kernels}`;
   if (bar) Object.assign(bar, { max: total, value: done });

@@ -30,6 +30,7 @@ export class PaneHeader {
     const children = [...this.choosers(), this.links, this.tools(Boolean(info), folds, places)];
     const modes = info ? this.pane.modesOf(artifact) : [];
     if (modes.length > 1) children.splice(-2, 0, this.modes(modes));
+    if (info?.level && mode !== "diff") children.splice(1, 0, this.levels(info));
     replaceKeepingFocus(this.root, children, this.pane.root);
   }
 
@@ -56,6 +57,20 @@ export class PaneHeader {
     select.addEventListener("change", () => choose(select.value));
     select.value = current;
     return select;
+  }
+
+  /** The same graph at another level of decomposition. @param {ArtifactInfo} info */
+  levels(info) {
+    const half = (/** @type {string} */ id) => bracketed(id).split(" ")[1] ?? "";
+    const infos = [...this.pane.store.artifacts.values()].map((artifact) => artifact.info);
+    const same = infos.filter(({ level, graph }) => level && graph === info.graph);
+    const wanted = half(info.id) || half(same.find(({ id }) => half(id))?.id ?? "");
+    const offered = same.filter(({ id }) => !half(id) || half(id) === wanted);
+    const buttons = offered.map(({ id, level, title }) => {
+      const onclick = () => this.pane.show(id, this.pane.mode);
+      return h("button", { type: "button", title, "aria-pressed": String(id === info.id), onclick }, level);
+    });
+    return h("div", { class: "tc-modes", role: "group", "aria-label": "Level of decomposition" }, ...buttons);
   }
 
   /** @param {Mode[]} modes */

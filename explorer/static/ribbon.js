@@ -49,7 +49,7 @@ export class Ribbon {
         class: "tc-chip",
         type: "button",
         title: this.tooltip(stage),
-        "aria-label": stage.pending && !stage.artifacts.length ? `${stage.title}, not compiled yet` : stage.title,
+        "aria-label": stage.pending && !stage.artifacts.length ? `${stage.title}, not ${making(stage)} yet` : stage.title,
         onclick: (/** @type {MouseEvent} */ event) =>
           this.open(stage.name, event.ctrlKey || event.metaKey || event.shiftKey),
       },
@@ -68,7 +68,7 @@ export class Ribbon {
   /** @param {StageInfo} stage */
   tooltip(stage) {
     const problems = stage.problems.map((problem) => `\n⚠ ${problem.reason}`).join("");
-    const pending = stage.pending ? `\nNot compiled yet: ${counted(stage.pending, "kernel")}.` : "";
+    const pending = stage.pending ? `\nNot ${making(stage)} yet: ${counted(stage.pending, stage.makes ? "graph" : "kernel")}.` : "";
     return `${stage.about}${problems}${pending}\nrun["${stage.name}"]. Click to open, Shift-click to open beside.`;
   }
 
@@ -132,8 +132,14 @@ function inGroups(stages, chips) {
 }
 
 /** How much is in a stage, or why nothing is. @param {StageInfo} stage */
-function factOf({ artifacts, count, unit, pending }) {
-  if (artifacts.length && pending) return `${artifacts.length} of ${counted(artifacts.length + pending, "kernel")}`;
+function factOf(stage) {
+  const { artifacts, count, unit, pending } = stage;
+  if (artifacts.length && pending && !stage.makes) return `${artifacts.length} of ${counted(artifacts.length + pending, "kernel")}`;
   if (artifacts.length) return `${count.toLocaleString("en")} ${unit}`.trim();
-  return pending ? "not compiled" : "not available";
+  return pending ? `not ${making(stage)}` : "not available";
+}
+
+/** What is to be done to get a stage. @param {StageInfo} stage */
+function making({ makes }) {
+  return makes ? "made" : "compiled";
 }

@@ -8,13 +8,13 @@ import { Links } from "./links.js";
  * @typedef {"entities" | "text" | "decisions" | "words" | "view"} PartName
  * @typedef {{digest: string, bytes: number}} PartInfo
  * @typedef {{id: string, stage: string, title: string, language: string, graph: string, lines: number, chars: number,
- *   entities: number, drawable: boolean, start: number, side: string, pair: string, view: string, opens: string,
+ *   entities: number, drawable: boolean, start: number, level: string, side: string, pair: string, view: string, opens: string,
  *   parts: Record<string, PartInfo>}} ArtifactInfo
  * @typedef {number | string | null} Cell
  * @typedef {{columns: {title: string, about: string, unit: string}[], rows: {id: string, cells: Cell[]}[]}} List
  * @typedef {{stage: string, reason: string, hint: string, graph: string}} Problem
  * @typedef {{name: string, title: string, about: string, group: string, count: number, unit: string,
- *   seconds: number | null, problems: Problem[], artifacts: ArtifactInfo[], pending: number,
+ *   seconds: number | null, problems: Problem[], artifacts: ArtifactInfo[], pending: number, makes: boolean,
  *   list: List | null}} StageInfo
  * @typedef {{id: string, frame: string, kind: string, reason: string, file: string, line: number, function: string,
  *   code: string, what: string, explanation: string, hints: string[], gb_id: string, stack: string[]}} BreakInfo
@@ -30,9 +30,9 @@ import { Links } from "./links.js";
  * @typedef {{subjects: string[], pass_name: string, verdict: string, why: string,
  *   numbers: Record<string, number>}} Decision
  * @typedef {{stage?: string, title?: string, elapsed?: number}} Running
- * @typedef {{done?: number, total?: number, waiting?: boolean}} Compiling
+ * @typedef {{done?: number, total?: number, waiting?: boolean, stage?: string}} Compiling
  * What can be asked of Python, where there is one.
- * @typedef {{compile: () => void, cancel: () => void, views: () => void, lab: (kernel: string) => void}} Kernel
+ * @typedef {{compile: () => void, make: (stage: string) => void, cancel: () => void, views: () => void, lab: (kernel: string) => void}} Kernel
  * What words in a text mean: name, one line, address.
  * @typedef {Record<string, [string, string, string]>} Words
  */

@@ -39,6 +39,7 @@ export default () => {
 function connected(model) {
   const store = new Store((artifact, part) => model.send({ type: "want", artifact, part }), {
     compile: () => model.send({ type: "compile" }),
+    make: (stage) => model.send({ type: "make", stage }),
     cancel: () => model.send({ type: "cancel" }),
     views: once(() => model.send({ type: "views" })),
     lab: (kernel) => model.send({ type: "lab", kernel }),

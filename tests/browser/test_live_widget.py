@@ -46,6 +46,7 @@ STAGES = [
     "joint",
     "forward",
     "backward",
+    "decomposed",
     "post_grad",
     "ir",
     "fused_ir",

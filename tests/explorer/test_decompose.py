@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -74,6 +76,18 @@ def test_tables_and_code_of_one_operator() -> None:
     assert "torch.ops.prims" in found.code("prims")
 
 
+def test_one_level_of_an_operator_prints_as_its_trees() -> None:
+    levels = explorer.decompose("aten.gelu", torch.randn(4))
+    prims = levels.level("prims")
+    assert prims.ops == levels.found.level("prims").ops()
+    assert "prims.erf.default" in prims.ops
+    assert str(prims).startswith(f"prims ({len(prims.ops)} ops)")
+    assert "erf" in prims.code
+    assert "<details open" in prims._repr_html_()
+    with pytest.raises(ValueError, match="no level"):
+        levels.level("assembly")
+
+
 def test_operators_is_a_table_with_the_method_and_what_the_literature_says() -> None:
     table = explorer.operators()
     assert table.loc["registered in aten", "quoted"] == "2000+ overloads, 1200+ names"
@@ -118,6 +132,43 @@ def test_levels_are_made_when_they_are_asked_for_and_listeners_are_told(run: Run
     assert "torch.ops.prims.erf" in str(run.at_level("prims"))
     assert run.at_level("captured")[0].id == "captured[0/0]"
     assert len(heard) == 1
+
+
+def test_in_the_live_view_the_levels_are_pending_until_their_chip_is_opened() -> None:
+    run = explorer.explore(Classifier(), torch.randn(3, 8), stages=("captured", "forward"))
+    widget = run.widget()
+
+    def chip() -> dict[str, Any]:
+        return next(stage for stage in widget.manifest["stages"] if stage["name"] == "decomposed")
+
+    assert (chip()["pending"], chip()["makes"], chip()["artifacts"]) == (1, True, [])
+    heard: list[dict[str, Any]] = []
+    widget.observe(lambda change: heard.append(change["new"]), names="compiling")
+    widget._on_message(widget, {"type": "make", "stage": "decomposed"}, [])
+    assert heard == [{"done": 0, "total": 1, "stage": "decomposed"}, {}]
+    levels = {artifact["level"] for artifact in chip()["artifacts"]}
+    assert levels == set(LEVELS) - {"torch"}
+    captured = next(stage for stage in widget.manifest["stages"] if stage["name"] == "captured")
+    assert captured["artifacts"][0]["level"] == "torch"
+    assert run["decomposed"] in run.record.artifacts
+    assert chip()["pending"] == 0
+
+
+def test_what_can_not_be_made_is_told_on_its_chip() -> None:
+    run = explorer.explore(Classifier(), torch.randn(3, 8), stages=("captured",))
+    widget = run.widget()
+
+    def fails(_: Record) -> Record:
+        raise RuntimeError("no graph of that kind")
+
+    run.compiler.makers["decomposed"] = replace(run.compiler.makers["decomposed"], make=fails)
+    widget._on_message(widget, {"type": "make", "stage": "decomposed"}, [])
+    chip = next(stage for stage in widget.manifest["stages"] if stage["name"] == "decomposed")
+    assert [problem["reason"] for problem in chip["problems"]] == [
+        "it could not be made: RuntimeError: no graph of that kind"
+    ]
+    assert chip["pending"] == 0
+    assert widget.compiling == {}
 
 
 def test_levels_is_a_table_of_counts_and_numbers(run: Run) -> None:
