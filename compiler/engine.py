@@ -56,11 +56,20 @@ class Exploration:
     own `torch.compile` triggers too; `compile(fn)` gives the callable to use in place of `fn`.
 
     `listener` hears of each stage as it comes. What the user's code raises passes through; what torch.compile can't
-    do becomes a `Problem`, and the user's code runs as if it were not compiled.
+    do becomes a `Problem`, and the user's code runs as if it were not compiled. With `build`, code is built whatever
+    the options say.
     """
 
-    def __init__(self, options: Options | None = None, *, title: str = "", listener: Listener | None = None) -> None:
+    def __init__(
+        self,
+        options: Options | None = None,
+        *,
+        title: str = "",
+        listener: Listener | None = None,
+        build: bool = False,
+    ) -> None:
         self.options = options or Options()
+        self._build = build
         self._builder = Builder(title, self.options, environment(), listener)
         self._recorder: Recorder | None = None
         self._observation: dynamo.Observation | None = None
@@ -84,7 +93,7 @@ class Exploration:
 
     def __enter__(self) -> Exploration:
         with ExitStack() as stack:
-            self._recorder = Recorder(self._builder, build=builds(self.options))
+            self._recorder = Recorder(self._builder, build=self._build or builds(self.options))
             stack.callback(self._recorder.finish)
             heard = untimed(self._recorder, self._recorder.torch_time)
             self._observation = stack.enter_context(dynamo.observing(heard))
@@ -107,11 +116,11 @@ class Exploration:
             if kind is None:
                 self._time()
                 self._export()
+                self._eager_memory()
                 self._decompose()
                 self._check_stages()
                 self._compile_kernels()
                 self._check_kernels()
-                self._eager_memory()
         finally:
             self._builder.finished()
 
@@ -123,6 +132,10 @@ class Exploration:
         from compiler.measure.for_record import time_call
 
         time_call(self._builder, self.call)
+        if self.call is not None and not self._builder.line_times:
+            from compiler.measure.profile_again import profile_apart
+
+            profile_apart(self._builder, self.call)
 
     def _export(self) -> None:
         """The first call with torch.export, strict and not, where the user names that stage."""
@@ -133,10 +146,6 @@ class Exploration:
         add_exported(self._builder, self._calls[0], self._recorder.book)
         self._recorder.add_sources()
 
-    def _decompose(self) -> None:
-        """Every graph at every level, where the user names that stage."""
-        if "decomposed" not in self.options.stages or self._recorder is None:
-            return
     def _eager_memory(self) -> None:
         """What eager would have in memory, beside what the generated code has. Where the code is built and run, it is
         left until somebody asks (`run.memory`): recording is not to slow down what is measured.
@@ -147,6 +156,10 @@ class Exploration:
 
         add_eager_memory(self._builder, self._recorder.kept)
 
+    def _decompose(self) -> None:
+        """Every graph at every level, where the user names that stage."""
+        if "decomposed" not in self.options.stages or self._recorder is None:
+            return
         from compiler.decompose.graphs import add_levels
 
         add_levels(self._builder, self._recorder.kept)
@@ -200,11 +213,24 @@ class Exploration:
         try:
             if self.options.time:
                 self._time_breaks(self._calls[0])
+                self._profile(self._calls[0])
             if self.options.check is True:
                 self._builder.checks.extend(self._call_check(self._calls[0]).checks())
         except Exception as error:  # noqa: BLE001 - whatever the user's call raises when it is repeated
             reason = f"the call could not be repeated: {type(error).__name__}: {error}"
             self._builder.problem(Problem("timing", reason, "explore a call that can run more than once"))
+
+    def _profile(self, call: Call) -> None:
+        """How long each kernel takes, and each line, where the code that was recorded is built."""
+        from compiler.measure.profile_again import profile_here
+
+        if self._recorder is not None and self._recorder.build:
+            profile_here(self._builder, call, self.files())
+
+    def files(self) -> dict[str, str]:
+        """The names of source files in the record, by their paths."""
+        book = self._recorder.book if self._recorder is not None else None
+        return {file: book.name(file) for file in book.lines} if book is not None else {}
 
     def _time_breaks(self, call: Call) -> None:
         """What each graph break costs, where a version without it can be had."""

@@ -86,14 +86,14 @@ class Measurement:
 class KernelTime:
     """What one call of a kernel in the generated code took, or one function of eager's, by the profiler.
 
-    Seconds are the mean over the profiled calls; a call in a loop or of a graph that runs several times is the sum of
-    its `launches`. `device` says whose time it is: "cuda", or "cpu" where the code ran there. `kernel` is the id of a
-    `Kernel`, `call` of the entity that calls it in the generated code. Both are "" for eager, and for what ran in the
-    compiled call and was matched to no kernel of the record: there `name` is the device's function, on a CPU the
-    operator. `op` is the operator that launched it, `functions` are the device's functions that ran. `bytes` and
-    `flops` are by formula, for all launches; `memory_share` and `compute_share` say how much of the GPU's peak
-    bandwidth and peak rate that is, from 0 to 1 (traffic that the cache serves can take it beyond 1), None where a peak
-    is not known. `lines` are ids of source lines that it computes.
+    Seconds are the median over the profiled calls, in each of which they are the sum of its `launches` (their mean).
+    `device` says whose time it is: "cuda", or "cpu" where the code ran there. `kernel` is the id of a `Kernel`, `call`
+    of the entity that calls it in the generated code. Both are "" for eager, and for what ran in the compiled call and
+    was matched to no kernel of the record: there `name` is the device's function, on a CPU the operator. `op` is the
+    operator that launched it, `functions` are the device's functions that ran. `bytes` and `flops` are by formula, for
+    all launches; `memory_share` and `compute_share` say how much of the GPU's peak bandwidth and peak rate that is,
+    from 0 to 1 (traffic that the cache serves can take it beyond 1), None where a peak is not known. `lines` are ids of
+    source lines that it computes.
     """
 
     name: str
@@ -185,3 +185,31 @@ class Phase:
     graph: str = ""
     parent: str = ""
     count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Advice (by its id) that was tried: the call as it is, and with the change, timed in turns on `device`.
+
+    `before` and `after` are the medians of seconds a call, `gained` the median over `rounds` of what a call took less,
+    `low` and `high` its quartiles; the compile seconds are those of the first call, with empty caches. `expected` is
+    what the advice had claimed, "call" or "compile" says of which (`of`). `same` is the verdict on the results, and
+    `numbers` says in words by how much they differ. `problem` says why there are no numbers.
+    """
+
+    advice: str
+    what: What = "forward"
+    device: str = ""
+    before: float | None = None
+    after: float | None = None
+    gained: float | None = None
+    low: float | None = None
+    high: float | None = None
+    rounds: int = 0
+    compile_before: float | None = None
+    compile_after: float | None = None
+    same: Literal["equal", "close", "differs", "not comparable", ""] = ""
+    numbers: str = ""
+    expected: float | None = None
+    of: Literal["call", "compile"] = "call"
+    problem: str = ""

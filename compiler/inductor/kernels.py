@@ -15,7 +15,7 @@ from compiler.torch_api.inductor import IrFacts
 _AOT_ID = re.compile(r"# AOT ID: \['[^']*'\]")
 _KERNEL_PATH = re.compile(r"^# kernel path: .*\n", re.MULTILINE)
 _CACHE_PATH = re.compile(r"(['\"])[^'\"\n]*torchinductor_[^'\"\n]*/(\w+\.\w+)\1")
-_WRAPPER = (["args"], ["self", "args"])  # parameters of `call`, and of what it calls: partitions and branches
+WRAPPER_PARAMETERS = (["args"], ["self", "args"])  # parameters of `call`, and of what it calls: partitions and branches
 _EXTERN = re.compile(r"\b(?:extern_kernels|torch\.ops|aten|prims|mkldnn)\b")
 
 
@@ -107,7 +107,7 @@ def _calls(tree: ast.Module, text: str, kernels: set[str], buffers: set[str]) ->
     """Statements of the wrapper that launch a kernel or call ATen, in order."""
     rows = text.split("\n")
     for function in ast.walk(tree):
-        if isinstance(function, ast.FunctionDef) and [a.arg for a in function.args.args] in _WRAPPER:
+        if isinstance(function, ast.FunctionDef) and [a.arg for a in function.args.args] in WRAPPER_PARAMETERS:
             for statement in _leaves(function.body):
                 names = [node.id for node in ast.walk(statement) if isinstance(node, ast.Name)]
                 source = " ".join(row.strip() for row in rows[statement.lineno - 1 : statement.end_lineno])

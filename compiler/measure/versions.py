@@ -32,14 +32,15 @@ def version(suggestion: Suggestion, fn: Any, files: Mapping[str, str]) -> Versio
     """
     if suggestion.rewrite:
         function, code = _recoded(suggestion, fn, files)
-        return lambda: _with_code(function, code)
+        return lambda: with_code(function, code)
     if suggestion.settings:
         return lambda: with_settings(suggestion.settings)
     return None
 
 
 @contextmanager
-def _with_code(function: FunctionType, code: CodeType) -> Iterator[None]:
+def with_code(function: FunctionType, code: CodeType) -> Iterator[None]:
+    """The function has this code in the block."""
     original = function.__code__
     function.__code__ = code
     try:

@@ -65,6 +65,7 @@ REQUIRED: tuple[str, ...] = (
     "torch._guards:GuardsSet.add",
     "torch._guards:TracingContext.try_get",
     "torch._guards:detect_fake_mode",
+    "torch._inductor.codecache:PyCodeCache.modules",
     "torch._inductor.codegen.common:CSE.generate",
     "torch._inductor:aoti_compile_and_package",
     "torch._inductor:aoti_load_package",

@@ -1,0 +1,81 @@
+"""Generated code that marks each of its calls for the profiler, for the length of a block.
+
+The functions of the generated module get other code, made from the same source with `record_function` around each
+statement that calls a kernel; the kernels, and all else, are the module's own. After the block their code is as it was.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import CodeType
+
+from compiler.inductor.kernels import WRAPPER_PARAMETERS, canonical
+from compiler.measure.versions import with_code
+from compiler.record import Artifact
+from compiler.torch_api.generated_modules import function_of, generated_modules
+
+MARK = "tcompile call "
+
+
+@contextmanager
+def marked(artifacts: Iterable[Artifact]) -> Iterator[frozenset[str]]:
+    """The block's calls of the code of these artifacts (stage `kernels`) are marked: a range of the profiler is named
+    `MARK` and the id of the call's entity. Gives the ids of the artifacts whose code was found.
+    """
+    wanted = {artifact.id: artifact for artifact in artifacts}
+    found = set()
+    with ExitStack() as stack:
+        for module, source in generated_modules():
+            for artifact in wanted.values():
+                if canonical(source, artifact.graph).strip() == artifact.text.strip():
+                    for name, code in _codes(artifact).items():
+                        if (function := function_of(module, name)) is not None:
+                            stack.enter_context(with_code(function, code))
+                            found.add(artifact.id)
+        yield frozenset(found)
+
+
+def _codes(artifact: Artifact) -> Mapping[str, CodeType]:
+    """The code, with marks, of each function that calls kernels, by its qualified name."""
+    tree = ast.parse(artifact.text)
+    calls = {int(each.attrs["line"]): each.id for each in artifact.entities if each.kind in ("call", "extern")}
+    names = dict(_marked_functions(tree, "", calls))
+    module = compile(ast.fix_missing_locations(tree), f"<{artifact.id}, with marks>", "exec", dont_inherit=True)
+    return {code.co_qualname: code for code in _all_codes(module) if code.co_qualname in names}
+
+
+def _marked_functions(
+    tree: ast.Module | ast.ClassDef, prefix: str, calls: Mapping[int, str]
+) -> Iterator[tuple[str, ast.FunctionDef]]:
+    for statement in tree.body:
+        if isinstance(statement, ast.ClassDef):
+            yield from _marked_functions(statement, f"{statement.name}.", calls)
+        elif isinstance(statement, ast.FunctionDef) and _is_wrapper(statement):
+            statement.body = [_with_marks(each, calls) for each in statement.body]
+            yield prefix + statement.name, statement
+
+
+def _is_wrapper(function: ast.FunctionDef) -> bool:
+    return [argument.arg for argument in function.args.args] in WRAPPER_PARAMETERS
+
+
+def _with_marks(statement: ast.stmt, calls: Mapping[int, str]) -> ast.stmt:
+    if isinstance(statement, ast.With | ast.If | ast.For):
+        statement.body = [_with_marks(each, calls) for each in statement.body]
+        if not isinstance(statement, ast.With):
+            statement.orelse = [_with_marks(each, calls) for each in statement.orelse]
+        return statement
+    if statement.lineno not in calls:
+        return statement
+    mark = ast.parse(f"__import__('torch').profiler.record_function({MARK + calls[statement.lineno]!r})", mode="eval")
+    around = ast.With([ast.withitem(mark.body)], [statement])
+    return ast.copy_location(around, statement)
+
+
+def _all_codes(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _all_codes(constant)

@@ -1,0 +1,153 @@
+"""One call, eager and compiled, under torch.profiler: how long each kernel took, and each line of Python."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from compiler.measure import marked_code, marked_lines
+from compiler.measure.calls import Call, unnoticed
+from compiler.measure.kernel_times import Kernels, compiled_times, eager_times
+from compiler.measure.line_chains import Chain, line_chains
+from compiler.measure.line_times import line_times
+from compiler.measure.marked_lines import MarkedLines
+from compiler.measure.spent import Trace, phase, profiled
+from compiler.measure_facts import Side
+from compiler.record import KernelTime, LineTime, Problem, Record
+from compiler.targets import Target, UnknownTargetError, target
+from compiler.torch_api.pytrees import tree_leaves
+
+WARM_UP_CALLS = 3
+MOST_CALLS = 10
+FEWEST_CALLS = 3
+SECONDS = 1.0
+"""So long the profiled calls are to take, eager and compiled in turns; in number between the fewest and the most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What the profiler saw; `problems` say what could not be had."""
+
+    kernel_times: tuple[KernelTime, ...] = ()
+    line_times: tuple[LineTime, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+def kernel_and_line_times(
+    call: Call, record: Record, files: Mapping[str, str], optimizer: Callable[[], object] | None = None
+) -> Profile:
+    """Profile the call, compiled and eager: forward, backward where there is one, and a step of the optimizer where one
+    is given; several calls of each, of which the times are medians.
+
+    `record` is of this call, and `files` are paths of the source with their names in it. Gradients are not
+    accumulated, and random state and buffers are put back. Raises what the call raises.
+    """
+    gpu = record.target == "cuda" or "cuda" in call.devices()
+    lines = MarkedLines(files, _called.__code__)
+    artifacts = record.of_stage("kernels")
+    with unnoticed(call), marked_code.marked(artifacts) as found:
+        args, kwargs = call.copied_arguments()
+        compiled = _Step("compiled", call.compiled, args, kwargs, nullcontext(), optimizer)
+        args, kwargs = call.copied_arguments()
+        eager = _Step("eager", call.fn, args, kwargs, lines, optimizer)
+        calls = _calls([compiled, eager])
+        events = profiled(lambda: _in_turns([compiled, eager]), calls, gpu=gpu)
+    outer = outer_lines(record)
+    chains = [tuple(dict.fromkeys((*outer, *chain))) for chain in lines.chains]
+    kernels = Kernels(record, _target() if gpu else None)
+    traced = Trace(events, "compiled", marked_code.MARK, calls, gpu=gpu, whole=True)
+    placed = compiled_times(traced, kernels, line_chains(record))
+    placed += eager_times(Trace(events, "eager", marked_lines.MARK, calls, gpu=gpu), chains)
+    missing = [artifact.id for artifact in artifacts if artifact.id not in found]
+    return Profile(tuple(time for time, _ in placed), line_times(placed), tuple(_not_found(missing)))
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One call of what is profiled. `around` is what the forward runs in."""
+
+    side: Side
+    fn: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    around: AbstractContextManager[Any]
+    optimizer: Callable[[], object] | None
+
+    def __call__(self) -> None:
+        with phase(self.side, "forward"), self.around:
+            value = _called(self.fn, self.args, self.kwargs)
+        roots = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        leaves = list(_leaves(roots))
+        if leaves:
+            given = [torch.ones_like(root) for root in roots]
+            with phase(self.side, "backward"):
+                torch.autograd.grad(roots, leaves, given, allow_unused=True)
+        if self.optimizer is not None:
+            with phase(self.side, "optimizer"):
+                self.optimizer()
+
+
+def _in_turns(steps: Sequence[_Step]) -> None:
+    for step in steps:
+        step()
+
+
+def _calls(steps: Sequence[_Step]) -> int:
+    """Warm up, and say how many calls of each to profile."""
+    for _ in range(WARM_UP_CALLS):
+        _in_turns(steps)
+    begun = time.perf_counter()
+    _in_turns(steps)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return min(MOST_CALLS, max(FEWEST_CALLS, int(SECONDS / (time.perf_counter() - begun))))
+
+
+def _called(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """A frame of its own: the lines of the call are those of the frames inside of it."""
+    return fn(*args, **kwargs)
+
+
+def _leaves(roots: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """The tensors that these have gradients for."""
+    todo: list[Any] = [root.grad_fn for root in roots]
+    seen: set[Any] = set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if type(node).__name__ == "AccumulateGrad":
+            yield node.variable
+        todo.extend(following for following, _ in node.next_functions)
+
+
+def _not_found(missing: Sequence[str]) -> Iterator[Problem]:
+    if missing:
+        reason = f"the code of {', '.join(missing)} was not found among what is loaded: its kernels have no times"
+        yield Problem("timing", reason, "explore the call again with --time")
+
+
+def outer_lines(record: Record) -> Chain:
+    """The lines that every chain of the captured graphs begins with: where the function was called."""
+    captured = {entity.id for artifact in record.of_stage("captured") for entity in artifact.entities}
+    known = line_chains(record)
+    chains = [chain for identity in captured for chain in known.get(identity, ())]
+    if not chains:
+        return ()
+    common = 0
+    while all(len(chain) > common + 1 and chain[common] == chains[0][common] for chain in chains):
+        common += 1
+    return chains[0][:common]
+
+
+def _target() -> Target | None:
+    try:
+        return target(torch.cuda.get_device_name())
+    except UnknownTargetError:
+        return None

@@ -1,0 +1,103 @@
+"""A call profiled on a fresh copy of it, with code that is built for where its tensors are; and put into a record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from compiler.builder import Builder
+from compiler.measure.calls import Call
+from compiler.measure.copies import copied
+from compiler.measure.profile import Profile, kernel_and_line_times, outer_lines
+from compiler.options import Options
+from compiler.record import KernelTime, LineTime, Problem, Record
+
+Optimizer = Callable[[Sequence[torch.Tensor]], torch.optim.Optimizer]
+
+
+def profile_here(builder: Builder, call: Call, files: Mapping[str, str]) -> None:
+    """Profile a call whose code is built, within its exploration. What can't be had is a problem of the record."""
+    _put(builder, lambda: kernel_and_line_times(call, builder.record(), files))
+
+
+def profile_apart(builder: Builder, call: Call) -> None:
+    """The same for one whose code is not built, on a copy of it."""
+    _put(builder, lambda: profiled_again(call, builder.record()))
+
+
+def _put(builder: Builder, profile: Callable[[], Profile]) -> None:
+    builder.started("timing")
+    try:
+        found = profile()
+    except Exception as error:  # noqa: BLE001 - whatever the user's call raises when it is repeated
+        reason = f"kernels and lines were not timed: {type(error).__name__}: {error}"
+        builder.problem(Problem("timing", reason, "explore a call that can run more than once"))
+        return
+    builder.kernel_times[:] = found.kernel_times
+    builder.line_times[:] = found.line_times
+    for problem in found.problems:
+        builder.problem(problem)
+
+
+def profiled_again(call: Call, record: Record, optimizer: Optimizer | None = None) -> Profile:
+    """Explore a fresh copy of the call, with code that is built, and profile that. Times of kernels that the record has
+    too are matched to them; on a machine without its GPU there are none, as C++ is what runs.
+
+    Raises CannotCopyError, and what the call raises.
+    """
+    from compiler.engine import Exploration  # it imports what measures
+
+    fresh = copied(call)
+    step = optimizer(fresh.parameters()).step if optimizer is not None else None
+    with Exploration(_options(record), build=True) as exploration:
+        with call.surroundings.again():
+            exploration.compile(fresh.fn)(*fresh.args, **fresh.kwargs)
+        found = exploration.record
+        assert exploration.call is not None
+        profile = kernel_and_line_times(exploration.call, found, exploration.files(), step)
+    return _Matched(record, found).profile(profile)
+
+
+def _options(record: Record) -> Options:
+    target = record.options.target if record.target == "cuda" else "cpu"
+    return replace(record.options, target=target, stages=(), time=False, check=False, step=False)
+
+
+class _Matched:
+    """What was found of a copy, in the terms of the record of the call itself."""
+
+    def __init__(self, record: Record, found: Record) -> None:
+        texts = {artifact.id: artifact.text for artifact in record.of_stage("kernels")}
+        same = {artifact.id for artifact in found.of_stage("kernels") if texts.get(artifact.id) == artifact.text}
+        self._kernels = {kernel.id for kernel in found.kernels if kernel.artifact in same}
+        self._sources = {artifact.id for artifact in record.of_stage("source")}
+        own, theirs = outer_lines(record), outer_lines(found)  # another line made the call of the copy
+        self._outer = dict(zip(theirs, own, strict=True)) if len(own) == len(theirs) else {}
+
+    def profile(self, profile: Profile) -> Profile:
+        lines: dict[LineTime, list[LineTime]] = {}
+        for time in profile.line_times:
+            known = replace(time, line=self._line(time.line))
+            lines.setdefault(replace(known, seconds=0.0, total=0.0), []).append(known)
+        return Profile(
+            tuple(map(self._kernel_time, profile.kernel_times)),
+            tuple(_summed(times) for times in lines.values()),
+            profile.problems,
+        )
+
+    def _kernel_time(self, time: KernelTime) -> KernelTime:
+        time = replace(time, lines=tuple(filter(None, map(self._line, time.lines))))
+        return time if time.kernel in self._kernels else replace(time, kernel="", call="")
+
+    def _line(self, line: str) -> str:
+        """The line in the record, "" for one of a file that it does not have."""
+        own = self._outer.get(line, line)
+        return own if own.rpartition(".L")[0] in self._sources else ""
+
+
+def _summed(times: Sequence[LineTime]) -> LineTime:
+    """One time for what is of one line; what was of lines that are not known is time of its own, and in no total."""
+    seconds = sum(time.seconds for time in times)
+    return replace(times[0], seconds=seconds, total=sum(time.total for time in times) if times[0].line else seconds)

@@ -1,0 +1,201 @@
+"""What torch.profiler saw of some calls, as who spent how long: by phase, mark, operator and function of the device."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from compiler.measure_facts import Half, Side
+
+PHASE = "tcompile phase "
+_ENGINE = "autograd::engine::evaluate_function: "
+_MICRO = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Seconds of one function of the device, or on the CPU of one operator or one marked range of generated code.
+
+    `call` is the number of the call that it was in, from 0. `mark` is the name of the innermost mark around it, `op`
+    the outermost operator inside of that. Of what autograd runs, `sequence` is the number of the operation of the
+    forward that it is the backward of, else -1.
+    """
+
+    half: Half
+    call: int
+    seconds: float
+    function: str
+    op: str = ""
+    mark: str = ""
+    sequence: int = -1
+
+
+def phase(side: Side, half: Half) -> AbstractContextManager[Any]:
+    """What the block does is this part of a call."""
+    return record_function(f"{PHASE}{side} {half}")
+
+
+def profiled(run: Callable[[], None], calls: int, *, gpu: bool) -> Sequence[Any]:
+    """The events of so many calls of `run`, which says its phases by `phase`."""
+    profiler = profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])])
+    with without_probes():
+        profiler.start()
+    try:
+        for _ in range(calls):
+            run()
+        if gpu:
+            torch.cuda.synchronize()
+    finally:
+        with without_probes():
+            profiler.stop()
+    return profiler.events() or ()
+
+
+@contextmanager
+def without_probes() -> Iterator[None]:
+    """The profiler writes where its probes are to the process's standard error (libkineto, since torch 2.12, in spite
+    of its log level); what else is written there comes after the block.
+    """
+    own = os.dup(2)
+    with tempfile.TemporaryFile() as written:
+        os.dup2(written.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(own, 2)
+            os.close(own)
+            written.seek(0)
+            os.write(2, b"".join(line for line in written if not line.startswith(b"USDT:")))
+
+
+class Trace:
+    """What one side's so many calls of a profile spent; `marks` is how the names of its marks begin.
+
+    Where it is code of the CPU, a mark counts as a `whole`, or by the operators in it.
+    """
+
+    def __init__(
+        self, events: Sequence[Any], side: Side, marks: str, calls: int, *, gpu: bool, whole: bool = False
+    ) -> None:
+        self.side = side
+        self.calls = calls
+        self.device = "cuda" if gpu else "cpu"
+        self._host = [event for event in events if event.device_type.name == "CPU" and not event.is_async]
+        self._device = [event for event in events if event.device_type.name != "CPU"]
+        self._marks = marks
+        self._gpu = gpu
+        self._whole = whole
+        phases = [event for event in self._host if event.name.startswith(f"{PHASE}{side} ")]
+        self._phases = sorted(phases, key=lambda event: event.time_range.start)
+        self._around_marks = {id(above) for event in self._host if self._is_mark(event) for above in _around(event)}
+
+    def spent(self) -> list[Spent]:
+        """Who spent what: on a GPU all of its functions, by where they were launched; on the CPU the operators that
+        are in no other, and marked ranges of generated code as a whole. What begins in no phase is left out.
+        """
+        return [found for found in (self._on_gpu() if self._gpu else self._on_cpu()) if found is not None]
+
+    def marks_by_sequence(self) -> dict[int, str]:
+        """The mark that each operation of the forward is in, by its number: that of the last operator begun with it,
+        as those that autograd has nothing to do for leave the number to the next.
+        """
+        found: dict[int, str] = {}
+        for event in sorted(self._host, key=lambda event: event.time_range.start):
+            if event.sequence_nr >= 0 and _engine_of(event) is None and (mark := self._mark_of(event)):
+                found[event.sequence_nr] = mark
+        return found
+
+    def counts(self) -> Counter[str]:
+        """How often each marked range ran."""
+        return Counter(event.name for event in self._host if self._is_mark(event))
+
+    def _on_gpu(self) -> Iterator[Spent | None]:
+        annotations = {event.name for event in self._device if event.is_user_annotation}
+        for event in self._host:
+            for kernel in event.kernels:
+                if kernel.name not in annotations:
+                    yield self._spent(event, kernel.duration, kernel.name)
+
+    def _on_cpu(self) -> Iterator[Spent | None]:
+        todo = [event for event in self._host if event.cpu_parent is None]
+        while todo:
+            event = todo.pop()
+            if self._whole and self._is_mark(event):
+                inside = next((child.name for child in event.cpu_children if _is_operator(child)), "")
+                yield self._spent(event, event.time_range.elapsed_us(), inside)
+            elif _is_operator(event) and id(event) not in self._around_marks:
+                yield self._spent(event, event.time_range.elapsed_us(), event.name.removeprefix(_ENGINE))
+            else:
+                todo.extend(event.cpu_children)
+
+    def _spent(self, event: Any, microseconds: float, function: str) -> Spent | None:
+        place = self._place(event)
+        if place is None:
+            return None
+        engine = _engine_of(event)
+        sequence = -1 if engine is None else engine.sequence_nr
+        mark = next((above.name for above in _around(event) if self._is_mark(above)), "")
+        return Spent(*place, microseconds * _MICRO, function, self._operator(event), mark, sequence)
+
+    def _operator(self, event: Any) -> str:
+        """The outermost operator inside of the mark; of what autograd runs the name of its function."""
+        name = ""
+        for above in _around(event):
+            if self._is_mark(above):
+                break
+            if _is_operator(above):
+                name = above.name
+        return name.removeprefix(_ENGINE)
+
+    def _is_mark(self, event: Any) -> bool:
+        return bool(event.name.startswith(self._marks))
+
+    def _mark_of(self, event: Any) -> str:
+        """The mark around it, else the first in it: of a function with a backward of its own the operators are."""
+        around = next((above.name for above in _around(event) if self._is_mark(above)), "")
+        return around or self._first_inside(event)
+
+    def _first_inside(self, event: Any) -> str:
+        if id(event) not in self._around_marks:
+            return ""
+        todo = [event]
+        while todo:
+            found = todo.pop(0)
+            if self._is_mark(found):
+                return str(found.name)
+            todo.extend(found.cpu_children)
+        return ""
+
+    def _place(self, event: Any) -> tuple[Half, int] | None:
+        """The phase that it began in, be it on another thread, and the number of the call."""
+        begun = event.time_range.start
+        seen: Counter[Half] = Counter()
+        for candidate in self._phases:
+            half = cast(Half, candidate.name.rpartition(" ")[2])
+            if candidate.time_range.start <= begun <= candidate.time_range.end:
+                return half, seen[half]
+            seen[half] += 1
+        return None
+
+
+def _around(event: Any) -> Iterator[Any]:
+    """The event, and all that it is in, the innermost first."""
+    while event is not None:
+        yield event
+        event = event.cpu_parent
+
+
+def _engine_of(event: Any) -> Any:
+    return next((above for above in _around(event) if above.name.startswith(_ENGINE)), None)
+
+
+def _is_operator(event: Any) -> bool:
+    return "::" in event.name and not event.name.startswith(PHASE)
