@@ -125,10 +125,9 @@ def clock_for(device: torch.device, *, flush: bool = True) -> Clock:
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """A call warmed up: seconds of the last calls and of the fastest of them, and whether they no longer fell."""
+    """A call warmed up: seconds of the last calls, and whether they no longer fell."""
 
     seconds: float
-    fastest: float
     calls: int
     is_stable: bool
 
@@ -146,7 +145,7 @@ def warmed(function: Function, clock: Clock, seconds: float = WARM_UP_SECONDS) -
             break
         if sum(took) > seconds and len(took) >= 3:
             break
-    return WarmUp(statistics.median(took[-5:]), min(took[-5:]), len(took), len(took) < least or _has_settled(took))
+    return WarmUp(statistics.median(took[-5:]), len(took), len(took) < least or _has_settled(took))
 
 
 def _has_settled(took: list[float]) -> bool:
@@ -194,7 +193,7 @@ def interleaved(
     counts = {}
     for name, function in functions.items():
         with within[name]():
-            counts[name] = calls_a_round(warmed(function, clock).fastest)
+            counts[name] = calls_a_round(warmed(function, clock).seconds)
     rounds: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(ROUNDS):
         for name, function in functions.items():

@@ -133,6 +133,9 @@ class _Bench:
         self.entries: list[_Entry] = []
         self.clocks: list[float] = []
         self.load = noise.load()
+        self.random = [torch.get_rng_state()]
+        if device.type == "cuda":
+            self.random.append(torch.cuda.get_rng_state(device))
         self.job: Job | None = None
         self.interrupted = False
         self._compiling: _Entry | None = None
@@ -157,7 +160,7 @@ class _Bench:
     def _apart(self) -> Iterator[str]:
         """All that runs in the block leaves the user's process as it is; gives a folder for caches."""
         with ExitStack() as stack:
-            stack.enter_context(torch.random.fork_rng([self.device] if self.device.type == "cuda" else []))
+            stack.enter_context(self._same_random_numbers())
             stack.enter_context(redirect_stdout(nowhere()))
             stack.enter_context(redirect_stderr(nowhere()))  # what is found by autotuning, candidate by candidate
             stack.enter_context(replace(self.call.surroundings, autocast=()).again())
@@ -166,6 +169,15 @@ class _Bench:
             stack.enter_context(apart.apart(self._guarded))
             stack.enter_context(generated_text.hearing_code(self._generated))
             yield folder
+
+    @contextmanager
+    def _same_random_numbers(self) -> Iterator[None]:
+        """The block starts with the user's random state, and leaves it as it is."""
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            torch.set_rng_state(self.random[0])
+            if self.device.type == "cuda":
+                torch.cuda.set_rng_state(self.random[1], self.device)
+            yield
 
     def _guarded(self, seconds: float) -> None:
         if self._compiling is not None:
@@ -200,7 +212,7 @@ class _Bench:
         assert self.job is not None
         copy, spec = copied(self.call), entry.spec
         self._compiling = entry
-        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+        with self._same_random_numbers():
             run = copy.fn if spec.name == EAGER else spec.compiled(copy.fn, self.options, self._graph)
             entry.work = _stepping(work(copy, run, self.job)) if spec.replays else work(copy, run, self.job)
             self.clock.finished()
@@ -217,7 +229,7 @@ class _Bench:
     def _warm_up(self, entry: _Entry) -> None:
         assert entry.work is not None
         warm = warmed(entry.work.step, self.clock)
-        entry.calls = calls_a_round(warm.fastest, LEAST_CALLS[self.device.type])
+        entry.calls = calls_a_round(warm.seconds, LEAST_CALLS[self.device.type])
         entry.alone = [self.clock.seconds(entry.work.step, entry.calls) for _ in range(ALONE_ROUNDS)]
         if not warm.is_stable:
             note = f"its calls were still getting faster after {warm.calls} calls of warming up"
@@ -386,8 +398,9 @@ def _device(copy: Copy) -> torch.device:
 
 def _words(error: Exception) -> str:
     """What went wrong, in a line."""
-    text = str(error).strip().splitlines()
-    told = f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+    lines = str(error).strip().splitlines() or [""]
+    text = " ".join(lines[: 2 if lines[0].endswith(":") else 1])
+    told = f"{type(error).__name__}: {text}".removesuffix(": ")
     return f"out of memory: {told}" if isinstance(error, torch.OutOfMemoryError) else told
 
 

@@ -13,7 +13,7 @@ from compiler.torch_api.patching import replaced
 
 _DEFINED = re.compile(r"^(\w+) = async_compile\.", re.MULTILINE)
 _LIBRARY = re.compile(
-    r"^\s+(?:\w+(?:\[\d+\])? = )?(?:extern_kernels\.|torch\.ops\.(?!inductor|_inductor)|aten\.)", re.MULTILINE
+    r"^[ \t]+(?:\w+(?:\[\d+\])? = )?(?:extern_kernels\.|torch\.ops\.(?!inductor|_inductor)|aten\.)", re.MULTILINE
 )
 
 
@@ -41,5 +41,5 @@ def kernels(code: str) -> int:
 def calls(code: str) -> int:
     """How many kernels and library routines one call of a graph's code runs, counted in its text."""
     defined = set(_DEFINED.findall(code))
-    generated = sum(len(re.findall(rf"^\s+{name}(?:\.run)?\(", code, re.MULTILINE)) for name in defined)
+    generated = sum(len(re.findall(rf"^[ \t]+{name}(?:\.run)?\(", code, re.MULTILINE)) for name in defined)
     return generated + len(_LIBRARY.findall(code))
