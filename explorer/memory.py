@@ -109,6 +109,12 @@ class InputNames:
 
     def __init__(self, record: Record) -> None:
         self._sources = input_sources(record)
+        self._ids = {(event.graph, event.half, event.buffer): event.entity for event in record.memory
+                     if event.what == "input"}  # fmt: skip
+
+    def named(self, graph: str, half: str, buffer: str) -> str:
+        """What the user calls this input of a graph; "" where it is none."""
+        return plain(self._sources.get(self._ids.get((graph, half, buffer), ""), ""))
 
     def name(self, event: MemoryEvent) -> str:
         """`self.first.weight`; the graph's own name for what comes from nowhere."""

@@ -106,8 +106,8 @@ STAGE_WORDS: dict[str, StageWords] = {
         "Memory",
         "The bytes in use over the call, and what is in them at the peak.",
         _MEASURED,
-        frozenset({"event"}),
-        "steps",
+        frozenset({"tensor"}),
+        "tensors",
     ),
     "advice": StageWords(
         "Advice", "What would make it faster, with the evidence.", _MEASURED, frozenset({"advice"}), "findings"

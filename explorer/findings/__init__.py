@@ -15,6 +15,7 @@ from explorer.findings.chain import chain_views
 from explorer.findings.finding import Finding
 from explorer.findings.frame_map import frame_map_finding
 from explorer.findings.guards import guards_finding
+from explorer.findings.memory import memory_finding
 from explorer.findings.recompiles import recompiles_finding
 from explorer.findings.steps import steps_finding
 from explorer.findings.timing import timing_finding
@@ -30,6 +31,7 @@ MAKERS: Final[tuple[Callable[[Record], Finding | None], ...]] = (
     recompiles_finding,
     steps_finding,
     timing_finding,
+    memory_finding,
 )
 
 #: Views of artifacts that a record has itself: each gives the artifacts that it shows.
