@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from compiler.capture.guard_words import plain
-from compiler.measure_facts import MemoryEvent
+from compiler.measure_facts import Half, MemoryEvent
 from compiler.record import Record
 from explorer.provenance import input_sources
 
@@ -112,7 +112,7 @@ class InputNames:
         self._ids = {(event.graph, event.half, event.buffer): event.entity for event in record.memory
                      if event.what == "input"}  # fmt: skip
 
-    def named(self, graph: str, half: str, buffer: str) -> str:
+    def named(self, graph: str, half: Half, buffer: str) -> str:
         """What the user calls this input of a graph; "" where it is none."""
         return plain(self._sources.get(self._ids.get((graph, half, buffer), ""), ""))
 
@@ -121,7 +121,7 @@ class InputNames:
         return plain(self._sources.get(event.entity, "")) or event.buffer
 
     def kind(self, event: MemoryEvent) -> str:
-        """ "parameters" for those and buffers of modules, else "inputs"."""
+        """What an input is: "parameters" (of modules, their buffers too), or "inputs"."""
         source = self._sources.get(event.entity, "")
         return "parameters" if "_parameters[" in source or "_buffers[" in source else "inputs"
 

@@ -166,7 +166,8 @@ def peak_lines(line: Line, known: Known) -> Iterator[str]:
     rows = [tensor_row(each, known) for each in alive[:AT_PEAK]]
     yield from (f"    {row}" for row in columns(rows, right=(0,)))
     if rest := alive[AT_PEAK:]:
-        yield f"    … and {counted(len(rest), 'more tensor')}, {size_text(sum(each.event.bytes for each in rest))} in all"
+        size = size_text(sum(each.event.bytes for each in rest))
+        yield f"    … and {counted(len(rest), 'more tensor')}, {size} in all"
 
 
 def tensor_row(each: Tensor, known: Known) -> list[str]:
@@ -218,5 +219,5 @@ def _line_data(line: Line, known: Known) -> dict[str, Any]:
                 ROLES.get(each.role, ""),
             ]
             for each in line.tensors
-        ],  # fmt: skip
+        ],
     }

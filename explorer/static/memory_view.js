@@ -48,7 +48,7 @@ export class MemoryView extends FindingView {
     this.said = h("p", { class: "tc-memory-step", role: "status" });
     this.list = h("ol", { class: "tc-memory-list", "aria-label": "In memory at this step" });
     this.listen(this.chart);
-    this.scroller.replaceChildren(h("div", { class: "tc-memory" }, this.tools, this.figures, this.chart, this.said, this.list));
+    this.scroller.replaceChildren(h("div", { class: "tc-memory-view" }, this.tools, this.figures, this.chart, this.said, this.list));
     this.show(0);
   }
 
