@@ -22,7 +22,7 @@ def summary(found: Mapping[str, Any]) -> str:
     tables.append(
         _table(f"Seconds of the first call, {first}", cases, lambda case: _of(case, first, "compile_seconds"))
     )
-    tables.append(_table(f"Peak memory of {first} ÷ eager", cases, lambda case: _memory(case, first)))
+    tables.append(_table(f"Peak memory of {first} ÷ eager", cases, lambda case: _memory(case, first), mean=False))
     return "\n\n".join(tables) + "\n\n" + _agreement(cases)
 
 
@@ -46,14 +46,16 @@ def _memory(case: Case, name: str) -> float | None:
     return own / eager if eager and own else None
 
 
-def _table(title: str, cases: Sequence[Case], value: Any) -> str:
+def _table(title: str, cases: Sequence[Case], value: Any, *, mean: bool = True) -> str:
     columns = list(dict.fromkeys(case["case"] for case in cases))
     rows = {model: dict.fromkeys(columns) for model in dict.fromkeys(case["model"] for case in cases)}
     for case in cases:
         rows[case["model"]][case["case"]] = value(case)
-    means = {column: geometric_mean(row[column] for row in rows.values() if row[column]) for column in columns}
     lines = [f"| {title} | {' | '.join(columns)} |", "|---|" + "---:|" * len(columns)]
     lines += [_line(model, row, columns) for model, row in rows.items()]
+    if not mean:
+        return "\n".join(lines)
+    means = {column: geometric_mean(row[column] for row in rows.values() if row[column]) for column in columns}
     return "\n".join([*lines, _line("**geometric mean**", means, columns)])
 
 
