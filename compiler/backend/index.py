@@ -27,6 +27,7 @@ __all__ = [
     "evaluate",
     "factor_of",
     "is_below",
+    "is_natural",
     "is_one_to_one",
     "product",
     "substitute",
@@ -277,7 +278,7 @@ def _divide(index: Index, by: Index) -> Index:
     if index.constant is not None and by.constant is not None:
         return _constant(index.constant // by.constant)
     whole, rest = _split(index, by)
-    if is_below(rest, by) and _is_natural(rest):
+    if is_below(rest, by) and is_natural(rest):
         return whole
     if whole.terms:
         return whole + _divide(rest, by)
@@ -295,7 +296,7 @@ def _remainder(index: Index, by: Index) -> Index:
     if index.constant is not None and by.constant is not None:
         return _constant(index.constant % by.constant)
     whole, rest = _split(index, by)
-    if _is_natural(rest) and is_below(rest, by):
+    if is_natural(rest) and is_below(rest, by):
         return rest
     if whole.terms:
         return _remainder(rest, by)
@@ -337,7 +338,7 @@ def _cancelled(index: Index, by: Index) -> tuple[Index, Index, Index, Index] | N
     """(part, parts, unit, left) with index = part * unit + left, by = parts * unit, 0 ≤ left < unit, and unit > 1."""
     for unit in _units(by):
         part, left = _split(index, unit)
-        if unit.constant != 1 and part.terms and _is_natural(left) and is_below(left, unit):
+        if unit.constant != 1 and part.terms and is_natural(left) and is_below(left, unit):
             return part, _split(by, unit)[0], unit, left
     return None
 
@@ -363,11 +364,11 @@ def _divisors(number: int) -> tuple[int, ...]:
 @lru_cache(1 << 16)
 def is_below(index: Index, limit: Index) -> bool:
     """Whether index < limit is certain."""
-    return _is_natural(limit - index - 1)
+    return is_natural(limit - index - 1)
 
 
 @lru_cache(1 << 16)
-def _is_natural(index: Index) -> bool:
+def is_natural(index: Index) -> bool:
     """Whether index ≥ 0 is certain: each variable is put where it makes its term smallest, each symbol at least 1."""
     if all(factor > 0 for _, factor in index.terms) and all(_never_negative(a) for t, _ in index.terms for a in t):
         return True
@@ -383,7 +384,7 @@ def _is_natural(index: Index) -> bool:
 
 
 def _never_negative(atom: Atom) -> bool:
-    return not isinstance(atom, Quotient) or _is_natural(atom.of)
+    return not isinstance(atom, Quotient) or is_natural(atom.of)
 
 
 def _at_least(index: Index, atom: Atom) -> Index | None:
@@ -408,7 +409,7 @@ def _highest(atom: Atom) -> Index | None:
         return atom.size - 1
     if isinstance(atom, Remainder):
         return atom.by - 1
-    if isinstance(atom, Quotient) and _is_natural(atom.of) and (top := _largest(atom.of)) is not None:
+    if isinstance(atom, Quotient) and is_natural(atom.of) and (top := _largest(atom.of)) is not None:
         return _divide(top, atom.by)
     return None
 

@@ -59,7 +59,7 @@ def _builtin(name: str, torch_name: str = "") -> Operation:
 
 def _prelude(name: str, function: Callable[..., Any], cost: int = 2, arity: int = 2) -> Operation:
     arguments = ", ".join(f"{{{position}}}" for position in range(arity))
-    return Operation(name, arity, function, f"{name}({arguments})", cost=cost)
+    return Operation(name, arity, function, f"::{name}({arguments})", cost=cost)
 
 
 def _infix(name: str, sign: str, function: Callable[..., Any], kind: Kind = "same", cost: int = 1) -> Operation:
@@ -82,7 +82,7 @@ OPERATIONS: dict[str, Operation] = {
         _infix("and", "&", torch.bitwise_and),
         _infix("or", "|", torch.bitwise_or),
         _infix("xor", "^", torch.bitwise_xor),
-        Operation("not", 1, torch.bitwise_not, "bit_not({0})", text="~{0}"),
+        Operation("not", 1, torch.bitwise_not, "::bit_not({0})", text="~{0}"),
         Operation("neg", 1, torch.neg, "(-{0})", text="-{0}"),
         Operation("where", 3, torch.where, "({0} ? {1} : {2})", "where"),
         Operation("cast", 1, lambda x: x, "", "cast"),

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch._C._dynamo.guards import _reinterpret_tensor  # type: ignore[attr-defined]
+from torch._C._dynamo.guards import _empty_strided_cpu, _reinterpret_tensor  # type: ignore[attr-defined]
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule
@@ -18,6 +18,9 @@ from compiler.torch_api.decomposition_tables import is_operator, is_random, tabl
 
 Call = Callable[[list[Any]], Sequence[Any]]
 Compile = Callable[[GraphModule, Sequence[Any]], Call]
+
+empty_on_cpu = _empty_strided_cpu
+"""(sizes, strides, dtype) -> a tensor in memory of its own, with less ado than torch.empty_strided."""
 
 view_of_memory = _reinterpret_tensor
 """(tensor, sizes, strides, offset) -> a view of its memory; the offset is in elements from where the tensor starts."""

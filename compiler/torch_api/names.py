@@ -13,6 +13,7 @@ REQUIRED: tuple[str, ...] = (
     "torch._C._dynamo.guards:GlobalStateGuard",
     "torch._C._dynamo.guards:RootGuardManager.check",
     "torch._C._dynamo.guards:profile_guard_manager",
+    "torch._C._dynamo.guards:_empty_strided_cpu",
     "torch._C._dynamo.guards:_reinterpret_tensor",
     "torch._C:_ExcludeDispatchKeyGuard",
     "torch._C:_conv_determine_backend_memory_format",

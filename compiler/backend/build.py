@@ -1,0 +1,89 @@
+"""C++ to a shared library, by the compiler that is found; and kernels as functions of it.
+
+The compiler runs in a process of its own from the moment the code is written, so that the backward is compiled beside
+the forward while the rest of the work goes on; the first call waits for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from compiler.backend.emit_cpp import Code, Function
+from compiler.backend.ir import BackendError
+
+_FLAGS = (
+    "-std=c++17", "-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "-fopenmp", "-shared", "-fPIC", "-fwrapv",
+    "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fno-strict-aliasing", "-w",
+)  # fmt: skip
+_SHOWN_LINES = 20
+
+
+@cache
+def compiler() -> str | None:
+    """The C++ compiler: what the variable CXX names, else g++ or clang++ where they are found."""
+    named = os.environ.get("CXX")
+    return next((found for name in (named, "g++", "clang++") if name and (found := shutil.which(name))), None)
+
+
+@cache
+def has_vector_math() -> bool:
+    """Whether this machine's C library has math functions for vectors: glibc 2.35 or later on x86-64."""
+    if sys.platform != "linux" or platform.machine() != "x86_64" or "clang" in (compiler() or ""):
+        return False
+    try:
+        return hasattr(ctypes.CDLL("libmvec.so.1"), "_ZGVbN4v_tanhf")
+    except OSError:
+        return False
+
+
+@dataclass(slots=True)
+class Build:
+    """A library that is being compiled."""
+
+    code: Code
+    folder: tempfile.TemporaryDirectory[str]
+    process: subprocess.Popen[str]
+
+    @staticmethod
+    def start(code: Code) -> Build:
+        """Start the compiler. Raises BackendError where there is none."""
+        if (program := compiler()) is None:
+            raise BackendError("no C++ compiler")
+        folder = tempfile.TemporaryDirectory(prefix="tcompile-", ignore_cleanup_errors=True)
+        source = Path(folder.name, "kernels.cpp")
+        source.write_text(code.text)
+        native = ["-march=native"] if platform.machine() in ("x86_64", "AMD64") else []
+        vector = ["-lmvec"] if has_vector_math() else []
+        command = [program, *_FLAGS, *native, str(source), "-o", f"{folder.name}/kernels.so", *vector, "-lm"]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        return Build(code, folder, process)
+
+    def functions(self) -> Mapping[str, Callable[..., Any]]:
+        """The kernels by name, once the compiler is done. Raises BackendError with its message if it failed."""
+        _, errors = self.process.communicate()
+        if self.process.returncode:
+            said = "\n".join(errors.splitlines()[:_SHOWN_LINES])
+            raise BackendError(f"the C++ compiler did not take the generated code:\n{said}")
+        library = ctypes.CDLL(f"{self.folder.name}/kernels.so")
+        self.folder.cleanup()
+        return {function.name: _typed(library, function) for function in self.code.functions}
+
+
+def _typed(library: ctypes.CDLL, function: Function) -> Callable[..., Any]:
+    found = getattr(library, function.name)
+    found.argtypes = (
+        [ctypes.c_void_p] * len(function.buffers) + [ctypes.c_long] * len(function.symbols) + [ctypes.c_int]
+    )
+    found.restype = ctypes.c_int
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,170 @@
+"""Expressions and indices as C++ text, and the few functions that they call: no header is included, as reading torch's
+or the standard library's would take longer than all the rest of the compilation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+
+from compiler.backend.index import Atom, Index, Indirect, Quotient, Remainder, is_natural
+from compiler.backend.ir import At, Const, Expr, Guard, Load, Op
+from compiler.backend.scalar import OPERATIONS
+
+TYPES: Mapping[torch.dtype, str] = {
+    torch.bool: "bool",
+    torch.uint8: "unsigned char",
+    torch.int8: "signed char",
+    torch.int16: "short",
+    torch.int32: "int",
+    torch.int64: "long",
+    torch.float16: "_Float16",
+    torch.bfloat16: "unsigned short",
+    torch.float32: "float",
+    torch.float64: "double",
+}
+_NARROW = (torch.uint8, torch.int8, torch.int16)
+_WORDS = """
+alignas and asm auto bool break case catch char class const continue default delete do double else enum
+export extern false float for friend goto if inline int long namespace new not operator or private protected
+public register return short signed sizeof static struct switch template this throw true try typedef
+typename union unsigned using virtual void volatile while xor threads failed lane lanes tile
+"""
+_RESERVED = frozenset(_WORDS.split())
+
+PRELUDE = """\
+// Means what PyTorch means: the larger or smaller of two is NaN if one is, division rounds down.
+template <class T> static inline T maximum(T x, T y) { return (x > y || x != x) ? x : y; }
+template <class T> static inline T minimum(T x, T y) { return (x < y || x != x) ? x : y; }
+template <class T> static inline T absolute(T x) { return x < 0 ? -x : x; }
+template <> inline float absolute(float x) { return __builtin_fabsf(x); }
+template <> inline double absolute(double x) { return __builtin_fabs(x); }
+template <class T> static inline T sign(T x) { return (x > 0) - (x < 0); }
+template <class T> static inline T bit_not(T x) { return ~x; }
+template <> inline bool bit_not(bool x) { return !x; }
+template <class T> static inline T truncdiv(T x, T y) { return x / y; }
+template <> inline float truncdiv(float x, float y) { return __builtin_truncf(x / y); }
+template <> inline double truncdiv(double x, double y) { return __builtin_trunc(x / y); }
+template <class T> static inline T floordiv(T x, T y) { return x / y - ((x % y != 0) & ((x < 0) != (y < 0))); }
+template <class T> static inline T remainder(T x, T y) {
+    T r = x % y;
+    return (r != 0) & ((r < 0) != (y < 0)) ? r + y : r;
+}
+template <class T> static inline T real_remainder(T x, T y, T r) { return (r != 0 && (r < 0) != (y < 0)) ? r + y : r; }
+template <> inline float remainder(float x, float y) { return real_remainder(x, y, __builtin_fmodf(x, y)); }
+template <> inline double remainder(double x, double y) { return real_remainder(x, y, __builtin_fmod(x, y)); }
+template <class T> static inline T real_floordiv(T x, T y, T r) {
+    if (y == 0) return x / y;
+    T q = (x - r) / y;
+    if (r != 0 && (y < 0) != (r < 0)) q -= 1;
+    T whole = __builtin_floor(q);
+    return q == 0 ? (T)__builtin_copysign(T(0), x / y) : (q - whole > T(0.5) ? whole + 1 : whole);
+}
+template <> inline float floordiv(float x, float y) { return real_floordiv(x, y, __builtin_fmodf(x, y)); }
+template <> inline double floordiv(double x, double y) { return real_floordiv(x, y, __builtin_fmod(x, y)); }
+template <class T> static inline bool above(T x, T best) { return x > best || (x != x && best == best); }
+template <class T> static inline bool below(T x, T best) { return x < best || (x != x && best == best); }
+static inline long checked(long at, long size, bool& failed) {
+    if ((unsigned long)at < (unsigned long)size) return at;
+    failed = true;
+    return 0;
+}
+static inline float from_bf16(unsigned short x) {
+    union { unsigned int bits; float value; } u = {(unsigned int)x << 16};
+    return u.value;
+}
+static inline unsigned short to_bf16(float x) {
+    union { float value; unsigned int bits; } u = {x};
+    unsigned int rounded = (u.bits + 0x7fff + ((u.bits >> 16) & 1)) >> 16;
+    return x != x ? 0x7fc0 : (unsigned short)rounded;
+}
+"""
+
+
+def identifier(name: str) -> str:
+    """A buffer's name as a name in C++."""
+    return f"{name}_" if name in _RESERVED else name
+
+
+def constant(value: bool | int | float, dtype: torch.dtype) -> str:
+    """A number in C++."""
+    if dtype == torch.bool:
+        return "true" if value else "false"
+    if not dtype.is_floating_point:
+        whole = int(value)
+        text = f"({whole + 1}L - 1)" if whole == -(2**63) else f"{whole}L"
+        return text if dtype == torch.int64 else f"({TYPES[dtype]}){text}"
+    suffix = "f" if dtype == torch.float32 else ""
+    if math.isnan(value):
+        text = f'__builtin_nan{suffix}("")'
+    elif math.isinf(value):
+        text = f"{'-' if value < 0 else ''}__builtin_inf{suffix}()"
+    else:
+        text = f"{float(value)!r}{suffix}"
+    if dtype == torch.bfloat16:
+        return f"::to_bf16((float){text})"
+    return f"(_Float16){text}" if dtype == torch.float16 else text
+
+
+class Text:
+    """Writes expressions. `loaded` says how an element of a buffer is read, given the load and its index as text."""
+
+    def __init__(self, loaded: Callable[[Load], str]) -> None:
+        self.loaded = loaded
+
+    def value(self, value: Expr) -> str:
+        """An expression."""
+        if isinstance(value, Const):
+            return constant(value.value, value.dtype)
+        if isinstance(value, Load):
+            return self.loaded(value)
+        if isinstance(value, At):
+            return f"(long)({self.index(value.index)})"
+        if isinstance(value, Guard):
+            return f"({self.value(value.condition)} ? {self.value(value.value)} : {self.value(value.other)})"
+        return self.operation(value)
+
+    def operation(self, value: Op) -> str:
+        if value.name == "cast":
+            return converted(self.value(value.args[0]), value.args[0].dtype, value.dtype)
+        operation = OPERATIONS[value.name]
+        suffix = "f" if value.args[0].dtype == torch.float32 else ""
+        text = operation.cpp.format(*map(self.value, value.args), f=suffix)
+        return f"({TYPES[value.dtype]}){text}" if value.dtype in _NARROW and operation.kind == "same" else text
+
+    def index(self, index: Index) -> str:
+        """An index, of type long."""
+        terms = []
+        for atoms, factor in index.terms:
+            names = [self.atom(atom) for atom in atoms]
+            terms.append("*".join(names if factor == 1 and names else [f"{factor}L", *names]))
+        return " + ".join(terms).replace("+ -", "- ") or "0L"
+
+    def atom(self, atom: Atom) -> str:
+        if isinstance(atom, Indirect):
+            return f"::checked({self.value(atom.value)}, {self.index(atom.size)}, failed)"
+        if not isinstance(atom, Quotient | Remainder):
+            return atom.name
+        of, by = self.index(atom.of), self.index(atom.by)
+        if is_natural(atom.of):
+            return f"(({of}) {'/' if isinstance(atom, Quotient) else '%'} ({by}))"
+        return f"::{'floordiv' if isinstance(atom, Quotient) else 'remainder'}<long>({of}, {by})"
+
+
+def converted(text: str, old: torch.dtype, new: torch.dtype) -> str:
+    """A value of one dtype in another."""
+    if old == torch.bfloat16:
+        return converted(f"::from_bf16({text})", torch.float32, new)
+    if new == old:
+        return text
+    if new == torch.bool:
+        return f"({text} != 0)"
+    if new == torch.bfloat16:
+        return f"::to_bf16((float){text})"
+    if new == torch.float16 and not old.is_floating_point:
+        return f"(_Float16)(float){text}"
+    if old.is_floating_point and new in _NARROW:
+        return f"({TYPES[new]})(long){text}"
+    return f"({TYPES[new]}){text}"

@@ -1,0 +1,409 @@
+"""C++ for the CPU: one translation unit for a program, one function for each kernel.
+
+Loops over many points run on several threads by OpenMP, and the innermost one in vector registers. A kernel without a
+reduction is one loop nest. One with a reduction runs by rows, where what is reduced lies side by side in memory, or by
+columns: as many results at once as `thresholds.tile` says. Sums of float32 are kept in double.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+from compiler.backend.context import Context
+from compiler.backend.cpp_text import PRELUDE, TYPES, Text, constant, identifier
+from compiler.backend.index import Index, Indirect, Var, atoms_of, factor_of, product
+from compiler.backend.ir import Kernel, Load, Loop, Program, cost
+from compiler.backend.order import offsets
+from compiler.backend.scalar import OPERATIONS
+from compiler.backend.sweeps import Sweep, sweeps
+from compiler.backend.symbols import kernel_indices, symbols_of
+
+_MATH = re.compile(r"::(\w+)\{f\}")
+_CALLED = re.compile(r"::(\w+)\(")
+_STARTS = {"sum": 0, "prod": 1, "any": False, "all": True}
+_CLAUSES = {"sum": "+", "prod": "*", "any": "|", "all": "&", "max": "most", "min": "least"}
+_VECTOR = '__attribute__((simd("notinbranch"))) '
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A kernel's function: it takes pointers to `buffers`, the values of `symbols`, and the number of threads. It
+    returns 1 where an index that a tensor holds was out of range, if it `checks` that.
+    """
+
+    name: str
+    buffers: tuple[str, ...]
+    symbols: tuple[str, ...]
+    checks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A translation unit. `lines` says for a line of the text which loop's value it computes."""
+
+    text: str
+    functions: tuple[Function, ...]
+    lines: Mapping[int, str] = field(default_factory=dict)
+
+
+def emit(program: Program, ctx: Context, vector_math: bool) -> Code:
+    """The program's kernels in C++. With `vector_math` math functions have versions for vectors (glibc's libmvec)."""
+    writers = [_Writer(kernel, program, ctx) for kernel in program.kernels]
+    for writer in writers:
+        writer.write()
+    body = "\n\n".join("\n".join(writer.lines) for writer in writers)
+    text = "\n".join([f"// {program.name}", PRELUDE, *_reductions(body), *_declarations(body, vector_math), "", ""])
+    number, lines = text.count("\n") + 1, {}
+    for writer in writers:
+        lines.update({number + line: target for line, target in writer.targets.items()})
+        number += len(writer.lines) + 1
+    return Code(text + body + "\n", tuple(writer.function for writer in writers), lines)
+
+
+def _reductions(body: str) -> Iterator[str]:
+    """OpenMP's own max and min know nothing of NaN."""
+    for name, function in (("most", "maximum"), ("least", "minimum")):
+        if f"reduction({name}:" in body:
+            types = ", ".join(sorted(set(TYPES.values()) - {"_Float16"}))
+            combined = f"omp_out = {function}(omp_out, omp_in)"
+            yield f"#pragma omp declare reduction({name}: {types}: {combined}) initializer(omp_priv = omp_orig)"
+
+
+def _declarations(body: str, vector_math: bool) -> Iterator[str]:
+    """Of the math functions that the code calls."""
+    called = set(_CALLED.findall(body))
+    for operation in OPERATIONS.values():
+        if not (match := _MATH.match(operation.cpp)):
+            continue
+        for suffix, kind in (("f", "float"), ("", "double")):
+            if match[1] + suffix in called:
+                arguments = ", ".join([kind] * operation.arity)
+                vector = _VECTOR if vector_math and match[1] not in ("lgamma", "fmod") else ""
+                yield f'extern "C" {vector}{kind} {match[1]}{suffix}({arguments}) noexcept;'
+
+
+class _Writer:
+    """Writes one kernel."""
+
+    def __init__(self, kernel: Kernel, program: Program, ctx: Context) -> None:
+        self.kernel, self.program, self.ctx = kernel, program, ctx
+        self.lines: list[str] = []
+        self.targets: dict[int, str] = {}
+        self.depth = 0
+        self.source = ""
+        self.names: dict[str, str] = {}
+        self.text = Text(self.load)
+        own = set(kernel_indices(kernel, program))
+        symbols = tuple(sorted({name for index in own for name in symbols_of(index)}))
+        checks = any(isinstance(atom, Indirect) for index in own for atom in atoms_of(index))
+        buffers = tuple(sorted({*kernel.reads, *kernel.writes}))
+        self.function = Function(identifier(f"kernel_{kernel.name}"), buffers, symbols, checks)
+
+    def line(self, text: str, target: str = "") -> None:
+        if target:
+            self.targets[len(self.lines)] = target
+        self.lines.append("    " * self.depth + text)
+
+    @contextmanager
+    def block(self, head: str = "") -> Iterator[None]:
+        self.line(f"{head} {{".lstrip())
+        self.depth += 1
+        yield
+        self.depth -= 1
+        self.line("}")
+
+    def write(self) -> None:
+        arguments = [self.parameter(name) for name in self.function.buffers]
+        arguments += [f"long {name}" for name in self.function.symbols]
+        with self.block(f'extern "C" int {self.function.name}({", ".join([*arguments, "int threads"])})'):
+            if self.function.checks:
+                self.line("bool failed = false;")
+            if not self.kernel.reduced and not any(loop.reduction for loop in self.kernel.loops):
+                self.pointwise()
+            elif self.is_by_columns():
+                self.by_columns()
+            else:
+                self.by_rows()
+            self.line("return failed;" if self.function.checks else "return 0;")
+
+    def parameter(self, name: str) -> str:
+        kind = TYPES[self.program.by_name[name].dtype]
+        return f"{'' if name in self.kernel.writes else 'const '}{kind}* __restrict {self.pointer(name)}"
+
+    def pointer(self, name: str) -> str:
+        return f"out_{name}" if name in self.kernel.writes else f"in_{name}"
+
+    def load(self, load: Load) -> str:
+        """An element: a value that the kernel has at hand, or from memory."""
+        if load.buffer in self.names:
+            return self.names[load.buffer]
+        return f"{self.pointer(load.buffer)}[{self.text.index(self.program.by_name[load.buffer].offset(load.index))}]"
+
+    def size(self, var: Var) -> str:
+        return self.text.index(var.size)
+
+    def loop(self, var: Var) -> str:
+        return f"for (long {var} = 0; {var} < {self.size(var)}; {var}++)"
+
+    def parallel(self, count: int, work: Iterable[Var], more: str = "") -> None:
+        """The pragma for the next `count` loops; few points run on one thread."""
+        points = product(var.size for var in work)
+        known, least = points.constant, self.ctx.thresholds.parallel_work
+        if known is not None and known < least:
+            if "simd" in more:
+                self.line("#pragma omp simd")
+            return
+        condition = "" if known is not None else f" if({self.text.index(points)} >= {least})"
+        shared = " reduction(|:failed)" if self.function.checks else ""
+        collapse = f" collapse({count})" if count > 1 else ""
+        self.line(f"#pragma omp parallel for{more}{collapse} num_threads(threads){condition}{shared}")
+
+    @contextmanager
+    def nest(self, variables: Sequence[Var]) -> Iterator[None]:
+        for var in variables:
+            self.line(f"{self.loop(var)} {{")
+            self.depth += 1
+        yield
+        for _ in variables:
+            self.depth -= 1
+            self.line("}")
+
+    def pointwise(self) -> None:
+        ranges = self.kernel.ranges
+        if len(ranges) < 2:
+            simd = "" if self.function.checks else " simd"
+            if ranges:
+                self.parallel(1, ranges, simd)
+            with self.nest(ranges):
+                self.values(self.kernel.loops)
+            return
+        self.parallel(len(ranges) - 1, ranges)
+        with self.nest(ranges[:-1]):
+            self.simd()
+            with self.nest(ranges[-1:]):
+                self.values(self.kernel.loops)
+
+    def simd(self, clauses: str = "") -> None:
+        if not self.function.checks:
+            self.line(f"#pragma omp simd{clauses}")
+
+    def values(self, loops: Iterable[Loop], lane: str = "") -> None:
+        """A value for each loop, stored unless it is local."""
+        for loop in loops:
+            self.value(loop, lane)
+
+    def value(self, loop: Loop, lane: str = "", again: bool = False) -> None:
+        """One value: a new variable, or with `lane` an element of an array that is there already."""
+        self.comment(loop)
+        name, dtype = identifier(loop.target), self.program.by_name[loop.target].dtype
+        declared = f"{name}[{lane}]" if lane else f"const {TYPES[dtype]} {name}"
+        self.line(f"{declared} = {self.text.value(loop.value)};", loop.target)
+        self.names[loop.target] = f"{name}[{lane}]" if lane else name
+        if not again:
+            self.store(loop)
+
+    def store(self, loop: Loop) -> None:
+        if loop.target not in self.kernel.local:
+            place = self.text.index(self.program.by_name[loop.target].offset(loop.index))
+            self.line(f"{self.pointer(loop.target)}[{place}] = {self.names[loop.target]};", loop.target)
+
+    def comment(self, loop: Loop) -> None:
+        if loop.source and loop.source != self.source:
+            self.source = loop.source
+            self.line(f"// {loop.source}".rstrip("\\"))
+
+    def is_by_columns(self) -> bool:
+        """Whether neighbours in memory belong to neighbouring results, not to one result."""
+        if not self.kernel.ranges or not self.kernel.reduced:
+            return False
+        places = [*offsets(self.kernel, self.program)]
+        inner, outer = self.kernel.reduced[-1], self.kernel.ranges[-1]
+        return self.beside(places, outer) > self.beside(places, inner)
+
+    def beside(self, places: Sequence[Index], var: Var) -> int:
+        return sum(self.ctx.number(factor_of(place, var)) == 1 for place in places)
+
+    def by_rows(self) -> None:
+        """Threads share the rows; or each row, where there are too few of them."""
+        kernel = self.kernel
+        rows = self.ctx.number(product(var.size for var in kernel.ranges))
+        row = self.ctx.number(product(var.size for var in kernel.reduced))
+        is_shared = rows < 8 and row >= self.ctx.thresholds.parallel_work
+        if kernel.ranges and not is_shared:
+            self.parallel(len(kernel.ranges), (*kernel.ranges, *kernel.reduced))
+        with self.nest(kernel.ranges):
+            for sweep in sweeps(kernel):
+                self.values(sweep.scalars)
+                self.sweep(sweep, is_shared)
+
+    def sweep(self, sweep: Sweep, is_shared: bool) -> None:
+        reductions = [loop for loop in sweep.body if loop.reduction]
+        if not sweep.body:
+            return
+        self.rows(sweep)
+        for loop in reductions:
+            self.start(loop)
+        plain = not any(loop.reduction.startswith("arg") for loop in reductions) and not self.function.checks
+        clauses = "".join(f" reduction({_CLAUSES[o.reduction]}:{self.total(o)})" for o in reductions) if plain else ""
+        *outer, last = self.kernel.reduced or (None,)
+        if last is None:
+            self.points(sweep)
+        elif plain and is_shared:
+            self.parallel(1, self.kernel.reduced, clauses if outer else f" simd{clauses}")
+            self.inside(sweep, outer, last, clauses if outer else None)
+        else:
+            self.inside(sweep, outer, last, clauses if plain else None)
+        for loop in reductions:
+            self.finish(loop)
+
+    def inside(self, sweep: Sweep, outer: Sequence[Var], last: Var, clauses: str | None) -> None:
+        with self.nest(outer):
+            if clauses is not None:
+                self.line(f"#pragma omp simd{clauses}")
+            with self.nest((last,)):
+                self.points(sweep)
+
+    def points(self, sweep: Sweep) -> None:
+        """What a sweep does at each of its points."""
+        before = dict(self.names)
+        for loop in sweep.body:
+            if loop.reduction:
+                self.comment(loop)
+                self.take(loop, self.text.value(loop.value))
+            elif not (loop.target in sweep.again and self.is_kept(loop)):
+                self.value(loop, again=loop.target in sweep.again)
+                if self.is_kept(loop):
+                    self.line(f"row_{loop.target}[{self.kernel.reduced[-1]}] = {self.names[loop.target]};")
+        kept = {o.target: self.kept(o) for o in sweep.body if not o.reduction and self.is_kept(o)}
+        self.names = {**before, **kept}
+
+    def rows(self, sweep: Sweep) -> None:
+        """Room for values that a later sweep reads again."""
+        for loop in sweep.body:
+            if not loop.reduction and loop.target not in sweep.again and self.is_kept(loop):
+                dtype = self.program.by_name[loop.target].dtype
+                self.line(f"{TYPES[dtype]} row_{loop.target}[{self.size(self.kernel.reduced[-1])}];")
+
+    def is_kept(self, loop: Loop) -> bool:
+        """Whether a value at each point is kept in a row, as it is dear and a later sweep needs it."""
+        again = {name for sweep in sweeps(self.kernel) for name in sweep.again}
+        if loop.target not in again or len(self.kernel.reduced) != 1 or cost(loop.value) < 10:
+            return False
+        length = self.kernel.reduced[0].size.constant
+        return length is not None and length <= self.ctx.thresholds.row_buffer and not self.is_by_columns()
+
+    def kept(self, loop: Loop) -> str:
+        return f"row_{loop.target}[{self.kernel.reduced[-1]}]"
+
+    def total(self, loop: Loop) -> str:
+        return f"{identifier(loop.target)}_{loop.reduction}"
+
+    def total_type(self, loop: Loop) -> str:
+        is_sum = loop.reduction in ("sum", "prod") and loop.value.dtype == torch.float32
+        return "double" if is_sum else TYPES[loop.value.dtype]
+
+    def first(self, loop: Loop) -> str:
+        """What a reduction starts from."""
+        dtype = torch.float64 if self.total_type(loop) == "double" else loop.value.dtype
+        if loop.reduction in _STARTS:
+            return constant(_STARTS[loop.reduction], dtype)
+        is_most = loop.reduction in ("max", "argmax")
+        if dtype == torch.bool:
+            return constant(not is_most, dtype)
+        if dtype.is_floating_point:
+            return constant(float("-inf") if is_most else float("inf"), dtype)
+        limits = torch.iinfo(dtype)
+        return constant(limits.min if is_most else limits.max, dtype)
+
+    def start(self, loop: Loop) -> None:
+        self.line(f"{self.total_type(loop)} {self.total(loop)} = {self.first(loop)};")
+        if loop.reduction.startswith("arg"):
+            self.line(f"long {self.total(loop)}_at = -1;")
+
+    def take(self, loop: Loop, value: str, lane: str = "") -> None:
+        """One more value for a reduction."""
+        total = self.total(loop) + lane
+        if loop.reduction.startswith("arg"):
+            better, place = "above" if loop.reduction == "argmax" else "below", f"{self.total(loop)}_at{lane}"
+            position = Index.of(0)
+            for var in loop.reduced:
+                position = position * var.size + var
+            kind = self.total_type(loop)
+            test = f"{place} < 0 || ::{better}<{kind}>({value}, {total})"
+            self.line(f"if ({test}) {{ {total} = {value}; {place} = {self.text.index(position)}; }}", loop.target)
+            return
+        sign = {"sum": "+=", "prod": "*=", "any": "|=", "all": "&="}.get(loop.reduction)
+        if sign is None:
+            name = "maximum" if loop.reduction == "max" else "minimum"
+            self.line(f"{total} = ::{name}<{self.total_type(loop)}>({total}, {value});", loop.target)
+        else:
+            self.line(f"{total} {sign} {value};", loop.target)
+
+    def finish(self, loop: Loop, lane: str = "") -> None:
+        """The result of a reduction, in its dtype."""
+        dtype = self.program.by_name[loop.target].dtype
+        found = f"{self.total(loop)}_at{lane}" if loop.reduction.startswith("arg") else self.total(loop) + lane
+        name = identifier(loop.target)
+        declared = f"{name}{lane}" if lane else f"const {TYPES[dtype]} {name}"
+        self.line(f"{declared} = ({TYPES[dtype]}){found};", loop.target)
+        self.names[loop.target] = f"{name}{lane}"
+        self.store(loop)
+
+    def by_columns(self) -> None:
+        """A tile of neighbouring results at once: each has its place in arrays, and its lane in vector registers."""
+        *outer, last = self.kernel.ranges
+        tile = self.ctx.thresholds.tile
+        self.parallel(len(outer) + 1, (*self.kernel.ranges, *self.kernel.reduced))
+        with self.nest(outer), self.block(f"for (long tile = 0; tile < {self.size(last)}; tile += {tile})"):
+            self.line(f"const long lanes = ::minimum<long>({tile}, {self.size(last)} - tile);")
+            for loop in self.kernel.loops:
+                self.room(loop, tile)
+            for sweep in sweeps(self.kernel):
+                self.column_sweep(sweep, last)
+
+    def room(self, loop: Loop, tile: int) -> None:
+        """Arrays for a value at each lane."""
+        if len(loop.ranges) > len(self.kernel.ranges):
+            return
+        self.line(f"{TYPES[self.program.by_name[loop.target].dtype]} {identifier(loop.target)}[{tile}];")
+        if loop.reduction:
+            self.line(f"{self.total_type(loop)} {self.total(loop)}[{tile}];")
+        if loop.reduction.startswith("arg"):
+            self.line(f"long {self.total(loop)}_at[{tile}];")
+
+    def column_sweep(self, sweep: Sweep, last: Var) -> None:
+        reductions = [loop for loop in sweep.body if loop.reduction]
+        if sweep.scalars or reductions:
+            with self.lanes(last):
+                self.values(sweep.scalars, "lane")
+                for loop in reductions:
+                    self.line(f"{self.total(loop)}[lane] = {self.first(loop)};")
+                    if loop.reduction.startswith("arg"):
+                        self.line(f"{self.total(loop)}_at[lane] = -1;")
+        if not sweep.body:
+            return
+        with self.nest(self.kernel.reduced), self.lanes(last):
+            before = dict(self.names)
+            for loop in sweep.body:
+                if loop.reduction:
+                    self.comment(loop)
+                    self.take(loop, self.text.value(loop.value), "[lane]")
+                else:
+                    self.value(loop, again=loop.target in sweep.again)
+            self.names = before
+        if reductions:
+            with self.lanes(last):
+                for loop in reductions:
+                    self.finish(loop, "[lane]")
+
+    @contextmanager
+    def lanes(self, last: Var) -> Iterator[None]:
+        self.simd()
+        with self.block("for (long lane = 0; lane < lanes; lane++)"):
+            self.line(f"const long {last} = tile + lane;")
+            yield

@@ -1,0 +1,45 @@
+"""What `torch.compile(backend="tcompile", mode=…, options=…)` accepts, and errors that say what would be right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import Any
+
+from compiler.backend.context import Thresholds, with_options
+from compiler.options import OptionError
+
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+"""All that torch.compile has. On the CPU there are neither CUDA graphs nor tuned kernels: they are all the default."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendOptions:
+    """How to compile. With `interpret` the reference interpreter runs in place of generated code."""
+
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    interpret: bool = False
+
+
+def parsed(mode: str | None, options: Mapping[str, Any] | None) -> BackendOptions:
+    """Checked options. Raises OptionError for a name or value that there is not."""
+    if mode is not None and mode not in MODES:
+        raise OptionError(f"mode={mode!r}: backend tcompile has the modes {', '.join(MODES)}")
+    given = dict(options or {})
+    interpret = given.pop("interpret", False)
+    if not isinstance(interpret, bool):
+        raise OptionError(f"options: interpret={interpret!r} must be True or False")
+    known = [found.name for found in fields(Thresholds)]
+    for name, value in given.items():
+        _check(name, value, known)
+    return BackendOptions(with_options(Thresholds(), given), interpret)
+
+
+def _check(name: str, value: Any, known: list[str]) -> None:
+    if name not in known:
+        near = get_close_matches(name, known, 1)
+        meant = f"; did you mean {near[0]}?" if near else f". It has interpret, {', '.join(known)}"
+        raise OptionError(f"options: backend tcompile has no option {name!r}{meant}")
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise OptionError(f"options: {name}={value!r} must be a whole number above 0")

@@ -1,0 +1,71 @@
+"""How a kernel with a reduction runs at each point of its outer loops: scalars, and sweeps over what it reduces.
+
+A sweep goes once over the reduced ranges. A loop that needs the result of a reduction waits for the sweep after the
+one that makes it. A value at each point of a sweep that a later sweep needs again is kept in a row (if it is stored it
+can be read back), or computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from compiler.backend.ir import Kernel, Loop, loads
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """`scalars` come before the sweep, one value at each point of the outer loops. `body` are the loops of the sweep,
+    in order: reductions, and values at each point, of which some are computed `again`.
+    """
+
+    scalars: tuple[Loop, ...]
+    body: tuple[Loop, ...]
+    again: frozenset[str] = frozenset()
+
+
+def sweeps(kernel: Kernel) -> tuple[Sweep, ...]:
+    """The sweeps of a kernel that has reduced ranges; the last one may have no body."""
+    levels = _levels(kernel)
+    inner = {loop.target for loop in kernel.loops if _is_inner(loop, kernel)}
+    found = []
+    for level in range(max(levels.values()) + 1):
+        now = [loop for loop in kernel.loops if levels[loop.target] == level]
+        scalars = tuple(loop for loop in now if loop.target not in inner and not loop.reduction)
+        due = {loop.target for loop in now if loop.target in inner or loop.reduction}
+        needed = _needed(kernel, due, inner)
+        body = tuple(loop for loop in kernel.loops if loop.target in needed)
+        found.append(Sweep(scalars, body, frozenset(needed - due)))
+    return tuple(found)
+
+
+def _is_inner(loop: Loop, kernel: Kernel) -> bool:
+    return not loop.reduction and len(loop.ranges) > len(kernel.ranges)
+
+
+def _levels(kernel: Kernel) -> Mapping[str, int]:
+    """After how many sweeps each loop can run."""
+    levels: dict[str, int] = {}
+    reductions = {loop.target for loop in kernel.loops if loop.reduction}
+    for loop in kernel.loops:
+        needs = [levels[name] + (name in reductions) for name in _reads(loop) if name in levels]
+        levels[loop.target] = max(needs, default=0)
+    return levels
+
+
+def _reads(loop: Loop) -> set[str]:
+    return {load.buffer for load in loads(loop.value)}
+
+
+def _needed(kernel: Kernel, due: set[str], inner: set[str]) -> set[str]:
+    """What a sweep computes: what is due and has a use, and values at each point that this needs."""
+    by_name = {loop.target: loop for loop in kernel.loops}
+    waiting = [name for name in due if by_name[name].reduction or name not in kernel.local]
+    needed: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name not in needed:
+            needed.add(name)
+            inside = (_reads(by_name[name]) & inner) - {name}
+            waiting += [other for other in inside if other in kernel.local or other in due]
+    return needed
