@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import math
 
+from compiler.measure.spread import Spread
 from compiler.measure_facts import Candidate
 
 
 def speed_up(candidate: Candidate, eager: Candidate) -> float | None:
     """How many times faster than eager a call is; None where one of them was not measured."""
-    if not candidate.seconds or not eager.seconds:
+    found = speed_up_spread(candidate, eager)
+    return found.middle if found is not None else None
+
+
+def speed_up_spread(candidate: Candidate, eager: Candidate) -> Spread | None:
+    """The same with quartiles: round by round where both were timed in turns, as what slows the machine slows both."""
+    if not candidate.rounds or not eager.rounds:
         return None
-    return eager.seconds / candidate.seconds
+    pairs = zip(eager.rounds, candidate.rounds, strict=False)
+    return Spread.of([theirs / mine for theirs, mine in pairs])
 
 
 def calls_to_pay(candidate: Candidate, eager: Candidate) -> float | None:

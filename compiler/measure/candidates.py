@@ -65,10 +65,10 @@ def specs(asked: Asked, options: Options, *, gpu: bool) -> tuple[tuple[Spec, ...
     """
     wanted = names(asked)
     if not wanted:
-        own = _own(options)
+        cells = own(options)
         usual = [spec(name) for name in (ALL if gpu else ON_CPU)]
         left_out = "" if gpu else _LEFT_OUT_ON_CPU
-        return _each_once([*usual, *([own] if own is not None else [])]), left_out
+        return _each_once([*usual, *([cells] if cells is not None else [])]), left_out
     return _each_once([spec(EAGER), *map(spec, wanted)]), ""
 
 
@@ -86,6 +86,8 @@ def spec(asked: Any) -> Spec:
 
     Raises OptionError.
     """
+    if isinstance(asked, Spec):
+        return asked
     if callable(asked):
         return Spec(_name_of(asked), asked)
     name = str(asked).removeprefix("inductor ").strip()
@@ -106,8 +108,8 @@ def spec(asked: Any) -> Spec:
     )
 
 
-def _own(options: Options) -> Spec | None:
-    """What the cell compiles by, where that is not Inductor as it is."""
+def own(options: Options) -> Spec | None:
+    """What the cell compiles by; None where that is nothing."""
     asked = options.compile_arguments()
     if asked["backend"] != "inductor":
         return None if asked["backend"] == EAGER else spec(asked["backend"])

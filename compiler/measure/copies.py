@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from compiler.capture.sources import is_installed
 from compiler.measure.calls import Call, copied_tensor
-from compiler.torch_api.pytrees import tree_leaves, tree_map
+from compiler.torch_api.pytrees import tree_map
 
 _PLAIN = (list, tuple, dict, set)
 
@@ -31,18 +31,20 @@ class CannotCopyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A function or module of the user's with its arguments, apart from the user's own."""
+    """A function or module of the user's with its arguments, apart from the user's own; and the modules and tensors
+    that it came with.
+    """
 
     fn: Callable[..., Any]
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     modules: tuple[nn.Module, ...]
+    tensors: tuple[Tensor, ...]
 
     def leaves(self) -> list[Tensor]:
         """Parameters and arguments that want gradients, each once."""
         own = [parameter for module in self.modules for parameter in module.parameters()]
-        tensors = [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Tensor)]
-        wanting = {id(leaf): leaf for leaf in (*own, *tensors) if leaf.requires_grad and leaf.is_leaf}
+        wanting = {id(leaf): leaf for leaf in (*own, *self.tensors) if leaf.requires_grad and leaf.is_leaf}
         return list(wanting.values())
 
     def parameters(self) -> list[Tensor]:
@@ -56,13 +58,14 @@ def copied(call: Call) -> Copy:
     copier = _Copier()
     fn = copier(call.fn)
     args, kwargs = copier(tuple(call.args)), copier(dict(call.kwargs))
-    return Copy(fn, args, kwargs, tuple(copier.modules))
+    return Copy(fn, args, kwargs, tuple(copier.modules), tuple(copier.tensors))
 
 
 class _Copier:
     def __init__(self) -> None:
         self.memo: dict[int, Any] = {}
         self.modules: list[nn.Module] = []
+        self.tensors: list[Tensor] = []
         self.original: dict[str, Any] | None = None
         self.globals: dict[str, Any] = {}
         self.kept: list[Any] = []  # ids are keys: what they are of has to stay
@@ -88,6 +91,7 @@ class _Copier:
             return self._whole(value)
         made = copied_tensor(value.detach())
         self.memo[id(value)] = made.requires_grad_() if value.requires_grad else made
+        self.tensors.append(made)
         return made
 
     def _parts(self, value: Any) -> Any:
@@ -104,6 +108,8 @@ class _Copier:
             raise CannotCopyError(f"a {name} can't be copied: {type(error).__name__}: {error}") from None
         if isinstance(made, nn.Module):
             self.modules.append(made)
+        elif isinstance(made, Tensor):
+            self.tensors.append(made)
         return made
 
     def _function(self, value: FunctionType) -> FunctionType:
@@ -162,6 +168,5 @@ def _is_filled(cell: CellType) -> bool:
 
 def devices(copy_: Copy) -> list[torch.device]:
     """Where the tensors of a call are, each once."""
-    tensors = [leaf for leaf in tree_leaves((copy_.args, copy_.kwargs)) if isinstance(leaf, Tensor)]
     own = [tensor for module in copy_.modules for tensor in (*module.parameters(), *module.buffers())]
-    return list(dict.fromkeys(tensor.device for tensor in (*tensors, *own)))
+    return list(dict.fromkeys(tensor.device for tensor in (*copy_.tensors, *own)))

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
+from compiler.measure.break_even import speed_up_spread
+from compiler.measure.spread import Spread
 from compiler.measure_facts import Candidate
 
 TOLERATED = 0.05
@@ -21,8 +23,11 @@ def notes(candidates: Iterable[Candidate], clocks: Sequence[float], load: float 
     """What a reader of the numbers should know. `clocks` are the GPU's clock rates in MHz as they were seen, `load` how
     many processes were ready to run as the measurement began.
     """
-    for candidate in candidates:
+    found = list(candidates)
+    for candidate in found:
         yield from _varied(candidate)
+    for candidate in found[1:]:
+        yield from _together(candidate, found[0])
     yield from _clocks(clocks)
     cores = os.cpu_count() or 1
     if load is not None and load > cores:
@@ -43,6 +48,19 @@ def _varied(candidate: Candidate) -> Iterator[str]:
     if abs(drift) > TOLERATED:
         became = "slower" if drift > 0 else "faster"
         yield f"{candidate.name} became {became} by {abs(drift):.0%} from the first half of its rounds to the second"
+
+
+def _together(candidate: Candidate, eager: Candidate) -> Iterator[str]:
+    """Where times vary and their ratio does not."""
+    ratio = speed_up_spread(candidate, eager)
+    if ratio is None or len(candidate.rounds) < 4 or len(eager.rounds) < 4:
+        return
+    varied = min(Spread.of(candidate.rounds).relative, Spread.of(eager.rounds).relative)
+    if varied > TOLERATED and ratio.relative < varied / 2:
+        yield (
+            f"the speed-up of {candidate.name}, taken round by round, varied by {ratio.relative:.0%} only: the "
+            "machine's speed changed for both"
+        )
 
 
 def _clocks(clocks: Sequence[float]) -> Iterator[str]:

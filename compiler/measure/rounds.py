@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils.benchmark import Timer
 
+from compiler.measure.spread import Spread
 from compiler.record import Timing
 
 ROUNDS = 7
@@ -145,32 +146,18 @@ def warmed(function: Function, clock: Clock, seconds: float = WARM_UP_SECONDS) -
             break
         if sum(took) > seconds and len(took) >= 3:
             break
-    return WarmUp(statistics.median(took[-5:]), len(took), len(took) < least or _has_settled(took))
+    return WarmUp(statistics.median(took[-5:]), len(took), _has_settled(took))
 
 
 def _has_settled(took: list[float]) -> bool:
-    return statistics.median(took[-5:]) >= STILL_FALLING * statistics.median(took[-10:-5])
+    """Whether the last five calls are about as long as the five before; of few calls, one half as the other."""
+    window = min(5, len(took) // 2)
+    return statistics.median(took[-window:]) >= STILL_FALLING * statistics.median(took[-2 * window : -window])
 
 
 def calls_a_round(seconds: float, least: int = 1) -> int:
     """How many calls last about a round."""
     return min(MOST_CALLS, max(least, round(ROUND_SECONDS / max(seconds, 1e-9))))
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Median and quartiles of some numbers."""
-
-    middle: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, numbers: list[float]) -> Spread:
-        if len(numbers) == 1:
-            return cls(numbers[0], numbers[0], numbers[0])
-        low, middle, high = statistics.quantiles(numbers, n=4, method="inclusive")
-        return cls(middle, low, high)
 
 
 def turns(

@@ -22,16 +22,18 @@ from compiler.measure import host_split, noise, peak
 from compiler.measure.calls import Call, nowhere
 from compiler.measure.candidates import EAGER, Asked, Spec, specs
 from compiler.measure.copies import CannotCopyError, Copy, copied, devices
-from compiler.measure.rounds import GpuClock, Spread, calls_a_round, clock_for, turns, warmed
+from compiler.measure.rounds import GpuClock, calls_a_round, clock_for, turns, warmed
+from compiler.measure.spread import Spread
 from compiler.measure.work import Job, MakeOptimizer, Work, job, optimizer_named, work
 from compiler.measure_facts import Candidate, HostTime, Measurement
 from compiler.options import OptionError, Options
 from compiler.torch_api import apart, generated_text
 
 ALONE_ROUNDS = 5
-ROUNDS = (5, 15)
+ROUNDS = (7, 101)
 """At least and at most so many rounds, where the user does not say how many."""
-BUDGET_SECONDS = 20.0
+IN_TURNS_SECONDS = 6.0
+"""About so long are candidates called in turns: the speed of a machine changes by the second."""
 LEAST_CALLS = {"cpu": 1, "cuda": 5}
 """So many calls a round: on a GPU each is timed, and the median is taken."""
 LEAST_ROUNDS = 3
@@ -133,6 +135,7 @@ class _Bench:
         self.entries: list[_Entry] = []
         self.clocks: list[float] = []
         self.load = noise.load()
+        self.pool_bytes = peak.graph_pool_bytes(device)
         self.random = [torch.get_rng_state()]
         if device.type == "cuda":
             self.random.append(torch.cuda.get_rng_state(device))
@@ -144,6 +147,7 @@ class _Bench:
         try:
             with self._apart() as folder:
                 self.job = job(copied(self.call), self.call.surroundings, self.plan.backward, optimizer)
+                self._start_compiler(chosen, folder)
                 for number, spec in enumerate(chosen, 1):
                     self._prepare(spec, number, folder)
                 self._in_turns()
@@ -191,6 +195,15 @@ class _Bench:
         if self._compiling is not None:
             self._compiling.graphs += 1
 
+    def _start_compiler(self, chosen: Sequence[Spec], folder: str) -> None:
+        """What the first compilation of a process for a GPU does once and for all (workers, Triton) is no candidate's."""
+        if self.device.type == "cuda" and any(spec.backend == "inductor" for spec in chosen):
+            self.tell("the compiler", "starting", 1)
+            with apart.empty_caches(folder):
+                Spec("", "inductor", "default").compiled(torch.sin, self.options, lambda: None)(
+                    torch.ones(8, device=self.device)
+                )
+
     def _prepare(self, spec: Spec, number: int, folder: str) -> None:
         """Compile a candidate, warm it up, time it alone. What fails is its problem, and the others go on."""
         assert self.job is not None
@@ -201,9 +214,8 @@ class _Bench:
             self.tell(spec.name, "the first call" if spec.name == EAGER else "compiling", number)
             self._compile(entry, folder)
             self.tell(spec.name, "warming up", number)
-            before = peak.graph_pool_bytes(self.device)
             self._warm_up(entry)
-            entry.pool_bytes = peak.graph_pool_bytes(self.device) - before
+            entry.pool_bytes = peak.graph_pool_bytes(self.device) - self.pool_bytes if spec.replays else 0
         except Exception as error:  # noqa: BLE001 - whatever a backend raises
             self._failed(entry, error)
 
@@ -252,7 +264,7 @@ class _Bench:
             return self.plan.rounds
         a_round = sum(entry.calls * Spread.of(entry.alone).middle for entry in self._running())
         least, most = ROUNDS
-        return min(most, max(least, int(BUDGET_SECONDS / max(a_round, 1e-9))))
+        return min(most, max(least, int(IN_TURNS_SECONDS / max(a_round, 1e-9))))
 
     def _in_turns(self) -> None:
         entries = {entry.spec.name: entry for entry in self._running()}
@@ -315,8 +327,10 @@ class _Bench:
         if entry.spec.replays and not found.graphs:
             notes.append("no CUDA graph was launched in its calls: torch refused them")
         elif entry.spec.replays:
-            held = f"{entry.pool_bytes / 2**20:,.0f} MiB"
-            notes.append(f"its CUDA graphs run {found.kernels} kernels and copies, and hold {held} between calls too")
+            notes.append(f"its CUDA graphs run {found.kernels} kernels and copies")
+            first = next(other for other in self.entries if other.pool_bytes)
+            shared = "" if first is entry else f", together with those of {first.spec.name}"
+            notes.append(f"CUDA graphs hold {entry.pool_bytes / 2**20:,.1f} MiB between calls too{shared}")
         return replace(candidate, launches=found.launched, notes=tuple(notes))
 
     def candidates(self) -> Iterator[Candidate]:

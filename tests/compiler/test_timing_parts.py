@@ -1,0 +1,312 @@
+"""What a measurement is made of: copies, warming up, rounds, memory, notes on noise, when compiling has paid."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import math
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from compiler.measure import noise
+from compiler.measure.break_even import calls_to_pay, calls_to_pay_text, speed_up, speed_up_spread
+from compiler.measure.calls import Call
+from compiler.measure.copies import CannotCopyError, copied
+from compiler.measure.rounds import CpuClock, calls_a_round, interleaved, turns, uncollected, warmed
+from compiler.measure.spread import Spread
+from compiler.measure_facts import Candidate
+from compiler.torch_api import apart, generated_text, profiled
+
+WEIGHT = nn.Parameter(torch.ones(3))
+
+
+def weighted(x: Tensor) -> Tensor:
+    return x * WEIGHT
+
+
+def copy_of(fn: Any, *args: Any, **kwargs: Any) -> Any:
+    return copied(Call(fn, fn, args, kwargs))
+
+
+class Tied(nn.Module):
+    """Two layers with one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x))
+
+
+def test_a_copy_of_a_module_has_its_own_equal_weights_and_ties() -> None:
+    model = Tied()
+    made = copy_of(model, torch.ones(1, 4)).fn
+    assert made.first.weight is made.second.weight
+    assert made.first.weight is not model.first.weight
+    assert torch.equal(made.first.weight, model.first.weight)
+
+
+def test_a_weight_that_is_passed_too_is_one_weight_in_the_copy() -> None:
+    model = nn.Linear(4, 4)
+    made = copy_of(model, model.weight)
+    assert made.args[0] is made.fn.weight
+    assert len(made.leaves()) == 2
+
+
+def test_a_tensor_that_is_passed_twice_is_one_in_the_copy_with_its_strides() -> None:
+    x = torch.randn(4, 6).t()
+    made = copy_of(torch.add, x, other=x)
+    assert made.args[0] is made.kwargs["other"]
+    assert made.args[0].stride() == x.stride()
+    assert made.args[0].data_ptr() != x.data_ptr()
+
+
+def test_a_tensor_in_the_middle_of_a_graph_is_a_leaf_in_the_copy() -> None:
+    x = torch.randn(4, requires_grad=True) * 2
+    made = copy_of(torch.relu, x)
+    assert made.args[0].is_leaf
+    assert made.args[0].requires_grad
+
+
+def test_a_function_is_copied_with_what_it_closes_over_and_names() -> None:
+    model, seen = nn.Linear(3, 3), []
+
+    def call(x: Tensor) -> Tensor:
+        seen.append(1)
+        return model(weighted(x))
+
+    made = copy_of(call, torch.ones(3))
+    made.fn(*made.args).sum().backward()
+    assert seen == []
+    assert model.weight.grad is None
+    assert WEIGHT.grad is None
+    assert len(made.leaves()) == 3
+    assert all(leaf.grad is not None for leaf in made.leaves())
+
+
+def test_a_bound_method_and_a_partial_are_copied_with_their_module() -> None:
+    model = Tied()
+    for fn in (model.forward, functools.partial(model, torch.ones(1, 4))):
+        made = copy_of(fn, *(() if isinstance(fn, functools.partial) else (torch.ones(1, 4),)))
+        made.fn(*made.args).sum().backward()
+        assert model.first.weight.grad is None
+
+
+def test_an_optimizer_of_a_copied_function_trains_the_copied_weights() -> None:
+    model = nn.Linear(3, 3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1.0)
+
+    def step(x: Tensor) -> None:
+        model(x).sum().backward()
+        optimizer.step()
+
+    before = model.weight.detach().clone()
+    made = copy_of(step, torch.ones(3))
+    made.fn(*made.args)
+    assert torch.equal(model.weight, before)
+    assert not torch.equal(made.modules[0].weight, before)
+
+
+def test_what_can_not_be_copied_is_told() -> None:
+    class Guarded(nn.Module):
+        def __deepcopy__(self, _memo: object) -> None:
+            raise RuntimeError("there can be only one")
+
+    with pytest.raises(CannotCopyError, match="a Guarded can't be copied: RuntimeError: there can be only one"):
+        copy_of(Guarded(), torch.ones(1))
+
+
+class Told:
+    """A clock that says what it was told to say."""
+
+    def __init__(self, seconds: list[float]) -> None:
+        self.left = seconds
+
+    def seconds(self, function: Callable[[], Any], _calls: int) -> float:
+        function()
+        return self.left.pop(0) if len(self.left) > 1 else self.left[0]
+
+    def finished(self) -> None:
+        pass
+
+
+def test_warming_up_ends_when_calls_get_no_faster() -> None:
+    falling = [2.0**-number for number in range(20)]
+    warm = warmed(lambda: None, Told([*falling, falling[-1]]), seconds=100)
+    assert warm.is_stable
+    assert 20 < warm.calls <= 30
+    assert warm.seconds == falling[-1]
+
+
+def test_warming_up_of_slow_calls_ends_after_three() -> None:
+    warm = warmed(lambda: None, Told([5.0]), seconds=1)
+    assert (warm.calls, warm.seconds) == (3, 5.0)
+
+
+def test_warming_up_that_does_not_end_says_so() -> None:
+    warm = warmed(lambda: None, Told([0.9**number for number in range(200)]), seconds=5)
+    assert not warm.is_stable
+
+
+def test_candidates_are_called_in_turns() -> None:
+    order: list[str] = []
+    functions = {name: functools.partial(order.append, name) for name in "abc"}
+    found = list(turns(functions, dict.fromkeys("abc", 1), 2, Told([1.0])))
+    assert order == ["a", "b", "c", "a", "b", "c"]
+    assert [name for name, _ in found] == order
+
+
+def test_a_round_lasts_about_twenty_milliseconds() -> None:
+    assert calls_a_round(1e-3) == 20
+    assert calls_a_round(10.0) == 1
+    assert calls_a_round(10.0, least=5) == 5
+    assert calls_a_round(0.0) == 1000
+
+
+def test_the_cpus_clock_counts_seconds_a_call() -> None:
+    x = torch.randn(64, 64)
+    found = interleaved({"once": lambda: x @ x, "many times": lambda: [x @ x for _ in range(50)]})
+    assert found["many times"].seconds > found["once"].seconds
+    assert CpuClock().seconds(lambda: None, 10) < found["many times"].seconds
+
+
+def test_garbage_is_left_where_it_is_while_calls_are_timed() -> None:
+    with uncollected():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_quartiles_are_those_of_the_rounds() -> None:
+    assert Spread.of([1.0, 2.0, 3.0, 4.0, 5.0]) == Spread(3.0, 2.0, 4.0)
+    assert Spread.of([2.0]) == Spread(2.0, 2.0, 2.0)
+
+
+def candidate(*rounds: float, **facts: Any) -> Candidate:
+    spread = Spread.of(list(rounds))
+    return Candidate("eager", seconds=spread.middle, low=spread.low, high=spread.high, rounds=rounds, **facts)
+
+
+def test_rounds_that_vary_are_told_with_how_far_to_trust_them() -> None:
+    varied = candidate(0.91, 1.0, 1.09, 0.91, 1.0, 1.09, 1.0, 0.91, 1.09)
+    assert list(noise.notes([varied], [], None)) == ["eager varied by 18%: read its time as ±9%"]
+
+
+def test_rounds_that_agree_have_no_note() -> None:
+    assert list(noise.notes([candidate(1.0, 1.01, 1.0, 0.99)], [1980.0, 1965.0], 0.1)) == []
+
+
+def test_halves_that_disagree_are_told() -> None:
+    drifted = candidate(1.0, 1.0, 1.0, 1.0, 1.1, 1.1, 1.1, 1.1)
+    assert any("became slower by 10%" in note for note in noise.notes([drifted], [], None))
+
+
+def test_a_clock_that_changed_and_a_busy_machine_are_told() -> None:
+    notes = list(noise.notes([], [1980.0, 1500.0], 100.0 * (os.cpu_count() or 1)))
+    assert "the GPU's clock was between 1500 and 1980 MHz while it was measured" in notes
+    assert any(note.startswith("the machine was busy") for note in notes)
+
+
+def test_when_compiling_has_paid_for_itself() -> None:
+    eager = Candidate("eager", seconds=3e-3, rounds=(3e-3,))
+    faster = Candidate("inductor", seconds=2e-3, rounds=(2e-3,), compile_seconds=10.0)
+    slower = Candidate("inductor", seconds=4e-3, rounds=(4e-3,), compile_seconds=10.0)
+    assert (calls_to_pay(faster, eager), speed_up(faster, eager)) == (10_000, 1.5)
+    assert calls_to_pay_text(faster, eager) == "10,000 calls"
+    assert math.isinf(calls_to_pay(slower, eager) or 0)
+    assert calls_to_pay_text(slower, eager).startswith("never")
+    assert calls_to_pay(eager, eager) is None
+    assert calls_to_pay_text(Candidate("broken", problem="no"), eager) == ""
+
+
+def test_speed_ups_are_taken_round_by_round() -> None:
+    """A machine that becomes slower for both says nothing of the two."""
+    eager, faster = candidate(2.0, 4.0, 6.0, 8.0), candidate(1.0, 2.0, 3.0, 4.0)
+    assert speed_up_spread(faster, eager) == Spread(2.0, 2.0, 2.0)
+    assert speed_up_spread(Candidate("broken"), eager) is None
+
+
+def test_candidates_that_vary_together_are_told_apart_from_their_speed_ups() -> None:
+    eager = candidate(2.0, 4.0, 6.0, 8.0, 2.0, 4.0, 6.0, 8.0)
+    faster = replace(candidate(1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0, 4.0), name="inductor")
+    notes = list(noise.notes([eager, faster], [], None))
+    assert (
+        "the speed-up of inductor, taken round by round, varied by 0% only: the machine's speed changed for both"
+        in notes
+    )
+
+
+def test_the_peak_is_what_was_live_at_once() -> None:
+    x = torch.randn(1000, 1000)
+    square = 4_000_000
+
+    def call() -> None:
+        first = x + 1
+        second = first * 2
+        del first
+        third = second @ second
+        del second, third
+
+    def held() -> None:
+        first = x + 1
+        second = first * 2
+        third = second @ second
+        del first, second, third
+
+    assert profiled.peak_bytes(call) == pytest.approx(2 * square, rel=0.001)
+    assert profiled.peak_bytes(held) == pytest.approx(3 * square, rel=0.001)
+
+
+def test_the_profiler_says_nothing_and_leaves_no_setting(capfd: pytest.CaptureFixture[str]) -> None:
+    before = dict(os.environ)
+    profiled.peak_bytes(lambda: None)
+    assert dict(os.environ) == before
+    assert capfd.readouterr().err == ""
+
+
+def test_generated_code_is_counted_as_it_stands() -> None:
+    code = """
+aten = torch.ops.aten
+cpp_fused_add_0 = async_compile.cpp_pybinding(['float*'], r'''void kernel()''')
+triton_poi_1 = async_compile.triton('triton_poi_1', '''def triton_poi_1(x): pass''')
+
+def call(args):
+    cpp_fused_add_0(arg0_1, buf0)
+    triton_poi_1.run(buf0, 64, stream=stream0)
+    triton_poi_1.run(buf1, 64, stream=stream0)
+    extern_kernels.mm(buf0, arg0_1, out=buf1)
+    buf2 = torch.ops.aten.convolution.default(buf1)
+    buf3 = aten.sort.default(buf2)
+    return (buf3, )
+"""
+    assert (generated_text.kernels(code), generated_text.calls(code)) == (2, 6)
+
+
+def test_one_check_of_the_guards_is_timed_and_code_compiled_apart_is_forgotten() -> None:
+    seconds: list[float] = []
+    compilations: list[object] = []
+
+    def backend(module: torch.fx.GraphModule, _inputs: object) -> Callable[..., Any]:
+        compilations.append(module)
+        return module.forward
+
+    def doubled(x: Tensor) -> Tensor:
+        return x * 2
+
+    with apart.apart(seconds.append):
+        compiled = torch.compile(doubled, backend=backend)
+        compiled(torch.ones(3))
+        compiled(torch.ones(3))
+    assert len(seconds) == len(compilations) == 1
+    assert 0 < seconds[0] < 0.01
+    compiled(torch.ones(3))
+    assert len(compilations) == 2
+    torch.compiler.reset()
