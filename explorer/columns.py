@@ -250,6 +250,7 @@ COLUMNS: Final[dict[str, Columns]] = {
 more for each number that its passes gave, `binaries` one `Int64` column (`mix_load`) for each class of instructions."""
 
 ASKED: dict[str, dict[str, str]] = {
+    "sweep": {"batch": "Int64", "dtype": "string"} | COLUMNS["timings"] | {"noise": "string"},
     "partitions": {
         "graph": "string",
         "partition": "string",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from explorer.stages import stage_key
 
 if TYPE_CHECKING:
     import pandas as pd
+    import torch
     from graphviz import Digraph
     from matplotlib.figure import Figure
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from explorer.kernel_code import KernelCode
     from explorer.partitions import Partitions
     from explorer.replay import Replay
+    from explorer.sweep import Sweep
 
 
 class Run:
@@ -288,6 +290,36 @@ class Run:
             listeners = [line, *([self._widget.hear_progress] if self._widget is not None else [])]
             self.compiler.grow(lambda record: timed(record, self.call, plan, listeners))
         return self.timings
+
+    def sweep(
+        self,
+        batch: int | Iterable[int] = (),
+        dtype: torch.dtype | str | Iterable[torch.dtype | str] = (),
+        mode: str | Iterable[str] = (),
+        *,
+        dims: Mapping[str, int | Sequence[int]] | None = None,
+        inputs: Callable[[int], Any] | None = None,
+        backward: bool | None = None,
+        optimizer: str | MakeOptimizer | None = None,
+        rounds: int | None = None,
+    ) -> Sweep:
+        """Time the run's call at other sizes, in other number formats and modes: where does compiling begin to pay?
+
+        `batch` are sizes of dimension 0 of the first tensor that is passed, and of all others that have its size there;
+        `dims={"x": 0, "mask": (2, 3)}` names other dimensions, by argument. Inputs are cut, or repeat their own rows;
+        `inputs=lambda size: (x, y)` makes them instead. `dtype` casts modules and floating inputs. `mode` names
+        candidates as `run.time` does, by default the run's own; `backward`, `optimizer` and `rounds` are as there.
+
+        Returns a table, words and a plot in one. Interrupted, it has the points that are finished; one that fails has
+        its reason. Raises OptionError for what can't be asked, ValueError for a run that was loaded.
+        """
+        from compiler.measure.timing import Plan
+        from explorer.sweep import sweep
+        from explorer.sweep_asked import axes_of, candidates_of
+
+        axes = axes_of(batch, dtype, dims, inputs)
+        plan = Plan(candidates_of(mode, self.record.options), backward, optimizer, rounds)
+        return sweep(self.record, self.call, plan, axes)
 
     @property
     def checks(self) -> pd.DataFrame:

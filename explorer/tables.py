@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -33,6 +33,9 @@ from explorer.kernel_table import binaries_of, bound_microseconds, config_text, 
 from explorer.provenance import input_sources, place_text, saved_tensors, standing_for
 from explorer.shapes import dtype_name, shape_text
 from explorer.timings import Timed, timed
+
+if TYPE_CHECKING:
+    from explorer.sweep import Spot
 
 
 def breaks(record: Record) -> pd.DataFrame:
@@ -103,6 +106,20 @@ def timings(record: Record) -> pd.DataFrame:
     time of a call goes. `notes` say how far to rely on it, `problem` why there are no numbers.
     """
     return _frame("timings", [_candidate_row(item) for item in timed(record)])
+
+
+def sweep_table(spots: Iterable[Spot]) -> pd.DataFrame:
+    """One row a candidate at each point of a sweep, as in `timings`; one with `problem` for a point without any."""
+    rows = []
+    for spot in spots:
+        where = {"batch": spot.size, "dtype": spot.dtype or None, "noise": "; ".join(spot.noise) or None}
+        rows += [where | _candidate_row(item) for item in spot.timed]
+        rows += [where | _no_candidate(spot.problem)] if spot.problem else []
+    return table_of("sweep", rows)
+
+
+def _no_candidate(problem: str) -> dict[str, Any]:
+    return dict.fromkeys(COLUMNS["timings"]) | {"problem": problem}
 
 
 def stage_times(record: Record) -> pd.DataFrame:

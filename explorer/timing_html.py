@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from compiler.record import Record
-from explorer.static_html import note, picture, prose, table_html
+from explorer.static_html import WARNING, note, picture, prose, table_html
 from explorer.timing_chart import svg, timing_chart
 from explorer.timing_text import HEAD, cells, heading, method_lines, note_lines, part_words, why_not
 from explorer.timing_words import lead_sentences, shared_unit, warnings
 from explorer.timings import Timed, by_call, timed
-
-_WARNING = "margin:0.4em 0;padding:0.3em 0.7em;border-left:4px solid #d55e00"
 
 
 def timing_html(record: Record) -> str:
@@ -19,7 +17,7 @@ def timing_html(record: Record) -> str:
     if not record.candidates:
         return ""
     groups = by_call(timed(record))
-    above = [f'<div style="{_WARNING}">{prose(warning)}</div>' for warning in warnings(record)]
+    above = [f'<div style="{WARNING}">{prose(warning)}</div>' for warning in warnings(record)]
     drawn = any(item.candidate.seconds for item in timed(record))
     picture_of_all = [picture("Times of a call as bars", svg(timing_chart(record)))] if drawn else []
     leads = [part for group in groups for part in _lead(group, record)]

@@ -49,7 +49,7 @@ def _wrapped(line: str, width: int) -> list[str]:
 
 def heading(group: Sequence[Timed], record: Record) -> str:
     """What one call is, and on what it was timed."""
-    where = device_text(record) or group[0].candidate.device
+    where = device_text(record.measurement) or group[0].candidate.device
     return f"time of one call ({group[0].candidate.what})" + (f" on {where}" if where else "")
 
 

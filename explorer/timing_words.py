@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor, log10
 
-from compiler.record import Candidate, Record
+from compiler.record import Candidate, Measurement, Record
 from compiler.targets import is_virtual, target
 from explorer.shapes import size_text
 from explorer.timings import Ratio, Timed, Verdict, explored, fastest, median_of
@@ -126,9 +126,8 @@ def _paid(item: Timed) -> list[str]:
     return [f"Its {time_text(item.candidate.compile_seconds)} of compiling have paid {pays_text(item)}."]
 
 
-def device_text(record: Record) -> str:
-    """On what it was measured: `the CPU (Xeon), 2 threads`."""
-    found = record.measurement
+def device_text(found: Measurement | None) -> str:
+    """On what it was measured: `this machine's CPU (Xeon), 2 threads`."""
     if found is None:
         return ""
     kind = "CPU" if found.device == "cpu" else "GPU"
@@ -139,9 +138,14 @@ def device_text(record: Record) -> str:
 
 def elsewhere_text(record: Record) -> str:
     """That these are not times of the GPU that the code is for; "" where they are of what the code is for."""
-    if not is_virtual(record.target) or not record.candidates:
+    return cpu_text(record.target) if record.candidates else ""
+
+
+def cpu_text(target_name: str) -> str:
+    """The same of a target."""
+    if not is_virtual(target_name):
         return ""
-    title = target(record.target).title
+    title = target(target_name).title
     return f"Times of this machine's CPU, not of the {title} that the code is for: it is not here."
 
 

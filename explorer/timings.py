@@ -50,8 +50,13 @@ class Timed:
 
 def timed(record: Record) -> list[Timed]:
     """The candidates of a record, each beside its eager."""
-    references = {_call(candidate): candidate for candidate in record.candidates if candidate.name == EAGER}
-    return [_timed(candidate, references.get(_call(candidate))) for candidate in record.candidates]
+    return beside_eager(record.candidates)
+
+
+def beside_eager(candidates: Sequence[Candidate]) -> list[Timed]:
+    """Candidates that were measured together, each beside eager's run of the same call."""
+    references = {_call(candidate): candidate for candidate in candidates if candidate.name == EAGER}
+    return [_timed(candidate, references.get(_call(candidate))) for candidate in candidates]
 
 
 def by_call(found: Sequence[Timed]) -> list[list[Timed]]:

@@ -101,7 +101,7 @@ def _group_data(group: Sequence[Timed], record: Record) -> dict[str, Any]:
     unit = shared_unit(group)
     return {
         "what": group[0].candidate.what,
-        "where": device_text(record) or group[0].candidate.device,
+        "where": device_text(record.measurement) or group[0].candidate.device,
         "lead": [unbroken(sentence) for sentence in lead_sentences(group, record)],
         "method": method_lines(record.measurement, group),
         "unit": {"name": unit.name, "seconds": unit.seconds} if unit else None,

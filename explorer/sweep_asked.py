@@ -1,0 +1,55 @@
+"""What a user asks of a sweep, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from compiler.measure.candidates import names, own
+from compiler.measure.sweep import Axes
+from compiler.options import OptionError, Options
+
+
+def axes_of(
+    batch: int | Iterable[int],
+    dtype: torch.dtype | str | Iterable[torch.dtype | str],
+    dims: Mapping[str, int | Sequence[int]] | None,
+    inputs: Callable[[int], Any] | None,
+) -> Axes:
+    """The axes of a sweep; what is not swept is as the call has it. Raises OptionError."""
+    sizes = _each(batch)
+    wrong = next((size for size in sizes if isinstance(size, bool) or not isinstance(size, int) or size < 1), None)
+    if wrong is not None:
+        raise OptionError(f"batch={wrong!r}: a size is a whole number, at least 1")
+    if (dims is not None or inputs is not None) and not sizes:
+        raise OptionError("dims=… and inputs=… say what takes a size: give sizes too, as in batch=[1, 8, 64]")
+    if dims is not None and inputs is not None:
+        raise OptionError("dims=… changes the call's inputs, inputs=… makes others: give one of them")
+    dtypes = tuple(map(_dtype, _each(dtype)))
+    return Axes(tuple(sorted(set(sizes))) or (None,), tuple(dict.fromkeys(dtypes)) or (None,), dims, inputs)
+
+
+def candidates_of(mode: Any, options: Options) -> list[Any]:
+    """The candidates beside eager: those that are named, else what the run itself compiles by. Raises OptionError."""
+    named = names(mode)
+    if named:
+        return named
+    cells = own(options)
+    if cells is None:
+        raise OptionError("this run was not compiled: say with mode=… what to compare with eager, as in mode='default'")
+    return [cells]
+
+
+def _each(asked: Any) -> tuple[Any, ...]:
+    """One value or several as several."""
+    return tuple(asked) if isinstance(asked, Iterable) and not isinstance(asked, str) else (asked,)
+
+
+def _dtype(asked: Any) -> torch.dtype:
+    """A floating dtype, or its name. Raises OptionError."""
+    found = getattr(torch, asked, None) if isinstance(asked, str) else asked
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise OptionError(f"dtype={asked!r}: floating-point dtypes can be swept, such as torch.float32, torch.bfloat16")
+    return found
