@@ -30,9 +30,8 @@ def machine_facts(
     load_bits, store_bits = mix.access_bits(stage, text)
     fits, shortage = _occupancy(output, target)
     work = roofline.work(source.kernel, record)
-    seconds, bound = roofline.bound(
-        target, bytes=source.kernel.bytes, flops=work.flops, dtype=work.dtype, matmul=work.matmul
-    )
+    moved = source.kernel.bytes // max(source.kernel.calls, 1)
+    seconds, bound = roofline.bound(target, bytes=moved, flops=work.flops, dtype=work.dtype, matmul=work.matmul)
     facts = Binary(
         kernel=source.kernel.id,
         target=target.name,
@@ -48,7 +47,7 @@ def machine_facts(
         mix=mix.instruction_mix(stage, text),
         load_bits=load_bits,
         store_bits=store_bits,
-        bytes=source.kernel.bytes,
+        bytes=moved,
         flops=work.flops,
         bound_seconds=seconds,
         bound=bound,
