@@ -29,7 +29,7 @@ from compiler.capture_facts import (
     Suggestion,
     Symbol,
 )
-from compiler.measure_facts import Candidate, HostTime, KernelTime, LineTime, Measurement, MemoryEvent, Merge, Phase
+from compiler.measure_facts import Candidate, HostTime, KernelTime, LineTime, Measurement, MemoryEvent, Merge, Phase, Trial
 from compiler.options import Options
 
 __all__ = [
@@ -66,6 +66,7 @@ __all__ = [
     "Suggestion",
     "Symbol",
     "Timing",
+    "Trial",
 ]
 
 SCHEMA = 1
@@ -351,6 +352,7 @@ class Record:
     line_times: tuple[LineTime, ...] = ()
     memory: tuple[MemoryEvent, ...] = ()
     phases: tuple[Phase, ...] = ()
+    trials: tuple[Trial, ...] = ()
     checks: tuple[Check, ...] = ()
     problems: tuple[Problem, ...] = ()
     steps: tuple[Step, ...] = ()

@@ -53,7 +53,7 @@ def matmuls(reading: Reading) -> list[KernelFacts]:
 
 def share_of_peak(kernels: Sequence[KernelFacts]) -> float | None:
     """How near these are to their GPU's peaks on average, weighted by time; None where they were not measured."""
-    timed = [found for found in kernels if found.seconds]
+    timed = [found for found in kernels if found.seconds and found.floor]
     took = sum(found.seconds or 0.0 for found in timed)
     return sum(found.floor for found in timed) / took if took else None
 

@@ -81,6 +81,11 @@ def _holder(functions: Iterable[FunctionType], path: str, suggestion: Suggestion
     return max(holding, key=lambda function: function.__code__.co_firstlineno, default=None)
 
 
+def files_of(fn: Any) -> list[str]:
+    """The files of the user's functions that `fn` can call."""
+    return list(dict.fromkeys(function.__code__.co_filename for function in _functions(fn)))
+
+
 def _codes(code: CodeType) -> Iterator[CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -1,0 +1,277 @@
+"""Advice put to the test: the user's own call as it is against the same call with the change, on fresh copies.
+
+Both are compiled anew with empty caches (twice where compile time is what is compared, as torch does some things only
+once in a process), their results compared, and both timed in turns, round after round. What the change gains is the
+median of the differences of the rounds, with its quartiles. The user's process is left as it was.
+"""
+
+from __future__ import annotations
+
+import linecache
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compiler.advise.facts import Advice, Change
+from compiler.advise.results import Result, agreement, results_of
+from compiler.measure.calls import Call, Surroundings, nowhere
+from compiler.measure.candidates import Spec
+from compiler.measure.copies import CannotCopyError, Copy, copied, devices
+from compiler.measure.rounds import calls_a_round, clock_for, warmed
+from compiler.measure.spread import Spread
+from compiler.measure.versions import CannotApplyError, files_of, version
+from compiler.measure.work import Work, job, work
+from compiler.measure_facts import Trial, What
+from compiler.options import Options
+from compiler.record import Artifact, Record
+from compiler.torch_api import apart
+from compiler.torch_api.changed_settings import with_settings
+
+ROUNDS = 11
+BUDGET_SECONDS = 10.0
+"""For the rounds of both; slow calls have fewer."""
+LEAST_ROUNDS = 5
+
+Tell = Callable[[str], None]
+Within = Callable[[], AbstractContextManager[Any]]
+
+
+@dataclass
+class _Side:
+    """The call in one of its two forms."""
+
+    name: str
+    options: Options
+    change: Change = field(default_factory=lambda: Change(""))
+    within: Within = nullcontext
+    step: Callable[[], None] | None = None
+    calls: int = 1
+    compile_seconds: float = 0.0
+    draws: bool = False
+    results: Sequence[Result] = ()
+    rounds: list[float] = field(default_factory=list)
+
+
+def tried(advice: Advice, record: Record, call: Call, tell: Tell | None = None) -> Trial:
+    """What a change does to the call of a record, measured.
+
+    Raises ValueError for advice that is words only, CannotApplyError where the change can't be made to this call or
+    the call raises with it, CannotCopyError where there can be no fresh copy of the call.
+    """
+    if advice.change is None or not advice.change.can_be_tried:
+        raise ValueError(f"there is nothing to try: {advice.title!r} is to be done by hand")
+    bench = _Bench(call, tell or (lambda _: None))
+    within = _within(advice.change, call.fn, files_by_name(record, call.fn))
+    of = advice.gain.of if advice.gain is not None else "call"
+    before = _Side("as it is", record.options)
+    after = _Side("changed", _options(record.options, advice.change), advice.change, within)
+    with bench.apart() as folder:
+        for _ in range(2 if of == "compile" else 1):  # the first time, torch does what it does once in a process
+            bench.prepare(after, folder)
+            bench.prepare(before, folder)
+        bench.in_turns(before, after)
+    return bench.trial(advice, before, after)
+
+
+def files_by_name(record: Record, fn: Any) -> dict[str, str]:
+    """The files of the user's functions by the names that the record has for them: those with the same lines."""
+    paths = files_of(fn)
+    return {
+        artifact.id.removeprefix("source[").removesuffix("]"): path
+        for artifact in record.of_stage("source")
+        for path in paths
+        if _has_lines(artifact, linecache.getlines(path))
+    }
+
+
+def _has_lines(artifact: Artifact, lines: Sequence[str]) -> bool:
+    shown = artifact.text.splitlines()
+    numbers = artifact.attrs.get("numbers") or range(1, len(shown) + 1)
+    pairs = [(number, text) for number, text in zip(numbers, shown, strict=False) if number]
+    return bool(pairs) and all(
+        number <= len(lines) and lines[number - 1].rstrip() == text.rstrip() for number, text in pairs
+    )
+
+
+def _options(options: Options, change: Change) -> Options:
+    """The options with those of a change."""
+    asked = dict(change.options)
+    if "mode" in asked or "options" in asked:
+        asked = {"mode": "default", "options": {}} | asked
+    return replace(options, **asked)
+
+
+def _within(change: Change, fn: Any, files: Mapping[str, str]) -> Within:
+    """What a change is in force within. Raises CannotApplyError."""
+    if change.suggestion is not None:
+        return version(change.suggestion, fn, files) or nullcontext
+    if change.settings:
+        return lambda: with_settings(change.settings)
+    return nullcontext
+
+
+class _Bench:
+    def __init__(self, call: Call, tell: Tell) -> None:
+        self.call, self.tell = call, tell
+        self.device = _device(copied(call))
+        self.clock = clock_for(self.device)
+        self.what: What = "forward"
+
+    @contextmanager
+    def apart(self) -> Iterator[str]:
+        """All that runs in the block leaves the user's process as it is; gives a folder for caches."""
+        with ExitStack() as stack:
+            stack.enter_context(self._own_draws())
+            stack.enter_context(redirect_stdout(nowhere()))
+            stack.enter_context(redirect_stderr(nowhere()))  # what autotuning finds, candidate by candidate
+            stack.enter_context(replace(self.call.surroundings, autocast=()).again())
+            folder = stack.enter_context(apart.cache_folder())
+            stack.enter_context(apart.apart(lambda _seconds: None))
+            yield folder
+
+    def _own_draws(self) -> AbstractContextManager[None]:
+        return torch.random.fork_rng([self.device] if self.device.type == "cuda" else [])
+
+    def prepare(self, side: _Side, folder: str) -> None:
+        """Compile, keep what the first call gives, warm up."""
+        self.tell(f"{side.name}: compiling")
+        with side.within():
+            try:
+                with self._own_draws():
+                    self._first_call(side, folder)
+                assert side.step is not None
+                self.tell(f"{side.name}: warming up")
+                side.calls = calls_a_round(warmed(side.step, self.clock).seconds)
+            except CannotApplyError:
+                raise
+            except Exception as error:
+                name = "with the change" if side.change.text else "when it is made again"
+                raise CannotApplyError(f"the call raises {type(error).__name__} {name}: {error}") from error
+
+    def _first_call(self, side: _Side, folder: str) -> None:
+        around = _surroundings(self.call.surroundings, side.change, self.device)
+        asked = job(copied(self.call), around, None, None)
+        self.what = asked.what
+        copy = copied(self.call)
+        kept: list[Any] = []
+        run = _compiled(copy, side)
+        made = work(copy, _keeping(run, kept), asked)
+        self.clock.finished()
+        torch.manual_seed(0)  # put back at the end of the block around this
+        random = self._random_state()
+        start = time.perf_counter()
+        with apart.empty_caches(folder):
+            made.step()
+            self.clock.finished()
+        side.compile_seconds = time.perf_counter() - start
+        side.draws = random != self._random_state()
+        side.results = results_of(kept[0] if kept else None, _gradients(copy))
+        kept.append(None)  # from now on nothing is kept
+        made.rest()
+        side.step = _stepping(work(copy, run, asked)) if _replays(side) else work(copy, run, asked).step
+
+    def _random_state(self) -> list[Any]:
+        states = [torch.get_rng_state()]
+        states += [torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else []
+        return [state.tolist() for state in states]
+
+    def in_turns(self, *sides: _Side) -> None:
+        """Time them in turns; each turn begins with a call that is not counted."""
+        a_round = sum(self._mean(side) * side.calls for side in sides)
+        rounds = min(ROUNDS, max(LEAST_ROUNDS, int(BUDGET_SECONDS / max(a_round, 1e-9))))
+        for number in range(rounds):
+            self.tell(f"both in turns: round {number + 1} of {rounds}")
+            for side in sides:
+                side.rounds.append(self._mean(side))
+
+    def _mean(self, side: _Side) -> float:
+        assert side.step is not None
+        with side.within():
+            side.step()
+            return self.clock.seconds(side.step, side.calls)
+
+    def trial(self, advice: Advice, before: _Side, after: _Side) -> Trial:
+        gained = Spread.of([first - second for first, second in zip(before.rounds, after.rounds, strict=True)])
+        old, new = Spread.of(before.rounds), Spread.of(after.rounds)
+        same, words = agreement(
+            before.results, after.results, expected=advice.numbers, draws=before.draws or after.draws
+        )
+        of = advice.gain.of if advice.gain is not None else "call"
+        compiled = (before.compile_seconds, after.compile_seconds) if of == "compile" else (None, None)
+        return Trial(
+            advice=advice.id, what=self.what, device=self.device.type, before=old.middle, after=new.middle,
+            gained=gained.middle, low=gained.low, high=gained.high, rounds=len(before.rounds),
+            compile_before=compiled[0], compile_after=compiled[1], same=same, numbers=words,
+            expected=advice.gain.seconds if advice.gain is not None else None, of=of,
+        )  # fmt: skip
+
+
+def _compiled(copy: Copy, side: _Side) -> Callable[..., Any]:
+    """What is called: compiled whole, in regions, or not at all."""
+    if side.change.eager or side.options.backend == "eager":
+        return copy.fn
+    asked = side.options.compile_arguments()
+    spec = Spec(side.name, asked["backend"], asked.get("mode", "default"), dict(asked.get("options", {})))
+    if not side.change.regions:
+        return spec.compiled(copy.fn, side.options, lambda: None)
+    for block in _blocks(copy, side.change.regions):
+        block.forward = spec.compiled(block.forward, side.options, lambda: None)
+    return copy.fn
+
+
+def _blocks(copy: Copy, paths: Sequence[str]) -> list[torch.nn.Module]:
+    """The modules at these paths. Raises CannotApplyError."""
+    for module in copy.modules:
+        named = dict(module.named_modules())
+        if all(path in named for path in paths):
+            return [named[path] for path in paths]
+    raise CannotApplyError(f"no module that the call runs has {paths[0]} to {paths[-1]}")
+
+
+def _keeping(run: Callable[..., Any], kept: list[Any]) -> Callable[..., Any]:
+    """`run`, the value of whose first call is kept."""
+
+    def keeping(*args: Any, **kwargs: Any) -> Any:
+        value = run(*args, **kwargs)
+        if not kept:
+            kept.append(value)
+        return value
+
+    return keeping
+
+
+def _gradients(copy: Copy) -> list[Tensor | None]:
+    return [None if leaf.grad is None else leaf.grad.detach().clone() for leaf in copy.leaves()]
+
+
+def _surroundings(known: Surroundings, change: Change, device: torch.device) -> Surroundings:
+    if not change.autocast:
+        return known
+    return replace(known, autocast=((device.type, getattr(torch, change.autocast)),))
+
+
+def _replays(side: _Side) -> bool:
+    options = side.options
+    return Spec("", options.backend, options.mode, dict(options.options)).replays and not side.change.eager
+
+
+def _stepping(inner: Work) -> Callable[[], None]:
+    """CUDA graphs are told where a call begins: what the one before returned is no longer needed."""
+
+    def step() -> None:
+        torch.compiler.cudagraph_mark_step_begin()
+        inner.step()
+
+    return step
+
+
+def _device(copy: Copy) -> torch.device:
+    return next((device for device in devices(copy) if device.type != "cpu"), torch.device("cpu"))
+
+
+__all__ = ["CannotApplyError", "CannotCopyError", "tried"]
