@@ -250,6 +250,37 @@ COLUMNS: Final[dict[str, Columns]] = {
 more for each number that its passes gave, `binaries` one `Int64` column (`mix_load`) for each class of instructions."""
 
 ASKED: dict[str, dict[str, str]] = {
+    "kernel_times": {
+        "name": "string",
+        "side": "category",
+        "half": "category",
+        "us": "float64",
+        "share": "float64",
+        "launches": "float64",
+        "where": "string",
+        "bandwidth_percent": "float64",
+        "peak_percent": "float64",
+        "gb_per_second": "float64",
+        "tflop_per_second": "float64",
+        "bytes": "Int64",
+        "flops": "Int64",
+        "op": "string",
+        "functions": "string",
+        "device": "category",
+        "id": "string",
+    },
+    "line_times": {
+        "where": "string",
+        "code": "string",
+        "side": "category",
+        "half": "category",
+        "us": "float64",
+        "total_us": "float64",
+        "share": "float64",
+        "device": "category",
+        "id": "string",
+    },
+    "sweep": {"batch": "Int64", "dtype": "string"} | COLUMNS["timings"] | {"noise": "string"},
     "sweep": {"batch": "Int64", "dtype": "string"} | COLUMNS["timings"] | {"noise": "string"},
     "partitions": {
         "graph": "string",
@@ -282,4 +313,4 @@ ASKED: dict[str, dict[str, str]] = {
         "why": "string",
     },
 }
-"""The same for tables that are computed when they are asked for, from graphs or models and not from a record."""
+"""The same for tables that modules of their own make: of what is computed when it is asked for, and of profiles."""

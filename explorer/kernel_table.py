@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.record import Binary, Kernel, Record
+from compiler.record import Binary, Kernel, KernelTime, Record
 
 Fact = Callable[[Kernel, Binary | None], int | float | str | None]
 
@@ -78,7 +78,13 @@ def list_of_kernels(record: Record) -> dict[str, Any] | None:
     of_kernel = binaries_of(record)
     sides = {artifact.id: artifact.attrs["side"] for artifact in record.artifacts if "side" in artifact.attrs}
     side = Column("Side", "Which of the two runs", lambda kernel, _: sides.get(kernel.artifact))
-    columns = (*KERNEL_COLUMNS, *((side,) if sides else ()), *(BINARY_COLUMNS if of_kernel else ()), *LAST_COLUMNS)
+    columns = (
+        *KERNEL_COLUMNS,
+        *((side,) if sides else ()),
+        *time_columns(record),
+        *(BINARY_COLUMNS if of_kernel else ()),
+        *LAST_COLUMNS,
+    )
     return {
         "columns": [{"title": column.title, "about": column.about, "unit": column.unit} for column in columns],
         "rows": [
@@ -86,6 +92,59 @@ def list_of_kernels(record: Record) -> dict[str, Any] | None:
             for kernel in record.kernels
         ],
     }
+
+
+def time_columns(record: Record) -> tuple[Column, ...]:
+    """What was measured of the kernels; none where nothing was."""
+    times: dict[str, list[KernelTime]] = {}
+    for time in record.kernel_times:
+        times.setdefault(time.kernel, []).append(time)
+    if not any(times):
+        return ()
+    whole = sum(time.seconds for time in record.kernel_times if time.side == "compiled")
+
+    def fact(of: Callable[[Sequence[KernelTime]], float | None]) -> Fact:
+        return lambda kernel, _: of(times[kernel.id]) if kernel.id in times else None
+
+    def share(found: Sequence[KernelTime]) -> float | None:
+        return _percent(sum(time.seconds for time in found) / whole) if whole else None
+
+    where = "GPU" if any(time.device == "cuda" for time in record.kernel_times) else "CPU"
+    columns = [
+        Column(
+            "Measured", f"Measured on the {where}, all launches of one call, in microseconds", fact(_measured), "µs"
+        ),
+        Column("Share", "Of all that was measured of the compiled call", fact(share), "percent"),
+    ]
+    if where == "GPU":
+        columns += [
+            Column("Bandwidth", "Its bytes in this time, of the peak bandwidth", fact(_of("memory_share")), "percent"),
+            Column("Peak", "Its operations in this time, of the peak rate", fact(_of("compute_share")), "percent"),
+        ]
+    return tuple(columns)
+
+
+def _measured(times: Sequence[KernelTime]) -> float:
+    return float(f"{1e6 * sum(time.seconds for time in times):.3g}")
+
+
+def _percent(share: float) -> float:
+    return float(f"{100 * share:.3g}")
+
+
+def _of(share: str) -> Callable[[Sequence[KernelTime]], float | None]:
+    def percent(times: Sequence[KernelTime]) -> float | None:
+        value = weighted(times, share)
+        return None if value is None else _percent(value)
+
+    return percent
+
+
+def weighted(times: Sequence[KernelTime], share: str) -> float | None:
+    """A share of the GPU's peak over all of the time; None where none is known."""
+    known = [(time.seconds, getattr(time, share)) for time in times if getattr(time, share) is not None]
+    whole = sum(time.seconds for time in times)
+    return sum(seconds * value for seconds, value in known) / whole if known and whole else None
 
 
 def binaries_of(record: Record) -> dict[str, Binary]:

@@ -20,6 +20,7 @@ import msgspec
 
 from compiler.record import Artifact, Decision, Record
 from explorer.findings import Finding, findings, views, with_findings
+from explorer.heat import source_heat
 from explorer.kernel_table import list_of_kernels
 from explorer.landed import source_marks
 from explorer.payload_part import Part
@@ -103,6 +104,7 @@ class Payload:
             "guards": len(record.guards),
             "recompiles": len(record.recompiles),
             **marks,
+            "heat": source_heat(record),
         }
 
     def _stage(self, name: str) -> dict[str, Any]:

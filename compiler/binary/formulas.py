@@ -115,6 +115,11 @@ class Node:
         return _formula(self.target) is not None
 
     @property
+    def is_view(self) -> bool:
+        """Whether its result is the memory of an input: it does no work."""
+        return bool(getattr(_overload(self.target), "is_view", False))
+
+    @property
     def is_float(self) -> bool:
         return any(tensor.is_float for tensor in (*self.outputs, *self.inputs.values()))
 

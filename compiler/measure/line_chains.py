@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from compiler.record import Record
+from compiler.binary.formulas import Node
+from compiler.record import Entity, Record
 
 LINE = re.compile(r"source\[.+\]\.L\d+")
 
@@ -35,3 +36,46 @@ def _follow(identity: str, origins: Mapping[str, tuple[str, ...]], known: dict[s
             _follow(parent, origins, known)
             found.extend(known[parent])
     known[identity] = tuple(dict.fromkeys(found))
+
+
+def call_chains(record: Record) -> dict[str, tuple[Chain, ...]]:
+    """The chains that each call of a kernel does the work of: those of the operations that it computes, without views
+    and values that are made from nothing, which take no time of their own; of a library's matrix product, convolution
+    or attention those of that alone, as the others made its arguments.
+    """
+    known = line_chains(record)
+    nodes = {entity.id: entity for artifact in record.of_stage("post_grad") for entity in artifact.entities}
+    entities = {entity.id: entity for entity in record.entities()}
+    calls = (entity for artifact in record.of_stage("kernels") for entity in artifact.entities)
+    found = {}
+    for call in calls:
+        if call.kind in ("call", "extern"):
+            working = _working([*_computed(call, nodes, entities)], entities, extern=call.kind == "extern")
+            chains = [chain for node in working for chain in known.get(node.id, ())]
+            found[call.id] = tuple(dict.fromkeys(chains)) or known.get(call.id, ())
+    return found
+
+
+def _computed(call: Entity, nodes: Mapping[str, Entity], entities: Mapping[str, Entity]) -> Iterator[Entity]:
+    """The nodes of the post-grad graph that a call came from, each once."""
+    todo, seen = list(call.origins), set(call.origins)
+    while todo:
+        name = todo.pop(0)
+        if name in nodes:
+            yield nodes[name]
+        elif name in entities:
+            more = [origin for origin in entities[name].origins if origin not in seen]
+            seen.update(more)
+            todo.extend(more)
+
+
+def _working(nodes: Sequence[Entity], entities: Mapping[str, Entity], *, extern: bool) -> Sequence[Entity]:
+    products = [node for node in nodes if _fact(node).is_matmul]
+    if not (extern and products):
+        return [node for node in nodes if node.inputs and not _fact(node).is_view] or nodes
+    before = [entities[origin] for node in products for origin in node.origins if origin in entities]
+    return [node for node in before if _fact(node).is_matmul] or products  # a pass may have put a sum into a product
+
+
+def _fact(node: Entity) -> Node:
+    return Node(node.label, str(node.attrs.get("target", "")), (), {})

@@ -13,7 +13,7 @@ import torch
 from compiler.measure import marked_code, marked_lines
 from compiler.measure.calls import Call, unnoticed
 from compiler.measure.kernel_times import Kernels, compiled_times, eager_times
-from compiler.measure.line_chains import Chain, line_chains
+from compiler.measure.line_chains import Chain, call_chains, line_chains
 from compiler.measure.line_times import line_times
 from compiler.measure.marked_lines import MarkedLines
 from compiler.measure.spent import Trace, phase, profiled
@@ -61,7 +61,7 @@ def kernel_and_line_times(
     chains = [tuple(dict.fromkeys((*outer, *chain))) for chain in lines.chains]
     kernels = Kernels(record, _target() if gpu else None)
     traced = Trace(events, "compiled", marked_code.MARK, calls, gpu=gpu, whole=True)
-    placed = compiled_times(traced, kernels, line_chains(record))
+    placed = compiled_times(traced, kernels, call_chains(record))
     placed += eager_times(Trace(events, "eager", marked_lines.MARK, calls, gpu=gpu), chains)
     missing = [artifact.id for artifact in artifacts if artifact.id not in found]
     return Profile(tuple(time for time, _ in placed), line_times(placed), tuple(_not_found(missing)))

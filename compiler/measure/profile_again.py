@@ -14,11 +14,17 @@ from compiler.measure.profile import Profile, kernel_and_line_times, outer_lines
 from compiler.options import Options
 from compiler.record import KernelTime, LineTime, Problem, Record
 
+WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
+"""What a mode with CUDA graphs is without them: of a graph that is replayed, nobody knows which call ran what."""
 Optimizer = Callable[[Sequence[torch.Tensor]], torch.optim.Optimizer]
 
 
 def profile_here(builder: Builder, call: Call, files: Mapping[str, str]) -> None:
-    """Profile a call whose code is built, within its exploration. What can't be had is a problem of the record."""
+    """Profile a call whose code is built, within its exploration. What can't be had is a problem of the record. One
+    that replays CUDA graphs is left for `profile_apart`.
+    """
+    if builder.target == "cuda" and builder.options.mode in WITHOUT_GRAPHS:
+        return
     _put(builder, lambda: kernel_and_line_times(call, builder.record(), files))
 
 
@@ -42,8 +48,8 @@ def _put(builder: Builder, profile: Callable[[], Profile]) -> None:
 
 
 def profiled_again(call: Call, record: Record, optimizer: Optimizer | None = None) -> Profile:
-    """Explore a fresh copy of the call, with code that is built, and profile that. Times of kernels that the record has
-    too are matched to them; on a machine without its GPU there are none, as C++ is what runs.
+    """Explore a fresh copy of the call, with code that is built and no CUDA graphs, and profile that. Times of kernels
+    that the record has too are matched to them; on a machine without its GPU there are none, as C++ is what runs.
 
     Raises CannotCopyError, and what the call raises.
     """
@@ -62,7 +68,8 @@ def profiled_again(call: Call, record: Record, optimizer: Optimizer | None = Non
 
 def _options(record: Record) -> Options:
     target = record.options.target if record.target == "cuda" else "cpu"
-    return replace(record.options, target=target, stages=(), time=False, check=False, step=False)
+    mode = WITHOUT_GRAPHS.get(record.options.mode, record.options.mode)
+    return replace(record.options, target=target, mode=mode, stages=(), time=False, check=False, step=False)
 
 
 class _Matched:

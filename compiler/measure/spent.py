@@ -45,7 +45,8 @@ def phase(side: Side, half: Half) -> AbstractContextManager[Any]:
 
 def profiled(run: Callable[[], None], calls: int, *, gpu: bool) -> Sequence[Any]:
     """The events of so many calls of `run`, which says its phases by `phase`."""
-    profiler = profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])])
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
+    profiler = profile(activities=activities, acc_events=True)  # without, torch warns that there are no more cycles
     with without_probes():
         profiler.start()
     try:

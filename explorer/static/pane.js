@@ -7,6 +7,7 @@ import { ListView } from "./list_view.js";
 import { compileHint, pendingCard, showProgress, startCompiling } from "./machine_code.js";
 import { bracketed, PaneHeader } from "./pane_header.js";
 import { SearchBar } from "./search_bar.js";
+import { heatLegend } from "./source_heat.js";
 import { legendOf } from "./source_marks.js";
 import { SourceView } from "./source_view.js";
 import { TextView } from "./text_view.js";
@@ -277,7 +278,7 @@ export class Pane {
     const isList = this.mode === "list";
     const hint = isList || this.store.stage(this.stage)?.pending ? compileHint(this.store, isList) : [];
     const legend = legendOf(manifest, this.artifact, (graphs) => this.selectGraphs(graphs));
-    this.legend.replaceChildren(...legend, ...problems, ...hint);
+    this.legend.replaceChildren(...legend, ...heatLegend(this.store, this.artifact), ...problems, ...hint);
     const makeText = (/** @type {HTMLElement} */ root) =>
       first.info.stage === "source" ? this.makeSource(root, callbacks, first) : new TextView(root, callbacks, first);
     const list = this.mode === "list" && this.store.stage(this.stage)?.list;

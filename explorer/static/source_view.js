@@ -2,6 +2,7 @@
 
 import { h, icon } from "./dom.js";
 import { structureOf } from "./language.js";
+import { heatBars } from "./source_heat.js";
 import { marksOf, tintOf } from "./source_marks.js";
 import { TextView } from "./text_view.js";
 
@@ -32,7 +33,7 @@ export class SourceView extends TextView {
     this.showBreaks = showBreaks;
     this.opened = opened;
     this.placed = made.placed;
-    this.stop = store.listen((what, id) => what === "text" && this.waitsFor(id) && this.again());
+    this.stop = store.listen((what, id) => (what === "heat" || (what === "text" && this.waitsFor(id))) && this.again());
   }
 
   /** Whether something opened is in an artifact whose text was not there. @param {string} id */
@@ -92,6 +93,15 @@ export class SourceView extends TextView {
     return element;
   }
 
+  /** @param {number} row */
+  gutter(row) {
+    const gutter = super.gutter(row);
+    if (!this.looks.bars) return gutter;
+    gutter.style.minWidth = `calc(${gutter.style.minWidth} + 58px)`;
+    gutter.append(this.looks.bars(row));
+    return gutter;
+  }
+
   /** @param {HTMLElement} code @param {number} row */
   fill(code, row) {
     super.fill(code, row);
@@ -146,10 +156,12 @@ function compose(store, file, opened, showBreaks) {
   });
   const depths = placed.map(({ depth, row }) => (row < 0 ? -depth : depth));
   const marks = marksIn(store, placed, showBreaks);
+  const heat = heatBars(store);
+  const bars = heat && ((/** @type {number} */ at) => heat(placed[at].artifact.info.id, placed[at].row));
   return {
     placed,
     artifact: /** @type {Artifact} */ ({ info: file.info, lines, numbers, ...idsIn(placed), have: {} }),
-    looks: /** @type {Looks} */ ({ ...marks, depths, calls, structure: structureAt(placed, lines) }),
+    looks: /** @type {Looks} */ ({ ...marks, depths, calls, bars, structure: structureAt(placed, lines) }),
   };
 }
 

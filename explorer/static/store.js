@@ -25,7 +25,7 @@ import { Links } from "./links.js";
  *   kernels: {language: string, category: string, count: number}[],
  *   decisions: {pass: string, verdict: string, count: number}[],
  *   compare: [string, string] | null, first: string[], landed: Record<string, Record<string, number[]>>, plain: Record<string, number[]>,
- *   spans: Record<string, [number, number, number, string, boolean][]>,
+ *   spans: Record<string, [number, number, number, string, boolean][]>, heat?: import("./source_heat.js").Heat,
  *   calls: Record<string, Record<string, [string, number, number, string][]>>}} Manifest
  * @typedef {{subjects: string[], pass_name: string, verdict: string, why: string,
  *   numbers: Record<string, number>}} Decision

@@ -20,7 +20,8 @@ import { VirtualRows } from "./virtual_rows.js";
  * @typedef {{tints?: Map<number, string[]>, titles?: Map<number, string>, breaks?: Map<number, Break>, classes?: string[],
  *   labels?: string[], emphasis?: Map<number, [number, number]>, ranges?: Map<number, import("./tokens.js").Range[]>,
  *   folded?: Map<number, number>, stops?: number[], calls?: Map<number, {names: string, open: boolean}>,
- *   depths?: number[], structure?: import("./language.js").Structure}} Looks
+ *   depths?: number[], structure?: import("./language.js").Structure,
+ *   bars?: ((row: number) => HTMLElement) | null}} Looks
  */
 /**
  * What the pane around a view listens to, and gives. `ids` is empty where a line holds nothing. `onChoose` is for what

@@ -1,0 +1,66 @@
+"""The lines of Python that a call's time goes to, as text and in the static view."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from compiler.record import Record
+from explorer import text
+from explorer.heat import SIDES, Heat, device_of, heats
+from explorer.provenance import place
+from explorer.shapes import seconds_text
+from explorer.static_html import details, muted, table_html
+
+SHOWN = 10
+CODE_WIDTH = 44
+UNMATCHED = "unmatched: in no line"
+RULE = "Without what a line calls. What computes several lines (a fused kernel) counts for each by an equal share."
+
+
+def hottest(record: Record) -> list[Heat]:
+    """Lines in order of what they take themselves, the slower side counted; calls of other lines come with these."""
+    lines = [heat for heat in heats(record) if heat.line]
+    return sorted(lines, key=lambda heat: -max(map(heat.own_seconds, SIDES)))
+
+
+def rows_of_heat(record: Record) -> list[tuple[str, ...]]:
+    """A table of the hottest lines: place, code, and time of its own in eager and compiled; then what is unmatched."""
+    code = {entity.id: entity.label for entity in record.entities() if entity.kind == "line"}
+    found = [heat for heat in hottest(record) if max(map(heat.own_seconds, SIDES)) > 0]
+    rows = [
+        (place(heat.line), code.get(heat.line, ""), *(_time(heat.own_seconds(side)) for side in SIDES))
+        for heat in found[:SHOWN]
+    ]
+    rest = found[SHOWN:]
+    if rest:
+        rows.append((f"{text.counted(len(rest), 'more line')}", "", *(_sum(rest, side) for side in SIDES)))
+    left = [heat for heat in heats(record) if not heat.line]
+    return rows + ([(UNMATCHED, "", *(_sum(left, side) for side in SIDES))] if left else [])
+
+
+def _sum(found: Iterable[Heat], side: str) -> str:
+    return _time(sum(heat.own_seconds(side) for heat in found))
+
+
+def _time(seconds: float) -> str:
+    return seconds_text(seconds) if seconds else ""
+
+
+def heat_text(record: Record) -> str:
+    """The lines that take most of a call's time, for a terminal; "" where no line has a time."""
+    if not record.line_times:
+        return ""
+    head = (f"time by line ({device_of(record)})", "", "eager", "compiled")
+    lines = text.columns(
+        [head, *((where, code[:CODE_WIDTH], *times) for where, code, *times in rows_of_heat(record))], right=(2, 3)
+    )
+    return "\n".join(lines)
+
+
+def heat_html(record: Record) -> str:
+    """The same in the static view."""
+    if not record.line_times:
+        return ""
+    head = ("line", "code", *(f"{side}, {device_of(record)}" for side in SIDES))
+    body = table_html(head, rows_of_heat(record))
+    return details("<b>Time by line</b>", body + muted(RULE))
