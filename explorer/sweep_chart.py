@@ -40,7 +40,7 @@ def sweep_chart(sweep: Sweep) -> Figure:
     axes.annotate("eager", (1, 1), xycoords=("axes fraction", "data"), xytext=(-2, 3), textcoords="offset points",
                   ha="right", fontsize=8.5, color="#5f6873")  # fmt: skip
     _speed_up_axis(axes, [ratio.value for curve in curves for _, ratio in curve.points])
-    title = [f"{sweep.title or 'The call'}: speed-up over eager, with what the quartiles allow", sweep.elsewhere]
+    title = [f"{sweep.title or 'The call'}: speed-up over eager, with its quartiles", sweep.elsewhere]
     axes.set_title("\n".join(filter(None, title)), loc="left", fontsize=10.5, parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)

@@ -100,8 +100,8 @@ def timings(record: Record) -> pd.DataFrame:
     """One row a candidate (`--time`): a way to run the call, and what was measured of it.
 
     `seconds` is the median of one call, `low` and `high` are the quartiles. `speedup` is how many times as fast as
-    eager it is, between `speedup_low` and `speedup_high` by the quartiles of both; with `break_even_calls` calls it has
-    made up for `compile_seconds`, missing where it is not faster. `peak_bytes` is the most memory that a call uses
+    eager it is, round by round, with its quartiles `speedup_low` and `speedup_high`; `break_even_calls` calls make up
+    for `compile_seconds`, missing where it is not faster. `peak_bytes` is the most memory that a call uses
     beyond what was used before. `guard_seconds`, `wrapper_seconds`, `launch_seconds` and `gpu_seconds` say where the
     time of a call goes. `notes` say how far to rely on it, `problem` why there are no numbers.
     """

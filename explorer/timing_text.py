@@ -36,7 +36,7 @@ def summary_lines(record: Record, width: int) -> list[str]:
 
 
 def _block(group: Sequence[Timed], record: Record, width: int) -> Iterator[str]:
-    yield heading(group, record)
+    yield from textwrap.wrap(heading(group, record), width, subsequent_indent="  ")
     for sentence in lead_sentences(group, record):
         yield from _wrapped(sentence, width)
     yield from (f"  {line}" for line in table_lines(group, SHORT))
@@ -92,7 +92,11 @@ def method_lines(measured: Measurement | None, group: Sequence[Timed]) -> list[s
     each = f"{len(counts[0].rounds)} rounds; calls a round: " if counts else ""
     calls = ", ".join(f"{candidate.name} {candidate.calls_a_round}" for candidate in counts)
     told = [measured.method, measured.left_out] if measured is not None else []
-    return [*filter(None, told), *([each + calls] if counts else []), *_stream_lines(group)]
+    return [*map(_sentence, filter(None, told)), *([each + calls] if counts else []), *_stream_lines(group)]
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}" + ("" if words.endswith(".") else ".")
 
 
 def _stream_lines(group: Sequence[Timed]) -> list[str]:
@@ -122,7 +126,10 @@ def part_words(candidate: Candidate, unit: Unit | None = None) -> list[str]:
 
 
 def _share(part: float, whole: float) -> str:
-    return f" ({100 * part / whole:.0f} %)" if whole else ""
+    if not whole:
+        return ""
+    percent = 100 * part / whole
+    return f" ({percent:.0f} %)" if percent >= 1 or not part else " (<1 %)"
 
 
 def host_lines(group: Sequence[Timed]) -> list[str]:

@@ -93,14 +93,14 @@ def memory_text(candidate: Candidate) -> str:
 
 
 def lead_sentences(group: Sequence[Timed], record: Record) -> list[str]:
-    """What it comes to: the record's own candidate against eager, the fastest if that is another one, when it pays."""
+    """What it comes to: the record's own candidate against eager, the fastest if another one is, and when they pay."""
     best, own = fastest(group), explored(group, record)
     first = own if own is not None and own.ratio is not None else best
     if first is None or best is None:
         return ["Nothing that was compiled could be compared with eager."]
     unit = shared_unit(group)
-    if best.id == first.id or best.ratio is None:
-        return [_compared(first, unit), *_paid(first)]
+    if best.id == first.id or best.ratio is None or best.ratio.verdict != "faster":
+        return [_compared(first, unit), *_paid(first), *_none_faster(group)]
     took = f"{time_text(median_of(best.candidate), unit)}, {ratio_text(best.ratio)} ({range_text(best.ratio)})"
     return [_compared(first, unit), *_paid(first), f"Fastest is {best.candidate.name}: {took}.", *_paid(best)]
 
@@ -118,6 +118,13 @@ def _compared(item: Timed, unit: Unit | None) -> str:
     outcome = _OUTCOMES[item.ratio.verdict].format(ratio=ratio_text(item.ratio), range=range_text(item.ratio))
     compiled, eager = (time_text(median_of(one), unit) for one in (item.candidate, item.eager))
     return f"{outcome}: {item.candidate.name} takes {compiled} a call, eager {eager}."
+
+
+def _none_faster(group: Sequence[Timed]) -> list[str]:
+    """Where several were tried, and none helps."""
+    ratios = [item.ratio for item in group if item.ratio is not None]
+    none = len(ratios) > 1 and all(ratio.verdict != "faster" for ratio in ratios)
+    return ["None that was tried is faster than eager."] if none else []
 
 
 def _paid(item: Timed) -> list[str]:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Literal
 
-from compiler.measure.break_even import calls_to_pay
+from compiler.measure.break_even import calls_to_pay, speed_up_spread
 from compiler.record import Candidate, Record
 
 EAGER = "eager"
 Verdict = Literal["faster", "slower", "equal"]
+TOO_LITTLE = 0.02
+"""So small a difference from eager may be gone when the same is measured again, however narrow its quartiles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times as fast as eager: of the medians, and the least and most that the quartiles of both allow."""
+    """How many times as fast as eager, between a low and a high value that half of the rounds lie within."""
 
     value: float
     low: float
@@ -24,7 +27,9 @@ class Ratio:
 
     @property
     def verdict(self) -> Verdict:
-        """Equal where the range holds 1: the noise is larger than the difference."""
+        """Equal where the range holds 1 (the noise is larger than the difference), or the difference is tiny."""
+        if abs(self.value - 1) < TOO_LITTLE:
+            return "equal"
         return "faster" if self.low > 1 else "slower" if self.high < 1 else "equal"
 
 
@@ -45,7 +50,7 @@ class Timed:
         if self.eager is None or self.ratio is None or self.ratio.verdict != "faster":
             return None
         calls = calls_to_pay(self.candidate, self.eager)
-        return None if calls is None else int(calls)
+        return int(calls) if calls is not None and isfinite(calls) else None
 
 
 def timed(record: Record) -> list[Timed]:
@@ -78,9 +83,13 @@ def _timed(candidate: Candidate, eager: Candidate | None) -> Timed:
 
 
 def ratio(candidate: Candidate, eager: Candidate | None) -> Ratio | None:
-    """How many times as fast; None without the numbers of both."""
+    """How many times as fast: round by round where both have rounds, else by what their quartiles allow. None without
+    the numbers of both.
+    """
     if eager is None or not candidate.seconds or not eager.seconds:
         return None
+    if (spread := speed_up_spread(candidate, eager)) is not None:
+        return Ratio(spread.middle, spread.low, spread.high)
     low, high = _least(eager) / _most(candidate), _most(eager) / _least(candidate)
     return Ratio(median_of(eager) / median_of(candidate), low, high)
 

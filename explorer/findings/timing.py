@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,7 +37,7 @@ from explorer.timing_words import (
 )
 from explorer.timings import Timed, by_call, timed
 
-STAGE = "timing"
+STAGE, WIDTH = "timing", 110
 
 
 def timing_finding(record: Record) -> Finding | None:
@@ -67,7 +68,8 @@ def _tell(told: LinkedText, group: Sequence[Timed], record: Record) -> None:
         told.add(lines.pop(0))
     for line, item in zip(lines, [*measured, *failed], strict=True):
         told.add(line, entity(item))
-    for block in (host_lines(group), count_lines(group), method_lines(record.measurement, group)):
+    method = [row for line in method_lines(record.measurement, group) for row in textwrap.wrap(line, WIDTH)]
+    for block in (host_lines(group), count_lines(group), method):
         if block:
             told.add("\n" + "\n".join(block))
     for item in group:

@@ -65,7 +65,7 @@ function headRow(most, unit) {
     h("div", { role: "columnheader" }, "candidate"),
     h("div", { class: "tc-time-axis", role: "columnheader", "aria-label": "bar" }, ...(unit ? axis(most, unit) : [])),
     head("a call", "The median of the rounds, and below it the quartiles: half of the rounds lie between them"),
-    head("speed-up", "Eager's median over this one's; below it what the quartiles of both allow"),
+    head("speed-up", "Eager's median over this one's; round by round, with the quartiles below it"),
     h(
       "div",
       { class: "tc-time-facts", role: "presentation" },
