@@ -13,7 +13,7 @@ from typing import Final
 
 REASONS: Final[dict[str, str]] = {
     # Nothing to gain
-    "no shared data": "they touch no memory in common: one kernel would save nothing",
+    "no shared data": "they go through no memory in the same order: Inductor counts nothing that one kernel would save",
     "no shared data due to indexing mismatch": "they touch the same memory, but not the same elements at the same time",
     "score_fusion_memory_threshold": "they share too little memory for it to pay",
     # Order

@@ -14,6 +14,7 @@ from explorer.findings.bytecode import bytecode_views
 from explorer.findings.chain import chain_views
 from explorer.findings.finding import Finding
 from explorer.findings.frame_map import frame_map_finding
+from explorer.findings.fusion import fusion_finding
 from explorer.findings.guards import guards_finding
 from explorer.findings.memory import memory_finding
 from explorer.findings.recompiles import recompiles_finding
@@ -30,6 +31,7 @@ MAKERS: Final[tuple[Callable[[Record], Finding | None], ...]] = (
     guards_finding,
     recompiles_finding,
     steps_finding,
+    fusion_finding,
     timing_finding,
     memory_finding,
 )

@@ -1,0 +1,66 @@
+"""What a generated Triton kernel reads from and writes to memory, counted in its source: each load and store that it
+makes, also of what it has read before. Caches may serve some of that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+_DEFINED = re.compile(r"^def (?P<name>\w+)\((?P<arguments>[^)]*)\)", re.MULTILINE)
+_ACCESS = re.compile(r"\btl\.load\((?P<pointer>\w+_ptr\d*)(?P<rest>[^\n]*)")
+_CALL = re.compile(r"\.run\((?P<arguments>.*)\)$")
+_NAME = re.compile(r"\w+")
+
+
+def read_again(source: str, call: str, moves: Mapping[str, int]) -> dict[str, int]:
+    """Buffer -> bytes that a launch reads more than once, by a rough count: each further load at the same place is as
+    many bytes as the first. `source` is the kernel's, `call` the line that launches it, `moves` what it moves of each
+    buffer when every byte counts once.
+    """
+    extra = {}
+    for pointer, times in _loads(source).items():
+        buffer = _arguments(source, call).get(pointer, "")
+        if buffer in moves and times > 1:
+            extra[buffer] = round(moves[buffer] * (times - 1))
+    return extra
+
+
+@lru_cache(maxsize=512)
+def _loads(source: str) -> dict[str, float]:
+    """Pointer -> how often each of its places is loaded, on average over the places."""
+    places: dict[str, list[str]] = {}
+    for match in _ACCESS.finditer(source):
+        places.setdefault(match["pointer"], []).append(_place(match["rest"]))
+    return {pointer: len(found) / len(set(found)) for pointer, found in places.items()}
+
+
+def _place(rest: str) -> str:
+    """What is added to the pointer: up to the comma or bracket that ends the first argument."""
+    depth = 0
+    for index, sign in enumerate(rest):
+        if depth == 0 and sign in ",)":
+            return rest[:index].strip()
+        depth += (sign in "([") - (sign in ")]")
+    return rest
+
+
+def _arguments(source: str, call: str) -> dict[str, str]:
+    """Pointer -> the buffer that it gets in this launch."""
+    defined, launched = _DEFINED.search(source), _CALL.search(call)
+    if defined is None or launched is None:
+        return {}
+    names = [name.strip().split(" ")[0] for name in defined["arguments"].split(",")]
+    return dict(zip(names, _split(launched["arguments"]), strict=False))
+
+
+def _split(arguments: str) -> Iterator[str]:
+    """The arguments of a launch; of one that is a view, the buffer it is a view of."""
+    depth, start = 0, 0
+    for index, sign in enumerate(f"{arguments},"):
+        if sign == "," and depth == 0:
+            names = [name for name in _NAME.findall(arguments[start:index]) if name != "reinterpret_tensor"]
+            yield names[0] if names else ""
+            start = index + 1
+        depth += (sign in "([") - (sign in ")]")
