@@ -196,7 +196,7 @@ class _Bench:
             self._compiling.graphs += 1
 
     def _start_compiler(self, chosen: Sequence[Spec], folder: str) -> None:
-        """What the first compilation of a process for a GPU does once and for all (workers, Triton) is no candidate's."""
+        """What the first compilation of a process for a GPU does once (workers, Triton) is no candidate's."""
         if self.device.type == "cuda" and any(spec.backend == "inductor" for spec in chosen):
             self.tell("the compiler", "starting", 1)
             with apart.empty_caches(folder):
