@@ -29,7 +29,17 @@ from compiler.capture_facts import (
     Suggestion,
     Symbol,
 )
-from compiler.measure_facts import Candidate, HostTime, KernelTime, LineTime, Measurement, MemoryEvent, Merge, Phase, Trial
+from compiler.measure_facts import (
+    Candidate,
+    HostTime,
+    KernelTime,
+    LineTime,
+    Measurement,
+    MemoryEvent,
+    Merge,
+    Phase,
+    Trial,
+)
 from compiler.options import Options
 
 __all__ = [
