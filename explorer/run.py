@@ -261,6 +261,17 @@ class Run:
 
         return timing_chart(self.record)
 
+    @property
+    def estimates(self) -> pd.DataFrame:
+        """One row a kernel of code for a GPU that is not here: the least time that its bytes and operations take there.
+
+        These are estimates, and stand apart from what was measured (`run.timings`); `run.estimates.attrs` has the sums
+        and the cost of launches. Empty where the code is for a device that is here.
+        """
+        from explorer.estimates import estimates
+
+        return estimates(self.record)
+
     def time(
         self,
         candidates: Asked = None,
