@@ -35,7 +35,7 @@ def has_triton() -> bool:
 
 def builds(options: Options) -> bool:
     """Whether the user asks for what only running the generated code can tell."""
-    return options.check is True
+    return options.check is True and not is_virtual(options.target)
 
 
 def measures(options: Options) -> bool:

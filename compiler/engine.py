@@ -178,8 +178,14 @@ class Exploration:
         return CallCheck(self._builder, call, self.kept, self._levels, compiled, self._observation.unheard)
 
     def _check_stages(self) -> None:
-        """Each stage against eager and float64, where the user asks for it."""
+        """Each stage against eager and float64, where the user asks for it; for a GPU that is not here, on the CPU."""
         if self.options.check is not True or self._recorder is None:
+            return
+        if is_virtual(self.options.target):
+            from compiler.measure.check_apart import check_apart
+
+            if self._calls:
+                check_apart(self._builder, self._calls[0], self.options)
             return
         from compiler.measure.stage_check import check_stages
 
@@ -206,7 +212,8 @@ class Exploration:
 
     def _measure(self) -> None:
         """What breaks cost, and a check of the first call; a failure there is a Problem, not the user's error."""
-        if not self._calls or not (self.options.time or self.options.check is True):
+        checks = self.options.check is True and not is_virtual(self.options.target)
+        if not self._calls or not (self.options.time or checks):
             return
         # torch.utils.benchmark takes longer to import than a small function to explore.
         self._builder.started("timing")
@@ -214,7 +221,7 @@ class Exploration:
             if self.options.time:
                 self._time_breaks(self._calls[0])
                 self._profile(self._calls[0])
-            if self.options.check is True:
+            if checks:
                 self._builder.checks.extend(self._call_check(self._calls[0]).checks())
         except Exception as error:  # noqa: BLE001 - whatever the user's call raises when it is repeated
             reason = f"the call could not be repeated: {type(error).__name__}: {error}"

@@ -134,12 +134,15 @@ def stage_times(record: Record) -> pd.DataFrame:
 
 
 def checks(record: Record) -> pd.DataFrame:
-    """One row a result of the compiled code compared with eager's: the biggest errors, and the verdict.
+    """One row for the call as a whole, one a result of the compiled code, and one a stage and format of its results.
 
-    Then one row a stage (of a capture, `graph`) and format of its results: errors against eager and against the same in
-    float64, and for the first stage that departs the first node that does.
+    Errors against eager are absolute, relative to the largest magnitude (`tolerance` is what is allowed), and in units
+    in the last place of the result's format: the most, and what 99 of 100 values are within. Near zero there are very
+    many units in a small error. Then errors against the same computation in float64, and eager's own. `node` is where
+    the first stage that departs does. A stage with no `graph` was run in the whole call, in place of compiled code.
     """
-    return _facts("checks", record.checks)
+    rows = [_own_cells("checks", check) | {"stage": check.stage or "compiled code"} for check in record.checks]
+    return _frame("checks", rows)
 
 
 def problems(record: Record) -> pd.DataFrame:

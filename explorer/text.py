@@ -14,10 +14,10 @@ from pygments.util import ClassNotFound
 
 from compiler.capture.function_names import function_name
 from compiler.options import Options
-from compiler.record import MACHINE_STAGES, STAGES, Artifact, Check, Environment, GraphBreak, Recompile, Record
+from compiler.record import MACHINE_STAGES, STAGES, Artifact, Environment, GraphBreak, Recompile, Record
 from explorer.blame import closest_failure, users_place
 from explorer.provenance import SourceLines, innermost_lines, place, place_text
-from explorer.shapes import error_text, seconds_text, size_text
+from explorer.shapes import seconds_text, size_text
 from explorer.stages import stage_title
 
 WIDTH = 100
@@ -50,7 +50,7 @@ _LEXERS = {"triton": "python", "fx": "python", "c++": "cpp", "ttir": "mlir", "tt
 def summary(record: Record, width: int = WIDTH) -> str:
     """What was explored and what came out: stages with counts, kernels, graph breaks, problems."""
     parts = [heading(record), _stages(record)]
-    parts += [_kernels(record), _timings(record, width), _checks(record)]
+    parts += [_kernels(record), _timings(record, width), _checks(record, width)]
     parts += [_breaks(record), _recompiles(record), _plain_python(record), _problems(record)]
     lines = "\n\n".join(part for part in parts if part).splitlines()
     return "\n".join(clip(line.rstrip(), width) for line in lines)
@@ -245,28 +245,11 @@ def _timings(record: Record, width: int) -> str:
     return "\n".join(summary_lines(record, width))
 
 
-def _checks(record: Record) -> str:
-    lines = [f"  {_check(check)}" for check in sorted(record.checks, key=lambda check: not check.node)]
-    return _section("check", record.checks, lines, "run.checks")
+def _checks(record: Record, width: int) -> str:
+    # It needs `columns` and `one_line`, so it can't be imported above.
+    from explorer.check_text import summary_lines
 
-
-def _check(check: Check) -> str:
-    """Say of what, the verdict, and by how much; and where the numbers depart."""
-    exact = check.max_absolute_float64 if check.verdict != "not comparable" else None
-    departs = f" first at {check.node}" if check.node else ""
-    is_off = check.verdict not in ("equal", "not comparable")
-    off = f", off by at most {error_text(check.max_absolute)}" if is_off else ""
-    off += f", {error_text(exact)} from float64" if exact is not None else ""
-    note = f" ({one_line(check.note)})" if check.note else ""
-    return f"{check_subject(check)}: {check.verdict}{departs}{off}{note}"
-
-
-def check_subject(check: Check) -> str:
-    """What was compared with eager: a result of the compiled code, or those of a stage in one format."""
-    if not check.stage:
-        return check.subject
-    _, comma, dtype = check.subject.rpartition(", ")
-    return f"{check.stage}[{check.graph}]{comma}{dtype if comma else ''}"
+    return "\n".join(summary_lines(record, width))
 
 
 def _problems(record: Record) -> str:

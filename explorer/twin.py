@@ -16,10 +16,13 @@ from pygments.token import Comment, Keyword, String
 
 from compiler.record import MACHINE_STAGES, Artifact, GraphBreak, Record
 from explorer import tables, text
+from explorer.advice_html import advice_html
 from explorer.cards import break_groups
+from explorer.check_text import HEAD as CHECK_HEAD
+from explorer.check_text import Checked, result_cells, sentences, stage_sentences
 from explorer.drawing import drawing, has_flow
 from explorer.provenance import graphs_of_lines, source_lines
-from explorer.shapes import error_text, seconds_text
+from explorer.shapes import seconds_text
 from explorer.stages import stage_title
 from explorer.static_html import CELL, cell, details, left_out, muted, note, picture, pre, safe, table_html, tint
 from explorer.twin_cards import break_html, recompile_html
@@ -41,7 +44,7 @@ GRAPH_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9
 def twin(record: Record) -> str:
     """The record as static HTML in one `<div class="tcompile-twin" title="tcompile-static">`."""
     above = (_heading, _ribbon, _sources, _timing, _pictures, _stages)
-    below = (_kernels, _ops, _breaks, _recompiles, _checks, _problems)
+    below = (_kernels, _ops, _breaks, _recompiles, _checks, _advice, _problems)
     inside = "\n".join(filter(None, [*(section(record) for section in above + below), _footer()]))
     return f'<div class="tcompile-twin" title="tcompile-static" style="max-width:100%;overflow:auto">\n{inside}\n</div>'
 
@@ -263,18 +266,22 @@ def _recompiles(record: Record) -> str:
 
 
 def _checks(record: Record) -> str:
-    rows = [
-        (
-            text.check_subject(check),
-            check.verdict,
-            error_text(check.max_absolute),
-            error_text(check.max_relative),
-            "; ".join(part for part in (check.node and f"first at {check.node}", check.note) if part),
-        )
-        for check in record.checks[:ROWS]
-    ]
-    table = table_html(("compiled against eager", "verdict", "absolute error", "relative error", "note"), rows)
-    return _facts("check", len(record.checks), table, "run.checks", is_open=True)
+    """The verdict on the call and the stages in words, above a table of its results."""
+    checked = Checked.of(record)
+    told = [*sentences(checked), *stage_sentences(checked.stages)]
+    rows = [*map(result_cells, (checked.results or checked.kernels)[:ROWS])]
+    notes = [check.note for check in checked.kernels[:ROWS]]
+    head = CHECK_HEAD if checked.results else (*CHECK_HEAD, "note")
+    table = table_html(head, [(*row, note) for row, note in zip(rows, notes, strict=True)] if notes else rows)
+    lines = "".join(f"<div>{safe(sentence)}</div>" for sentence in told)
+    return _facts("check", len(record.checks), lines + (table if rows else ""), "run.checks", is_open=True)
+
+
+def _advice(record: Record) -> str:
+    """What would make it faster, closed: it is there for those who look for it."""
+    if not record.of_stage("captured"):
+        return ""
+    return details(f"<b>{stage_title('advice')}</b>", advice_html(record, is_open=False))
 
 
 def _problems(record: Record) -> str:

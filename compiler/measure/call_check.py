@@ -9,8 +9,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from compiler.builder import Builder
-from compiler.decompose.graphs import CHECKPOINTED, LevelGraphs, is_checkpointed
-from compiler.decompose.numbers import numbers
+from compiler.decompose.graphs import CHECKPOINTED, LevelError, LevelGraphs, is_checkpointed
 from compiler.interpret.kept import KeptFrame
 from compiler.measure import precision_casts
 from compiler.measure.call_results import CallResults, drawn, exact, results
@@ -18,7 +17,7 @@ from compiler.measure.calls import Call
 from compiler.measure.in_place import InPlace, around
 from compiler.measure.own_draws import draws_its_own
 from compiler.measure.stage_runs import NotComparableError
-from compiler.measure.stage_words import distance, not_comparable, on_cpu, stage_check
+from compiler.measure.stage_words import not_comparable, on_cpu, stage_checks
 from compiler.measure.verdicts import FLOOR, Compared, Judge, largest_of, of_call
 from compiler.record import Check
 from compiler.torch_api.level_traces import first_line
@@ -84,7 +83,7 @@ class CallCheck:
     def exact(self) -> CallResults | str:
         """The call in float64, or why that is not known."""
         try:
-            found = exact(self.call, drawn(self.call) if self.eager.draws else [])
+            found = exact(self.call, drawn(self.call))
         except Exception as error:  # noqa: BLE001 - what works in one format only fails in many ways
             return f"{type(error).__name__}: {first_line(error)}"
         if not found.alike(self.eager):
@@ -179,19 +178,18 @@ class CallCheck:
 
     def _stage(self, stage: str, graph: str, run: Callable[[], CallResults]) -> tuple[Check, ...]:
         try:
-            return self._told(stage, graph, run())
-        except NotComparableError as error:
-            reason = str(error)
+            found = run()
+        except (NotComparableError, LevelError) as error:
+            return (not_comparable(stage, graph, str(error)),)
         except Exception as error:  # noqa: BLE001 - graphs fail in many ways, and the other stages don't care
             reason = f"it can't be run: {type(error).__name__}: {first_line(error)}"
-        return (not_comparable(stage, graph, reason),)
+            return (not_comparable(stage, graph, reason),)
+        if not found.alike(self.eager):
+            return (not_comparable(stage, graph, "it gives other outputs or gradients than eager"),)
+        return self._told(stage, graph, found)
 
     def _told(self, stage: str, graph: str, mine: CallResults) -> tuple[Check, ...]:
-        if not mine.alike(self.eager):
-            raise NotComparableError("it gives other outputs or gradients than eager")
         changed = sorted(mine.changed() | self.eager.changed())
         own, eager = on_cpu(mine.named(changed)), on_cpu(self.eager.named(changed))
         best = on_cpu(self.exact.named(changed)) if isinstance(self.exact, CallResults) else None
-        return tuple(
-            stage_check(found, stage, graph, distance(own, best, found.dtype)) for found in numbers(own, eager, best)
-        )
+        return stage_checks(own, eager, best, stage, graph)

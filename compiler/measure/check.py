@@ -11,6 +11,9 @@ from compiler.record import Check
 # Relative to the largest magnitude of the eager tensor: what torch.testing.assert_close allows, by dtype.
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1.6e-2}
 
+ROUNDINGS = 16
+"""So many units in the last place of the largest result are rounding, where terms cancel."""
+
 
 def compared(
     name: str,
@@ -39,3 +42,8 @@ def compared(
 
 def largest(tensor: torch.Tensor) -> float:
     return float(tensor.abs().max())
+
+
+def rounding(dtype: torch.dtype, largest: float) -> float:
+    """The error that rounding leaves where terms as large as the largest result cancel, as in what should be zero."""
+    return min(ROUNDINGS * torch.finfo(dtype).eps, TOLERANCE.get(dtype, 0.0)) * largest

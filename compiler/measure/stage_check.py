@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Interpreter
+from torch.fx import GraphModule, Interpreter, Node
 
 from compiler.autograd.provenance import Provenance
 from compiler.builder import Builder
@@ -32,8 +32,9 @@ from compiler.decompose.numbers import AS_NEAR, numbers
 from compiler.interpret.kept import KeptFrame
 from compiler.measure.departures import by_holder, by_name, by_origin, outputs_of, watched
 from compiler.measure.handed_draws import Exact, draws_of
+from compiler.measure.input_names import InputNames
 from compiler.measure.stage_runs import NotComparableError, Stage, StageRunner, stages_of
-from compiler.measure.stage_words import distance, not_comparable, on_cpu, stage_check
+from compiler.measure.stage_words import Named, distance, not_comparable, on_cpu, stage_checks
 from compiler.record import Artifact, Check, Problem
 from compiler.torch_api.level_traces import Kind, first_line
 
@@ -84,7 +85,7 @@ class StageCheck:
     def __init__(self, captured: Artifact, kept: KeptFrame, levels: LevelGraphs) -> None:
         self.graph, self._captured, self._kept, self._levels = captured.graph, captured, kept, levels
         assert kept.captured is not None  # LevelGraphs asks for it
-        self._module = kept.captured
+        self._module, self._inputs = kept.captured, InputNames.of(captured)
         self._values: dict[str, Any] = {}
         try:
             self._eager = self._run_captured()
@@ -142,23 +143,25 @@ class StageCheck:
         try:
             if self._refusal:
                 raise NotComparableError(self._refusal)
-            return self._told(stage, run())
+            found = run()
         except NotComparableError as error:
             reason = str(error)
         except Exception as error:  # noqa: BLE001 - graphs fail in many ways, and the other stages don't care
             reason = f"it can't be run: {type(error).__name__}: {first_line(error)}"
+        else:
+            return self._told(stage, found)
         return (not_comparable(stage, self.graph, reason),)
 
     def _told(self, stage: str, mine: Results) -> tuple[Check, ...]:
         """One `Check` a format. Where the captured graph is the one that was run, only float64 says something."""
         changed = sorted(mine.changed | self._eager.changed)
-        own, eager = on_cpu(mine.named(changed)), on_cpu(_as_in(mine, self._eager).named(changed))
-        exact = on_cpu(_as_in(mine, self._exact).named(changed)) if self._exact else None
-        told = (
-            stage_check(found, stage, self.graph, distance(own, exact, found.dtype))
-            for found in numbers(own, eager, exact)
-        )
-        return tuple(map(self._judged, told))
+        own, eager = self._named(mine, changed), self._named(_as_in(mine, self._eager), changed)
+        exact = self._named(_as_in(mine, self._exact), changed) if self._exact else None
+        return tuple(map(self._judged, stage_checks(own, eager, exact, stage, self.graph)))
+
+    def _named(self, found: Results, changed: Sequence[int]) -> Named:
+        """Results on the CPU, by the names that the user has for inputs."""
+        return on_cpu([(self._inputs.named(name), value) for name, value in found.named(changed)])
 
     def _run_captured(self, into: dict[str, Any] | None = None) -> Results:
         """The captured graph as eager runs it; with the values of its nodes, if they are wanted."""
@@ -211,25 +214,21 @@ class StageCheck:
 
     def _from_captured(self, stage: Stage, kind: str, values: Mapping[str, Any]) -> str:
         """Gradients have no node in the captured graph: for those, the node that gives the first wrong one."""
-        kept = self._kept.stages[kind]
-        known = Provenance(kept, self._captured, same_names=False)
-        names = {entity.id: entity.label for entity in self._captured.entities}
-        if not self._values:
-            self._run_captured(self._values)
-        forward = [node for node in kept.graph.nodes if not node.meta.get("autograd_backward")]
-        origins = {node.name: [names[origin] for origin in known(node) if origin in names] for node in forward}
-        found = by_origin(stage.graphs[kind], values, self._values, lambda node: origins.get(node.name, ()))
-        return found or self._first_gradient(stage, kind, values)
+        self._know_captured()
+        origins = self._origins(self._kept.stages[kind])
+        found = by_origin(stage.graphs[kind], values, self._values, partial(_by_name, origins))
+        return found or self._first_wrong(stage.graphs[kind], values)
 
-    def _first_gradient(self, stage: Stage, kind: str, values: Mapping[str, Any]) -> str:
-        names = [*outputs_of(stage.graphs[kind])][-len(self._kept.arguments or ()) :]
+    def _first_wrong(self, graph: GraphModule, values: Mapping[str, Any]) -> str:
+        """The node that gives the first gradient that is not eager's."""
+        names = [*outputs_of(graph)][-len(self._kept.arguments or ()) :]
         pairs = ((names[place], value) for place, value in self._eager.gradients.items() if place < len(names))
         wrong = (name for name, value in pairs if name and not _agree(values.get(name), value))
         return next(wrong, "")
 
     def _node_of_level(self, level: str) -> str:
         if level == "ATen":
-            return ""
+            return self._node_of_aten()
         for kind, graph in self._levels.aot.graphs.items():
             traced = self._levels.trees[level, kind].traced
             inputs = self._levels.half(self._levels.id_of(level, kind)).inputs
@@ -243,6 +242,31 @@ class StageCheck:
                 return f"{self._levels.id_of(level, kind)}.{found}"
         return ""
 
+    def _node_of_aten(self) -> str:
+        """The first node of the ATen graphs that should hold the value of a captured node, and holds another."""
+        self._know_captured()
+        for kind, graph in self._levels.aot.graphs.items():
+            inputs = self._levels.half(self._levels.id_of("ATen", kind)).inputs
+            values: dict[str, Any] = {}
+            with seeded(), torch.no_grad():
+                watched(Drawing(graph), values).run(*inputs)
+            origins = self._origins(self._levels.aot.joint or graph)
+            found = by_origin(graph, values, self._values, partial(_by_name, origins))
+            if found := found or self._first_wrong(graph, values):
+                return f"{self._levels.id_of('ATen', kind)}.{found}"
+        return ""
+
+    def _origins(self, graph: GraphModule) -> dict[str, list[str]]:
+        """The captured nodes that each forward node of a graph comes from."""
+        known = Provenance(graph, self._captured, same_names=False)
+        names = {entity.id: entity.label for entity in self._captured.entities}
+        forward = [node for node in graph.graph.nodes if not node.meta.get("autograd_backward")]
+        return {node.name: [names[origin] for origin in known(node) if origin in names] for node in forward}
+
+    def _know_captured(self) -> None:
+        if not self._values:
+            self._run_captured(self._values)
+
     def _id(self, stage: Stage, kind: str, name: str) -> str:
         """The entity that stands for a node. What Inductor's passes made of the joint graph is seen in its halves."""
         if stage.name == "post_grad":
@@ -252,6 +276,10 @@ class StageCheck:
         halves = (half for half in ("forward", "backward") if half in self._kept.stages)
         inside = (half for half in halves if any(node.name == name for node in self._kept.stages[half].graph.nodes))
         return f"{next(inside, 'joint')}[{self.graph}].{name}"
+
+
+def _by_name(origins: Mapping[str, Sequence[str]], node: Node) -> Sequence[str]:
+    return origins.get(node.name, ())
 
 
 def _as_in(mine: Results, other: Results) -> Results:

@@ -14,15 +14,12 @@ import torch
 from torch import Tensor
 
 from compiler.decompose.numbers import AS_NEAR
-from compiler.measure.check import TOLERANCE
+from compiler.measure.check import TOLERANCE, rounding
 from compiler.measure.ulps import ulps
 from compiler.record import Check
 
 FLOOR = 1e-3
 """A tensor's magnitude counts as so much of the largest one of the call at least: what should be zero has none."""
-
-ROUNDINGS = 16
-"""So many units in the last place of the largest result are rounding where terms cancel."""
 
 SAMPLE = 1 << 20
 """Quantiles are of so many values, evenly spread over those that there are."""
@@ -100,10 +97,9 @@ class Judge:
         return "close" if allowed or _is_as_near(check) or self._is_rounding(check) else "differs"
 
     def _is_rounding(self, check: Check) -> bool:
-        """Where float64 is not known: what is left where terms of the size of other results cancel."""
-        if check.max_absolute_float64 is not None or check.max_absolute is None:
-            return False
-        return check.max_absolute <= ROUNDINGS * torch.finfo(getattr(torch, check.dtype)).eps * self.largest
+        """Whether the error, against float64 where that is known, is what is left where larger terms cancel."""
+        error = check.max_absolute if check.max_absolute_float64 is None else check.max_absolute_float64
+        return error is not None and error <= rounding(getattr(torch, check.dtype), self.largest)
 
 
 def largest_of(tensors: Iterable[Tensor | None]) -> float:
@@ -145,8 +141,12 @@ def _words(check: Check, verdict: str, scale: float) -> str:
         return "equal to eager's, bit for bit"
     if check.max_relative is None:
         return "differs: not a number or infinite, in one and not the same in the other"
+    if verdict == "close" and _is_as_near(check):
+        return _nearness(check)
+    if verdict == "close" and check.max_relative > (check.tolerance or 0.0):
+        return f"off by {_short(check.max_absolute)}: rounding, where terms as large as other results cancel"
     if verdict == "close":
-        return _nearness(check) if _is_as_near(check) else _off(check)
+        return _off(check)
     return f"differs: {_off(check)}{_eagers_own(check, scale)}"
 
 

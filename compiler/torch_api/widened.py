@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from compiler.decompose.drawn import random_state
 from compiler.torch_api.decomposition_tables import is_random
 from compiler.torch_api.pytrees import tree_leaves, tree_map
 
-Drawn = tuple[str, list[Tensor]]
+Drawn = tuple[str, bool, list[Tensor]]
+"""A random operator, whether it drew at all (attention without dropout does not), and what it gave."""
 
 
 class Recording(TorchDispatchMode):
@@ -27,10 +29,13 @@ class Recording(TorchDispatchMode):
         self.drawn: list[Drawn] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not is_random(func):
+            return func(*args, **(kwargs or {}))
+        before = random_state()
         result = func(*args, **(kwargs or {}))
-        if is_random(func):
-            tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-            self.drawn.append((str(func), [tensor.detach().clone() for tensor in tensors]))
+        tensors = [leaf.detach().clone() for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        drew = random_state() != before
+        self.drawn.append((str(func), drew, tensors if drew else []))
         return result
 
 
@@ -43,8 +48,8 @@ class Widened(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if is_random(func):
-            return self._given(func, args)
+        if is_random(func) and (results := self._drawn_by(func)) is not None:
+            return _given(func, args, results)
         if _is_view(func):
             return func(*args, **kwargs)
         changed = {id(value) for value in _changed(func, args, kwargs)}
@@ -52,19 +57,25 @@ class Widened(TorchDispatchMode):
         result = func(*args, **kwargs)
         return result if changed else tree_map(wide, result)
 
-    def _given(self, func: Any, args: Any) -> Any:
-        name, results = next(self._drawn, ("", []))
+    def _drawn_by(self, func: Any) -> list[Tensor] | None:
+        """What a random operator gave in the other run; None where it did not draw."""
+        name, drew, results = next(self._drawn, ("", True, []))
         if name != str(func):
             raise WidenedError(f"{func} draws random numbers where {name or 'nothing'} did before")
-        if name == "aten.native_dropout.default":
-            return wide(args[0]) * results[1] / (1 - args[1]), results[1]
-        if func.overloadpacket.__name__.removesuffix("_") not in _DRAWS:
-            raise WidenedError(f"{func} draws its random numbers inside")
-        return args[0].copy_(results[0]) if func._schema.is_mutable else wide(results[0])
+        return results if drew else None
 
 
 class WidenedError(RuntimeError):
     """Why a call can't be run in float64."""
+
+
+def _given(func: Any, args: Any, results: list[Tensor]) -> Any:
+    """What a random operator is to give, after what it gave in the other run."""
+    if str(func) == "aten.native_dropout.default":
+        return wide(args[0]) * results[1] / (1 - args[1]), results[1]
+    if func.overloadpacket.__name__.removesuffix("_") not in _DRAWS:
+        raise WidenedError(f"{func} draws its random numbers inside")
+    return args[0].copy_(results[0]) if func._schema.is_mutable else wide(results[0])
 
 
 _DRAWS = frozenset({
