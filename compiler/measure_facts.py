@@ -12,6 +12,7 @@ What = Literal["forward", "forward and backward", "training step"]
 Side = Literal["eager", "compiled"]
 Half = Literal["forward", "backward", "optimizer"]
 Role = Literal["", "input", "saved", "tangent", "result", "gradient"]
+MemorySide = Literal["compiled", "eager", "measured"]
 MemoryWhat = Literal["input", "allocate", "reuse", "alias", "free", "output"]
 
 
@@ -92,8 +93,8 @@ class KernelTime:
     was matched to no kernel of the record: there `name` is the device's function, on a CPU the operator. `op` is the
     operator that launched it, `functions` are the device's functions that ran. `bytes` and `flops` are by formula, for
     all launches; `memory_share` and `compute_share` say how much of the GPU's peak bandwidth and peak rate that is,
-    from 0 to 1 (traffic that the cache serves can take it beyond 1), None where a peak is not known. `lines` are ids of
-    source lines that it computes.
+    from 0 to 1 (traffic that the cache serves can take it beyond 1), None where a peak is not known. `nodes` are ids of
+    what it does the work of in the post-grad graph, `lines` of source lines.
     """
 
     name: str
@@ -110,6 +111,7 @@ class KernelTime:
     flops: int | None = None
     memory_share: float | None = None
     compute_share: float | None = None
+    nodes: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
 
 
@@ -141,7 +143,8 @@ class MemoryEvent:
 
     `side` "compiled" is the generated code as it was planned: `entity` is the node that writes the buffer, `at` the
     line of the wrapper. `side` "eager" are the operators of the captured graph as eager runs them: `entity` is the node
-    of the captured graph that allocates it, or of whose derivative that is part.
+    of the captured graph that allocates it, or of whose derivative that is part. `side` "measured" is what came and
+    went while the call ran, by the allocator of the GPU or the profiler on the CPU: without names, graphs and halves.
     """
 
     graph: str
@@ -150,7 +153,7 @@ class MemoryEvent:
     buffer: str
     bytes: int
     live: int
-    side: Side = "compiled"
+    side: MemorySide = "compiled"
     role: Role = ""
     of: str = ""
     entity: str = ""

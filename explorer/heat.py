@@ -83,10 +83,3 @@ def _places(record: Record) -> dict[str, Place]:
 
 def _micro(seconds: float) -> float:
     return float(f"{1e6 * seconds:.4g}")
-
-
-def unmatched(record: Record, side: str) -> float | None:
-    """The share of a side's time that is in no line; None where there is no time."""
-    times = [time for time in record.line_times if time.side == side]
-    whole = sum(time.seconds for time in times)
-    return sum(time.seconds for time in times if not time.line) / whole if whole else None

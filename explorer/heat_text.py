@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from compiler.record import Record
 from explorer import text
-from explorer.heat import SIDES, Heat, device_of, heats
+from explorer.heat import HALVES, SIDES, Heat, device_of, heats
 from explorer.provenance import place
 from explorer.shapes import seconds_text
 from explorer.static_html import details, muted, table_html
@@ -14,6 +14,7 @@ from explorer.static_html import details, muted, table_html
 SHOWN = 10
 CODE_WIDTH = 44
 UNMATCHED = "unmatched: in no line"
+OPTIMIZER = "the optimizer"
 RULE = "Without what a line calls. What computes several lines (a fused kernel) counts for each by an equal share."
 
 
@@ -35,7 +36,13 @@ def rows_of_heat(record: Record) -> list[tuple[str, ...]]:
     if rest:
         rows.append((f"{text.counted(len(rest), 'more line')}", "", *(_sum(rest, side) for side in SIDES)))
     left = [heat for heat in heats(record) if not heat.line]
-    return rows + ([(UNMATCHED, "", *(_sum(left, side) for side in SIDES))] if left else [])
+    times = [(UNMATCHED, HALVES[:2]), (OPTIMIZER, HALVES[2:])]
+    others = [(name, "", *(_left(left, side, halves) for side in SIDES)) for name, halves in times]
+    return rows + [row for row in others if any(row[2:])]
+
+
+def _left(left: Iterable[Heat], side: str, halves: Iterable[str]) -> str:
+    return _time(sum(heat.own.get((side, half), 0.0) for heat in left for half in halves))
 
 
 def _sum(found: Iterable[Heat], side: str) -> str:

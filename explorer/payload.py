@@ -23,6 +23,7 @@ from explorer.findings import Finding, findings, views, with_findings
 from explorer.heat import source_heat
 from explorer.kernel_table import list_of_kernels
 from explorer.landed import source_marks
+from explorer.measured import with_measured
 from explorer.payload_part import Part
 from explorer.stages import stage_place, stage_words
 from explorer.words import words_part
@@ -54,7 +55,7 @@ class Payload:
         """Take the record as it now is, with its findings. What is the same as before is not compressed again."""
         found = findings(record)
         self._findings = {finding.artifact.id: finding for finding in (*views(record), *found)}
-        self.record = with_findings(record, found)
+        self.record = with_measured(with_findings(record, found))
         for artifact in self.record.artifacts:
             finding = self._findings.get(artifact.id)
             known, now = self._made.get(artifact.id), finding or artifact

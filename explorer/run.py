@@ -332,6 +332,32 @@ class Run:
         plan = Plan(candidates_of(mode, self.record.options), backward, optimizer, rounds)
         return sweep(self.record, self.call, plan, axes)
 
+    def profile(self, optimizer: str | MakeOptimizer | None = None) -> pd.DataFrame:
+        """Profile the run's call, eager and compiled, on a fresh copy: `run.kernel_times` (returned) and `run.line_times`.
+
+        One call is the user's own, with its backward where it gives something that has a gradient, and with a step of
+        `optimizer`: a name of torch.optim, or a function of the parameters. Code is built for where the call's tensors
+        are. Raises OptionError, ValueError for a run that was loaded, CannotCopyError, and what the call raises.
+        """
+        from explorer.timing import profiled
+
+        self.compiler.grow(lambda record: profiled(record, self.call, optimizer))
+        return self.kernel_times
+
+    @property
+    def kernel_times(self) -> pd.DataFrame:
+        """One row a kernel and half of the call: measured time, bandwidth, rate, lines (`--time`, `run.profile`)."""
+        from explorer.time_tables import kernel_times
+
+        return kernel_times(self.record)
+
+    @property
+    def line_times(self) -> pd.DataFrame:
+        """One row a line of Python and half of the call: measured time (`--time`, `run.profile`)."""
+        from explorer.time_tables import line_times
+
+        return line_times(self.record)
+
     @property
     def checks(self) -> pd.DataFrame:
         """One row a result of the compiled code compared with eager's (`--check`)."""

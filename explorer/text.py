@@ -50,7 +50,7 @@ _LEXERS = {"triton": "python", "fx": "python", "c++": "cpp", "ttir": "mlir", "tt
 def summary(record: Record, width: int = WIDTH) -> str:
     """What was explored and what came out: stages with counts, kernels, graph breaks, problems."""
     parts = [heading(record), _stages(record)]
-    parts += [_kernels(record), _timings(record, width), _checks(record, width)]
+    parts += [_kernels(record), _timings(record, width), _heat(record), _checks(record, width)]
     parts += [_breaks(record), _recompiles(record), _plain_python(record), _problems(record)]
     lines = "\n\n".join(part for part in parts if part).splitlines()
     return "\n".join(clip(line.rstrip(), width) for line in lines)
@@ -243,6 +243,13 @@ def _timings(record: Record, width: int) -> str:
     from explorer.timing_text import summary_lines
 
     return "\n".join(summary_lines(record, width))
+
+
+def _heat(record: Record) -> str:
+    # It needs `columns` and `counted`, so it can't be imported above.
+    from explorer.heat_text import heat_text
+
+    return heat_text(record)
 
 
 def _checks(record: Record, width: int) -> str:

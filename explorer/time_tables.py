@@ -63,7 +63,11 @@ def _kernel_row(times: Sequence[KernelTime], whole: float) -> dict[str, Any]:
 
 
 def name_of(time: KernelTime) -> str:
-    """A kernel's name; of what the compiled call ran and neither a kernel nor a line is known for, that it is so."""
+    """A kernel's name; of what the compiled call ran and neither a kernel nor a line is known for, that it is so. An
+    optimizer is in no generated code.
+    """
+    if time.half == "optimizer":
+        return f"optimizer: {time.name}"
     is_known = time.side == "eager" or time.kernel or time.lines
     return time.name if is_known else f"{UNMATCHED}{time.name}"
 

@@ -15,6 +15,7 @@ from compiler.record import Record
 if TYPE_CHECKING:
     from compiler.measure.calls import Call
     from compiler.measure.timing import Plan, Progress
+    from compiler.measure.work import MakeOptimizer
 
 Listener = Callable[["Progress"], None]
 NO_CALL = (
@@ -40,6 +41,19 @@ def timed(record: Record, call: Call | None, plan: Plan, listeners: list[Listene
             listener(progress)
 
     return with_times(record, measured(call, record.options, plan, tell))
+
+
+def profiled(record: Record, call: Call | None, optimizer: str | MakeOptimizer | None) -> Record:
+    """The record with the times of the call's kernels and lines. Raises as `timed`."""
+    if call is None:
+        raise ValueError(NO_CALL)
+    from compiler.measure.profile_again import profiled_again
+    from compiler.measure.work import optimizer_named
+
+    found = profiled_again(call, record, optimizer_named(optimizer))
+    problems = tuple(problem for problem in found.problems if problem not in record.problems)
+    times = {"kernel_times": found.kernel_times, "line_times": found.line_times}
+    return record.with_(**times, problems=(*record.problems, *problems))
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from explorer.cards import break_groups
 from explorer.check_text import HEAD as CHECK_HEAD
 from explorer.check_text import Checked, result_cells, sentences, stage_sentences
 from explorer.drawing import drawing, has_flow
+from explorer.heat_text import heat_html
 from explorer.provenance import graphs_of_lines, source_lines
 from explorer.shapes import seconds_text
 from explorer.stages import stage_title
@@ -43,7 +44,7 @@ GRAPH_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9
 
 def twin(record: Record) -> str:
     """The record as static HTML in one `<div class="tcompile-twin" title="tcompile-static">`."""
-    above = (_heading, _ribbon, _sources, _timing, _pictures, _stages)
+    above = (_heading, _ribbon, _sources, _timing, heat_html, _pictures, _stages)
     below = (_kernels, _ops, _breaks, _recompiles, _checks, _advice, _problems)
     inside = "\n".join(filter(None, [*(section(record) for section in above + below), _footer()]))
     return f'<div class="tcompile-twin" title="tcompile-static" style="max-width:100%;overflow:auto">\n{inside}\n</div>'

@@ -10,7 +10,7 @@ import torch
 
 from compiler.binary.roofline import Work, rate, work
 from compiler.measure import marked_code, marked_lines
-from compiler.measure.line_chains import Chain
+from compiler.measure.line_chains import Chain, Works
 from compiler.measure.spent import Spent, Trace
 from compiler.record import Entity, Kernel, KernelTime, Record
 from compiler.targets import Target
@@ -81,7 +81,7 @@ def _format(done: Work, kernel: Kernel, gpu: Target) -> str:
     return "tf32" if done.matmul and done.dtype == "float32" and rounds and "tf32" in gpu.peak else done.dtype
 
 
-def compiled_times(trace: Trace, kernels: Kernels, chains: Mapping[str, tuple[Chain, ...]]) -> list[Placed]:
+def compiled_times(trace: Trace, kernels: Kernels, works: Mapping[str, Works]) -> list[Placed]:
     """A time for each call of a kernel in the generated code; and for each function of the device that none of these
     launched.
     """
@@ -95,12 +95,12 @@ def compiled_times(trace: Trace, kernels: Kernels, chains: Mapping[str, tuple[Ch
     for its, items in _grouped(trace.spent(), key).items():
         time = _time(items, trace)
         kernel = kernels.of(its.call)
-        places = chains.get(its.call, ())
+        its_work = works.get(its.call, Works())
         if kernel is not None:
-            lines = tuple(dict.fromkeys(chain[-1] for chain in places))
-            time = replace(time, name=kernel.name, kernel=kernel.id, call=its.call, lines=lines)
+            lines = tuple(dict.fromkeys(chain[-1] for chain in its_work.chains))
+            time = replace(time, name=kernel.name, kernel=kernel.id, call=its.call, nodes=its_work.nodes, lines=lines)
             time = kernels.with_work(time, runs[marked_code.MARK + its.call] / trace.calls)
-        found.append((time, places))
+        found.append((time, its_work.chains))
     return found
 
 

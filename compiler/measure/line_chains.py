@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from compiler.binary.formulas import Node
 from compiler.record import Entity, Record
@@ -38,10 +39,19 @@ def _follow(identity: str, origins: Mapping[str, tuple[str, ...]], known: dict[s
     known[identity] = tuple(dict.fromkeys(found))
 
 
-def call_chains(record: Record) -> dict[str, tuple[Chain, ...]]:
-    """The chains that each call of a kernel does the work of: those of the operations that it computes, without views
-    and values that are made from nothing, which take no time of their own; of a library's matrix product, convolution
-    or attention those of that alone, as the others made its arguments.
+@dataclass(frozen=True, slots=True)
+class Works:
+    """What a call of a kernel does the work of: nodes of the post-grad graph, and the chains that these came from."""
+
+    nodes: tuple[str, ...] = ()
+    chains: tuple[Chain, ...] = ()
+
+
+def works(record: Record) -> dict[str, Works]:
+    """What each call of a kernel does the work of.
+
+    Those are the operations that it computes, without views and values that are made from nothing, which take no time
+    of their own; of a library's matrix product, convolution or attention that alone, as the others made its arguments.
     """
     known = line_chains(record)
     nodes = {entity.id: entity for artifact in record.of_stage("post_grad") for entity in artifact.entities}
@@ -50,9 +60,10 @@ def call_chains(record: Record) -> dict[str, tuple[Chain, ...]]:
     found = {}
     for call in calls:
         if call.kind in ("call", "extern"):
-            working = _working([*_computed(call, nodes, entities)], entities, extern=call.kind == "extern")
-            chains = [chain for node in working for chain in known.get(node.id, ())]
-            found[call.id] = tuple(dict.fromkeys(chains)) or known.get(call.id, ())
+            working = _working([*_computed(call, nodes, entities)], extern=call.kind == "extern")
+            sources = _products(working, entities) if call.kind == "extern" else working
+            chains = tuple(dict.fromkeys(chain for node in sources for chain in known.get(node.id, ())))
+            found[call.id] = Works(tuple(node.id for node in working), chains or known.get(call.id, ()))
     return found
 
 
@@ -69,12 +80,17 @@ def _computed(call: Entity, nodes: Mapping[str, Entity], entities: Mapping[str, 
             todo.extend(more)
 
 
-def _working(nodes: Sequence[Entity], entities: Mapping[str, Entity], *, extern: bool) -> Sequence[Entity]:
+def _working(nodes: Sequence[Entity], *, extern: bool) -> Sequence[Entity]:
     products = [node for node in nodes if _fact(node).is_matmul]
-    if not (extern and products):
-        return [node for node in nodes if node.inputs and not _fact(node).is_view] or nodes
-    before = [entities[origin] for node in products for origin in node.origins if origin in entities]
-    return [node for node in before if _fact(node).is_matmul] or products  # a pass may have put a sum into a product
+    if extern and products:
+        return products
+    return [node for node in nodes if node.inputs and not _fact(node).is_view] or nodes
+
+
+def _products(nodes: Sequence[Entity], entities: Mapping[str, Entity]) -> Sequence[Entity]:
+    """The products that these were made of, where there are any: a pass may have put a sum into a product."""
+    before = [entities[origin] for node in nodes for origin in node.origins if origin in entities]
+    return [node for node in before if _fact(node).is_matmul] or nodes
 
 
 def _fact(node: Entity) -> Node:

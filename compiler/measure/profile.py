@@ -13,7 +13,7 @@ import torch
 from compiler.measure import marked_code, marked_lines
 from compiler.measure.calls import Call, unnoticed
 from compiler.measure.kernel_times import Kernels, compiled_times, eager_times
-from compiler.measure.line_chains import Chain, call_chains, line_chains
+from compiler.measure.line_chains import Chain, line_chains, works
 from compiler.measure.line_times import line_times
 from compiler.measure.marked_lines import MarkedLines
 from compiler.measure.spent import Trace, phase, profiled
@@ -44,8 +44,8 @@ def kernel_and_line_times(
     """Profile the call, compiled and eager: forward, backward where there is one, and a step of the optimizer where one
     is given; several calls of each, of which the times are medians.
 
-    `record` is of this call, and `files` are paths of the source with their names in it. Gradients are not
-    accumulated, and random state and buffers are put back. Raises what the call raises.
+    `record` is of this call, and `files` are paths of the source with their names in it. Random state and buffers are
+    put back; gradients are left only for an optimizer. Raises what the call raises.
     """
     gpu = record.target == "cuda" or "cuda" in call.devices()
     lines = MarkedLines(files, _called.__code__)
@@ -61,7 +61,7 @@ def kernel_and_line_times(
     chains = [tuple(dict.fromkeys((*outer, *chain))) for chain in lines.chains]
     kernels = Kernels(record, _target() if gpu else None)
     traced = Trace(events, "compiled", marked_code.MARK, calls, gpu=gpu, whole=True)
-    placed = compiled_times(traced, kernels, call_chains(record))
+    placed = compiled_times(traced, kernels, works(record))
     placed += eager_times(Trace(events, "eager", marked_lines.MARK, calls, gpu=gpu), chains)
     missing = [artifact.id for artifact in artifacts if artifact.id not in found]
     return Profile(tuple(time for time, _ in placed), line_times(placed), tuple(_not_found(missing)))
@@ -86,7 +86,10 @@ class _Step:
         if leaves:
             given = [torch.ones_like(root) for root in roots]
             with phase(self.side, "backward"):
-                torch.autograd.grad(roots, leaves, given, allow_unused=True)
+                gradients = torch.autograd.grad(roots, leaves, given, allow_unused=True)
+            if self.optimizer is not None:
+                for leaf, gradient in zip(leaves, gradients, strict=True):
+                    leaf.grad = gradient
         if self.optimizer is not None:
             with phase(self.side, "optimizer"):
                 self.optimizer()

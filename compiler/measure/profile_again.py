@@ -96,7 +96,7 @@ class _Matched:
 
     def _kernel_time(self, time: KernelTime) -> KernelTime:
         time = replace(time, lines=tuple(filter(None, map(self._line, time.lines))))
-        return time if time.kernel in self._kernels else replace(time, kernel="", call="")
+        return time if time.kernel in self._kernels else replace(time, kernel="", call="", nodes=())
 
     def _line(self, line: str) -> str:
         """The line in the record, "" for one of a file that it does not have."""

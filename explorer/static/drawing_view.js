@@ -8,6 +8,7 @@ import { GraphView } from "./graph.js";
 /** What nodes can be coloured by: an attribute that some of them have, and its words. */
 const OVERLAYS = [
   ["bytes", "by bytes"],
+  ["measured_µs", "by measured time"],
   ["saved_bytes", "by bytes saved"],
   ["gradient_norm", "by norm of gradients"],
   ["gradient_health", "by health of gradients"],

@@ -197,6 +197,7 @@ export class Colouring {
   /** @param {number} amount */
   words(amount) {
     if (/norm$/.test(this.overlay)) return amount.toPrecision(3);
+    if (/µs$/.test(this.overlay)) return `${Number(amount.toPrecision(3)).toLocaleString("en")} µs`;
     return /bytes$/.test(this.overlay) ? bytesInWords(amount) : amount.toLocaleString("en");
   }
 
