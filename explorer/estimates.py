@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from compiler.measure.estimates import Estimate, KernelEstimate, estimate
 from compiler.record import Record
+from explorer.shapes import size_text
 from explorer.timing_words import three_digits, time_text
 
 if TYPE_CHECKING:
@@ -16,21 +17,22 @@ BASIS = "estimate"
 
 
 def estimate_text(record: Record) -> str:
-    """One sentence or two on the GPU that the code is for; "" where it is here, or nothing is known of it."""
+    """A sentence on the GPU that the code is for; "" where it is here, or nothing is known of it."""
     found = estimate(record)
     if found is None:
         return ""
-    launches = f"{found.launches:,} launches" if found.launches != 1 else "1 launch"
-    host = f"{launches} take the host about {time_text(found.launch_seconds)} ({found.launch_source})"
+    launches = f"{found.launches:,} launches take" if found.launches != 1 else "1 launch takes"
     return (
-        f"An estimate, not a measurement: on the {found.title} a call takes at least {time_text(found.seconds)}. "
-        f"{host}; the kernels need {time_text(found.kernel_seconds)} at its peak rates{_bytes_text(found)}."
+        f"An estimate, not a measurement: on the {found.title} the kernels of a call need at least "
+        f"{time_text(found.kernel_seconds)} at its peak rates ({_amounts(found)}), and {launches} the host about "
+        f"{time_text(found.launch_seconds)} ({found.launch_source})."
     )
 
 
-def _bytes_text(found: Estimate) -> str:
-    counted = f" ({three_digits(found.bytes / 1e6)} MB, {three_digits(found.flops / 1e9)} GFLOP)"
-    return counted + (f", without {len(found.unknown)} of unknown size" if found.unknown else "")
+def _amounts(found: Estimate) -> str:
+    scale, unit = (1e9, "GFLOP") if found.flops >= 1e9 else (1e6, "MFLOP")
+    counted = f"{size_text(found.bytes)}, {three_digits(found.flops / scale)} {unit}"
+    return counted + (f", {len(found.unknown)} of unknown size left out" if found.unknown else "")
 
 
 def estimates(record: Record) -> pd.DataFrame:

@@ -1,0 +1,36 @@
+"""Estimates for a GPU that is not here: said to be estimates wherever they are shown, and never in a table of times."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from explorer import explore
+from explorer.run import Run
+from tests.compiler.models import MLP
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    torch.set_num_threads(1)
+    return explore(MLP().eval(), torch.randn(64, 64), target="h100", grad=False, time="aot_eager")
+
+
+def test_the_summary_says_what_is_measured_and_what_is_estimated(run: Run) -> None:
+    told = " ".join(str(run).split())
+    assert "Times of this machine's CPU, not of the NVIDIA H100 SXM5 80 GB" in told
+    assert "An estimate, not a measurement: on the NVIDIA H100 SXM5 80 GB the kernels of a call need at least" in told
+    assert "5 launches take the host about 25.0 µs (5 µs for each launch" in told
+
+
+def test_the_table_of_estimates_is_no_table_of_times(run: Run) -> None:
+    assert set(run.estimates["basis"]) == {"estimate"}
+    assert run.estimates.attrs["target"] == "h100"
+    assert run.estimates.attrs["launches"] == run.estimates["launches"].sum() == 5
+    assert set(run.timings["device"]) == {"cpu"}
+    assert not {"h100", "cuda"} & set(run.timings["name"])
+
+
+def test_code_for_this_machine_has_no_estimates() -> None:
+    run = explore(MLP().eval(), torch.randn(64, 64), target="cpu", stages="captured")
+    assert run.estimates.empty
