@@ -333,7 +333,7 @@ class Run:
         return sweep(self.record, self.call, plan, axes)
 
     def profile(self, optimizer: str | MakeOptimizer | None = None) -> pd.DataFrame:
-        """Profile the run's call, eager and compiled, on a fresh copy: `run.kernel_times` (returned) and `run.line_times`.
+        """Profile the run's call, eager and compiled, on a copy: `run.kernel_times` (returned) and `run.line_times`.
 
         One call is the user's own, with its backward where it gives something that has a gradient, and with a step of
         `optimizer`: a name of torch.optim, or a function of the parameters. Code is built for where the call's tensors
