@@ -105,6 +105,15 @@ class Fusion:
     def rounds(self) -> int:
         return max((merge.round for merge in self.merges.values()), default=0)
 
+    def steps(self, kernel: Kernel) -> list[Merge]:
+        """The steps by which a kernel was put together, the last first."""
+        found, todo = [], [kernel.node.label]
+        while todo:
+            if (merge := self.merges.get(todo.pop())) is not None:
+                found.append(merge)
+                todo += [merge.first, merge.second]
+        return found
+
     def reasons(self) -> list[tuple[str, int, int]]:
         """Reason in words, how many pairs, bytes at stake; the most bytes first."""
         count, size = Counter(item.words for item in self.refusals), Counter[str]()

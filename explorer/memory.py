@@ -45,7 +45,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Line:
-    """The steps of one side, "compiled" or "eager"."""
+    """The steps of one side, "compiled", "eager" or "measured", which is not divided into halves."""
 
     side: str
     steps: tuple[Step, ...]
@@ -97,11 +97,19 @@ class Timeline:
 
 def timelines(record: Record) -> list[Timeline]:
     """That of the whole call first, where it runs several graphs, then each graph's own."""
-    graphs = list(dict.fromkeys(event.graph for event in record.memory))
+    graphs = list(dict.fromkeys(event.graph for event in record.memory if event.graph))
     inputs = InputNames(record)
     each = [_timeline(record, f"graph {graph}", [graph], inputs) for graph in graphs]
     first_call = [graph for graph in graphs if graph.endswith("/0")]
     return ([_timeline(record, WHOLE, first_call, inputs)] if len(first_call) > 1 else []) + each
+
+
+def computed_over_measured(timeline: Timeline) -> float | None:
+    """The computed peak over the measured one, less 1; None where it was not measured."""
+    computed, measured = timeline.lines.get("compiled"), timeline.lines.get("measured")
+    if computed is None or measured is None or not measured.peak_bytes:
+        return None
+    return computed.peak_bytes / measured.peak_bytes - 1
 
 
 class InputNames:
@@ -129,6 +137,9 @@ class InputNames:
 def _timeline(record: Record, title: str, graphs: Sequence[str], inputs: InputNames) -> Timeline:
     of_side = {side: [event for event in record.memory if event.side == side] for side in ("compiled", "eager")}
     lines = {side: Line(side, tuple(_steps(found, graphs))) for side, found in of_side.items() if found}
+    measured = tuple(Step(event, event.live) for event in record.memory if event.side == "measured")
+    if measured and set(graphs) == {event.graph for event in of_side["compiled"] if event.graph.endswith("/0")}:
+        lines["measured"] = Line("measured", measured)
     base: Counter[str] = Counter()
     for event in of_side["compiled"]:
         if event.graph in graphs and _is_there_before(event):

@@ -90,6 +90,8 @@ class Run:
         if stage == "decomposed" and self.kept:
             self._with_levels()
         return self._shown[key]
+        if stage == "memory":
+            self._with_eager_memory()
 
     def _ipython_key_completions_(self) -> list[str]:
         artifacts = self._shown.artifacts
@@ -223,6 +225,64 @@ class Run:
         return _tables().decisions(self.record)
 
     @property
+    @property
+    def fusion(self) -> pd.DataFrame:
+        """One row a kernel: the nodes fused in it and in how many rounds, the bytes that it moves, before and at least.
+
+        `print(run["fusion"])` says the same in words, `run.unfused` has the pairs that were not joined.
+        """
+        from explorer.fusion_table import fusion
+
+        return fusion(self.record)
+
+    @property
+    def unfused(self) -> pd.DataFrame:
+        """One row a pair of kernels that was not joined: why, in plain words and torch's; what that costs."""
+        from explorer.fusion_table import unfused
+
+        return unfused(self.record)
+
+    @property
+    def memory(self) -> pd.DataFrame:
+        """One row a step of the call: what is allocated, reused and freed, and the bytes in use; eager's steps too.
+
+        `print(run["memory"])` says what it comes to, `run.peak_memory` what is there at the peak, `run.plot_memory()`
+        draws it.
+        """
+        from explorer.memory_table import memory
+
+        return memory(self._with_eager_memory())
+
+    @property
+    def peak_memory(self) -> pd.DataFrame:
+        """One row a tensor in memory at the peak, of eager and of the generated code: bytes, the line it comes from."""
+        from explorer.memory_table import peak_memory
+
+        return peak_memory(self._with_eager_memory())
+
+    def plot_memory(self) -> Figure:
+        """The bytes in use over forward and backward, as a chart. Raises ValueError where no code was generated."""
+        from explorer.memory_chart import memory_chart
+
+        return memory_chart(self._with_eager_memory())
+
+    def trace_memory(self, call: Callable[[], object]) -> pd.DataFrame:
+        """Run `call` and note what it really allocates and frees, on the GPU where there is one, else on the CPU.
+
+        `run.trace_memory(lambda: compiled(x).sum().backward())` is set beside what was computed, in `run.memory`, the
+        chart and the live view. Call it once before: the first call compiles. Returns `run.memory`; raises what `call`
+        raises, and RecordingError (a RuntimeError) where torch.cuda.memory's history is being recorded already.
+        """
+        from compiler.measure.memory_trace import with_measured_memory
+
+        self.compiler.grow(lambda record: with_measured_memory(record, call))
+        return self.memory
+
+    def _with_eager_memory(self) -> Record:
+        from compiler.autograd.eager_memory import with_eager_memory
+
+        return self.compiler.grow(lambda record: with_eager_memory(record, self.kept))
+
     def saved(self) -> pd.DataFrame:
         """One row a tensor that the forward keeps for the backward: dtype, shape, bytes, the line it comes from."""
         return _tables().saved(self.record)

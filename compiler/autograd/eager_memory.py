@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from compiler.builder import Builder
 from compiler.interpret.kept import KeptFrame
 from compiler.measure_facts import Half, MemoryEvent, MemoryWhat, Role
-from compiler.record import Problem
+from compiler.record import Problem, Record
 from compiler.torch_api import autograd_nodes, fx
 from compiler.torch_api.pytrees import tree_leaves
 
@@ -49,16 +49,37 @@ def eager_memory(captured: GraphModule, graph: str, *, trains: bool) -> tuple[Me
 
 def add_eager_memory(builder: Builder, kept: Mapping[str, KeptFrame]) -> None:
     """Add eager's events of each graph whose generated code has some. What can't be had is a Problem."""
-    halves = {(event.graph, event.half) for event in builder.memory}
-    for graph in dict.fromkeys(event.graph for event in builder.memory):
+    events, problems = eager_of(builder.memory, kept)
+    builder.memory.extend(events)
+    for problem in problems:
+        builder.problem(problem)
+
+
+def with_eager_memory(record: Record, kept: Mapping[str, KeptFrame]) -> Record:
+    """The record with eager's events, if it lacks them and the graphs are at hand; else the same record."""
+    done = any(event.side == "eager" for event in record.memory)
+    if done or not kept or any(problem.stage == "memory" for problem in record.problems):
+        return record
+    events, problems = eager_of(record.memory, kept)
+    return record.with_(memory=(*record.memory, *events), problems=(*record.problems, *problems))
+
+
+def eager_of(compiled: Sequence[MemoryEvent], kept: Mapping[str, KeptFrame]) -> tuple[list[MemoryEvent], list[Problem]]:
+    """Eager's events of the graphs that these are of, and why some could not be had."""
+    halves = {(event.graph, event.half) for event in compiled}
+    events: list[MemoryEvent] = []
+    problems: list[Problem] = []
+    for graph in dict.fromkeys(event.graph for event in compiled if event.side == "compiled"):
         frame = kept.get(graph)
         if frame is None or frame.captured is None:
             continue
         try:
-            builder.memory.extend(eager_memory(frame.captured, graph, trains=(graph, "backward") in halves))
+            events += eager_memory(frame.captured, graph, trains=(graph, "backward") in halves)
         except Exception as error:  # noqa: BLE001 - operators that can't run without data raise anything
-            reason = f"eager's memory is not known: {type(error).__name__}: {str(error).splitlines()[0]}"
-            builder.problem(Problem("memory", reason, "the memory of the generated code is there", graph))
+            words = next(iter(str(error).splitlines()), "")
+            reason = f"eager's memory is not known: {type(error).__name__}: {words}"
+            problems.append(Problem("memory", reason, "the memory of the generated code is there", graph))
+    return events, problems
 
 
 def _backward(log: _Log, results: Any) -> None:

@@ -195,6 +195,8 @@ REQUIRED: tuple[str, ...] = (
     "torch._utils_internal:max_clock_rate",
     "torch.amp.autocast_mode:_enter_autocast",
     "torch.autograd:_get_sequence_nr",
+    "torch.cuda.memory:_record_memory_history",
+    "torch.cuda.memory:_snapshot",
     "torch.export._trace:_strict_export",
     "torch.fx.experimental.proxy_tensor:ProxyTorchDispatchMode.__torch_dispatch__",
     "torch.fx.experimental.proxy_tensor:get_proxy_slot",

@@ -12,7 +12,7 @@ from compiler.record import Entity, Record
 from explorer.findings.finding import Finding, LinkedText
 from explorer.findings.lines import SourceLines
 from explorer.findings.spots import line_spot
-from explorer.memory import InputNames, Line, Tensor, Timeline, text_of, timelines
+from explorer.memory import InputNames, Line, Tensor, Timeline, computed_over_measured, text_of, timelines
 from explorer.provenance import innermost_lines, place
 from explorer.shapes import size_text
 from explorer.text import columns, counted, one_line
@@ -21,8 +21,10 @@ STAGE = "memory"
 AT_PEAK = 12
 """So many tensors are listed of those that are in memory at the peak."""
 
+OTHERS = "what operators use inside, and what code around the graphs holds, is only in that"
 ROLES = {"saved": "kept for the backward", "result": "result", "gradient": "gradient", "tangent": "gradient handed in"}
-SIDES = {"eager": "eager", "compiled": "generated code"}
+SHOWN = ("compiled", "eager", "measured")
+SIDES = {"eager": "eager", "compiled": "generated code", "measured": "measured"}
 
 
 def memory_finding(record: Record) -> Finding | None:
@@ -56,8 +58,8 @@ class Known:
 
     def numbered(self, found: Sequence[Timeline]) -> list[MemoryEvent]:
         """Every tensor of all timelines once; `number` is its place among them."""
-        every = {tensor_id(each.event): each.event for timeline in found for line in timeline.lines.values()
-                 for each in line.tensors}  # fmt: skip
+        lines = (line for timeline in found for line in timeline.lines.values() if line.side != "measured")
+        every = {tensor_id(each.event): each.event for line in lines for each in line.tensors}
         self.numbers = {name: number for number, name in enumerate(every)}
         return list(every.values())
 
@@ -136,6 +138,10 @@ def _tell(text: LinkedText, timeline: Timeline, known: Known) -> None:
         text.add("")
     text.add(heading(timeline))
     text.add("\n".join(f"  {row}" for row in table_rows(timeline)))
+    if (ratio := computed_over_measured(timeline)) is not None:
+        text.add(
+            f"  The computed peak is {abs(ratio):.1%} {'above' if ratio > 0 else 'below'} the measured one: {OTHERS}"
+        )
     for line in timeline.lines.values():
         if line.side == "compiled" and line.steps:
             text.add("\n".join(peak_lines(line, known)))
@@ -154,7 +160,8 @@ def table_rows(timeline: Timeline) -> list[str]:
     lines = [timeline.lines[side] for side in sides]
     rows = [["", *(SIDES[side] for side in sides)], ["peak", *(size_text(line.peak_bytes) for line in lines)]]
     if trains:
-        rows.append(["between forward and backward", *(size_text(line.kept) for line in lines)])
+        kept = ("" if line.side == "measured" else size_text(line.kept) for line in lines)
+        rows.append(["between forward and backward", *kept])
     rows.append(["at the end", *(size_text(line.steps[-1].above) for line in lines)])
     return columns(rows, right=range(1, len(sides) + 1))
 
@@ -180,10 +187,9 @@ def tensor_row(each: Tensor, known: Known) -> list[str]:
 def _tell_tensors(text: LinkedText, found: Sequence[Timeline], known: Known) -> None:
     """Every tensor on a line, in the order in which they come."""
     for timeline in found[1:] if len(found) > 1 else found:
-        for line in timeline.lines.values():
-            text.add(
-                f"\n{SIDES[line.side].capitalize()}, {timeline.title}: each tensor, and the steps that it is there"
-            )
+        for line in (timeline.lines[side] for side in ("compiled", "eager") if side in timeline.lines):
+            side = SIDES[line.side].capitalize()
+            text.add(f"\n{side}, {timeline.title}: each tensor, and the steps that it is there")
             shown = [[span(each), *tensor_row(each, known)] for each in line.tensors]
             for each, row in zip(line.tensors, columns(shown, right=(1,)) if shown else (), strict=True):
                 text.add(f"  {row}", tensor_entity(each, known))
@@ -198,7 +204,7 @@ def _timeline_data(timeline: Timeline, known: Known) -> dict[str, Any]:
     return {
         "title": timeline.title,
         "base": [[kind, size] for kind, size in timeline.base.items()],
-        "sides": [_line_data(timeline.lines[side], known) for side in ("compiled", "eager") if side in timeline.lines],
+        "sides": [_line_data(timeline.lines[side], known) for side in SHOWN if side in timeline.lines],
     }
 
 
@@ -210,7 +216,7 @@ def _line_data(line: Line, known: Known) -> dict[str, Any]:
         "turn": line.turn,
         "peak": line.peak,
         "above": [step.above for step in line.steps],
-        "words": [text_of(step.event) for step in line.steps],
+        "words": [text_of(step.event) for step in line.steps] if line.side != "measured" else [],
         "spans": [
             [
                 known.numbers[tensor_id(each.event)],
@@ -219,5 +225,6 @@ def _line_data(line: Line, known: Known) -> dict[str, Any]:
                 ROLES.get(each.role, ""),
             ]
             for each in line.tensors
+            if line.side != "measured"
         ],
     }

@@ -192,7 +192,7 @@ export class FusionView extends FindingView {
   refused() {
     const numbers = [...this.half.refusals.keys()].filter((number) => this.reason < 0 || this.half.refusals[number][2] === this.reason);
     const bytes = numbers.reduce((sum, number) => sum + this.half.refusals[number][5], 0);
-    const words = `${counted(numbers.length, "pair")}. One kernel in place of two would save at most the bytes beside it; all of them, ${bytesInWords(bytes)} where no two overlap.`;
+    const words = `${counted(numbers.length, "pair")}. One kernel in place of two would save at most the bytes beside it. In their sum, ${bytesInWords(bytes)}, what pairs have in common counts more than once.`;
     return [h("p", { class: "tc-why" }, words), ...this.inPortions(numbers, (number) => this.pair(this.half.refusals[number]))];
   }
 

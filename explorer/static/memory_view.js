@@ -17,6 +17,7 @@ const WIDTH = 1000;
 const HEIGHT = 220;
 /** So many rows are shown before they are asked for. */
 const FEW = 25;
+const MEASURED = "What came and went while the call ran. It has no names: what operators use inside, and what code around the graphs holds, is among it.";
 
 export class MemoryView extends FindingView {
   /**
@@ -93,8 +94,8 @@ export class MemoryView extends FindingView {
     this.band = svgElement("rect", { class: "tc-memory-band", y: "0", height: String(HEIGHT), width: "0" });
     svg.append(this.band);
     for (const side of this.timeline.sides) svg.append(...this.shapes(side, top));
-    const turn = this.x(this.side, this.side.turn);
-    const trains = this.side.turn < this.side.above.length;
+    const turn = this.x(this.timeline.sides[0], this.timeline.sides[0].turn);
+    const trains = this.timeline.sides[0].turn < this.timeline.sides[0].above.length;
     if (trains) svg.append(svgElement("line", { class: "tc-memory-turn", x1: String(turn), x2: String(turn), y1: "0", y2: String(HEIGHT) }));
     this.cursor = svgElement("line", { class: "tc-memory-cursor", y1: "0", y2: String(HEIGHT) });
     svg.append(this.cursor);
@@ -121,6 +122,7 @@ export class MemoryView extends FindingView {
 
   /** Where a step stands: forward and backward are as wide for eager as for the generated code. @param {Side} side @param {number} step */
   x(side, step) {
+    if (side.side === "measured") return (WIDTH * step) / side.above.length;
     const { turn, above } = this.timeline.sides[0];
     const middle = (WIDTH * turn) / Math.max(above.length, 1);
     if (step < side.turn) return (middle * step) / Math.max(side.turn, 1);
@@ -193,10 +195,11 @@ export class MemoryView extends FindingView {
     this.cursor?.setAttribute("x1", middle);
     this.cursor?.setAttribute("x2", middle);
     Object.assign(this.dot.style, { left: this.left(this.step), top: `${100 - (100 * bytes) / this.top}%` });
-    const half = this.step < side.turn ? "forward" : "backward";
+    const measured = side.side === "measured";
+    const half = measured ? "as it was measured" : this.step < side.turn ? "forward" : "backward";
     const number = `step ${(this.step + 1).toLocaleString("en")} of ${side.above.length.toLocaleString("en")}`;
     const words = side.words[this.step] ?? "";
-    this.said.replaceChildren(h("b", {}, bytesInWords(bytes)), ` after ${number}, ${half}: ${words}`, this.step === side.peak ? h("span", { class: "tc-memory-badge" }, "peak") : "");
+    this.said.replaceChildren(h("b", {}, bytesInWords(bytes)), ` after ${number}, ${half}${words ? ": " : ""}${words}`, this.step === side.peak ? h("span", { class: "tc-memory-badge" }, "peak") : "");
     for (const [name, value] of [["min", 1], ["max", side.above.length], ["now", this.step + 1]]) this.chart.setAttribute(`aria-value${name}`, String(value));
     this.chart.setAttribute("aria-valuetext", `${bytesInWords(bytes)}, ${number}, ${half}, ${words}`);
     this.few = true;
@@ -219,7 +222,7 @@ export class MemoryView extends FindingView {
     const rows = shown.map(([number, , , role]) => this.row(this.tensors[number], role, most));
     const rest = there.slice(shown.length);
     if (rest.length) rows.push(this.more(rest));
-    if (!rows.length) rows.push(h("li", { class: "tc-why" }, "Nothing but what was there before."));
+    if (!rows.length) rows.push(h("li", { class: "tc-why" }, this.side.side === "measured" ? MEASURED : "Nothing but what was there before."));
     this.list.replaceChildren(...rows);
     this.mark();
   }
@@ -326,8 +329,10 @@ function figuresOf({ base, sides }) {
   const eager = sides.find(({ side }) => side === "eager");
   const trains = first.turn < first.above.length;
   const peak = (/** @type {Side} */ side) => side.above[side.peak] ?? 0;
+  const measured = sides.find(({ side }) => side === "measured");
   const kept = (/** @type {Side} */ side) => side.above[side.turn - 1] ?? 0;
   const parts = [figure("Peak", peak(first), eager && peak(eager), "The most in use, on top of what is there all the time")];
+  if (measured) parts.push(figure("Measured peak", peak(measured), undefined, "While the call ran, beyond what was there before"));
   if (trains) parts.push(figure("Kept for the backward", kept(first), eager && kept(eager), "In use between forward and backward: saved tensors and results"));
   for (const [kind, bytes] of base) parts.push(figure(kind === "parameters" ? "Parameters and buffers" : "Inputs", bytes, undefined, "There all the time, and not in the chart"));
   return parts;

@@ -1,0 +1,75 @@
+"""Tables of fusion: what each kernel is made of and moves, and the pairs that were not joined."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from compiler.record import Record
+from explorer.fusion import Fusion, Kernel, fusions
+
+KERNELS = {
+    "kernel": "string",
+    "graph": "string",
+    "half": "category",
+    "nodes": "Int64",
+    "rounds": "Int64",
+    "bytes_before": "Int64",
+    "bytes": "Int64",
+    "least_bytes": "Int64",
+    "read_again": "Int64",
+    "saved_by_score": "Int64",
+    "not_joined": "Int64",
+    "at_stake": "Int64",
+    "library": "boolean",
+    "id": "string",
+}
+PAIRS = {
+    "bytes": "Int64",
+    "first": "string",
+    "second": "string",
+    "why": "string",
+    "torch": "string",
+    "round": "Int64",
+    "graph": "string",
+    "half": "category",
+}
+
+
+def fusion(record: Record) -> pd.DataFrame:
+    """One row a kernel, in the order in which they run: the nodes fused in it and in how many rounds, the bytes that it
+    moves (`bytes`), that its nodes would move on their own (`bytes_before`), and the least.
+
+    `read_again` are bytes that it reads more than once, `saved_by_score` the sum of Inductor's own scores of its steps.
+    `not_joined` counts neighbours that it was not fused with; one kernel for each such pair would save `at_stake` in
+    all, at most.
+    """
+    rows = [_kernel_row(half, kernel) for half in fusions(record) for kernel in half.kernels]
+    return pd.DataFrame(rows, columns=list(KERNELS)).astype(KERNELS)
+
+
+def unfused(record: Record) -> pd.DataFrame:
+    """One row a pair of kernels that was not joined: what one kernel would save at most, why in plain words, torch's
+    own text, and in which round it said so. The most bytes first.
+    """
+    rows = [
+        {
+            "bytes": item.bytes, "first": item.first.name, "second": item.second.name, "why": item.words,
+            "torch": item.told or None, "round": item.round or None, "graph": half.artifact.graph, "half": half.kind,
+        }
+        for half in fusions(record) for item in half.refusals
+    ]  # fmt: skip
+    return pd.DataFrame(sorted(rows, key=lambda row: -row["bytes"]), columns=list(PAIRS)).astype(PAIRS)
+
+
+def _kernel_row(half: Fusion, kernel: Kernel) -> dict[str, Any]:
+    near = [item for item in half.refusals if kernel in (item.first, item.second)]
+    steps = half.steps(kernel)
+    return {
+        "kernel": kernel.name, "graph": half.artifact.graph, "half": half.kind, "nodes": max(len(kernel.parts), 1),
+        "rounds": max((step.round for step in steps), default=0), "bytes_before": kernel.before,
+        "bytes": kernel.after, "least_bytes": kernel.least, "read_again": kernel.again,
+        "saved_by_score": sum(step.saved for step in steps), "not_joined": len(near),
+        "at_stake": sum(item.bytes for item in near), "library": kernel.is_call, "id": kernel.node.id,
+    }  # fmt: skip
