@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from compiler.record import Record
+from explorer.estimate_words import estimate_words
 from explorer.static_html import WARNING, note, picture, prose, table_html
 from explorer.timing_chart import svg, timing_chart
 from explorer.timing_text import HEAD, cells, heading, method_lines, note_lines, part_words, why_not
 from explorer.timing_words import lead_sentences, shared_unit, warnings
 from explorer.timings import Timed, by_call, timed
+
+_APART = "margin:0.8em 0;padding:0.5em 0.8em;border:2px dashed rgba(127,127,127,0.6);border-radius:4px"
 
 
 def timing_html(record: Record) -> str:
@@ -21,7 +24,18 @@ def timing_html(record: Record) -> str:
     drawn = any(item.candidate.seconds for item in timed(record))
     picture_of_all = [picture("Times of a call as bars", svg(timing_chart(record)))] if drawn else []
     leads = [part for group in groups for part in _lead(group, record)]
-    return "\n".join([*above, *leads, *picture_of_all, *(part for group in groups for part in _numbers(group, record))])
+    numbers = [part for group in groups for part in _numbers(group, record)]
+    return "\n".join([*above, *leads, *picture_of_all, *numbers, *_estimate(record)])
+
+
+def _estimate(record: Record) -> Iterator[str]:
+    """In a frame of its own, after all that was measured."""
+    words = estimate_words(record)
+    if words is None:
+        return
+    figures = table_html(("estimated", ""), words.figures)
+    inside = f"<b>{prose(words.heading)}</b><div>{prose(words.lead)}</div>{figures}{''.join(map(note, words.sources))}"
+    yield f'<div style="{_APART}">{inside}</div>'
 
 
 def _lead(group: Sequence[Timed], record: Record) -> Iterator[str]:

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from compiler.record import Candidate, HostTime, Measurement, Record
+from compiler.targets import is_virtual
 from explorer import text
 from explorer.timing_words import (
     Unit,
@@ -32,7 +33,18 @@ def summary_lines(record: Record, width: int) -> list[str]:
     """What was measured, for the summary of a record."""
     groups = by_call(timed(record)) if record.candidates else []
     blocks = (line for group in groups for line in _block(group, record, width))
-    return [*blocks, *(line for warning in warnings(record) for line in _wrapped(f"! {warning}", width))]
+    warned = [line for warning in warnings(record) for line in _wrapped(f"! {warning}", width)]
+    return [*blocks, *warned, *_estimate(record, width)]
+
+
+def _estimate(record: Record, width: int) -> list[str]:
+    """What is known of a GPU that is not here, after what was measured on the CPU."""
+    if not record.candidates or not is_virtual(record.target):
+        return []
+    # It imports torch, which a record that is only looked at does without.
+    from explorer.estimates import estimate_text
+
+    return _wrapped(estimate_text(record), width)
 
 
 def _block(group: Sequence[Timed], record: Record, width: int) -> Iterator[str]:

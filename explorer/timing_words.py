@@ -160,11 +160,4 @@ def warnings(record: Record) -> list[str]:
     """What a reader has to know before the numbers: whose they are, and how far they can be relied on."""
     found = record.measurement
     stopped = ["It was stopped before all candidates were measured."] if found and found.interrupted else []
-    return [*filter(None, [elsewhere_text(record), _estimate(record)]), *stopped, *(found.noise if found else ())]
-
-
-def _estimate(record: Record) -> str:
-    """What is known of a GPU that is not here, beside what was measured on the CPU."""
-    from explorer.estimates import estimate_text
-
-    return estimate_text(record) if record.measurement is not None else ""
+    return [*filter(None, [elsewhere_text(record)]), *stopped, *(found.noise if found else ())]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from compiler.record import Entity, Record
+from explorer.estimate_words import estimate_lines, estimate_words
 from explorer.findings.finding import Finding, LinkedText
 from explorer.timing_text import (
     PARTS,
@@ -50,7 +52,14 @@ def timing_finding(record: Record) -> Finding | None:
         told.add(f"! {warning}")
     for group in groups:
         _tell(told, group, record)
-    data = {"warnings": warnings(record), "groups": [_group_data(group, record) for group in groups]}
+    words = estimate_words(record)
+    if words is not None:
+        told.add("\n" + "\n".join(row for line in estimate_lines(words) for row in _rows(line)))
+    data = {
+        "warnings": warnings(record),
+        "groups": [_group_data(group, record) for group in groups],
+        "estimate": None if words is None else asdict(words),
+    }
     return Finding(told.artifact(STAGE, "times, eager and compiled"), "view", "timing", data)
 
 
@@ -68,13 +77,19 @@ def _tell(told: LinkedText, group: Sequence[Timed], record: Record) -> None:
         told.add(lines.pop(0))
     for line, item in zip(lines, [*measured, *failed], strict=True):
         told.add(line, entity(item))
-    method = [row for line in method_lines(record.measurement, group) for row in textwrap.wrap(line, WIDTH)]
+    method = [row for line in method_lines(record.measurement, group) for row in _rows(line)]
     for block in (host_lines(group), count_lines(group), method):
         if block:
             told.add("\n" + "\n".join(block))
     for item in group:
         for note in note_lines(item.candidate):
             told.add(note, within=(item.id,))
+
+
+def _rows(line: str) -> list[str]:
+    """A long line as several."""
+    indent = "  " if line.startswith("  ") else ""
+    return textwrap.wrap(line, WIDTH, subsequent_indent=indent) if len(line) > WIDTH else [line]
 
 
 def entity(item: Timed) -> Entity:
@@ -132,7 +147,7 @@ def _row_data(item: Timed, unit: Unit | None) -> dict[str, Any]:
         "peak": found.peak_bytes,
         "memory": memory_text(found),
         "host": parts_of(found) if found.host is not None else None,
-        "parts": part_words(found) if found.host is not None else [],
+        "parts": [unbroken(part) for part in part_words(found)] if found.host is not None else [],
         "counts": counted_parts(found),
         "notes": found.notes,
         "problem": why_not(found) if found.seconds is None else "",

@@ -12,20 +12,21 @@ import { axisEnd, percent, roundTicks, stacked, tickText } from "./timing_scale.
  * @typedef {{name: string, seconds: number}} Unit
  * @typedef {{what: string, where: string, lead: string[], method: string[], unit: Unit | null, parts: string[],
  *   rows: Row[]}} Group
+ * @typedef {{heading: string, lead: string, figures: [string, string][], sources: string[]}} Estimate
  */
 
 /** @type {Record<string, string>} */
 const TONES = { eager: "eager", faster: "faster than eager", slower: "slower than eager", equal: "as fast as eager" };
 const TICKS = 6;
-const FACTS = ["compiling", "pays off", "peak memory"];
+const FACTS = ["compiling", "pays off", "memory"];
 
 export class TimingView extends FindingView {
   draw() {
-    /** @type {{warnings: string[], groups: Group[]}} */
-    const { warnings, groups } = this.artifact.view;
-    const told = warnings.map((words) => h("li", {}, icon("warning"), h("span", {}, words)));
-    const warned = told.length ? h("ul", { class: "tc-time-warnings" }, ...told) : null;
-    const body = h("div", { class: "tc-timing" }, warned, ...groups.map((group) => this.group(group)));
+    /** @type {{warnings: string[], groups: Group[], estimate: Estimate | null}} */
+    const { warnings, groups, estimate } = this.artifact.view;
+    const told = h("ul", {}, ...warnings.map((words) => h("li", {}, words)));
+    const warned = warnings.length ? h("div", { class: "tc-time-warnings", role: "note" }, icon("warning"), told) : null;
+    const body = h("div", { class: "tc-timing" }, warned, ...groups.map((group) => this.group(group)), estimate ? estimated(estimate) : null);
     body.addEventListener("keydown", (event) => moveByArrow(event, body));
     this.scroller.replaceChildren(body);
   }
@@ -189,6 +190,19 @@ function sum(parts) {
 function notesOf({ rows }) {
   const told = rows.flatMap(({ name, notes }) => notes.map((note) => h("li", {}, h("b", {}, name), " ", note)));
   return told.length ? h("ul", { class: "tc-time-notes" }, ...told) : null;
+}
+
+/** What was not measured, in a frame of its own and without a bar. @param {Estimate} estimate */
+function estimated({ heading, lead, figures, sources }) {
+  const rows = figures.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]);
+  return h(
+    "section",
+    { class: "tc-estimate", "aria-label": heading },
+    h("h4", {}, heading),
+    h("p", {}, lead),
+    h("dl", {}, ...rows),
+    ...sources.map((words) => h("p", { class: "tc-time-what" }, words)),
+  );
 }
 
 /** Up and down go from candidate to candidate. @param {KeyboardEvent} event @param {HTMLElement} body */

@@ -121,6 +121,21 @@ def test_times_of_a_cpu_are_never_told_as_those_of_a_gpu_that_is_not_here() -> N
     assert "that the code is for" not in text.summary(timed_record("cpu"))
 
 
+def test_an_estimate_stands_apart_from_what_was_measured_and_says_that_it_is_none() -> None:
+    heading = "Estimate, not a measurement: NVIDIA H100 SXM5 80 GB, which is not here"
+    shown = Run(timed_record())["timing"].text
+    assert shown.index(heading) > shown.index("inductor max-autotune  0.800 ms")
+    assert "An estimate, not a measurement: on the NVIDIA H100 SXM5 80 GB" in " ".join(
+        text.summary(timed_record()).split()
+    )
+    assert heading in timing_html(timed_record())
+    assert heading not in Run(timed_record("cpu"))["timing"].text
+    [finding] = [found for found in findings(timed_record()) if found.artifact.stage == "timing"]
+    assert heading not in str(finding.data["groups"])
+    assert finding.data["estimate"]["heading"] == heading
+    assert not any("stimate" in entity.label for entity in finding.artifact.entities)
+
+
 def test_noise_and_an_interrupt_stand_before_the_numbers() -> None:
     record = timed_record("cpu").with_(measurement=measurement(interrupted=True))
     shown = Run(record)["timing"].text
