@@ -86,4 +86,4 @@ def _typed(library: ctypes.CDLL, function: Function) -> Callable[..., Any]:
         [ctypes.c_void_p] * len(function.buffers) + [ctypes.c_long] * len(function.symbols) + [ctypes.c_int]
     )
     found.restype = ctypes.c_int
-    return found  # type: ignore[no-any-return]
+    return found

@@ -63,7 +63,7 @@ class _Inlining:
             return
         if any(load.buffer in self.program.mutated for load in loads(producer.value)):
             return
-        is_free = not any(True for _ in loads(producer.value))
+        is_free = not loads(producer.value)
         if not is_free and producer.target in self.stored:
             return
         if why := self.refusal(producer, readers, is_free, ctx):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
 import torch
@@ -206,19 +206,17 @@ class Kernel:
     @cached_property
     def reads(self) -> tuple[str, ...]:
         """The buffers that it reads and does not write before, sorted."""
-        loaded = {load.buffer for loop in self.loops for load in loads(loop.value)}
-        written = {target for target in self.targets if not self.rewrites(target)}
-        return tuple(sorted(loaded - written))
+        written: set[str] = set()
+        loaded: set[str] = set()
+        for loop in self.loops:
+            loaded |= {load.buffer for load in loads(loop.value)} - written
+            written.add(loop.target)
+        return tuple(sorted(loaded))
 
     @cached_property
     def writes(self) -> tuple[str, ...]:
         """The buffers that it leaves in memory, in the order of its loops."""
         return tuple(target for target in self.targets if target not in self.local)
-
-    def rewrites(self, target: str) -> bool:
-        """Whether a loop writes over a buffer that was there before: an input that the user's code changes."""
-        first = next(position for position, loop in enumerate(self.loops) if loop.target == target)
-        return any(load.buffer == target for loop in self.loops[: first + 1] for load in loads(loop.value))
 
     def __str__(self) -> str:
         over = ", ".join(f"{var} < {var.size}" for var in self.ranges) or "one point"
@@ -366,11 +364,10 @@ class Program:
                 yield f"{target} takes over {before}"
 
 
-def loads(value: Expr) -> Iterator[Load]:
+@lru_cache(1 << 14)
+def loads(value: Expr) -> tuple[Load, ...]:
     """The loads of an expression, those that compute indices of others too."""
-    for part in parts(value):
-        if isinstance(part, Load):
-            yield part
+    return tuple(part for part in parts(value) if isinstance(part, Load))
 
 
 def parts(value: Expr) -> Iterator[Expr]:
@@ -430,6 +427,7 @@ def with_index(value: Expr, values: Mapping[str, Index]) -> Expr:
     return rebuilt(value, change)
 
 
+@lru_cache(1 << 14)
 def cost(value: Expr) -> int:
     """About how many additions an expression is worth. Loads count as one."""
     return sum(OPERATIONS[part.name].cost if isinstance(part, Op) else isinstance(part, Load) for part in parts(value))

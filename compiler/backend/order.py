@@ -23,6 +23,8 @@ def order(program: Program, ctx: Context) -> Program:
 
 
 def _ordered(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
+    if any(var.size.constant == 0 for var in kernel.ranges + kernel.reduced):
+        return kernel
     ranges, reduced = (_sorted(group, kernel, program, ctx) for group in (kernel.ranges, kernel.reduced))
     if any(loop.reduction.startswith("arg") for loop in kernel.loops):
         reduced = kernel.reduced

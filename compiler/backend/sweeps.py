@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from compiler.backend.ir import Kernel, Loop, loads
 
@@ -24,6 +25,7 @@ class Sweep:
     again: frozenset[str] = frozenset()
 
 
+@lru_cache(256)
 def sweeps(kernel: Kernel) -> tuple[Sweep, ...]:
     """The sweeps of a kernel that has reduced ranges; the last one may have no body."""
     levels = _levels(kernel)

@@ -33,10 +33,11 @@ _KEPT_WHOLE = (
     "aten.max_pool2d_with_indices", "aten.max_pool3d_with_indices", "aten.max_pool2d_with_indices_backward",
     "aten.avg_pool2d_backward", "aten.convolution_backward", "aten.embedding_dense_backward",
     "aten._scaled_dot_product_flash_attention_for_cpu", "aten.native_dropout_backward",
-    "aten.binary_cross_entropy_with_logits_backward", "aten.grid_sampler_2d",
+    "aten.binary_cross_entropy_with_logits_backward", "aten.grid_sampler_2d", "aten.logit",
 )  # fmt: skip
 """Not decomposed: products, which libraries do best; random numbers, so that they are eager's under the same seed; and
-what falls into many small steps, or into operators that only Inductor has, where ATen has one good kernel."""
+what falls into many small steps, or into operators that only Inductor has, where ATen has one good kernel; and what
+eager rounds once where the steps round each."""
 
 
 @cache

@@ -24,7 +24,7 @@ Value = Callable[[Expr, Shape], Expr]
 
 def reduced_dims(x: Tensor, dims: Any) -> tuple[int, ...]:
     """The dimensions to reduce over, from the front; none given means all."""
-    if dims is None or (isinstance(dims, Sequence) and not dims):
+    if not x.shape or dims is None or (isinstance(dims, Sequence) and not dims):
         return tuple(range(len(x.shape)))
     return tuple(sorted({dimension(dim, len(x.shape)) for dim in ([dims] if isinstance(dims, int) else dims)}))
 
