@@ -219,11 +219,12 @@ def _ruled(
     graph = eager_graph(outputs, recording=recording, names=names)
     gradients = None if gradient is None else [_fitting(gradient, outputs)]
     run = run_backward(graph, outputs, gradients)
-    health = health_of(graph, run, known_values(graph, outputs, recording, shown=0))
+    values = known_values(graph, outputs, recording)
+    health = health_of(graph, run, values)
     record = graph_record(graph, outputs, names, title, health)
     nodes = record["autograd"].entities
     places = {node.label: {key: node.attrs[key] for key in PLACE if key in node.attrs} for node in nodes}
-    data = chain_steps(graph, outputs, recording=recording, places=places, run=run)
+    data = chain_steps(graph, outputs, places=places, run=run, values=values)
     steps = chain_artifact(record.title, data, "" if graph.recorded else NOT_RECORDED, record["autograd"])
     chosen = {id(output) for output in outputs}
     taken = [place for place, output in enumerate(every) if id(output) in chosen]

@@ -108,16 +108,18 @@ def chain_steps(
     recording: Recording | None = None,
     places: Mapping[str, Mapping[str, Any]] | None = None,
     run: BackwardRun | None = None,
+    values: Mapping[tuple[str, int], Value] | None = None,
     shown: int = SHOWN,
 ) -> tuple[ChainStep, ...]:
     """All steps of the chain rule behind these tensors, as `run` saw them: a backward pass of this graph; without it,
-    one is run, which leaves every `.grad` alone.
+    one is run, which leaves every `.grad` alone. `values` are the results that are known, as `known_values` gives them.
 
     Raises FreedGraphError, and what the user's hooks and custom functions raise.
     """
     run = run or run_backward(graph, outputs, shown=shown)
     ops = {node.name: node.op for node in graph.nodes}
-    teller = _Teller(graph, run, recording, places or {}, known_values(graph, outputs, recording, shown), ops)
+    values = known_values(graph, outputs, recording, shown) if values is None else values
+    teller = _Teller(graph, run, places or {}, values, ops)
     compute = [node for node in graph.nodes if node.kind not in ("accumulate", "outer")]
     forward = sorted(compute, key=lambda node: node.number or 0)
     steps = [teller.forward(index, node) for index, node in enumerate(forward)]
@@ -130,26 +132,27 @@ def chain_steps(
 
 
 def known_values(
-    graph: EagerGraph, outputs: Sequence[torch.Tensor], recording: Recording | None, shown: int
+    graph: EagerGraph, outputs: Sequence[torch.Tensor], recording: Recording | None, shown: int = SHOWN
 ) -> dict[tuple[str, int], Value]:
     """Results of forward operations by node and output: those recorded, else those that some node saved."""
-    names = {node.function: node.name for node in graph.nodes}
     found = {(node.name, 0): Value.of(node.leaf, shown) for node in graph.nodes if node.leaf is not None}
-    saved = [slot.tensor for node in graph.nodes for slot in node.saved if slot.tensor is not None and not slot.problem]
-    for tensor in [*outputs, *saved]:
-        key = (names.get(tensor.grad_fn, ""), tensor.output_nr)
-        if key[0] and key not in found:
-            found[key] = Value.of(tensor, shown)
     for node in graph.nodes if recording else ():
         for slot in range(len(node.results)):
             value = recording.value(node.number, slot) if recording else None
             if value is not None:
                 found[node.name, slot] = value
-    leaves = {node.name: node.leaf for node in graph.nodes if node.leaf is not None}
+    names = {node.function: node.name for node in graph.nodes}
+    saved = [slot.tensor for node in graph.nodes for slot in node.saved if slot.tensor is not None and not slot.problem]
+    for tensor in [*outputs, *saved]:
+        key = (names.get(tensor.grad_fn, ""), tensor.output_nr)
+        if key[0] and key not in found:
+            found[key] = Value.of(tensor, shown)
+    leaves = {node.name for node in graph.nodes if node.leaf is not None}
     for node in graph.nodes:
-        leaf = leaves.get(node.gives[0][0]) if node.op == "TBackward0" and node.gives[0] else None
-        if leaf is not None:  # inside of `linear`, where no call of it is seen
-            found.setdefault((node.name, 0), Value.of(leaf.t(), shown))
+        if (
+            node.op == "TBackward0" and node.gives[0] and node.gives[0][0] in leaves
+        ):  # inside of `linear`: no call is seen
+            found.setdefault((node.name, 0), found[node.gives[0][0], 0].transposed())
     return found
 
 
@@ -159,7 +162,6 @@ class _Teller:
 
     graph: EagerGraph
     run: BackwardRun
-    recording: Recording | None
     places: Mapping[str, Mapping[str, Any]]
     values: Mapping[tuple[str, int], Value]
     ops: Mapping[str, str]

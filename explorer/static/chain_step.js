@@ -150,7 +150,7 @@ function section(title, content) {
 function line(name, symbol, value, node, go, words, which = "") {
   const title = `Go to ${node}`;
   const link = node && h("button", { type: "button", class: "tc-chain-link", title, onclick: () => go(node) }, node);
-  const begins = words === "from" && !node ? "backward begins with it" : words;
-  const told = h("span", { class: "tc-chain-words" }, node ? `${words} ` : begins, link || null, which && node ? `, its ${which}` : "");
+  const alone = { from: "backward begins with it", of: "", to: "" }[words] ?? words;
+  const told = h("span", { class: "tc-chain-words" }, node ? `${words} ` : alone, link || null, which && node ? `, its ${which}` : "");
   return h("div", { class: "tc-chain-line" }, h("b", {}, name), sign(symbol), value, told);
 }

@@ -28,14 +28,15 @@ export function digits(number) {
 export function valueBox(value, name = "", flat = false) {
   const title = name ? h("span", { class: "tc-value-name" }, name) : null;
   if (!value) return h("span", { class: "tc-value" }, h("span", { class: "tc-value-body" }, "?"), title);
-  const body = h("span", { class: "tc-value-body" }, inNumbers(value, flat) ?? h("span", {}, "…"));
-  const type = flat && value.shape.length !== 2 ? `1 × ${value.count}` : value.type;
+  const numbers = inNumbers(value, flat);
+  const body = h("span", { class: "tc-value-body" }, numbers ?? value.type);
+  const type = !numbers ? "" : flat && value.shape.length !== 2 ? `1 × ${value.count}` : value.type;
   return h("span", { class: "tc-value" }, body, title, h("span", { class: "tc-value-kind" }, kindOf(value, type)));
 }
 
 /** @param {Value} value @param {string} type */
 function kindOf(value, type) {
-  const parts = [type];
+  const parts = type ? [type] : [];
   if (value.numbers === null || value.count > 1) parts.push(`‖·‖ ${digits(value.norm)}`);
   if (value.numbers === null) parts.push(`${digits(value.low)} to ${digits(value.high)}`);
   if (value.numbers === null && value.zeros) parts.push(`${((100 * value.zeros) / value.count).toFixed(0)} % zeros`);
