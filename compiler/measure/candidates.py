@@ -57,6 +57,9 @@ class Spec:
         return made
 
 
+INDUCTOR = Spec("inductor", "inductor", "default")
+
+
 def specs(asked: Asked, options: Options, *, gpu: bool) -> tuple[tuple[Spec, ...], str]:
     """The candidates, eager first, and what was left out, in words. Raises OptionError.
 
@@ -94,7 +97,7 @@ def spec(asked: Any) -> Spec:
     if name == EAGER:
         return Spec(EAGER)
     if name in ("inductor", "default"):
-        return Spec("inductor", "inductor", "default")
+        return INDUCTOR
     if name in settings.modes():
         return Spec(f"inductor {name}", "inductor", name)
     if name in settings.backends():

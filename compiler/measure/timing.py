@@ -8,6 +8,7 @@ they were.
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ import torch
 from compiler.environment import environment
 from compiler.measure import host_split, noise, peak
 from compiler.measure.calls import Call, nowhere
-from compiler.measure.candidates import EAGER, Asked, Spec, specs
+from compiler.measure.candidates import EAGER, INDUCTOR, Asked, Spec, specs
 from compiler.measure.copies import CannotCopyError, Copy, copied, devices
 from compiler.measure.rounds import GpuClock, calls_a_round, clock_for, turns, warmed
 from compiler.measure.spread import Spread
@@ -159,6 +160,7 @@ class _Bench:
         finally:
             for entry in self.entries:
                 entry.work = None
+            gc.collect()  # compiled code refers to itself, and holds the copies
 
     @contextmanager
     def _apart(self) -> Iterator[str]:
@@ -200,9 +202,7 @@ class _Bench:
         if self.device.type == "cuda" and any(spec.backend == "inductor" for spec in chosen):
             self.tell("the compiler", "starting", 1)
             with apart.empty_caches(folder):
-                Spec("", "inductor", "default").compiled(torch.sin, self.options, lambda: None)(
-                    torch.ones(8, device=self.device)
-                )
+                INDUCTOR.compiled(_sine, self.options, lambda: None)(torch.ones(8, device=self.device))
 
     def _prepare(self, spec: Spec, number: int, folder: str) -> None:
         """Compile a candidate, warm it up, time it alone. What fails is its problem, and the others go on."""
@@ -328,10 +328,15 @@ class _Bench:
             notes.append("no CUDA graph was launched in its calls: torch refused them")
         elif entry.spec.replays:
             notes.append(f"its CUDA graphs run {found.kernels} kernels and copies")
-            first = next(other for other in self.entries if other.pool_bytes)
-            shared = "" if first is entry else f", together with those of {first.spec.name}"
-            notes.append(f"CUDA graphs hold {entry.pool_bytes / 2**20:,.1f} MiB between calls too{shared}")
+            notes += self._pool_notes(entry)
         return replace(candidate, launches=found.launched, notes=tuple(notes))
+
+    def _pool_notes(self, entry: _Entry) -> Iterator[str]:
+        """All CUDA graphs of a process have one pool of memory: who came first has it to itself."""
+        first = next((other for other in self.entries if other.pool_bytes), entry)
+        if entry.pool_bytes:
+            shared = "" if first is entry else f", together with those of {first.spec.name}"
+            yield f"CUDA graphs hold {entry.pool_bytes / 2**20:,.1f} MiB between calls too{shared}"
 
     def candidates(self) -> Iterator[Candidate]:
         """What is known of each, at the end or where it was stopped."""
@@ -373,6 +378,10 @@ class _Bench:
         if self.job is not None and self.job.optimizer is not None:
             told += "; the optimizer's step is eager in all"
         return told
+
+
+def _sine(x: torch.Tensor) -> torch.Tensor:
+    return x.sin()
 
 
 def _with_times(entry: _Entry, rounds: list[float], *, alone: bool) -> Candidate:
