@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -89,13 +89,13 @@ class Trace:
         self.side = side
         self.calls = calls
         self.device = "cuda" if gpu else "cpu"
-        self._host = [event for event in events if event.device_type.name == "CPU" and not event.is_async]
+        host = [event for event in events if event.device_type.name == "CPU" and not event.is_async]
+        self._host = sorted(host, key=_begun)
         self._device = [event for event in events if event.device_type.name != "CPU"]
         self._marks = marks
         self._gpu = gpu
         self._whole = whole
-        phases = [event for event in self._host if event.name.startswith(f"{PHASE}{side} ")]
-        self._phases = sorted(phases, key=lambda event: event.time_range.start)
+        self._phases = [event for event in self._host if event.name.startswith(f"{PHASE}{side} ")]
         self._around_marks = {id(above) for event in self._host if self._is_mark(event) for above in _around(event)}
 
     def spent(self) -> list[Spent]:
@@ -109,7 +109,7 @@ class Trace:
         as those that autograd has nothing to do for leave the number to the next.
         """
         found: dict[int, str] = {}
-        for event in sorted(self._host, key=lambda event: event.time_range.start):
+        for event in self._host:
             if event.sequence_nr >= 0 and _engine_of(event) is None and (mark := self._mark_of(event)):
                 found[event.sequence_nr] = mark
         return found
@@ -126,16 +126,16 @@ class Trace:
                     yield self._spent(event, kernel.duration, kernel.name)
 
     def _on_cpu(self) -> Iterator[Spent | None]:
-        todo = [event for event in self._host if event.cpu_parent is None]
+        todo = deque(event for event in self._host if event.cpu_parent is None)
         while todo:
-            event = todo.pop()
+            event = todo.popleft()
             if self._whole and self._is_mark(event):
                 inside = next((child.name for child in event.cpu_children if _is_operator(child)), "")
                 yield self._spent(event, event.time_range.elapsed_us(), inside)
             elif _is_operator(event) and id(event) not in self._around_marks:
                 yield self._spent(event, event.time_range.elapsed_us(), event.name.removeprefix(_ENGINE))
             else:
-                todo.extend(event.cpu_children)
+                todo.extendleft(sorted(event.cpu_children, key=_begun, reverse=True))
 
     def _spent(self, event: Any, microseconds: float, function: str) -> Spent | None:
         place = self._place(event)
@@ -185,6 +185,10 @@ class Trace:
                 return half, seen[half]
             seen[half] += 1
         return None
+
+
+def _begun(event: Any) -> float:
+    return float(event.time_range.start)
 
 
 def _around(event: Any) -> Iterator[Any]:

@@ -1,0 +1,240 @@
+"""How long each kernel and each line of Python takes, by the profiler: what the times are of, and not how long."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from compiler.engine import Exploration
+from compiler.measure.line_chains import line_chains, works
+from compiler.measure.profile import Profile, kernel_and_line_times
+from compiler.measure.profile_again import profile_here, profiled_again
+from compiler.options import Options
+from compiler.record import LineTime, Record
+
+needs_compiler = pytest.mark.skipif(sys.platform == "win32", reason="C++ is built")
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.norm, self.head = nn.Linear(32, 64), nn.LayerNorm(64), nn.Linear(64, 8)
+
+    def last(self, h: Tensor) -> Tensor:
+        return self.head(h).softmax(-1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.wide(x)
+        h = nn.functional.gelu(self.norm(h))
+        return self.last(h)
+
+
+def line_of(code: str) -> str:
+    """The number of the line of this file that is this code, as in the ids of lines."""
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    return next(f".L{number}" for number, line in enumerate(lines, 1) if line.strip() == code)
+
+
+def explored(fn: Any, *args: Tensor, **options: Any) -> tuple[Record, Profile, Exploration]:
+    """With code built for the CPU, profiled in the exploration."""
+    with Exploration(Options.of(target="cpu", **options), build=True) as exploration:
+        exploration.compile(fn)(*args)
+        assert exploration.call is not None
+        record = exploration.record
+        profile = kernel_and_line_times(exploration.call, record, exploration.files())
+    return record, profile, exploration
+
+
+@pytest.fixture(scope="module")
+def net() -> tuple[Record, Profile]:
+    record, profile, _ = explored(Net(), torch.randn(16, 32))
+    return record, profile
+
+
+def of(times: Sequence[Any], side: str, half: str) -> list[Any]:
+    return [time for time in times if (time.side, time.half) == (side, half)]
+
+
+def lines(profile: Profile, side: str, half: str) -> dict[str, LineTime]:
+    found = of(profile.line_times, side, half)
+    return {time.line.rpartition("]")[2]: time for time in found}
+
+
+@needs_compiler
+@pytest.mark.parametrize("half", ["forward", "backward"])
+def test_every_call_in_the_generated_code_has_a_time_of_its_own(net: tuple[Record, Profile], half: str) -> None:
+    record, profile = net
+    artifact = next(item for item in record.of_stage("kernels") if half in item.id)
+    calls = {entity.id for entity in artifact.entities if entity.kind in ("call", "extern")}
+    timed = [time for time in of(profile.kernel_times, "compiled", half) if time.kernel]
+    assert {time.call for time in timed} == calls
+    assert len(timed) == len(calls)
+    known = {kernel.id: kernel for kernel in record.kernels}
+    assert all(time.name == known[time.kernel].name and time.launches == 1 and time.seconds > 0 for time in timed)
+    assert profile.problems == ()
+
+
+@needs_compiler
+def test_library_calls_have_the_operations_of_their_product(net: tuple[Record, Profile]) -> None:
+    _, profile = net
+    forward = of(profile.kernel_times, "compiled", "forward")
+    products = [time.flops for time in forward if time.name == "extern_kernels.addmm"]
+    assert products == [2 * 16 * 32 * 64, 2 * 16 * 64 * 8]
+    assert all(time.bytes for time in forward if time.kernel)
+    assert {time.memory_share for time in forward} == {None}, "peaks are of GPUs"
+
+
+@needs_compiler
+@pytest.mark.parametrize("side", ["eager", "compiled"])
+@pytest.mark.parametrize("half", ["forward", "backward"])
+def test_each_line_that_computes_has_a_time_in_forward_and_backward(
+    net: tuple[Record, Profile], side: str, half: str
+) -> None:
+    found = lines(net[1], side, half)
+    computing = ["h = self.wide(x)", "h = nn.functional.gelu(self.norm(h))", "return self.head(h).softmax(-1)"]
+    assert all(found[line_of(code)].seconds > 0 for code in computing)
+    calling = found[line_of("return self.last(h)")]
+    assert calling.seconds == 0
+    assert calling.total == pytest.approx(found[line_of(computing[2])].total)
+
+
+@needs_compiler
+@pytest.mark.parametrize("side", ["eager", "compiled"])
+def test_times_of_lines_add_up_to_those_of_kernels(net: tuple[Record, Profile], side: str) -> None:
+    _, profile = net
+    kernels = sum(time.seconds for time in profile.kernel_times if time.side == side)
+    own = sum(time.seconds for time in profile.line_times if time.side == side)
+    assert own == pytest.approx(kernels)
+
+
+@needs_compiler
+def test_eager_operators_are_on_their_lines_the_backward_by_autograds_numbers(net: tuple[Record, Profile]) -> None:
+    eager = [time for time in net[1].kernel_times if time.side == "eager"]
+    places = {(time.op, line.rpartition("]")[2]) for time in eager for line in time.lines}
+    gelu = line_of("h = nn.functional.gelu(self.norm(h))")
+    wanted = {"aten::gelu", "aten::layer_norm", "GeluBackward0", "NativeLayerNormBackward0"}
+    assert {op for op, line in places if line == gelu} == wanted
+    assert ("SoftmaxBackward0", line_of("return self.head(h).softmax(-1)")) in places
+
+
+@needs_compiler
+def test_the_line_that_made_the_call_has_all_of_it(net: tuple[Record, Profile]) -> None:
+    call = line_of("exploration.compile(fn)(*args)")
+    for side in ("eager", "compiled"):
+        found = lines(net[1], side, "forward")
+        assert found[call].total == pytest.approx(sum(time.seconds for time in found.values()))
+
+
+def broken(x: Tensor) -> Tensor:
+    y = torch.relu(x)
+    torch._dynamo.graph_break()
+    return y.exp()
+
+
+@needs_compiler
+def test_kernels_of_several_graphs_are_told_apart() -> None:
+    record, profile, _ = explored(broken, torch.randn(64))
+    timed = [time for time in profile.kernel_times if time.kernel]
+    assert {time.call.partition("[")[2][:3] for time in timed} == {"0/0", "1/0"}
+    assert [lines(profile, "compiled", "forward")[line_of(code)].seconds > 0
+            for code in ("y = torch.relu(x)", "return y.exp()")] == [True, True]  # fmt: skip
+    assert len(record.of_stage("kernels")) == 2
+
+
+def reads_a_value(x: Tensor) -> Tensor:
+    y = torch.relu(x)
+    return y.nonzero() + int(y.sum().item() * 0)
+
+
+@needs_compiler
+def test_what_no_kernel_is_known_for_is_counted_under_its_own_name() -> None:
+    _, profile, _ = explored(reads_a_value, torch.randn(64))
+    other = [time for time in of(profile.kernel_times, "compiled", "forward") if not time.kernel]
+    assert "aten::item" in {time.op for time in other}
+    assert all(time.name and not time.lines for time in other)
+    assert lines(profile, "compiled", "forward")[""].seconds == pytest.approx(sum(time.seconds for time in other))
+
+
+@needs_compiler
+def test_nothing_of_the_users_is_changed() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))
+    x = torch.randn(16, 8)
+    with Exploration(Options.of(target="cpu"), build=True) as exploration:
+        exploration.compile(model)(x)
+        assert exploration.call is not None
+        code = {name: parameter.clone() for name, parameter in model.state_dict().items()}
+        random, record = torch.get_rng_state(), exploration.record
+        kernel_and_line_times(exploration.call, record, exploration.files())
+        assert torch.equal(random, torch.get_rng_state())
+    assert all(torch.equal(value, code[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert exploration.record.recompiles == ()
+
+
+@needs_compiler
+def test_a_run_for_a_gpu_that_is_not_here_is_profiled_on_the_cpu_and_says_so() -> None:
+    model, x = Net(), torch.randn(16, 32)
+    with Exploration() as exploration:
+        exploration.compile(model)(x)
+    record = exploration.record
+    assert (record.target, exploration.call is not None) == ("h100", True)
+    assert exploration.call is not None
+    profile = profiled_again(exploration.call, record, torch.optim.SGD)
+    assert {time.device for time in (*profile.kernel_times, *profile.line_times)} == {"cpu"}
+    compiled = [time for time in profile.kernel_times if time.side == "compiled"]
+    assert any(time.name.startswith("cpp_fused") for time in compiled)
+    assert {time.kernel for time in compiled} == {""}, "the record has Triton kernels, and these are C++"
+    known = {entity.id for entity in record.entities()}
+    assert {time.line for time in profile.line_times} - {""} <= known
+    assert any(time.half == "optimizer" for time in compiled)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_fused_kernel_counts_for_the_operations_that_it_computes_and_a_product_for_itself() -> None:
+    with Exploration() as exploration:
+        exploration.compile(Net())(torch.randn(16, 32))
+    record = exploration.record
+    ends = {chain[-1].rpartition("]")[2] for work in works(record).values() for chain in work.chains}
+    codes = ["h = self.wide(x)", "h = nn.functional.gelu(self.norm(h))", "return self.head(h).softmax(-1)"]
+    assert ends == set(map(line_of, codes))
+    calls = {entity.id: entity for item in record.of_stage("kernels") for entity in item.entities}
+    nodes = {entity.id: entity for item in record.of_stage("post_grad") for entity in item.entities}
+    for call, work in works(record).items():
+        targets = {nodes[node].attrs["target"] for node in work.nodes}
+        if calls[call].kind == "extern":
+            assert targets <= {"aten.mm.default", "aten.addmm.default"}
+        assert not targets & {"aten.view.default", "aten.permute.default", "aten.full.default"}
+
+
+def test_chains_are_the_lines_of_the_stack_from_the_outermost() -> None:
+    with Exploration(Options.of(stages="captured")) as exploration:
+        exploration.compile(Net())(torch.randn(16, 32))
+    record = exploration.record
+    softmax = next(entity for entity in record["captured"].entities if entity.label == "softmax")
+    (chain,) = line_chains(record)[softmax.id]
+    assert [line.rpartition("]")[2] for line in chain[1:]] == [
+        line_of("return self.last(h)"),
+        line_of("return self.head(h).softmax(-1)"),
+    ]
+
+
+def only_when_compiled(x: Tensor) -> Tensor:
+    raise ValueError("only once")
+
+
+def test_a_failure_of_the_repeated_call_is_a_problem_of_the_record() -> None:
+    with Exploration(Options.of(target="cpu"), build=True) as exploration:
+        exploration.compile(torch.relu)(torch.randn(4))
+        assert exploration.call is not None
+        profile_here(exploration._builder, replace(exploration.call, fn=only_when_compiled), exploration.files())
+    problem = exploration.record.problems[-1]
+    assert problem.stage == "timing"
+    assert "only once" in problem.reason
+    assert exploration.record.kernel_times == ()

@@ -1,0 +1,92 @@
+"""Kernels and lines profiled on a GPU: what share of the time is matched. It needs one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from compiler.engine import Exploration, explore
+from compiler.measure.profile import Profile, kernel_and_line_times
+from compiler.measure.profile_again import profiled_again
+from compiler.options import Options
+from compiler.record import Record
+from tests.compiler.models import MLP, ResNet18, gpt2
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="it needs a GPU")
+
+MATCHED = 0.95
+
+
+def mlp() -> tuple[nn.Module, tuple[Tensor, ...], dict[str, Any]]:
+    return MLP().cuda(), (torch.randn(64, 64, device="cuda"),), {}
+
+
+def resnet() -> tuple[nn.Module, tuple[Tensor, ...], dict[str, Any]]:
+    return ResNet18().cuda(), (torch.randn(8, 3, 64, 64, device="cuda"),), {}
+
+
+def gpt() -> tuple[nn.Module, tuple[Tensor, ...], dict[str, Any]]:
+    model, inputs = gpt2()
+    return (
+        model.cuda(),
+        (),
+        {name: value.cuda() if isinstance(value, Tensor) else value for name, value in inputs.items()},
+    )
+
+
+@pytest.mark.parametrize("case", [mlp, resnet, gpt])
+def test_gpu_time_is_matched_to_kernels_and_lines(case: Any) -> None:
+    model, args, kwargs = case()
+    record, profile = explored(model, args, kwargs)
+    assert profile.problems == ()
+    for side in ("eager", "compiled"):
+        times = [time for time in profile.kernel_times if time.side == side]
+        whole = sum(time.seconds for time in times)
+        assert {time.device for time in times} == {"cuda"}
+        assert {time.half for time in times} == {"forward", "backward"}
+        on_lines = sum(time.seconds for time in profile.line_times if time.side == side and time.line)
+        assert on_lines >= MATCHED * whole
+    assert sum(time.seconds for time in times if time.kernel) >= MATCHED * whole
+    called = {entity.id for item in record.of_stage("kernels") for entity in item.entities}
+    assert {time.call for time in times if time.call} <= called
+
+
+def explored(model: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> tuple[Record, Profile]:
+    with Exploration() as exploration:
+        exploration.compile(model)(*args, **kwargs)
+        assert exploration.call is not None
+        record = exploration.record
+        return record, kernel_and_line_times(exploration.call, record, exploration.files())
+
+
+def test_shares_of_the_peaks_are_known_for_a_gpu_of_the_table() -> None:
+    def wide(x: Tensor, w: Tensor) -> Tensor:
+        return torch.relu(x @ w + 1) * 2
+
+    x = torch.randn(4096, 4096, device="cuda")
+    _, profile = explored(wide, (x, x), {})  # type: ignore[arg-type]
+    (product,) = [time for time in profile.kernel_times if "extern" in time.name]
+    (pointwise,) = [time for time in profile.kernel_times if time.name.startswith("triton_poi")]
+    assert product.functions
+    assert product.flops == 2 * 4096**3
+    assert 0 < (product.compute_share or 0) < 1
+    assert 0 < (pointwise.memory_share or 0) < 1.2
+
+
+def test_with_cuda_graphs_the_same_kernels_are_profiled_without_them() -> None:
+    model, args, kwargs = mlp()
+    explored = explore(model, args, kwargs, Options.of(mode="reduce-overhead"))
+    assert explored.call is not None
+    profile = profiled_again(explored.call, explored.record)
+    times = [time for time in profile.kernel_times if time.side == "compiled"]
+    assert sum(time.seconds for time in times if time.kernel) >= MATCHED * sum(time.seconds for time in times)
+
+
+def test_time_puts_both_into_the_record() -> None:
+    model, args, kwargs = mlp()
+    record = explore(model, args, kwargs, Options.of(time="default")).record
+    assert record.kernel_times
+    assert record.line_times
