@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -217,3 +218,90 @@ def test_what_has_no_formula_says_so() -> None:
     assert "linalg_matrix_exp: formula not in the table (LinalgMatrixExpBackward0)" in str(
         explorer.chain_rule(lambda: torch.linalg.matrix_exp(x).sum())
     )
+
+
+def view_of(chain: ChainRule) -> dict[str, Any]:
+    """What the live view of the chain rule is given."""
+    part = Payload(chain.record).part("chain_rule", "view")
+    assert part is not None
+    return part.content()
+
+
+def test_the_chain_rule_has_a_view_with_the_numbers_of_its_steps(chain: ChainRule) -> None:
+    view = view_of(chain)
+    assert [step["direction"] for step in view["steps"]] == [step.direction for step in chain.data]
+    product = next(step for step in view["steps"] if step["node"] == "mul_1" and step["direction"] == "backward")
+    assert product["select"] == "autograd.mul_1"
+    assert product["code"] == "return (y * y.exp()).sum()"
+    departure = product["departures"][0]
+    assert departure["formula"] == "grad · other"
+    assert departure["jacobian"]["diagonal"]
+    found = torch.tensor(departure["jacobian"]["numbers"])
+    assert torch.equal(found, torch.diag(torch.tensor(departure["derivative"]["numbers"])))
+    grad = torch.tensor(product["gradient"]["numbers"])
+    assert torch.allclose(grad @ found, torch.tensor(departure["value"]["numbers"]))
+    added = next(step for step in view["steps"] if step["node"] == "mul" and step["direction"] == "backward")
+    assert added["exact"]
+    assert [part["source"] for part in added["arrivals"]] == ["mul_1", "exp"]
+
+
+def test_it_opens_as_a_stepper_beside_the_graph_which_shows_health(chain: ChainRule) -> None:
+    manifest = Payload(chain.record).manifest()
+    assert manifest["first"] == ["chain_rule", "autograd"]
+    stage = next(stage for stage in manifest["stages"] if stage["name"] == "chain_rule")
+    assert (stage["title"], stage["count"], stage["artifacts"][0]["view"]) == ("Chain rule", len(chain), "chain_rule")
+    node = chain.record["autograd"].entity("mul")
+    assert node.attrs["gradient_norm"] > 0
+    assert chain.health.set_index("name").gradient_norm["x"] > 0
+    selected = chain.record.linked("autograd.exp")
+    assert {"chain_rule.forward.exp", "chain_rule.backward.exp"} <= selected
+    assert any(name.startswith("source[") for name in selected)
+
+
+def test_the_chain_rule_is_saved_and_loaded_and_kept_in_a_notebook(chain: ChainRule, tmp_path: Path) -> None:
+    page = chain.save(tmp_path / "chain.html")
+    loaded = explorer.load(page)
+    assert loaded.record == chain.record
+    assert loaded["chain_rule"].text == str(chain)
+    html = chain._repr_mimebundle_()["text/html"]
+    assert 'title="tcompile-static"' in html
+    assert "added up" in html
+    assert "<td" in html
+    assert "<script" not in html
+    assert "product rule (MulBackward0)" in html
+    assert "grad · other" in chain.step(5)._repr_mimebundle_()["text/html"]
+
+
+def test_numbers_that_are_not_finite_are_words_and_the_first_step_with_them_is_known() -> None:
+    x = torch.tensor([1.0, 0.0, 4.0], requires_grad=True)
+    chain = explorer.chain_rule(lambda: torch.sum(x.sqrt() * 0))
+    view = view_of(chain)
+    sick = [view["steps"][at] for at in view["sick"]]
+    assert [(step["direction"], step["node"]) for step in sick] == [("backward", "sqrt")]
+    assert sick[0]["departures"][0]["value"]["numbers"] == [0.0, "nan", 0.0]
+    assert any("first gradient that is not finite comes out of sqrt" in line for line in view["health"])
+
+
+def test_a_view_of_many_large_jacobians_keeps_its_size() -> None:
+    net = nn.Sequential(*[layer for _ in range(40) for layer in (nn.Linear(8, 8), nn.Tanh())])
+    x = torch.randn(8, 8)
+    chain = explorer.chain_rule(lambda: net(x).sum())
+    shown = [part["jacobian"] for step in view_of(chain)["steps"] for part in step["departures"] if part["jacobian"]]
+    assert any(each["numbers"] is None for each in shown)
+    assert sum(each["count"] for each in shown if each["numbers"] is not None) <= 60_000
+    assert all(each["density"].endswith("not zero") for each in shown)
+
+
+def test_stops_are_a_table_and_no_nodes() -> None:
+    net, x = nn.Linear(2, 2), torch.randn(3, 2)
+    frozen = nn.Linear(2, 2).requires_grad_(False)
+    run = explorer.autograd(lambda: torch.sum(net(x) * frozen(x) * net(x).detach()))
+    assert dict(zip(run.stops.name, run.stops.kind, strict=True)) == {
+        "Linear.weight": "frozen", "Linear.bias": "frozen", "detach": "detached",
+    }  # fmt: skip
+    assert not set(run.nodes.name) & set(run.stops.name)
+    assert "stop" not in set(run.nodes.kind)
+    chain = explorer.chain_rule(lambda: torch.sum(net(x) * net(x).detach()))
+    told = [stop for step in view_of(chain)["steps"] for stop in step["stops"]]
+    assert [stop["kind"] for stop in told] == ["detached"]
+    assert "no gradient to detach: cut off from" in str(chain)
