@@ -88,8 +88,9 @@ def _backward(log: _Log, results: Any) -> None:
         return
     total = _HandingIn.apply(log, *outputs)
     log.half, log.node = "backward", ""
+    seed = torch.empty_like(total)
     with _Watching(log):
-        total.backward()
+        total.backward(seed)
 
 
 class _HandingIn(torch.autograd.Function):

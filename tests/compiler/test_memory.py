@@ -1,0 +1,208 @@
+"""Memory: what the generated code and eager have in use, step by step, against what is really allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from compiler.autograd.eager_memory import eager_memory, with_eager_memory
+from compiler.engine import Exploration
+from compiler.measure.memory_trace import measured_events, with_measured_memory
+from compiler.measure_facts import MemoryEvent
+from compiler.options import Options
+from compiler.record import Record
+from compiler.torch_api.allocator import cpu_changes
+from explorer import explore
+from explorer.memory import timelines
+
+ROWS, WIDTH = 512, 64
+
+
+class Net(nn.Module):
+    """What is kept for the backward is more than one tensor, and one of those is made into another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, 2 * WIDTH)
+        self.last = nn.Linear(2 * WIDTH, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.relu(self.first(x)).sin().exp())
+
+
+def explored(target: str = "h100", **options: object) -> Record:
+    net, x = Net(), torch.randn(ROWS, WIDTH)
+    with Exploration(Options(target=target, **options)) as exploration:  # type: ignore[arg-type]
+        exploration.compile(net)(x).sum().backward()
+    return exploration.record
+
+
+@pytest.fixture(scope="module")
+def record() -> Record:
+    return explored()
+
+
+def events(record: Record, side: str = "compiled") -> list[MemoryEvent]:
+    return [event for event in record.memory if event.side == side]
+
+
+def peak_above_inputs(record: Record, side: str) -> tuple[int, int]:
+    """The peak without gradients that are handed in, and what is in use between forward and backward."""
+    line = timelines(record)[0].lines[side]
+    handed = sum(step.event.bytes for step in line.steps if step.event.role == "tangent")
+    return line.peak_bytes - handed, line.kept
+
+
+def measured(call: Callable[[Tensor], Tensor], x: Tensor) -> tuple[int, int]:
+    """The same of a real call, warmed up, with its gradient made before."""
+    gradient = torch.ones(ROWS, 8)
+    call(x).backward(gradient)
+    results: list[Tensor] = []
+    changes = cpu_changes(lambda: results.append(call(x)))
+    whole = cpu_changes(lambda: call(x).backward(gradient))
+    return max(event.live for event in measured_events(whole)), sum(changes)
+
+
+@pytest.mark.needs("g++")
+def test_the_computed_peak_is_what_the_built_code_really_uses() -> None:
+    record, net = explored("cpu"), Net()
+    compiled = torch.compile(net)
+    peak, kept = measured(_without_gradients(net, compiled), torch.randn(ROWS, WIDTH))
+    computed_peak, computed_kept = peak_above_inputs(record, "compiled")
+    assert kept == computed_kept
+    assert peak == pytest.approx(computed_peak, rel=0.02)
+
+
+def test_eager_is_computed_as_it_really_runs() -> None:
+    record, net = explored("cpu"), Net()
+    peak, kept = measured(_without_gradients(net, net), torch.randn(ROWS, WIDTH))
+    computed_peak, computed_kept = peak_above_inputs(record, "eager")
+    assert kept == computed_kept
+    assert peak == pytest.approx(computed_peak, rel=0.02)
+
+
+def _without_gradients(net: nn.Module, call: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def run(x: Tensor) -> Tensor:
+        net.zero_grad(set_to_none=True)
+        return call(x)
+
+    return run
+
+
+@pytest.mark.parametrize("side", ["compiled", "eager"])
+def test_the_bytes_in_use_are_those_of_what_is_there(record: Record, side: str) -> None:
+    line = timelines(record)[0].lines[side]
+    for number, step in enumerate(line.steps):
+        assert step.above == sum(each.event.bytes for each in line.alive(number)), step
+
+
+@pytest.mark.parametrize("side", ["compiled", "eager"])
+def test_the_backward_begins_with_what_the_forward_left(record: Record, side: str) -> None:
+    for before, after in pairwise(events(record, side)):
+        if (before.half, after.half) == ("forward", "backward"):
+            added = after.bytes if after.role == "tangent" else 0
+            assert after.live == before.live + added
+            return
+    pytest.fail("there is no backward")
+
+
+def test_what_the_backward_needs_is_kept_and_the_gradients_stay(record: Record) -> None:
+    roles = {event.role for event in events(record)}
+    assert roles == {"", "input", "saved", "tangent", "result", "gradient"}
+    gradients = sum(event.bytes for event in events(record) if event.role == "gradient" and event.what == "output")
+    assert gradients == sum(parameter.nbytes for parameter in Net().parameters())
+
+
+def test_inputs_and_parameters_are_there_before_each_once(record: Record) -> None:
+    base = timelines(record)[0].base
+    assert base["parameters"] == sum(parameter.nbytes for parameter in Net().parameters())
+    assert base["inputs"] == ROWS * WIDTH * 4
+
+
+def test_a_buffer_has_what_writes_it_and_its_line_of_the_wrapper(record: Record) -> None:
+    known = {entity.id for entity in record.entities()}
+    rows = {half: record[f"kernels[0/0 {half}]"].text.split("\n") for half in ("forward", "backward")}
+    made = [event for event in events(record) if event.what in ("allocate", "reuse")]
+    assert made
+    for event in made:
+        assert event.entity in known
+        assert rows[event.half][event.at - 1].strip().startswith(f"{event.buffer} = ")
+        assert "reuse" not in event.what or "reuse" in rows[event.half][event.at - 1]
+
+
+def test_eager_takes_nothing_and_changes_nothing() -> None:
+    net, x = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.BatchNorm1d(8)), torch.randn(16, 8)
+    with Exploration(Options(target="h100")) as exploration:
+        exploration.compile(net)(x)
+    captured = exploration.kept["0/0"].captured
+    assert captured is not None
+    before = [buffer.clone() for buffer in net.buffers()]
+    state, grad = torch.get_rng_state(), torch.is_grad_enabled()
+    found = eager_memory(captured, "0/0", trains=True)
+    assert found[-1].half == "backward"
+    assert torch.equal(state, torch.get_rng_state()) and torch.is_grad_enabled() is grad
+    assert all(torch.equal(one, other) for one, other in zip(before, net.buffers(), strict=True))
+    assert all(parameter.grad is None for parameter in net.parameters())
+
+
+def test_inference_has_no_backward() -> None:
+    with torch.no_grad():
+        record = explore(Net(), torch.randn(4, WIDTH), target="h100").record
+    assert {event.half for event in record.memory} == {"forward"}
+    assert {event.side for event in record.memory} == {"compiled", "eager"}
+
+
+def test_a_call_in_several_graphs_is_one_timeline() -> None:
+    def broken(x: Tensor, w: Tensor) -> Tensor:
+        y = (x @ w).sin()
+        torch._dynamo.graph_break()
+        return (y * 2).exp()
+
+    w = torch.randn(32, 32, requires_grad=True)
+    with Exploration(Options(target="h100")) as exploration:
+        exploration.compile(broken)(torch.randn(16, 32), w).sum().backward()
+    whole, *parts = timelines(exploration.record)
+    assert whole.title == "the whole call" and len(parts) == 2
+    line = whole.lines["compiled"]
+    assert [step.event.graph for step in line.steps][0] == parts[0].graphs[0]
+    assert line.steps[-1].event.graph == parts[0].graphs[0]  # the first graph's backward runs last
+    assert all(step.above == sum(each.event.bytes for each in line.alive(n)) for n, step in enumerate(line.steps))
+
+
+def test_open_sizes_count_as_those_of_the_call() -> None:
+    record = explore(lambda x: x.exp(), torch.randn(64, 4), target="h100", dynamic=True).record
+    assert any(event.what == "allocate" and event.bytes == 64 * 4 * 4 for event in events(record))
+    assert any(event.what == "allocate" and event.bytes == 64 * 4 * 4 for event in events(record, "eager"))
+
+
+def test_partitions_for_cuda_graphs_are_one_timeline_too() -> None:
+    record = explored(mode="reduce-overhead")
+    assert {event.half for event in events(record)} == {"forward", "backward"}
+    assert not [problem for problem in record.problems if problem.stage == "memory"]
+
+
+def test_pools_are_a_problem_that_says_what_to_do() -> None:
+    def chain(x: Tensor, w: Tensor) -> Tensor:
+        return torch.softmax((x @ w).relu() @ w, -1) @ w
+
+    options = {"memory_planning": True}
+    with torch.no_grad():
+        record = explore(chain, torch.randn(64, 64), torch.randn(64, 64), target="h100", options=options).record
+    [problem] = [problem for problem in record.problems if problem.stage == "memory"]
+    assert "pools" in problem.reason and "memory_planning" in problem.hint
+
+
+def test_what_was_measured_stands_beside_what_was_computed(record: Record) -> None:
+    net, x = Net(), torch.randn(ROWS, WIDTH)
+    found = with_measured_memory(record, lambda: net(x).sum().backward())
+    assert with_measured_memory(found, lambda: None).memory == record.memory
+    line = timelines(found)[0].lines["measured"]
+    assert line.peak_bytes > ROWS * WIDTH * 4
+
+
+def test_a_record_that_has_eager_already_stays_as_it_is(record: Record) -> None:
+    assert with_eager_memory(record, {}) is record
