@@ -144,7 +144,8 @@ def test_eager_takes_nothing_and_changes_nothing() -> None:
     state, grad = torch.get_rng_state(), torch.is_grad_enabled()
     found = eager_memory(captured, "0/0", trains=True)
     assert found[-1].half == "backward"
-    assert torch.equal(state, torch.get_rng_state()) and torch.is_grad_enabled() is grad
+    assert torch.equal(state, torch.get_rng_state())
+    assert torch.is_grad_enabled() is grad
     assert all(torch.equal(one, other) for one, other in zip(before, net.buffers(), strict=True))
     assert all(parameter.grad is None for parameter in net.parameters())
 
@@ -166,9 +167,10 @@ def test_a_call_in_several_graphs_is_one_timeline() -> None:
     with Exploration(Options(target="h100")) as exploration:
         exploration.compile(broken)(torch.randn(16, 32), w).sum().backward()
     whole, *parts = timelines(exploration.record)
-    assert whole.title == "the whole call" and len(parts) == 2
+    assert whole.title == "the whole call"
+    assert len(parts) == 2
     line = whole.lines["compiled"]
-    assert [step.event.graph for step in line.steps][0] == parts[0].graphs[0]
+    assert next(step.event.graph for step in line.steps) == parts[0].graphs[0]
     assert line.steps[-1].event.graph == parts[0].graphs[0]  # the first graph's backward runs last
     assert all(step.above == sum(each.event.bytes for each in line.alive(n)) for n, step in enumerate(line.steps))
 
@@ -193,7 +195,8 @@ def test_pools_are_a_problem_that_says_what_to_do() -> None:
     with torch.no_grad():
         record = explore(chain, torch.randn(64, 64), torch.randn(64, 64), target="h100", options=options).record
     [problem] = [problem for problem in record.problems if problem.stage == "memory"]
-    assert "pools" in problem.reason and "memory_planning" in problem.hint
+    assert "pools" in problem.reason
+    assert "memory_planning" in problem.hint
 
 
 def test_what_was_measured_stands_beside_what_was_computed(record: Record) -> None:

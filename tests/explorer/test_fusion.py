@@ -1,0 +1,145 @@
+"""Fusion as a view, a text and tables: what a call moves before, after and at least, and what was not joined."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from compiler.record import Record
+from explorer import explore
+from explorer.findings import findings, with_findings
+from explorer.findings.finding import Finding
+from explorer.findings.fusion import fusion_finding
+from explorer.fusion import Fusion, fusions, tree
+from explorer.kernel_traffic import read_again
+from explorer.run import Run
+from tests.explorer.explored import mlp_record
+from tests.explorer.golden import assert_golden
+
+ROWS, COLUMNS = 64, 8192
+SIZE = ROWS * COLUMNS * 4
+
+
+def chain(x: torch.Tensor) -> torch.Tensor:
+    return ((x + 1) * 2).relu()
+
+
+def looped_softmax(x: torch.Tensor) -> torch.Tensor:
+    """Rows so long that a kernel goes over them more than once."""
+    return torch.softmax(x * 2, -1)
+
+
+def turned(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """A product, and a pointwise operation that is no part of it."""
+    return (x @ w).relu()
+
+
+def only(record: Record) -> Fusion:
+    [half] = fusions(record)
+    return half
+
+
+def test_a_chain_of_pointwise_operations_moves_its_input_and_output_once() -> None:
+    half = only(explore(chain, torch.randn(ROWS, COLUMNS), target="h100").record)
+    [kernel] = half.kernels
+    assert (kernel.least, kernel.after, half.least) == (2 * SIZE, 2 * SIZE, 2 * SIZE)
+    assert half.refusals == ()
+
+
+def test_a_reduction_that_goes_over_its_input_again_moves_more_than_the_least() -> None:
+    half = only(explore(looped_softmax, torch.randn(ROWS, COLUMNS), target="h100").record)
+    assert half.least == 2 * SIZE
+    assert half.after == half.least_each + sum(kernel.again for kernel in half.kernels)
+    assert sum(kernel.again for kernel in half.kernels) >= SIZE
+    assert half.before > half.after
+
+
+def test_a_library_call_is_a_neighbour_that_nothing_can_be_joined_with() -> None:
+    half = only(explore(turned, torch.randn(64, 64), torch.randn(64, 64), target="h100").record)
+    [refusal] = half.refusals
+    assert refusal.words.startswith("one of them is a call of a library")
+    assert refusal.told == ""
+    assert refusal.bytes == 2 * 64 * 64 * 4  # the product would be neither written nor read
+
+
+def test_the_steps_of_a_kernel_are_a_tree_of_its_nodes() -> None:
+    for half in fusions(mlp_record()):
+        for kernel in half.kernels:
+            found, todo = [], [tree(kernel, half.merges)]
+            while todo:
+                node = todo.pop()
+                found += [node] if isinstance(node, str) else []
+                todo += node[2:] if not isinstance(node, str) else []
+            assert sorted(found) == sorted(part.label for part in kernel.parts)
+
+
+@pytest.mark.parametrize(
+    ("loads", "expected"),
+    [
+        ("tl.load(in_ptr0 + (x0), xmask)", {}),
+        (
+            "tl.load(in_ptr0 + (x0), xmask)\n    tmp1 = tl.load(in_ptr0 + (x0), None, eviction_policy='evict_first')",
+            100,
+        ),
+        ("tl.load(in_ptr0 + (x0), xmask)\n    tmp1 = tl.load(in_ptr0 + (4 + x0), xmask)", {}),
+        ("tl.load(in_ptr0 + (tl.broadcast_to(x0, [XBLOCK])), xmask)\n    tl.load(in_ptr1 + (x0), xmask)", {}),
+    ],
+)
+def test_loads_at_the_same_place_count_again(loads: str, expected: object) -> None:
+    source = (
+        f"@triton.jit\ndef kernel(in_ptr0, in_ptr1, out_ptr0, xnumel, XBLOCK : tl.constexpr):\n    tmp0 = {loads}\n"
+    )
+    call = "kernel.run(reinterpret_tensor(buf3, (4, 4), (4, 1), 0), buf1, buf4, 16, stream=raw_stream0)"
+    found = read_again(source, call, {"buf3": 100, "buf1": 7, "buf4": 100})
+    assert found == ({"buf3": expected} if expected else {})
+
+
+def test_the_text_says_what_a_call_moves_and_why_more_was_not_joined() -> None:
+    found = fusion_finding(mlp_record())
+    assert found is not None
+    assert_golden("fusion.txt", found.artifact.text.rstrip("\n"))
+
+
+def test_every_kernel_is_linked_to_its_code_and_its_lines() -> None:
+    record = with_findings(mlp_record())
+    known = {entity.id: entity for entity in record.entities()}
+    kernels = [entity for entity in record["fusion"].entities if entity.label.startswith("triton")]
+    assert kernels
+    for entity in kernels:
+        stages = {identity.partition("[")[0] for identity in record.linked(entity.id)}
+        assert {"kernels", "fused_ir", "ir", "post_grad"} <= stages
+        assert any(known[identity].kind == "kernel" for identity in record.linked(entity.id) if identity in known)
+    [first] = [kernel for kernel in record.kernels if kernel.name == kernels[0].label]
+    assert kernels[0].id in record.linked(first.id)
+
+
+def test_the_view_names_kernels_and_reasons_by_numbers() -> None:
+    found = fusion_finding(mlp_record())
+    assert isinstance(found, Finding)
+    assert found.view == "fusion"
+    for half in found.data["halves"]:
+        for first, second, reason, _, _, size in half["refusals"]:
+            assert first < len(half["kernels"])
+            assert second < len(half["kernels"])
+            assert size >= 0
+            assert reason < len(half["reasons"])
+        assert sum(count for _, count, _ in half["reasons"]) == len(half["refusals"])
+
+
+def test_the_tables_have_a_row_for_each_kernel_and_each_pair() -> None:
+    run = Run(mlp_record())
+    halves = fusions(mlp_record())
+    assert len(run.fusion) == sum(len(half.kernels) for half in halves)
+    assert len(run.unfused) == sum(len(half.refusals) for half in halves)
+    assert (run.fusion["bytes"] >= run.fusion["least_bytes"]).all()
+    assert run.unfused["bytes"].is_monotonic_decreasing
+    assert run.fusion["not_joined"].sum() == 2 * len(run.unfused)
+
+
+def test_a_record_without_loops_has_no_such_finding_and_empty_tables() -> None:
+    record = explore(chain, torch.randn(4), stages=("captured",)).record
+    assert "fusion" not in {finding.artifact.stage for finding in findings(record)}
+    run = Run(record)
+    assert run.fusion.empty
+    assert run.unfused.empty
+    assert list(run.unfused.columns)

@@ -1,0 +1,102 @@
+"""Memory in use as a view, a text, tables and a chart."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from compiler.measure_facts import MemoryEvent
+from compiler.record import Record
+from explorer import explore
+from explorer.findings import findings, with_findings
+from explorer.findings.memory import memory_finding
+from explorer.memory import Line, Step, timelines
+from explorer.run import Run
+from tests.explorer.explored import mlp_record
+from tests.explorer.golden import assert_golden
+
+
+def line_of(*steps: tuple[str, str, int, str]) -> Line:
+    """A line of steps: what, buffer, bytes, of."""
+    live, made = 0, []
+    for what, buffer, size, of in steps:
+        live += {"allocate": size, "free": -size}.get(what, 0)
+        made.append(Step(MemoryEvent("0/0", "forward", what, buffer, size, live, of=of), live))  # type: ignore[arg-type]
+    return Line("compiled", tuple(made))
+
+
+def test_memory_that_is_taken_over_has_one_name_at_a_time() -> None:
+    line = line_of(("allocate", "a", 8, ""), ("reuse", "b", 8, "a"), ("allocate", "c", 4, ""), ("free", "b", 8, ""))
+    assert [[each.event.buffer for each in line.alive(number)] for number in range(4)] == [
+        ["a"], ["b"], ["b", "c"], ["c"],
+    ]  # fmt: skip
+    assert (line.peak, line.peak_bytes) == (2, 12)
+
+
+def test_another_name_for_the_same_memory_is_no_tensor_of_its_own() -> None:
+    line = line_of(("allocate", "a", 8, ""), ("alias", "v", 8, "a"), ("free", "v", 8, ""))
+    assert [each.event.buffer for each in line.tensors] == ["a"]
+
+
+def test_the_text_has_the_peaks_and_what_is_in_memory_then() -> None:
+    found = memory_finding(mlp_record())
+    assert found is not None
+    assert_golden("memory.txt", found.artifact.text.rstrip("\n"))
+
+
+def test_a_tensor_is_linked_to_its_kernel_and_its_line_and_they_to_it() -> None:
+    record = with_findings(mlp_record())
+    tensors = [entity for entity in record["memory"].entities if "eager" not in entity.id.partition(".")[0]]
+    made = [entity for entity in tensors if any(".triton" in origin for origin in entity.origins)]
+    assert made
+    for entity in made:
+        linked = record.linked(entity.id)
+        assert {"kernels", "fused_ir"} <= {identity.partition("[")[0] for identity in linked}
+        kernel = next(origin for origin in entity.origins if ".triton" in origin)
+        assert entity.id in record.linked(kernel)
+    line = next(identity for identity in record.linked(made[0].id) if identity.startswith("source["))
+    assert made[0].id in record.linked(line)
+
+
+def test_the_view_tells_steps_tensors_and_between_which_steps_they_are_there() -> None:
+    found = memory_finding(mlp_record())
+    assert found is not None
+    assert found.view == "memory"
+    for timeline in found.data["timelines"]:
+        for side in timeline["sides"]:
+            assert len(side["above"]) == len(side["words"])
+            assert side["above"][side["peak"]] == max(side["above"])
+            for number, first, end, _ in side["spans"]:
+                assert found.data["tensors"][number]["bytes"] >= 0
+                assert end == -1 or first < end <= len(side["above"])
+
+
+def test_tables_and_chart_are_of_the_whole_call() -> None:
+    run = Run(mlp_record())
+    line = timelines(mlp_record())[0].lines["compiled"]
+    mine = run.memory[run.memory["side"] == "compiled"]
+    assert mine["in_use"].max() == line.peak_bytes
+    assert len(mine) == len(line.steps)
+    peak = run.peak_memory[run.peak_memory["side"] == "compiled"]
+    assert peak["bytes"].sum() == line.peak_bytes
+    assert peak["where"].notna().any()
+    assert isinstance(run.plot_memory(), Figure)
+
+
+def test_a_trace_of_a_real_call_is_set_beside_what_was_computed() -> None:
+    run, x = Run(mlp_record()), torch.randn(1024)
+    table = run.trace_memory((x * 2).sin)
+    measured = table[table["side"] == "measured"]
+    assert measured["in_use"].max() == 2 * x.nbytes
+    assert "the measured one" in str(run["memory"])
+
+
+def test_a_record_without_code_has_none() -> None:
+    record: Record = explore(lambda x: x + 1, torch.randn(4), stages=("captured",)).record
+    assert "memory" not in {finding.artifact.stage for finding in findings(record)}
+    run = Run(record)
+    assert run.memory.empty
+    assert run.peak_memory.empty
+    with pytest.raises(ValueError, match="no generated code"):
+        run.plot_memory()
