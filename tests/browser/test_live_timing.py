@@ -1,0 +1,50 @@
+"""`--time` in JupyterLab: real times of a real call, as bars in the live view and as a picture in the static one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import nbformat
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.explorer_view import ExplorerView
+from tests.browser.jupyter_server import JupyterServer
+from tests.browser.notebook_page import NotebookPage
+
+LOAD = "%load_ext explorer\nimport torch\nfrom torch import nn"
+EXPLORE = """%%tcompile -o run --backend aot_eager --time aot_eager
+model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+model(torch.randn(32, 64)).square().mean().backward()"""
+SWEEP = "run.sweep(batch=[4, 64], rounds=1)"
+
+
+@pytest.mark.usefixtures("console_errors")
+def test_a_timed_cell_and_its_sweep(lab: JupyterServer, new_notebook: Callable[..., NotebookPage]) -> None:
+    lab.use_theme(dark=False)
+    notebook = new_notebook(lab, LOAD, EXPLORE, SWEEP)
+    for index in range(2):
+        notebook.run_cell(index)
+    view = ExplorerView(notebook.output(1))
+    expect(view.root.locator("[data-stage=timing]")).to_contain_text("2 candidates", timeout=60_000)
+    view.open_stage("timing", "View")  # its script comes now
+    rows = view.stage.locator(".tc-times").first.locator(".tc-time-row")
+    expect(rows).to_have_count(2)
+    expect(rows.nth(1)).to_contain_text("aot_eager")
+    expect(rows.nth(1)).to_contain_text("×")
+    for theme in ("Light", "Dark"):
+        notebook.use_theme(theme)
+        notebook.page.wait_for_timeout(500)
+        notebook.show(view.root)
+        notebook.screenshot(f"lab-{theme.lower()}-timing")
+    assert "compiling pays" in notebook.run_cell(2)
+    notebook.show(notebook.output(2))
+    expect(notebook.output(2).locator("img[alt='Speed-up over eager by size']")).to_be_visible()
+    notebook.screenshot("lab-dark-sweep")
+    assert "Times of a call as bars" in shown_html(notebook.save(), 1)
+
+
+def shown_html(saved: nbformat.NotebookNode, index: int) -> str:
+    """The static HTML of a cell in the saved notebook."""
+    outputs = saved.cells[index].outputs
+    return "".join(output.data.get("text/html", "") for output in outputs if "data" in output)
