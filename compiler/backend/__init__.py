@@ -11,5 +11,6 @@ Registered by entry point: the name works in any script, with no import.
 """
 
 from compiler.backend.backend import tcompile
+from compiler.backend.opened import Opened, open_call
 
-__all__ = ["tcompile"]
+__all__ = ["Opened", "open_call", "tcompile"]

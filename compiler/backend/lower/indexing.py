@@ -41,11 +41,11 @@ def embedding(low: Lowering, node: Node, weight: Tensor, rows: Tensor, *_: Any) 
 
 def gather(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, **_: Any) -> Tensor:
     checked_dtype(x.dtype)
+    if not x.shape or len(x.shape) != len(rows.shape):
+        raise NoRuleError("gather by a tensor with other dimensions, or without any")
     dim = dimension(dim, len(x.shape))
 
     def value(at: Shape) -> Expr:
-        if not x.shape or not rows.shape:
-            raise NoRuleError("gather of a tensor without dimensions")
         return x.load((*at[:dim], place(rows.load(at), x.shape[dim]), *at[dim + 1 :]))
 
     return low.fill(node.name, value_of(node), value)

@@ -1,7 +1,8 @@
 """Rules of operators that compute each element from the elements at the same place.
 
 Values are computed in the dtype of the result, or for float16 and bfloat16 in float32, and cast at the end: the
-rounding of eager mode. Comparisons compute in the dtype that their arguments have together.
+rounding of eager mode. Of an ATen operation that was decomposed eager rounds the result only: what lies between its
+steps stays in float32. Comparisons compute in the dtype that their arguments have together.
 """
 
 from __future__ import annotations
@@ -57,11 +58,26 @@ def arithmetic(build: Build) -> Rule:
 
         def value(at: Shape) -> Expr:
             named = {key: element(arg, at, dtype) for key, arg in kwargs.items() if arg is not None}
-            return cast(build(*(element(arg, at, dtype) for arg in args), **named), meta.dtype)
+            found = build(*(element(arg, at, dtype) for arg in args), **named)
+            return found if is_inside(node) else cast(found, meta.dtype)
 
-        return low.fill(node.name, meta, value)
+        return low.fill(node.name, meta, value, dtype if is_inside(node) else None)
 
     return rule
+
+
+def is_inside(node: Node) -> bool:
+    """Whether a value is one between the steps of an ATen operation that was decomposed."""
+    own = _operation(node)
+    if own is None or own[0] == node.target:
+        return False
+    return all(_operation(user) == own and str(user.target) in POINTWISE for user in node.users)
+
+
+def _operation(node: Node) -> tuple[Any, ...] | None:
+    """The operation that a node is a step of: what it was before decompositions, where in the user's code."""
+    before = node.meta.get("original_aten")
+    return before and (before, node.meta.get("seq_nr"), node.meta.get("stack_trace"))
 
 
 def comparison(name: str) -> Rule:

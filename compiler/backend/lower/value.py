@@ -76,10 +76,12 @@ class Lowering:
         strided = Strided(buffer.name, buffer.shape, buffer.strides, Index.of(0))
         return Tensor(buffer.name, buffer.dtype, buffer.shape, lambda coordinates: coordinates, strided)
 
-    def fill(self, name: str, meta: Any, value: Callable[[Shape], Expr]) -> Tensor:
-        """A loop that gives each element of a new buffer like `meta` its value."""
+    def fill(self, name: str, meta: Any, value: Callable[[Shape], Expr], dtype: torch.dtype | None = None) -> Tensor:
+        """A loop that gives each element of a new buffer like `meta`, but for another dtype if given, its value."""
         checked_dtype(meta.dtype)
         tensor = self.whole(name, meta)
+        if dtype is not None:
+            tensor = self.add(replace(self.buffers[name], dtype=dtype))
         variables, coordinates = walk(tensor.shape, "i")
         self.append(Loop(name, variables, coordinates, value(coordinates)))
         return tensor

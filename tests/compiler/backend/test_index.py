@@ -1,0 +1,126 @@
+"""Indices are simplified without a change of value: held against plain integer arithmetic, point by point."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from compiler.backend.index import Index, Symbol, Var, evaluate, is_below, is_one_to_one, product, substitute
+
+S, T = Index.of(Symbol("s0")), Index.of(Symbol("s1"))
+SIZES = ((1, 1), (2, 3), (3, 2), (5, 4))
+Meaning = Callable[[dict[str, int]], int]
+
+
+def random_index(choose: random.Random, variables: Sequence[Var], depth: int) -> tuple[Index, Meaning]:
+    """A random index, and what it means in plain Python."""
+    if depth == 0 or choose.random() < 0.2:
+        var = choose.choice([None, *variables, *variables])
+        if var is None:
+            number = choose.randint(0, 12)
+            return Index.of(number), lambda _: number
+        return Index.of(var), lambda at: at[var.name]
+    left, left_means = random_index(choose, variables, depth - 1)
+    sign = choose.choice("++-*//%%")
+    if sign in "+-":
+        right, right_means = random_index(choose, variables, depth - 1)
+        if sign == "+":
+            return left + right, lambda at: left_means(at) + right_means(at)
+        return left - right, lambda at: left_means(at) - right_means(at)
+    by: Index = choose.choice([Index.of(n) for n in (2, 3, 4, 6, 8, 12, 24)] + [S, T, S * 2, S * T])
+    if sign == "*":
+        return left * by, lambda at: left_means(at) * evaluate(by, at)
+    if sign == "/":
+        return left // by, lambda at: left_means(at) // evaluate(by, at)
+    return left % by, lambda at: left_means(at) % evaluate(by, at)
+
+
+def points(variables: Sequence[Var], sizes: tuple[int, int]) -> list[dict[str, int]]:
+    known = dict(zip(("s0", "s1"), sizes, strict=True))
+    ranges = [range(evaluate(var.size, known)) for var in variables]
+    names = [var.name for var in variables]
+    return [known | dict(zip(names, point, strict=True)) for point in itertools.product(*ranges)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_simplified_index_has_the_value_of_the_arithmetic_that_made_it(seed: int) -> None:
+    choose = random.Random(seed)
+    for _ in range(150):
+        variables = [
+            Var("i0", Index.of(choose.choice([1, 2, 3, 4, 6, 8]))),
+            Var("i1", choose.choice([S, T, Index.of(4), S * 2])),
+            Var("i2", Index.of(choose.choice([2, 3, 8]))),
+        ]
+        index, means = random_index(choose, variables, depth=4)
+        for sizes in SIZES:
+            for at in points(variables, sizes):
+                assert evaluate(index, at) == means(at), f"{index} at {at}"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_below_a_limit_for_certain_is_below_it_at_every_point(seed: int) -> None:
+    choose, certain = random.Random(seed), 0
+    for _ in range(200):
+        variables = [Var("i0", S), Var("i1", Index.of(choose.choice([2, 3, 8])))]
+        index, means = random_index(choose, variables, depth=2)
+        limit: Index = choose.choice([Index.of(8), Index.of(24), S * 8, S * T * 4])
+        if is_below(index, limit):
+            certain += 1
+            for sizes in SIZES:
+                for at in points(variables, sizes):
+                    assert means(at) < evaluate(limit, at), f"{index} < {limit} at {at}"
+    assert certain > 20
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_nest_that_is_one_to_one_meets_each_element_once(seed: int) -> None:
+    choose, certain = random.Random(seed), 0
+    for _ in range(300):
+        ranges = [Var(f"i{n}", choose.choice([Index.of(2), Index.of(6), S])) for n in range(choose.randint(1, 3))]
+        shape, coordinates = reshaped(choose, ranges)
+        if not is_one_to_one(coordinates, shape, ranges):
+            continue
+        certain += 1
+        for sizes in SIZES[1:]:
+            met = [tuple(evaluate(place, at) for place in coordinates) for at in points(ranges, sizes)]
+            known = dict(zip(("s0", "s1"), sizes, strict=True))
+            assert len(set(met)) == len(met) == evaluate(product(shape), known)
+    assert certain > 100
+
+
+def reshaped(choose: random.Random, ranges: Sequence[Var]) -> tuple[list[Index], list[Index]]:
+    """A shape, and coordinates in it for each point of the ranges: a permutation, pieces put together, or a mistake."""
+    order = choose.sample(ranges, len(ranges))
+    position, size = Index.of(0), Index.of(1)
+    for var in order:
+        position, size = position * var.size + var, size * var.size
+    if choose.random() < 0.2:
+        position = position * choose.choice([0, 2])
+    inner = choose.choice([order[-1].size, Index.of(2), Index.of(3)])
+    if (size % inner).constant == 0:
+        return [size // inner, inner], [position // inner, position % inner]
+    return [size], [position]
+
+
+def test_views_of_views_come_back_to_where_they_started() -> None:
+    b, t, c = (Var(name, size) for name, size in (("b", S), ("t", T), ("c", Index.of(8))))
+    flat = (Index.of(b) * T + t) * 8 + c
+    assert [str(flat // (T * 8)), str(flat // 8 % T), str(flat % 8)] == ["b", "t", "c"]
+    k = Index.of(Var("k", S * T * 8))
+    assert k // (T * 8) * T * 8 + k // 8 % T * 8 + k % 8 == k
+
+
+def test_variables_of_one_name_and_two_sizes_are_not_taken_for_each_other() -> None:
+    small, large = Index.of(Var("i", Index.of(4))), Index.of(Var("i", Index.of(64)))
+    assert (small // 8).constant == 0
+    assert (large // 8).constant is None
+    assert small != large
+
+
+def test_substitution_simplifies_again() -> None:
+    i, j = Var("i", Index.of(8)), Var("j", Index.of(4))
+    index = Index.of(Var("k", Index.of(32))) // 4
+    assert substitute(index, {"k": Index.of(i) * 4 + j}) == Index.of(i)
