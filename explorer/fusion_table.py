@@ -53,14 +53,15 @@ def unfused(record: Record) -> pd.DataFrame:
     """One row a pair of kernels that was not joined: what one kernel would save at most, why in plain words, torch's
     own text, and in which round it said so. The most bytes first.
     """
+    pairs = [(half, item) for half in fusions(record) for item in half.refusals]
     rows = [
         {
             "bytes": item.bytes, "first": item.first.name, "second": item.second.name, "why": item.words,
             "torch": item.told or None, "round": item.round or None, "graph": half.artifact.graph, "half": half.kind,
         }
-        for half in fusions(record) for item in half.refusals
+        for half, item in sorted(pairs, key=lambda pair: -pair[1].bytes)
     ]  # fmt: skip
-    return pd.DataFrame(sorted(rows, key=lambda row: -row["bytes"]), columns=list(PAIRS)).astype(PAIRS)
+    return pd.DataFrame(rows, columns=list(PAIRS)).astype(PAIRS)
 
 
 def _kernel_row(half: Fusion, kernel: Kernel) -> dict[str, Any]:

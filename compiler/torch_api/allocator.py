@@ -48,6 +48,6 @@ def cpu_changes(call: Callable[[], object]) -> list[int]:
     """The same on the CPU, where what operators allocate for themselves is among it. Raises what `call` raises."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         call()
-    events = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
+    events = profiler.profiler.kineto_results.events()
     memory = (event for event in events if event.name() == "[memory]")
     return [event.nbytes() for event in sorted(memory, key=lambda event: event.start_ns())]

@@ -78,7 +78,7 @@ def test_the_steps_of_a_kernel_are_a_tree_of_its_nodes() -> None:
     [
         ("tl.load(in_ptr0 + (x0), xmask)", {}),
         (
-            "tl.load(in_ptr0 + (x0), xmask)\n    tmp1 = tl.load(in_ptr0 + (x0), None, eviction_policy='evict_first')",
+            "tl.load(in_ptr0 + (x0), xmask)\n    tmp1 = tl.load(in_ptr0 + (x0), None, other=0.0)",
             100,
         ),
         ("tl.load(in_ptr0 + (x0), xmask)\n    tmp1 = tl.load(in_ptr0 + (4 + x0), xmask)", {}),
@@ -86,9 +86,7 @@ def test_the_steps_of_a_kernel_are_a_tree_of_its_nodes() -> None:
     ],
 )
 def test_loads_at_the_same_place_count_again(loads: str, expected: object) -> None:
-    source = (
-        f"@triton.jit\ndef kernel(in_ptr0, in_ptr1, out_ptr0, xnumel, XBLOCK : tl.constexpr):\n    tmp0 = {loads}\n"
-    )
+    source = f"def kernel(in_ptr0, in_ptr1, out_ptr0, xnumel, XBLOCK : tl.constexpr):\n    tmp0 = {loads}\n"
     call = "kernel.run(reinterpret_tensor(buf3, (4, 4), (4, 1), 0), buf1, buf4, 16, stream=raw_stream0)"
     found = read_again(source, call, {"buf3": 100, "buf1": 7, "buf4": 100})
     assert found == ({"buf3": expected} if expected else {})

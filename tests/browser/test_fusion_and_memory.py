@@ -1,0 +1,93 @@
+"""Fusion and memory on the saved page: by pointer and keyboard, linked to source and kernels both ways."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import OpenPage
+from tests.browser.explorer_view import ExplorerView
+from tests.explorer.explored import mlp_record
+
+
+def bytes_in_use(view: ExplorerView) -> str:
+    return view.stage.locator(".tc-memory-step b").inner_text()
+
+
+def test_memory_opens_at_the_peak_and_the_keys_go_along(open_page: OpenPage, page: Page) -> None:
+    view = open_page(mlp_record())
+    view.root.locator("[data-stage=memory]").click()
+    expect(view.stage.locator(".tc-memory-badge")).to_be_visible()
+    peak = bytes_in_use(view)
+    chart = view.stage.get_by_role("slider", name="Step of the call")
+    chart.focus()
+    page.keyboard.press("Home")
+    assert bytes_in_use(view) != peak
+    expect(chart).to_have_attribute("aria-valuenow", "1")
+    page.keyboard.press("ArrowRight")
+    expect(chart).to_have_attribute("aria-valuetext", re.compile("step 2 of .* is allocated"))
+    page.keyboard.press("p")
+    assert bytes_in_use(view) == peak
+
+
+def test_what_is_in_memory_leads_to_its_line_and_its_kernel(open_page: OpenPage) -> None:
+    view = open_page(mlp_record())
+    view.root.locator("[data-stage=memory]").click()
+    view.root.locator("[data-stage=kernels]").click(modifiers=["Shift"])
+    memory, kernels = view.root.locator(".tc-pane:not(.tc-home)").all()
+    row = memory.locator(".tc-memory-row").filter(has_text="self.hidden(x)").first
+    row.locator(".tc-memory-bytes").click()
+    expect(row).to_contain_class("tc-primary")
+    assert any("self.hidden(x)" in line for line in view.marked(view.source))
+    assert view.marked(kernels)
+
+
+def test_a_line_of_python_shows_when_its_tensors_are_in_memory(open_page: OpenPage) -> None:
+    view = open_page(mlp_record())
+    view.root.locator("[data-stage=memory]").click()
+    view.line(view.source, "x = self.deeper(x)").click()
+    expect(view.stage.locator(".tc-memory-row.tc-linked").first).to_be_visible()
+    width = view.stage.locator(".tc-memory-band").get_attribute("width")
+    assert width is not None
+    assert float(width) > 0
+
+
+def test_eager_has_steps_of_its_own(open_page: OpenPage) -> None:
+    view = open_page(mlp_record())
+    view.root.locator("[data-stage=memory]").click()
+    view.stage.get_by_role("button", name="eager").click()
+    expect(view.stage.get_by_role("button", name="eager")).to_be_focused()
+    expect(view.stage.locator(".tc-memory-row").first).to_contain_text("torch")
+
+
+def test_a_kernel_opens_as_the_tree_of_its_nodes(open_page: OpenPage) -> None:
+    view = open_page(mlp_record())
+    view.root.locator("[data-stage=fusion]").click()
+    card = view.stage.locator(".tc-fusion-kernel").filter(has_text="native_dropout_relu_0").first
+    card.locator("summary").click()
+    expect(card.locator(".tc-fusion-tree")).to_contain_text("round 1")
+    card.locator(".tc-fusion-name").click()
+    expect(card).to_contain_class("tc-primary")
+    assert any("self.hidden(x)" in line for line in view.marked(view.source))
+
+
+def test_pairs_that_were_not_joined_are_chosen_by_reason(open_page: OpenPage) -> None:
+    view = open_page(mlp_record())
+    view.root.locator("[data-stage=fusion]").click()
+    view.stage.get_by_role("button", name="Not joined").click()
+    pairs = view.stage.locator(".tc-fusion-pair")
+    every = pairs.count()
+    reasons = view.stage.get_by_label("Reason")
+    reasons.select_option(index=2)
+    expect(pairs).not_to_have_count(every)
+    expect(view.stage.get_by_label("Reason")).to_be_focused()
+    expect(pairs.first.locator(".tc-fusion-torch")).to_contain_text("torch, round")
+
+
+def test_a_line_of_python_shows_the_kernel_that_computes_it(open_page: OpenPage) -> None:
+    view = open_page(mlp_record())
+    view.root.locator("[data-stage=fusion]").click()
+    view.stage.get_by_role("button", name="Not joined").click()
+    view.line(view.source, "return self.head(x)").click()
+    expect(view.stage.locator(".tc-fusion-kernel.tc-linked").first).to_be_visible()
