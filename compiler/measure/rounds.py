@@ -26,6 +26,7 @@ ROUNDS = 7
 ROUND_SECONDS = 0.02
 MOST_CALLS = 1000
 WARM_UP_SECONDS = 3.0
+INTERLEAVED_WARM_UP = 0.5
 WARM_UP_CALLS = (10, 300)
 """At least and at most so many, where a call is not slow."""
 STILL_FALLING = 0.98
@@ -180,7 +181,7 @@ def interleaved(
     counts = {}
     for name, function in functions.items():
         with within[name]():
-            counts[name] = calls_a_round(warmed(function, clock).seconds)
+            counts[name] = calls_a_round(warmed(function, clock, INTERLEAVED_WARM_UP).seconds)
     rounds: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(ROUNDS):
         for name, function in functions.items():
