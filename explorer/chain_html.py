@@ -59,7 +59,7 @@ def _heading(title: str, forward: Sequence[ChainStep], backward: Sequence[ChainS
 def _forward_table(steps: Sequence[ChainStep]) -> str:
     if not steps:
         return ""
-    head = ("", "result", "rule", "of", "value", "line")
+    head = ("", "result", "rule", "of", "value")
     rows = [_forward_row(step) for step in steps[:MOST]]
     title = f"<b>Forward</b> {muted('with the values of this run')}"
     return details(title, _table(head, rows) + left_out(len(steps), MOST, "steps", "print(…)"), is_open=True)
@@ -72,21 +72,14 @@ def _forward_row(step: ChainStep) -> str:
     ]
     settings = [muted(f"{name} = {value}") for name, value in step.settings.items()]
     value = value_html(step.value) + (note(step.note) if step.note else "")
-    cells = [
-        str(step.index),
-        _name(step.node),
-        _code(step.forward),
-        _lines([*operands, *settings]),
-        value,
-        _place(step),
-    ]
-    return _row(cells)
+    result = _name(step.node) + _place(step)
+    return _row([str(step.index), result, _code(step.forward), _lines([*operands, *settings]), value])
 
 
 def _backward_table(steps: Sequence[ChainStep]) -> str:
     if not steps:
         return ""
-    head = ("", "at", "comes in", "times the local derivative", "goes out", "line")
+    head = ("", "at", "comes in", "times the local derivative", "goes out")
     rows = [row for step in steps[:MOST] for row in _backward_rows(step)]
     title = f"<b>Backward</b> {muted('what comes in, times the local derivative, goes out')}"
     return details(title, _table(head, rows) + left_out(len(steps), MOST, "steps", "print(…)"), is_open=True)
@@ -96,12 +89,11 @@ def _backward_rows(step: ChainStep) -> Iterator[str]:
     """A row for each gradient that leaves the node; what is the same in all stands in the first."""
     first, *rest = step.departures or (None,)
     at = f"{_name(step.node)}.grad" if step.direction == "leaf" else f"{_name(step.node)}<br>{_rule(step)}"
-    lead = [str(step.index), at, _comes_in(step)]
-    yield _row([*lead, *_departure(first), _place(step)])
+    yield _row([str(step.index), at + _place(step), _comes_in(step), *_departure(first)])
     for departure in rest:
-        yield _row(["", "", "", *_departure(departure), ""])
+        yield _row(["", "", "", *_departure(departure)])
     for stop in step.stops:
-        yield _row(["", "", "", muted(stop.why), f"no gradient to {_name(stop.name)}", ""])
+        yield _row(["", "", "", muted(stop.why), f"no gradient to {_name(stop.name)}"])
 
 
 def _rule(step: ChainStep) -> str:
@@ -192,4 +184,6 @@ def _place(step: ChainStep) -> str:
     if "line" not in step.place:
         return ""
     where = place_text(step.place["file"], step.place["line"])
-    return f'{_code(step.place.get("code", ""))}<div style="{SMALL}" title="{escape(where)}">{safe(where)}</div>'
+    return (
+        f'<div style="{SMALL};font-family:monospace" title="{escape(where)}">{safe(step.place.get("code", ""))}</div>'
+    )
