@@ -12,7 +12,7 @@ import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Event", "Exploration", "Explored", "explore"]
 
+MOST_LATER_CALLS = 8
+"""So many calls that made torch compile again are kept, with their arguments: as many as torch compiles for."""
 _OWN_FOLDERS = tuple(str(Path(__file__).parent.parent / name) for name in ("compiler", "explorer"))
 
 
@@ -89,7 +91,7 @@ class Exploration:
     @property
     def call(self) -> Call | None:
         """The first call of what `compile` gave, None where there was none."""
-        return self._calls[0] if self._calls else None
+        return replace(self._calls[0], later=tuple(self._calls[1:])) if self._calls else None
 
     def __enter__(self) -> Exploration:
         with ExitStack() as stack:
@@ -275,13 +277,24 @@ class Exploration:
         self._builder.calls = recorder.call_number
         try:
             with _grad_mode(self.options.grad):
-                if not self._calls:
-                    self._calls.append(Call(fn, compiled, args, kwargs))
-                return compiled(*args, **kwargs)
+                return self._kept(Call(fn, compiled, args, kwargs))
         except Exception as error:
             if not (self.options.fullgraph and dynamo.is_dynamo_error(error)):
                 raise
             return fn(*args, **kwargs)
+
+    def _kept(self, call: Call) -> Any:
+        """Make a call, and keep it to be made again if it is the first, or compiled what calls before it had not."""
+        if not self._calls:
+            self._calls.append(call)
+        known = len(self._builder.frames)
+        try:
+            return call.compiled(*call.args, **call.kwargs)
+        finally:
+            first, *later = self._calls
+            is_new = len(self._builder.frames) > known and call is not first and call.fn is first.fn
+            if is_new and len(later) < MOST_LATER_CALLS:
+                self._calls.append(call)
 
     def _on_gpu(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Code for a GPU that is here is built and run: it is what the user would run."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from compiler.measure.calls import Call
     from compiler.measure.candidates import Asked
     from compiler.measure.work import MakeOptimizer
+    from explorer.adviser import AdviceList, Tried
     from explorer.autograd import AutogradRun
     from explorer.decompose import OpLevels
     from explorer.diff import ArtifactDiff, RunDiff
@@ -89,9 +90,9 @@ class Run:
             self.compiler.compile()
         if stage == "decomposed" and self.kept:
             self._with_levels()
-        return self._shown[key]
         if stage == "memory":
             self._with_eager_memory()
+        return self._shown[key]
 
     def _ipython_key_completions_(self) -> list[str]:
         artifacts = self._shown.artifacts
@@ -225,7 +226,6 @@ class Run:
         return _tables().decisions(self.record)
 
     @property
-    @property
     def fusion(self) -> pd.DataFrame:
         """One row a kernel: the nodes fused in it and in how many rounds, the bytes that it moves, before and at least.
 
@@ -283,6 +283,7 @@ class Run:
 
         return self.compiler.grow(lambda record: with_eager_memory(record, self.kept))
 
+    @property
     def saved(self) -> pd.DataFrame:
         """One row a tensor that the forward keeps for the backward: dtype, shape, bytes, the line it comes from."""
         return _tables().saved(self.record)
@@ -361,6 +362,43 @@ class Run:
             listeners = [line, *([self._widget.hear_progress] if self._widget is not None else [])]
             self.compiler.grow(lambda record: timed(record, self.call, plan, listeners))
         return self.timings
+
+    @property
+    def advice(self) -> AdviceList:
+        """What would make the call faster, or its compilation, in order of expected gain, with evidence.
+
+        Prints as text; `run.advice.table` is a DataFrame, `run.advice[0]` the first finding as plain data. Numbers are
+        measured where the run was timed (`--time`), and estimates that say so elsewhere.
+        """
+        from explorer.adviser import AdviceList
+
+        return AdviceList(self.record)
+
+    def try_advice(self, number: int) -> Tried:
+        """Make the change of `run.advice[number]` to the run's own call, on fresh copies, and measure what it gains.
+
+        The call as it is and with the change are compiled anew, their results compared, and both timed in turns. The
+        result is in `run.advice` and in the live view from then on. Nothing of the process changes. Raises IndexError
+        for a number that there is not, ValueError for what is to be done by hand, and for a run without a call.
+        """
+        from explorer.adviser import AdviceList, Tried, with_trial
+        from explorer.timing import progress_line
+
+        advice = AdviceList(self.record)[number] if number >= 0 else None
+        with progress_line() as line:
+            record = self.compiler.grow(lambda record: with_trial(record, self.call, number, line))
+        assert advice is not None  # with_trial has raised
+        return Tried(advice, next(trial for trial in record.trials if trial.advice == advice.id))
+
+    @property
+    def phases(self) -> pd.DataFrame:
+        """One row a phase of torch's compilations, as its own events tell: all its seconds, and those of its own.
+
+        What tcompile spends on recording is not counted; g++ and Triton run where code is built (`--time`, a GPU).
+        """
+        from explorer.phase_table import phases
+
+        return phases(self.record)
 
     def sweep(
         self,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from compiler.measure.timing import Plan, Progress
     from compiler.measure.work import MakeOptimizer
 
-Listener = Callable[["Progress"], None]
+Listener = Callable[[object], None]
 NO_CALL = (
     "this run has no call to time: it was loaded from a file, or its code calls torch.compile itself. Explore the call "
     "here first: %%tcompile, or explorer.explore(model, x)"

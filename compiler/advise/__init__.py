@@ -13,15 +13,16 @@ from compiler.advise.capture import breaks, recompiles, specialised
 from compiler.advise.closing import nothing
 from compiler.advise.compile_time import dominated, regions
 from compiler.advise.cpu import no_compiler, threads, vectors
-from compiler.advise.facts import Advice, Change, Evidence, Gain
+from compiler.advise.facts import ON_ANY_DEVICE, Advice, Change, Evidence, Gain
 from compiler.advise.launches import break_even, cuda_graphs, eager_is_faster, too_small
 from compiler.advise.matmul import max_autotune
 from compiler.advise.precision import autocast, precision_casts, tf32
 from compiler.advise.reading import Reading
 from compiler.advise.traffic import bound_by, dtype_casts, layout_copies, not_fused, tiny_reductions
 from compiler.record import Record
+from compiler.targets import is_virtual
 
-__all__ = ["RULES", "Advice", "Change", "Evidence", "Gain", "advise"]
+__all__ = ["RULES", "Advice", "Change", "Evidence", "Gain", "advise", "can_try"]
 
 Rule = Callable[[Reading], Iterator[Advice]]
 
@@ -61,6 +62,11 @@ def advise(record: Record) -> tuple[Advice, ...]:
     found = [advice for rule in RULES for advice in rule(reading)]
     closing = nothing(reading, found)
     return tuple(sorted(found, key=_order)) + ((closing,) if closing is not None else ())
+
+
+def can_try(advice: Advice, record: Record) -> bool:
+    """Whether a machine can try it here: what is about a GPU needs that GPU."""
+    return advice.can_be_tried and (advice.rule in ON_ANY_DEVICE or not is_virtual(record.target))
 
 
 def _order(advice: Advice) -> tuple[int, float]:

@@ -31,8 +31,8 @@ def _break(reading: Reading, group: Sequence[GraphBreak]) -> Advice:
     if first.outcome in PLAIN_WORDS:
         effect = PLAIN_WORDS[first.outcome]
     else:
-        effect = f"what was one graph is now {first.nodes[0]} ops before and {first.nodes[1]} after it"
-    found = f"{first.what or first.kind} At {place}; {effect}.".replace("..", ".")
+        effect = f"{counted(first.nodes[0], 'op')} before it and {first.nodes[1]} after are compiled apart"
+    found = f"{(first.what or first.kind).rstrip('.')} ({place}): {effect}."
     suggestion = next((item for item in first.suggestions if item.rewrite or item.settings), None)
     text = (
         (suggestion or first.suggestions[0]).text
@@ -79,11 +79,7 @@ def _recompile(reading: Reading, group: Sequence[Recompile]) -> Advice:
         found += f" Then {first.limit} was reached: calls that fit no code run as plain Python."
     ids = tuple(f"recompiles.{item.id}" for item in group)
     closest = next((failure.words for failure in first.failures), first.reasons[0] if first.reasons else "")
-    gain = (
-        Gain(spent, "compile", "what torch spent on these compilations", "measured", _part(reading, spent))
-        if spent
-        else None
-    )
+    gain = _compile_gain(reading, spent)
     options = {"dynamic": True} if first.cause in ("shape", "number") else {}
     change = Change(first.advice or "Call it with the same kind of arguments every time.", options, first.settings)
     evidence = (
@@ -96,8 +92,12 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def _part(reading: Reading, spent: float) -> float | None:
-    return spent / reading.compile_seconds if reading.compile_seconds else None
+def _compile_gain(reading: Reading, spent: float) -> Gain | None:
+    """Half of what the compilations took: code for open sizes takes longer to compile than code for one."""
+    if not spent:
+        return None
+    how = f"half of the {seconds(spent)} that torch spent on these compilations"
+    return Gain(0.5 * spent, "compile", how, "estimate", 0.5 * spent / reading.compile_seconds)
 
 
 def specialised(reading: Reading) -> Iterator[Advice]:

@@ -123,10 +123,10 @@ def regions(reading: Reading) -> Iterator[Advice]:
         return
     share = _share_of_calls(reading, blocks)
     saved = CLAIMED * share * (1 - 1 / len(blocks)) * whole
-    where = f"{blocks[0]} to {blocks[-1]}"
     found = (
-        f"{where} are {len(blocks)} blocks with the same operations, and all of them are compiled: "
-        f"{percent(share)} of the graph."
+        f"{len(blocks)} blocks ({blocks[0]} … {blocks[-1]}) run the same operations on the same sizes, and each "
+        f"is compiled "
+        f"as if it were the only one: {percent(share)} of the graph."
     )
     change = Change(
         f"Compile the block that repeats in place of the whole: for block in …: block.compile(). The "
@@ -147,12 +147,14 @@ def regions(reading: Reading) -> Iterator[Advice]:
 
 
 def repeated_blocks(reading: Reading) -> tuple[str, ...]:
-    """Paths of modules (`layers.0`, `layers.1` …) that call the same operations; the most that belong together."""
+    """Paths of modules (`layers.0`, `layers.1` …) that call the same operations on the same sizes; the most that
+    belong together.
+    """
     operations: dict[str, list[str]] = {}
     for entity in _calls(reading):
         block = _block_of(str(entity.attrs.get("module", "")))
         if block:
-            operations.setdefault(block, []).append(str(entity.attrs.get("target", "")))
+            operations.setdefault(block, []).append(f"{entity.attrs.get('target', '')} {entity.attrs.get('shape', '')}")
     alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for block, called in operations.items():
         alike.setdefault((block.rpartition(".")[0], tuple(called)), []).append(block)

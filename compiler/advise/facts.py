@@ -89,5 +89,7 @@ class Advice:
         return self.change is not None and self.change.can_be_tried
 
 
+ON_ANY_DEVICE: frozenset[str] = frozenset({"break", "recompile", "regions"})
+"""Rules whose change can be tried on the CPU too where the code is for a GPU that is not here."""
 REPEATED: frozenset[str] = frozenset({"break", "recompile", "specialised"})
 """Rules that may find something more than once."""

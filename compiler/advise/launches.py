@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compiler.advise.amounts import counted, percent, seconds
+from compiler.advise.amounts import counted, percent, seconds, size
 from compiler.advise.facts import Advice, Change, Evidence, Gain
 from compiler.advise.reading import MOVES, Reading, operator_of
-from compiler.advise.waiting import CALL_SECONDS, LAUNCH_SECONDS, MUCH, host_seconds, waiting
+from compiler.advise.waiting import CALL_SECONDS, LAUNCH_SECONDS, MUCH, Waiting, host_seconds, waiting
 from compiler.measure_facts import Candidate
 from compiler.record import Entity
 
-CLAIMED = 0.4
-"""How much of the time in which the GPU waits CUDA graphs are expected to take away, at the least: inputs are "
-"copied."""
+CLAIMED = 0.25
+"""How much of the time in which the GPU waits CUDA graphs are expected to take away, at the most."""
+LAUNCH_SAVED = 8e-6
+"""What CUDA graphs are expected to save for each launch of generated code but one: on an H200 it was 10 to 40 µs for
+those models of benchmarks/suite.py that wait for launches."""
+WORTH = 0.05
+"""A gain below this share of a call is not worth a word."""
 SMALL = 4.0
 """A graph is small where this many times its kernels' least time is still less than what calling it takes."""
 EAGER_SECONDS = 4e-6
@@ -48,9 +52,9 @@ def cuda_graphs(reading: Reading) -> Iterator[Advice]:
         )
         return
     timed = reading.candidate("inductor reduce-overhead") is not None
-    gain = measured_gain(reading, "inductor reduce-overhead") if timed else _graph_gain(waits.seconds, waits.whole)
+    gain = measured_gain(reading, "inductor reduce-overhead") if timed else _graph_gain(reading, waits)
     if gain is None:
-        return  # it was tried, and is no faster
+        return  # it was tried and is no faster, or there is too little to gain
     change = Change(
         "Compile with mode='reduce-overhead': CUDA graphs replay all launches as one. It needs memory for the graphs, "
         "and results are overwritten by the next call: clone what you keep.",
@@ -64,12 +68,21 @@ def _has_cuda_graphs(reading: Reading) -> bool:
     return options.mode in ("reduce-overhead", "max-autotune") or bool(options.options.get("triton.cudagraphs"))
 
 
-def _graph_gain(idle: float, whole: float) -> Gain:
+def _graph_gain(reading: Reading, waits: Waiting) -> Gain | None:
+    """What is saved at the launches, less what it takes to copy inputs that are elsewhere in each call."""
+    launches = sum(max(kernel.calls, 1) for kernel in reading.record.kernels) - 1
+    copied = sum(int(entity.attrs.get("bytes") or 0) for entity in _inputs(reading) if not _is_kept(reading, entity.id))
+    copying = 2 * copied / reading.gpu.memory_bandwidth if reading.gpu is not None else 0.0
+    gained = min(CLAIMED * waits.seconds, LAUNCH_SAVED * launches) - copying
+    if gained < WORTH * waits.whole:
+        return None
     how = (
-        f"{percent(CLAIMED)} of the {seconds(idle)} in which the GPU waits; the rest is for copying inputs "
-        "and the replay"
+        f"{seconds(LAUNCH_SAVED)} for each launch of generated code but one, at most "
+        f"{percent(CLAIMED)} of the "
+        "time in which the GPU waits"
     )
-    return Gain(CLAIMED * idle, "call", how, "estimate", CLAIMED * idle / whole)
+    how += f", less {seconds(copying)} to copy {size(copied)} of inputs" if copying > 1e-6 else ""
+    return Gain(gained, "call", how, "estimate", gained / waits.whole)
 
 
 def _obstacles(reading: Reading) -> Iterator[Evidence]:

@@ -14,6 +14,10 @@ from compiler.binary import roofline
 CLAIMED = 0.5
 """How much of what peak rates promise is expected: products reach less of a higher peak."""
 WORTH = 0.05
+"""A gain below this share of a call is not worth a word."""
+AUTOCAST_ON_HOST = 1.3
+"""So many times as long the CPU takes for a call under autocast: there are casts to launch. On an H200 it
+was 1.1 to 1.5 for the models of benchmarks/suite.py."""
 TF32 = 'torch.set_float32_matmul_precision("high")'
 
 
@@ -85,7 +89,8 @@ def _saved(reading: Reading, products: list[KernelFacts], dtype: str) -> Gain | 
     """What the narrower format is expected to save, None where that is little of a call or the GPU waits anyway."""
     assert reading.gpu is not None
     saved = sum(found.time - _time_in(reading, found, dtype) for found in products)
-    whole, expected = whole_call(reading), CLAIMED * saved_of(reading, saved)
+    more_on_host = AUTOCAST_ON_HOST if dtype == "bfloat16" else 1.0
+    whole, expected = whole_call(reading), CLAIMED * saved_of(reading, saved, more_on_host)
     if not products or not whole or expected < WORTH * whole:
         return None
     how = f"{percent(CLAIMED)} of what the peak rates promise for these products"

@@ -15,8 +15,8 @@ from compiler.torch_api.pytrees import tree_leaves
 
 Same = Literal["equal", "close", "differs", "not comparable"]
 AMONG_GRADIENTS = 10.0
-"""Gradients are sums of many terms, in an order that a change may alter: so many times a result's tolerance is "
-"allowed."""
+"""Gradients are sums of many terms, in an order that a change may alter: so many times a result's tolerance
+is allowed."""
 
 
 @dataclass(frozen=True, slots=True)

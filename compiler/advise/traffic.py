@@ -8,6 +8,7 @@ from compiler.advise.amounts import counted, percent, seconds, size
 from compiler.advise.facts import Advice, Change, Evidence, Gain
 from compiler.advise.reading import CASTS, MOVES, KernelFacts, Reading
 from compiler.advise.waiting import MUCH, saved_of, waiting, whole_call
+from compiler.inductor.fusion_words import reason_words
 from compiler.record import Decision, Entity
 
 WORTH = 0.03
@@ -16,7 +17,8 @@ REACHED = 0.8
 """A peak counts as reached from here on: no real kernel gets much nearer."""
 TINY_BYTES = 256 * 1024
 """A reduction over less keeps a GPU busy for no longer than its launch takes."""
-LEAST_TINY = 3
+LEAST_TINY, MANY = 3, 0.1
+"""At least so many launches, and this share of all, are worth a word."""
 BANDWIDTH_ON_CPU = 10e9
 """Bytes a second that one socket of any server of the last ten years moves at the least."""
 
@@ -129,7 +131,9 @@ def not_fused(reading: Reading) -> Iterator[Advice]:
     pairs = sorted(_apart(reading), key=lambda pair: -pair[0])
     between = sum(moved for moved, *_ in pairs)
     whole = sum(found.bytes for found in reading.kernels)
-    if not pairs or not whole or between < WORTH * whole:
+    gain = _fusion_gain(reading, between)
+    is_little = gain is None or (gain.share or 0.0) < WORTH
+    if not pairs or not whole or between < WORTH * whole or (reading.gpu is not None and is_little):
         return
     count = counted(len(pairs), "pair")
     found = (
@@ -195,7 +199,7 @@ def _between(first: Entity, second: Entity) -> int:
 
 def _pair_evidence(reading: Reading, moved: int, decision: Decision, first: Entity, second: Entity) -> Evidence:
     ids = (first.id, second.id)
-    told = f"{first.label} and {second.label}: {size(moved)}; torch: {decision.why}."
+    told = f"{first.label} and {second.label}: {size(moved)}: {reason_words(decision.why)} (torch: {decision.why})."
     return Evidence(told, "recorded", (*ids, *reading.lines(ids)))
 
 
@@ -235,7 +239,7 @@ def _remedy(pairs: Sequence[tuple[int, Decision, Entity, Entity]]) -> str:
     told = next((text for part, text in _REMEDIES if part in why), "")
     if told:
         return f"Not always to be had: {told}."
-    return "Not always to be had: torch's reason says what keeps them apart."
+    return "Not always to be had: the reasons above say what keeps them apart."
 
 
 def tiny_reductions(reading: Reading) -> Iterator[Advice]:
@@ -244,7 +248,7 @@ def tiny_reductions(reading: Reading) -> Iterator[Advice]:
         return
     tiny = [found for found in reading.kernels if found.kernel.category == "reduction" and 0 < found.bytes < TINY_BYTES]
     launches = sum(max(found.kernel.calls, 1) for found in tiny)
-    if launches < LEAST_TINY or launches < WORTH * reading.launches:
+    if launches < LEAST_TINY or launches < MANY * reading.launches:
         return
     ids = tuple(found.kernel.id for found in tiny[:5])
     found = (

@@ -29,6 +29,7 @@ from compiler.measure.work import Work, job, work
 from compiler.measure_facts import Trial, What
 from compiler.options import Options
 from compiler.record import Artifact, Record
+from compiler.targets import is_virtual
 from compiler.torch_api import apart
 from compiler.torch_api.changed_settings import with_settings
 
@@ -65,9 +66,11 @@ def tried(advice: Advice, record: Record, call: Call, tell: Tell | None = None) 
     """
     if advice.change is None or not advice.change.can_be_tried:
         raise ValueError(f"there is nothing to try: {advice.title!r} is to be done by hand")
-    bench = _Bench(call, tell or (lambda _: None))
-    within = _within(advice.change, call.fn, files_by_name(record, call.fn))
     of = advice.gain.of if advice.gain is not None else "call"
+    later = call.later if advice.rule == "recompile" else ()
+    is_elsewhere = of == "call" and is_virtual(record.target)  # what a GPU was to gain
+    bench = _Bench(call, later, tell or (lambda _: None), is_elsewhere=is_elsewhere)
+    within = _within(advice.change, call.fn, files_by_name(record, call.fn))
     before = _Side("as it is", record.options)
     after = _Side("changed", _options(record.options, advice.change), advice.change, within)
     with bench.apart() as folder:
@@ -116,8 +119,9 @@ def _within(change: Change, fn: Any, files: Mapping[str, str]) -> Within:
 
 
 class _Bench:
-    def __init__(self, call: Call, tell: Tell) -> None:
-        self.call, self.tell = call, tell
+    def __init__(self, call: Call, later: Sequence[Call], tell: Tell, *, is_elsewhere: bool) -> None:
+        self.call, self.later, self.tell = call, later, tell
+        self.is_elsewhere = is_elsewhere
         self.device = _device(copied(call))
         self.clock = clock_for(self.device)
         self.what: What = "forward"
@@ -167,6 +171,7 @@ class _Bench:
         start = time.perf_counter()
         with apart.empty_caches(folder):
             made.step()
+            self._later_calls(run)
             self.clock.finished()
         side.compile_seconds = time.perf_counter() - start
         side.draws = random != self._random_state()
@@ -174,6 +179,13 @@ class _Bench:
         kept.append(None)  # from now on nothing is kept
         made.rest()
         side.step = _stepping(work(copy, run, asked)) if _replays(side) else work(copy, run, asked).step
+
+    def _later_calls(self, run: Callable[..., Any]) -> None:
+        """The calls for which torch compiled again, as their compilation is what the change is about."""
+        for other in self.later:
+            args, kwargs = other.copied_arguments()
+            with other.surroundings.again():
+                run(*args, **kwargs)
 
     def _random_state(self) -> list[Any]:
         states = [torch.get_rng_state()]
@@ -207,7 +219,7 @@ class _Bench:
             advice=advice.id, what=self.what, device=self.device.type, before=old.middle, after=new.middle,
             gained=gained.middle, low=gained.low, high=gained.high, rounds=len(before.rounds),
             compile_before=compiled[0], compile_after=compiled[1], same=same, numbers=words,
-            expected=advice.gain.seconds if advice.gain is not None else None, of=of,
+            expected=None if advice.gain is None or self.is_elsewhere else advice.gain.seconds, of=of,
         )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ def waiting(reading: Reading) -> Waiting | None:
     if own is not None and own.seconds and own.host is not None and own.host.gpu is not None:
         told = f"A call takes {seconds(own.seconds)}, and the GPU is busy in {seconds(own.host.gpu)} of it."
         return Waiting(max(own.seconds - own.host.gpu, 0.0), own.seconds, Evidence(told, "measured"))
-    if reading.gpu is None or not reading.launches or own is not None:
+    if reading.gpu is None or not reading.launches or own is not None or reading.kernel_basis == "measured":
         return None
     host, busy = host_seconds(reading), REAL * reading.floor
     told = (
@@ -55,13 +55,30 @@ def host_seconds(reading: Reading) -> float:
     return reading.launches * LAUNCH_SECONDS + reading.guard_seconds + CALL_SECONDS
 
 
-def saved_of(reading: Reading, on_gpu: float) -> float:
-    """What is left of seconds that the GPU needs less, as it waits for longer then."""
-    found = waiting(reading)
-    return on_gpu if found is None else max(on_gpu - found.seconds, 0.0)
+def saved_of(reading: Reading, on_gpu: float, more_on_host: float = 1.0) -> float:
+    """What a call takes less when the GPU needs so many seconds less, and the CPU so many times what it needs now.
+
+    A call takes as long as the slower of the two at least: what the GPU does sooner, it may wait for longer.
+    """
+    busy = _busy(reading)
+    if busy is None:
+        return on_gpu
+    host, gpu = busy
+    return max(min(on_gpu, whole_call(reading) - max(more_on_host * host, gpu - on_gpu)), 0.0)
+
+
+def _busy(reading: Reading) -> tuple[float, float] | None:
+    """Seconds of a call that the CPU and that the GPU have something to do, None where that is not known."""
+    own = reading.own
+    if own is not None and own.host is not None and own.host.gpu is not None:
+        return sum(part or 0.0 for part in (own.host.guards, own.host.wrapper, own.host.launches)), own.host.gpu
+    if own is not None or reading.gpu is None:
+        return None
+    busy = reading.kernel_seconds if reading.kernel_basis == "measured" else REAL * reading.floor
+    return host_seconds(reading), busy
 
 
 def whole_call(reading: Reading) -> float:
     """Seconds of one call: measured, or what is taken for granted where nothing was."""
-    found = waiting(reading)
-    return reading.seconds or (found.whole if found is not None else reading.kernel_seconds)
+    busy = _busy(reading)
+    return reading.seconds or (max(busy) if busy is not None else reading.kernel_seconds)

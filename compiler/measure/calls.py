@@ -44,13 +44,17 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Call:
-    """What the user called, eager and compiled, with which arguments; and what is on around it, by default now."""
+    """What the user called, eager and compiled, with which arguments; and what is on around it, by default now.
+
+    `later` are calls of the same after it that compiled something anew.
+    """
 
     fn: Callable[..., Any]
     compiled: Callable[..., Any]
     args: Sequence[Any]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     surroundings: Surroundings = field(default_factory=Surroundings.now)
+    later: tuple[Call, ...] = ()
 
     def modules(self) -> dict[str, torch.nn.Module]:
         """The modules that the call runs, by the name that its code has for them; "" for what is called itself."""

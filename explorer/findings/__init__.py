@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from compiler.record import Record
+from explorer.findings.advice import advice_finding
 from explorer.findings.breaks import breaks_finding
 from explorer.findings.bytecode import bytecode_views
 from explorer.findings.chain import chain_views
@@ -34,6 +35,7 @@ MAKERS: Final[tuple[Callable[[Record], Finding | None], ...]] = (
     fusion_finding,
     timing_finding,
     memory_finding,
+    advice_finding,
 )
 
 #: Views of artifacts that a record has itself: each gives the artifacts that it shows.
