@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from compiler.measure.sweep import Axes, Point
     from compiler.measure.timing import Plan
 
+FEW_ROUNDS = 4
 SHOWN = (0, 1, 3, 4, 5)
 """The columns of `HEAD` that a line of a sweep has."""
 
@@ -109,8 +110,15 @@ class Sweep:
         return [
             *filter(None, [self.elsewhere]),
             *([stopped] if len(self.spots) < self.total else []),
+            *self._few_rounds(),
             *self._noise(),
         ]
+
+    def _few_rounds(self) -> list[str]:
+        rounds = [len(item.candidate.rounds) for spot in self.spots for item in spot.timed if item.candidate.rounds]
+        if not rounds or min(rounds) >= FEW_ROUNDS:
+            return []
+        return [f"{text.counted(min(rounds), 'round')} of each: how far the times vary is hardly known."]
 
     def _noise(self) -> list[str]:
         """Of one point all of it; of several how many, as each may have several notes."""

@@ -18,15 +18,15 @@ import { axisEnd, percent, roundTicks, stacked, tickText } from "./timing_scale.
 /** @type {Record<string, string>} */
 const TONES = { eager: "eager", faster: "faster than eager", slower: "slower than eager", equal: "as fast as eager" };
 const TICKS = 6;
+/** So many warnings stand above the numbers without a fold. */
+const WARNINGS = 3;
 const FACTS = ["compiling", "pays off", "memory"];
 
 export class TimingView extends FindingView {
   draw() {
     /** @type {{warnings: string[], groups: Group[], estimate: Estimate | null}} */
     const { warnings, groups, estimate } = this.artifact.view;
-    const told = h("ul", {}, ...warnings.map((words) => h("li", {}, words)));
-    const warned = warnings.length ? h("div", { class: "tc-time-warnings", role: "note" }, icon("warning"), told) : null;
-    const body = h("div", { class: "tc-timing" }, warned, ...groups.map((group) => this.group(group)), estimate ? estimated(estimate) : null);
+    const body = h("div", { class: "tc-timing" }, warned(warnings), ...groups.map((group) => this.group(group)), estimate ? estimated(estimate) : null);
     body.addEventListener("keydown", (event) => moveByArrow(event, body));
     this.scroller.replaceChildren(body);
   }
@@ -55,6 +55,16 @@ export class TimingView extends FindingView {
     const rows = group.rows.map((row) => this.item(row.id, row.problem ? failedRow(row) : timeRow(row, most, eager, peak)));
     return h("div", { class: "tc-times", role: "table", "aria-label": "Time of a call by candidate" }, headRow(most, group.unit), ...rows);
   }
+}
+
+/** What is to be known before the numbers; of much, the rest in a fold. @param {string[]} warnings */
+function warned(warnings) {
+  if (!warnings.length) return null;
+  const item = (/** @type {string} */ words) => h("li", {}, words);
+  const some = warnings.length > WARNINGS ? WARNINGS - 1 : warnings.length;
+  const rest = warnings.slice(some);
+  const fold = rest.length ? h("details", {}, h("summary", {}, `${rest.length} more notes`), h("ul", {}, ...rest.map(item))) : null;
+  return h("div", { class: "tc-time-warnings", role: "note" }, icon("warning"), h("div", {}, h("ul", {}, ...warnings.slice(0, some).map(item)), fold));
 }
 
 /** @param {number} most @param {Unit | null} unit */

@@ -73,6 +73,7 @@ def test_it_prints_what_it_comes_to_and_draws_it(swept: Sweep) -> None:
     told = str(swept)
     assert "Classifier: time of one call (forward and backward) on this machine's CPU" in told
     assert "aot_eager, float32: compiling pays" in told
+    assert "1 round of each: how far the times vary is hardly known." in told
     [axes] = swept.plot().axes
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["aot_eager, float32", "aot_eager, float64"]
     shown = swept._repr_mimebundle_()
