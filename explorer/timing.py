@@ -61,11 +61,15 @@ def progress_line() -> Iterator[Listener]:
     """A line that says what is being done, and is gone at the end: in a notebook's output, or in a terminal."""
     if getattr(get_ipython(), "kernel", None) is not None:
         handle = display(_line("Timing…"), raw=True, display_id=True)
-        yield lambda progress: handle.update(_line(f"Timing {progress}"), raw=True)
-        handle.update(_line(""), raw=True)
+        try:
+            yield lambda progress: handle.update(_line(f"Timing {progress}"), raw=True)
+        finally:
+            handle.update(_line(""), raw=True)
     elif sys.stderr.isatty():
-        yield lambda progress: _write(f"\rTiming {progress}\x1b[K")
-        _write("\r\x1b[K")
+        try:
+            yield lambda progress: _write(f"\rTiming {progress}\x1b[K")
+        finally:
+            _write("\r\x1b[K")
     else:
         yield lambda _progress: None
 
