@@ -12,6 +12,7 @@ from typing import Any
 from compiler.record import LineTime, Record
 from explorer.findings.lines import Place
 from explorer.landed import rows_of_lines
+from explorer.shapes import seconds_text
 
 SIDES = ("eager", "compiled")
 HALVES = ("forward", "backward", "optimizer")
@@ -31,6 +32,13 @@ class Heat:
 
     def own_seconds(self, side: str) -> float:
         return sum(seconds for key, seconds in self.own.items() if key[0] == side)
+
+
+def seconds_in_words(heat: Heat, side: str) -> str:
+    """`4.1 ms: 1.1 ms forward, 3.0 ms backward`; what it calls is in it."""
+    halves = [(half, heat.seconds(side, half)) for half in HALVES if heat.seconds(side, half)]
+    parts = ", ".join(f"{seconds_text(seconds)} {half}" for half, seconds in halves)
+    return f"{seconds_text(heat.seconds(side))}: {parts}" if len(halves) > 1 else parts
 
 
 def heats(record: Record) -> list[Heat]:

@@ -118,8 +118,18 @@ def time_columns(record: Record) -> tuple[Column, ...]:
     ]
     if where == "GPU":
         columns += [
-            Column("Bandwidth", "Its bytes in this time, of the peak bandwidth", fact(_of("memory_share")), "percent"),
-            Column("Peak", "Its operations in this time, of the peak rate", fact(_of("compute_share")), "percent"),
+            Column(
+                "Bandwidth",
+                "Its bytes in this time, of the peak bandwidth; over 100 % where the cache has them or not all is read",
+                fact(_of("memory_share")),
+                "percent",
+            ),
+            Column(
+                "Peak",
+                "Its operations in this time, of the GPU's peak rate for them",
+                fact(_of("compute_share")),
+                "percent",
+            ),
         ]
     return tuple(columns)
 
@@ -129,7 +139,7 @@ def _measured(times: Sequence[KernelTime]) -> float:
 
 
 def _percent(share: float) -> float:
-    return float(f"{100 * share:.3g}")
+    return round(100 * share, 1 if share >= 0.01 else 2)
 
 
 def _of(share: str) -> Callable[[Sequence[KernelTime]], float | None]:

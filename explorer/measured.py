@@ -11,16 +11,25 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from compiler.record import Artifact, Entity, Record
+from explorer.heat import SIDES, heats, seconds_in_words
 
 ATTRIBUTE = "measured_µs"
+Attributes = Mapping[str, float | str]
 
 
 def with_measured(record: Record) -> Record:
-    """The record whose entities have the attribute `measured_µs`, where a time of theirs is known."""
-    times = measured(record)
-    if not times:
+    """The record whose entities have the attribute `measured_µs`, where a time of theirs is known; lines have one of
+    each side, in words.
+    """
+    known: dict[str, Attributes] = {
+        name: {ATTRIBUTE: float(f"{time:.3g}")} for name, time in measured(record).items()
+    } | {
+        heat.line: {f"{side}_time": seconds_in_words(heat, side) for side in SIDES if heat.seconds(side)}
+        for heat in heats(record)
+    }
+    if not known:
         return record
-    return record.with_(artifacts=tuple(_with_times(artifact, times) for artifact in record.artifacts))
+    return record.with_(artifacts=tuple(_with_times(artifact, known) for artifact in record.artifacts))
 
 
 def measured(record: Record) -> dict[str, float]:
@@ -33,7 +42,8 @@ def measured(record: Record) -> dict[str, float]:
         for identity in dict.fromkeys((time.call, time.kernel)):
             found[identity] += amount
         if time.call in entities:
-            _share(amount, _known(entities[time.call].origins, entities), found)
+            loops = _known(entities[time.call].origins, entities)
+            _share(amount, [name for name in loops if entities[name].kind not in ("call", "kernel")], found)
         _share_back(amount, _known(time.nodes, entities), entities, found)
     return dict(found)
 
@@ -57,11 +67,11 @@ def _known(ids: Iterable[str], entities: Mapping[str, Entity]) -> list[str]:
     return [identity for identity in ids if identity in entities]
 
 
-def _with_times(artifact: Artifact, times: Mapping[str, float]) -> Artifact:
-    if not any(entity.id in times for entity in artifact.entities):
+def _with_times(artifact: Artifact, known: Mapping[str, Attributes]) -> Artifact:
+    if not any(entity.id in known for entity in artifact.entities):
         return artifact
-    return replace(artifact, entities=tuple(_with_time(entity, times.get(entity.id)) for entity in artifact.entities))
+    return replace(artifact, entities=tuple(_with_time(entity, known.get(entity.id)) for entity in artifact.entities))
 
 
-def _with_time(entity: Entity, time: float | None) -> Entity:
-    return entity if time is None else replace(entity, attrs={**entity.attrs, ATTRIBUTE: float(f"{time:.3g}")})
+def _with_time(entity: Entity, known: Attributes | None) -> Entity:
+    return entity if known is None else replace(entity, attrs={**entity.attrs, **known})

@@ -19,7 +19,7 @@ import { frameName } from "./source_marks.js";
  */
 
 /** Attributes with a place of their own, so not listed again. */
-const PLACED = new Set("dtype shape stride device bytes module module_type target code op file line".split(" "));
+const PLACED = new Set("dtype shape stride device bytes module module_type target code op file line eager_time compiled_time measured_µs".split(" "));
 /** So many of a list are shown before the rest is asked for. */
 const FEW = 6;
 const MOST = 500;
@@ -375,6 +375,9 @@ function tensorFacts({ attrs }) {
     ["Device", attrs.device ?? ""],
     ["Line", attrs.file && attrs.line ? `${attrs.file}:${attrs.line}` : ""],
     ["Module", module],
+    ["Eager", attrs.eager_time ?? ""],
+    ["Compiled", attrs.compiled_time ?? ""],
+    ["Measured", attrs["measured_µs"] ? `${attrs["measured_µs"]} µs` : ""],
   ];
 }
 
