@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Interpreter, Node
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from compiler.builder import Builder
 from compiler.interpret.kept import KeptFrame
@@ -23,6 +22,7 @@ from compiler.measure_facts import Half, MemoryEvent, MemoryWhat, Role
 from compiler.record import Problem, Record
 from compiler.torch_api import autograd_nodes, fx
 from compiler.torch_api.pytrees import tree_leaves
+from compiler.torch_api.watching import Watching
 
 
 def eager_memory(captured: GraphModule, graph: str, *, trains: bool) -> tuple[MemoryEvent, ...]:
@@ -37,7 +37,7 @@ def eager_memory(captured: GraphModule, graph: str, *, trains: bool) -> tuple[Me
         inputs = [_fresh(value) for value in examples]
         for node, value in zip(captured.graph.find_nodes(op="placeholder"), inputs, strict=True):
             log.given(node.name, [value], "input")
-        with _Watching(log):
+        with Watching(log.made):
             results = _Noting(captured, log).run(*inputs)
         log.keep("result", results)
         if trains:
@@ -89,7 +89,7 @@ def _backward(log: _Log, results: Any) -> None:
     total = _HandingIn.apply(log, *outputs)
     log.half, log.node = "backward", ""
     seed = torch.empty_like(total)
-    with _Watching(log):
+    with Watching(log.made):
         total.backward(seed)
 
 
@@ -195,19 +195,6 @@ class _Log:
         self.events.append(
             MemoryEvent(self.graph, self.half, what, name, size, self.live, "eager", role, entity=entity)
         )
-
-
-class _Watching(TorchDispatchMode):
-    """Tells a log of what every operation returns."""
-
-    def __init__(self, log: _Log) -> None:
-        super().__init__()
-        self.log = log
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        results = func(*args, **(kwargs or {}))
-        self.log.made(results)
-        return results
 
 
 class _Noting(Interpreter):

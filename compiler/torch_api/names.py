@@ -203,6 +203,7 @@ REQUIRED: tuple[str, ...] = (
     "torch.fx.experimental.proxy_tensor:maybe_handle_decomp",
     "torch.fx.traceback:annotate",
     "torch.library:Library._destroy",
+    "torch.utils._python_dispatch:TorchDispatchMode",
     "torch.utils._sympy.printers:PythonPrinter",
 )
 
