@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
@@ -19,16 +18,17 @@ from typing import Any
 import torch
 
 from compiler.environment import environment
-from compiler.measure import host_split, noise, peak
+from compiler.measure import noise, peak
 from compiler.measure.calls import Call, nowhere
-from compiler.measure.candidates import EAGER, INDUCTOR, Asked, Spec, specs
+from compiler.measure.candidates import EAGER, Asked, Spec, specs
+from compiler.measure.cold import ColdCompiler, Heard
 from compiler.measure.copies import CannotCopyError, Copy, copied, devices
+from compiler.measure.inside import Pool, looked_into, with_note
 from compiler.measure.rounds import GpuClock, calls_a_round, clock_for, turns, warmed
 from compiler.measure.spread import Spread
 from compiler.measure.work import Job, MakeOptimizer, Work, job, optimizer_named, work
-from compiler.measure_facts import Candidate, HostTime, Measurement
+from compiler.measure_facts import Candidate, Measurement
 from compiler.options import OptionError, Options
-from compiler.torch_api import apart, generated_text
 
 ALONE_ROUNDS = 5
 ROUNDS = (7, 101)
@@ -37,6 +37,7 @@ IN_TURNS_SECONDS = 6.0
 """About so long are candidates called in turns: the speed of a machine changes by the second."""
 LEAST_CALLS = {"cpu": 1, "cuda": 5}
 """So many calls a round: on a GPU each is timed, and the median is taken."""
+ALONE = "timed by itself, not in turns with the others: the measurement was stopped"
 LEAST_ROUNDS = 3
 """So many rounds in turns are worth more than those alone, when the user stops the measurement."""
 
@@ -103,13 +104,11 @@ class _Entry:
     spec: Spec
     candidate: Candidate
     work: Work | None = None
+    heard: Heard = field(default_factory=Heard)
     calls: int = 1
     alone: list[float] = field(default_factory=list)
     rounds: list[float] = field(default_factory=list)
-    guards: float | None = None
-    graphs: int = 0
     pool_bytes: int = 0
-    codes: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -137,20 +136,22 @@ class _Bench:
         self.clocks: list[float] = []
         self.load = noise.load()
         self.pool_bytes = peak.graph_pool_bytes(device)
+        self.compiler = ColdCompiler(options, self.clock)
         self.random = [torch.get_rng_state()]
         if device.type == "cuda":
             self.random.append(torch.cuda.get_rng_state(device))
         self.job: Job | None = None
         self.interrupted = False
-        self._compiling: _Entry | None = None
 
     def run(self, chosen: Sequence[Spec], optimizer: MakeOptimizer | None) -> None:
         try:
-            with self._apart() as folder:
+            with self._unnoticed(), self.compiler.apart():
                 self.job = job(copied(self.call), self.call.surroundings, self.plan.backward, optimizer)
-                self._start_compiler(chosen, folder)
+                if self.device.type == "cuda" and any(spec.backend == "inductor" for spec in chosen):
+                    self.tell("the compiler", "starting", 1)
+                    self.compiler.start(self.device)
                 for number, spec in enumerate(chosen, 1):
-                    self._prepare(spec, number, folder)
+                    self._prepare(spec, self.job, number)
                 self._in_turns()
                 for number, entry in enumerate(self._running(), 1):
                     self.tell(entry.spec.name, "memory and launches", number)
@@ -163,18 +164,14 @@ class _Bench:
             gc.collect()  # compiled code refers to itself, and holds the copies
 
     @contextmanager
-    def _apart(self) -> Iterator[str]:
-        """All that runs in the block leaves the user's process as it is; gives a folder for caches."""
+    def _unnoticed(self) -> Iterator[None]:
+        """The block has the user's gradient mode; its random numbers are put back, and what it prints goes nowhere."""
         with ExitStack() as stack:
             stack.enter_context(self._same_random_numbers())
             stack.enter_context(redirect_stdout(nowhere()))
-            stack.enter_context(redirect_stderr(nowhere()))  # what is found by autotuning, candidate by candidate
+            stack.enter_context(redirect_stderr(nowhere()))  # what autotuning finds, candidate by candidate
             stack.enter_context(replace(self.call.surroundings, autocast=()).again())
-            folder = stack.enter_context(apart.cache_folder())
-            stack.enter_context(apart.empty_caches(folder))
-            stack.enter_context(apart.apart(self._guarded))
-            stack.enter_context(generated_text.hearing_code(self._generated))
-            yield folder
+            yield
 
     @contextmanager
     def _same_random_numbers(self) -> Iterator[None]:
@@ -185,70 +182,42 @@ class _Bench:
                 torch.cuda.set_rng_state(self.random[1], self.device)
             yield
 
-    def _guarded(self, seconds: float) -> None:
-        if self._compiling is not None:
-            self._compiling.guards = (self._compiling.guards or 0.0) + seconds
-
-    def _generated(self, code: str) -> None:
-        if self._compiling is not None:
-            self._compiling.codes.append(code)
-
-    def _graph(self) -> None:
-        if self._compiling is not None:
-            self._compiling.graphs += 1
-
-    def _start_compiler(self, chosen: Sequence[Spec], folder: str) -> None:
-        """What the first compilation of a process for a GPU does once (workers, Triton) is no candidate's."""
-        if self.device.type == "cuda" and any(spec.backend == "inductor" for spec in chosen):
-            self.tell("the compiler", "starting", 1)
-            with apart.empty_caches(folder):
-                INDUCTOR.compiled(_sine, self.options, lambda: None)(torch.ones(8, device=self.device))
-
-    def _prepare(self, spec: Spec, number: int, folder: str) -> None:
+    def _prepare(self, spec: Spec, job: Job, number: int) -> None:
         """Compile a candidate, warm it up, time it alone. What fails is its problem, and the others go on."""
-        assert self.job is not None
-        what, device = self.job.what, self.device.type
-        entry = _Entry(spec, Candidate(spec.name, spec.backend_name, spec.mode, what, device))
+        entry = _Entry(spec, Candidate(spec.name, spec.backend_name, spec.mode, job.what, self.device.type))
         self.entries.append(entry)
         try:
             self.tell(spec.name, "the first call" if spec.name == EAGER else "compiling", number)
-            self._compile(entry, folder)
+            self._compile(entry, job)
             self.tell(spec.name, "warming up", number)
             self._warm_up(entry)
             entry.pool_bytes = peak.graph_pool_bytes(self.device) - self.pool_bytes if spec.replays else 0
         except Exception as error:  # noqa: BLE001 - whatever a backend raises
             self._failed(entry, error)
 
-    def _compile(self, entry: _Entry, folder: str) -> None:
-        """The first call, with the random numbers that every candidate has, and caches that are empty."""
-        assert self.job is not None
+    def _compile(self, entry: _Entry, job: Job) -> None:
+        """The first call, with the random numbers that every candidate has."""
         copy, spec = copied(self.call), entry.spec
-        self._compiling = entry
         with self._same_random_numbers():
-            run = copy.fn if spec.name == EAGER else spec.compiled(copy.fn, self.options, self._graph)
-            entry.work = _stepping(work(copy, run, self.job)) if spec.replays else work(copy, run, self.job)
-            self.clock.finished()
-            start = time.perf_counter()
-            with apart.empty_caches(folder):
-                entry.work.step()
-                self.clock.finished()
-            took = time.perf_counter() - start
-        self._compiling = None
+            run = copy.fn if spec.name == EAGER else spec.compiled(copy.fn, self.options, self.compiler.graph)
+            entry.work = _stepping(work(copy, run, job)) if spec.replays else work(copy, run, job)
+            entry.heard = heard = self.compiler.first_call(entry.work.step)
         if spec.name != EAGER:
-            kernels = sum(map(generated_text.kernels, entry.codes)) if entry.codes else None
-            entry.candidate = replace(entry.candidate, compile_seconds=took, graphs=entry.graphs, kernels=kernels)
+            entry.candidate = replace(
+                entry.candidate, compile_seconds=heard.seconds, graphs=heard.graphs, kernels=heard.kernels
+            )
 
     def _warm_up(self, entry: _Entry) -> None:
         assert entry.work is not None
         warm = warmed(entry.work.step, self.clock)
         entry.calls = calls_a_round(warm.seconds, LEAST_CALLS[self.device.type])
+        entry.candidate = replace(entry.candidate, calls_a_round=entry.calls)
         entry.alone = [self.clock.seconds(entry.work.step, entry.calls) for _ in range(ALONE_ROUNDS)]
         if not warm.is_stable:
             note = f"its calls were still getting faster after {warm.calls} calls of warming up"
-            entry.candidate = replace(entry.candidate, notes=(*entry.candidate.notes, note))
+            entry.candidate = with_note(entry.candidate, note)
 
     def _failed(self, entry: _Entry, error: Exception) -> None:
-        self._compiling = None
         entry.work = None
         entry.alone, entry.rounds = [], []
         entry.candidate = replace(entry.candidate, problem=_words(error))
@@ -300,43 +269,15 @@ class _Bench:
             self.clocks += [rate] if rate is not None else []
 
     def _look_inside(self, entry: _Entry) -> None:
-        """Memory, launches and the host's time, which are no part of what was timed."""
+        """Memory, launches and the host's time. What fails there is a note: its time is known all the same."""
         assert entry.work is not None
+        first = next((other.spec.name for other in self.entries if other.pool_bytes), "")
+        pool = Pool(entry.spec.replays, entry.pool_bytes, first if first != entry.spec.name else "")
         try:
-            found = max(peak.peak_bytes(entry.work, self.clock), entry.pool_bytes)
-            entry.candidate = replace(entry.candidate, peak_bytes=found)
-            if isinstance(self.clock, GpuClock):
-                entry.candidate = self._on_gpu(entry, self.clock)
-            else:
-                calls = sum(map(generated_text.calls, entry.codes)) if entry.codes else None
-                host = HostTime(guards=entry.guards) if entry.guards is not None else None
-                entry.candidate = replace(entry.candidate, launches=calls, host=host)
-        except Exception as error:  # noqa: BLE001 - its time is known all the same
+            entry.candidate = looked_into(entry.candidate, entry.work, entry.heard, self.clock, pool)
+        except Exception as error:  # noqa: BLE001 - whatever a backend raises
             note = f"memory and launches are not known: {_words(error)}"
-            entry.candidate = replace(entry.candidate, notes=(*entry.candidate.notes, note))
-
-    def _on_gpu(self, entry: _Entry, clock: GpuClock) -> Candidate:
-        assert entry.work is not None
-        stream = clock.stream(entry.work.step, max(3, entry.calls))
-        host, found = host_split.on_gpu(entry.work.step, clock, entry.guards)
-        candidate = replace(entry.candidate, stream_seconds=stream, host=_or_none(host))
-        if found is None:
-            note = "launches are not known: the profiler saw nothing of the GPU"
-            return replace(candidate, notes=(*candidate.notes, note))
-        notes = [*candidate.notes]
-        if entry.spec.replays and not found.graphs:
-            notes.append("no CUDA graph was launched in its calls: torch refused them")
-        elif entry.spec.replays:
-            notes.append(f"its CUDA graphs run {found.kernels} kernels and copies")
-            notes += self._pool_notes(entry)
-        return replace(candidate, launches=found.launched, notes=tuple(notes))
-
-    def _pool_notes(self, entry: _Entry) -> Iterator[str]:
-        """All CUDA graphs of a process have one pool of memory: who came first has it to itself."""
-        first = next((other for other in self.entries if other.pool_bytes), entry)
-        if entry.pool_bytes:
-            shared = "" if first is entry else f", together with those of {first.spec.name}"
-            yield f"CUDA graphs hold {entry.pool_bytes / 2**20:,.1f} MiB between calls too{shared}"
+            entry.candidate = with_note(entry.candidate, note)
 
     def candidates(self) -> Iterator[Candidate]:
         """What is known of each, at the end or where it was stopped."""
@@ -380,24 +321,16 @@ class _Bench:
         return told
 
 
-def _sine(x: torch.Tensor) -> torch.Tensor:
-    return x.sin()
-
-
 def _with_times(entry: _Entry, rounds: list[float], *, alone: bool) -> Candidate:
     spread = Spread.of(rounds)
-    notes = entry.candidate.notes
-    if alone:
-        notes = (*notes, "timed by itself, not in turns with the others: the measurement was stopped")
-    return replace(
+    timed = replace(
         entry.candidate,
         seconds=spread.middle,
         low=spread.low,
         high=spread.high,
         rounds=tuple(rounds),
-        calls_a_round=entry.calls,
-        notes=notes,
     )
+    return with_note(timed, ALONE) if alone else timed
 
 
 def _stepping(inner: Work) -> Work:
@@ -408,10 +341,6 @@ def _stepping(inner: Work) -> Work:
         inner.step()
 
     return Work(step, inner.leaves)
-
-
-def _or_none(host: HostTime) -> HostTime | None:
-    return None if host == HostTime() else host
 
 
 def _device(copy: Copy) -> torch.device:
