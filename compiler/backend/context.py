@@ -14,7 +14,7 @@ class Thresholds:
     """All numbers that passes decide by. They are options of `torch.compile(backend="tcompile", options={…})`.
 
     inline_cost        an expression that costs at most this (in additions) is computed again wherever it is read
-    inline_cost_once   the same for one that is read once for each of its elements, so that nothing is computed twice
+    inline_cost_once   the same for one of which each element is read once at most, or that reads no memory itself
     fused_loops        the most loops that one kernel may have
     fused_buffers      the most buffers that one kernel may read and write
     fusion_distance    kernels that only read the same are merged if at most this many steps lie between them

@@ -112,7 +112,7 @@ def _from_buffers(guest: Kernel, host: Kernel, own: tuple[Var, ...], target: tup
                 if not isinstance(var, Var) or var.name in values or known.get(var.name) != var:
                     continue
                 met = variables(yours)
-                if met and met <= allowed and not any(met & variables(index) for index in values.values()):
+                if met and met <= allowed:
                     values[var.name] = yours
     return values
 

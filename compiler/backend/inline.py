@@ -1,8 +1,8 @@
 """Pass: cheap expressions are computed where they are read, instead of being stored and loaded.
 
 Only where merging kernels can't do it: a read of each element once, in whatever order, is left to `fuse`, which
-computes nothing twice. What is left are broadcasts, gathers, pads and joined tensors. An expression goes to all of its
-readers or to none, as it is stored as long as one reads it; but for constants and positions, which need no memory.
+computes nothing twice. What is left are broadcasts, gathers, pads and joined tensors. An expression goes to all of
+these readers or to none, as it is stored as long as one reads it; constants and positions need no memory anyway.
 """
 
 from __future__ import annotations
@@ -59,20 +59,22 @@ class _Inlining:
     def consider(self, producer: Loop, ctx: Context) -> None:
         """Put a loop's value into its readers, if that is worth it."""
         readers = [self.loops[name] for name in sorted(self.readers.get(producer.target, ()))]
-        if not readers or producer.reduction or producer.target in self.program.mutated:
+        if producer.reduction or producer.target in self.program.mutated:
             return
         if any(load.buffer in self.program.mutated for load in loads(producer.value)):
             return
         is_free = not loads(producer.value)
-        if not is_free and producer.target in self.stored:
+        if not is_free:
+            readers = [reader for reader in readers if not self.is_exact(producer, reader)]
+        if not readers or (not is_free and producer.target in self.stored):
             return
+        names = (producer.target, *(reader.target for reader in readers))
         if why := self.refusal(producer, readers, is_free, ctx):
-            ctx.decide((producer.target, *(reader.target for reader in readers)), "not inlined", why)
+            ctx.decide(names, "not inlined", why)
             return
         for reader in readers:
             self.put(producer, reader)
-        names = tuple(reader.target for reader in readers)
-        ctx.decide((producer.target, *names), "inlined", f"costs {cost(producer.value)}", cost=cost(producer.value))
+        ctx.decide(names, "inlined", f"costs {cost(producer.value)}", cost=cost(producer.value))
 
     def refusal(self, producer: Loop, readers: Iterable[Loop], is_free: bool, ctx: Context) -> str:
         """Why a value is not to be inlined, "" if it is."""
@@ -81,14 +83,14 @@ class _Inlining:
             sites = [load for load in loads(reader.value) if load.buffer == producer.target]
             if cost(reader.value) + price * len(sites) > LARGEST:
                 return f"{reader.target} would cost more than {LARGEST}"
-            if is_free and price <= limits.inline_cost:
-                continue
-            if any(self.is_once(load, reader) for load in sites):
-                return "each element is read once: merging the kernels stores nothing either"
-            limit = limits.inline_cost_once if self.is_single(producer, reader, sites, ctx) else limits.inline_cost
-            if price > limit:
+            is_cheap = is_free or self.is_single(producer, reader, sites, ctx)
+            if price > (limit := limits.inline_cost_once if is_cheap else limits.inline_cost):
                 return f"costs {price}, more than {limit}"
         return ""
+
+    def is_exact(self, producer: Loop, reader: Loop) -> bool:
+        """Whether a loop reads each element once: merging the kernels stores nothing either."""
+        return all(self.is_once(load, reader) for load in loads(reader.value) if load.buffer == producer.target)
 
     def is_once(self, load: Load, reader: Loop) -> bool:
         shape = self.program.by_name[load.buffer].shape

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
-import torch
 from torch.fx import GraphModule
 
 from compiler.backend import build, pipeline
@@ -19,7 +19,9 @@ from compiler.backend.ir import BackendError, Program
 from compiler.backend.launch import Launcher
 from compiler.backend.lower.graph import lower
 from compiler.record import Decision
-from compiler.torch_api.backend import Call, compile_with_autograd
+from compiler.torch_api.backend import Call, compile_with_autograd, with_backward
+from compiler.torch_api.dynamo import Unheard, observing
+from compiler.torch_api.dynamo import compiled as observed
 
 _STAGES = {
     "lowered": "lowered",
@@ -141,24 +143,36 @@ def _run(
     return Graph(lowered.name, sizes, stages, tuple(ctx.decisions))
 
 
-def open_call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Opened:
+def open_call(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwargs: Any) -> Opened:
     """Compile a call and keep what each pass makes of each of its graphs. The call is run once, by the reference
-    interpreter; if its result needs a gradient, there is a backward graph too.
+    interpreter; if its result needs a gradient, there is a backward graph too. Raises BackendError where a graph can't
+    be compiled, or where there is none.
     """
     graphs: list[Graph] = []
+    errors: list[Exception] = []
 
-    def keep(name: str) -> Callable[[GraphModule, Sequence[Any]], Call]:
-        def compile_graph(module: GraphModule, _inputs: Sequence[Any]) -> Call:
-            sizes = example_sizes(module)
-            ctx = Context(sizes=sizes, graph=name, pass_name="lower")
-            lowered = lower(module, name, ctx)
-            graphs.append(_run(lowered, sizes, pipeline.PASSES, Thresholds(), ctx.decisions))
-            return interpreted(graphs[-1].stages.last)
-
-        return compile_graph
+    def keep(module: GraphModule, _inputs: Sequence[Any], name: str) -> Call:
+        try:
+            graphs.append(_graph(module, name))
+        except Exception as error:
+            errors.append(error)
+            raise
+        return interpreted(graphs[-1].stages.last)
 
     def backend(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        return compile_with_autograd(module, inputs, keep("forward"), keep("backward"), keep("inference"))
+        compilers = (partial(keep, name=name) for name in ("forward", "backward", "inference"))
+        return compile_with_autograd(module, inputs, *compilers)
 
-    torch.compile(fn, backend=backend)(*args, **kwargs)
+    with observing(Unheard()), with_backward():
+        observed(fn, backend, dynamic=dynamic, fullgraph=False)(*args, **kwargs)
+    if errors:
+        raise errors[0]
+    if not graphs:
+        raise BackendError("the call has no tensor operations that torch.compile captures")
     return Opened(tuple(graphs))
+
+
+def _graph(module: GraphModule, name: str) -> Graph:
+    sizes = example_sizes(module)
+    ctx = Context(sizes=sizes, graph=name, pass_name="lower")
+    return _run(lower(module, name, ctx), sizes, pipeline.PASSES, Thresholds(), ctx.decisions)

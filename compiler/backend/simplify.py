@@ -104,6 +104,9 @@ def _folded_operation(value: Op) -> Expr:
         return args[1] if not isinstance(args[0], Const) or args[0].value else args[2]
     if value.name in ("mul", "div") and _is_one(args[1]):
         return args[0]
+    if value.name in ("and", "or") and isinstance(args[1], Const) and args[1].dtype == torch.bool:
+        is_neutral = args[1].value == (value.name == "and")
+        return args[0] if is_neutral else args[1]
     return args[1] if value.name == "mul" and _is_one(args[0]) else value
 
 

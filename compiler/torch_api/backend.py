@@ -5,10 +5,12 @@ us, what an operator's schema says, and views made in the least time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
 import torch
+import torch._functorch.config as functorch_config
 from torch._C._dynamo.guards import _empty_strided_cpu, _reinterpret_tensor  # type: ignore[attr-defined]
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -60,6 +62,12 @@ def compile_with_autograd(
     )(module, inputs)
 
 
+def with_backward() -> AbstractContextManager[None]:
+    """AOTAutograd compiles a backward in the block along with its forward, not when it is first asked for."""
+    manager: AbstractContextManager[None] = functorch_config.patch(force_non_lazy_backward_lowering=True)
+    return manager
+
+
 def boxed(call: Call) -> Call:
     """Tell AOTAutograd that a call takes its arguments in one list, which it may empty."""
     call._boxed_call = True  # type: ignore[attr-defined]
@@ -85,8 +93,3 @@ def returns_alias(op: Any) -> bool:
 def has_effect(op: Any) -> bool:
     """Whether calls of it have to stay in their order: they draw random numbers, or torch does not say."""
     return not is_operator(op) or is_random(op) or bool(op._schema.is_mutable) or not op._schema.returns
-
-
-def is_fallback_device(device: torch.device) -> bool:
-    """Whether there are no loops for a device yet."""
-    return device.type != "cpu"

@@ -1,0 +1,196 @@
+"""What each pass makes of small programs: golden texts, kernel counts, and the same numbers at every stage."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from compiler.backend import Opened, open_call
+from compiler.backend.backend import example_sizes, interpreted
+from compiler.backend.context import Context
+from compiler.backend.interpret import interpret
+from compiler.backend.ir import BackendError, Extern, Program
+from compiler.backend.lower.graph import lower
+from compiler.backend.pipeline import PASSES, run
+from compiler.torch_api.backend import compile_with_autograd
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def assert_golden(name: str, text: str) -> None:
+    """`UPDATE_GOLDEN=1 pytest …` writes the files: read the diff."""
+    path = GOLDEN / name
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text + "\n")
+    assert text + "\n" == path.read_text(), f"{path.name} differs; if that is meant: UPDATE_GOLDEN=1"
+
+
+def numbers(*shape: int, grad: bool = False) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).requires_grad_(grad)
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return functional.softmax(x, -1)
+
+
+def block(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return functional.gelu(functional.layer_norm(x @ weight, weight.shape[1:]))
+
+
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+    mask = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool).tril()
+    return functional.softmax(scores.masked_fill(~mask, float("-inf")), -1) @ v
+
+
+def rotated(x: torch.Tensor) -> torch.Tensor:
+    first, second = x.chunk(2, -1)
+    return torch.cat([-second, first], -1) * 2 + x
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight
+
+
+def embedded(ids: torch.Tensor, table: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    return functional.layer_norm(table[ids] + places, (places.shape[-1],))
+
+
+def cross_entropy(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(x, y)
+
+
+def running_mean(x: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
+    return x - mean
+
+
+CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]], int, int]] = {
+    "a chain of pointwise operations": (lambda x: ((x.sin() + 1) * x).relu(), lambda: (numbers(8, 16),), 1, 0),
+    "a broadcast": (lambda x, b: x * (b + 1), lambda: (numbers(8, 16), numbers(16)), 1, 0),
+    "softmax": (softmax, lambda: (numbers(8, 16),), 1, 0),
+    "log-softmax over rows that are not last": (lambda x: x.log_softmax(0), lambda: (numbers(8, 16),), 1, 0),
+    "layer norm and GELU after a product": (block, lambda: (numbers(8, 16), numbers(16, 32)), 1, 1),
+    "RMS norm": (rms_norm, lambda: (numbers(4, 8, 16), numbers(16)), 1, 0),
+    "attention written out": (attention, lambda: tuple(numbers(2, 8, 4) for _ in "qkv"), 1, 2),
+    "halves swapped and joined": (rotated, lambda: (numbers(4, 8),), 1, 0),
+    "a view between two operations": (
+        lambda x: (x.sin().view(-1) + 1).view(4, 8).abs(), lambda: (numbers(8, 4),), 1, 0,
+    ),
+    "a transpose between two operations": (lambda x: x.sin().t() + 1, lambda: (numbers(8, 4),), 1, 0),
+    "siblings that read the same": (lambda x: (x + 1, x * 2, x.sum(-1)), lambda: (numbers(8, 16),), 1, 0),
+    "sums over both dimensions": (lambda x: (x.sum(0), x.sum(1)), lambda: (numbers(8, 16),), 2, 0),
+    "embeddings and layer norm": (
+        embedded, lambda: (torch.arange(6).view(2, 3) % 5, numbers(5, 8), numbers(3, 8)), 1, 0,
+    ),
+    "cross entropy": (cross_entropy, lambda: (numbers(4, 10), torch.tensor([1, 0, 9, 3])), 2, 0),
+    "a buffer changed in place": (running_mean, lambda: (numbers(8, 16), numbers(16)), 1, 0),
+    "padding": (lambda x: functional.pad(x * 2, (1, 2, 0, 1)), lambda: (numbers(4, 5),), 1, 0),
+}  # fmt: skip
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> Any:
+    return CASES[request.param]
+
+
+def test_a_program_has_as_many_kernels_and_calls_as_it_should(case: Any) -> None:
+    fn, arguments, kernels, externs = case
+    fused = open_call(fn, *arguments()).fused
+    assert (len(fused.kernels), len(fused.steps) - len(fused.kernels)) == (kernels, externs), str(fused)
+
+
+def through(name: str) -> Callable[..., Any]:
+    """A backend that runs the program as it is after a pass."""
+    passes = {} if name == "lowered" else dict(list(PASSES.items())[: list(PASSES).index(name) + 1])
+
+    def compile_graph(module: Any, _inputs: Any) -> Any:
+        ctx = Context(sizes=example_sizes(module))
+        return interpreted(run(lower(module, "graph", ctx), ctx, passes).last)
+
+    return lambda module, inputs: compile_with_autograd(module, inputs, *[compile_graph] * 3)
+
+
+@pytest.mark.parametrize("stage", ["lowered", *PASSES])
+def test_every_stage_computes_what_eager_mode_does(stage: str) -> None:
+    for name, (fn, arguments, *_) in CASES.items():
+        torch.compiler.reset()
+        found = torch.compile(fn, backend=through(stage))(*arguments())
+        torch.testing.assert_close(found, fn(*arguments()), msg=lambda why, name=name: f"{name}: {why}")
+
+
+def test_passes_give_the_same_object_where_there_is_nothing_to_do() -> None:
+    programs = open_call(lambda x: x @ x, numbers(4, 4)).graph.stages.programs
+    assert programs["lowered"] is programs["simplify"] is programs["inline"] is programs["fuse"] is programs["order"]
+
+
+def test_a_program_prints_the_same_each_time() -> None:
+    first, second = (open_call(block, numbers(8, 16), numbers(16, 32)) for _ in range(2))
+    assert [str(program) for program in first.graph.stages.programs.values()] == [
+        str(program) for program in second.graph.stages.programs.values()
+    ]
+
+
+@pytest.mark.parametrize("stage", ["lowered", "fused", "scheduled"])
+def test_golden_softmax(stage: str) -> None:
+    assert_golden(f"softmax_{stage}.txt", str(getattr(open_call(softmax, numbers(8, 16)), stage)))
+
+
+def test_golden_block_backward() -> None:
+    opened = open_call(lambda x, w: block(x, w).sum(), numbers(8, 16, grad=True), numbers(16, 32, grad=True))
+    assert_golden("block_forward.txt", str(opened.fused))
+
+
+def test_golden_dynamic_sizes() -> None:
+    assert_golden("dynamic_softmax.txt", str(open_call(softmax, numbers(8, 16), dynamic=True).scheduled))
+
+
+def test_golden_code_names_what_it_computes() -> None:
+    assert_golden("softmax.cpp", open_call(softmax, numbers(8, 16)).code)
+
+
+def test_what_has_no_rule_is_a_call_and_the_record_says_so() -> None:
+    opened = open_call(lambda x: x.sort().values + 1, numbers(8))
+    assert [step.name for step in opened.lowered.steps if isinstance(step, Extern)] == ["aten.sort.default"]
+    (decision,) = [found for found in opened.graph.decisions if found.verdict == "extern"]
+    assert decision.pass_name == "lower"
+    assert "PyTorch's own kernel" in decision.why
+
+
+def test_a_refusal_to_fuse_says_why_and_what_it_would_have_saved() -> None:
+    opened = open_call(lambda x: (x.sum(0), x.sum(1)), numbers(8, 16))
+    (refusal,) = [found for found in opened.graph.decisions if found.verdict == "refused"]
+    assert refusal.numbers["bytes"] == 8 * 16 * 4
+    assert "different elements" in refusal.why or "numbers of points" in refusal.why
+    assert opened.why("sum_1", "sum_2").endswith(refusal.why)
+    assert open_call(softmax, numbers(8, 16)).why("exp", "div").startswith("exp and div are computed by one kernel")
+
+
+def unfused(program: Program, _ctx: object) -> Program:
+    return program
+
+
+def test_a_pass_can_be_replaced_and_the_rest_runs_again() -> None:
+    opened = open_call(softmax, numbers(8, 16))
+    slow = opened.replace("fuse", unfused)
+    assert len(slow.scheduled.kernels) > len(opened.scheduled.kernels) == 1
+    torch.testing.assert_close(interpret(slow.scheduled, [numbers(8, 16)])[0], softmax(numbers(8, 16)))
+    with pytest.raises(BackendError, match="did you mean fuse"):
+        opened.replace("fusee", unfused)
+
+
+def test_a_threshold_changes_what_is_fused() -> None:
+    opened = open_call(softmax, numbers(8, 16))
+    assert len(opened.with_thresholds(fused_loops=2).fused.kernels) > 1
+
+
+def test_the_backward_has_its_stages_too() -> None:
+    opened = open_call(lambda x: softmax(x).sum(), numbers(8, 16, grad=True))
+    assert isinstance(opened, Opened)
+    assert opened.backward.fused.name == "backward"

@@ -1,0 +1,124 @@
+"""The verifier catches what a wrong pass would make, and says which rule of the IR it breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from compiler.backend import open_call
+from compiler.backend.index import Index, Var
+from compiler.backend.ir import Const, Kernel, Load, Loop, Op, Program
+from compiler.backend.verify import BrokenProgramError, verify
+
+X = torch.ones(4, 6)
+
+
+def program() -> Program:
+    return open_call(lambda x: (x.sin() + 1).sum(-1), X).fused
+
+
+def unfused() -> Program:
+    return open_call(lambda x: x.sin() @ (x + 1).t(), X).fused
+
+
+def with_loop(before: Program, number: int, change: Callable[[Loop], Loop]) -> Program:
+    """The program of one kernel with one of its loops changed."""
+    (kernel,) = before.kernels
+    loops = tuple(change(loop) if place == number else loop for place, loop in enumerate(kernel.loops))
+    return replace(before, steps=(replace(kernel, loops=loops),))
+
+
+def with_kernel(before: Program, change: Callable[[Kernel], Kernel]) -> Program:
+    return replace(before, steps=tuple(change(step) if isinstance(step, Kernel) else step for step in before.steps))
+
+
+def moved(loop: Loop) -> Loop:
+    """Reads one element further on than it is."""
+    (load,) = [part for part in loop.value.args if isinstance(part, Load)]  # type: ignore[union-attr]
+    place = (load.index[0], load.index[1] + 1)
+    return replace(loop, value=Op("sin", (Load(load.buffer, place, load.dtype),), torch.float32))
+
+
+BROKEN: dict[str, tuple[Callable[[], Program], str]] = {
+    "steps in the wrong order": (
+        lambda: replace(unfused(), steps=unfused().steps[::-1]), "before it is written",
+    ),
+    "a local value that another step reads": (
+        lambda: with_kernel(unfused(), lambda kernel: replace(kernel, local=frozenset(kernel.targets))), "is local to",
+    ),
+    "an output that is local": (
+        lambda: with_kernel(program(), lambda kernel: replace(kernel, local=frozenset(kernel.targets))), "an output",
+    ),
+    "an output that is never written": (lambda: replace(program(), steps=()), "is never written"),
+    "a buffer that there is not": (lambda: replace(program(), buffers=()), "there is no buffer"),
+    "a variable of no loop": (
+        lambda: with_loop(program(), 1, lambda loop: replace(
+            loop, value=Load("sin", (loop.index[0], Index.of(Var("z", Index.of(6)))), torch.float32))),
+        "which it has not",
+    ),
+    "a dtype that is not the target's": (
+        lambda: with_loop(program(), 1, lambda loop: replace(loop, value=Const(1, torch.int64))), "makes torch.int64",
+    ),
+    "arguments of two dtypes": (
+        lambda: with_loop(program(), 1, lambda loop: replace(
+            loop, value=Op("add", (Const(1.0, torch.float32), Const(1, torch.int64)), torch.float32))),
+        "mixes dtypes",
+    ),
+    "arithmetic in bfloat16": (
+        lambda: with_loop(program(), 1, lambda loop: replace(
+            loop, value=Op("neg", (Const(1.0, torch.bfloat16),), torch.bfloat16))),
+        "computes in torch.bfloat16",
+    ),
+    "an operation that there is not": (
+        lambda: with_loop(program(), 1, lambda loop: replace(
+            loop, value=Op("frobnicate", (Const(1.0, torch.float32),), torch.float32))),
+        "no operation frobnicate",
+    ),
+    "a reduction that there is not": (
+        lambda: with_loop(program(), 2, lambda loop: replace(loop, reduction="median")), "no reduction median",
+    ),
+    "an element that is never written": (
+        lambda: with_loop(program(), 0, lambda loop: replace(loop, index=(loop.index[0], Index.of(0)))), "once",
+    ),
+    "a read next to where the kernel writes": (
+        lambda: with_loop(program(), 1, lambda loop: replace(loop, value=Load(
+            "sin", (loop.index[0], Index.of(5) - loop.index[1]), torch.float32))),
+        "at another place",
+    ),
+    "a coordinate too few": (
+        lambda: with_loop(program(), 0, lambda loop: replace(loop, index=loop.index[:1])), "coordinates for",
+    ),
+    "a read outside of a buffer": (
+        lambda: with_loop(program(), 0, lambda loop: replace(loop, value=Load(
+            "arg0_1", (loop.index[0] + 4, loop.index[1]), torch.float32))),
+        "lies outside",
+    ),
+    "a kernel that overwrites an input": (
+        lambda: with_loop(program(), 0, lambda loop: replace(loop, target="arg0_1")), "overwrites arg0_1",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_the_verifier_catches(what: str) -> None:
+    make, message = BROKEN[what]
+    with pytest.raises(BrokenProgramError, match=message):
+        verify(make())
+
+
+def test_programs_as_the_passes_make_them_are_whole() -> None:
+    verify(program())
+    verify(unfused())
+
+
+def test_a_pass_that_breaks_the_program_is_named() -> None:
+    opened = open_call(lambda x: (x.sin() + 1).sum(-1), X)
+
+    def wrong(before: Program, _ctx: object) -> Program:
+        return replace(before, steps=before.steps[::-1][:1])
+
+    with pytest.raises(BrokenProgramError, match="after the pass inline"):
+        opened.replace("inline", wrong)
