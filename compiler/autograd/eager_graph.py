@@ -18,7 +18,7 @@ import torch
 from torch.autograd.graph import get_gradient_edge
 
 from compiler.autograd.recording import Call, Recording, is_users
-from compiler.autograd.stops import Stop
+from compiler.autograd.stops import Stop, Stops
 from compiler.torch_api import autograd_nodes
 from compiler.torch_api.autograd_nodes import SavedSlot, TensorFacts
 from compiler.torch_api.fx import parse_stack
@@ -110,8 +110,10 @@ def eager_graph(
     recording: Recording | None = None,
     names: Mapping[int, str] | None = None,
     boundary: Mapping[Any, str] | None = None,
+    stops: Stops | None = None,
 ) -> EagerGraph:
     """The graph behind these tensors. `names` has names of leaves by `id`; the walk ends at the nodes of `boundary`.
+    `stops` are those of the code that built it, where there is no recording that has them.
 
     Raises NoGraphError where none of them needs a gradient.
     """
@@ -123,13 +125,16 @@ def eager_graph(
     labels = _labels(order, names or {}, boundary)
     takes = _flows(order, roots, labels, boundary)
     nodes = tuple(_node(each, labels, takes[each], boundary, recording) for each in order)
-    stops = _stops(nodes, recording, names or {}) if recording else ()
-    return EagerGraph(nodes, tuple((labels[node], slot) for node, slot in roots), recording is not None, stops)
+    heard = recording.stops if recording else stops
+    ends = _stops(nodes, heard, recording, names or {}) if heard else ()
+    return EagerGraph(nodes, tuple((labels[node], slot) for node, slot in roots), recording is not None, ends)
 
 
-def _stops(nodes: Sequence[GraphNode], recording: Recording, names: Mapping[int, str]) -> tuple[GraphStop, ...]:
+def _stops(
+    nodes: Sequence[GraphNode], heard: Stops, recording: Recording | None, names: Mapping[int, str]
+) -> tuple[GraphStop, ...]:
     takers: dict[Stop, list[str]] = {}
-    for taken in recording.stops.taken:
+    for taken in heard.taken:
         made = [node for node in nodes if node.number is not None and taken.first <= node.number < taken.end]
         made.sort(key=lambda node: node.number or 0)
         taker = [node for node in made if len(node.gives) > 1 and None in node.gives] or made
@@ -152,9 +157,9 @@ def _stops(nodes: Sequence[GraphNode], recording: Recording, names: Mapping[int,
     return tuple(found)
 
 
-def _op_of(recording: Recording, number: int | None) -> str:
+def _op_of(recording: Recording | None, number: int | None) -> str:
     """What was called to make a node that is not in the graph."""
-    call = recording.call(number)
+    call = recording.call(number) if recording else None
     return call.op.rpartition(".")[2].strip("_") if call is not None else ""
 
 

@@ -16,6 +16,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from compiler.autograd.eager_graph import EagerGraph, GraphNode, eager_graph
 from compiler.autograd.graph_artifact import Settings, autograd_artifact
 from compiler.autograd.saved import saved_tensors
+from compiler.autograd.stops import Stops
 from compiler.builder import Builder
 from compiler.capture.guard_words import plain
 from compiler.record import Artifact, Entity, Problem
@@ -33,6 +34,7 @@ class AutogradStage:
     captured: Artifact
     module: GraphModule
     spans: list[tuple[int, int, str]] = field(default_factory=list)
+    stops: Stops = field(default_factory=Stops)
     done: bool = False
 
     def run(self, *args: Any) -> Any:
@@ -40,7 +42,8 @@ class AutogradStage:
         if self.done or not torch.is_grad_enabled():
             return self.module.forward(*args)
         self.spans.clear()
-        return _Counting(self.module, self.spans).run(*args)
+        self.stops = Stops()
+        return _Counting(self.module, self.spans, self.stops).run(*args)
 
     def hearing(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """`call`, which runs the captured graph or what was compiled of it; the first graph it builds is added."""
@@ -68,12 +71,13 @@ class AutogradStage:
         inputs = list(zip(self._placeholders(), args, strict=True))
         names = {id(value): name for name, _, value in self._named(inputs)}
         boundary = {value.grad_fn: name for name, _, value in self._named(inputs) if value.grad_fn is not None}
-        graph = eager_graph(outputs, names=names, boundary=boundary)
+        graph = eager_graph(outputs, names=names, boundary=boundary, stops=self.stops)
         settings = Settings(
             f"autograd[{self.captured.graph}]", "what autograd built as it ran", self.captured.graph, "the outputs"
         )
         saved = saved_tensors(graph, settings.artifact_id, names)
-        makers = self._makers(graph, {name: entity for name, entity, _ in self._named(inputs)})
+        named = {name: entity for name, entity, _ in self._named(inputs)}
+        makers = self._makers(graph, named) | self._cutters(graph, named)
         places = {name: {key: each.attrs[key] for key in PLACE if key in each.attrs} for name, each in makers.items()}
         origins = {name: (entity.id,) for name, entity in makers.items()}
         self.builder.autograd_saved.extend(saved)
@@ -96,6 +100,14 @@ class AutogradStage:
         found = {node.name: self._maker(node, by_number, inputs) for node in graph.nodes}
         return {name: entity for name, entity in found.items() if entity is not None}
 
+    def _cutters(self, graph: EagerGraph, inputs: dict[str, Entity]) -> dict[str, Entity]:
+        """By the name of a stop, the frozen input, or the node of the captured graph that cut."""
+        return {
+            found.name: inputs[found.name] if found.stop.kind == "frozen" else self.captured.entity(found.stop.module)
+            for found in graph.stops
+            if found.stop.kind != "frozen" or found.name in inputs
+        }
+
     def _maker(self, node: GraphNode, by_number: dict[int, str], inputs: dict[str, Entity]) -> Entity | None:
         if node.kind in ("accumulate", "outer"):
             return inputs.get(node.name)
@@ -104,10 +116,11 @@ class AutogradStage:
 
 
 class _Counting(Interpreter):
-    """Runs a graph, and notes the numbers of the autograd nodes that each of its nodes makes."""
+    """Runs a graph; notes the numbers of the autograd nodes that each of its nodes makes, and where gradients stop."""
 
-    def __init__(self, module: GraphModule, spans: list[tuple[int, int, str]]) -> None:
+    def __init__(self, module: GraphModule, spans: list[tuple[int, int, str]], stops: Stops) -> None:
         super().__init__(module)
+        self._stops = stops
         self.extra_traceback = False  # it would be put into the message of the user's error
         self._spans = spans
 
@@ -117,4 +130,8 @@ class _Counting(Interpreter):
         end = autograd_nodes.next_number()
         if end > first:
             self._spans.append((first, end, n.name))
+        if n.op in ("call_function", "call_method"):
+            function: Any = getattr(torch.Tensor, n.target, None) if isinstance(n.target, str) else n.target
+            given = self.fetch_args_kwargs_from_env(n)
+            self._stops.hear((first, end), function, given, result, lambda: (str(n.target), (), n.name))
         return result

@@ -14,6 +14,7 @@ from compiler.autograd.chain import ChainStep, chain_steps
 from compiler.autograd.eager_graph import EagerGraph
 from compiler.autograd.explore import autograd_record, graph_of
 from compiler.autograd.recording import Recording
+from compiler.engine import explore
 from compiler.record import Record
 
 
@@ -183,3 +184,29 @@ def test_hooks_that_watched_the_first_pass_are_taken_off() -> None:
     from compiler.torch_api import autograd_nodes
 
     assert autograd_nodes.node_hooks(kept[0]) == ()
+
+
+def test_as_a_stage_of_a_run_stops_come_from_the_captured_nodes_that_cut() -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(10, 4).requires_grad_(False)
+            self.online, self.target = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            h = self.embed(ids)
+            q = self.online(h)
+            with torch.no_grad():
+                goal = self.target(h)
+            return functional.mse_loss(q, goal) + (q * q.sigmoid().detach()).mean()
+
+    record = explore(Mixed(), (torch.tensor([1, 2]),)).record
+    stops = {entity.label: entity for entity in record["autograd"].entities if entity.kind == "stop"}
+    assert {name: stop.attrs["stops"] for name, stop in stops.items()} == {
+        "embed.weight": "frozen", "no_grad": "no_grad", "detach": "detached",
+    }  # fmt: skip
+    captured = {entity.id: entity for entity in record["captured"].entities}
+    assert captured[stops["detach"].origins[0]].attrs["target"] == "detach"
+    assert captured[stops["no_grad"].origins[0]].attrs["code"] == "goal = self.target(h)"
+    assert captured[stops["embed.weight"].origins[0]].kind == "placeholder"
+    assert record.problems == ()
