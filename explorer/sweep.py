@@ -29,13 +29,17 @@ SHOWN = (0, 1, 3, 4, 5)
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """One size in one number format (None and "": as the call has it), and all that was measured there."""
+    """One size in one number format (None and "": as the call has it), and all that was measured there.
+
+    `interrupted` is true where some of it is missing because the user stopped it.
+    """
 
     size: int | None
     dtype: str
     timed: tuple[Timed, ...] = ()
     noise: tuple[str, ...] = ()
     problem: str = ""
+    interrupted: bool = False
 
     @property
     def name(self) -> str:
@@ -106,10 +110,10 @@ class Sweep:
 
     def notes(self) -> list[str]:
         """What a reader has to know before the numbers."""
-        stopped = f"It was stopped after {len(self.spots)} of {self.total} points."
+        done = sum(not spot.interrupted for spot in self.spots)
         return [
             *filter(None, [self.elsewhere]),
-            *([stopped] if len(self.spots) < self.total else []),
+            *([f"It was stopped after {done} of {self.total} points."] if done < self.total else []),
             *self._few_rounds(),
             *self._noise(),
         ]
@@ -193,4 +197,6 @@ def _spot(point: Point) -> Spot:
     dtype = dtype_name(point.dtype)
     if point.found is None:
         return Spot(point.size, dtype, problem=text.one_line(point.problem))
-    return Spot(point.size, dtype, tuple(beside_eager(point.found.candidates)), point.found.measurement.noise)
+    known = point.found.measurement
+    compared = tuple(beside_eager(point.found.candidates))
+    return Spot(point.size, dtype, compared, known.noise, interrupted=known.interrupted)

@@ -4,7 +4,8 @@ speed-ups by size, from numbers written by hand. No time is asserted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -13,8 +14,9 @@ from torch import nn
 
 from compiler.measure.calls import Call
 from compiler.measure.sweep import Axes, resized, scaled_dims
+from compiler.measure.timing import Progress
 from compiler.options import OptionError
-from explorer import explore, load
+from explorer import explore, load, timing
 from explorer.run import Run
 from explorer.sweep import Spot, Sweep
 from explorer.sweep_words import crossing, pays_from
@@ -103,23 +105,21 @@ def test_a_point_that_fails_keeps_its_reason_and_the_others_stay() -> None:
     assert "batch 3: RuntimeError: shape '[-1, 2, 4]' is invalid" in str(swept)
 
 
-def test_an_interrupt_leaves_the_points_that_are_finished(
-    classifier: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
-    from compiler.measure import sweep as sweeping
+def test_an_interrupt_leaves_what_is_finished(classifier: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes while the second of three points is compiled."""
 
-    measure, sizes = sweeping.measured, []
+    @contextmanager
+    def interrupting() -> Iterator[Callable[[Progress], None]]:
+        def hear(progress: Progress) -> None:
+            if str(progress).startswith("point 2 of 3 (size 4), aot_eager: compiling"):
+                raise KeyboardInterrupt
 
-    def interrupted(call: Call, *rest: object) -> object:
-        sizes.append(call.args[0].shape[0])
-        if len(sizes) == 2:
-            raise KeyboardInterrupt
-        return measure(call, *rest)
+        yield hear
 
-    monkeypatch.setattr(sweeping, "measured", interrupted)
+    monkeypatch.setattr(timing, "progress_line", interrupting)
     swept = classifier.sweep(batch=[2, 4, 8], rounds=1)
-    assert sizes == [2, 4]
-    assert [spot.size for spot in swept.spots] == [2]
+    assert swept.table["batch"].unique().tolist() in ([2], [2, 4])
+    assert swept.table.loc[swept.table["batch"] == 2, "seconds"].notna().all()
     assert "It was stopped after 1 of 3 points." in str(swept)
 
 
