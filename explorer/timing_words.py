@@ -65,12 +65,17 @@ def spread_text(candidate: Candidate, unit: Unit | None = None) -> str:
 
 def ratio_text(found: Ratio) -> str:
     """`1.71 ×`."""
-    return f"{found.value:.2f} ×"
+    return f"{_times(found.value)} ×"
 
 
 def range_text(found: Ratio) -> str:
     """`1.63 to 1.83`."""
-    return f"{found.low:.2f} to {found.high:.2f}"
+    return f"{_times(found.low)} to {_times(found.high)}"
+
+
+def _times(value: float) -> str:
+    """`0.77`, `1.71`, `14.1`: as many digits as a speed-up can mean."""
+    return f"{value:.2f}" if value < 9.995 else three_digits(value)
 
 
 def pays_text(item: Timed) -> str:

@@ -17,8 +17,8 @@ from explorer.findings import findings
 from explorer.run import Run
 from explorer.timing_chart import svg, timing_chart
 from explorer.timing_html import timing_html
-from explorer.timing_words import about, lead_sentences, three_digits, time_text
-from explorer.timings import by_call, timed
+from explorer.timing_words import about, lead_sentences, ratio_text, three_digits, time_text
+from explorer.timings import Ratio, by_call, timed
 from tests.explorer.golden import assert_golden
 from tests.explorer.small_record import small_record
 from tests.explorer.timed_record import MS, NOISE, candidate, measurement, timed_record
@@ -204,6 +204,7 @@ def test_small_numbers_keep_three_digits_and_counts_claim_no_more() -> None:
         "0.00",
     ]
     assert [about(count) for count in (7, 1234, 23_999)] == [7, 1230, 24_000]
+    assert [ratio_text(Ratio(value, 1, 2)) for value in (0.046, 9.999, 14.09)] == ["0.05 ×", "10.0 ×", "14.1 ×"]
 
 
 def test_a_time_that_is_missing_is_not_a_zero() -> None:
