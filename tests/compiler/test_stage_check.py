@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.fx import Graph
 
 from compiler.engine import Exploration
+from compiler.measure import precision_casts
 from compiler.options import Options
 from compiler.record import Check, Record
-from tests.compiler.models import MLP, ResNet18
+from tests.compiler.models import MLP, Block
 
 LEVELS = ["decomposed ATen", "decomposed core ATen", "decomposed Inductor", "decomposed prims"]
 ALL = ["captured", "joint", "joint passes", "forward + backward", *LEVELS, "post_grad"]
@@ -43,6 +44,37 @@ class Small(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.tanh(self.layer(x)).exp() * 3
+
+
+class Dropped(nn.Module):
+    """Two layers with dropout between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(16, 16), nn.Linear(16, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.relu(nn.functional.dropout(self.first(x), 0.3)))
+
+
+class Residual(nn.Module):
+    """The stem of a ResNet and one of its blocks, with a projection: tracing at four levels takes its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+        self.block = Block(16, 32, 2)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.block(self.stem(x)).mean((2, 3)))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_trial_builds() -> Iterator[None]:
+    """Inductor builds a file for each vector instruction set, to see whether g++ can: the CPU's flags are taken."""
+    with inductor_config.patch({"cpp.vec_isa_ok": True}):
+        yield
 
 
 def trained(model: nn.Module, *args: Any, **kwargs: Any) -> Record:
@@ -76,14 +108,13 @@ def assert_agree(record: Record) -> None:
 @pytest.mark.needs("g++")
 def test_every_stage_of_a_model_with_dropout_has_eagers_masks() -> None:
     torch.manual_seed(0)
-    model, x = MLP().train(), torch.randn(8, 64)
+    model, x = Dropped().train(), torch.randn(8, 16)
     state, weight = torch.random.get_rng_state(), model.first.weight.detach().clone()
     torch.nn.functional.dropout(x)
     record = trained(model, x)
     assert_agree(record)
-    stages = by_stage(record)
-    assert list(stages) == ALL
-    for check in record.checks[1:]:  # the first is of the compiled code, whose masks are others
+    assert list(by_stage(record)) == ALL
+    for check in [check for found in by_stage(record).values() for check in found]:
         assert check.max_absolute is not None
         assert check.max_absolute <= 1e-6
         assert check.max_relative_float64 is not None
@@ -93,12 +124,15 @@ def test_every_stage_of_a_model_with_dropout_has_eagers_masks() -> None:
 
 
 @pytest.mark.needs("g++")
-def test_autocast_is_nearer_to_eager_than_to_float64() -> None:
+def test_autocast_is_nearer_to_eager_than_to_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision_casts, "MOST_SECONDS", 0.0)  # no second build, with another setting
     torch.manual_seed(0)
     record = trained(Bf16Block(), torch.randn(4, 32))
     assert_agree(record)
     stages = by_stage(record)
     assert list(stages) == ALL
+    told = f"{precision_casts.SETTING} rounds as eager does"
+    assert record.checks[0].verdict == "equal" or told in record.checks[0].note
     for (check,) in stages.values():
         assert check.max_absolute is not None
         assert check.max_absolute_float64 is not None
@@ -106,14 +140,21 @@ def test_autocast_is_nearer_to_eager_than_to_float64() -> None:
         assert check.max_absolute_float64 > 1e-4
 
 
-def test_resnet_18_keeps_its_numbers_and_what_it_changes_in_place() -> None:
+def test_the_tutorials_model_agrees_at_every_level() -> None:
     torch.manual_seed(0)
-    model = ResNet18().train()
-    record = trained(model, torch.randn(4, 3, 64, 64), backend="aot_eager")
+    record = trained(MLP().train(), torch.randn(8, 64), backend="aot_eager")
+    assert_agree(record)
+    assert {"joint", "forward + backward", *LEVELS} <= set(by_stage(record))
+
+
+def test_a_resnet_keeps_its_numbers_and_what_it_changes_in_place() -> None:
+    torch.manual_seed(0)
+    model = Residual().train()
+    record = trained(model, torch.randn(4, 3, 32, 32), backend="aot_eager")
     assert_agree(record)
     stages = by_stage(record)
     assert [name for name in ALL if name in stages] == [*ALL[:2], "forward + backward", *LEVELS]
-    assert {check.subject.rpartition(", ")[2] for check in stages["joint"]} == {"float32", "int64"}
+    assert [check.subject.rpartition(", ")[2] for check in stages["joint"]] == ["float32 and int64"]
     assert int(model.get_buffer("stem.1.num_batches_tracked")) == 1
 
 
@@ -121,8 +162,8 @@ def test_gpt_2_has_one_answer_at_every_stage() -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
-    config = GPT2Config(n_layer=2, n_embd=64, n_head=4, vocab_size=500, n_positions=64, loss_type="ForCausalLM")
-    ids = torch.randint(0, 500, (1, 32))
+    config = GPT2Config(n_layer=1, n_embd=32, n_head=2, vocab_size=200, n_positions=32, loss_type="ForCausalLM")
+    ids = torch.randint(0, 200, (1, 16))
     record = trained(GPT2LMHeadModel(config).train(), backend="aot_eager", input_ids=ids, labels=ids)
     assert departing(record) == []
     told = {check.stage for check in record.checks if check.verdict in ("equal", "close")}
@@ -211,5 +252,8 @@ def test_what_draws_again_in_the_backward_is_said_to_be_not_comparable() -> None
             return checkpoint(lambda y: nn.functional.dropout(self.layer(y)), x, use_reentrant=False)
 
     record = trained(Again(), torch.randn(4, 8), backend="aot_eager")
-    assert {check.verdict for check in record.checks} == {"not comparable"}
+    assert {check.verdict for check in record.checks if check.stage} == {"not comparable"}
+    assert {check.verdict for check in record.checks if not check.stage} == {
+        "equal"
+    }  # what was compiled draws as eager
     assert {"activation checkpointing" in check.note for check in record.checks if check.stage} == {True}

@@ -1,0 +1,322 @@
+"""`--check` compares what the user's own call gives: by name, against eager and float64, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch._inductor.config as inductor_config
+from torch import Tensor, nn
+from torch.fx import Graph
+
+from compiler.engine import Exploration
+from compiler.measure.call_results import drawn, exact, outputs_of, results
+from compiler.measure.calls import Call
+from compiler.measure.input_names import input_name
+from compiler.measure.ulps import ulps
+from compiler.measure.verdicts import Compared, Judge, of_call
+from compiler.options import Options
+from compiler.record import Check, Record
+from compiler.torch_api.widened import WidenedError
+
+aten = torch.ops.aten
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_trial_builds() -> Iterator[None]:
+    """Inductor builds a file for each vector instruction set, to see whether g++ can: the CPU's flags are taken."""
+    with inductor_config.patch({"cpp.vec_isa_ok": True}):
+        yield
+
+
+class Heads(nn.Module):
+    """Two results by name, a buffer that is changed, and three graph breaks on the way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.first, self.last = nn.BatchNorm1d(8), nn.Linear(8, 8), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        hidden = self.norm(x)
+        torch._dynamo.graph_break()
+        hidden = torch.relu(self.first(hidden))
+        torch._dynamo.graph_break()
+        hidden = nn.functional.dropout(hidden, 0.5, self.training)
+        torch._dynamo.graph_break()
+        return {"logits": self.last(hidden), "hidden": hidden}
+
+
+class Pair(NamedTuple):
+    mean: Tensor
+    spread: Tensor
+
+
+def checked(function: Callable[..., Any], *args: Any, **options: Any) -> Record:
+    with Exploration(Options(check=True, **options)) as exploration:
+        exploration.compile(function)(*args)
+    return exploration.record
+
+
+def own(record: Record) -> dict[str, Check]:
+    """The call and its results, by what they are called."""
+    return {check.subject: check for check in record.checks if not check.stage}
+
+
+def whole_call(record: Record) -> dict[str, Check]:
+    """The stages that were run in the whole call."""
+    return {check.stage: check for check in record.checks if check.stage and not check.graph}
+
+
+def heads() -> tuple[Heads, Tensor]:
+    torch.manual_seed(0)
+    return Heads().train(), torch.randn(16, 8)
+
+
+def test_results_have_the_names_that_their_user_has() -> None:
+    model, x = heads()
+    record = checked(model, x, backend="aot_eager")
+    parameters = [f"gradient of {name}" for name, _ in model.named_parameters()]
+    changed = [f"norm.{name}, changed in place" for name in ("num_batches_tracked", "running_mean", "running_var")]
+    assert list(own(record)) == ["the call", "logits", "hidden", *parameters, *changed]
+    assert {check.verdict for check in own(record).values()} <= {"equal", "close"}
+    assert own(record)["the call"].words.startswith(("equal", "as close to float64 as eager is", "closer"))
+
+
+def test_a_call_of_four_graphs_is_run_with_each_stage_in_place() -> None:
+    """Dropout has eager's mask in each of them, though a graph before it and one after it draw nothing."""
+    model, x = heads()
+    state, mean = torch.random.get_rng_state(), model.norm.running_mean
+    assert mean is not None
+    record = checked(model, x, backend="aot_eager")
+    stages = whole_call(record)
+    levels = [f"decomposed {level}" for level in ("ATen", "core ATen", "Inductor", "prims")]
+    assert list(stages) == ["captured", "joint", "forward + backward", *levels]
+    assert {check.verdict for check in stages.values()} <= {"equal", "close"}
+    assert {check.subject for check in stages.values()} == {"11 results, float32 and int64"}
+    assert {check.graph for check in record.checks if check.stage} == {"", "0/0", "1/0", "2/0", "3/0"}
+    assert all(parameter.grad is None for parameter in model.parameters())
+    torch.random.set_rng_state(state)
+    once = Heads().train()
+    once.load_state_dict(model.state_dict())
+    assert int(model.norm.num_batches_tracked or 0) == 1  # the user's call, and no other
+
+
+def replacing(graph: Graph) -> None:
+    """A pass that is wrong: relu becomes tanh."""
+    for node in graph.nodes:
+        if node.target is aten.relu.default:
+            node.target = aten.tanh.default
+
+
+@pytest.mark.needs("g++")
+def test_a_pass_that_is_wrong_in_one_of_several_graphs_shows_in_the_users_results() -> None:
+    model, x = heads()
+    with inductor_config.patch({"joint_custom_pre_pass": replacing}), torch.no_grad():
+        record = checked(model.eval(), x)
+    call = own(record)["the call"]
+    assert call.verdict == "differs"
+    assert call.words.startswith("differs: ")
+    assert "of the largest value, where 1.0e-5 is allowed; eager itself is" in call.words
+    stages = whole_call(record)
+    assert stages["captured"].verdict == "equal"
+    assert stages["decomposed prims"].verdict in ("equal", "close")
+    assert stages["post_grad"].verdict == "differs"
+    (node,) = {check.node for check in record.checks if check.node}
+    assert node.startswith("inference[1/0].")
+
+
+@pytest.mark.needs("g++")
+def test_dropout_is_compared_with_the_numbers_that_the_compiled_code_draws() -> None:
+    class Dropped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(32, 32)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.dropout(self.layer(x), 0.4) + torch.randn_like(x)
+
+    torch.manual_seed(0)
+    call = own(checked(Dropped().train(), torch.randn(16, 32)))
+    assert {check.verdict for check in call.values()} <= {"equal", "close"}
+    assert "with Inductor's random numbers" in call["the call"].note
+    assert "fallback_random = True" in call["the call"].note
+    assert (call["output"].max_absolute or 0.0) < 1e-5
+
+
+@pytest.mark.needs("g++")
+def test_code_in_bfloat16_says_why_it_is_not_eagers_and_which_setting_makes_it_so() -> None:
+    def chain(x: Tensor) -> Tensor:
+        return torch.sigmoid(torch.tanh(x) * 1.7 + x) * x - torch.exp(-x * x)
+
+    torch.manual_seed(0)
+    call = own(checked(chain, torch.randn(1000).bfloat16()))
+    whole, output = call["the call"], call["output"]
+    assert output.verdict == "close"
+    assert output.max_absolute is not None
+    assert output.max_absolute > 0
+    assert output.dtype == "bfloat16"
+    assert output.words.startswith(("closer to float64 than eager is", "as close to float64 as eager is"))
+    assert (output.max_absolute_float64 or 1.0) < (output.eager_absolute_float64 or 0.0)
+    assert "keeps float32 between operations where eager rounds each result to bfloat16" in whole.note
+    tried = "with torch._inductor.config.emulate_precision_casts = True, tried here, all results are eager's"
+    assert tried in whole.note
+    assert not inductor_config.emulate_precision_casts
+
+
+@pytest.mark.needs("g++")
+def test_for_a_gpu_that_is_not_here_the_numbers_are_the_cpus_and_say_so() -> None:
+    torch.manual_seed(0)
+    record = checked(nn.Sequential(nn.Linear(8, 8), nn.Tanh()), torch.randn(4, 8), target="h100")
+    assert record.target == "h100"
+    assert any(kernel.language == "triton" for kernel in record.kernels)
+    assert record.problems == ()
+    call = own(record)
+    assert call["the call"].note.startswith("numbers of the code for the CPU, as NVIDIA H100")
+    assert set(call) == {"the call", "output", "gradient of 0.weight", "gradient of 0.bias"}
+    assert {check.stage for check in record.checks} >= {"captured", "joint", "post_grad"}
+
+
+def test_the_parameters_that_a_function_closes_over_are_compared_too() -> None:
+    torch.manual_seed(0)
+    net, scale = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), torch.randn(4, requires_grad=True)
+
+    def step(batch: dict[str, Tensor]) -> Tensor:
+        return (net(batch["x"]) * scale).square().mean()
+
+    record = checked(step, {"x": torch.randn(8, 4)}, backend="aot_eager")
+    names = set(own(record))
+    assert {"gradient of net.0.weight", "gradient of scale", "net.1.running_mean, changed in place"} <= names
+    assert own(record)["the call"].max_absolute_float64 is not None
+    assert {check.verdict for check in own(record).values()} <= {"equal", "close"}
+    assert scale.grad is None
+    assert int(net.get_buffer("1.num_batches_tracked")) == 1
+
+
+@pytest.mark.parametrize(
+    "around", [partial(torch.autocast, "cpu", torch.bfloat16), torch.no_grad, torch.inference_mode]
+)
+def test_a_call_is_repeated_as_it_was_made(around: Callable[[], Any]) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU()), torch.randn(4, 8)
+    with Exploration(Options(check=True, backend="aot_eager")) as exploration:
+        compiled = exploration.compile(model)
+        with around():
+            value = compiled(x)
+    record = exploration.record
+    assert record.recompiles == ()
+    assert [frame.id for frame in record.frames] == ["0/0"]
+    assert own(record)["output"].dtype == str(value.dtype).removeprefix("torch.")
+    assert own(record)["the call"].verdict == "equal"
+
+
+def branches(x: Tensor) -> Tensor:
+    """Which way it goes hangs on what is lost in float32."""
+    return x + 1 if (x + 1e-9 == x).all() else x - 1
+
+
+def test_where_float64_goes_another_way_it_is_not_compared() -> None:
+    call = own(checked(branches, torch.ones(4), backend="aot_eager"))["the call"]
+    assert call.verdict == "equal"
+    assert call.max_absolute_float64 is None
+    assert "in float64 the call takes another way" in call.note
+
+
+def test_float64_has_the_random_numbers_of_eager() -> None:
+    """Also where attention has a random operator that draws nothing."""
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    torch.manual_seed(0)
+    for dropout in (0.3, 0.0):
+        layer.train(dropout > 0)
+        for module in layer.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = dropout
+        layer.self_attn.dropout = 0.0
+        call = Call(layer, layer, (torch.randn(2, 4, 16),))
+        eager, best = results(call, layer), exact(call, drawn(call))
+        assert eager.draws == (dropout > 0)
+        assert best.outputs["output"].dtype == torch.float64
+        torch.testing.assert_close(eager.outputs["output"].double(), best.outputs["output"], rtol=0, atol=1e-5)
+        for name, gradient in eager.gradients.items():
+            assert gradient is not None
+            torch.testing.assert_close(gradient.double(), best.gradients[name], rtol=0, atol=1e-4)
+
+
+def test_what_draws_inside_of_an_operator_has_no_float64() -> None:
+    call = Call(nn.RReLU(), nn.RReLU(), (torch.randn(8),))
+    with pytest.raises(WidenedError, match="draws its random numbers inside"):
+        exact(call, drawn(call))
+
+
+# Words
+
+
+def judged(mine: Tensor, eager: Tensor, best: Tensor | None = None, largest: float = 1.0) -> Check:
+    return Judge(largest).check(Compared("output", mine, eager, best))
+
+
+def test_a_wrong_result_is_told_with_what_is_allowed_and_how_far_eager_is() -> None:
+    best = torch.linspace(1, 2, 9, dtype=torch.float64)
+    check = judged((best + 0.0625).float(), best.float(), best)
+    assert check.verdict == "differs"
+    assert check.words.startswith(
+        "differs: off by 0.031 of the largest value, where 1.0e-5 is allowed; eager itself is "
+    )
+    assert of_call([check]).words.startswith("differs: output off by 0.031")
+
+
+def test_an_error_that_eager_has_too_is_none() -> None:
+    best = torch.tensor([1.0, 1e-3], dtype=torch.float64)
+    check = judged((best + 3e-4).float(), (best - 3e-4).float(), best)
+    assert (check.verdict, check.words) == ("close", "as close to float64 as eager is: 3.0e-4 from it, eager 3.0e-4")
+
+
+def test_results_that_are_missing_of_other_shapes_or_not_numbers_differ() -> None:
+    one = torch.ones(2)
+    assert judged(torch.ones(3), one).words == "differs: eager gives float32[2], the compiled code float32[3]"
+    assert judged(torch.tensor([1.0, torch.nan]), one).verdict == "differs"
+    assert judged(torch.tensor([1.0, torch.nan]), torch.tensor([1.0, torch.nan])).verdict == "equal"
+    assert Judge(1.0).check(Compared("w", None, one)).words == "differs: only eager gives it"
+    assert judged(torch.tensor([1, 2]), torch.tensor([1, 3])).words == "differs: 1 of 2 values are not eager's"
+
+
+def test_what_should_be_zero_is_rounding_beside_large_results_and_wrong_beside_small_ones() -> None:
+    mine, eager = torch.tensor([3e-7]), torch.tensor([-4e-7])
+    assert judged(mine, eager, largest=1.0).verdict == "close"
+    assert judged(mine, eager, largest=1e-6).verdict == "differs"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_units_in_the_last_place_count_the_numbers_between(dtype: torch.dtype) -> None:
+    one, least = torch.tensor([1.0], dtype=dtype), torch.finfo(dtype).smallest_normal
+    step = torch.tensor([torch.finfo(dtype).eps], dtype=dtype)
+    assert ulps(one + 3 * step, one).tolist() == [3]
+    assert ulps(one - step / 2, one).tolist() == [1]
+    assert ulps(torch.tensor([0.0], dtype=dtype), torch.tensor([-0.0], dtype=dtype)).tolist() == [0]
+    across = torch.tensor([least], dtype=dtype)
+    assert ulps(across, -across).item() == 2 * ulps(across, 0 * across).item() > 0
+    assert ulps(one, one * torch.nan).isnan().all()
+
+
+def test_outputs_are_called_as_python_reaches_them() -> None:
+    one = torch.ones(1)
+    names = dict(outputs_of((one, {"a": one, 3: [one]}, "text", None)))
+    assert list(names) == ["output 0", "output 1['a']", "output 1[3][0]"]
+    assert [name for name, _ in outputs_of({"logits": one, "cache": (one, one)})] == ["logits", "cache[0]", "cache[1]"]
+    assert [name for name, _ in outputs_of(Pair(one, one))] == ["mean", "spread"]
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("L['self']._modules['layer1']._parameters['weight']", "layer1.weight"),
+        ("L['net']._modules['0']._buffers['running_mean']", "net.0.running_mean"),
+        ("L['batch']['x']", "batch['x']"),
+        ("L['x']", "x"),
+        ("", ""),
+    ],
+)
+def test_inputs_of_graphs_are_called_as_the_user_does(source: str, name: str) -> None:
+    assert input_name(source) == name
