@@ -65,7 +65,7 @@ def source_heat(record: Record) -> dict[str, Any]:
     """For the front end: whose time, the halves that there are, and by source artifact and row (from 1) microseconds
     for eager and for compiled, each with those of the halves: in total, and of the line's own.
     """
-    halves = [half for half in HALVES if any(time.half == half for time in record.line_times)]
+    halves = [half for half in HALVES if any(time.half == half and time.line for time in record.line_times)]
     rows: dict[str, Place] = _places(record)
     found: dict[str, dict[str, Any]] = {}
     for heat in heats(record):

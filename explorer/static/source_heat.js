@@ -47,7 +47,7 @@ export function heatBars(store) {
 /** @param {Heat} heat @param {Row[0]} times @param {number} half */
 function lineInWords({ halves }, [total, own], half) {
   const all = amount(total, half);
-  const parts = half < 0 && halves.length > 1 ? ` (${halves.map((name, at) => `${name} ${inWords(total[at])}`).join(", ")})` : "";
+  const parts = half < 0 && halves.length > 1 ? ` (${halves.flatMap((name, at) => (total[at] ? [`${name} ${inWords(total[at])}`] : [])).join(", ")})` : "";
   const itself = amount(own, half);
   return inWords(all) + parts + (itself && itself < 0.995 * all ? `, ${inWords(itself)} of them on the line itself` : "");
 }
@@ -58,14 +58,14 @@ export function heatLegend(store, artifact) {
   if (!heat?.rows[artifact]) return [];
   const one = heat.halves.length < 2;
   /** @type {[number, string][]} */
-  const choices = [[-1, one ? heat.halves[0] : heat.halves.join(" and ")], ...(one ? [] : heat.halves.map((name, at) => /** @type {[number, string]} */ ([at, name]))), [-2, "hidden"]];
+  const choices = [[-1, one ? heat.halves[0] : heat.halves[2] ? "all" : "both"], ...(one ? [] : heat.halves.map((name, at) => /** @type {[number, string]} */ ([at, name]))), [-2, "hidden"]];
   const select = h("select", { class: "tc-heat-choice", "aria-label": "Which times are beside the lines" }, ...choices.map(([value, text]) => h("option", { value: String(value) }, text)));
   select.value = String(shown.get(store) ?? -1);
   select.addEventListener("change", () => {
     shown.set(store, Number(select.value));
     store.tell("heat");
   });
-  const title = `Measured on the ${heat.device}: a line with all that it calls. What computes several lines, as a fused kernel does, counts for each of them by an equal share.`;
+  const title = `Measured on the ${heat.device}: a line with all that it calls; the longest bar is the whole call. What computes several lines, as a fused kernel does, counts for each of them by an equal share.`;
   const sides = SIDES.map((side) => h("span", { class: "tc-legend-item", title }, h("i", { class: `tc-heat-${side}` }), side));
   return [h("label", { class: "tc-legend-item", title }, "time", select), ...sides];
 }

@@ -142,11 +142,11 @@ def test_times_of_a_cpu_have_no_share_of_a_gpus_peaks() -> None:
 def test_the_front_end_gets_microseconds_by_row_side_and_half() -> None:
     assert source_heat(timed()) == {
         "device": "GPU",
-        "halves": ["forward", "backward", "optimizer"],
+        "halves": ["forward", "backward"],
         "rows": {
             "source[cell]": {
-                "2": [[[60.0, 10.0, 0.0], [40.0, 10.0, 0.0]], [[40.0, 0.0, 0.0], [30.0, 0.0, 0.0]]],
-                "3": [[[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]], [[10.0, 0.0, 0.0], [10.0, 0.0, 0.0]]],
+                "2": [[[60.0, 10.0], [40.0, 10.0]], [[40.0, 0.0], [30.0, 0.0]]],
+                "3": [[[0.0, 0.0], [0.0, 0.0]], [[10.0, 0.0], [10.0, 0.0]]],
             }
         },
     }
