@@ -355,11 +355,10 @@ class Run:
         was loaded, and what the call raises in eager.
         """
         from compiler.measure.timing import Plan
-        from explorer.timing import progress_line, timed
+        from explorer.timing import listening, timed
 
         plan = Plan(candidates, backward, optimizer, rounds, flush)
-        with progress_line() as line:
-            listeners = [line, *([self._widget.hear_progress] if self._widget is not None else [])]
+        with listening(self._widget) as listeners:
             self.compiler.grow(lambda record: timed(record, self.call, plan, listeners))
         return self.timings
 

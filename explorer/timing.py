@@ -74,6 +74,17 @@ def progress_line() -> Iterator[Listener]:
         yield lambda _progress: None
 
 
+@contextmanager
+def listening(widget: Any) -> Iterator[list[Listener]]:
+    """Who hears of progress: the line, and the live view where there is one. Both end with the block."""
+    with progress_line() as line:
+        try:
+            yield [line, *([widget.hear_progress] if widget is not None else [])]
+        finally:
+            if widget is not None:
+                widget.hear_progress("")
+
+
 def _line(text: str) -> dict[str, Any]:
     return {"text/plain": text}
 

@@ -59,8 +59,9 @@ class Explorer(anywidget.AnyWidget):
         self._show(record, {}, running, words)
 
     def hear_progress(self, progress: object) -> None:
-        """Show how far a measurement is; the record that comes of it ends that."""
-        self.running = self._runs("timing", str(progress))
+        """Show how far a measurement is; "" ends that."""
+        words = str(progress)
+        self.running = self._runs("timing" if words else "", words)
 
     def _compiled(self, record: Record, progress: dict[str, Any]) -> None:
         if record is self._payload.record:
