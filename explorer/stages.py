@@ -87,7 +87,7 @@ STAGE_WORDS: dict[str, StageWords] = {
         "Fusion",
         "Which loops became one kernel, in which round, what that saves, and why others were not joined.",
         _INDUCTOR,
-        frozenset({"fusion"}),
+        frozenset({"fused kernel"}),
         "kernels",
     ),
     "kernels": StageWords(
