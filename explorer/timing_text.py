@@ -118,7 +118,7 @@ def _stream_lines(group: Sequence[Timed]) -> list[str]:
     return [f"in a stream of calls, the cache as the call before left it: {times}"] if known else []
 
 
-PARTS = ("guards", "wrapper", "launches", "the rest: kernels and wrapper", "GPU busy")
+PARTS = ("guards", "wrapper and Python", "launches", "the rest: kernels and wrapper", "GPU busy")
 """What the time of a call is made of. The first four follow each other on the host, the GPU works meanwhile."""
 
 

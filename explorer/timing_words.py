@@ -139,13 +139,13 @@ def _paid(item: Timed) -> list[str]:
 
 
 def device_text(found: Measurement | None) -> str:
-    """On what it was measured: `this machine's CPU (Xeon), 2 threads`."""
+    """On what it was measured: `the CPU (Xeon), 2 threads`, `the GPU (NVIDIA H200)`. It may be another machine's."""
     if found is None:
         return ""
-    kind = "CPU" if found.device == "cpu" else "GPU"
     name = f" ({found.device_name})" if found.device_name else ""
-    threads = f", {found.threads} thread{'' if found.threads == 1 else 's'}" if found.threads else ""
-    return f"this machine's {kind}{name}{threads}"
+    if found.device != "cpu":
+        return f"the GPU{name}"
+    return f"the CPU{name}" + (f", {found.threads} thread{'' if found.threads == 1 else 's'}" if found.threads else "")
 
 
 def elsewhere_text(record: Record) -> str:
@@ -158,7 +158,7 @@ def cpu_text(target_name: str) -> str:
     if not is_virtual(target_name):
         return ""
     title = target(target_name).title
-    return f"Times of this machine's CPU, not of the {title} that the code is for: it is not here."
+    return f"Times of the CPU, not of the {title} that the code is for: that GPU was not there."
 
 
 def warnings(record: Record) -> list[str]:

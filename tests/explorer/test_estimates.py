@@ -18,7 +18,7 @@ def run() -> Run:
 
 def test_the_summary_says_what_is_measured_and_what_is_estimated(run: Run) -> None:
     told = " ".join(str(run).split())
-    assert "Times of this machine's CPU, not of the NVIDIA H100 SXM5 80 GB" in told
+    assert "Times of the CPU, not of the NVIDIA H100 SXM5 80 GB" in told
     assert "An estimate, not a measurement: on the NVIDIA H100 SXM5 80 GB the kernels of a call need at least" in told
     assert "5 launches take the host about 25.0 µs (5 µs for each launch" in told
 

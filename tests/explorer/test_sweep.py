@@ -73,7 +73,7 @@ def test_each_size_in_each_format_is_timed_eager_and_compiled(swept: Sweep) -> N
 
 def test_it_prints_what_it_comes_to_and_draws_it(swept: Sweep) -> None:
     told = str(swept)
-    assert "Classifier: time of one call (forward and backward) on this machine's CPU" in told
+    assert "Classifier: time of one call (forward and backward) on the CPU" in told
     assert "aot_eager, float32: compiling pays" in told
     assert "1 round of each: how far the times vary is hardly known." in told
     [axes] = swept.plot().axes
@@ -231,7 +231,7 @@ def by_hand() -> Sweep:
         Spot(size, "", tuple(beside_eager([candidate("eager", 2 * MS), candidate("inductor", seconds * MS)])))
         for size, seconds in ((8, 4), (32, 1))
     ]
-    return Sweep("f", "this machine's CPU, 2 threads", "", "in turns", (*spots, Spot(64, "", problem="<b>OOM</b>")), 3)
+    return Sweep("f", "the CPU, 2 threads", "", "in turns", (*spots, Spot(64, "", problem="<b>OOM</b>")), 3)
 
 
 def test_the_plot_has_a_point_a_size_with_error_bars_and_a_line_at_eager() -> None:
