@@ -106,6 +106,7 @@ REQUIRED: tuple[str, ...] = (
     "torch._inductor.config:benchmark_epilogue_fusion",
     "torch._inductor.config:benchmark_fusion",
     "torch._inductor.config:cpp.vec_isa_ok",
+    "torch._inductor.config:emulate_precision_casts",
     "torch._inductor.config:fx_graph_cache",
     "torch._inductor.config:layout_optimization",
     "torch._inductor.config:test_configs.autotune_choice_desc_regex",
@@ -203,6 +204,7 @@ REQUIRED: tuple[str, ...] = (
     "torch.fx.experimental.proxy_tensor:maybe_handle_decomp",
     "torch.fx.traceback:annotate",
     "torch.library:Library._destroy",
+    "torch.utils._python_dispatch:TorchDispatchMode",
     "torch.utils._python_dispatch:TorchDispatchMode",
     "torch.utils._sympy.printers:PythonPrinter",
 )
