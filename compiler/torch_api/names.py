@@ -205,7 +205,6 @@ REQUIRED: tuple[str, ...] = (
     "torch.fx.traceback:annotate",
     "torch.library:Library._destroy",
     "torch.utils._python_dispatch:TorchDispatchMode",
-    "torch.utils._python_dispatch:TorchDispatchMode",
     "torch.utils._sympy.printers:PythonPrinter",
 )
 
