@@ -255,9 +255,18 @@ def _show(args: argparse.Namespace) -> None:
 
 
 def _with_stage(record: Record, name: str) -> Record:
-    """The record with its kernels compiled, where the stage or artifact that was named needs that."""
+    """The record with what is named: kernels are compiled, and findings made, where it is one of these."""
+    stage = name.partition("[")[0]
     made = KernelCompiler(record)
-    return made.compile() if made.has_yet_to_make(name.partition("[")[0]) else record
+    if made.has_yet_to_make(stage):
+        return made.compile()
+    if record.of_stage(stage):
+        return record
+    # They import what a stage that is there does without.
+    from explorer.findings import with_findings
+
+    found = with_findings(record)
+    return found if found.of_stage(stage) else record
 
 
 def _chosen(record: Record, name: str) -> Sequence[Artifact]:
@@ -270,7 +279,10 @@ def _chosen(record: Record, name: str) -> Sequence[Artifact]:
 
 
 def _shown(record: Record, artifact: Artifact, raw: bool, titled: bool) -> str:
-    body = artifact.text.removesuffix("\n") if raw else text.listing(record, artifact, text.wants_colour(sys.stdout))
+    if raw or artifact.language == "text":  # what a finding says has no lines to number
+        body = artifact.text.removesuffix("\n")
+    else:
+        body = text.listing(record, artifact, text.wants_colour(sys.stdout))
     return f"# {artifact.id}  {artifact.title}\n{body}\n" if titled and not raw else body
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from explorer.plots import COLOURS, Chart
+from explorer.text import clip
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from explorer.sweep import Curve, Sweep
 
 _MARKERS = "osD^vP"
+_TITLE_CHARACTERS = 85
 _ROOM, _NARROW = 1.25, 3.5
 _APART = 0.035
 """By so much of the width of the axis lines stand apart, so that error bars at one size do not cover each other."""
@@ -40,8 +43,9 @@ def sweep_chart(sweep: Sweep) -> Figure:
     axes.annotate("eager", (1, 1), xycoords=("axes fraction", "data"), xytext=(-2, 3), textcoords="offset points",
                   ha="right", fontsize=8.5, color="#5f6873")  # fmt: skip
     _speed_up_axis(axes, [ratio.value for curve in curves for _, ratio in curve.points])
-    title = [f"{sweep.title or 'The call'}: speed-up over eager, with its quartiles", sweep.elsewhere]
-    axes.set_title("\n".join(filter(None, title)), loc="left", fontsize=10.5, parse_math=False)
+    first = clip(f"{sweep.title or 'The call'}: speed-up over eager, with its quartiles", _TITLE_CHARACTERS)
+    title = [first, *textwrap.wrap(sweep.elsewhere, _TITLE_CHARACTERS)]
+    axes.set_title("\n".join(title), loc="left", fontsize=10.5, parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
     return figure

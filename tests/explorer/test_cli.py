@@ -246,6 +246,13 @@ def test_show_of_a_stage_with_several_graphs_names_each(tmp_path: Path, capsys: 
     assert capsys.readouterr().out.count("# forward[0/0]  forward half") == 2
 
 
+def test_show_of_a_finding_is_its_text(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", str(saved), "timing"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "time of one call (forward) on the CPU, 2 threads"
+    assert "aot_eager  40.0 µs  39.0 to 42.0 µs" in "\n".join(told)
+
+
 def test_show_of_what_is_not_there(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "it has: source, captured, forward, backward, kernels" in wrong(capsys, "show", saved, "nonsense")
     assert "this machine has no Triton" in wrong(capsys, "show", saved, "ttir")
