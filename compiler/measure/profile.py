@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -27,6 +28,10 @@ MOST_CALLS = 10
 FEWEST_CALLS = 3
 SECONDS = 1.0
 """So long the profiled calls are to take, eager and compiled in turns; in number between the fewest and the most."""
+
+
+NOISY = 0.5
+"""The range between the quartiles of the calls' times, as a share of their median, from which on it is told of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +67,11 @@ def kernel_and_line_times(
     kernels = Kernels(record, _target() if gpu else None)
     traced = Trace(events, "compiled", marked_code.MARK, calls, gpu=gpu, whole=True)
     placed = compiled_times(traced, kernels, works(record))
-    placed += eager_times(Trace(events, "eager", marked_lines.MARK, calls, gpu=gpu), chains)
+    eagerly = Trace(events, "eager", marked_lines.MARK, calls, gpu=gpu)
+    placed += eager_times(eagerly, chains)
     missing = [artifact.id for artifact in artifacts if artifact.id not in found]
-    return Profile(tuple(time for time, _ in placed), line_times(placed), tuple(_not_found(missing)))
+    problems = (*_not_found(missing), *_noise(traced), *_noise(eagerly))
+    return Profile(tuple(time for time, _ in placed), line_times(placed), problems)
 
 
 @dataclass(frozen=True)
@@ -134,6 +141,18 @@ def _not_found(missing: Sequence[str]) -> Iterator[Problem]:
     if missing:
         reason = f"the code of {', '.join(missing)} was not found among what is loaded: its kernels have no times"
         yield Problem("timing", reason, "explore the call again with --time")
+
+
+def _noise(trace: Trace) -> Iterator[Problem]:
+    """That the profiled calls varied so much that their times say little."""
+    totals = [0.0] * trace.calls
+    for each in trace.spent():
+        totals[each.call] += each.seconds
+    low, middle, high = statistics.quantiles(totals, n=4)
+    if middle and (high - low) / middle > NOISY:
+        spread = f"{100 * (high - low) / middle:.0f} %"
+        reason = f"the profiled {trace.side} calls varied by {spread}: times of kernels and lines are rough"
+        yield Problem("timing", reason, "let nothing else run on the machine, and profile again: run.profile()")
 
 
 def outer_lines(record: Record) -> Chain:

@@ -35,8 +35,14 @@ def profile_apart(builder: Builder, call: Call) -> None:
 
 def _put(builder: Builder, profile: Callable[[], Profile]) -> None:
     builder.started("timing")
+    builder.progress("timing", "profile of kernels and lines")
     try:
         found = profile()
+    except KeyboardInterrupt:
+        builder.problem(
+            Problem("timing", "kernels and lines were not timed: it was interrupted", "run.profile() does it")
+        )
+        return
     except Exception as error:  # noqa: BLE001 - whatever the user's call raises when it is repeated
         reason = f"kernels and lines were not timed: {type(error).__name__}: {error}"
         builder.problem(Problem("timing", reason, "explore a call that can run more than once"))

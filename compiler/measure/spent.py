@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,6 +12,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from compiler.measure_facts import Half, Side
+from compiler.torch_api.profiled import quiet
 
 PHASE = "tcompile phase "
 _ENGINE = "autograd::engine::evaluate_function: "
@@ -47,7 +46,7 @@ def profiled(run: Callable[[], None], calls: int, *, gpu: bool) -> Sequence[Any]
     """The events of so many calls of `run`, which says its phases by `phase`."""
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
     profiler = profile(activities=activities, acc_events=True)  # without, torch warns that there are no more cycles
-    with without_probes():
+    with quiet():
         profiler.start()
     try:
         for _ in range(calls):
@@ -55,26 +54,9 @@ def profiled(run: Callable[[], None], calls: int, *, gpu: bool) -> Sequence[Any]
         if gpu:
             torch.cuda.synchronize()
     finally:
-        with without_probes():
+        with quiet():
             profiler.stop()
     return profiler.events() or ()
-
-
-@contextmanager
-def without_probes() -> Iterator[None]:
-    """The profiler writes where its probes are to the process's standard error (libkineto, since torch 2.12, in spite
-    of its log level); what else is written there comes after the block.
-    """
-    own = os.dup(2)
-    with tempfile.TemporaryFile() as written:
-        os.dup2(written.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(own, 2)
-            os.close(own)
-            written.seek(0)
-            os.write(2, b"".join(line for line in written if not line.startswith(b"USDT:")))
 
 
 class Trace:
