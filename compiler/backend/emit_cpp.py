@@ -275,7 +275,7 @@ class _Writer:
             if loop.reduction:
                 self.comment(loop)
                 self.take(loop, self.text.value(loop.value))
-            elif not (loop.target in sweep.again and self.is_kept(loop)):
+            elif loop.target not in before:
                 self.value(loop, again=loop.target in sweep.again)
                 if self.is_kept(loop):
                     self.line(f"row_{loop.target}[{self.kernel.reduced[-1]}] = {self.names[loop.target]};")
@@ -285,7 +285,7 @@ class _Writer:
     def rows(self, sweep: Sweep) -> None:
         """Room for values that a later sweep reads again."""
         for loop in sweep.body:
-            if not loop.reduction and loop.target not in sweep.again and self.is_kept(loop):
+            if not loop.reduction and loop.target not in self.names and self.is_kept(loop):
                 dtype = self.program.by_name[loop.target].dtype
                 self.line(f"{TYPES[dtype]} row_{loop.target}[{self.size(self.kernel.reduced[-1])}];")
 

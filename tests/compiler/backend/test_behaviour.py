@@ -1,0 +1,228 @@
+"""What a user relies on beyond the numbers: names, errors, mutation, aliases, layouts, sizes, random numbers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from compiler.backend import backend, build, open_call, tcompile
+from compiler.backend.ir import BackendError
+from compiler.options import OptionError
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    torch.compiler.reset()
+
+
+def compiled(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    result: Callable[..., Any] = torch.compile(fn, backend=tcompile, fullgraph=True, **options)
+    return result
+
+
+def test_the_name_works_in_any_script_without_an_import(tmp_path: Path) -> None:
+    script = (
+        "import torch; x = torch.ones(3, 4); print(torch.compile(lambda x: x.sum(-1), backend='tcompile')(x).tolist())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[4.0, 4.0, 4.0]"
+
+
+def test_a_mode_or_option_that_there_is_not_is_named() -> None:
+    x = torch.ones(3)
+    with pytest.raises(OptionError, match="has the modes default, reduce-overhead"):
+        tcompile(torch.fx.symbolic_trace(lambda x: x + 1), [x], mode="training")
+    with pytest.raises(OptionError, match="did you mean fused_loops"):
+        tcompile(torch.fx.symbolic_trace(lambda x: x + 1), [x], options={"fuse_loops": 3})
+    with pytest.raises(OptionError, match="whole number above 0"):
+        tcompile(torch.fx.symbolic_trace(lambda x: x + 1), [x], options={"tile": "large"})
+
+
+def test_modes_and_options_are_accepted() -> None:
+    x = torch.randn(4, 8)
+    for kwargs in ({"mode": "reduce-overhead"}, {"options": {"tile": 16, "fused_loops": 1}}, {"dynamic": True}):
+        torch.testing.assert_close(compiled(lambda x: x.softmax(0), **kwargs)(x), x.softmax(0))
+
+
+def test_an_input_changed_in_place_is_changed() -> None:
+    def step(x: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+        total.mul_(0.5).add_(x.sum(0))
+        x[1:] += total
+        return x * 2
+
+    ours, theirs = [torch.ones(3, 4), torch.ones(4)], [torch.ones(3, 4), torch.ones(4)]
+    torch.testing.assert_close([compiled(step)(*ours), *ours], [step(*theirs), *theirs])
+
+
+def test_an_input_overwritten_by_a_view_of_itself() -> None:
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        before = x + 0
+        x.copy_(x.t().clone() + x.flip(0))
+        return before
+
+    ours, theirs = torch.arange(9.0).view(3, 3), torch.arange(9.0).view(3, 3)
+    torch.testing.assert_close([compiled(turned)(ours), ours], [turned(theirs), theirs])
+
+
+def test_outputs_that_are_views_of_inputs_and_of_each_other_stay_so() -> None:
+    def views(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * 2
+        return x.t(), y, y[0], x
+
+    x = torch.ones(3, 4)
+    turned, y, row, same = compiled(views)(x)
+    assert turned.data_ptr() == x.data_ptr()
+    assert row.data_ptr() == y.data_ptr()
+    assert same is x
+
+
+def test_an_argument_given_twice() -> None:
+    x = torch.randn(4)
+    torch.testing.assert_close(compiled(lambda a, b: a.sin() + b)(x, x), x.sin() + x)
+
+
+LAYOUTS: dict[str, Callable[[], torch.Tensor]] = {
+    "transposed": lambda: torch.randn(6, 4).t(),
+    "every other": lambda: torch.randn(8, 12)[::2, ::2],
+    "expanded": lambda: torch.randn(4, 1).expand(4, 6),
+    "from the middle": lambda: torch.randn(10, 6)[3:7],
+    "empty": lambda: torch.randn(4, 0),
+    "no rows": lambda: torch.randn(0, 6),
+    "one element": lambda: torch.randn(1, 1),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts_of_inputs(layout: str) -> None:
+    x = LAYOUTS[layout]()
+    for fn in (lambda x: x.sin() + 1, lambda x: x.sum(-1), lambda x: x.mean(0), lambda x: x.t().exp().contiguous()):
+        found, expected = compiled(fn)(x), fn(x)
+        torch.testing.assert_close(found, expected, equal_nan=True)
+        assert found.stride() == expected.stride()
+
+
+def test_channels_last_stays_channels_last() -> None:
+    x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    found = compiled(lambda x: functional.relu(x) * 2)(x)
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(found, functional.relu(x) * 2)
+
+
+def test_tensors_without_dimensions_and_python_numbers() -> None:
+    x = torch.tensor(2.5)
+    torch.testing.assert_close(compiled(lambda x: (x * 2, x.sum(), x + True))(x), (x * 2, x.sum(), x + True))
+
+
+def test_types_are_promoted_as_in_eager_mode() -> None:
+    def mixed(i: torch.Tensor, h: torch.Tensor, f: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return i + h, i / 2, b + b, b * f, h * f[0], i.float() + 1.5, f > i, (i * 3) // 2, h.sum(), b.sum(), i % 3
+
+    values = torch.arange(-3, 5), torch.randn(8).bfloat16(), torch.randn(8), torch.arange(8) % 3 == 0
+    torch.testing.assert_close(compiled(mixed)(*values), mixed(*values))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_low_precision_is_rounded_where_eager_mode_rounds(dtype: torch.dtype) -> None:
+    def chain(x: torch.Tensor) -> torch.Tensor:
+        return ((x * 1.1 + 0.25) * x - 7) / 3
+
+    x = torch.linspace(-40, 40, 1001).to(dtype)
+    assert torch.equal(compiled(chain)(x), chain(x))
+
+
+def test_nan_and_infinity_are_carried_as_in_eager_mode() -> None:
+    x = torch.tensor([[1.0, float("nan"), -float("inf")], [float("inf"), 2.0, -0.0], [3.0, 4.0, 5.0]])
+
+    def careful(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            x.amax(-1), x.amin(0), x.argmax(-1), x.relu(), x.clamp(0, 2), x.exp(), x.tanh(), x.erf(), x.isnan(),
+            torch.maximum(x, x.flip(0)), x.sigmoid(), x.log(), x.sign(), 1 / x, torch.fmin(x, x.flip(0)),
+        )  # fmt: skip
+
+    torch.testing.assert_close(compiled(careful)(x), careful(x), equal_nan=True)
+
+
+def test_an_index_out_of_range_is_an_error_as_in_eager_mode() -> None:
+    table, take = torch.randn(5, 4), compiled(lambda table, ids: table[ids] + 1)
+    torch.testing.assert_close(take(table, torch.tensor([0, -1, 4])), table[[0, -1, 4]] + 1)
+    with pytest.raises(IndexError, match="out of range"):
+        take(table, torch.tensor([0, 5, 1]))
+
+
+def test_batch_and_length_change_without_compiling_again() -> None:
+    lengths: list[int] = []
+
+    def counting(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        lengths.append(length)
+        return tcompile(module, inputs)
+
+    norm = torch.nn.LayerNorm(16)
+
+    def block(x: torch.Tensor) -> torch.Tensor:
+        y = norm(x)
+        return torch.softmax(y @ y.transpose(1, 2), -1).flatten(0, 1)
+
+    dynamic = torch.compile(block, backend=counting, dynamic=True, fullgraph=True)
+    for batch, length in ((2, 8), (3, 5), (7, 12), (2, 33)):
+        x = torch.randn(batch, length, 16, requires_grad=True)
+        found, expected = dynamic(x), block(x)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(*(torch.autograd.grad(y.sin().sum(), x)[0] for y in (found, expected)))
+    assert set(lengths) == {8}, "compiled again for another length"
+
+
+def test_random_numbers_are_eagers_under_the_same_seed() -> None:
+    dropout = torch.nn.Dropout(0.3)
+
+    def noisy(x: torch.Tensor) -> torch.Tensor:
+        return dropout(x.sin()) + torch.rand_like(x) + torch.randn(8)
+
+    x, gradients, outputs = torch.randn(4, 8), [], []
+    for fn in (compiled(noisy), noisy):
+        own = x.clone().requires_grad_()
+        torch.manual_seed(7)
+        outputs.append(fn(own))
+        outputs[-1].sum().backward()
+        gradients.append(own.grad)
+    torch.testing.assert_close(outputs[0], outputs[1])
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
+def test_complex_numbers_are_left_to_pytorch() -> None:
+    x = torch.randn(4, dtype=torch.complex64)
+    torch.testing.assert_close(compiled(lambda x: (x * x + 1).abs())(x), (x * x + 1).abs())
+
+
+def test_large_reductions_are_as_exact_as_eagers() -> None:
+    x = torch.rand(3_000_000) + 100
+    torch.testing.assert_close(compiled(lambda x: (x.sum(), x.var()))(x), (x.sum(), x.var()))
+
+
+def test_without_a_compiler_the_interpreter_runs_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "compiler", lambda: None)
+    backend._say_once.cache_clear()
+    x = torch.randn(4, 8)
+    with pytest.warns(UserWarning, match=r"reference interpreter.*no C\+\+ compiler"):
+        torch.testing.assert_close(compiled(lambda x: x.softmax(-1))(x), x.softmax(-1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.testing.assert_close(compiled(lambda x: x.softmax(0))(x), x.softmax(0))
+
+
+def test_code_that_the_compiler_refuses_is_an_error_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compiler.backend.emit_cpp.PRELUDE", "#error nothing works")
+    with pytest.raises(BackendError, match="nothing works"):
+        compiled(lambda x: x + 1)(torch.ones(3))
+
+
+def test_a_call_that_nothing_of_is_captured_is_an_error() -> None:
+    with pytest.raises(BackendError, match="no tensor operations"):
+        open_call(lambda: 3)

@@ -1,0 +1,83 @@
+"""Operators against eager mode, by torch's own database of sample inputs (OpInfo), in machine code.
+
+All samples of an operator go into one graph, so that the C++ compiler runs once for each. In low precision a result
+may differ from eager's where it is as near to the exact one: both round.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+
+from compiler.backend import tcompile
+
+DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
+SAMPLES = 3
+POINTWISE = """
+    add sub mul div floor_divide remainder fmod pow neg abs sqrt rsqrt reciprocal exp expm1 log log2 log1p sin tan asin
+    atan cosh tanh atanh erf sigmoid square sign floor ceil round trunc clamp maximum fmin lt ge eq ne logical_and
+    logical_not bitwise_xor bitwise_not isnan isinf signbit copysign atan2 where addcmul nn.functional.relu
+    nn.functional.gelu nn.functional.silu nn.functional.softplus
+"""
+REDUCTIONS = """
+    sum mean prod amax amin max argmax argmin var std var_mean any all logsumexp softmax log_softmax count_nonzero
+    cumsum nn.functional.layer_norm nn.functional.group_norm
+"""
+VIEWS = """
+    permute reshape expand squeeze unsqueeze narrow select split chunk unbind diagonal flip roll repeat t unfold
+    broadcast_to as_strided tril
+"""
+INDEXING = """
+    gather index_select index_put scatter_add cat stack masked_fill nn.functional.embedding nn.functional.pad
+    take_along_dim select_scatter slice_scatter nn.functional.interpolate nn.functional.one_hot
+    nn.functional.avg_pool2d nn.functional.max_pool2d arange full zeros_like
+"""
+NAMES = [name for family in (POINTWISE, REDUCTIONS, VIEWS, INDEXING) for name in family.split()]
+MODES = ("", "trunc_rounding", "floor_rounding", "constant", "nearest", "bilinear", "with_dtype")
+
+
+def samples(name: str) -> Iterator[tuple[Any, torch.dtype, Any]]:
+    for info in (info for info in op_db if info.name == name and info.variant_test_name in MODES):
+        for dtype in (dtype for dtype in DTYPES if info.supports_dtype(dtype, "cpu")):
+            torch.manual_seed(0)
+            for sample in itertools.islice(info.sample_inputs("cpu", dtype), SAMPLES):
+                yield info.op, dtype, sample
+
+
+def called(calls: Any) -> list[Any]:
+    return [op(x, *args, **kwargs) for op, x, args, kwargs in calls]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_operator_computes_what_eager_mode_does(name: str) -> None:
+    cases = list(samples(name))
+    assert cases, f"torch has no samples of {name}"
+    calls = [(op, sample.input, sample.args, sample.kwargs) for op, _, sample in cases]
+    expected = called(calls)
+    torch.compiler.reset()
+    found = torch.compile(called, backend=tcompile)(calls)
+    for (op, dtype, sample), got, wanted in zip(cases, found, expected, strict=True):
+        check(op, dtype, sample, got, wanted)
+
+
+def check(op: Any, dtype: torch.dtype, sample: Any, found: Any, expected: Any) -> None:
+    try:
+        torch.testing.assert_close(found, expected, equal_nan=True, check_stride=True)
+    except AssertionError:
+        if dtype != torch.bfloat16:
+            raise
+        exact = op(sample.input.double(), *(as_double(arg) for arg in sample.args), **sample.kwargs)
+        assert distance(found, exact) <= 2 * distance(expected, exact)
+
+
+def as_double(value: Any) -> Any:
+    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+def distance(value: torch.Tensor, exact: torch.Tensor) -> float:
+    return float((value.double() - exact).abs().max())
