@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
 
 from compiler.record import Record
-from explorer.fusion import Fusion, Kernel, fusions
+from explorer.fusion import Fusion, Kernel, Refusal, fusions
 
 KERNELS = {
     "kernel": "string",
@@ -45,7 +46,7 @@ def fusion(record: Record) -> pd.DataFrame:
     `not_joined` counts neighbours that it was not fused with; one kernel for each such pair would save `at_stake` in
     all, at most.
     """
-    rows = [_kernel_row(half, kernel) for half in fusions(record) for kernel in half.kernels]
+    rows = [row for half in fusions(record) for row in _kernel_rows(half)]
     return pd.DataFrame(rows, columns=list(KERNELS)).astype(KERNELS)
 
 
@@ -64,8 +65,16 @@ def unfused(record: Record) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(PAIRS)).astype(PAIRS)
 
 
-def _kernel_row(half: Fusion, kernel: Kernel) -> dict[str, Any]:
-    near = [item for item in half.refusals if kernel in (item.first, item.second)]
+def _kernel_rows(half: Fusion) -> Iterator[dict[str, Any]]:
+    near: dict[str, list[Refusal]] = {}
+    for item in half.refusals:
+        for kernel in (item.first, item.second):
+            near.setdefault(kernel.node.id, []).append(item)
+    for kernel in half.kernels:
+        yield _kernel_row(half, kernel, near.get(kernel.node.id, []))
+
+
+def _kernel_row(half: Fusion, kernel: Kernel, near: Sequence[Refusal]) -> dict[str, Any]:
     steps = half.steps(kernel)
     return {
         "kernel": kernel.name, "graph": half.artifact.graph, "half": half.kind, "nodes": max(len(kernel.parts), 1),

@@ -61,6 +61,8 @@ def with_eager_memory(record: Record, kept: Mapping[str, KeptFrame]) -> Record:
     if done or not kept or any(problem.stage == "memory" for problem in record.problems):
         return record
     events, problems = eager_of(record.memory, kept)
+    if not events and not problems:
+        return record
     return record.with_(memory=(*record.memory, *events), problems=(*record.problems, *problems))
 
 

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -33,10 +33,11 @@ def cuda_changes(call: Callable[[], object]) -> list[int]:
         snapshot = torch.cuda.memory._snapshot()
     finally:
         torch.cuda.memory._record_memory_history(None)
-    return list(_changes(snapshot["device_traces"][torch.cuda.current_device()]))
+    return list(history_changes(snapshot["device_traces"][torch.cuda.current_device()]))
 
 
-def _changes(trace: list[dict[str, Any]]) -> Iterator[int]:
+def history_changes(trace: Iterable[dict[str, Any]]) -> Iterator[int]:
+    """Bytes that the events of a history allocate (> 0) and free (< 0)."""
     for event in trace:
         if event["action"] == "alloc":
             yield event["size"]

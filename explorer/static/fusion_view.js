@@ -224,6 +224,22 @@ export class FusionView extends FindingView {
       this.redraw(found.index);
     }
     super.select(primary, linked, reveal);
+    this.linked = this.half.kernels.map(({ id }) => id).filter((id) => linked.has(id));
+  }
+
+  /** The card of a kernel; those further down are made when they are wanted. @param {string} id */
+  elementOf(id) {
+    const index = this.half.kernels.findIndex((kernel) => kernel.id === id);
+    if (index >= 0 && !this.items.has(id)) {
+      this.mode = "kernels";
+      this.redraw(index);
+    }
+    return this.items.get(id);
+  }
+
+  /** All kernels of this half, made or not. @param {string} wanted */
+  matching(wanted) {
+    return this.half.kernels.filter(({ name }) => name.toLowerCase().includes(wanted)).map(({ id }) => id);
   }
 
   /** The kernel that a selection is about, in the half that is shown if it is there. @param {Set<string>} primary @param {Set<string>} linked */

@@ -15,7 +15,7 @@ from compiler.measure.memory_trace import measured_events, with_measured_memory
 from compiler.measure_facts import MemoryEvent
 from compiler.options import Options
 from compiler.record import Record
-from compiler.torch_api.allocator import cpu_changes
+from compiler.torch_api.allocator import RecordingError, cpu_changes, cuda_changes, history_changes
 from explorer import explore
 from explorer.memory import timelines
 
@@ -205,6 +205,33 @@ def test_what_was_measured_stands_beside_what_was_computed(record: Record) -> No
     assert with_measured_memory(found, lambda: None).memory == record.memory
     line = timelines(found)[0].lines["measured"]
     assert line.peak_bytes > ROWS * WIDTH * 4
+
+
+@pytest.mark.needs("gpu")
+def test_on_a_gpu_the_allocator_tells_and_nothing_stays_recorded() -> None:
+    x = torch.randn(1 << 20, device="cuda")
+
+    def call() -> Tensor:
+        doubled = x * 2
+        return doubled.sin()
+
+    live = [event.live for event in measured_events(cuda_changes(call))]
+    assert max(live) == 2 * x.nbytes
+    assert live[-1] == 0
+    assert cuda_changes(lambda: None) == []
+    torch.cuda.memory._record_memory_history()
+    try:
+        with pytest.raises(RecordingError, match="stop that first"):
+            cuda_changes(lambda: None)
+    finally:
+        torch.cuda.memory._record_memory_history(None)
+
+
+def test_the_history_of_the_allocator_counts_what_is_asked_for_and_given_back() -> None:
+    """As `torch.cuda.memory._snapshot()` documents it: a free is completed after it was requested."""
+    actions = ("segment_alloc", "alloc", "free_requested", "free_completed", "alloc")
+    trace = [{"action": action, "size": 512 * place} for place, action in enumerate(actions, start=1)]
+    assert list(history_changes(trace)) == [1024, -1536, 2560]
 
 
 def test_a_record_that_has_eager_already_stays_as_it_is(record: Record) -> None:

@@ -86,7 +86,12 @@ def test_tables_and_chart_are_of_the_whole_call() -> None:
 
 def test_a_trace_of_a_real_call_is_set_beside_what_was_computed() -> None:
     run, x = Run(mlp_record()), torch.randn(1024)
-    table = run.trace_memory((x * 2).sin)
+
+    def call() -> torch.Tensor:
+        doubled = x * 2
+        return doubled.sin()
+
+    table = run.trace_memory(call)
     measured = table[table["side"] == "measured"]
     assert measured["in_use"].max() == 2 * x.nbytes
     assert "the measured one" in str(run["memory"])
