@@ -94,7 +94,7 @@ def stage_sentences(stages: Sequence[Check]) -> Iterator[str]:
     named = [check for check in wrong if check.node] or wrong
     if named:
         first = named[0]
-        where = f", first at {first.node}" if first.node else ""
+        where = f", at {first.node}" if first.node else ""
         off = f"off by {error_text(first.max_absolute)}, {text.one_line(first.note)}"
         yield f"the first stage that departs from eager is {stage_name(first)}{where}: {off}"
     if later := _names(check for check in wrong if stage_name(check) != stage_name(named[0])):

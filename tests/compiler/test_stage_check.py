@@ -223,6 +223,27 @@ def test_a_decomposition_that_is_wrong_is_found_in_the_joint_graph(monkeypatch: 
     assert entity.label.startswith("mul")
 
 
+@torch.compiler.allow_in_graph
+def another_when_traced(x: Tensor) -> Tensor:
+    return x.sin() if type(x) is Tensor else x.cos()
+
+
+def test_the_node_that_departs_is_named_among_aten_operators_too() -> None:
+    """An output that is a view of an input can't be compared in the joint graph, so this is the first stage."""
+
+    def traced(x: Tensor) -> tuple[Tensor, Tensor]:
+        return another_when_traced(x * 2).exp(), x.t()
+
+    torch.manual_seed(0)
+    with Exploration(Options(check=True, backend="aot_eager")) as exploration:
+        exploration.compile(traced)(torch.randn(3, 4, requires_grad=True))
+    record = exploration.record
+    assert {check.verdict for check in by_stage(record)["joint"]} == {"not comparable"}
+    first = departing(record)[0]
+    assert (first.stage, first.node) == ("decomposed ATen", "decomposed[0/0 forward ATen].cos")
+    assert record.checks[0].verdict == "differs"
+
+
 @pytest.mark.parametrize(
     ("function", "trains", "factor"),
     [(lambda x: x.t(), True, 1), (lambda x: x.mul_(2).exp(), False, 2), (lambda x: torch.rand_like(x) + x, True, 1)],
