@@ -171,7 +171,6 @@ def test_an_unknown_target_is_told_what_there_is(target: str, expected: list[str
 @pytest.mark.parametrize(
     ("keywords", "expected"),
     [
-        ({"check": True}, "check=True runs the compiled code"),
         ({"backend": "eager"}, "is the GPU that backend 'inductor' writes code for"),
         ({"backend": some_backend}, "is the GPU that backend 'inductor' writes code for"),
     ],

@@ -91,7 +91,7 @@ def test_an_update_sends_what_is_new_only(clock: list[float]) -> None:
 
 
 def test_what_was_sent_in_the_first_seconds_is_there_for_a_front_end_that_loads_late(clock: list[float]) -> None:
-    record = replace(small_record(), breaks=(), guards=(), recompiles=())
+    record = replace(small_record(), breaks=(), guards=(), recompiles=(), kernels=(), binaries=())
     made = Explorer(replace(record, artifacts=record.artifacts[:1], decisions=()))
     clock[0] += 1
     made.update(replace(record, artifacts=record.artifacts[:2], decisions=()))
