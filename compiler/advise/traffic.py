@@ -256,7 +256,7 @@ def tiny_reductions(reading: Reading) -> Iterator[Advice]:
         f"{size(TINY_BYTES)}: each "
         "takes about as long to launch as to run."
     )
-    told = ", ".join(f"{each.kernel.name} ({size(each.bytes)})" for each in tiny[:3])
+    told = "They move " + ", ".join(size(each.bytes) for each in tiny[:3])
     evidence = (Evidence(f"{told}.", "recorded", (*ids, *reading.lines(ids))),)
     change = Change(
         "Reduce several at once (stack them and reduce along a dimension), or have CUDA graphs launch them: "

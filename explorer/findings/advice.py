@@ -58,6 +58,8 @@ def _is_known(name: str, labels: Mapping[str, str]) -> bool:
 def _label(found: Entity) -> str:
     if found.kind == "line":
         return found.id.removeprefix("source[").replace("].L", ":")
+    if found.kind == "extern" and "line" in found.attrs:  # many calls have the same name
+        return f"{found.label}, line {found.attrs['line']}"
     return found.label
 
 

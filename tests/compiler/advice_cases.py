@@ -1,0 +1,63 @@
+"""Calls that each show one thing that the adviser has a rule for."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+def transposed(x: Tensor, w: Tensor) -> Tensor:
+    """A copy that only puts its input into another layout, then a product that could have taken it as it was."""
+    return x.t().contiguous() @ w
+
+
+class Cast(nn.Module):
+    """A matrix held in float32 and multiplied in bfloat16: it is cast in each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(2048, 2048))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight.to(torch.bfloat16)
+
+
+class Blocks(nn.Module):
+    """Six equal blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        blocks = [nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.LayerNorm(16)) for _ in range(6)]
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = x + block(x)
+        return x
+
+
+def printing(x: Tensor) -> Tensor:
+    y = x.sin()
+    print("between")  # noqa: T201
+    return (y.cos() * 2).exp()
+
+
+def writing(x: Tensor) -> Tensor:
+    x.add_(1)
+    return x.sin().sum()
+
+
+def norms(x: Tensor) -> Tensor:
+    """Reductions one after the other, each over little."""
+    for _ in range(4):
+        x = x / (x.sum() + 1)
+    return x
+
+
+def backwards(x: Tensor) -> Tensor:
+    """Rows read from their end: Inductor writes no vector instructions for that on a CPU."""
+    return x.flip(1)
+
+
+def products(x: Tensor, w: Tensor) -> Tensor:
+    return torch.relu(x @ w) @ w

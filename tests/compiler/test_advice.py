@@ -1,0 +1,348 @@
+"""The adviser on real records: each rule finds its case, cites what shows it, and claims no more than it can know."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from compiler.advise import RULES, Advice, advise, can_try
+from compiler.advise.amounts import percent, seconds
+from compiler.advise.closing import nothing
+from compiler.advise.reading import Reading
+from compiler.engine import Exploration, explore
+from compiler.measure_facts import Candidate, HostTime, KernelTime, Measurement
+from compiler.options import Options
+from compiler.record import Problem, Record
+from tests.compiler.advice_cases import (
+    Blocks,
+    Cast,
+    backwards,
+    norms,
+    printing,
+    products,
+    transposed,
+    writing,
+)
+from tests.compiler.models import MLP
+
+
+def recorded(fn: Any, *args: Any, **options: Any) -> Record:
+    return explore(fn, args, options=Options.of(**options)).record
+
+
+def found(record: Record) -> dict[str, Advice]:
+    return {advice.rule: advice for advice in advise(record)}
+
+
+def timed(record: Record, own: Candidate, *others: Candidate) -> Record:
+    """A record with measured times put in by hand: this machine has no GPU to measure them on."""
+    return record.with_(candidates=(own, *others))
+
+
+def compiled(took: float, gpu: float | None = None, **facts: Any) -> Candidate:
+    host = HostTime(guards=3e-6, wrapper=took / 2, launches=took / 4, gpu=gpu) if gpu is not None else None
+    spread: dict[str, Any] = {"low": 0.98 * took, "high": 1.02 * took, "host": host}
+    return Candidate("inductor", "inductor", "default", **({"seconds": took} | spread | facts))
+
+
+def named(name: str, took: float) -> Candidate:
+    return Candidate(name, seconds=took, low=0.98 * took, high=1.02 * took)
+
+
+@pytest.fixture(scope="module")
+def mlp() -> Record:
+    torch.manual_seed(0)
+    with Exploration(Options.of(target="h100")) as exploration:
+        exploration.compile(MLP().train())(torch.randn(8, 64)).sum().backward()
+    return exploration.record
+
+
+@pytest.fixture(scope="module")
+def matmuls() -> Record:
+    return recorded(products, torch.randn(4096, 4096), torch.randn(4096, 4096), target="h100")
+
+
+# Launches
+
+
+def test_a_call_that_waits_for_launches_is_told_of_cuda_graphs(mlp: Record) -> None:
+    advice = found(mlp)["cuda-graphs"]
+    assert advice.change is not None
+    assert advice.change.options == {"mode": "reduce-overhead"}
+    assert advice.gain is not None
+    assert advice.gain.basis == "estimate"
+    assert advice.evidence[0].basis == "estimate"
+    assert set(advice.evidence[0].ids) <= {entity.id for entity in mlp.entities()}
+
+
+def test_where_the_gpu_is_busy_nothing_is_said_of_launches(mlp: Record) -> None:
+    assert "cuda-graphs" not in found(timed(mlp, compiled(1e-3, gpu=0.95e-3)))
+
+
+def test_measured_times_take_the_place_of_estimates(mlp: Record) -> None:
+    advice = found(timed(mlp, compiled(200e-6, gpu=30e-6), named("inductor reduce-overhead", 120e-6)))["cuda-graphs"]
+    assert advice.gain is not None
+    assert advice.gain.basis == "measured"
+    assert advice.gain.seconds == pytest.approx(80e-6)
+    assert advice.evidence[0].basis == "measured"
+
+
+def test_a_mode_that_was_timed_and_is_no_faster_is_not_advised(mlp: Record) -> None:
+    assert "cuda-graphs" not in found(
+        timed(mlp, compiled(200e-6, gpu=30e-6), named("inductor reduce-overhead", 199e-6))
+    )
+
+
+def test_what_stands_against_cuda_graphs_is_told_with_the_input_that_is_written() -> None:
+    advice = found(recorded(writing, torch.randn(100), target="h100"))["cuda-graphs"]
+    assert advice.gain is None
+    assert not advice.can_be_tried
+    assert any("writes into its input L['x']" in item.text for item in advice.evidence)
+
+
+def test_buffers_that_are_written_do_not_stand_against_cuda_graphs() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 8), nn.BatchNorm1d(8)).train()
+    advice = found(recorded(model, torch.randn(4, 8), target="h100"))["cuda-graphs"]
+    assert advice.change is not None
+    assert advice.change.options == {"mode": "reduce-overhead"}
+
+
+def test_inputs_that_a_replay_would_copy_are_taken_off_the_gain() -> None:
+    assert "cuda-graphs" not in found(recorded(norms, torch.randn(8192, 4096), target="h100"))
+
+
+def test_compiled_code_that_is_slower_than_eager_is_said_to_be(mlp: Record) -> None:
+    advice = found(timed(mlp, compiled(200e-6, gpu=30e-6), named("eager", 140e-6)))["eager-is-faster"]
+    assert advice.change is not None
+    assert advice.change.eager
+    assert advice.gain is not None
+    assert advice.gain.seconds == pytest.approx(60e-6)
+
+
+def test_calls_that_do_not_pay_for_compiling_are_counted(mlp: Record) -> None:
+    record = timed(mlp, compiled(1e-3, gpu=0.99e-3, compile_seconds=10.0), named("eager", 2e-3))
+    assert "after 10,000 calls. This run made 1 call." in found(record)["break-even"].found
+    assert "break-even" not in found(record.with_(calls=20_000))
+
+
+def test_a_graph_that_has_too_little_to_do_is_told_apart(mlp: Record, matmuls: Record) -> None:
+    assert "too-small" in found(recorded(writing, torch.randn(100), target="h100"))
+    assert "too-small" not in found(matmuls)
+    assert "too-small" not in found(timed(mlp, compiled(1e-3, gpu=0.5e-3)))  # it was measured
+
+
+# Kernels
+
+
+def test_tf32_is_advised_where_products_in_float32_are_what_takes_long(matmuls: Record, mlp: Record) -> None:
+    advice = found(matmuls)["tf32"]
+    assert advice.change is not None
+    assert advice.change.settings == ('torch.set_float32_matmul_precision("high")',)
+    assert advice.numbers
+    assert "tf32" not in found(mlp)
+    allowed = matmuls.with_(environment=replace(matmuls.environment, matmul_precision="high"))
+    assert "tf32" not in found(allowed)
+
+
+def test_the_record_says_how_products_in_float32_were_rounded() -> None:
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")
+        record = recorded(products, torch.randn(64, 64), torch.randn(64, 64), stages=("captured",))
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert record.environment.matmul_precision == "high"
+
+
+def test_what_the_gpu_does_sooner_the_cpu_may_keep_waiting(matmuls: Record) -> None:
+    busy = replace(compiled(5e-3, gpu=4.9e-3), host=HostTime(guards=0.0, wrapper=1e-4, launches=1e-4, gpu=4.9e-3))
+    slow_host = replace(busy, host=HostTime(guards=0.0, wrapper=4e-3, launches=0.9e-3, gpu=4.9e-3))
+    assert "tf32" in found(timed(matmuls, busy))
+    assert "tf32" not in found(timed(matmuls, slow_host))
+
+
+def test_products_ask_for_max_autotune_and_claim_nothing_untried(matmuls: Record) -> None:
+    advice = found(matmuls)["max-autotune"]
+    assert advice.gain is None
+    assert advice.can_be_tried
+    kernels = {kernel.id for kernel in matmuls.kernels if kernel.category == "extern"}
+    assert kernels & set(advice.evidence[0].ids)
+
+
+def test_products_at_the_peak_are_said_to_be_and_nothing_is_advised(matmuls: Record) -> None:
+    matmuls = matmuls.with_(environment=replace(matmuls.environment, matmul_precision="high"))
+    floors = {item.kernel.id: item.floor for item in Reading(matmuls).kernels}
+    times = tuple(
+        KernelTime("k", "compiled", "forward", floor / 0.91, 1, kernel=name) for name, floor in floors.items() if floor
+    )
+    took = sum(each.seconds for each in times)
+    record = timed(matmuls, compiled(1.01 * took, gpu=took), named("eager", 1.01 * took))
+    advice = found(record.with_(kernel_times=times))
+    assert "max-autotune" not in advice
+    assert "tf32" not in advice
+    done = record.with_(kernel_times=times, candidates=(*record.candidates, named("inductor max-autotune", took)))
+    share = next(item for item in _closing(done) if "in products of matrices" in item)
+    assert "at 91 % of the peak" in share
+
+
+def _closing(record: Record) -> list[str]:
+    """What is said of where time goes, were nothing else to be done."""
+    closing = nothing(Reading(record), ())
+    assert closing is not None
+    return [item.text for item in closing.evidence]
+
+
+def test_copies_for_another_layout_are_found_with_their_line() -> None:
+    record = recorded(transposed, torch.randn(4096, 512), torch.randn(4096, 64), target="h100")
+    advice = found(record)["layout-copies"]
+    lines = [name for name in advice.evidence[0].ids if name.startswith("source[")]
+    assert lines
+    assert "dtype-casts" not in found(record)
+
+
+def test_weights_that_are_cast_in_each_call_are_found() -> None:
+    record = recorded(Cast(), torch.randn(64, 2048).bfloat16(), target="h100", grad=False)
+    assert "dtype-casts" in found(record)
+    assert "layout-copies" not in found(record)
+
+
+def test_reductions_over_little_are_counted() -> None:
+    advice = found(recorded(norms, torch.randn(100, 100), target="h100"))["tiny-reductions"]
+    assert advice.evidence[0].ids
+
+
+# Capture
+
+
+def test_a_break_comes_with_its_rewrite() -> None:
+    record = recorded(printing, torch.randn(10), target="cpu")
+    advice = found(record)["break"]
+    assert advice.change is not None
+    assert advice.change.suggestion is not None
+    assert "torch._higher_order_ops.print" in advice.change.suggestion.rewrite
+    assert advice.evidence[0].ids == tuple(f"breaks.{item.id}" for item in record.breaks)
+    assert advice.gain is None
+
+
+def test_a_break_that_was_timed_claims_what_was_measured() -> None:
+    record = recorded(printing, torch.randn(10), target="cpu")
+    broken = replace(record.breaks[0], lost_seconds=2e-3, lost_note="3 ms with it, 1 ms without")
+    gain = found(record.with_(breaks=(broken,)))["break"].gain
+    assert gain is not None
+    assert (gain.seconds, gain.basis) == (2e-3, "measured")
+
+
+def test_recompilations_cost_what_torch_spent_on_them() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() * 2
+
+    record = explore(f, calls=[(torch.randn(4, 8),), (torch.randn(5, 8),)]).record
+    advice = found(record)["recompile"]
+    spent = sum(phase.seconds for phase in record.phases if not phase.parent and phase.graph == "0/1")
+    assert advice.gain is not None
+    assert advice.gain.seconds == pytest.approx(spent / 2)
+    assert advice.change is not None
+    assert advice.change.options == {"dynamic": True}
+
+
+def test_a_size_that_a_line_made_a_number_of_is_told_with_the_line() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * int(x.shape[0]) if x.shape[0] == 4 else x
+
+    x = torch.randn(4, 8)
+    torch._dynamo.maybe_mark_dynamic(x, 0)
+    record = recorded(f, x, stages=("captured",))
+    symbols = [symbol for symbol in record.symbols if symbol.became and symbol.specialized_by]
+    assert symbols
+    assert any(advice.rule == "specialised" for advice in advise(record))
+
+
+def test_equal_blocks_are_to_be_compiled_once() -> None:
+    record = recorded(Blocks(), torch.randn(4, 16), target="h100")
+    slow = record.with_(phases=tuple(replace(phase, seconds=phase.seconds + 10) for phase in record.phases))
+    advice = found(slow)["regions"]
+    assert advice.change is not None
+    assert advice.change.regions == tuple(f"blocks.{number}" for number in range(6))
+    assert advice.gain is not None
+    assert advice.gain.of == "compile"
+
+
+# CPU
+
+
+def test_loops_without_vector_instructions_are_found() -> None:
+    advice = found(recorded(backwards, torch.randn(300, 300), target="cpu"))["vectors"]
+    assert "1 of 1 C++ kernel" in advice.found
+    assert "vectors" not in found(recorded(lambda x: x.sin() * 2, torch.randn(300, 300), target="cpu"))
+
+
+def test_cores_that_stand_idle_are_told() -> None:
+    record = recorded(lambda x: x.sin() * 2, torch.randn(300, 300), target="cpu")
+    idle = record.with_(environment=replace(record.environment, cores=8), measurement=Measurement("cpu", threads=2))
+    advice = found(timed(idle, compiled(10e-3)))["threads"]
+    assert advice.change is not None
+    assert advice.change.settings == ("torch.set_num_threads(8)",)
+    assert advice.gain is not None
+    assert "threads" not in found(record.with_(measurement=Measurement("cpu", threads=record.environment.cores)))
+
+
+def test_a_missing_compiler_is_told() -> None:
+    record = recorded(lambda x: x.sin() * 2, torch.randn(8), target="cpu")
+    hint = "install a C++ compiler (on Debian: apt-get install g++), or leave out --time and --check"
+    assert "no-compiler" in found(record.with_(problems=(Problem("kernels", "No working C++ compiler found", hint),)))
+
+
+# All together
+
+
+def test_advice_stands_in_order_of_expected_gain(matmuls: Record) -> None:
+    advice = advise(matmuls)
+    gains = [item.gain.seconds for item in advice if item.gain is not None and item.gain.of == "call"]
+    assert gains == sorted(gains, reverse=True)
+    known = [item.gain is not None for item in advice]
+    assert known == sorted(known, reverse=True)
+
+
+def test_where_nothing_would_help_it_says_so() -> None:
+    record = recorded(lambda x: x.sin() * 2, torch.randn(300, 300), target="cpu")
+    (advice,) = advise(timed(record, compiled(1e-3), named("eager", 2e-3)))
+    assert advice.rule == "nothing"
+    assert advice.change is None
+    assert "2.00 times as fast as eager" in advice.evidence[0].text
+
+
+def test_advice_is_the_same_for_a_record_that_was_saved(mlp: Record) -> None:
+    assert advise(Record.from_json(mlp.to_json())) == advise(mlp)
+
+
+def test_an_empty_record_has_no_advice_that_claims_anything() -> None:
+    (advice,) = advise(Record("", Options()))
+    assert advice.gain is None
+    assert advice.change is None
+
+
+def test_what_is_about_a_gpu_that_is_not_here_can_not_be_tried(mlp: Record) -> None:
+    advice = found(mlp)["cuda-graphs"]
+    assert advice.can_be_tried
+    assert not can_try(advice, mlp)
+    assert can_try(advice, mlp.with_(target="cuda"))
+
+
+def test_every_rule_has_a_docstring_and_a_name_of_its_own() -> None:
+    assert all(rule.__doc__ for rule in RULES)
+    assert len({rule.__name__ for rule in RULES}) == len(RULES)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(2.5, "2.5 s"), (0.41e-3, "410 µs"), (3.2e-6, "3.2 µs"), (8e-9, "8 ns"), (0.0, "0 ns")]
+)
+def test_seconds_are_told_in_their_unit(value: float, text: str) -> None:
+    assert seconds(value) == text
+
+
+def test_shares_are_not_rounded_to_all_or_nothing() -> None:
+    assert [percent(share) for share in (0.001, 0.5, 0.999, 1.0)] == ["less than 1 %", "50 %", "over 99 %", "100 %"]

@@ -1,0 +1,131 @@
+"""What a person sees of advice: text, table, static view, the stage with its links, and what trying it showed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from compiler.measure_facts import Trial
+from explorer import explore
+from explorer.advice_words import holds, trial_words
+from explorer.findings.advice import advice_finding
+from explorer.run import Run
+from explorer.stages import stage_title
+from tests.compiler.advice_cases import printing, products
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return explore(products, torch.randn(2048, 2048), torch.randn(2048, 2048), target="h100")
+
+
+@pytest.fixture(scope="module")
+def broken() -> Run:
+    return explore(printing, torch.randn(10, 10), target="cpu", backend="aot_eager")
+
+
+def tried(**facts: object) -> Trial:
+    known = {
+        "before": 3e-3,
+        "after": 1e-3,
+        "gained": 2e-3,
+        "low": 1.9e-3,
+        "high": 2.1e-3,
+        "rounds": 11,
+        "device": "cpu",
+    }
+    return Trial("break", **(known | facts))  # type: ignore[arg-type]
+
+
+def test_advice_reads_from_the_finding_to_the_code_to_write(run: Run) -> None:
+    text = str(run.advice)
+    heading = text.index("TF32 is off · saves at least")
+    assert heading < text.index("Estimate: 50 %", heading) < text.index("change: Let products", heading)
+    assert '        torch.set_float32_matmul_precision("high")' in text
+    assert "numbers: Factors are rounded to 10 bits" in text
+    assert max(map(len, text.splitlines())) <= 115
+
+
+def test_what_needs_a_gpu_that_is_not_here_is_not_offered(run: Run) -> None:
+    assert "run.try_advice" not in str(run.advice)
+    number = next(index for index, advice in enumerate(run.advice) if advice.rule == "tf32")
+    with pytest.raises(ValueError, match="which is not here"):
+        run.try_advice(number)
+    with pytest.raises(IndexError):
+        run.try_advice(99)
+
+
+def test_the_table_has_what_was_claimed(run: Run) -> None:
+    table = run.advice.table.set_index("rule")
+    assert table.loc["tf32", "gain_of"] == "call"
+    assert table.loc["tf32", "gain_seconds"] > 0
+    assert not table["can_be_tried"].any()
+    assert table["holds"].isna().all()
+
+
+def test_the_stage_links_each_finding_to_what_shows_it(run: Run) -> None:
+    finding = advice_finding(run.record)
+    assert finding is not None
+    known = {entity.id for entity in run.record.entities()}
+    for entity in finding.artifact.entities:
+        assert set(entity.origins) <= known
+    first = finding.data["cards"][0]
+    assert first["evidence"][0]["links"]
+    assert first["call"] == ""
+    assert stage_title("advice") == "Advice"
+    assert str(run["advice"]) == finding.artifact.text
+
+
+def test_a_break_in_advice_leads_to_the_card_of_the_break(broken: Run) -> None:
+    finding = advice_finding(broken.record)
+    assert finding is not None
+    card = next(card for card in finding.data["cards"] if card["title"].startswith("Graph break"))
+    assert [link["label"] for link in card["evidence"][0]["links"]] == ["the break"]
+    assert "torch._higher_order_ops.print" in card["change"]["new"][0]
+    assert card["change"]["at"] is not None
+    assert "breaks.break[0/0].0" in broken.linked(finding.artifact.entities[0].id)["id"].to_list()
+
+
+def test_trying_advice_puts_the_result_beside_it(broken: Run) -> None:
+    number = next(index for index, advice in enumerate(broken.advice) if advice.rule == "break")
+    result = broken.try_advice(number)
+    assert result.trial.same == "equal"
+    assert result.holds is None  # nothing was claimed
+    assert "rounds in turns" in str(result)
+    assert "tried: " in str(broken.advice)
+    assert "<b>Tried</b>" in broken.advice._repr_mimebundle_()["text/html"]
+    assert pytest.approx(result.trial.gained) == broken.advice.table["gained_seconds"][number]
+    assert Run(broken.record).advice.trial(broken.advice[number]) == result.trial
+
+
+def test_a_run_that_was_loaded_has_advice_and_nothing_to_try_it_on(broken: Run) -> None:
+    loaded = Run(broken.record)
+    assert len(loaded.advice) == len(broken.advice)
+    with pytest.raises(ValueError, match="no call to try advice on"):
+        loaded.try_advice(0)
+
+
+def test_what_a_trial_showed_is_told_beside_what_was_claimed() -> None:
+    assert "It gains 2 ms a call" in trial_words(tried(expected=1e-3))
+    assert "as claimed (at least 1 ms)" in trial_words(tried(expected=1e-3))
+    assert "less than claimed (at least 5 ms)" in trial_words(tried(expected=5e-3))
+    assert "No difference that rises above the noise" in trial_words(tried(low=-1e-3, gained=1e-4, high=1e-3))
+    assert "It loses 2 ms a call" in trial_words(tried(low=-3e-3, gained=-2e-3, high=-1e-3))
+    assert (
+        trial_words(tried(problem="the call raises ValueError")) == "It could not be tried: the call raises ValueError."
+    )
+
+
+def test_a_claim_holds_within_the_noise() -> None:
+    assert holds(tried(expected=2.05e-3)) is True
+    assert holds(tried(expected=2.2e-3)) is False
+    assert holds(tried()) is None
+    assert holds(tried(expected=1.0, of="compile", compile_before=3.0, compile_after=1.5)) is True
+
+
+def test_phases_are_a_table_with_seconds_of_their_own(run: Run) -> None:
+    phases = run.phases
+    assert phases["own_seconds"].is_monotonic_decreasing
+    whole = phases.loc[phases["parent"].isna(), "seconds"].sum()
+    assert phases["own_seconds"].sum() == pytest.approx(whole, rel=0.02)
+    assert phases.set_index("name").loc["bytecode_tracing", "part"] == "TorchDynamo reads the code"
