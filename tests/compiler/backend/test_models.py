@@ -16,22 +16,6 @@ from tests.compiler.models import MLP, Block
 STEPS = 5
 
 
-class Residual(nn.Module):
-    """Convolutions with batch norm around a shortcut, pooled to classes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU())
-        self.second = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8))
-        self.head = nn.Linear(8, 5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.first(x)
-        x = nn.functional.max_pool2d(torch.relu(self.second(x) + x), 2)
-        found: torch.Tensor = self.head(x.mean((2, 3)))
-        return found
-
-
 def small_gpt2() -> tuple[nn.Module, dict[str, Any]]:
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -61,8 +45,11 @@ class Graph(nn.Module):
 
 MODELS: dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]] = {
     "MLP with dropout": lambda: (MLP(), {"x": torch.randn(8, 64)}),
-    "a transformer block": lambda: (Block(), {"x": torch.randn(2, 16, Block().attention.embed_dim)}),
-    "residual convolutions": lambda: (Residual(), {"x": torch.randn(4, 3, 8, 8)}),
+    "an encoder layer": lambda: (
+        nn.TransformerEncoderLayer(16, 2, 32, batch_first=True),
+        {"src": torch.randn(2, 5, 16)},
+    ),
+    "residual blocks": lambda: (nn.Sequential(Block(3, 8, 1), Block(8, 8, 2)), {"input": torch.randn(4, 3, 8, 8)}),
     "GPT-2": small_gpt2,
     "messages on a graph": scatter_model,
     "an LSTM": lambda: (nn.LSTM(8, 12, 2), {"input": torch.randn(5, 3, 8)}),
