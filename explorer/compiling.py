@@ -62,6 +62,7 @@ class KernelCompiler:
         self._thread: threading.Thread | None = None
         self._tried: set[str] = set()
         self.makers: dict[str, Maker] = {}
+        self.tree: Callable[[str], str] | None = None  # an entity's call at each level, where its graph was kept
 
     @property
     def record(self) -> Record:

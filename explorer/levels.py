@@ -120,6 +120,17 @@ def _left(record: Record) -> list[Artifact]:
     return [artifact for artifact in record.of_stage("captured") if artifact.graph not in known and "" not in known]
 
 
+def tree_of(levels: RunLevels, record: Record, kept: Mapping[str, KeptFrame], entity: str) -> str:
+    """A call at each level as text, or why it can't be had."""
+    from compiler.decompose.graphs import LevelError
+    from compiler.decompose.operators import OperatorError
+
+    try:
+        return str(levels.op_levels(record, kept, entity))
+    except (KeyError, LevelError, OperatorError) as error:
+        return str(error.args[0]) if error.args else type(error).__name__
+
+
 def levels_maker(levels: RunLevels, kept: Mapping[str, KeptFrame]) -> Maker:
     """What makes the levels when the live view asks for them; of graphs that were kept."""
     return Maker(

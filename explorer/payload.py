@@ -47,6 +47,7 @@ class Payload:
     _decisions: dict[str, Part] = field(default_factory=dict)
     pending: Mapping[str, int] = field(default_factory=dict)
     makes: Mapping[str, int] = field(default_factory=dict)
+    trees: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.update(self.record)
@@ -97,6 +98,7 @@ class Payload:
             "target": record.target,
             "compare": compared_first(record),
             "first": ["chain_rule", "autograd"] if record.of_stage("chain_rule") else [],
+            "trees": self.trees,
             "stages": [self._stage(name) for name in stage_names(record, [*self.pending, *self.makes])],
             "breaks": [msgspec.to_builtins(item) for item in record.breaks],
             "frames": [msgspec.to_builtins(frame) for frame in record.frames],

@@ -12,7 +12,7 @@ from explorer import files, text
 from explorer.cards import Cards, all_cards
 from explorer.compiling import KernelCompiler
 from explorer.findings import with_findings
-from explorer.levels import LevelArtifacts, RunLevels, at_level, level_ops, levels, levels_maker
+from explorer.levels import LevelArtifacts, RunLevels, at_level, level_ops, levels, levels_maker, tree_of
 from explorer.stages import stage_key
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ class Run:
     def kept(self, kept: Mapping[str, KeptFrame]) -> None:
         self._kept = kept
         self.compiler.makers["decomposed"] = levels_maker(self._levels, kept)
+        compiler, levels = self.compiler, self._levels
+        compiler.tree = (lambda entity: tree_of(levels, compiler.record, kept, entity)) if kept else None
 
     @property
     def _shown(self) -> Record:

@@ -22,6 +22,12 @@ LARGE: Final = 64 * 1024
 LOADING_SECONDS: Final = 3.0
 
 
+#: Calls in graphs of these stages can be taken apart, level by level.
+STAGES_OF_CALLS: Final = (
+    "captured", "pre_grad", "joint", "forward", "backward", "inference", "decomposed", "post_grad",
+)  # fmt: skip
+
+
 class Explorer(anywidget.AnyWidget):
     """Explore a record; `update` gives it a longer one while a cell runs.
 
@@ -45,6 +51,7 @@ class Explorer(anywidget.AnyWidget):
     def __init__(self, record: Record | KernelCompiler, running: str = "") -> None:
         self.compiler = record if isinstance(record, KernelCompiler) else KernelCompiler(record)
         self._payload = Payload(self.compiler.record, pending=self.compiler.pending(), makes=self.compiler.makes())
+        self._payload.trees = STAGES_OF_CALLS if self.compiler.tree is not None else ()
         self._sent: set[tuple[str, str, str]] = set()
         self._made = self._running_since = time.monotonic()
         super().__init__(manifest=self._payload.manifest(), running=self._runs(running), parts=self._unsent())
@@ -72,6 +79,7 @@ class Explorer(anywidget.AnyWidget):
     def _show(self, record: Record, compiling: dict[str, Any], running: str = "", words: str = "") -> None:
         self._payload.pending = {} if running else self.compiler.pending()
         self._payload.makes = {} if running else self.compiler.makes()
+        self._payload.trees = () if running or self.compiler.tree is None else STAGES_OF_CALLS
         self._payload.update(record)
         with self.hold_sync():
             self.manifest = self._payload.manifest()
@@ -105,6 +113,8 @@ class Explorer(anywidget.AnyWidget):
             self.compiler.start()
         elif kind == "make":
             self.compiler.make(message["stage"])
+        elif kind == "tree" and self.compiler.tree is not None:
+            self.send({"type": "tree", "id": message["id"], "text": self.compiler.tree(message["id"])})
         elif kind == "views":
             self.send({"type": "views", "module": frontend.late_module()})
         elif kind == "cancel":

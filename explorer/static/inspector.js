@@ -57,6 +57,7 @@ export class Inspector {
       facts(tensorFacts(entity)),
       this.kernelFacts(entity),
       this.codeOf(entity),
+      this.treeOf(entity),
       this.stack(entity),
       this.neighbours("Inputs", entity.inputs),
       this.neighbours("Used by", this.users(entity)),
@@ -128,6 +129,23 @@ export class Inspector {
     const onclick = () => openLab(entity.id);
     const title = "Copies a cell in which the kernel can be changed, run and compared with the original";
     return h("div", {}, h("button", { class: "tc-lab", type: "button", title, onclick }, "Open in the kernel lab"), known);
+  }
+
+  /** What a call becomes, level by level: asked of Python, as it runs the operator. @param {Entity} entity */
+  treeOf(entity) {
+    const { kernel, trees, manifest } = this.store;
+    const stage = this.store.artifactOf(entity.id)?.info.stage ?? "";
+    const text = trees.get(entity.id);
+    if (text) return section("At each level", h("div", {}, h("pre", { class: "tc-code tc-tree", tabIndex: 0 }, text)));
+    if (!kernel || entity.kind !== "call" || !manifest.trees.includes(stage)) return h("div");
+    const title = "What it becomes as ATen, core ATen, what Inductor lowers, and prims; by which code, with what numbers";
+    const button = h("button", { class: "tc-lab", type: "button", title }, "Take it apart, level by level");
+    button.addEventListener("click", () => {
+      button.disabled = true;
+      button.textContent = "Tracing…";
+      kernel.tree(entity.id);
+    });
+    return h("div", {}, button);
   }
 
   /** The lines of the user's code it came from, outermost first. @param {Entity} entity */

@@ -24,7 +24,7 @@ import { Links } from "./links.js";
  *   stages: StageInfo[], breaks: BreakInfo[], frames: FrameInfo[], guards: number, recompiles: number,
  *   kernels: {language: string, category: string, count: number}[],
  *   decisions: {pass: string, verdict: string, count: number}[],
- *   compare: [string, string] | null, first: string[], landed: Record<string, Record<string, number[]>>, plain: Record<string, number[]>,
+ *   compare: [string, string] | null, first: string[], trees: string[], landed: Record<string, Record<string, number[]>>, plain: Record<string, number[]>,
  *   spans: Record<string, [number, number, number, string, boolean][]>, heat?: import("./source_heat.js").Heat,
  *   calls: Record<string, Record<string, [string, number, number, string][]>>}} Manifest
  * @typedef {{subjects: string[], pass_name: string, verdict: string, why: string,
@@ -32,7 +32,7 @@ import { Links } from "./links.js";
  * @typedef {{stage?: string, title?: string, elapsed?: number}} Running
  * @typedef {{done?: number, total?: number, waiting?: boolean, stage?: string}} Compiling
  * What can be asked of Python, where there is one.
- * @typedef {{compile: () => void, make: (stage: string) => void, cancel: () => void, views: () => void, lab: (kernel: string) => void}} Kernel
+ * @typedef {{compile: () => void, make: (stage: string) => void, tree: (id: string) => void, cancel: () => void, views: () => void, lab: (kernel: string) => void}} Kernel
  * What words in a text mean: name, one line, address.
  * @typedef {Record<string, [string, string, string]>} Words
  */
@@ -59,6 +59,7 @@ const EMPTY = {
   decisions: [],
   compare: null,
   first: [],
+  trees: [],
   landed: {},
   plain: {},
   spans: {},
@@ -85,6 +86,8 @@ export class Store {
     this.manifest = EMPTY;
     /** @type {Map<string, Artifact>} */
     this.artifacts = new Map();
+    /** Calls at each level of decomposition, as text, by id. @type {Map<string, string>} */
+    this.trees = new Map();
     /** @type {Running} */
     this.running = {};
     this.runningSince = 0;

@@ -40,6 +40,7 @@ function connected(model) {
   const store = new Store((artifact, part) => model.send({ type: "want", artifact, part }), {
     compile: () => model.send({ type: "compile" }),
     make: (stage) => model.send({ type: "make", stage }),
+    tree: (id) => model.send({ type: "tree", id }),
     cancel: () => model.send({ type: "cancel" }),
     views: once(() => model.send({ type: "views" })),
     lab: (kernel) => model.send({ type: "lab", kernel }),
@@ -50,6 +51,7 @@ function connected(model) {
   const receiveSent = () => model.get("parts").forEach((/** @type {any[]} */ [data, ...key]) => receive(key, data));
   model.on("msg:custom", (message, buffers) => {
     if (message.type === "part") receive(message.key, buffers[0]);
+    else if (message.type === "tree") store.tell("tree", (store.trees.set(message.id, message.text), message.id));
     else if (message.type === "lab") store.tell("lab", message.text);
     else if (message.type === "views") takeViews(message.module).then(() => store.tell("views"));
   });

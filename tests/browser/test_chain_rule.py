@@ -127,4 +127,9 @@ def test_in_jupyterlab_it_is_shown_and_levels_are_made_by_a_click(
         ["torch", "ATen", "core ATen", "Inductor", "prims"], timeout=MADE_MS
     )
     levels.get_by_role("button", name="prims").click()
-    expect(run.line(run.stage, "prims.erf")).to_be_visible()
+    erf = run.line(run.stage, "prims.erf")
+    expect(erf).to_be_visible()
+    run.open_stage("captured")
+    run.line(run.stage, "_nn.gelu(").click()
+    run.root.get_by_role("button", name="Take it apart, level by level").click()
+    expect(run.root.locator(".tc-inspector .tc-tree")).to_contain_text("prims.erf.default", timeout=MADE_MS)

@@ -21,6 +21,7 @@ from explorer import cli
 from explorer.decompose import OpLevels
 from explorer.payload import manifest
 from explorer.run import Run
+from explorer.widget import Explorer
 from tests.explorer.golden import assert_golden
 
 LEVELS = ["torch", "ATen", "core ATen", "Inductor", "prims"]
@@ -152,6 +153,21 @@ def test_in_the_live_view_the_levels_are_pending_until_their_chip_is_opened() ->
     assert captured["artifacts"][0]["level"] == "torch"
     assert run["decomposed"] in run.record.artifacts
     assert chip()["pending"] == 0
+
+
+def test_the_live_view_can_have_any_call_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = explorer.explore(Classifier(), torch.randn(3, 8), stages=("captured", "forward"))
+    widget = run.widget()
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr(widget, "send", lambda message, **_: sent.append(message))
+    assert {"captured", "forward"} <= set(widget.manifest["trees"])
+    name = next(entity.id for entity in run["captured"].entities if "gelu" in entity.attrs.get("target", ""))
+    for asked in (name, "captured[0/0].nonsense"):
+        widget._on_message(widget, {"type": "tree", "id": asked}, [])
+    assert [message["id"] for message in sent] == [name, "captured[0/0].nonsense"]
+    assert sent[0]["text"] == str(run.decompose(name))
+    assert sent[1]["text"].startswith("no entity 'captured[0/0].nonsense'")
+    assert not Explorer(run.record).manifest["trees"]
 
 
 def test_what_can_not_be_made_is_told_on_its_chip() -> None:
