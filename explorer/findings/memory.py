@@ -21,7 +21,7 @@ STAGE = "memory"
 AT_PEAK = 12
 """So many tensors are listed of those that are in memory at the peak."""
 
-OTHERS = "what operators use inside, and what code around the graphs holds, is only in that"
+OTHERS = "What operators use inside, and what code around the graphs holds, is only in the latter."
 ROLES = {"saved": "kept for the backward", "result": "result", "gradient": "gradient", "tangent": "gradient handed in"}
 SHOWN = ("compiled", "eager", "measured")
 SIDES = {"eager": "eager", "compiled": "generated code", "measured": "measured"}
@@ -139,9 +139,8 @@ def _tell(text: LinkedText, timeline: Timeline, known: Known) -> None:
     text.add(heading(timeline))
     text.add("\n".join(f"  {row}" for row in table_rows(timeline)))
     if (ratio := computed_over_measured(timeline)) is not None:
-        text.add(
-            f"  The computed peak is {abs(ratio):.1%} {'above' if ratio > 0 else 'below'} the measured one: {OTHERS}"
-        )
+        side = "above" if ratio > 0 else "below"
+        text.add(f"  The peak computed for the generated code is {abs(ratio):.1%} {side} what was measured. {OTHERS}")
     for line in timeline.lines.values():
         if line.side == "compiled" and line.steps:
             text.add("\n".join(peak_lines(line, known)))

@@ -94,7 +94,7 @@ def test_a_trace_of_a_real_call_is_set_beside_what_was_computed() -> None:
     table = run.trace_memory(call)
     measured = table[table["side"] == "measured"]
     assert measured["in_use"].max() == 2 * x.nbytes
-    assert "the measured one" in str(run["memory"])
+    assert "what was measured" in str(run["memory"])
 
 
 def test_a_record_without_code_has_none() -> None:
