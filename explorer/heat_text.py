@@ -15,6 +15,7 @@ SHOWN = 10
 CODE_WIDTH = 44
 UNMATCHED = "unmatched: in no line"
 OPTIMIZER = "the optimizer"
+LEAST_SHARE = 0.0005
 RULE = "Without what a line calls. What computes several lines (a fused kernel) counts for each by an equal share."
 
 
@@ -36,9 +37,20 @@ def rows_of_heat(record: Record) -> list[tuple[str, ...]]:
     if rest:
         rows.append((f"{text.counted(len(rest), 'more line')}", "", *(_sum(rest, side) for side in SIDES)))
     left = [heat for heat in heats(record) if not heat.line]
-    times = [(UNMATCHED, HALVES[:2]), (OPTIMIZER, HALVES[2:])]
+    times = [(f"{UNMATCHED}{_shares(record)}", HALVES[:2]), (OPTIMIZER, HALVES[2:])]
     others = [(name, "", *(_left(left, side, halves) for side in SIDES)) for name, halves in times]
     return rows + [row for row in others if any(row[2:])]
+
+
+def _shares(record: Record) -> str:
+    """How much of each side's time is in no line, the optimizer not counted: " (1.3 % of compiled)"."""
+    shares = []
+    for side in SIDES:
+        times = [time for time in record.line_times if time.side == side and time.half in HALVES[:2]]
+        whole = sum(time.seconds for time in times)
+        share = sum(time.seconds for time in times if not time.line) / whole if whole else 0.0
+        shares += [f"{100 * share:.2g} % of {side}"] if share >= LEAST_SHARE else []
+    return f" ({', '.join(shares)})" if shares else ""
 
 
 def _left(left: Iterable[Heat], side: str, halves: Iterable[str]) -> str:

@@ -179,7 +179,7 @@ def test_the_summary_names_the_lines_that_take_most_and_what_is_in_none() -> Non
         "time by line (GPU)",
         "cell:2",
         "cell:3",
-        "unmatched: in no line",
+        "unmatched: in no line (20 % of compiled)",
         "the optimizer",
     ]
     assert "time by line (GPU)" in text
