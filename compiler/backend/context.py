@@ -29,7 +29,7 @@ class Thresholds:
     fused_buffers: int = 48
     fusion_distance: int = 64
     row_buffer: int = 8192
-    parallel_work: int = 16384
+    parallel_work: int = 32768
     tile: int = 64
 
 

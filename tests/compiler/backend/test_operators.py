@@ -38,7 +38,18 @@ INDEXING = """
     nn.functional.avg_pool2d nn.functional.max_pool2d arange full zeros_like
 """
 NAMES = [name for family in (POINTWISE, REDUCTIONS, VIEWS, INDEXING) for name in family.split()]
-MODES = ("", "trunc_rounding", "floor_rounding", "constant", "nearest", "bilinear", "with_dtype")
+MODES = (
+    "",
+    "binary",
+    "reduction_no_dim",
+    "reduction_with_dim",
+    "trunc_rounding",
+    "floor_rounding",
+    "constant",
+    "nearest",
+    "bilinear",
+    "with_dtype",
+)
 
 
 def samples(name: str) -> Iterator[tuple[Any, torch.dtype, Any]]:
