@@ -18,7 +18,6 @@ from compiler.record import MACHINE_STAGES, Artifact, GraphBreak, Record
 from explorer import tables, text
 from explorer.advice_html import advice_html
 from explorer.cards import break_groups
-from explorer.check_text import HEAD as CHECK_HEAD
 from explorer.check_text import Checked, result_cells, sentences, stage_sentences
 from explorer.drawing import drawing, has_flow
 from explorer.heat_text import heat_html
@@ -37,6 +36,8 @@ TEXT_MOST, TEXT_LEAST = 7_000, 1_500
 SOURCES, SOURCE_LINES = 12, 120
 PICTURES, PICTURE_BOXES, PICTURE_BYTES = 4, 80, 90_000
 ROWS = 30
+
+CHECK_HEAD = ("result", "verdict", "off by", "ULPs, 99 % within", "ULPs, most", "from float64", "eager from it", "note")
 
 GRAPH_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9")
 """Okabe and Ito's palette, which colour-blind people can tell apart; graphs take them in turn."""
@@ -270,12 +271,14 @@ def _checks(record: Record) -> str:
     """The verdict on the call and the stages in words, above a table of its results."""
     checked = Checked.of(record)
     told = [*sentences(checked), *stage_sentences(checked.stages)]
-    rows = [*map(result_cells, (checked.results or checked.kernels)[:ROWS])]
-    notes = [check.note for check in checked.kernels[:ROWS]]
-    head = CHECK_HEAD if checked.results else (*CHECK_HEAD, "note")
-    table = table_html(head, [(*row, note) for row, note in zip(rows, notes, strict=True)] if notes else rows)
+    shown = checked.results or checked.kernels
+    notes = [check.note for check in checked.kernels[:ROWS]] or [""] * len(shown[:ROWS])
+    rows = [(*result_cells(check), note) for check, note in zip(shown, notes, strict=False)]
+    used = [place for place in range(len(CHECK_HEAD)) if any(row[place] for row in rows)]
+    table = table_html([CHECK_HEAD[place] for place in used], [[row[place] for place in used] for row in rows])
     lines = "".join(f"<div>{safe(sentence)}</div>" for sentence in told)
-    return _facts("check", len(record.checks), lines + (table if rows else ""), "run.checks", is_open=True)
+    body = lines + (table if rows else "") + left_out(len(shown), ROWS, "results", "run.checks")
+    return details(f"<b>{text.counted(len(record.checks), 'check')}</b>", body, True) if record.checks else ""
 
 
 def _advice(record: Record) -> str:
