@@ -9,7 +9,6 @@ from compiler.advise.facts import Advice, Change, Evidence, Gain
 from compiler.advise.matmul import matmuls
 from compiler.advise.reading import KernelFacts, Reading
 from compiler.advise.waiting import saved_of, whole_call
-from compiler.binary import roofline
 
 CLAIMED = 0.5
 """How much of what peak rates promise is expected: products reach less of a higher peak."""
@@ -101,6 +100,8 @@ def _saved(reading: Reading, products: list[KernelFacts], dtype: str) -> Gain | 
 
 def _time_in(reading: Reading, found: KernelFacts, dtype: str) -> float:
     """Seconds in another format, as near its peak as it is to that of its own."""
+    from compiler.binary import roofline  # it brings torch, which a record is read without
+
     assert reading.gpu is not None
     moved = found.bytes if dtype == "tf32" else found.bytes / 2
     floor, _ = roofline.bound(reading.gpu, bytes=int(moved), flops=found.flops, dtype=dtype, matmul=True)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from compiler.advise.facts import Basis
-from compiler.binary import roofline
 from compiler.measure_facts import Candidate, KernelTime, Phase
 from compiler.record import Decision, Entity, Kernel, Record
 from compiler.targets import Target, UnknownTargetError, is_virtual, target
@@ -157,6 +156,8 @@ class Reading:
         return found
 
     def _facts(self, kernel: Kernel, times: list[KernelTime] | None) -> KernelFacts:
+        from compiler.binary import roofline  # it brings torch, which a record is read without
+
         nodes = self.fx_nodes(kernel.nodes)
         work = roofline.work(kernel, self.record)
         moved, flops = kernel.bytes, work.flops * max(kernel.calls, 1)

@@ -38,7 +38,8 @@ def input_name(source: str) -> str:
     root = _ROOT.match(source)
     if root is None:
         return ""
-    parts, rest = [], source[root.end() :]
+    parts: list[str] = []
+    rest = source[root.end() :]
     while match := _MODULE.match(rest):
         if own := _OWN.match(rest):
             return ".".join([*([] if root[1] in _CALLED else [root[1]]), *parts, own[1]])
