@@ -53,7 +53,7 @@ extern "C" int kernel_sub_exp_sum_div(const float* __restrict in_arg0_1, float* 
         float amax_max = -__builtin_inff();
         #pragma omp simd reduction(most:amax_max)
         for (long r1 = 0; r1 < 16L; r1++) {
-            // test_stages.py:39 return functional.softmax(x, -1)
+            // test_stages.py:LINE return functional.softmax(x, -1)
             amax_max = ::maximum<float>(amax_max, in_arg0_1[16L*i0 + r1]);
         }
         const float amax = (float)amax_max;
