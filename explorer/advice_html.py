@@ -30,10 +30,9 @@ def _card(advice: Advice, number: int, trial: Trial | None, is_open: bool, can_b
 
 def _inside(advice: Advice, number: int, trial: Trial | None, can_be_tried: bool) -> Iterator[str]:
     yield f"<div>{prose(advice.found)}</div>"
-    facts = [f"<li>{prose(item.text)} {muted(BASES[item.basis])}</li>" for item in advice.evidence]
-    facts += [f"<li>{prose(gain_source(advice.gain))}</li>"] if advice.gain is not None else []
-    if facts:
-        yield f'<ul style="margin:0.2em 0">{"".join(facts)}</ul>'
+    yield from (f"<div>· {prose(item.text)} {muted(BASES[item.basis])}</div>" for item in advice.evidence)
+    if advice.gain is not None:
+        yield f"<div>· {prose(gain_source(advice.gain))}</div>"
     if advice.change is not None:
         yield f"<div><b>Change</b> {prose(advice.change.text)}</div>"
         code = list(change_lines(advice.change))
