@@ -50,12 +50,13 @@ def effect(before: Sequence[Check], after: Sequence[Check]) -> str:
     first, second = (_largest(checks) for checks in (before, after))
     if first is None or second is None:
         return f"{SETTING} rounds as eager does"
-    now = (
-        "all results are eager's, bit for bit"
-        if second == 0
-        else f"the largest error goes from {first:.1e} to {second:.1e}"
-    )
-    return f"with {SETTING}, tried here, {now}"
+    if second == 0:
+        return f"with {SETTING}, tried here, all results are eager's, bit for bit"
+    if second > first / 2:
+        return (
+            f"{SETTING} does not help here: tried, the largest error is {second:.1e}, and {first:.1e} without"
+        )
+    return f"with {SETTING}, tried here, the largest error goes from {first:.1e} to {second:.1e}"
 
 
 def _largest(checks: Sequence[Check]) -> float | None:
