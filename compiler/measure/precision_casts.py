@@ -53,9 +53,7 @@ def effect(before: Sequence[Check], after: Sequence[Check]) -> str:
     if second == 0:
         return f"with {SETTING}, tried here, all results are eager's, bit for bit"
     if second > first / 2:
-        return (
-            f"{SETTING} does not help here: tried, the largest error is {second:.1e}, and {first:.1e} without"
-        )
+        return f"{SETTING} does not help here: tried, the largest error is {second:.1e}, and {first:.1e} without"
     return f"with {SETTING}, tried here, the largest error goes from {first:.1e} to {second:.1e}"
 
 
