@@ -21,8 +21,9 @@ TF32 = 'torch.set_float32_matmul_precision("high")'
 
 
 def tf32(reading: Reading) -> Iterator[Advice]:
-    """Products in float32 that could run on tensor cores."""
-    if reading.gpu is None or "tf32" not in reading.gpu.peak or reading.tf32_is_on:
+    """Products in float32 that could run on tensor cores, where it is known that they may not."""
+    environment = reading.record.environment
+    if reading.gpu is None or "tf32" not in reading.gpu.peak or environment.matmul_precision != "highest":
         return
     products = [found for found in matmuls(reading) if found.dtype == "float32" and not _is_convolution(found)]
     gain = _saved(reading, products, "tf32")
