@@ -104,7 +104,7 @@ STAGE_WORDS: dict[str, StageWords] = {
     ),
     "memory": StageWords(
         "Memory",
-        "The bytes in use over the call, and what is in them at the peak.",
+        "The bytes in use over the call, and what is in memory at the peak.",
         _MEASURED,
         frozenset({"tensor"}),
         "tensors",
