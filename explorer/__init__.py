@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from explorer.autograd import AutogradRecording, AutogradRun, autograd
-from explorer.chain_rule import ChainRule, ShownStep, chain_rule
+from explorer.chain.rule import ChainRule, ShownStep, chain_rule
 from explorer.check import CheckError, check
 from explorer.decompose import OpLevels, decompose
 from explorer.explore import explore

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from compiler.options import OptionError
 from compiler.record import Artifact, Record, RecordError
-from explorer import capture_text, check_flag, files, text, time_flag
+from explorer import capture_text, check_flag, files, text
 from explorer.compiling import KernelCompiler
 from explorer.stages import stage_key
+from explorer.timing import flag as time_flag
 
 if TYPE_CHECKING:
     from explorer.run import Run

@@ -19,12 +19,13 @@ from IPython.utils.process import arg_split  # type: ignore[attr-defined]
 from compiler.option_checks import assignments
 from compiler.options import OptionError, Options
 from compiler.torch_api import settings
-from explorer import check_flag, time_flag
+from explorer import check_flag
 from explorer.cell import Cell
 from explorer.kernel_lab import KernelMagics
 from explorer.outputs import GuardedOutput, NotebookOutput, Output, ShownWidgets, TextOutput
 from explorer.run import Run
 from explorer.session import Session
+from explorer.timing import flag as time_flag
 
 _CAN_NOT_AWAIT = (
     "this code awaits at its top level, which IPython has to know beforehand: make %%tcompile the first line of the "

@@ -20,12 +20,12 @@ import msgspec
 
 from compiler.record import Artifact, Decision, Record
 from explorer.findings import Finding, findings, views, with_findings
-from explorer.heat import source_heat
 from explorer.kernel_table import list_of_kernels
 from explorer.landed import source_marks
-from explorer.measured import with_measured
 from explorer.payload_part import Part
 from explorer.stages import stage_place, stage_words
+from explorer.timing.heat import source_heat
+from explorer.timing.measured import with_measured
 from explorer.words import words_part
 
 

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from compiler.measure.calls import Call
     from compiler.measure.candidates import Asked
     from compiler.measure.work import MakeOptimizer
-    from explorer.adviser import AdviceList, Tried
+    from explorer.advice.adviser import AdviceList, Tried
     from explorer.autograd import AutogradRun
     from explorer.decompose import OpLevels
     from explorer.diff import ArtifactDiff, RunDiff
     from explorer.kernel_code import KernelCode
     from explorer.partitions import Partitions
     from explorer.replay import Replay
-    from explorer.sweep import Sweep
+    from explorer.sweep.sweep import Sweep
 
 
 class Run:
@@ -233,14 +233,14 @@ class Run:
 
         `print(run["fusion"])` says the same in words, `run.unfused` has the pairs that were not joined.
         """
-        from explorer.fusion_table import fusion
+        from explorer.fusion.table import fusion
 
         return fusion(self.record)
 
     @property
     def unfused(self) -> pd.DataFrame:
         """One row a pair of kernels that was not joined: why, in plain words and torch's; what that costs."""
-        from explorer.fusion_table import unfused
+        from explorer.fusion.table import unfused
 
         return unfused(self.record)
 
@@ -251,20 +251,20 @@ class Run:
         `print(run["memory"])` says what it comes to, `run.peak_memory` what is there at the peak, `run.plot_memory()`
         draws it.
         """
-        from explorer.memory_table import memory
+        from explorer.memory.table import memory
 
         return memory(self._with_eager_memory())
 
     @property
     def peak_memory(self) -> pd.DataFrame:
         """One row a tensor in memory at the peak, of eager and of the generated code: bytes, the line it comes from."""
-        from explorer.memory_table import peak_memory
+        from explorer.memory.table import peak_memory
 
         return peak_memory(self._with_eager_memory())
 
     def plot_memory(self) -> Figure:
         """The bytes in use over forward and backward, as a chart. Raises ValueError where no code was generated."""
-        from explorer.memory_chart import memory_chart
+        from explorer.memory.chart import memory_chart
 
         return memory_chart(self._with_eager_memory())
 
@@ -320,7 +320,7 @@ class Run:
 
         Raises ValueError where nothing was timed.
         """
-        from explorer.timing_chart import timing_chart
+        from explorer.timing.chart import timing_chart
 
         return timing_chart(self.record)
 
@@ -331,7 +331,7 @@ class Run:
         These are estimates, and stand apart from what was measured (`run.timings`); `run.estimates.attrs` has the sums
         and the cost of launches. Empty where the code is for a device that is here.
         """
-        from explorer.estimates import estimates
+        from explorer.timing.estimates import estimates
 
         return estimates(self.record)
 
@@ -357,7 +357,7 @@ class Run:
         was loaded, and what the call raises in eager.
         """
         from compiler.measure.timing import Plan
-        from explorer.timing import listening, timed
+        from explorer.timing.again import listening, timed
 
         plan = Plan(candidates, backward, optimizer, rounds, flush)
         with listening(self._widget) as listeners:
@@ -371,7 +371,7 @@ class Run:
         Prints as text; `run.advice.table` is a DataFrame, `run.advice[0]` the first finding as plain data. Numbers are
         measured where the run was timed (`--time`), and estimates that say so elsewhere.
         """
-        from explorer.adviser import AdviceList
+        from explorer.advice.adviser import AdviceList
 
         return AdviceList(self.record)
 
@@ -382,8 +382,8 @@ class Run:
         result is in `run.advice` and in the live view from then on. Nothing of the process changes. Raises IndexError
         for a number that there is not, ValueError for what is to be done by hand, and for a run without a call.
         """
-        from explorer.adviser import AdviceList, Tried, with_trial
-        from explorer.timing import progress_line
+        from explorer.advice.adviser import AdviceList, Tried, with_trial
+        from explorer.timing.again import progress_line
 
         advice = AdviceList(self.record)[number] if number >= 0 else None
         with progress_line() as line:
@@ -397,7 +397,7 @@ class Run:
 
         What tcompile spends on recording is not counted; g++ and Triton run where code is built (`--time`, a GPU).
         """
-        from explorer.phase_table import phases
+        from explorer.timing.phases import phases
 
         return phases(self.record)
 
@@ -424,8 +424,8 @@ class Run:
         its reason. Raises OptionError for what can't be asked, ValueError for a run that was loaded.
         """
         from compiler.measure.timing import Plan
-        from explorer.sweep import sweep
-        from explorer.sweep_asked import axes_of, candidates_of
+        from explorer.sweep.asked import axes_of, candidates_of
+        from explorer.sweep.sweep import sweep
 
         axes = axes_of(batch, dtype, dims, inputs)
         plan = Plan(candidates_of(mode, self.record.options), backward, optimizer, rounds)
@@ -438,7 +438,7 @@ class Run:
         `optimizer`: a name of torch.optim, or a function of the parameters. Code is built for where the call's tensors
         are. Raises OptionError, ValueError for a run that was loaded, CannotCopyError, and what the call raises.
         """
-        from explorer.timing import profiled
+        from explorer.timing.again import profiled
 
         self.compiler.grow(lambda record: profiled(record, self.call, optimizer))
         return self.kernel_times
@@ -446,14 +446,14 @@ class Run:
     @property
     def kernel_times(self) -> pd.DataFrame:
         """One row a kernel and half of the call: measured time, bandwidth, rate, lines (`--time`, `run.profile`)."""
-        from explorer.time_tables import kernel_times
+        from explorer.timing.tables import kernel_times
 
         return kernel_times(self.record)
 
     @property
     def line_times(self) -> pd.DataFrame:
         """One row a line of Python and half of the call: measured time (`--time`, `run.profile`)."""
-        from explorer.time_tables import line_times
+        from explorer.timing.tables import line_times
 
         return line_times(self.record)
 

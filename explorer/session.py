@@ -9,9 +9,9 @@ from typing import Any
 from compiler.engine import Event, Exploration
 from compiler.options import Options
 from compiler.record import Record
-from explorer.advice import nothing_compiled
 from explorer.cell import Cell
 from explorer.choice import Choice
+from explorer.nothing_compiled import nothing_compiled
 from explorer.outputs import Output
 from explorer.run import Run
 

@@ -32,10 +32,10 @@ from explorer.columns import ASKED, COLUMNS
 from explorer.kernel_table import binaries_of, bound_microseconds, config_text, half, intensity, occupancy_percent
 from explorer.provenance import input_sources, place_text, saved_tensors, standing_for
 from explorer.shapes import dtype_name, shape_text
-from explorer.timings import Timed, timed
+from explorer.timing.compared import Timed, timed
 
 if TYPE_CHECKING:
-    from explorer.sweep import Spot
+    from explorer.sweep.sweep import Spot
 
 
 def breaks(record: Record) -> pd.DataFrame:

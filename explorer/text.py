@@ -240,14 +240,14 @@ def _plain_python(record: Record) -> str:
 def _timings(record: Record, width: int) -> str:
     """What was measured by running it; the time to compile stands with the stages."""
     # It needs `columns` and `one_line`, so it can't be imported above.
-    from explorer.timing_text import summary_lines
+    from explorer.timing.text import summary_lines
 
     return "\n".join(summary_lines(record, width))
 
 
 def _heat(record: Record) -> str:
     # It needs `columns` and `counted`, so it can't be imported above.
-    from explorer.heat_text import heat_text
+    from explorer.timing.heat_text import heat_text
 
     return heat_text(record)
 

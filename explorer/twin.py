@@ -16,15 +16,15 @@ from pygments.token import Comment, Keyword, String
 
 from compiler.record import MACHINE_STAGES, Artifact, GraphBreak, Record
 from explorer import tables, text
-from explorer.advice_html import advice_html
+from explorer.advice.html import advice_html
 from explorer.cards import break_groups
 from explorer.check_text import Checked, result_cells, sentences, stage_sentences
 from explorer.drawing import drawing, has_flow
-from explorer.heat_text import heat_html
 from explorer.provenance import graphs_of_lines, source_lines
 from explorer.shapes import seconds_text
 from explorer.stages import stage_title
 from explorer.static_html import CELL, cell, details, left_out, muted, note, picture, pre, safe, table_html, tint
+from explorer.timing.heat_text import heat_html
 from explorer.twin_cards import break_html, recompile_html
 
 BUDGET = 170_000
@@ -148,7 +148,7 @@ def _timing(record: Record) -> str:
     if not record.candidates:
         return ""
     # It imports matplotlib, which takes longer than all else here.
-    from explorer.timing_html import timing_html
+    from explorer.timing.html import timing_html
 
     title = f"<b>{stage_title('timing')}</b> {muted(text.counted(len(record.candidates), 'candidate'))}"
     return details(title, timing_html(record), is_open=True)

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
-import torch
 import torch._functorch.config as functorch_config
 from torch._C._dynamo.guards import _empty_strided_cpu, _reinterpret_tensor  # type: ignore[attr-defined]
 from torch._dynamo.backends.common import aot_autograd

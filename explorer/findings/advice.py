@@ -8,7 +8,7 @@ from typing import Any
 from compiler.advise import Advice, Evidence, advise, can_try
 from compiler.measure_facts import Trial
 from compiler.record import Entity, Record
-from explorer.advice_words import BASES, advice_text, gain_source, gain_words, holds, snippet, trial_words
+from explorer.advice.words import BASES, advice_text, gain_source, gain_words, holds, snippet, trial_words
 from explorer.findings.finding import Finding, LinkedText
 from explorer.findings.lines import SourceLines
 from explorer.findings.spots import line_spot

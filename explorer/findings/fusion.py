@@ -9,7 +9,7 @@ from typing import Any
 
 from compiler.record import Entity, Record
 from explorer.findings.finding import Finding, LinkedText
-from explorer.fusion import Fusion, Kernel, Refusal, fusions, tree
+from explorer.fusion.fusion import Fusion, Kernel, Refusal, fusions, tree
 from explorer.shapes import size_text
 from explorer.text import columns, counted
 
@@ -41,7 +41,9 @@ def kernel_entity(half: Fusion, kernel: Kernel) -> Entity:
     definition = f"kernels[{half.title}].{call.label}" if call is not None and call.kind == "call" else ""
     origins = (kernel.node.id,) if call is None else (call.id, definition) if definition else (call.id,)
     attrs = {"nodes": max(len(kernel.parts), 1), "bytes before": kernel.before, "bytes": kernel.after}
-    return Entity(kernel_id(half, kernel), "fused kernel", kernel.name, attrs | {"least bytes": kernel.least}, (), origins)
+    return Entity(
+        kernel_id(half, kernel), "fused kernel", kernel.name, attrs | {"least bytes": kernel.least}, (), origins
+    )
 
 
 def _tell(text: LinkedText, half: Fusion) -> None:

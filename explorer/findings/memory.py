@@ -12,7 +12,7 @@ from compiler.record import Entity, Record
 from explorer.findings.finding import Finding, LinkedText
 from explorer.findings.lines import SourceLines
 from explorer.findings.spots import line_spot
-from explorer.memory import InputNames, Line, Tensor, Timeline, computed_over_measured, text_of, timelines
+from explorer.memory.memory import InputNames, Line, Tensor, Timeline, computed_over_measured, text_of, timelines
 from explorer.provenance import innermost_lines, place
 from explorer.shapes import size_text
 from explorer.text import columns, counted, one_line

@@ -8,9 +8,10 @@ from dataclasses import asdict
 from typing import Any
 
 from compiler.record import Entity, Record
-from explorer.estimate_words import estimate_lines, estimate_words
 from explorer.findings.finding import Finding, LinkedText
-from explorer.timing_text import (
+from explorer.timing.compared import Timed, by_call, timed
+from explorer.timing.estimate_words import estimate_lines, estimate_words
+from explorer.timing.text import (
     PARTS,
     count_lines,
     counted_parts,
@@ -23,7 +24,7 @@ from explorer.timing_text import (
     table_lines,
     why_not,
 )
-from explorer.timing_words import (
+from explorer.timing.words import (
     Unit,
     device_text,
     lead_sentences,
@@ -37,7 +38,6 @@ from explorer.timing_words import (
     unbroken,
     warnings,
 )
-from explorer.timings import Timed, by_call, timed
 
 STAGE, WIDTH = "timing", 110
 

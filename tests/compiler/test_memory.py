@@ -17,7 +17,7 @@ from compiler.options import Options
 from compiler.record import Record
 from compiler.torch_api.allocator import RecordingError, cpu_changes, cuda_changes, history_changes
 from explorer import explore
-from explorer.memory import timelines
+from explorer.memory.memory import timelines
 
 ROWS, WIDTH = 512, 64
 

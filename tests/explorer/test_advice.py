@@ -7,7 +7,7 @@ import torch
 
 from compiler.measure_facts import Trial
 from explorer import explore
-from explorer.advice_words import holds, trial_words
+from explorer.advice.words import holds, trial_words
 from explorer.findings.advice import advice_finding
 from explorer.run import Run
 from explorer.stages import stage_title

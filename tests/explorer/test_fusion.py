@@ -10,8 +10,8 @@ from explorer import explore
 from explorer.findings import findings, with_findings
 from explorer.findings.finding import Finding
 from explorer.findings.fusion import fusion_finding
-from explorer.fusion import Fusion, fusions, tree
-from explorer.kernel_traffic import read_again
+from explorer.fusion.fusion import Fusion, fusions, tree
+from explorer.fusion.traffic import read_again
 from explorer.run import Run
 from tests.explorer.explored import mlp_record
 from tests.explorer.golden import assert_golden

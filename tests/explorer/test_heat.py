@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from compiler.record import KernelTime, LineTime, Record
-from explorer.heat import heats, seconds_in_words, source_heat
-from explorer.heat_text import heat_text
 from explorer.kernel_table import list_of_kernels
-from explorer.measured import measured, with_measured
 from explorer.payload import Payload
 from explorer.text import summary
-from explorer.time_tables import kernel_times, line_times
+from explorer.timing.heat import heats, seconds_in_words, source_heat
+from explorer.timing.heat_text import heat_text
+from explorer.timing.measured import measured, with_measured
+from explorer.timing.tables import kernel_times, line_times
 from explorer.twin import twin
 from tests.explorer.small_record import small_record
 

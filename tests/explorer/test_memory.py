@@ -11,7 +11,7 @@ from compiler.record import Record
 from explorer import explore
 from explorer.findings import findings, with_findings
 from explorer.findings.memory import memory_finding
-from explorer.memory import Line, Step, timelines
+from explorer.memory.memory import Line, Step, timelines
 from explorer.run import Run
 from tests.explorer.explored import mlp_record
 from tests.explorer.golden import assert_golden

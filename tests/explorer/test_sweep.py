@@ -16,11 +16,12 @@ from compiler.measure.calls import Call
 from compiler.measure.sweep import Axes, resized, scaled_dims
 from compiler.measure.timing import Progress
 from compiler.options import OptionError
-from explorer import explore, load, timing
+from explorer import explore, load
 from explorer.run import Run
-from explorer.sweep import Spot, Sweep
-from explorer.sweep_words import crossing, pays_from
-from explorer.timings import Ratio, beside_eager
+from explorer.sweep.sweep import Spot, Sweep
+from explorer.sweep.words import crossing, pays_from
+from explorer.timing import again as timing
+from explorer.timing.compared import Ratio, beside_eager
 from tests.explorer.timed_record import MS, candidate
 
 

@@ -15,10 +15,10 @@ from compiler.record import Candidate, Record
 from explorer import tables, text
 from explorer.findings import findings
 from explorer.run import Run
-from explorer.timing_chart import svg, timing_chart
-from explorer.timing_html import timing_html
-from explorer.timing_words import about, lead_sentences, ratio_text, three_digits, time_text
-from explorer.timings import Ratio, by_call, timed
+from explorer.timing.chart import svg, timing_chart
+from explorer.timing.compared import Ratio, by_call, timed
+from explorer.timing.html import timing_html
+from explorer.timing.words import about, lead_sentences, ratio_text, three_digits, time_text
 from tests.explorer.golden import assert_golden
 from tests.explorer.small_record import small_record
 from tests.explorer.timed_record import MS, NOISE, candidate, measurement, timed_record

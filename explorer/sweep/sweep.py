@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from compiler.record import Record
 from explorer import text
 from explorer.shapes import dtype_name
-from explorer.sweep_words import pays_from
-from explorer.timing_text import HEAD, cells, why_not
-from explorer.timing_words import cpu_text, device_text, shared_unit
-from explorer.timings import EAGER, Ratio, Timed, beside_eager
+from explorer.sweep.words import pays_from
+from explorer.timing.compared import EAGER, Ratio, Timed, beside_eager
+from explorer.timing.text import HEAD, cells, why_not
+from explorer.timing.words import cpu_text, device_text, shared_unit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,7 +100,7 @@ class Sweep:
 
         Raises ValueError where nothing could be compared with eager.
         """
-        from explorer.sweep_chart import sweep_chart
+        from explorer.sweep.chart import sweep_chart
 
         return sweep_chart(self)
 
@@ -149,7 +149,7 @@ class Sweep:
     __repr__ = __str__
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        from explorer.sweep_html import sweep_html
+        from explorer.sweep.html import sweep_html
 
         return {"text/plain": str(self), "text/html": sweep_html(self)}
 
@@ -175,7 +175,7 @@ def sweep(record: Record, call: Call | None, plan: Plan, axes: Axes) -> Sweep:
     Raises ValueError for a run without a call, and OptionError.
     """
     from compiler.measure.sweep import swept
-    from explorer.timing import NO_CALL, progress_line
+    from explorer.timing.again import NO_CALL, progress_line
 
     if call is None:
         raise ValueError(NO_CALL)

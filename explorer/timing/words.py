@@ -10,7 +10,7 @@ from math import floor, log10
 from compiler.record import Candidate, Measurement, Record
 from compiler.targets import is_virtual, target
 from explorer.shapes import size_text
-from explorer.timings import Ratio, Timed, Verdict, explored, fastest, median_of
+from explorer.timing.compared import Ratio, Timed, Verdict, explored, fastest, median_of
 
 
 @dataclass(frozen=True, slots=True)

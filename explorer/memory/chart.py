@@ -6,8 +6,8 @@ from matplotlib.figure import Figure
 
 from compiler.record import Record
 from explorer.findings.memory import SIDES
-from explorer.memory import Line, Timeline
-from explorer.memory_table import whole
+from explorer.memory.memory import Line, Timeline
+from explorer.memory.table import whole
 from explorer.plots import COLOURS, Chart
 
 _MIB = 2**20

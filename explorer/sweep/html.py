@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explorer.static_html import WARNING, details, note, picture, prose, table_html
-from explorer.sweep_chart import sweep_chart
-from explorer.timing_chart import svg
+from explorer.sweep.chart import sweep_chart
+from explorer.timing.chart import svg
 
 if TYPE_CHECKING:
-    from explorer.sweep import Sweep
+    from explorer.sweep.sweep import Sweep
 
 
 def sweep_html(sweep: Sweep) -> str:
     """All of it, in one `<div>`; every string of the user's is escaped."""
-    from explorer.sweep import rows
+    from explorer.sweep.sweep import rows
 
     head, *body = rows(sweep.spots)
     failed = [f"<div><b>{prose(spot.name)}</b> {prose(spot.problem)}</div>" for spot in sweep.spots if spot.problem]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from compiler.advise import Advice, advise, can_try
 from compiler.measure_facts import Trial
 from compiler.record import Record
-from explorer.advice_words import BASES, change_lines, gain_source, gain_words, trial_words
+from explorer.advice.words import BASES, change_lines, gain_source, gain_words, trial_words
 from explorer.static_html import details, muted, pre, prose, safe
 
 

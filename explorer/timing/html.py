@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from compiler.record import Record
-from explorer.estimate_words import estimate_words
 from explorer.static_html import WARNING, note, picture, prose, table_html
-from explorer.timing_chart import svg, timing_chart
-from explorer.timing_text import HEAD, cells, heading, method_lines, note_lines, part_words, why_not
-from explorer.timing_words import lead_sentences, shared_unit, warnings
-from explorer.timings import Timed, by_call, timed
+from explorer.timing.chart import svg, timing_chart
+from explorer.timing.compared import Timed, by_call, timed
+from explorer.timing.estimate_words import estimate_words
+from explorer.timing.text import HEAD, cells, heading, method_lines, note_lines, part_words, why_not
+from explorer.timing.words import lead_sentences, shared_unit, warnings
 
 _APART = "margin:0.8em 0;padding:0.5em 0.8em;border:2px dashed rgba(127,127,127,0.6);border-radius:4px"
 

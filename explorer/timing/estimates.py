@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from compiler.measure.estimates import Estimate, KernelEstimate, estimate
 from compiler.record import Record
 from explorer.shapes import size_text
-from explorer.timing_words import three_digits, time_text
+from explorer.timing.words import three_digits, time_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from explorer.sweep import Curve, Sweep
+    from explorer.sweep.sweep import Curve, Sweep
 
 _MARKERS = "osD^vP"
 _TITLE_CHARACTERS = 85

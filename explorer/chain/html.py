@@ -10,7 +10,7 @@ from compiler.autograd.chain import Arrival, ChainStep, Departure
 from compiler.autograd.formulas import NOT_IN_TABLE
 from compiler.autograd.values import Value
 from compiler.record import Record
-from explorer.chain_text import density, is_diagonal, number_text, value_text
+from explorer.chain.text import density, is_diagonal, number_text, value_text
 from explorer.provenance import place_text
 from explorer.static_html import CELL, SMALL, cell, details, left_out, muted, note, safe
 from explorer.text import counted

@@ -9,10 +9,10 @@ from typing import Any
 import pandas as pd
 
 from compiler.record import KernelTime, Record
-from explorer.heat import SIDES
 from explorer.kernel_table import weighted
 from explorer.provenance import place
 from explorer.tables import table_of
+from explorer.timing.heat import SIDES
 
 UNMATCHED = "unmatched: "
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from compiler.record import Artifact, Entity, Record
-from explorer.heat import SIDES, heats, seconds_in_words
+from explorer.timing.heat import SIDES, heats, seconds_in_words
 
 ATTRIBUTE = "measured_µs"
 Attributes = Mapping[str, float | str]

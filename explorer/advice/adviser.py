@@ -10,7 +10,7 @@ from compiler.advise import Advice, advise, can_try
 from compiler.measure_facts import Trial
 from compiler.record import Record
 from compiler.targets import target
-from explorer.advice_words import advice_text, gain_words, holds, trial_words
+from explorer.advice.words import advice_text, gain_words, holds, trial_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,7 +92,7 @@ class AdviceList(Sequence[Advice]):
             yield "\n".join([first, *(line for text in rest for line in _wrapped(text))])
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        from explorer.advice_html import advice_html
+        from explorer.advice.html import advice_html
 
         return {"text/plain": str(self), "text/html": advice_html(self._record)}
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from compiler.record import Candidate, HostTime, Measurement, Record
 from compiler.targets import is_virtual
 from explorer import text
-from explorer.timing_words import (
+from explorer.timing.compared import Timed, by_call, timed
+from explorer.timing.words import (
     Unit,
     device_text,
     lead_sentences,
@@ -22,7 +23,6 @@ from explorer.timing_words import (
     unbroken,
     warnings,
 )
-from explorer.timings import Timed, by_call, timed
 
 HEAD = ("candidate", "a call", "quartiles", "speed-up", "compiling", "pays off", "memory")
 SHORT = (0, 1, 3, 4, 5)
@@ -42,7 +42,7 @@ def _estimate(record: Record, width: int) -> list[str]:
     if not record.candidates or not is_virtual(record.target):
         return []
     # It imports torch, which a record that is only looked at does without.
-    from explorer.estimates import estimate_text
+    from explorer.timing.estimates import estimate_text
 
     return _wrapped(estimate_text(record), width)
 

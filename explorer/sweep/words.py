@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import exp, log
 
-from explorer.timings import Ratio
+from explorer.timing.compared import Ratio
 
 Measured = Sequence[tuple[int, Ratio]]
 """Sizes in rising order, each with the speed-up there."""

@@ -73,14 +73,14 @@ class ShownStep:
         self.data = data
 
     def __str__(self) -> str:
-        from explorer.chain_text import step_text
+        from explorer.chain.text import step_text
 
         return step_text(self.data)
 
     __repr__ = __str__
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        from explorer.chain_html import step_html
+        from explorer.chain.html import step_html
 
         return {"text/plain": str(self), "text/html": step_html(self.data)}
 
@@ -153,7 +153,7 @@ class ChainRule(AutogradRun):
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         """What a saved notebook keeps: the first steps as text, and as HTML that needs no script."""
-        from explorer.chain_html import chain_html
+        from explorer.chain.html import chain_html
 
         return {"text/plain": first_lines(str(self)), "text/html": chain_html(self.record, self.data)}
 
@@ -211,7 +211,7 @@ def _ruled(
     from compiler.autograd.explore import graph_record
     from compiler.autograd.health import health_of
     from compiler.autograd.leaf_names import names_of_tensors
-    from explorer.chain_record import chain_artifact
+    from explorer.chain.record import chain_artifact
 
     names = names_of_tensors(frame, recording)
     every = list(outputs)
@@ -293,7 +293,7 @@ def _repeated(
 
 
 def _row(step: ChainStep) -> dict[str, Any]:
-    from explorer.chain_text import number_text, value_text
+    from explorer.chain.text import number_text, value_text
     from explorer.provenance import place_text
 
     shown = step.value if step.direction == "forward" else step.gradient

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from compiler.record import Record
 from explorer import text
-from explorer.heat import HALVES, SIDES, Heat, device_of, heats
 from explorer.provenance import place
 from explorer.shapes import seconds_text
 from explorer.static_html import details, muted, table_html
+from explorer.timing.heat import HALVES, SIDES, Heat, device_of, heats
 
 SHOWN = 10
 CODE_WIDTH = 44

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from compiler.record import Record
-from explorer.fusion import Fusion, Kernel, Refusal, fusions
+from explorer.fusion.fusion import Fusion, Kernel, Refusal, fusions
 
 KERNELS = {
     "kernel": "string",

@@ -8,7 +8,7 @@ import pandas as pd
 
 from compiler.record import Record
 from explorer.findings.memory import ROLES, Known
-from explorer.memory import Line, Timeline, timelines
+from explorer.memory.memory import Line, Timeline, timelines
 from explorer.provenance import place
 
 STEPS = {

@@ -12,8 +12,8 @@ import matplotlib as mpl
 from compiler.record import Record
 from explorer.plots import COLOURS, Chart
 from explorer.text import clip
-from explorer.timing_words import Unit, elsewhere_text, range_text, ratio_text, shared_unit, spread_text, time_text
-from explorer.timings import Timed, by_call, median_of, timed
+from explorer.timing.compared import Timed, by_call, median_of, timed
+from explorer.timing.words import Unit, elsewhere_text, range_text, ratio_text, shared_unit, spread_text, time_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

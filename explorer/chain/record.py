@@ -10,7 +10,7 @@ from typing import Any
 from compiler.autograd.chain import Arrival, ChainStep, Departure, Operand
 from compiler.autograd.values import Value
 from compiler.record import Artifact, Entity
-from explorer.chain_text import blocks, density, is_diagonal
+from explorer.chain.text import blocks, density, is_diagonal
 from explorer.findings.chain import STAGE
 from explorer.findings.finding import LinkedText
 from explorer.provenance import place_text

@@ -15,7 +15,7 @@ from typing import Any
 from compiler.inductor.fusion_words import reason_words
 from compiler.measure_facts import Merge
 from compiler.record import Artifact, Decision, Entity, Record
-from explorer.kernel_traffic import read_again
+from explorer.fusion.traffic import read_again
 
 LIBRARY = "one of them is a call of a library: Inductor has no code of it to join with"
 UNTOLD = "Inductor tried, and gave no reason"

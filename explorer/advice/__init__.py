@@ -1,0 +1,1 @@
+"""What would make a call faster, as it is shown, and its trial."""

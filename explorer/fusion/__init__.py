@@ -1,0 +1,1 @@
+"""Which loops became one kernel and what that saves, as it is shown."""

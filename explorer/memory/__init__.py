@@ -1,0 +1,1 @@
+"""The bytes in use over a call, as they are shown."""
