@@ -59,7 +59,7 @@ class Exploration:
 
     `listener` hears of each stage as it comes. What the user's code raises passes through; what torch.compile can't
     do becomes a `Problem`, and the user's code runs as if it were not compiled. With `build`, code is built whatever
-    the options say.
+    the options say; `site` is the line that calls count as made on.
     """
 
     def __init__(
@@ -69,9 +69,11 @@ class Exploration:
         title: str = "",
         listener: Listener | None = None,
         build: bool = False,
+        site: tuple[fx.SourceFrame, ...] = (),
     ) -> None:
         self.options = options or Options()
         self._build = build
+        self._site = site
         self._builder = Builder(title, self.options, environment(), listener)
         self._recorder: Recorder | None = None
         self._observation: dynamo.Observation | None = None
@@ -272,12 +274,12 @@ class Exploration:
         recorder = self._recorder
         assert recorder is not None
         self._on_gpu(fn, args, kwargs)
-        recorder.call_site = _call_site(sys._getframe(1))
+        recorder.call_site = self._site or _call_site(sys._getframe(1))
         recorder.call_number += 1
         self._builder.calls = recorder.call_number
         try:
             with _grad_mode(self.options.grad):
-                return self._kept(Call(fn, compiled, args, kwargs))
+                return self._kept(Call(fn, compiled, args, kwargs, site=recorder.call_site))
         except Exception as error:
             if not (self.options.fullgraph and dynamo.is_dynamo_error(error)):
                 raise

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.func import functional_call
 
+from compiler.torch_api.fx import SourceFrame
 from compiler.torch_api.pytrees import tree_leaves, tree_map
 
 DEVICES = ("cpu", "cuda")
@@ -46,7 +47,8 @@ class Surroundings:
 class Call:
     """What the user called, eager and compiled, with which arguments; and what is on around it, by default now.
 
-    `later` are calls of the same after it that compiled something anew.
+    `later` are calls of the same after it that compiled something anew. `site` is the line that made it, where that is
+    known.
     """
 
     fn: Callable[..., Any]
@@ -55,6 +57,7 @@ class Call:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     surroundings: Surroundings = field(default_factory=Surroundings.now)
     later: tuple[Call, ...] = ()
+    site: tuple[SourceFrame, ...] = ()
 
     def modules(self) -> dict[str, torch.nn.Module]:
         """The modules that the call runs, by the name that its code has for them; "" for what is called itself."""

@@ -46,9 +46,14 @@ class MarkedLines(TorchFunctionMode):
         lines: list[str] = []
         while frame is not None and frame.f_code is not self._outermost:
             if (name := self._files.get(frame.f_code.co_filename)) is not None:
-                lines.append(f"source[{name}].L{frame.f_lineno}")
+                lines.append(line_id(name, frame.f_lineno))
             frame = frame.f_back
         return tuple(reversed(lines))
+
+
+def line_id(name: str, number: int) -> str:
+    """The id of a line's entity; `name` is the file's in the record."""
+    return f"source[{name}].L{number}"
 
 
 def _is_getter(function: Callable[..., Any]) -> bool:

@@ -14,9 +14,9 @@ import torch
 from compiler.measure import marked_code, marked_lines
 from compiler.measure.calls import Call, unnoticed
 from compiler.measure.kernel_times import Kernels, compiled_times, eager_times
-from compiler.measure.line_chains import Chain, line_chains, works
+from compiler.measure.line_chains import works
 from compiler.measure.line_times import line_times
-from compiler.measure.marked_lines import MarkedLines
+from compiler.measure.marked_lines import MarkedLines, line_id
 from compiler.measure.spent import Trace, phase, profiled
 from compiler.measure_facts import Side
 from compiler.record import KernelTime, LineTime, Problem, Record
@@ -62,7 +62,7 @@ def kernel_and_line_times(
         eager = _Step("eager", call.fn, args, kwargs, lines, optimizer)
         calls = _calls([compiled, eager])
         events = profiled(lambda: _in_turns([compiled, eager]), calls, gpu=gpu)
-    outer = outer_lines(record)
+    outer = tuple(line_id(files[site.file], site.line) for site in call.site if site.file in files)
     chains = [tuple(dict.fromkeys((*outer, *chain))) for chain in lines.chains]
     kernels = Kernels(record, _target() if gpu else None)
     traced = Trace(events, "compiled", marked_code.MARK, calls, gpu=gpu, whole=True)
@@ -153,19 +153,6 @@ def _noise(trace: Trace) -> Iterator[Problem]:
         spread = f"{100 * (high - low) / middle:.0f} %"
         reason = f"the profiled {trace.side} calls varied by {spread}: times of kernels and lines are rough"
         yield Problem("timing", reason, "let nothing else run on the machine, and profile again: run.profile()")
-
-
-def outer_lines(record: Record) -> Chain:
-    """The lines that every chain of the captured graphs begins with: where the function was called."""
-    captured = {entity.id for artifact in record.of_stage("captured") for entity in artifact.entities}
-    known = line_chains(record)
-    chains = [chain for identity in captured for chain in known.get(identity, ())]
-    if not chains:
-        return ()
-    common = 0
-    while all(len(chain) > common + 1 and chain[common] == chains[0][common] for chain in chains):
-        common += 1
-    return chains[0][:common]
 
 
 def _target() -> Target | None:

@@ -10,7 +10,7 @@ import torch
 from compiler.builder import Builder
 from compiler.measure.calls import Call
 from compiler.measure.copies import copied
-from compiler.measure.profile import Profile, kernel_and_line_times, outer_lines
+from compiler.measure.profile import Profile, kernel_and_line_times
 from compiler.options import Options
 from compiler.record import KernelTime, LineTime, Problem, Record
 
@@ -63,7 +63,7 @@ def profiled_again(call: Call, record: Record, optimizer: Optimizer | None = Non
 
     fresh = copied(call)
     step = optimizer(fresh.parameters()).step if optimizer is not None else None
-    with Exploration(_options(record), build=True) as exploration:
+    with Exploration(_options(record), build=True, site=call.site) as exploration:
         with call.surroundings.again():
             exploration.compile(fresh.fn)(*fresh.args, **fresh.kwargs)
         found = exploration.record
@@ -86,8 +86,6 @@ class _Matched:
         same = {artifact.id for artifact in found.of_stage("kernels") if texts.get(artifact.id) == artifact.text}
         self._kernels = {kernel.id for kernel in found.kernels if kernel.artifact in same}
         self._sources = {artifact.id for artifact in record.of_stage("source")}
-        own, theirs = outer_lines(record), outer_lines(found)  # another line made the call of the copy
-        self._outer = dict(zip(theirs, own, strict=True)) if len(own) == len(theirs) else {}
 
     def profile(self, profile: Profile) -> Profile:
         lines: dict[LineTime, list[LineTime]] = {}
@@ -106,8 +104,7 @@ class _Matched:
 
     def _line(self, line: str) -> str:
         """The line in the record, "" for one of a file that it does not have."""
-        own = self._outer.get(line, line)
-        return own if own.rpartition(".L")[0] in self._sources else ""
+        return line if line.rpartition(".L")[0] in self._sources else ""
 
 
 def _summed(times: Sequence[LineTime]) -> LineTime:

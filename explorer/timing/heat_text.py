@@ -37,20 +37,20 @@ def rows_of_heat(record: Record) -> list[tuple[str, ...]]:
     if rest:
         rows.append((f"{text.counted(len(rest), 'more line')}", "", *(_sum(rest, side) for side in SIDES)))
     left = [heat for heat in heats(record) if not heat.line]
-    times = [(f"{UNMATCHED}{_shares(record)}", HALVES[:2]), (OPTIMIZER, HALVES[2:])]
-    others = [(name, "", *(_left(left, side, halves) for side in SIDES)) for name, halves in times]
+    times = [(UNMATCHED, _shares(record), HALVES[:2]), (OPTIMIZER, "", HALVES[2:])]
+    others = [(name, about, *(_left(left, side, halves) for side in SIDES)) for name, about, halves in times]
     return rows + [row for row in others if any(row[2:])]
 
 
 def _shares(record: Record) -> str:
-    """How much of each side's time is in no line, the optimizer not counted: " (1.3 % of compiled)"."""
+    """How much of each side's time is in no line, the optimizer not counted: "1.3 % of compiled"."""
     shares = []
     for side in SIDES:
         times = [time for time in record.line_times if time.side == side and time.half in HALVES[:2]]
         whole = sum(time.seconds for time in times)
         share = sum(time.seconds for time in times if not time.line) / whole if whole else 0.0
-        shares += [f"{100 * share:.2g} % of {side}"] if share >= LEAST_SHARE else []
-    return f" ({', '.join(shares)})" if shares else ""
+        shares += [f"{100 * share:.3g} % of {side}"] if share >= LEAST_SHARE else []
+    return ", ".join(shares)
 
 
 def _left(left: Iterable[Heat], side: str, halves: Iterable[str]) -> str:

@@ -140,6 +140,19 @@ def broken(x: Tensor) -> Tensor:
 
 
 @needs_compiler
+def test_a_model_without_lines_of_its_own_has_all_its_time_on_the_line_that_calls_it() -> None:
+    """All code of nn.Sequential is torch's. Profiled again on a copy, the call is still made where the user made it."""
+    model, x = nn.Sequential(nn.Linear(16, 16), nn.ReLU()), torch.randn(4, 16)
+    with Exploration(Options.of(backend="inductor")) as exploration:
+        exploration.compile(model)(x)  # the call
+    assert exploration.call is not None
+    profile = profiled_again(exploration.call, exploration.record)
+    called = line_of("exploration.compile(model)(x)  # the call")
+    for side in ("eager", "compiled"):
+        lines = {time.line for time in profile.line_times if time.side == side and time.half == "forward"}
+        assert {line for line in lines if line} == {line for line in lines if line.endswith(called)} != set()
+
+
 def test_kernels_of_several_graphs_are_told_apart() -> None:
     record, profile, _ = explored(broken, torch.randn(64))
     timed = [time for time in profile.kernel_times if time.kernel]
