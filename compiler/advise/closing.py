@@ -8,6 +8,7 @@ from compiler.advise.amounts import percent, seconds
 from compiler.advise.facts import Advice, Evidence
 from compiler.advise.matmul import matmuls, share_of_peak
 from compiler.advise.reading import Reading
+from compiler.measure.break_even import speed_up
 
 REMARKS = ("compile-time", "memory-bound", "break-even")
 """Rules that describe, and whose change is not one of the code."""
@@ -38,7 +39,9 @@ def _measured(reading: Reading) -> Evidence | None:
     if own is None or eager is None or not own.seconds or not eager.seconds:
         return None
     tried = [each.name for each in reading.record.candidates if each.seconds is not None and each not in (own, eager)]
-    told = f"Compiled, a call takes {seconds(own.seconds)}, {eager.seconds / own.seconds:.2f} times as fast as eager"
+    told = f"Compiled, a call takes {seconds(own.seconds)}"
+    faster = speed_up(own, eager)
+    told += f", {faster:.2f} times as fast as eager" if faster is not None else ""
     return Evidence(f"{told}; no faster: {', '.join(tried)}." if tried else f"{told}.", "measured")
 
 

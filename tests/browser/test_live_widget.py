@@ -50,12 +50,15 @@ STAGES = [
     "post_grad",
     "ir",
     "fused_ir",
+    "fusion",
     "kernels",
     "ttir",
     "ttgir",
     "llir",
     "ptx",
     "sass",
+    "memory",
+    "advice",
 ]
 
 # What Notebook 7 and the widget manager say about themselves.
