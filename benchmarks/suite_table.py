@@ -81,5 +81,5 @@ def _spread(what: str, found: Sequence[float]) -> str:
     ordered = sorted(found)
     return (
         f"{what}: {within} of {len(found)} medians within 5 % "
-        f"(middle {ordered[len(ordered) // 2]:.1%}, most {ordered[-1]:.1%})"
+        f"(middle {100 * ordered[len(ordered) // 2]:.1f} %, most {100 * ordered[-1]:.1f} %)"
     )

@@ -40,14 +40,15 @@ def _varied(candidate: Candidate) -> Iterator[str]:
         return
     spread = (candidate.high - candidate.low) / candidate.seconds
     if spread > USELESS:
-        yield f"{candidate.name} varied by {spread:.0%}: its time says little"
+        yield f"{candidate.name} varied by {100 * spread:.0f} %: its time says little"
     elif spread > TOLERATED:
-        yield f"{candidate.name} varied by {spread:.0%}: read its time as ±{spread / 2:.0%}"
+        yield f"{candidate.name} varied by {100 * spread:.0f} %: read its time as ±{100 * spread / 2:.0f} %"
     first, second = rounds[: len(rounds) // 2], rounds[len(rounds) // 2 :]
     drift = statistics.median(second) / statistics.median(first) - 1
     if abs(drift) > TOLERATED:
         became = "slower" if drift > 0 else "faster"
-        yield f"{candidate.name} became {became} by {abs(drift):.0%} from the first half of its rounds to the second"
+        by = f"{100 * abs(drift):.0f} %"
+        yield f"{candidate.name} became {became} by {by} from the first half of its rounds to the second"
 
 
 def _together(candidate: Candidate, eager: Candidate) -> Iterator[str]:
@@ -58,7 +59,7 @@ def _together(candidate: Candidate, eager: Candidate) -> Iterator[str]:
     varied = min(Spread.of(candidate.rounds).relative, Spread.of(eager.rounds).relative)
     if varied > TOLERATED and ratio.relative < varied / 2:
         yield (
-            f"the speed-up of {candidate.name}, taken round by round, varied by {ratio.relative:.0%} only: the "
+            f"the speed-up of {candidate.name}, taken round by round, varied by {100 * ratio.relative:.0f} % only: the "
             "machine's speed changed for both"
         )
 

@@ -140,7 +140,8 @@ def _tell(text: LinkedText, timeline: Timeline, known: Known) -> None:
     text.add("\n".join(f"  {row}" for row in table_rows(timeline)))
     if (ratio := computed_over_measured(timeline)) is not None:
         side = "above" if ratio > 0 else "below"
-        text.add(f"  The peak computed for the generated code is {abs(ratio):.1%} {side} what was measured. {OTHERS}")
+        apart = f"{100 * abs(ratio):.1f} % {side} what was measured"
+        text.add(f"  The peak computed for the generated code is {apart}. {OTHERS}")
     for line in timeline.lines.values():
         if line.side == "compiled" and line.steps:
             text.add("\n".join(peak_lines(line, known)))

@@ -197,7 +197,7 @@ def candidate(*rounds: float, **facts: Any) -> Candidate:
 
 def test_rounds_that_vary_are_told_with_how_far_to_trust_them() -> None:
     varied = candidate(0.91, 1.0, 1.09, 0.91, 1.0, 1.09, 1.0, 0.91, 1.09)
-    assert list(noise.notes([varied], [], None)) == ["eager varied by 18%: read its time as ±9%"]
+    assert list(noise.notes([varied], [], None)) == ["eager varied by 18 %: read its time as ±9 %"]
 
 
 def test_rounds_that_agree_have_no_note() -> None:
@@ -206,7 +206,7 @@ def test_rounds_that_agree_have_no_note() -> None:
 
 def test_halves_that_disagree_are_told() -> None:
     drifted = candidate(1.0, 1.0, 1.0, 1.0, 1.1, 1.1, 1.1, 1.1)
-    assert any("became slower by 10%" in note for note in noise.notes([drifted], [], None))
+    assert any("became slower by 10 %" in note for note in noise.notes([drifted], [], None))
 
 
 def test_a_clock_that_changed_and_a_busy_machine_are_told() -> None:
@@ -239,7 +239,7 @@ def test_candidates_that_vary_together_are_told_apart_from_their_speed_ups() -> 
     faster = replace(candidate(1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0, 4.0), name="inductor")
     notes = list(noise.notes([eager, faster], [], None))
     assert (
-        "the speed-up of inductor, taken round by round, varied by 0% only: the machine's speed changed for both"
+        "the speed-up of inductor, taken round by round, varied by 0 % only: the machine's speed changed for both"
         in notes
     )
 
