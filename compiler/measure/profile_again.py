@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from compiler.builder import Builder
-from compiler.measure.calls import Call
+from compiler.measure.calls import Call, unnoticed
 from compiler.measure.copies import copied
 from compiler.measure.profile import Profile, kernel_and_line_times
 from compiler.options import Options
@@ -64,7 +64,7 @@ def profiled_again(call: Call, record: Record, optimizer: Optimizer | None = Non
     fresh = copied(call)
     step = optimizer(fresh.parameters()).step if optimizer is not None else None
     with Exploration(_options(record), build=True, site=call.site) as exploration:
-        with call.surroundings.again():
+        with unnoticed(call):
             exploration.compile(fresh.fn)(*fresh.args, **fresh.kwargs)
         found = exploration.record
         assert exploration.call is not None

@@ -11,6 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 class Watching(TorchDispatchMode):
     """Tells `made` what each operation in the block returns. Operations run as they would."""
 
+    supports_higher_order_operators = True  # torch.cond and the like come here too
+
     def __init__(self, made: Callable[[Any], None]) -> None:
         super().__init__()
         self.made = made

@@ -277,7 +277,7 @@ def test_the_users_tensors_and_random_state_are_as_without() -> None:
         ({"backend": "eager", "check": "kernels"}, "backend 'eager' writes none"),
         ({"stages": "captured", "check": "kernels"}, "add that to stages"),
         ({"check": "kernel"}, "it is True"),
-        ({"time": True, "check": "kernels"}, "leave out one|one of them"),
+        ({"time": True, "check": "kernels"}, "Name the GPU as target"),
     ],
 )
 def test_where_there_is_nothing_to_check_the_reason_is_told(options: dict[str, Any], message: str) -> None:
