@@ -38,7 +38,7 @@ lab: $(VENV)/ready
 	    $(if $(DISPLAY)$(WAYLAND_DISPLAY)$(filter Darwin,$(shell uname)),,--no-browser)
 
 test: programs lint types frontend
-	$(PYTHON_HERE) -m pytest
+	$(PYTHON_HERE) -m pytest --numprocesses 2 --dist loadfile
 
 programs:
 	@build_tools/require_programs
