@@ -174,7 +174,7 @@ def test_an_unknown_target_is_told_what_there_is(target: str, expected: list[str
         ({"backend": "eager"}, "is the GPU that backend 'inductor' writes code for"),
         ({"backend": some_backend}, "is the GPU that backend 'inductor' writes code for"),
     ],
-    ids=str,
+    ids=["by name", "a function"],
 )
 def test_what_a_gpu_that_is_not_here_can_not_do(keywords: dict[str, Any], expected: str) -> None:
     assert expected in refusal(target="h100", **keywords)

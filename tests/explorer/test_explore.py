@@ -75,7 +75,7 @@ def test_what_the_function_raises_is_raised() -> None:
         (len, "len can't be explored: it is built in"),
         (awaited, "awaited can't be explored: it is async"),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_what_can_not_be_compiled_is_refused(what: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
