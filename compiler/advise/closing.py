@@ -39,9 +39,8 @@ def _measured(reading: Reading) -> Evidence | None:
     if own is None or eager is None or not own.seconds or not eager.seconds:
         return None
     tried = [each.name for each in reading.record.candidates if each.seconds is not None and each not in (own, eager)]
-    told = f"Compiled, a call takes {seconds(own.seconds)}"
-    faster = speed_up(own, eager)
-    told += f", {faster:.2f} times as fast as eager" if faster is not None else ""
+    faster = speed_up(own, eager) or eager.seconds / own.seconds
+    told = f"Compiled, a call takes {seconds(own.seconds)}, {faster:.2f} times as fast as eager"
     return Evidence(f"{told}; no faster: {', '.join(tried)}." if tried else f"{told}.", "measured")
 
 
