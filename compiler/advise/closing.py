@@ -36,10 +36,10 @@ def nothing(reading: Reading, others: Sequence[Advice]) -> Advice | None:
 
 def _measured(reading: Reading) -> Evidence | None:
     own, eager = reading.own, reading.eager
-    if own is None or eager is None or not own.seconds or not eager.seconds:
+    faster = speed_up(own, eager) if own is not None and eager is not None else None
+    if own is None or own.seconds is None or faster is None:
         return None
     tried = [each.name for each in reading.record.candidates if each.seconds is not None and each not in (own, eager)]
-    faster = speed_up(own, eager) or eager.seconds / own.seconds
     told = f"Compiled, a call takes {seconds(own.seconds)}, {faster:.2f} times as fast as eager"
     return Evidence(f"{told}; no faster: {', '.join(tried)}." if tried else f"{told}.", "measured")
 

@@ -9,9 +9,12 @@ from compiler.measure_facts import Candidate
 
 
 def speed_up(candidate: Candidate, eager: Candidate) -> float | None:
-    """How many times faster than eager a call is; None where one of them was not measured."""
-    found = speed_up_spread(candidate, eager)
-    return found.middle if found is not None else None
+    """How many times faster than eager a call is, by rounds, or by the medians where those are all there is; None where
+    one of them was not measured.
+    """
+    if (found := speed_up_spread(candidate, eager)) is not None:
+        return found.middle
+    return eager.seconds / candidate.seconds if candidate.seconds and eager.seconds else None
 
 
 def speed_up_spread(candidate: Candidate, eager: Candidate) -> Spread | None:
