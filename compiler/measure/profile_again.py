@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -82,9 +83,9 @@ class _Matched:
     """What was found of a copy, in the terms of the record of the call itself."""
 
     def __init__(self, record: Record, found: Record) -> None:
-        texts = {artifact.id: artifact.text for artifact in record.of_stage("kernels")}
-        same = {artifact.id for artifact in found.of_stage("kernels") if texts.get(artifact.id) == artifact.text}
-        self._kernels = {kernel.id for kernel in found.kernels if kernel.artifact in same}
+        own = {key: id for id, key in _identities(record).items()} if record.target == found.target else {}
+        self._same = {id: own[key] for id, key in _identities(found).items() if key in own}
+        self._nodes = {entity.id for artifact in record.artifacts for entity in artifact.entities}
         self._sources = {artifact.id for artifact in record.of_stage("source")}
 
     def profile(self, profile: Profile) -> Profile:
@@ -100,11 +101,35 @@ class _Matched:
 
     def _kernel_time(self, time: KernelTime) -> KernelTime:
         time = replace(time, lines=tuple(filter(None, map(self._line, time.lines))))
-        return time if time.kernel in self._kernels else replace(time, kernel="", call="", nodes=())
+        if time.kernel not in self._same:
+            return replace(time, kernel="", call="", nodes=())
+        nodes = tuple(node for node in time.nodes if node in self._nodes)
+        return replace(time, kernel=self._same[time.kernel], call=self._same.get(time.call, ""), nodes=nodes)
 
     def _line(self, line: str) -> str:
         """The line in the record, "" for one of a file that it does not have."""
         return line if line.rpartition(".L")[0] in self._sources else ""
+
+
+def _identities(record: Record) -> dict[str, tuple[object, ...]]:
+    """What a kernel, and a call of one, is known by where another wrapper calls it: a kernel by its graph, its text, and
+    the how many-th it is; a call by its kernel. With CUDA graphs the wrapper is cut into functions that the other lacks.
+    """
+    texts = {artifact.id: artifact.text.splitlines() for artifact in record.of_stage("kernels")}
+    keys: dict[str, tuple[object, ...]] = {}
+    counts: Counter[tuple[object, ...]] = Counter()
+    for kernel in record.kernels:
+        first, last = kernel.lines
+        key = (kernel.artifact, kernel.name, *(line.strip() for line in texts[kernel.artifact][first - 1 : last]))
+        keys[kernel.id] = (*key, counts[key])
+        counts[key] += 1
+    for artifact in record.of_stage("kernels"):
+        for entity in artifact.entities:
+            if entity.kind == "call":
+                call = (artifact.id, entity.kind, entity.label)
+                keys[entity.id] = (*call, counts[call])
+                counts[call] += 1
+    return keys
 
 
 def _summed(times: Sequence[LineTime]) -> LineTime:

@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from compiler.engine import Exploration
+from compiler.engine import Exploration, explore
 from compiler.measure.line_chains import line_chains, works
 from compiler.measure.profile import Profile, _noise, kernel_and_line_times
-from compiler.measure.profile_again import profile_here, profiled_again
+from compiler.measure.profile_again import _Matched, profile_here, profiled_again
 from compiler.measure.spent import Spent, Trace
 from compiler.options import Options
-from compiler.record import LineTime, Record
+from compiler.record import KernelTime, LineTime, Record
 
 needs_compiler = pytest.mark.skipif(sys.platform == "win32", reason="C++ is built")
 
@@ -209,6 +209,20 @@ def test_a_run_for_a_gpu_that_is_not_here_is_profiled_on_the_cpu_and_says_so() -
     assert {time.line for time in profile.line_times} - {""} <= known
     assert any(time.half == "optimizer" for time in compiled)
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_kernels_of_a_wrapper_that_cuda_graphs_cut_are_those_of_one_that_is_whole() -> None:
+    records = {}
+    for mode in ("default", "reduce-overhead"):
+        torch.manual_seed(0)
+        records[mode] = explore(Net(), (torch.randn(16, 32),), {}, Options.of(target="h100", mode=mode)).record
+    whole, cut = records["default"], records["reduce-overhead"]
+    assert [a.text for a in whole.of_stage("kernels")] != [a.text for a in cut.of_stage("kernels")]
+    matched = _Matched(cut, whole)
+    known = {kernel.id: kernel for kernel in cut.kernels}
+    for kernel in whole.kernels:
+        found = matched._kernel_time(KernelTime(kernel.name, "compiled", "forward", 1.0, 1.0, kernel=kernel.id))
+        assert (known[found.kernel].name, known[found.kernel].artifact) == (kernel.name, kernel.artifact)
 
 
 def test_a_fused_kernel_counts_for_the_operations_that_it_computes_and_a_product_for_itself() -> None:
