@@ -14,7 +14,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,19 +36,56 @@ class Suite:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def has(self, model: str, case: str) -> bool:
-        return any((done["model"], done["case"]) == (model, case) for done in self.found["cases"])
+        return any(_name(done) == (model, case) for done in self.found["cases"])
 
     def add(self, case: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
-        """Keep a case, in the models' order, and write all of them; a file is whole or as it was."""
+        """Keep a case, in the models' order, and write all of them; a file is whole or as it was. Of a case that is
+        there already, this is a second run, and kept beside the first.
+        """
         with self.lock:
             self.found["machine"] = dict(machine)
-            self.found["cases"].append(dict(case))
+            known = next((done for done in self.found["cases"] if _name(done) == _name(case)), None)
+            if known is None:
+                self.found["cases"].append(dict(case))
+            else:
+                known["again"] = list(_again(known, case))
             models, cases = list(WORKLOADS), list(CASES)
             self.found["cases"].sort(key=lambda done: (models.index(done["model"]), cases.index(done["case"])))
             self.path.parent.mkdir(parents=True, exist_ok=True)
             written = self.path.with_suffix(".new")
-            written.write_text(json.dumps(self.found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            written.write_text(_text(self.found), encoding="utf-8")
             written.replace(self.path)
+
+
+def _name(case: Mapping[str, Any]) -> tuple[str, str]:
+    return case["model"], case["case"]
+
+
+def _again(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """A second run of the same candidates: the ratio of the medians, and what either run says of noise."""
+    before = {one["name"]: one for one in first["candidates"]}
+    for one in second["candidates"]:
+        other = before.get(one["name"])
+        if other is None or not other["seconds"] or not one["seconds"]:
+            continue
+        said = (*first["measurement"]["noise"], *second["measurement"]["noise"])
+        noise = [note for note in said if note.startswith(f"{one['name']} ")]
+        ratio = one["seconds"] / other["seconds"]
+        yield {"name": one["name"], "seconds": one["seconds"], "ratio": ratio, "noise": noise}
+
+
+def _text(found: Mapping[str, Any]) -> str:
+    """JSON with a case on each line, numbers to four digits."""
+    cases = ",\n".join(json.dumps(_rounded(case), ensure_ascii=False) for case in found["cases"])
+    return f'{{"machine": {json.dumps(found["machine"], ensure_ascii=False)},\n"cases": [\n{cases}\n]}}\n'
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, dict):
+        return {key: _rounded(one) for key, one in value.items()}
+    return [_rounded(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -56,7 +93,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     suite = Suite(chosen.out)
     if chosen.add and chosen.out.exists():
         suite.found = json.loads(chosen.out.read_text(encoding="utf-8"))
-    wanted = [(model, case) for model in chosen.models for case in chosen.cases if not suite.has(model, case)]
+    wanted = [
+        (model, case) for model in chosen.models for case in chosen.cases if suite.has(model, case) == chosen.again
+    ]
     _run(suite, wanted, chosen.candidates, chosen.gpus, time.monotonic() + chosen.seconds)
     print(summary(suite.found))
     print(f"written to {chosen.out}")
@@ -105,6 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no case is begun after so long")
     parser.add_argument("--out", type=Path, default=RESULTS / "suite.json")
     parser.add_argument("--add", action="store_true", help="keep the cases that are in the file already")
+    parser.add_argument("--again", action="store_true", help="with --add: measure cases of the file a second time")
     return parser
 
 

@@ -35,13 +35,17 @@ class Thresholds:
 
 @dataclass(slots=True)
 class Context:
-    """For one run of the pipeline. `sizes` are example values of symbols, `graph` names the graph in decisions."""
+    """For one run of the pipeline. `sizes` are example values of symbols, `graph` names the graph in decisions.
+
+    `processors` is how many multiprocessors the GPU has that code is for, 0 for a CPU.
+    """
 
     thresholds: Thresholds = field(default_factory=Thresholds)
     sizes: Mapping[str, int] = field(default_factory=dict)
     graph: str = ""
     pass_name: str = ""
     decisions: list[Decision] = field(default_factory=list)
+    processors: int = 0
 
     def decide(self, subjects: tuple[str, ...], verdict: str, why: str = "", **numbers: float) -> None:
         """Report what the running pass decided about some loops, operators or buffers."""
