@@ -1,0 +1,38 @@
+"""How many bytes a kernel moves: what a program costs where memory is what bounds it."""
+
+from __future__ import annotations
+
+from compiler.backend.context import Context
+from compiler.backend.index import Index, Indirect, Var, atoms_of, product
+from compiler.backend.ir import Kernel, Program, Shape, indices, loads, parts
+
+
+def traffic(kernel: Kernel, program: Program, ctx: Context) -> int:
+    """Bytes that a kernel reads and writes, each element of a buffer counted once."""
+    return sum(moved(name, kernel, program, ctx) for name in {*kernel.reads, *kernel.writes})
+
+
+def moved(name: str, kernel: Kernel, program: Program, ctx: Context) -> int:
+    """The bytes of one buffer that a kernel touches; what it both reads and writes counts twice."""
+    buffer = program.by_name[name]
+    size, read = ctx.number(buffer.size), 0
+    places = {load.index for loop in kernel.loops for load in loads(loop.value) if load.buffer == name}
+    if name in kernel.reads:
+        read = min(size, sum(_points(place, ctx) for place in places))
+    return (read + size * (name in kernel.writes)) * buffer.dtype.itemsize
+
+
+def _points(place: Shape, ctx: Context) -> int:
+    """How many different elements places of this form can be: as many as the variables in it have values."""
+    found = {var for index in place for var in _variables(index)}
+    return ctx.number(product(var.size for var in found))
+
+
+def _variables(index: Index) -> set[Var]:
+    found: set[Var] = set()
+    for atom in atoms_of(index):
+        if isinstance(atom, Var):
+            found.add(atom)
+        elif isinstance(atom, Indirect):
+            found.update(var for part in parts(atom.value) for inner in indices(part) for var in _variables(inner))
+    return found
