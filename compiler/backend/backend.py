@@ -37,12 +37,19 @@ def tcompile(
     return compile_with_autograd(module, inputs, forward, backward, inference)
 
 
-def compile_graph(module: GraphModule, _inputs: Sequence[Any], *, name: str, options: BackendOptions) -> Call:
+def compile_graph(
+    module: GraphModule,
+    _inputs: Sequence[Any],
+    *,
+    name: str,
+    options: BackendOptions,
+    passes: Mapping[str, pipeline.Pass] = pipeline.PASSES,
+) -> Call:
     """Compile one graph of ATen operators, as AOTAutograd gives it."""
     ctx = Context(options.thresholds, example_sizes(module), name)
     ctx.pass_name = "lower"
     lowered = lower(module, name, ctx)
-    program = pipeline.run(lowered, ctx).last
+    program = pipeline.run(lowered, ctx, passes).last
     if options.interpret:
         return interpreted(program)
     if why := no_code(program):

@@ -186,7 +186,7 @@ class Loop:
         return f"{where} = {over}{self.value}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Kernel:
     """Loops that run as one loop nest, in this order. `local` are the targets that nothing outside the kernel reads:
     they need no memory. Inside, what one loop stores another may read at the same index only.
@@ -224,6 +224,8 @@ class Kernel:
         lines = [f"    {loop}{'  # local' if loop.target in self.local else ''}" for loop in self.loops]
         return "\n".join([f"kernel {self.name} over {over}{inner}:", *lines])
 
+    __repr__ = __str__
+
 
 @dataclass(frozen=True, slots=True)
 class Strided:
@@ -246,7 +248,7 @@ Argument: TypeAlias = Any
 """Of an extern: a `Strided`, an `Index` (a size), a tuple or list of arguments, or a constant as PyTorch takes it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Extern:
     """One call of `function`, as `name`: an ATen operator, or any callable of a graph. `outputs` are the buffers that
     it makes, a nested tuple where it returns several; `writes` those of its arguments that it changes.
@@ -281,6 +283,8 @@ class Extern:
         made = _argument_text(self.outputs) if self.targets else "_"
         return f"{made} = {self.name}({', '.join(args)})"
 
+    __repr__ = __str__
+
 
 Step: TypeAlias = Kernel | Extern
 
@@ -311,7 +315,7 @@ def strided(value: Any) -> Iterator[Strided]:
             yield from strided(item)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Program:
     """A graph as steps. `inputs` are the call's arguments in their order: names of buffers, or of symbols where a size
     is passed. `outputs` are as for an extern's arguments. `mutated` are inputs that a step writes to. `constants` are
@@ -357,6 +361,8 @@ class Program:
             lines += [f"    memory: {note}" for note in self._memory(step)]
             lines += [f"    free {', '.join(freed)}"] if freed else []
         return "\n".join([*lines, f"    return {', '.join(map(_argument_text, self.outputs))}"])
+
+    __repr__ = __str__
 
     def _memory(self, step: Step) -> Iterator[str]:
         for target in step.targets:
