@@ -82,11 +82,11 @@ class State:
 
     def loop(self, loop: Loop) -> None:
         """Fill the loop's target."""
-        target = self.target(loop.target)
         points = _Points(self, loop.space)
         value = points.full(points.value(loop.value, guarded=False))
         if loop.reduction:
             value = _reduced(loop.reduction, value, len(loop.reduced))
+        target = self.target(loop.target)  # it may take over what the value was read from
         if not loop.ranges:
             target.copy_(value.reshape(target.shape))
         elif value.numel():
