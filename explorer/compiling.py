@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compiler.record import MACHINE_STAGES, Kernel, Problem, Record
+from explorer.findings import KnownFindings
 
 
 def triton_kernels(record: Record) -> tuple[Kernel, ...]:
@@ -62,6 +63,7 @@ class KernelCompiler:
         self._thread: threading.Thread | None = None
         self._tried: set[str] = set()
         self.makers: dict[str, Maker] = {}
+        self.known = KnownFindings()
         self.tree: Callable[[str], str] | None = None  # an entity's call at each level, where its graph was kept
 
     @property

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from compiler.record import Artifact, Decision, Record
-from explorer.findings import Finding, findings, views, with_findings
+from explorer.findings import Finding, KnownFindings, views
 from explorer.kernel_table import list_of_kernels
 from explorer.landed import source_marks
 from explorer.payload_part import Part
@@ -42,6 +42,7 @@ class Payload:
     """A record as the front end gets it. A record that grows keeps the parts already made."""
 
     record: Record
+    known: KnownFindings = field(default_factory=KnownFindings)
     _made: dict[str, tuple[Artifact | Finding, dict[str, Part]]] = field(default_factory=dict)
     _findings: dict[str, Finding] = field(default_factory=dict)
     _decisions: dict[str, Part] = field(default_factory=dict)
@@ -54,9 +55,9 @@ class Payload:
 
     def update(self, record: Record) -> None:
         """Take the record as it now is, with its findings. What is the same as before is not compressed again."""
-        found = findings(record)
+        found, shown = self.known.of(record)
         self._findings = {finding.artifact.id: finding for finding in (*views(record), *found)}
-        self.record = with_measured(with_findings(record, found))
+        self.record = with_measured(shown)
         for artifact in self.record.artifacts:
             finding = self._findings.get(artifact.id)
             known, now = self._made.get(artifact.id), finding or artifact

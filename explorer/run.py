@@ -11,7 +11,6 @@ from compiler.record import Artifact, Record
 from explorer import files, text
 from explorer.cards import Cards, all_cards
 from explorer.compiling import KernelCompiler
-from explorer.findings import with_findings
 from explorer.levels import LevelArtifacts, RunLevels, at_level, level_ops, levels, levels_maker, tree_of
 from explorer.stages import stage_key
 
@@ -51,7 +50,6 @@ class Run:
         self.compiler.replace(record)
         self._widget = widget
         self._selection: tuple[str, ...] = ()
-        self._with_findings: tuple[Record, Record] | None = None
         self._partitions: Partitions | None = None
         self._levels = RunLevels()
         self.kept = {}
@@ -76,10 +74,8 @@ class Run:
 
     @property
     def _shown(self) -> Record:
-        """The record with its findings, which are made once for each record."""
-        if self._with_findings is None or self._with_findings[0] is not self.record:
-            self._with_findings = (self.record, with_findings(self.record))
-        return self._with_findings[1]
+        """The record with its findings, which are made once for each record, for the live view too."""
+        return self.compiler.known.of(self.record)[1]
 
     def __getitem__(self, name: str) -> Artifact:
         """The artifact with this id (`forward[0/0]`), or the first of this stage (`forward`, `Forward`).

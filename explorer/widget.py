@@ -50,7 +50,8 @@ class Explorer(anywidget.AnyWidget):
 
     def __init__(self, record: Record | KernelCompiler, running: str = "") -> None:
         self.compiler = record if isinstance(record, KernelCompiler) else KernelCompiler(record)
-        self._payload = Payload(self.compiler.record, pending=self.compiler.pending(), makes=self.compiler.makes())
+        compiler = self.compiler
+        self._payload = Payload(compiler.record, compiler.known, pending=compiler.pending(), makes=compiler.makes())
         self._payload.trees = STAGES_OF_CALLS if self.compiler.tree is not None else ()
         self._sent: set[tuple[str, str, str]] = set()
         self._made = self._running_since = time.monotonic()

@@ -23,7 +23,7 @@ from explorer.findings.steps import steps_finding
 from explorer.findings.timing import timing_finding
 from explorer.stages import stage_place
 
-__all__ = ["Finding", "findings", "views", "with_findings"]
+__all__ = ["Finding", "KnownFindings", "findings", "views", "with_findings"]
 
 #: What makes each finding, in the order of the ribbon. None where a record has nothing of that kind.
 MAKERS: Final[tuple[Callable[[Record], Finding | None], ...]] = (
@@ -67,3 +67,18 @@ def with_findings(record: Record, found: Iterable[Finding] | None = None) -> Rec
     for artifact in derived:
         artifacts.insert(stage_place(artifact.stage, [other.stage for other in artifacts]), artifact)
     return record.with_(artifacts=tuple(artifacts))
+
+
+class KnownFindings:
+    """Findings that are made once for each record, for all who look at the same one: those of the last are kept."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Record, tuple[Finding, ...], Record] | None = None
+
+    def of(self, record: Record) -> tuple[tuple[Finding, ...], Record]:
+        """A record's findings, and the record with them among its artifacts."""
+        last = self._last
+        if last is None or last[0] is not record:
+            found = findings(record)
+            self._last = last = (record, found, with_findings(record, found))
+        return last[1], last[2]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from compiler.record import Record
 from explorer.findings import findings, with_findings
 from explorer.payload import Payload
@@ -48,3 +50,12 @@ def test_a_finding_is_a_stage_of_a_run() -> None:
     assert run["Breaks"] == run["breaks"]
     run.selection = run["breaks"].entities[0].id
     assert run.selection == (run["breaks"].entities[0].id,)
+
+
+def test_findings_are_made_once_for_a_run_and_its_live_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Record] = []
+    monkeypatch.setattr("explorer.findings.MAKERS", (made.append,))
+    run = Run(small_record())
+    assert run["captured"].stage == "captured"
+    run.widget().update(run.record)
+    assert made == [run.record]
