@@ -25,19 +25,24 @@ def speed_up_spread(candidate: Candidate, eager: Candidate) -> Spread | None:
     return Spread.of([theirs / mine for theirs, mine in pairs])
 
 
+def saved(candidate: Candidate, other: Candidate) -> Spread | None:
+    """Seconds by which a call of `candidate` is shorter than one of `other`: round by round where both were timed in
+    turns, else by what medians and quartiles allow; None where one of them was not measured.
+    """
+    if candidate.seconds is None or other.seconds is None:
+        return None
+    if candidate.rounds and other.rounds:
+        return Spread.of([theirs - mine for theirs, mine in zip(other.rounds, candidate.rounds, strict=False)])
+    least = (other.low or other.seconds) - (candidate.high or candidate.seconds)
+    most = (other.high or other.seconds) - (candidate.low or candidate.seconds)
+    return Spread(other.seconds - candidate.seconds, least, most)
+
+
 def calls_to_pay(candidate: Candidate, eager: Candidate) -> float | None:
     """The calls after which the time saved is what compiling took: infinite for one that saves none, None where it is
     not known.
     """
-    if candidate.compile_seconds is None or candidate.seconds is None or eager.seconds is None:
+    found = saved(candidate, eager)
+    if candidate.compile_seconds is None or found is None:
         return None
-    saved = eager.seconds - candidate.seconds
-    return math.ceil(candidate.compile_seconds / saved) if saved > 0 else math.inf
-
-
-def calls_to_pay_text(candidate: Candidate, eager: Candidate) -> str:
-    """The same in words: "1,200 calls", "never: it is slower than eager", "" where it is not known."""
-    calls = calls_to_pay(candidate, eager)
-    if calls is None:
-        return ""
-    return "never: a call is no faster than eager's" if math.isinf(calls) else f"{calls:,.0f} calls"
+    return math.ceil(candidate.compile_seconds / found.middle) if found.middle > 0 else math.inf
