@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import GraphModule
 
 from compiler.backend import build, pipeline
 from compiler.backend.context import Context
-from compiler.backend.emit_cpp import emit
+from compiler.backend.emit_cpp import emit as emit_cpp
+from compiler.backend.emit_triton import emit as emit_triton
 from compiler.backend.interpret import interpret
 from compiler.backend.ir import Program
-from compiler.backend.launch import Launcher
+from compiler.backend.launch import Launcher, by_kernel, gpu_of
 from compiler.backend.lower.graph import lower
 from compiler.backend.options import BackendOptions, parsed
+from compiler.backend.watching import watcher
 from compiler.torch_api.backend import Call, boxed, compile_with_autograd
 from compiler.torch_api.fx import value_of
+
+if TYPE_CHECKING:
+    from compiler.torch_api.graph_capture import Graphs
 
 
 def tcompile(
@@ -31,31 +37,53 @@ def tcompile(
 ) -> Callable[..., Any]:
     """Compile a graph that TorchDynamo captured. Raises OptionError for a mode or an option that there is not."""
     chosen = parsed(mode, options)
+    graphs = _graphs() if chosen.graphs and torch.cuda.is_available() else None
     forward, backward, inference = (
-        partial(compile_graph, name=name, options=chosen) for name in ("forward", "backward", "inference")
+        partial(compile_graph, name=name, options=chosen, graphs=graphs)
+        for name in ("forward", "backward", "inference")
     )
     return compile_with_autograd(module, inputs, forward, backward, inference)
 
 
 def compile_graph(
     module: GraphModule,
-    _inputs: Sequence[Any],
+    inputs: Sequence[Any],
     *,
     name: str,
     options: BackendOptions,
+    graphs: Graphs | None = None,
     passes: Mapping[str, pipeline.Pass] = pipeline.PASSES,
 ) -> Call:
     """Compile one graph of ATen operators, as AOTAutograd gives it."""
-    ctx = Context(options.thresholds, example_sizes(module), name)
-    ctx.pass_name = "lower"
-    lowered = lower(module, name, ctx)
-    program = pipeline.run(lowered, ctx, passes).last
-    if options.interpret:
-        return interpreted(program)
-    if why := no_code(program):
-        _say_once(why)
-        return interpreted(program)
-    return compiled(program, ctx)
+    ctx = Context(options.thresholds, example_sizes(module), name, "lower", processors=processors(module))
+    stages = pipeline.run(lower(module, name, ctx), ctx, passes)
+    if (told := watcher()) is not None:
+        told.passed(stages, ctx, options)
+        if not told.builds:
+            return interpreted(stages.last)
+    program = stages.last
+    call = compiled(program, ctx, options)
+    if graphs is None or not ctx.processors:
+        return call
+    if why := graphs.refusal(module, name):
+        ctx.decide((name,), "refused", f"no CUDA graph: {why}")
+        return graphs.beside(call) if name == "backward" else call
+    return graphs.replayed(call, module, inputs, name, program.constants.values())
+
+
+def _graphs() -> Graphs:
+    from compiler.torch_api.graph_capture import Graphs  # it imports much of Inductor
+
+    return Graphs()
+
+
+def processors(module: GraphModule) -> int:
+    """How many multiprocessors the GPU of a graph has, 0 where it is for a CPU, or for a GPU that is not here."""
+    values = map(value_of, module.graph.nodes)
+    devices = {value.device for value in values if isinstance(value, torch.Tensor) and value.device.type == "cuda"}
+    if not devices or not torch.cuda.is_available():
+        return 0
+    return int(torch.cuda.get_device_properties(devices.pop()).multi_processor_count)
 
 
 def example_sizes(module: GraphModule) -> dict[str, int]:
@@ -69,14 +97,37 @@ def example_sizes(module: GraphModule) -> dict[str, int]:
     return sizes
 
 
+def compiled(program: Program, ctx: Context, options: BackendOptions) -> Call:
+    """A call that runs the program: as machine code where it can, else in the reference interpreter, which is said."""
+    if options.interpret:
+        return interpreted(program)
+    if options.code == "triton" and not ctx.processors:
+        return triton_interpreted(program, ctx)
+    if why := no_code(program):
+        _say_once(why)
+        return interpreted(program)
+    return on_gpu(program, ctx, options) if gpu_of(program) is not None else on_cpu(program, ctx)
+
+
 def no_code(program: Program) -> str:
-    """Why no code is written for a program, "" if it is."""
-    devices = {buffer.device for buffer in program.buffers}
-    if devices - {"cpu"}:
-        return f"it writes code for the CPU so far, not for {', '.join(sorted(devices - {'cpu'}))}"
-    if program.kernels and build.compiler() is None:
+    """Why no code is written for a program's kernels, "" if it is."""
+    devices = {program.by_name[name].device for kernel in program.kernels for name in kernel.writes}
+    if other := sorted(name for name in devices if name != "cpu" and not name.startswith("cuda")):
+        return f"it writes code for CPUs and CUDA GPUs, not for {', '.join(other)}"
+    if "cpu" in devices and build.compiler() is None:
         return "no C++ compiler was found; install g++, or name one in the variable CXX"
-    return ""
+    if len(devices - {"cpu"}) > 1:
+        return f"one graph has kernels on several GPUs: {', '.join(sorted(devices - {'cpu'}))}"
+    return why_no_gpu() if devices - {"cpu"} else ""
+
+
+def why_no_gpu() -> str:
+    """Why no kernel runs on a GPU here, "" if it does."""
+    try:
+        from compiler.backend import on_gpu as gpu
+    except ImportError as error:
+        return f"Triton is not installed ({error})"
+    return gpu.why_not()
 
 
 @cache
@@ -95,16 +146,45 @@ def interpreted(program: Program) -> Call:
     return boxed(call)
 
 
-def compiled(program: Program, ctx: Context) -> Call:
-    """A call that runs the program's kernels as machine code; the first one waits for the compiler."""
-    code = emit(program, ctx, build.has_vector_math())
-    launcher = Launcher(program, code)
+def triton_interpreted(program: Program, ctx: Context) -> Call:
+    """A call that runs the program's Triton kernels in Triton's own interpreter, on the CPU."""
+    from compiler.backend.run_triton_interpreted import runner
+
+    return boxed(runner(program, ctx))
+
+
+def on_cpu(program: Program, ctx: Context) -> Call:
+    """A call that runs the program's kernels as a library; the first one waits for the C++ compiler."""
+    code = emit_cpp(program, ctx, build.has_vector_math())
+    launcher = Launcher(program, by_kernel(program, code))
     running = build.Build.start(code) if program.kernels else None
+    return _when_called(lambda: launcher.made(running.functions() if running else {}))
+
+
+def on_gpu(program: Program, ctx: Context, options: BackendOptions) -> Call:
+    """A call that launches the program's kernels; the first one waits for Triton. Kernels for the CPU are a library."""
+    from compiler.backend.on_gpu import OnGpu
+
+    here = _kernels_on(program, "cpu")
+    library = emit_cpp(here, ctx, build.has_vector_math())
+    code = emit_triton(_kernels_on(program, "cuda"), ctx)
+    call = OnGpu(program, code, by_kernel(here, library), ctx, gpu_of(program) or 0, options.tuned)
+    running = build.Build.start(library) if here.kernels else None
+    return _when_called(lambda: call.expected_call(running.functions() if running else {}))
+
+
+def _kernels_on(program: Program, device: str) -> Program:
+    kernels = [kernel for kernel in program.kernels if program.by_name[kernel.targets[-1]].device.startswith(device)]
+    return replace(program, steps=tuple(kernels), frees=())
+
+
+def _when_called(make: Callable[[], Call]) -> Call:
+    """A call that is made when it is first needed."""
     ready: list[Call] = []
 
     def call(args: list[Any]) -> Sequence[Any]:
         if not ready:
-            ready.append(launcher.made(running.functions() if running else {}))
+            ready.append(make())
         return ready[0](args)
 
     return boxed(call)

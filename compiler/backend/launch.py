@@ -7,20 +7,58 @@ once for each buffer, a kernel is one call into the library, an operator one cal
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 import torch
 
 from compiler.backend.cpp_text import Text
-from compiler.backend.emit_cpp import Code
+from compiler.backend.emit_cpp import Code, Function
+from compiler.backend.emit_triton import TritonConfig, TritonFunction, signature
 from compiler.backend.index import Atom, Index, Quotient, Remainder
 from compiler.backend.ir import Extern, Kernel, Load, Program, Shape, Strided
 from compiler.backend.symbols import Source, sources
 from compiler.torch_api.backend import empty_on_cpu, view_of_memory
+from compiler.torch_api.cuda_launch import Loaded, letters
 
 _numbers = count()
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """What code is compiled for: whether all inputs begin at a multiple of 16 bytes, and the symbols that are multiples
+    of 16.
+    """
+
+    aligned: bool = True
+    multiples: frozenset[str] = frozenset()
+
+    @staticmethod
+    def of(program: Program, found: Sequence[bool], inputs: bool) -> Assumed:
+        """What a call found, in the order of its checks: of the inputs, if any are checked, then of each symbol."""
+        aligned, multiples = (found[0], found[1:]) if inputs else (True, found)
+        return Assumed(
+            aligned, frozenset(name for name, holds in zip(sources(program), multiples, strict=True) if holds)
+        )
+
+
+def gpu_of(program: Program) -> int | None:
+    """The number of the GPU that the program's kernels run on; None where they run on the CPU."""
+    found = {program.by_name[name].device for kernel in program.kernels for name in kernel.writes} - {"cpu"}
+    return int(found.pop().partition(":")[2] or 0) if found else None
+
+
+def by_kernel(program: Program, code: Code) -> Mapping[str, Function]:
+    """The functions of a library, by kernel."""
+    return dict(zip((kernel.name for kernel in program.kernels), code.functions, strict=True))
+
+
+def given_pointers(program: Program, functions: Iterable[Function | TritonFunction]) -> list[str]:
+    """The inputs and constants that kernels on a GPU read or write."""
+    used = {name for function in functions if isinstance(function, TritonFunction) for name in function.buffers}
+    return [name for name in (*program.inputs, *program.constants) if name in used]
 
 
 class _Python(Text):
@@ -43,11 +81,25 @@ class _Python(Text):
 
 
 class Launcher:
-    """Writes the function. `text` is its source, `names` what it refers to."""
+    """Writes the function. `text` is its source, `names` what it refers to.
 
-    def __init__(self, program: Program, code: Code) -> None:
-        self.program = program
-        self.functions = dict(zip((kernel.name for kernel in program.kernels), code.functions, strict=True))
+    A kernel of the CPU's is a call into the library. One of a GPU's is given to the driver, with pointers that are read
+    once: where inputs are not aligned as `assumed`, or other sizes are multiples of 16, `again` is called, which has
+    code for that. `loaded` are kernels on the GPU: without them the text shows what the heuristics chose.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        functions: Mapping[str, Function | TritonFunction],
+        *,
+        loaded: Mapping[str, tuple[TritonConfig, Loaded]] | None = None,
+        assumed: Assumed | None = None,
+    ) -> None:
+        self.program, self.functions = program, functions
+        self.loaded, self.assumed = loaded or {}, assumed or Assumed()
+        self.gpu = gpu_of(program)
+        self.pointers: dict[str, str] = {}
         self.names: dict[str, Any] = {
             "torch": torch,
             "empty": empty_on_cpu,
@@ -58,11 +110,11 @@ class Launcher:
         self.python = _Python()
         self.text = "\n".join(["def call(args):", *(f"    {line}" for line in self.lines())])
 
-    def made(self, kernels: Mapping[str, Callable[..., Any]]) -> Callable[[list[Any]], Sequence[Any]]:
-        """The function, with the library's kernels."""
+    def made(self, names: Mapping[str, Any]) -> Callable[[list[Any]], Sequence[Any]]:
+        """The function, with the library's kernels, or with what launches on a GPU."""
         name = f"<tcompile {self.program.name} {next(_numbers)}>"
         linecache.cache[name] = (len(self.text), None, self.text.splitlines(keepends=True), name)
-        names = {**self.names, **kernels}
+        names = {**self.names, **names}
         exec(compile(self.text, name, "exec"), names)
         call: Callable[[list[Any]], Sequence[Any]] = names["call"]
         return call
@@ -71,12 +123,16 @@ class Launcher:
         inputs = [_input(name) for name in self.program.inputs]
         if inputs:
             yield f"{', '.join(inputs)}, = args"
-            yield "args.clear()"
-        for name, source in sources(self.program).items():
+        symbols = sources(self.program)
+        for name, source in symbols.items():
             yield f"{name} = {_read(source, inputs)}"
         for name in self.program.constants:
             yield f"{_input(name)} = constant_{name}"
-        if self.program.kernels:
+        if self.gpu is not None:
+            yield from self.on_gpu(symbols)
+        if inputs:
+            yield "args.clear()"
+        if any(isinstance(function, Function) for function in self.functions.values()):
             yield "threads = count_threads()"
         for step, freed in zip(self.program.steps, self.program.frees, strict=True):
             yield from self.kernel(step) if isinstance(step, Kernel) else self.extern(step)
@@ -84,11 +140,32 @@ class Launcher:
                 yield f"del {', '.join(map(_input, freed))}"
         yield f"return [{', '.join(self.argument(output) for output in self.program.outputs)}]"
 
+    def on_gpu(self, symbols: Iterable[str]) -> Iterator[str]:
+        """The GPU's stream, where the inputs lie, and whether this code is for inputs and sizes like these."""
+        yield f"if current_device() != {self.gpu}:"
+        yield f"    with torch.cuda.device({self.gpu}):"
+        yield "        return call(args)"
+        found = [self.pointer(name) for name in given_pointers(self.program, self.functions.values())]
+        yield from (line for lines, _ in found for line in lines)
+        checks = [f"({' | '.join(pointer for _, pointer in found)}) & 15 == 0"] if found else []
+        checks += [f"{name} & 15 == 0" for name in symbols]
+        if checks:
+            expected = [self.assumed.aligned] if found else []
+            expected += [name in self.assumed.multiples for name in symbols]
+            yield f"assumed = ({''.join(f'{check}, ' for check in checks)})"
+            yield f"if assumed != {tuple(expected)}:"
+            yield "    return again(args, assumed)"
+        yield f"stream = stream_of({self.gpu})"
+
     def kernel(self, kernel: Kernel) -> Iterator[str]:
         for name in kernel.writes:
             if name not in self.program.mutated:
-                yield self.allocation(name)
+                yield from self.allocation(name)
         function = self.functions[kernel.name]
+        yield from self.launch(function) if isinstance(function, TritonFunction) else self.call(kernel, function)
+
+    def call(self, kernel: Kernel, function: Function) -> Iterator[str]:
+        """A kernel of the library."""
         pointers = [f"{_input(name)}.data_ptr()" for name in function.buffers]
         call = f"{function.name}({', '.join([*pointers, *function.symbols, 'threads'])})"
         if not function.checks:
@@ -97,15 +174,51 @@ class Launcher:
         yield f"if {call}:"
         yield f'    raise IndexError("index out of range in {kernel.name}")'
 
-    def allocation(self, name: str) -> str:
+    def launch(self, function: TritonFunction) -> Iterator[str]:
+        """A kernel on the GPU."""
+        arguments = []
+        for name in function.buffers:
+            lines, pointer = self.pointer(name)
+            yield from lines
+            arguments.append(pointer)
+        config, loaded = self.loaded.get(function.kernel) or (function.configs[0], None)
+        arguments += [*function.symbols, *(["None"] * loaded.spare if loaded else [])]
+        grid = [self.programs(points, config.blocks.get(block, 1)) for points, block in function.grid]
+        grid += ["1"] * (3 - len(grid))
+        types = letters([name for name in signature(self.program, function).values() if name != "constexpr"])
+        facts = [str(config.num_warps), str(loaded.shared if loaded else 0), repr(loaded.letters if loaded else types)]
+        packed = f"({''.join(f'{argument}, ' for argument in arguments)})"
+        yield f"launch({function.name}, {', '.join([*grid, *facts, packed])}, stream)"
+
+    def programs(self, points: Index, block: int) -> str:
+        """How many programs there are along one axis."""
+        if points.constant is not None:
+            return str(-(-points.constant // block))
+        return f"-(-({self.python.index(points)}) // {block})" if block > 1 else self.python.index(points)
+
+    def pointer(self, name: str) -> tuple[list[str], str]:
+        """Where a buffer lies, as a variable; and the line that reads it, the first time."""
+        known = self.pointers.get(name)
+        if known is not None:
+            return [], known
+        self.pointers[name] = f"at_{name}"
+        return [f"at_{name} = {_input(name)}.data_ptr()"], f"at_{name}"
+
+    def allocation(self, name: str) -> Iterator[str]:
         buffer = self.program.by_name[name]
         shape, strides = self.sizes(buffer.shape), self.sizes(buffer.strides)
         if not buffer.reuses:
-            return f"{_input(name)} = empty({shape}, {strides}, {buffer.dtype})"
+            empty = "empty" if buffer.device == "cpu" else "empty_on_gpu"
+            yield f"{_input(name)} = {empty}({shape}, {strides}, {buffer.dtype})"
+            return
         old, before = _input(buffer.reuses), self.program.by_name[buffer.reuses]
+        if self.gpu is not None:  # the kernel may still read what it writes over
+            lines, self.pointers[name] = self.pointer(buffer.reuses)
+            yield from lines
         if (before.shape, before.strides) == (buffer.shape, buffer.strides):
-            return f"{_input(name)} = {old}; del {old}"
-        return f"{_input(name)} = view({old}, {shape}, {strides}, 0); del {old}"
+            yield f"{_input(name)} = {old}; del {old}"
+        else:
+            yield f"{_input(name)} = view({old}, {shape}, {strides}, 0); del {old}"
 
     def extern(self, extern: Extern) -> Iterator[str]:
         function = self.named(f"call_{extern.name}", extern.function)

@@ -21,7 +21,8 @@ class Job:
     """One kernel to compile: its function's name, its source and the name to give the file that it is in, and what
     `triton.compile` is to be asked (see `CompileRequest`).
 
-    `backend` ("cuda", "hip"), `architecture` (90, "gfx942") and `warp_size` are those of triton's GPUTarget.
+    `backend` ("cuda", "hip"), `architecture` (90, "gfx942") and `warp_size` are those of triton's GPUTarget. With
+    `to_run` the binary is what is wanted, and no texts.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Job:
     backend: str
     architecture: int | str
     warp_size: int
+    to_run: bool = False
 
     def key(self) -> str:
         """Equal for jobs whose result is the same."""
@@ -44,7 +46,8 @@ class Output:
 
     `registers` and `spill_bytes` are those of one thread, `shared_memory` (bytes), `tensor_memory` (columns of a
     Blackwell multiprocessor's) and `threads` of one block; None is what could not be had. `error` is "" when all went
-    well, else what the failing tool said.
+    well, else what the failing tool said. `binary` is there where it was asked for, with the function's name in it, and
+    how many pointers it takes after its arguments that may be null.
     """
 
     texts: dict[str, str] = field(default_factory=dict)
@@ -54,6 +57,9 @@ class Output:
     tensor_memory: int | None = None
     threads: int = 0
     error: str = ""
+    binary: bytes = b""
+    function: str = ""
+    spare: int = 0
 
 
 def write(stream: IO[bytes], message: Job | Output) -> None:

@@ -31,6 +31,7 @@ from compiler.binary.jobs import Job, Output, read, write
 
 _OF_HEURISTICS = ("triton_heuristics", "DeviceProperties", "AutotuneHint", "ReductionHint", "TileHint")
 _LANGUAGES = {"ttir": "mlir", "ttgir": "mlir", "llir": "llvm", "ptx": "ptx", "amdgcn": "amdgcn"}
+_SCRATCH = ("global_scratch_size", "profile_scratch_size")
 _REGISTERS = re.compile(r"^ptxas\S* info\s+: Used (\d+) registers", re.MULTILINE)
 _SPILLS = re.compile(r"(\d+) bytes spill stores")
 _PTXAS_SAID = re.compile(r"`ptxas` stderr:\n(.*?)\n*Repro command", re.DOTALL)
@@ -77,7 +78,10 @@ def compile_job(job: Job, log: _Log) -> Output:
         os.environ["TRITON_CACHE_DIR"] = folder  # Triton puts each stage there as it comes
         output = Output()
         try:
-            output = _facts(job, _compile(job), log.text())
+            kernel = _compile(job)
+            if job.to_run:
+                return _binary(kernel)
+            output = _facts(job, kernel, log.text())
         except Exception as error:  # noqa: BLE001 - Triton, LLVM and ptxas fail in many ways: all of them are answers
             output = Output(error=_message(job, error, log.text()))
         return replace(output, **_texts(job, Path(folder), output.error))
@@ -178,6 +182,21 @@ def _facts(job: Job, kernel: Any, log: str) -> Output:
         shared_memory=metadata.shared,
         tensor_memory=getattr(metadata, "tmem_size", None),
         threads=metadata.num_warps * job.warp_size,
+    )
+
+
+def _binary(kernel: Any) -> Output:
+    """Raises ValueError for a kernel that needs memory of its own at each launch."""
+    scratch = [size for name in _SCRATCH if (size := getattr(kernel.metadata, name, None)) is not None]
+    if any(scratch):
+        raise ValueError("it needs scratch memory, which the launcher does not give")
+    shared, threads = kernel.metadata.shared, kernel.metadata.num_warps
+    return Output(
+        shared_memory=shared,
+        threads=threads * 32,
+        binary=kernel.asm["cubin"],
+        function=kernel.metadata.name,
+        spare=len(scratch),
     )
 
 

@@ -142,7 +142,7 @@ class CudaGraphs:
         if not tried:
             yield Verdict("refused", f"{half}: the forward half is not captured, and then the backward is not either")
         elif self.refusals:
-            yield Verdict("refused", f"{half}: {_explained(self.refusals[0], WHY_NOT_AT_ALL)}")
+            yield Verdict("refused", f"{half}: {explained(self.refusals[0], WHY_NOT_AT_ALL)}")
         elif not self.captures:
             yield Verdict("refused", f"{half}: {self._why_nothing()}", self._nodes(captured=False))
         else:
@@ -153,7 +153,7 @@ class CudaGraphs:
 
     def _why_nothing(self) -> str:
         reasons = dict.fromkeys(reason for part in self.partitions for reason in part.reasons.values())
-        said = "; ".join(_explained(reason, WHY_NOT_IN_A_GRAPH) for reason in reasons)
+        said = "; ".join(explained(reason, WHY_NOT_IN_A_GRAPH) for reason in reasons)
         return f"none of its operations can be captured: {said}" if said else "it has no operations to capture"
 
     def _partitioned(self, half: str) -> Iterator[Verdict]:
@@ -172,7 +172,7 @@ class CudaGraphs:
             name = f"partition_{number}" if inside else "call"
             numbers = {"operations": len(nodes), "inputs": capture.inputs, "static inputs": capture.static}
             if capture.mutation:
-                why = f"{name} runs without: {_explained(capture.mutation, WHY_NOT_AT_ALL)}"
+                why = f"{name} runs without: {explained(capture.mutation, WHY_NOT_AT_ALL)}"
                 yield Verdict("refused", f"{half}: {why}", nodes, numbers)
             else:
                 yield Verdict("captured", f"{half}: {_replayed(name, capture, dynamic)}", nodes, numbers)
@@ -183,7 +183,7 @@ class CudaGraphs:
     def _left_out(self, half: str) -> Iterator[Verdict]:
         for partition in self.partitions:
             for node, reason in partition.reasons.items():
-                yield Verdict("refused", f"{half}: {_explained(reason, WHY_NOT_IN_A_GRAPH)}", (node,))
+                yield Verdict("refused", f"{half}: {explained(reason, WHY_NOT_IN_A_GRAPH)}", (node,))
 
 
 def _partition(scheduler: Any, nodes: Sequence[Any], skipped: bool) -> Partition:
@@ -216,7 +216,7 @@ def _replayed(name: str, capture: Capture, dynamic: bool) -> str:
     return f"{said}; one CUDA graph is recorded for each set of sizes" if dynamic else said
 
 
-def _explained(message: str, known: Sequence[tuple[str, str]]) -> str:
+def explained(message: str, known: Sequence[tuple[str, str]]) -> str:
     """Torch's message, without the stack under it, after what it means."""
     said = " ".join(message.partition("Found from")[0].split()).rstrip(". ")
     meaning = next((plain for part, plain in known if part in said), "")

@@ -1,0 +1,172 @@
+"""Triton to machine code on the GPU that is here: kernels are compiled side by side in processes of their own, from the
+moment the code is written, so that AOTAutograd goes on meanwhile; the first call waits for them, and loads them.
+
+Binaries are kept on disk, by all that they depend on: TCOMPILE_CACHE_DIR names the folder, else they lie beside
+Inductor's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from getpass import getuser
+from pathlib import Path
+
+import torch
+import triton
+
+from compiler.backend.emit_triton import TritonCode, TritonConfig, TritonFunction, signature
+from compiler.backend.ir import BackendError, Program
+from compiler.backend.launch import Assumed
+from compiler.binary.jobs import Job, Output
+from compiler.binary.workers import cores, outputs
+from compiler.torch_api.cuda_launch import Loaded, load
+
+MOST_WORKERS = 12
+_FILE = "<tcompile kernels>"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One kernel in one configuration."""
+
+    function: TritonFunction
+    config: TritonConfig
+    types: Mapping[str, str]
+    job: Job
+
+
+def why_not() -> str:
+    """Why Triton can't compile for the GPU that is here, "" if it can."""
+    major, minor = torch.cuda.get_device_capability()
+    if major < 7:
+        return f"Triton compiles for compute capability 7.0 and later, and this GPU has {major}.{minor}"
+    return ""
+
+
+def cache_folder() -> Path:
+    """Where binaries and tuned configurations are kept."""
+    if named := os.environ.get("TCOMPILE_CACHE_DIR"):
+        return Path(named)
+    beside = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or Path(tempfile.gettempdir(), f"torchinductor_{getuser()}")
+    return Path(beside, "tcompile")
+
+
+def wanted(
+    program: Program, code: TritonCode, function: TritonFunction, config: TritonConfig, assumed: Assumed, device: int
+) -> Wanted:
+    """What Triton is asked for: a kernel with its constants, and what may be taken as a multiple of 16."""
+    types = signature(program, function)
+    multiples = [*_aligned(program, function, assumed), *(name in assumed.multiples for name in function.symbols)]
+    attributes = {(place,): [["tt.divisibility", 16]] for place, holds in enumerate(multiples) if holds}
+    major, minor = torch.cuda.get_device_capability(device)
+    options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    arguments = repr((dict(types), dict(config.blocks), attributes))
+    source = _alone(code, function)
+    job = Job(function.name, _FILE, source, arguments, options, "cuda", 10 * major + minor, 32, to_run=True)
+    return Wanted(function, config, types, job)
+
+
+def _alone(code: TritonCode, function: TritonFunction) -> str:
+    """One function of the module, with the module's imports: what Triton reads takes time."""
+    lines = code.text.splitlines(keepends=True)
+    first, last = function.lines
+    imports = lines[: min(other.lines[0] for other in code.functions) - 1]
+    return "".join([*imports, *lines[first - 1 : last]])
+
+
+def _aligned(program: Program, function: TritonFunction, assumed: Assumed) -> Iterator[bool]:
+    """Memory of our own is aligned, and what PyTorch's calls make anew; inputs where that is checked."""
+    unknown = {name for step in program.steps if getattr(step, "aliases", False) for name in step.targets}
+    inputs = {*program.inputs, *program.constants}
+    for name in function.buffers:
+        yield assumed.aligned if name in inputs else name not in unknown
+
+
+@dataclass(slots=True)
+class Builds:
+    """Binaries that are being made, by key of their job."""
+
+    jobs: Mapping[str, Job]
+    made: dict[str, Output] = field(default_factory=dict)
+    failure: BaseException | None = None
+    thread: threading.Thread | None = None
+
+    @staticmethod
+    def start(kernels: Sequence[Wanted]) -> Builds:
+        """Begin with those that are not on disk."""
+        builds = Builds({_key(kernel.job): kernel.job for kernel in kernels})
+        for key in builds.jobs:
+            if kept := _kept(key):
+                builds.made[key] = kept
+        missing = {key: job for key, job in builds.jobs.items() if key not in builds.made}
+        if missing:
+            builds.thread = threading.Thread(target=builds._make, args=(missing,), daemon=True)
+            builds.thread.start()
+        return builds
+
+    def _make(self, missing: Mapping[str, Job]) -> None:
+        workers = min(MOST_WORKERS, max(1, cores() - 1), len(missing))
+        try:
+            with contextlib.closing(outputs(missing, workers)) as found:
+                for key, output in found:
+                    if not output.error:
+                        _keep(key, output)
+                    self.made[key] = output
+        except BaseException as error:  # noqa: BLE001 - the call that waits raises it
+            self.failure = error
+
+    def wait(self) -> None:
+        """Until all are made. Raises BackendError if processes can't be had."""
+        if self.thread is not None:
+            self.thread.join()
+        if self.failure is not None:
+            raise BackendError(f"kernels could not be compiled: {self.failure}") from self.failure
+
+    def loaded(self, kernel: Wanted, device: int) -> Loaded:
+        """The kernel on the GPU. Raises BackendError with what Triton said if it did not compile."""
+        self.wait()
+        output = self.made[_key(kernel.job)]
+        if output.error:
+            raise BackendError(f"Triton did not take the kernel {kernel.function.name}: {output.error}")
+        types = [name for name in kernel.types.values() if name != "constexpr"]
+        path = _path(_key(kernel.job), "cubin")
+        warps, shared = output.threads // 32, output.shared_memory or 0
+        return load(path, output.function, warps, shared, types, output.spare, device)
+
+
+def _key(job: Job) -> str:
+    return f"{job.key()[:40]}_{triton.__version__}"
+
+
+def _path(key: str, suffix: str) -> Path:
+    return cache_folder() / f"{key}.{suffix}"
+
+
+def _kept(key: str) -> Output | None:
+    """What is on disk; a file that is not whole counts as none."""
+    try:
+        facts = json.loads(_path(key, "json").read_text())
+        size = facts.pop("size")
+        return Output(**facts) if _path(key, "cubin").stat().st_size == size else None
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _keep(key: str, output: Output) -> None:
+    facts = {name: getattr(output, name) for name in ("shared_memory", "threads", "function", "spare")}
+    written(_path(key, "cubin"), output.binary)
+    written(_path(key, "json"), json.dumps({**facts, "size": len(output.binary)}).encode())
+
+
+def written(path: Path, content: bytes) -> None:
+    """A file that is there whole or not at all, whoever else writes it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(content)
+    Path(file.name).replace(path)

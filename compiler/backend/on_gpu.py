@@ -1,0 +1,107 @@
+"""A program's call on a GPU: its Triton code compiled, tuned where that is asked for, loaded, and launched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from compiler.backend import build_triton, tune
+from compiler.backend.build_triton import Builds, Wanted, wanted
+from compiler.backend.context import Context
+from compiler.backend.emit_cpp import Function
+from compiler.backend.emit_triton import TritonCode, TritonConfig, TritonFunction
+from compiler.backend.ir import Program
+from compiler.backend.launch import Assumed, Launcher, given_pointers
+from compiler.backend.symbols import sources
+from compiler.torch_api import cuda_launch
+from compiler.torch_api.backend import Call
+from compiler.torch_api.cuda_launch import Loaded
+
+__all__ = ["OnGpu"]
+
+
+class OnGpu:
+    """Calls that are made for what is assumed of inputs and sizes, when such a call is first met; what the example
+    inputs are like is begun at once.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        code: TritonCode,
+        library: Mapping[str, Function],
+        ctx: Context,
+        device: int,
+        tuned: bool,
+    ) -> None:
+        self.program, self.code, self.ctx, self.device, self.tuned = program, code, ctx, device, tuned
+        functions = {function.kernel: function for function in code.functions}
+        self.functions: Mapping[str, Function | TritonFunction] = {**functions, **library}
+        self.library: Mapping[str, Any] = {}
+        self.calls: dict[Assumed, Call] = {}
+        multiples = frozenset(name for name in sources(program) if ctx.sizes.get(name, 1) % 16 == 0)
+        self.expected = Assumed(True, multiples)
+        self.begun = {self.expected: self.begin(self.expected)}
+
+    def begin(self, assumed: Assumed) -> tuple[Sequence[Wanted], Builds]:
+        """Ask for all kernels: in the configuration that the heuristics choose, or in all."""
+        kernels = [
+            wanted(self.program, self.code, function, config, assumed, self.device)
+            for function in self.code.functions
+            for config in (function.configs if self.tuned else function.configs[:1])
+        ]
+        return kernels, Builds.start(kernels)
+
+    def expected_call(self, library: Mapping[str, Any]) -> Call:
+        """The call for inputs like the examples, once its kernels are there. `library` are the CPU's kernels."""
+        self.library = library
+        return self.call(self.expected)
+
+    def call(self, assumed: Assumed) -> Call:
+        """The call for this. Raises BackendError where Triton does not take a kernel."""
+        if assumed not in self.calls:
+            kernels, builds = self.begun.pop(assumed) if assumed in self.begun else self.begin(assumed)
+            with torch.cuda.device(self.device):
+                self.calls[assumed] = self.made(assumed, kernels, builds)
+        return self.calls[assumed]
+
+    def made(self, assumed: Assumed, kernels: Sequence[Wanted], builds: Builds) -> Call:
+        found: dict[str, dict[TritonConfig, tuple[Wanted, Loaded]]] = {}
+        for kernel in kernels:
+            loaded = builds.loaded(kernel, self.device)
+            found.setdefault(kernel.function.kernel, {})[kernel.config] = (kernel, loaded)
+        chosen = {name: self.choice(candidates) for name, candidates in found.items()}
+        launcher = Launcher(self.program, self.functions, loaded=chosen, assumed=assumed)
+        handles = {self.functions[name].name: loaded.function for name, (_, loaded) in chosen.items()}
+        return launcher.made({**handles, **self.library, **_driver(), "again": self.again})
+
+    def choice(self, candidates: Mapping[TritonConfig, tuple[Wanted, Loaded]]) -> tuple[TritonConfig, Loaded]:
+        if len(candidates) == 1:
+            ((config, (_, loaded)),) = candidates.items()
+            return config, loaded
+        return tune.fastest(self.program, candidates, self.ctx, self.device)
+
+    def again(self, args: list[Any], found: tuple[bool, ...]) -> Sequence[Any]:
+        """A call whose inputs or sizes are not as its code assumed."""
+        assumed = Assumed.of(self.program, found, bool(given_pointers(self.program, self.functions.values())))
+        return self.call(assumed)(args)
+
+
+def _driver() -> Mapping[str, Any]:
+    return {
+        "launch": cuda_launch.launch(),
+        "stream_of": cuda_launch.raw_stream(),
+        "current_device": cuda_launch.current_device(),
+        "empty_on_gpu": cuda_launch.empty_on_cuda(),
+    }
+
+
+def why_not() -> str:
+    """Why nothing is compiled for a GPU here, "" if it is."""
+    try:
+        cuda_launch.launcher()
+    except cuda_launch.NoLauncherError as error:
+        return str(error)
+    return build_triton.why_not()

@@ -1,0 +1,78 @@
+"""Kernels as machine code, loaded and launched on the GPU with the least ado: by torch's own launcher for Triton's
+binaries (torch/csrc/inductor/static_cuda_launcher.cpp), which needs no C++ stub for each signature as Triton's does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._C._dynamo.guards as native
+
+_LETTERS = {"i1": "i", "i8": "b", "i16": "h", "i32": "i", "i64": "l", "fp32": "f", "fp64": "d"}
+
+
+class NoLauncherError(RuntimeError):
+    """Kernels can't be launched by the PyTorch that is here: the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A kernel on a GPU: the driver's handle, warps of a program, bytes of shared memory, and the letters of its
+    arguments as `launch` takes them; `spare` so many null pointers follow them.
+    """
+
+    function: int
+    warps: int
+    shared: int
+    letters: str
+    spare: int
+    registers: int = 0
+    spills: int = 0
+
+
+def launcher() -> Any:
+    """Raises NoLauncherError."""
+    found = getattr(torch._C, "_StaticCudaLauncher", None)
+    if found is None or torch.version.hip:
+        raise NoLauncherError("kernels are launched by a CUDA build of PyTorch, and this is none")
+    return found
+
+
+def launch() -> Callable[..., None]:
+    """Takes function, x, y, z, warps, shared, letters, arguments, stream; a pointer may be a number."""
+    found: Callable[..., None] = launcher()._launch_kernel
+    return found
+
+
+def letters(types: Sequence[str]) -> str:
+    """Triton's types ("*fp32", "i32") as the launcher names them."""
+    return "".join("O" if name.startswith("*") else _LETTERS[name] for name in types)
+
+
+def load(cubin: Path, name: str, warps: int, shared: int, types: Sequence[str], spare: int, device: int) -> Loaded:
+    """Load a binary onto a GPU. Raises what CUDA reports, and torch.OutOfMemoryError for too much shared memory."""
+    torch.cuda.init()
+    *_module, function, registers, spills = launcher()._load_kernel(str(cubin), name, shared, device)
+    return Loaded(function, warps, shared, letters(types) + "O" * spare, spare, registers, spills)
+
+
+def raw_stream() -> Callable[[int], int]:
+    """The stream that work is put on now, of a GPU by its number."""
+    found: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
+    return found
+
+
+def current_device() -> Callable[[], int]:
+    """The number of the GPU that work goes to now."""
+    found: Callable[[], int] = torch._C._cuda_getDevice
+    return found
+
+
+def empty_on_cuda() -> Callable[..., torch.Tensor]:
+    """(sizes, strides, dtype) -> memory on the current GPU, with less ado than torch.empty_strided."""
+    found: Callable[..., torch.Tensor] = native._empty_strided_cuda  # type: ignore[attr-defined]
+    return found

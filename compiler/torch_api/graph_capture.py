@@ -1,0 +1,88 @@
+"""A compiled graph replayed as CUDA graphs: torch's own trees of them (torch._inductor.cudagraph_trees), as its backend
+"cudagraphs" uses them (torch._dynamo.backends.cudagraphs). They share one pool of memory, copy inputs that may move,
+take parameters where they are, and keep forward and backward apart; and they say why a graph can't be one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch._dynamo.backends.cudagraphs as rules
+import torch._inductor.cudagraph_trees as trees
+from torch._guards import CompileContext, TracingContext
+from torch._inductor.cudagraph_utils import (
+    check_multiple_devices_or_any_cpu_nodes,
+    format_default_skip_message,
+    get_mutation_stack_trace,
+    get_placeholder_info,
+)
+from torch._inductor.utils import count_tangents, get_first_incompatible_cudagraph_node
+from torch.fx import GraphModule
+
+from compiler.torch_api.backend import Call, boxed
+from compiler.torch_api.cudagraphs import WHY_NOT_AT_ALL, explained
+
+
+class Graphs:
+    """The CUDA graphs of one captured graph: of its forward, and of its backward if the forward has one."""
+
+    def __init__(self) -> None:
+        self.device: int | None = None
+        self.gave_up = False
+
+    def refusal(self, module: GraphModule, half: str) -> str:
+        """Why this half is not replayed, "" if it is."""
+        if half == "backward" and self.gave_up:
+            return "the forward is not replayed, and then the backward is not either"
+        why = _why_not(module, half)
+        self.gave_up |= bool(why) and half != "backward"
+        return explained(why, WHY_NOT_AT_ALL) if why else ""
+
+    def replayed(self, call: Call, module: GraphModule, inputs: Sequence[Any], half: str, constants: Any) -> Call:
+        """The call as CUDA graphs: it runs as it is, is recorded, and is replayed from its third time on."""
+        self.device = rules.get_device_index(module)
+        facts = {
+            "device_index": self.device,
+            "is_backward": half == "backward",
+            "is_inference": half == "inference",
+            "stack_traces": rules.get_stack_traces(module),
+            "constants": tuple(constants),
+            "placeholders": get_placeholder_info(module.graph),
+            "mutated_input_idxs": tuple(rules.find_input_mutations(module.graph)),
+            "compile_id": CompileContext.current_compile_id(),
+        }
+        return boxed(trees.cudagraphify_impl(call, list(inputs), _fixed(module, half), **facts))  # type: ignore[arg-type]
+
+    def beside(self, call: Call) -> Call:
+        """A backward that is not replayed, of a forward that is: the graphs' memory is told of it."""
+        if self.gave_up or self.device is None:
+            return call
+        manager = trees.get_manager(self.device, create_if_none_exists=False)
+
+        def told(args: list[Any]) -> Sequence[Any]:
+            if manager is not None:
+                manager.set_to_running_backward()
+            return call(args)
+
+        return boxed(told)
+
+
+def _why_not(module: GraphModule, half: str) -> str:
+    """torch._dynamo.backends.cudagraphs.check_for_skip, for parameters that need not be the first inputs."""
+    if moving := rules.find_input_mutations(module.graph) - set(_fixed(module, half)):
+        return get_mutation_stack_trace(get_placeholder_info(module.graph), sorted(moving))
+    if skip := check_multiple_devices_or_any_cpu_nodes(rules.get_device_node_mapping(module)):
+        return skip
+    node = get_first_incompatible_cudagraph_node(module)
+    return format_default_skip_message(f"incompatible op ({node.name})") if node else ""
+
+
+def _fixed(module: GraphModule, half: str) -> Sequence[int]:
+    """The inputs that stay where they are: parameters and buffers, and what the forward saved for the backward."""
+    if half == "backward":
+        return range(count_tangents(module))
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    known = getattr(metadata, "static_input_indices", None) or ()
+    return sorted(index for index in known if index < len(module.graph.find_nodes(op="placeholder")))
