@@ -354,13 +354,19 @@ class Program:
         return replace(self, steps=steps, buffers=tuple(buffer for buffer in self.buffers if buffer.name in used))
 
     def __str__(self) -> str:
+        return "\n".join(text for text, _ in self.rows())
+
+    def rows(self) -> Iterator[tuple[str, Step | Loop | None]]:
+        """The lines of its text, each with the step or the loop that it is about."""
         inputs = ", ".join(str(self.by_name[name]) if name in self.by_name else name for name in self.inputs)
-        lines = [f"program {self.name}({inputs}):"]
+        yield f"program {self.name}({inputs}):", None
         for step, freed in zip(self.steps, self.frees or ((),) * len(self.steps), strict=True):
-            lines += [f"    {line}" for line in str(step).splitlines()]
-            lines += [f"    memory: {note}" for note in self._memory(step)]
-            lines += [f"    free {', '.join(freed)}"] if freed else []
-        return "\n".join([*lines, f"    return {', '.join(map(_argument_text, self.outputs))}"])
+            parts: tuple[Step | Loop, ...] = (step, *step.loops) if isinstance(step, Kernel) else (step,)
+            yield from ((f"    {line}", part) for line, part in zip(str(step).splitlines(), parts, strict=True))
+            yield from ((f"    memory: {note}", step) for note in self._memory(step))
+            if freed:
+                yield f"    free {', '.join(freed)}", None
+        yield f"    return {', '.join(map(_argument_text, self.outputs))}", None
 
     __repr__ = __str__
 
