@@ -96,7 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     wanted = [
         (model, case) for model in chosen.models for case in chosen.cases if suite.has(model, case) == chosen.again
     ]
-    _run(suite, wanted, chosen.candidates, chosen.gpus, time.monotonic() + chosen.seconds)
+    candidates = ",".join(_in_both_modes(chosen.backends)) if chosen.backends else chosen.candidates
+    _run(suite, wanted, candidates, chosen.gpus, time.monotonic() + chosen.seconds)
     print(summary(suite.found))
     print(f"written to {chosen.out}")
 
@@ -135,9 +136,15 @@ def _work(
         print(f"{model}, {case}: {time.monotonic() - began:.0f} s", flush=True)
 
 
+def _in_both_modes(backends: Iterable[str]) -> Iterator[str]:
+    for backend in backends:
+        yield from [backend] if backend == "eager" else [backend, f"{backend} reduce-overhead"]
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.suite", description=__doc__)
     parser.add_argument("--candidates", default="default,reduce-overhead", help="as --time takes them; eager is added")
+    parser.add_argument("--backends", type=_listed, help="eager,inductor,tcompile: candidates in both modes of each")
     parser.add_argument("--models", type=_listed, default=list(WORKLOADS), help=", ".join(WORKLOADS))
     parser.add_argument("--cases", type=_listed, default=list(CASES), help=", ".join(CASES))
     parser.add_argument("--gpus", type=int, default=1, help="so many GPUs take cases side by side")

@@ -19,12 +19,29 @@ def summary(found: Mapping[str, Any]) -> str:
     names = dict.fromkeys(one["name"] for case in cases for one in case["candidates"] if one["name"] != _EAGER)
     tables = [_table(f"Speed-up of {name} over eager", cases, lambda case, name=name: speed_up(case, name))
               for name in names]  # fmt: skip
+    for own, other in ((own, own.replace("tcompile", "inductor")) for own in names if own.startswith("tcompile")):
+        if other in names:
+            tables += _beside(cases, own, other)
     first = next(iter(names), "")
     tables.append(
         _table(f"Seconds of the first call, {first}", cases, lambda case: _of(case, first, "compile_seconds"))
     )
     tables.append(_table(f"Peak memory of {first} ÷ eager", cases, lambda case: _memory(case, first), mean=False))
     return "\n\n".join(tables) + "\n\n" + _agreement(cases)
+
+
+def _beside(cases: Sequence[Case], own: str, other: str) -> list[str]:
+    """Our compiler against Inductor, in the same mode: above 1 ours is faster."""
+
+    def ratio(what: str) -> Any:
+        def of(case: Case) -> float | None:
+            mine, theirs = _of(case, own, what), _of(case, other, what)
+            return theirs / mine if mine and theirs else None
+
+        return of
+
+    speed = _table(f"Speed of {own} ÷ {other}", cases, ratio("seconds"))
+    return [speed, _table(f"Seconds of the first call, {other} ÷ {own}", cases, ratio("compile_seconds"))]
 
 
 def speed_up(case: Case, name: str) -> float | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 from compiler.options import OptionError, Options
 from compiler.torch_api import dynamo, inductor, settings
 
 EAGER = "eager"
+OURS = "tcompile"
 MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
 ALL: tuple[str, ...] = (EAGER, "aot_eager", *MODES)
 ON_CPU: tuple[str, ...] = (EAGER, "aot_eager", "default")
@@ -48,6 +50,7 @@ class Spec:
             backend = inductor.inductor_backend(self.mode, dict(self.settings), options.dynamic)
         else:
             backend = dynamo.named_backend(self.backend)
+            backend = partial(backend, mode=self.mode) if self.mode else backend
 
         def counted(module: Any, inputs: Sequence[Any], **kwargs: Any) -> Any:
             graph()
@@ -102,12 +105,16 @@ def spec(asked: Any) -> Spec:
         return Spec(f"inductor {name}", "inductor", name)
     if name in settings.backends():
         return Spec(name, name)
+    backend, _, mode = name.partition(" ")
+    if backend == OURS and mode in settings.modes():
+        return Spec(name, OURS, mode)
     valid = [*ALL, *settings.advertised_backends()]
     near = get_close_matches(name, [*settings.modes(), *settings.backends(), "all"], n=1)
     meant = f"did you mean {near[0]!r}? " if near else ""
     raise OptionError(
         f"time={asked!r}: {meant}A candidate is a mode of Inductor or a backend: "
-        f"{', '.join(map(repr, dict.fromkeys(valid)))}, or 'all'; a backend may also be a function."
+        f"{', '.join(map(repr, dict.fromkeys(valid)))}, or 'all'; a mode may follow 'tcompile', and a backend may also "
+        "be a function."
     )
 
 
