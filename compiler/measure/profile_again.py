@@ -83,8 +83,8 @@ class _Matched:
     """What was found of a copy, in the terms of the record of the call itself."""
 
     def __init__(self, record: Record, found: Record) -> None:
-        own = {key: id for id, key in _identities(record).items()} if record.target == found.target else {}
-        self._same = {id: own[key] for id, key in _identities(found).items() if key in own}
+        own = {key: name for name, key in _identities(record).items()} if record.target == found.target else {}
+        self._same = {name: own[key] for name, key in _identities(found).items() if key in own}
         self._nodes = {entity.id for artifact in record.artifacts for entity in artifact.entities}
         self._sources = {artifact.id for artifact in record.of_stage("source")}
 
@@ -113,7 +113,7 @@ class _Matched:
 
 def _identities(record: Record) -> dict[str, tuple[object, ...]]:
     """What a kernel, and a call of one, is known by where another wrapper calls it: a kernel by its graph, its text, and
-    the how many-th it is; a call by its kernel. With CUDA graphs the wrapper is cut into functions that the other lacks.
+    the how many-th it is; a call by its kernel. CUDA graphs cut a wrapper into functions that another lacks.
     """
     texts = {artifact.id: artifact.text.splitlines() for artifact in record.of_stage("kernels")}
     keys: dict[str, tuple[object, ...]] = {}

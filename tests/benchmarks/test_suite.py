@@ -55,6 +55,19 @@ def test_what_is_done_is_in_the_file_in_the_models_order_and_not_done_again(tmp_
     assert not kept.has("BERT", CASES[0])
 
 
+def test_a_case_that_is_there_is_measured_again_beside_the_first(tmp_path: Path) -> None:
+    kept = Suite(tmp_path / "suite.json")
+    kept.add({**case("MLP", CASES[0], 1.0, 2.0), "measurement": {"noise": []}}, {})
+    noisy = {"noise": ["inductor varied by 20%: read its time as ±10%"]}
+    kept.add({**case("MLP", CASES[0], 1.02, 2.5), "measurement": noisy}, {})
+    (one,) = json.loads(kept.path.read_text())["cases"]
+    assert [(each["name"], round(each["ratio"], 2), len(each["noise"])) for each in one["again"]] == [
+        ("eager", 1.02, 0),
+        ("inductor", 1.25, 1),
+    ]
+    assert summary({"cases": [one]}).splitlines()[-1] == "Beyond 5 % in a second run with no note of noise: 0"
+
+
 def test_a_case_that_fails_leaves_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
