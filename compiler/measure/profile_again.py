@@ -112,8 +112,8 @@ class _Matched:
 
 
 def _identities(record: Record) -> dict[str, tuple[object, ...]]:
-    """What a kernel, and a call of one, is known by where another wrapper calls it: a kernel by its graph, its text, and
-    the how many-th it is; a call by its kernel. CUDA graphs cut a wrapper into functions that another lacks.
+    """What a kernel, and a call of one, is known by where another wrapper calls it, as CUDA graphs cut a wrapper into
+    functions: a kernel by its graph, its text, and the how many-th it is; a call by its kernel.
     """
     texts = {artifact.id: artifact.text.splitlines() for artifact in record.of_stage("kernels")}
     keys: dict[str, tuple[object, ...]] = {}
