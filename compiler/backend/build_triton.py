@@ -66,6 +66,8 @@ def wanted(
     attributes = {(place,): [["tt.divisibility", 16]] for place, holds in enumerate(multiples) if holds}
     major, minor = torch.cuda.get_device_capability(device)
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    if function.checks:
+        options |= {"debug": True, "sanitize_overflow": False}
     arguments = repr((dict(types), dict(config.blocks), attributes))
     source = _alone(code, function)
     job = Job(function.name, _FILE, source, arguments, options, "cuda", 10 * major + minor, 32, to_run=True)

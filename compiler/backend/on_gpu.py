@@ -68,20 +68,18 @@ class OnGpu:
         return self.calls[assumed]
 
     def made(self, assumed: Assumed, kernels: Sequence[Wanted], builds: Builds) -> Call:
-        found: dict[str, dict[TritonConfig, tuple[Wanted, Loaded]]] = {}
+        found: dict[str, list[tuple[Wanted, Loaded]]] = {}
         for kernel in kernels:
-            loaded = builds.loaded(kernel, self.device)
-            found.setdefault(kernel.function.kernel, {})[kernel.config] = (kernel, loaded)
+            found.setdefault(kernel.function.kernel, []).append((kernel, builds.loaded(kernel, self.device)))
         chosen = {name: self.choice(candidates) for name, candidates in found.items()}
         launcher = Launcher(self.program, self.functions, loaded=chosen, assumed=assumed)
         handles = {self.functions[name].name: loaded.function for name, (_, loaded) in chosen.items()}
         return launcher.made({**handles, **self.library, **_driver(), "again": self.again})
 
-    def choice(self, candidates: Mapping[TritonConfig, tuple[Wanted, Loaded]]) -> tuple[TritonConfig, Loaded]:
-        if len(candidates) == 1:
-            ((config, (_, loaded)),) = candidates.items()
-            return config, loaded
-        return tune.fastest(self.program, candidates, self.ctx, self.device)
+    def choice(self, candidates: Sequence[tuple[Wanted, Loaded]]) -> tuple[TritonConfig, Loaded]:
+        one = len(candidates) == 1
+        kernel, loaded = candidates[0] if one else tune.fastest(self.program, candidates, self.ctx, self.device)
+        return kernel.config, loaded
 
     def again(self, args: list[Any], found: tuple[bool, ...]) -> Sequence[Any]:
         """A call whose inputs or sizes are not as its code assumed."""

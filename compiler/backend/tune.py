@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,23 +24,20 @@ _WARM_UP, _REPEAT = 2, 10
 
 
 def fastest(
-    program: Program, candidates: Mapping[TritonConfig, tuple[Wanted, Loaded]], ctx: Context, device: int
-) -> tuple[TritonConfig, Loaded]:
+    program: Program, candidates: Sequence[tuple[Wanted, Loaded]], ctx: Context, device: int
+) -> tuple[Wanted, Loaded]:
     """The configuration of a kernel that takes least; the one on disk where it was timed before on such a GPU."""
-    configs = list(candidates)
     path = cache_folder() / f"tuned_{_key(candidates, ctx, device)}.json"
     try:
-        choice = configs[json.loads(path.read_text())["choice"]]
+        return candidates[json.loads(path.read_text())["choice"]]
     except (OSError, ValueError, KeyError, IndexError):
-        times = [_seconds(program, config, *candidates[config], ctx, device) for config in configs]
-        best = times.index(min(times))
-        choice = configs[best]
-        written(path, json.dumps({"choice": best, "seconds": times}).encode())
-        name = candidates[choice][0].function.kernel
-        gained = times[0] / times[best]
-        why = f"{_words(choice)} is {gained:.2f} times as fast as {_words(configs[0])}, which was chosen without timing"
-        ctx.decide((name,), "tuned", why, seconds=times[best], heuristic=times[0])
-    return choice, candidates[choice][1]
+        times = [_seconds(program, kernel, loaded, ctx, device) for kernel, loaded in candidates]
+    best = times.index(min(times))
+    written(path, json.dumps({"choice": best, "seconds": times}).encode())
+    (chosen, _), (first, _) = candidates[best], candidates[0]
+    why = f"{_words(chosen.config)} is {times[0] / times[best]:.2f} times as fast as {_words(first.config)}"
+    ctx.decide((chosen.function.kernel,), "tuned", why, seconds=times[best], heuristic=times[0])
+    return candidates[best]
 
 
 def _words(config: TritonConfig) -> str:
@@ -48,17 +45,15 @@ def _words(config: TritonConfig) -> str:
     return f"{blocks}, {config.num_warps} warps".removeprefix(", ")
 
 
-def _key(candidates: Mapping[TritonConfig, tuple[Wanted, Loaded]], ctx: Context, device: int) -> str:
-    said = [*(kernel.job.key() for kernel, _ in candidates.values()), *map(str, sorted(ctx.sizes.items()))]
+def _key(candidates: Sequence[tuple[Wanted, Loaded]], ctx: Context, device: int) -> str:
+    said = [*(kernel.job.key() for kernel, _ in candidates), *map(str, sorted(ctx.sizes.items()))]
     return hashlib.sha256("\n".join([*said, torch.cuda.get_device_name(device)]).encode()).hexdigest()[:40]
 
 
-def _seconds(
-    program: Program, config: TritonConfig, kernel: Wanted, loaded: Loaded, ctx: Context, device: int
-) -> float:
+def _seconds(program: Program, kernel: Wanted, loaded: Loaded, ctx: Context, device: int) -> float:
     from triton.testing import do_bench
 
-    function = kernel.function
+    function, config = kernel.function, kernel.config
     memory = [_memory(program, name, ctx, device) for name in function.buffers]
     arguments: tuple[Any, ...] = tuple(tensor.data_ptr() for tensor in memory)
     arguments += tuple(ctx.sizes.get(name, 64) for name in function.symbols) + (None,) * loaded.spare
