@@ -1,0 +1,119 @@
+"""Blocks and warps for a kernel on tiles: what the heuristics choose, then what `max-autotune` tries besides.
+
+The numbers follow what Inductor's heuristics have learnt (torch/_inductor/runtime/triton_heuristics.py): a thread takes
+about eight elements, there are programs for every multiprocessor, a row has as many warps as it has 256 elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from compiler.backend.context import Context
+from compiler.backend.ir import Program
+from compiler.backend.triton_tiles import Tiles
+
+_PROCESSORS = 132
+_MOST_WARPS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TritonConfig:
+    """Values of a kernel's constexprs, and how many warps run a program."""
+
+    blocks: Mapping[str, int] = field(default_factory=dict)
+    num_warps: int = 4
+    num_stages: int = 1
+
+
+def configs(tiles: Tiles, program: Program, ctx: Context) -> tuple[TritonConfig, ...]:
+    """The first is the one to take without measuring. None is there twice."""
+    found = {"pointwise": _pointwise, "persistent": _persistent, "looped": _looped}[tiles.kind](tiles, program, ctx)
+    return tuple({repr(config): config for config in found}.values())
+
+
+def above(number: int) -> int:
+    """The least power of two that is not less, 1 at least."""
+    return 1 << max(0, number - 1).bit_length()
+
+
+def _warps(elements: int, each: int = 256) -> int:
+    return max(1, min(_MOST_WARPS, above(elements // each)))
+
+
+def _processors(ctx: Context) -> int:
+    return ctx.processors or _PROCESSORS
+
+
+def _widest(tiles: Tiles, program: Program) -> int:
+    """Bytes of the largest element that it reads or writes."""
+    names = {*tiles.kernel.reads, *tiles.kernel.writes}
+    return max((program.by_name[name].dtype.itemsize for name in names), default=4)
+
+
+def _pointwise(tiles: Tiles, program: Program, ctx: Context) -> Iterator[TritonConfig]:
+    if not tiles.outer:
+        yield TritonConfig({}, 1)
+    elif len(tiles.outer) == 1:
+        yield from _lines(ctx.number(tiles.outer[0].size), ctx)
+    else:
+        yield from _squares(tiles, program, ctx)
+
+
+def _lines(points: int, ctx: Context) -> Iterator[TritonConfig]:
+    first = max(128, min(1024, above(points // (4 * _processors(ctx)))))
+    for most, each in ((first, 256), (1024, 256), (1024, 128), (2048, 256), (512, 128), (512, 256), (256, 128)):
+        block = min(most, above(points))
+        yield TritonConfig({"XBLOCK": block}, _warps(block, each))
+
+
+def _squares(tiles: Tiles, program: Program, ctx: Context) -> Iterator[TritonConfig]:
+    y, x = (above(ctx.number(axis.size)) for axis in tiles.outer)
+    side = 32 if _widest(tiles, program) >= 4 else 64
+    for rows, columns in ((side, side), (32, 32), (64, 32), (32, 64), (64, 64), (16, 128), (128, 16)):
+        wide = min(columns, x)
+        high = min(max(rows, 512 // wide), y)
+        yield TritonConfig({"YBLOCK": high, "XBLOCK": wide}, _warps(high * wide))
+
+
+def _rows(tiles: Tiles, ctx: Context) -> int:
+    return ctx.number(tiles.outer[0].size) if tiles.outer else 1
+
+
+def _persistent(tiles: Tiles, _program: Program, ctx: Context) -> Iterator[TritonConfig]:
+    row = above(tiles.inner.size.constant or 0) if tiles.inner else 1
+    for block in _row_blocks(tiles, row, ctx):
+        blocks = {"XBLOCK": block} if tiles.outer and tiles.outer[0].block else {}
+        size = row * block
+        each = {"RBLOCK": row} if tiles.inner else {}
+        for per_warp in (256, 128, 512):
+            yield TritonConfig({**blocks, **each}, _warps(size, per_warp))
+
+
+def _row_blocks(tiles: Tiles, row: int, ctx: Context) -> Iterable[int]:
+    """How many rows, or columns, a program takes: as many as leave each processor several programs."""
+    if not tiles.outer or not tiles.outer[0].block:
+        return (1,)
+    rows = _rows(tiles, ctx)
+    least = min(32, above(rows)) if tiles.by_columns else 1
+    most = max(least, min(above(rows), max(1, 2048 // row)))
+    first = most
+    while first > least and rows // first < 4 * _processors(ctx):
+        first //= 2
+    return tuple(dict.fromkeys((first, most, max(least, first // 2))))
+
+
+def _looped(tiles: Tiles, program: Program, ctx: Context) -> Iterator[TritonConfig]:
+    row = above(ctx.number(tiles.inner.size)) if tiles.inner else 1
+    if tiles.by_columns:
+        lanes = 32 if _widest(tiles, program) >= 4 else 64
+        sizes = [(lanes, 2048 // lanes), (lanes, 1024 // lanes), (2 * lanes, 2048 // lanes), (16, 64), (128, 16)]
+        for columns, rows in sizes:
+            wide, high = min(columns, above(_rows(tiles, ctx))), min(rows, row)
+            yield TritonConfig({"XBLOCK": wide, "RBLOCK": high}, _warps(wide * high))
+        return
+    many = len({*tiles.kernel.reads, *tiles.kernel.writes}) > 6
+    for most in (1024 if many else 2048, 1024, 4096, 512):
+        block = min(most, row)
+        for per_warp in (256, 128):
+            yield TritonConfig({"RBLOCK": block}, _warps(block, per_warp))

@@ -1,0 +1,183 @@
+"""How a kernel's points become Triton programs: which of its ranges make an axis, and what a program does of each.
+
+    pointwise    one axis, over all points; or two, where memory is walked along different ranges
+    persistent   a program holds whole rows of what is reduced
+    looped       a program walks its rows in steps
+
+An axis has one variable in place of the ranges that it is made of, so that a kernel on tiles is a kernel of the IR too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from compiler.backend.context import Context
+from compiler.backend.index import Index, Var, factor_of, product, substitute
+from compiler.backend.ir import Kernel, Loop, Program, loads, with_index
+from compiler.backend.sweeps import sweeps
+
+Kind = Literal["pointwise", "persistent", "looped"]
+
+MOST_32 = 2**31 - 2**17
+"""Indices below it are int32: what a block reaches beyond the last point still is."""
+
+_LONGEST_ROW = 8192
+_LONGEST_ROW_READ_ONCE = 1024
+_LONGEST_COLUMN = 64
+_ALONE = 1024
+_LEAST_TILED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An axis of a kernel's tiles. A program takes `block` of its points (a constexpr's name), or one where that is "".
+    `values` are the kernel's ranges by the axis's variable.
+    """
+
+    var: Var
+    block: str
+    values: Mapping[str, Index]
+
+    @property
+    def size(self) -> Index:
+        """Its number of points."""
+        return self.var.size
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """A kernel on tiles: `kernel` has one range for each axis of `outer`, and `reduced` as `inner`, None for none or
+    where only one element is reduced. `by_columns` says that neighbours in memory belong to neighbouring results.
+    """
+
+    kernel: Kernel
+    kind: Kind
+    outer: tuple[Axis, ...]
+    inner: Axis | None
+    by_columns: bool
+    is_wide: bool
+
+    @property
+    def tiled(self) -> tuple[Axis, ...]:
+        """The axes of a tile, in the order of its dimensions."""
+        axes = (*self.outer, self.inner) if self.inner else self.outer
+        return tuple(axis for axis in axes if axis.block)
+
+
+def tiled(kernel: Kernel, program: Program, ctx: Context) -> Tiles:
+    """How the kernel runs as Triton."""
+    is_wide = not fits_32(kernel, program, ctx)
+    if not kernel.reduced and not any(loop.reduction for loop in kernel.loops):
+        outer = _grouped(_two(kernel, program, ctx) or (kernel.ranges,), ("YBLOCK", "XBLOCK"))
+        return Tiles(_moved(kernel, outer, None), "pointwise", outer, None, False, is_wide)
+    by_columns = is_by_columns(kernel, program, ctx)
+    inner = _axis("r", kernel.reduced, "RBLOCK")
+    row = inner.size.constant if inner else 1
+    longest = _LONGEST_COLUMN if by_columns else _LONGEST_ROW if len(sweeps(kernel)) > 1 else _LONGEST_ROW_READ_ONCE
+    kind: Kind = "persistent" if row is not None and row <= longest else "looped"
+    is_alone = not by_columns and (kind == "looped" or row is None or row > _ALONE // 2)
+    x = _axis("x", kernel.ranges, "" if is_alone else "XBLOCK")
+    outer = (x,) if x else ()
+    return Tiles(_moved(kernel, outer, inner), kind, outer, inner, by_columns, is_wide)
+
+
+def _grouped(groups: Sequence[Sequence[Var]], blocks: Sequence[str]) -> tuple[Axis, ...]:
+    names = ("y", "x")[-len(groups) :]
+    made = (_axis(name, group, block) for name, group, block in zip(names, groups, blocks[-len(groups) :], strict=True))
+    return tuple(axis for axis in made if axis)
+
+
+def _axis(name: str, ranges: Sequence[Var], block: str) -> Axis | None:
+    """An axis over some ranges; None for those of one point."""
+    var = Var(name, product(one.size for one in ranges))
+    if var.size.constant == 1:
+        return None
+    values, rest = {}, Index.of(var)
+    for one in reversed(ranges):
+        values[one.name] = rest % one.size
+        rest = rest // one.size
+    return Axis(var, block, values)
+
+
+def _moved(kernel: Kernel, outer: tuple[Axis, ...], inner: Axis | None) -> Kernel:
+    """The kernel over the axes."""
+    values: dict[str, Index] = {var.name: Index.of(0) for var in kernel.ranges + kernel.reduced}
+    for axis in (*outer, *([inner] if inner else [])):
+        values.update(axis.values)
+    ranges, reduced = tuple(axis.var for axis in outer), (inner.var,) if inner else ()
+
+    def moved(loop: Loop) -> Loop:
+        is_inner = not loop.reduction and len(loop.ranges) > len(kernel.ranges)
+        index = tuple(substitute(place, values) for place in loop.index)
+        own = ranges + reduced if is_inner else ranges
+        value = with_index(loop.value, values)
+        return replace(loop, index=index, value=value, ranges=own, reduced=reduced if loop.reduction else ())
+
+    return Kernel(kernel.name, ranges, reduced, tuple(map(moved, kernel.loops)), kernel.local)
+
+
+def _accesses(kernel: Kernel, program: Program) -> list[tuple[Index, int]]:
+    """Where it reads and writes memory, in elements, each place once, and the bytes of an element there."""
+    found = {}
+    for loop in kernel.loops:
+        for name, index in [(load.buffer, load.index) for load in loads(loop.value)] + [(loop.target, loop.index)]:
+            if name not in kernel.local:
+                place = program.by_name[name].offset(index)
+                found[f"{name} + {place.key}"] = (place, program.by_name[name].dtype.itemsize)
+    return list(found.values())
+
+
+def is_by_columns(kernel: Kernel, program: Program, ctx: Context) -> bool:
+    """Whether neighbours in memory belong to neighbouring results, not to one result."""
+    if not kernel.ranges or not kernel.reduced:
+        return False
+    places = [place for place, _ in _accesses(kernel, program)]
+    inner, outer = kernel.reduced[-1], kernel.ranges[-1]
+    return _beside(places, outer, ctx) > _beside(places, inner, ctx)
+
+
+def _beside(places: Sequence[Index], var: Var, ctx: Context) -> int:
+    return sum(ctx.number(factor_of(place, var)) == 1 for place in places)
+
+
+def _two(kernel: Kernel, program: Program, ctx: Context) -> tuple[tuple[Var, ...], tuple[Var, ...]] | None:
+    """The ranges in two groups, where some memory is walked along the last range of each; None if one does for all."""
+    if len(kernel.ranges) < 2 or any(var.size.constant == 0 for var in kernel.ranges):
+        return None
+    x = kernel.ranges[-1]
+    bytes_along: dict[Var, int] = {}
+    for place, size in _accesses(kernel, program):
+        if ctx.number(factor_of(place, x)) in (0, 1):
+            continue
+        for var in kernel.ranges[:-1]:
+            if ctx.number(factor_of(place, var)) == 1:
+                bytes_along[var] = bytes_along.get(var, 0) + size
+    if not bytes_along:
+        return None
+    y = max(bytes_along, key=lambda var: bytes_along[var])
+    if min(ctx.number(x.size), ctx.number(y.size)) < _LEAST_TILED:
+        return None
+    return (*(var for var in kernel.ranges if var not in (x, y)), y), (x,)
+
+
+def fits_32(kernel: Kernel, program: Program, ctx: Context) -> bool:
+    """Whether all that the kernel counts and addresses is certain to be below 2³¹: sizes are known, or were guarded."""
+    buffers = [program.by_name[name] for name in {*kernel.reads, *kernel.writes}]
+    reaches = [_reach(buffer.shape, buffer.strides) for buffer in buffers]
+    counted = [product(var.size for var in group) for group in (kernel.ranges, kernel.reduced)]
+    for size in (*reaches, *counted):
+        if size.constant is None and not getattr(ctx, "is_small", False):
+            return False
+        if ctx.number(size) >= MOST_32:
+            return False
+    return True
+
+
+def _reach(shape: Sequence[Index], strides: Sequence[Index]) -> Index:
+    """One more than the farthest offset."""
+    total = Index.of(1)
+    for size, stride in zip(shape, strides, strict=True):
+        total = total + (size - 1) * stride
+    return total
