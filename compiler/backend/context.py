@@ -21,6 +21,9 @@ class Thresholds:
     row_buffer         on the CPU, the longest row, in elements, that a kernel keeps instead of computing it twice
     parallel_work      on the CPU, loops over fewer elements than this run on one thread
     tile               on the CPU, how many neighbouring columns are reduced together
+    split_length       on a GPU, a reduction of fewer elements than this to one result is not split in two
+    split_part         on a GPU, the fewest elements that one program of a split reduction is to have
+    programs           on a GPU, how many programs of a kernel each multiprocessor should have at least
     """
 
     inline_cost: int = 4
@@ -31,6 +34,9 @@ class Thresholds:
     row_buffer: int = 8192
     parallel_work: int = 32768
     tile: int = 64
+    split_length: int = 512
+    split_part: int = 2048
+    programs: int = 4
 
 
 @dataclass(slots=True)

@@ -24,6 +24,7 @@ __all__ = [
     "Remainder",
     "Symbol",
     "Var",
+    "divisors",
     "evaluate",
     "factor_of",
     "is_below",
@@ -350,12 +351,12 @@ def _units(by: Index) -> Iterator[Index]:
     ((divisor, factor),) = by.terms
     for skipped in range(len(divisor)):
         yield Index(((divisor[:skipped] + divisor[skipped + 1 :], factor),))
-    for less in _divisors(factor):
+    for less in divisors(factor):
         yield Index(((divisor, factor // less),))
 
 
 @lru_cache(1024)
-def _divisors(number: int) -> tuple[int, ...]:
+def divisors(number: int) -> tuple[int, ...]:
     """The divisors above 1, small ones first."""
     small = [one for one in range(2, math.isqrt(max(number, 1)) + 1) if number % one == 0]
     return tuple(sorted({*small, *(number // one for one in small), number} - {1}))

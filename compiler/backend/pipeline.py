@@ -14,6 +14,7 @@ from compiler.backend.ir import Program
 from compiler.backend.order import order
 from compiler.backend.schedule import schedule
 from compiler.backend.simplify import simplify
+from compiler.backend.split import split
 from compiler.backend.verify import BrokenProgramError, verify
 
 Pass: TypeAlias = Callable[[Program, Context], Program]
@@ -21,11 +22,21 @@ Pass: TypeAlias = Callable[[Program, Context], Program]
 PASSES: Mapping[str, Pass] = {
     "simplify": simplify,  # constants folded, what nothing needs left out
     "inline": inline,  # cheap expressions in place of reads of them
+    "split": split,  # on GPUs, long reductions with few results in two steps
     "fuse": fuse,  # kernels merged that share what they read and write
     "order": order,  # loops walk memory in its order, and as few of them as it takes
     "schedule": schedule,  # steps in the order that frees memory soonest, and who takes over whose
 }
 """A pass is a pure function: Program, Context -> Program. It returns the same object if it changes nothing."""
+
+_STAGES = {
+    "simplify": "simplified", "inline": "inlined", "fuse": "fused", "order": "ordered", "schedule": "scheduled",
+}  # fmt: skip
+
+
+def stage_name(pass_name: str) -> str:
+    """What a program is called after a pass: `fused` after `fuse`; else by the pass's own name."""
+    return _STAGES.get(pass_name, pass_name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,14 +50,14 @@ def _renamed(part: Expr, same: Mapping[str, str]) -> Expr | None:
 def _twin(kernel: Kernel, program: Program, stored: set[str], known: dict[str, str]) -> str | None:
     """The target of an earlier loop that computes the same, where only loops read this one's."""
     target, loop = kernel.targets[0], kernel.loops[0]
-    if len(kernel.loops) > 1 or target in stored:
+    if len(kernel.loops) > 1 or target in program.mutated:
         return None
     if any(isinstance(part, Load) and part.buffer in program.mutated for part in parts(loop.value)):
         return None
     over = ", ".join(var.key for var in (*loop.ranges, *loop.reduced))
     shape = [size.key for size in program.by_name[target].shape]
     twin = known.setdefault(f"{loop.reduction} {over} {loop.value.key} {shape}", target)
-    return twin if twin != target else None
+    return twin if twin != target and target not in stored else None
 
 
 def without_unused(program: Program, steps: tuple[Step, ...], ctx: Context) -> Program:
