@@ -11,6 +11,8 @@ Registered by entry point: the name works in any script, with no import.
 """
 
 from compiler.backend.backend import tcompile
-from compiler.backend.opened import Opened, open_call
+from compiler.backend.opened import Opened, open  # noqa: A004
 
-__all__ = ["Opened", "open_call", "tcompile"]
+__all__ = ["Opened", "open", "tcompile"]
+
+open_call = open

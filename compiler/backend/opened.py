@@ -2,60 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 from torch.fx import GraphModule
 
 from compiler.backend import build, pipeline
-from compiler.backend.backend import example_sizes, interpreted
+from compiler.backend.backend import compiled, processors
+from compiler.backend.catching import KINDS, Asked, Caught, catch, moved_to
 from compiler.backend.context import Context, Thresholds, with_options
-from compiler.backend.emit_cpp import emit
-from compiler.backend.fuse import Pair, Steps, legal
-from compiler.backend.ir import BackendError, Program
+from compiler.backend.departures import Departures, departures
+from compiler.backend.emit_cpp import Code, Function
+from compiler.backend.emit_cpp import emit as emit_cpp
+from compiler.backend.emit_triton import TritonCode, TritonFunction
+from compiler.backend.emit_triton import emit as emit_triton
+from compiler.backend.ir import BackendError, Kernel, Program
 from compiler.backend.launch import Launcher
 from compiler.backend.lower.graph import lower
+from compiler.backend.options import BackendOptions
+from compiler.backend.traffic import Totals, totals, traffic
+from compiler.backend.why import Lookup
 from compiler.record import Decision
-from compiler.torch_api.backend import Call, compile_with_autograd, with_backward
-from compiler.torch_api.dynamo import Unheard, observing
-from compiler.torch_api.dynamo import compiled as observed
+from compiler.targets import Target, target
+from compiler.torch_api.backend import Call, compile_with_autograd
 
-_STAGES = {
-    "lowered": "lowered",
-    "simplified": "simplify",
-    "inlined": "inline",
-    "fused": "fuse",
-    "ordered": "order",
-    "scheduled": "schedule",
-}
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
     """One graph of the call: its program as lowered, what each pass made of it, and what they decided."""
 
-    name: str
-    sizes: Mapping[str, int]
+    caught: Caught
     stages: pipeline.Stages
     decisions: tuple[Decision, ...]
+    processors: int = 0
+
+    @property
+    def name(self) -> str:
+        """Forward, backward or inference; later ones of these are numbered."""
+        return self.caught.name
+
+    @property
+    def programs(self) -> Mapping[str, Program]:
+        """The programs by stage: "lowered" first."""
+        return {pipeline.stage_name(name): program for name, program in self.stages.programs.items()}
+
+    def context(self, thresholds: Thresholds) -> Context:
+        """What passes are given for it."""
+        return Context(thresholds, self.caught.sizes, self.name, processors=self.processors)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Opened:
     """What the backend makes of a call. Stages print; each is of the graph `selected`, the first one unless told.
 
     >>> p = compiler.open(torch.nn.functional.gelu, torch.randn(8))
     >>> print(p.fused)
     >>> p.replace("fuse", lambda program, ctx: program).fused
+
+    Nothing in it changes: `replace`, `with_thresholds` and `on` give another one.
     """
 
+    asked: Asked
     graphs: tuple[Graph, ...]
     passes: Mapping[str, pipeline.Pass] = field(default_factory=lambda: pipeline.PASSES)
     thresholds: Thresholds = field(default_factory=Thresholds)
     selected: int = 0
+    target: Target | None = None
 
     @property
     def graph(self) -> Graph:
@@ -71,32 +90,130 @@ class Opened:
 
     @property
     def backward(self) -> Opened:
-        """The stages of the backward."""
+        """The stages of the backward. Raises BackendError if there is none."""
         return self.of("backward")
+
+    def stage(self, name: str) -> Program:
+        """A stage, or what a pass made. Raises BackendError for a name of neither."""
+        programs = self.graph.programs
+        for known in (name, pipeline.stage_name(name)):
+            if known in programs:
+                return programs[known]
+        raise BackendError(f"there is no stage {name!r}, only {', '.join(programs)}{_meant(name, programs)}")
 
     def __getattr__(self, name: str) -> Program:
         """A stage: lowered, simplified, inlined, fused, ordered or scheduled."""
-        if name in _STAGES:
-            return self.graph.stages.programs[_STAGES[name]]
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}; its stages are {', '.join(_STAGES)}")
+        if name.startswith("_") or name not in self.graph.programs:
+            known = [] if name.startswith("_") else dir(self)
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{_meant(name, known)}")
+        return self.graph.programs[name]
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.graph.programs]
+
+    def diff(self, before: str, after: str) -> TextDiff:
+        """How the texts of two stages differ. Raises BackendError for a stage that there is not."""
+        return TextDiff.of((before, str(self.stage(before))), (after, str(self.stage(after))))
+
+    @property
+    def totals(self) -> Totals:
+        """Kernels, calls of PyTorch, and bytes that the kernels move: of all graphs together, after the last pass."""
+        return sum((self.totals_of(graph, graph.stages.last) for graph in self.graphs), Totals())
+
+    def totals_of(self, graph: Graph, program: Program) -> Totals:
+        """The same for one program of one of the graphs."""
+        return totals(program, graph.context(self.thresholds))
+
+    @property
+    def stages(self) -> pd.DataFrame:
+        """One row a stage: the pass that made it, its kernels, calls of PyTorch, the bytes that its kernels move, and
+        the seconds that the pass took.
+        """
+        import pandas as pd
+
+        rows = []
+        for change, program in self.graph.stages.programs.items():
+            found = self.totals_of(self.graph, program)
+            made_by = "lower" if change == "lowered" else change
+            seconds = self.graph.stages.seconds.get(change)
+            rows.append((pipeline.stage_name(change), made_by, found.kernels, found.calls, found.bytes, seconds))
+        columns = ["stage", "pass", "kernels", "calls", "bytes", "seconds"]
+        return pd.DataFrame(rows, columns=columns).set_index("stage").astype({"seconds": "Float64"})
+
+    @property
+    def timings(self) -> pd.DataFrame:
+        """The seconds that each pass took."""
+        return self.stages[["pass", "seconds"]].iloc[1:].set_index("pass")
+
+    @property
+    def kernels(self) -> pd.DataFrame:
+        """One row a step, after the last pass: a kernel or a call of PyTorch, what it computes, the bytes that a kernel
+        moves, and the lines of Python that it implements.
+        """
+        import pandas as pd
+
+        program, ctx = self.graph.stages.last, self.graph.context(self.thresholds)
+        rows: list[tuple[Any, ...]] = []
+        for step in program.steps:
+            made = ", ".join(step.targets)
+            if isinstance(step, Kernel):
+                lines = "; ".join(dict.fromkeys(loop.source for loop in step.loops if loop.source))
+                rows.append((step.name, "kernel", len(step.loops), traffic(step, program, ctx), made, lines))
+            else:
+                rows.append((step.name, "call of PyTorch", None, None, made, step.source))
+        columns = ["name", "kind", "loops", "bytes", "computes", "lines"]
+        return pd.DataFrame(rows, columns=columns).set_index("name").astype({"loops": "Int64", "bytes": "Int64"})
+
+    @property
+    def decisions(self) -> pd.DataFrame:
+        """One row a decision of a pass: on which loops or calls, what, why, and the bytes at stake."""
+        import pandas as pd
+
+        rows = [
+            (found.pass_name, found.verdict, ", ".join(found.subjects), found.why, found.numbers.get("bytes"))
+            for found in self.graph.decisions
+        ]
+        return pd.DataFrame(rows, columns=["pass", "verdict", "subjects", "why", "bytes"]).astype({"bytes": "Int64"})
 
     @property
     def code(self) -> str:
-        """The C++ of the kernels."""
-        return emit(self.scheduled, self._context(), build.has_vector_math()).text
+        """The source of the kernels: C++ for the CPU, Triton for a GPU."""
+        return self._written().text
 
     @property
     def call(self) -> str:
         """The Python function that allocates and launches."""
-        return Launcher(self.scheduled, emit(self.scheduled, self._context(), build.has_vector_math())).text
+        program = self.graph.stages.last
+        functions: Mapping[str, Function | TritonFunction]
+        functions = dict(zip((kernel.name for kernel in program.kernels), self._written().functions, strict=True))
+        return Launcher(program, functions).text
+
+    def _written(self) -> Code | TritonCode:
+        program, ctx = self.graph.stages.last, self.graph.context(self.thresholds)
+        return emit_triton(program, ctx) if _is_on_gpu(program) else emit_cpp(program, ctx, build.has_vector_math())
+
+    @property
+    def triton(self) -> str:
+        """The kernels in Triton: for an H100, where the call is on the CPU. `on("a100").triton` is for another GPU."""
+        return self.code if _is_on_gpu(self.graph.stages.last) else self.on("h100").code
+
+    def on(self, gpu: str) -> Opened:
+        """The same graphs for a GPU that need not be here (`explorer.targets()` lists them). They run nowhere.
+
+        What TorchDynamo and AOTAutograd captured is what they captured on the CPU: torch may choose another variant of
+        attention, for one, where the tensors are on a GPU. Raises UnknownTargetError.
+        """
+        found = target(gpu)
+        moved = tuple(moved_to(graph.caught, found) for graph in self.graphs)
+        graphs = tuple(_lowered(caught, self.passes, self.thresholds, found.multiprocessors) for caught in moved)
+        return replace(self, graphs=graphs, target=found)
 
     def replace(self, name: str, change: pipeline.Pass) -> Opened:
-        """The same call with another function as one of the passes. Raises BackendError for a name that no pass has,
-        or if what the function makes breaks a rule of the IR.
+        """The same call with another function as one of the passes. Raises BackendError for a name that no pass has, or
+        if what the function makes breaks a rule of the IR: the message names the loop, and the rule.
         """
         if name not in self.passes:
-            near = get_close_matches(name, self.passes, 1)
-            meant = f"; did you mean {near[0]}?" if near else ""
+            meant = _meant(name, self.passes)
             raise BackendError(f"there is no pass {name!r}, only {', '.join(self.passes)}{meant}")
         return self._again({**self.passes, name: change}, self.thresholds)
 
@@ -105,74 +222,159 @@ class Opened:
         return self._again(self.passes, with_options(self.thresholds, changes))
 
     def why(self, first: str, second: str) -> str:
-        """Whether two values, by their names in the graph, are computed by one kernel, and if not, why not."""
-        for kernel in self.fused.kernels:
-            if {first, second} <= set(kernel.targets):
-                return f"{first} and {second} are computed by one kernel, {kernel.name}"
-        steps = Steps.of(self.fused)
-        places = [self._place(name, steps) for name in (first, second)]
-        found = legal(steps, Pair(min(places), max(places), 0), self._context())
-        if hasattr(found, "why"):
-            return f"not in one kernel: {found.why}"
-        return "one kernel of both would be legal, but they share nothing that would save bytes"
+        """Whether two values are computed by one kernel, and if not, why not. They may be named as any stage, or the
+        graph, names them: loops, calls, kernels, inputs, views. Raises BackendError for a name that there is nowhere.
+        """
+        lookups = [Lookup(graph.caught.module, graph.programs, graph.decisions) for graph in self.graphs]
+        for name in (first, second):
+            if not any(lookup.knows(name) for lookup in lookups):
+                known = [known for lookup in lookups for known in lookup.names]
+                raise BackendError(f"there is no value {name!r}{_meant(name, known)}")
+        homes = [self._home(name, lookups) for name in (first, second)]
+        if homes[0] != homes[1]:
+            places = (
+                f"{name} is in the {self.graphs[home].name}" for name, home in zip((first, second), homes, strict=True)
+            )
+            return f"{', '.join(places)}: graphs run one after the other, and no kernel is part of two"
+        graph = self.graphs[homes[0]]
+        found = lookups[homes[0]].why(first, second, graph.context(self.thresholds))
+        return found if homes[0] == self.selected else f"in the {graph.name}: {found}"
 
-    def _place(self, name: str, steps: Steps) -> int:
-        kernels = {number: step for number, step in steps.steps.items() if step in self.fused.kernels}
-        for number, step in kernels.items():
-            if name in step.targets:
-                return number
-        raise BackendError(f"no kernel computes {name}: it is a call of PyTorch, was inlined, or is not in this graph")
+    def _home(self, name: str, lookups: Sequence[Lookup]) -> int:
+        """The graph that has a name: the selected one where several do."""
+        having = [number for number, lookup in enumerate(lookups) if lookup.knows(name)]
+        return self.selected if self.selected in having else having[0]
 
-    def _context(self) -> Context:
-        return Context(self.thresholds, self.graph.sizes, self.graph.name)
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """What the call returns, computed by the code of these passes: C++, where there is a compiler for it (Triton's
+        on a GPU), else the reference interpreter. Without arguments it is the call that was opened. The first run
+        compiles, and so does one of other sizes; the next ones don't. Raises BackendError on a GPU that is not here.
+        """
+        if self.target is not None:
+            raise BackendError(f"{self.target.title} is not here: its code can be read, not run")
+        if not args and not kwargs:
+            args, kwargs = self.asked.args, dict(self.asked.kwargs)
+        return self._compiled(*args, **kwargs)
+
+    @cached_property
+    def _compiled(self) -> Callable[..., Any]:
+        def backend(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+            forward, backward, inference = (partial(self._compile, name=name) for name in KINDS)
+            return compile_with_autograd(module, inputs, forward, backward, inference)
+
+        return self.asked.compiled(backend)
+
+    def _compile(self, module: GraphModule, _inputs: Sequence[Any], name: str) -> Call:
+        graph = _lowered(Caught(name, module), self.passes, self.thresholds, processors(module))
+        return self.call_of(graph)
+
+    def call_of(self, graph: Graph) -> Call:
+        """What runs one of the graphs: it takes the graph's arguments in one list, and empties it."""
+        return compiled(graph.stages.last, graph.context(self.thresholds), BackendOptions(self.thresholds))
+
+    def check(self) -> Departures:
+        """Each stage of each graph, run by the reference interpreter on the inputs of the call, against the graph in
+        eager mode: which pass is the first to change a number. A backward that the call did not run gets random
+        gradients. Nothing of the user's is changed by it.
+        """
+        if self.target is not None:
+            raise BackendError(f"{self.target.title} is not here: check the graphs on the CPU")
+        return departures([(graph.caught, graph.stages.programs) for graph in self.graphs])
 
     def _again(self, passes: Mapping[str, pipeline.Pass], thresholds: Thresholds) -> Opened:
-        graphs = tuple(_run(graph.stages.programs["lowered"], graph.sizes, passes, thresholds) for graph in self.graphs)
-        return replace(self, graphs=graphs, passes=passes, thresholds=thresholds)
+        return replace(self, graphs=tuple(_rerun(graph, passes, thresholds) for graph in self.graphs), passes=passes,
+                       thresholds=thresholds)  # fmt: skip
+
+    def __str__(self) -> str:
+        parts = [f"{self.asked.title}: {self._where()}"]
+        for number, graph in enumerate(self.graphs):
+            table = replace(self, selected=number).stages.drop(columns="pass")
+            parts.append(f"{graph.name}\n{table.to_string(formatters={'seconds': _milliseconds})}")
+        return "\n\n".join([*parts, "\n".join(self.next_steps())])
+
+    __repr__ = __str__
+
+    def _where(self) -> str:
+        found = self.totals
+        where = self.target.title if self.target else "the GPU" if _is_on_gpu(self.graph.stages.last) else "the CPU"
+        return f"{found.kernels} kernels, {found.calls} calls of PyTorch, {found.bytes:,} bytes moved, for {where}"
+
+    def next_steps(self) -> Iterator[str]:
+        """How to go on."""
+        stages = [f"p.{name}" for name in self.graph.programs]
+        yield f"print({stages[0]}), … {', '.join(stages[1:])}: the program after each pass"
+        yield 'p.diff("lowered", "fused"), p.kernels, p.decisions, p.why("…", "…"), p.code, p.call, p.triton'
+        yield 'p.replace("fuse", my_fuse) runs another pass, p.check() says which pass is wrong, p.run() runs the code'
+        if len(self.graphs) > 1:
+            yield f"graphs: {', '.join(f'p.of({graph.name!r})' for graph in self.graphs)}"
+
+
+@dataclass(frozen=True, repr=False, slots=True)
+class TextDiff:
+    """A unified diff of two texts; it prints as one. `lines` is empty where they are the same."""
+
+    names: tuple[str, str]
+    lines: tuple[str, ...]
+
+    @staticmethod
+    def of(before: tuple[str, str], after: tuple[str, str]) -> TextDiff:
+        """Of two texts with names."""
+        texts = (before[1].splitlines(), after[1].splitlines())
+        return TextDiff((before[0], after[0]), tuple(difflib.unified_diff(*texts, before[0], after[0], lineterm="")))
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines) or f"{self.names[0]} and {self.names[1]} are the same"
+
+    __repr__ = __str__
+
+
+def _milliseconds(seconds: Any) -> str:
+    import pandas as pd
+
+    return "" if pd.isna(seconds) else f"{1000 * seconds:.1f} ms"
+
+
+def _meant(name: str, known: Any) -> str:
+    near = get_close_matches(name, list(known), 3)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def _is_on_gpu(program: Program) -> bool:
+    return any(buffer.device.startswith("cuda") for buffer in program.buffers)
+
+
+def _rerun(graph: Graph, passes: Mapping[str, pipeline.Pass], thresholds: Thresholds) -> Graph:
+    lowering = [found for found in graph.decisions if found.pass_name == "lower"]
+    return _run(graph.caught, graph.stages.programs["lowered"], lowering, passes, thresholds, graph.processors)
+
+
+def _lowered(caught: Caught, passes: Mapping[str, pipeline.Pass], thresholds: Thresholds, processors: int = 0) -> Graph:
+    ctx = Context(thresholds, caught.sizes, caught.name, "lower", processors=processors)
+    return _run(caught, lower(caught.module, caught.name, ctx), ctx.decisions, passes, thresholds, processors)
 
 
 def _run(
+    caught: Caught,
     lowered: Program,
-    sizes: Mapping[str, int],
+    decisions: Sequence[Decision],
     passes: Mapping[str, pipeline.Pass],
     thresholds: Thresholds,
-    decisions: Sequence[Decision] = (),
+    processors: int,
 ) -> Graph:
-    ctx = Context(thresholds, sizes, lowered.name, decisions=list(decisions))
+    ctx = Context(thresholds, caught.sizes, caught.name, decisions=list(decisions), processors=processors)
     stages = pipeline.run(lowered, ctx, passes)
-    return Graph(lowered.name, sizes, stages, tuple(ctx.decisions))
+    return Graph(caught, stages, tuple(ctx.decisions), processors)
 
 
-def open_call(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwargs: Any) -> Opened:
-    """Compile a call and keep what each pass makes of each of its graphs. The call is run once, by the reference
-    interpreter; if its result needs a gradient, there is a backward graph too. Raises BackendError where a graph can't
-    be compiled, or where there is none.
+def open(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwargs: Any) -> Opened:  # noqa: A001
+    """Compile a call and keep what each pass makes of each of its graphs. The call is run once, by eager PyTorch, graph
+    by graph; if its result needs a gradient, there is a backward graph too. What the graphs were called with is kept,
+    to check stages on it. Raises BackendError where a graph can't be compiled, or where there is none.
     """
-    graphs: list[Graph] = []
-    errors: list[Exception] = []
-
-    def keep(module: GraphModule, _inputs: Sequence[Any], name: str) -> Call:
-        try:
-            graphs.append(_graph(module, name))
-        except Exception as error:
-            errors.append(error)
-            raise
-        return interpreted(graphs[-1].stages.last)
-
-    def backend(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        compilers = (partial(keep, name=name) for name in ("forward", "backward", "inference"))
-        return compile_with_autograd(module, inputs, *compilers)
-
-    with observing(Unheard()), with_backward():
-        observed(fn, backend, dynamic=dynamic, fullgraph=False)(*args, **kwargs)
-    if errors:
-        raise errors[0]
-    if not graphs:
+    asked = Asked(fn, args, kwargs, dynamic)
+    caught = catch(asked)
+    if not caught:
         raise BackendError("the call has no tensor operations that torch.compile captures")
-    return Opened(tuple(graphs))
-
-
-def _graph(module: GraphModule, name: str) -> Graph:
-    sizes = example_sizes(module)
-    ctx = Context(sizes=sizes, graph=name, pass_name="lower")
-    return _run(lower(module, name, ctx), sizes, pipeline.PASSES, Thresholds(), ctx.decisions)
+    return Opened(
+        asked, tuple(_lowered(graph, pipeline.PASSES, Thresholds(), processors(graph.module)) for graph in caught)
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from compiler.backend.context import Context
 from compiler.backend.index import Index, Indirect, Var, atoms_of, product
 from compiler.backend.ir import Kernel, Program, Shape, indices, loads, parts
@@ -36,3 +38,22 @@ def _variables(index: Index) -> set[Var]:
         elif isinstance(atom, Indirect):
             found.update(var for part in parts(atom.value) for inner in indices(part) for var in _variables(inner))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What programs cost where memory and launches bound them: `bytes` are those that their kernels move."""
+
+    kernels: int = 0
+    calls: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(self.kernels + other.kernels, self.calls + other.calls, self.bytes + other.bytes)
+
+
+def totals(program: Program, ctx: Context) -> Totals:
+    """Of one program."""
+    kernels = program.kernels
+    moved = sum(traffic(kernel, program, ctx) for kernel in kernels)
+    return Totals(len(kernels), len(program.steps) - len(kernels), moved)

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from compiler.backend import Opened, open_call
+import compiler
+from compiler.backend import Opened
 from compiler.backend.backend import example_sizes, interpreted
 from compiler.backend.context import Context
 from compiler.backend.emit_cpp import emit
@@ -104,7 +105,7 @@ def case(request: pytest.FixtureRequest) -> Any:
 
 def test_a_program_has_as_many_kernels_and_calls_as_it_should(case: Any) -> None:
     fn, arguments, kernels, externs = case
-    fused = open_call(fn, *arguments()).fused
+    fused = compiler.open(fn, *arguments()).fused
     assert (len(fused.kernels), len(fused.steps) - len(fused.kernels)) == (kernels, externs), str(fused)
 
 
@@ -128,12 +129,12 @@ def test_every_stage_computes_what_eager_mode_does(stage: str) -> None:
 
 
 def test_passes_give_the_same_object_where_there_is_nothing_to_do() -> None:
-    programs = open_call(lambda x: x @ x, numbers(4, 4)).graph.stages.programs
+    programs = compiler.open(lambda x: x @ x, numbers(4, 4)).graph.stages.programs
     assert programs["lowered"] is programs["simplify"] is programs["inline"] is programs["fuse"] is programs["order"]
 
 
 def test_a_program_prints_the_same_each_time() -> None:
-    first, second = (open_call(block, numbers(8, 16), numbers(16, 32)) for _ in range(2))
+    first, second = (compiler.open(block, numbers(8, 16), numbers(16, 32)) for _ in range(2))
     assert [str(program) for program in first.graph.stages.programs.values()] == [
         str(program) for program in second.graph.stages.programs.values()
     ]
@@ -141,26 +142,26 @@ def test_a_program_prints_the_same_each_time() -> None:
 
 @pytest.mark.parametrize("stage", ["lowered", "fused", "scheduled"])
 def test_golden_softmax(stage: str) -> None:
-    assert_golden(f"softmax_{stage}.txt", str(getattr(open_call(softmax, numbers(8, 16)), stage)))
+    assert_golden(f"softmax_{stage}.txt", str(getattr(compiler.open(softmax, numbers(8, 16)), stage)))
 
 
 def test_golden_block_backward() -> None:
-    opened = open_call(lambda x, w: block(x, w).sum(), numbers(8, 16, grad=True), numbers(16, 32, grad=True))
+    opened = compiler.open(lambda x, w: block(x, w).sum(), numbers(8, 16, grad=True), numbers(16, 32, grad=True))
     assert_golden("block_forward.txt", str(opened.fused))
 
 
 def test_golden_dynamic_sizes() -> None:
-    assert_golden("dynamic_softmax.txt", str(open_call(softmax, numbers(8, 16), dynamic=True).scheduled))
+    assert_golden("dynamic_softmax.txt", str(compiler.open(softmax, numbers(8, 16), dynamic=True).scheduled))
 
 
 def test_golden_code_names_what_it_computes() -> None:
-    opened = open_call(softmax, numbers(8, 16))
+    opened = compiler.open(softmax, numbers(8, 16))
     text = emit(opened.scheduled, Context(), vector_math=True).text
     assert_golden("softmax.cpp", re.sub(r"(test_stages\.py):\d+", r"\1:LINE", text))
 
 
 def test_what_has_no_rule_is_a_call_and_the_record_says_so() -> None:
-    opened = open_call(lambda x: x.sort().values + 1, numbers(8))
+    opened = compiler.open(lambda x: x.sort().values + 1, numbers(8))
     assert [step.name for step in opened.lowered.steps if isinstance(step, Extern)] == ["aten.sort.default"]
     (decision,) = [found for found in opened.graph.decisions if found.verdict == "extern"]
     assert decision.pass_name == "lower"
@@ -168,12 +169,12 @@ def test_what_has_no_rule_is_a_call_and_the_record_says_so() -> None:
 
 
 def test_a_refusal_to_fuse_says_why_and_what_it_would_have_saved() -> None:
-    opened = open_call(lambda x: (x.sum(0), x.sum(1)), numbers(8, 16))
+    opened = compiler.open(lambda x: (x.sum(0), x.sum(1)), numbers(8, 16))
     (refusal,) = [found for found in opened.graph.decisions if found.verdict == "refused"]
     assert refusal.numbers["bytes"] == 8 * 16 * 4
     assert "different elements" in refusal.why or "numbers of points" in refusal.why
     assert opened.why("sum_1", "sum_2").endswith(refusal.why)
-    assert open_call(softmax, numbers(8, 16)).why("exp", "div").startswith("exp and div are computed by one kernel")
+    assert compiler.open(softmax, numbers(8, 16)).why("exp", "div").startswith("exp and div are computed by one kernel")
 
 
 def unfused(program: Program, _ctx: object) -> Program:
@@ -181,7 +182,7 @@ def unfused(program: Program, _ctx: object) -> Program:
 
 
 def test_a_pass_can_be_replaced_and_the_rest_runs_again() -> None:
-    opened = open_call(softmax, numbers(8, 16))
+    opened = compiler.open(softmax, numbers(8, 16))
     slow = opened.replace("fuse", unfused)
     assert len(slow.scheduled.kernels) > len(opened.scheduled.kernels) == 1
     torch.testing.assert_close(interpret(slow.scheduled, [numbers(8, 16)])[0], softmax(numbers(8, 16)))
@@ -190,11 +191,11 @@ def test_a_pass_can_be_replaced_and_the_rest_runs_again() -> None:
 
 
 def test_a_threshold_changes_what_is_fused() -> None:
-    opened = open_call(softmax, numbers(8, 16))
+    opened = compiler.open(softmax, numbers(8, 16))
     assert len(opened.with_thresholds(fused_loops=2).fused.kernels) > 1
 
 
 def test_the_backward_has_its_stages_too() -> None:
-    opened = open_call(lambda x: softmax(x).sum(), numbers(8, 16, grad=True))
+    opened = compiler.open(lambda x: softmax(x).sum(), numbers(8, 16, grad=True))
     assert isinstance(opened, Opened)
     assert opened.backward.fused.name == "backward"

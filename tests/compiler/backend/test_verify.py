@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from compiler.backend import open_call
+import compiler
 from compiler.backend.index import Index, Var
 from compiler.backend.ir import Const, Kernel, Load, Loop, Op, Program
 from compiler.backend.verify import BrokenProgramError, verify
@@ -17,11 +17,11 @@ X = torch.ones(4, 6)
 
 
 def program() -> Program:
-    return open_call(lambda x: (x.sin() + 1).sum(-1), X).fused
+    return compiler.open(lambda x: (x.sin() + 1).sum(-1), X).fused
 
 
 def unfused() -> Program:
-    return open_call(lambda x: x.sin() @ (x + 1).t(), X).fused
+    return compiler.open(lambda x: x.sin() @ (x + 1).t(), X).fused
 
 
 def with_loop(before: Program, number: int, change: Callable[[Loop], Loop]) -> Program:
@@ -115,7 +115,7 @@ def test_programs_as_the_passes_make_them_are_whole() -> None:
 
 
 def test_a_pass_that_breaks_the_program_is_named() -> None:
-    opened = open_call(lambda x: (x.sin() + 1).sum(-1), X)
+    opened = compiler.open(lambda x: (x.sin() + 1).sum(-1), X)
 
     def wrong(before: Program, _ctx: object) -> Program:
         return replace(before, steps=before.steps[::-1][:1])

@@ -1,0 +1,232 @@
+"""Which pass is the first to change a number: each stage of a graph, in the reference interpreter, against eager."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import Node
+
+from compiler.backend.catching import Caught
+from compiler.backend.interpret import State, interpret
+from compiler.backend.ir import Program
+from compiler.backend.pipeline import stage_name
+from compiler.backend.symbols import sources
+from compiler.decompose.drawn import seeded
+from compiler.decompose.numbers import Numbers, numbers, worst_verdict
+from compiler.torch_api import fx
+from compiler.torch_api.decomposition_tables import is_random
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Named = list[tuple[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class StageNumbers:
+    """A stage of a graph against eager: by dtype, the largest errors of its results and of the inputs that it changes.
+
+    `error` is what the interpreter raised. `changed_by` is the pass that made the stage. `where` is the first value
+    that differs from what the stage before computed for it, "" where none does by its name.
+    """
+
+    graph: str
+    stage: str
+    changed_by: str
+    numbers: tuple[Numbers, ...] = ()
+    error: str = ""
+    where: str = ""
+
+    @property
+    def departs(self) -> bool:
+        """Whether it computes something else than eager."""
+        return bool(self.error) or worst_verdict(self.numbers) == "differs"
+
+
+@dataclass(frozen=True, repr=False, slots=True)
+class Departures:
+    """All stages of all graphs, in order. Prints as a table and a sentence."""
+
+    stages: tuple[StageNumbers, ...]
+    drawing: tuple[str, ...] = ()
+    """Graphs that draw random numbers. The backend draws others than eager, so that their stages are compared with the
+    lowered program."""
+
+    @property
+    def first(self) -> StageNumbers | None:
+        """The first stage that computes something else than eager; None if all compute the same."""
+        return next((stage for stage in self.stages if stage.departs), None)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row a graph, stage and dtype: verdict, largest errors, and what is allowed of the largest magnitude."""
+        import pandas as pd
+
+        rows = [row for stage in self.stages for row in _rows(stage)]
+        columns = ["graph", "stage", "pass", "dtype", "verdict", "max_absolute", "max_relative", "tolerance"]
+        floats = dict.fromkeys(columns[-3:], "float64")
+        return pd.DataFrame(rows, columns=columns).astype(floats)
+
+    @property
+    def verdict(self) -> str:
+        """In a sentence."""
+        found = self.first
+        if found is None:
+            drawn = f" ({', '.join(self.drawing)}: as lowered, since it draws random numbers)" if self.drawing else ""
+            return f"Every stage computes what eager does{drawn}, on the call's own inputs."
+        where = f" The first value that differs is {found.where}." if found.where else ""
+        return f"The pass {found.changed_by} is the first to depart, in the {found.graph}: {_error(found)}.{where}"
+
+    def __str__(self) -> str:
+        table = self.table.to_string(index=False, na_rep="", float_format=lambda value: f"{value:.2g}")
+        return f"{table}\n\n{self.verdict}"
+
+    __repr__ = __str__
+
+
+def _rows(stage: StageNumbers) -> Iterator[tuple[Any, ...]]:
+    head = (stage.graph, stage.stage, stage.changed_by)
+    if stage.error:
+        yield (*head, "", "fails", None, None, None)
+    for item in stage.numbers:
+        yield (*head, item.dtype, item.verdict, item.max_absolute, item.max_relative, item.tolerance)
+
+
+def _error(stage: StageNumbers) -> str:
+    if stage.error:
+        return stage.error
+    worst = next(item for item in stage.numbers if item.verdict == "differs")
+    if worst.max_absolute is None:
+        return f"{worst.worst} has NaN or infinities at other places than eager's"
+    if not worst.max_absolute:
+        return f"{worst.worst}: {worst.note}"
+    return (
+        f"{worst.worst} is off by {worst.max_absolute:.2g}, {worst.max_relative:.2g} of the largest magnitude "
+        f"(allowed {worst.tolerance:g})"
+    )
+
+
+def departures(graphs: Iterable[tuple[Caught, Mapping[str, Program]]]) -> Departures:
+    """Run each distinct stage of each graph, and compare. A graph that was never called gets what its forward hands on
+    to it, and random gradients.
+    """
+    results: dict[str, Named] = {}
+    found: list[StageNumbers] = []
+    drawing = []
+    for caught, programs in graphs:
+        inputs = caught.inputs or _inputs(caught, results)
+        changed = programs["lowered"].mutated
+        names = programs["lowered"].inputs
+        given = _copies(inputs, names, changed)
+        with torch.no_grad(), seeded():
+            outputs = list(caught.module(*given))
+        results[caught.name] = [*_named_inputs(caught, given), *zip(_output_names(caught), outputs, strict=True)]
+        eager = _results(outputs, given, names, changed)
+        if any(is_random(node.target) for node in caught.module.graph.nodes):
+            drawing.append(caught.name)
+            eager = _computed(programs["lowered"], inputs)
+        found += _stages(caught.name, programs, inputs, eager)
+    return Departures(tuple(found), tuple(drawing))
+
+
+def _stages(graph: str, programs: Mapping[str, Program], inputs: Sequence[Any], eager: Named) -> Iterator[StageNumbers]:
+    before: Program | None = None
+    departed = False
+    for change, program in programs.items():
+        if program is not before:
+            found = _against(graph, change, program, inputs, eager)
+            if found.departs and not departed and before is not None:
+                found = _placed(found, before, program, inputs)
+            departed |= found.departs
+            yield found
+        before = program
+
+
+def _against(graph: str, change: str, program: Program, inputs: Sequence[Any], eager: Named) -> StageNumbers:
+    stage, made_by = stage_name(change), "lower" if change == "lowered" else change
+    try:
+        mine = _computed(program, inputs)
+    except Exception as error:  # noqa: BLE001 a pass of the user's may make anything: this is the finding
+        return StageNumbers(graph, stage, made_by, error=f"{type(error).__name__}: {error}")
+    return StageNumbers(graph, stage, made_by, numbers(mine, eager))
+
+
+def _computed(program: Program, inputs: Sequence[Any]) -> Named:
+    """What the interpreter makes of a program: its results, and the inputs that it changes."""
+    given = _copies(inputs, program.inputs, program.mutated)
+    with torch.no_grad(), seeded():
+        outputs = interpret(program, given)
+    return _results(outputs, given, program.inputs, program.mutated)
+
+
+def _results(outputs: Sequence[Any], given: Sequence[Any], names: Sequence[str], changed: Iterable[str]) -> Named:
+    own = [(f"output {place}", value) for place, value in enumerate(outputs)]
+    return own + [(f"input {name}", value) for name, value in zip(names, given, strict=True) if name in changed]
+
+
+def _copies(inputs: Sequence[Any], names: Sequence[str], changed: Iterable[str]) -> list[Any]:
+    """The inputs, those that a graph changes as copies."""
+    return [
+        _copy(value) if name in changed and isinstance(value, torch.Tensor) else value
+        for name, value in zip(names, inputs, strict=True)
+    ]
+
+
+def _copy(value: torch.Tensor) -> torch.Tensor:
+    made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    return made.copy_(value.detach())
+
+
+def _placed(found: StageNumbers, before: Program, program: Program, inputs: Sequence[Any]) -> StageNumbers:
+    """With the first value that the program computes otherwise than the one before it did, by its name."""
+    known = dict(_values(before, inputs))
+    for name, value in _values(program, inputs):
+        if name in known and worst_verdict(numbers([(name, value)], [(name, known[name])])) == "differs":
+            return StageNumbers(found.graph, found.stage, found.changed_by, found.numbers, found.error, name)
+    return found
+
+
+def _values(program: Program, inputs: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    """What each step of a program computes, until one fails."""
+    given = _copies(inputs, program.inputs, program.mutated)
+    state = State(program, {name: source.of(given) for name, source in sources(program).items()})
+    state.memory.update(zip(program.inputs, given, strict=True))
+    state.memory.update(program.constants)
+    with torch.no_grad(), seeded():
+        for step in program.steps:
+            try:
+                state.run(step)
+            except Exception:  # noqa: BLE001 the stage's own error says what failed
+                return
+            for name in step.targets:
+                if isinstance(value := state.memory[name], torch.Tensor):
+                    yield name, value.clone()
+
+
+def _inputs(caught: Caught, results: Mapping[str, Named]) -> list[Any]:
+    """What a backward gets: values of its forward by name, and random gradients."""
+    assert caught.forward is not None
+    known = dict(results[caught.forward.name])
+    generator = torch.Generator().manual_seed(0)
+    nodes = caught.module.graph.find_nodes(op="placeholder")
+    return [known[node.name] if node.name in known else _gradient(node, generator) for node in nodes]
+
+
+def _gradient(node: Node, generator: torch.Generator) -> torch.Tensor:
+    like: torch.Tensor = fx.value_of(node)
+    shape = [size if isinstance(size, int) else size.node.hint for size in like.shape]
+    return torch.randn(shape, generator=generator, dtype=torch.float64).to(like.device, like.dtype)
+
+
+def _named_inputs(caught: Caught, given: Sequence[Any]) -> Named:
+    nodes = caught.module.graph.find_nodes(op="placeholder")
+    return [(node.name, value) for node, value in zip(nodes, given, strict=True)]
+
+
+def _output_names(caught: Caught) -> list[str]:
+    [output] = caught.module.graph.find_nodes(op="output")
+    values: Any = output.args[0]
+    return [value.name if isinstance(value, Node) else "" for value in values]

@@ -1,0 +1,148 @@
+"""Why two things are not computed by one kernel: for any name that the graph or one of its stages shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+
+from torch.fx import GraphModule, Node
+
+from compiler.backend.context import Context
+from compiler.backend.fit import Refusal
+from compiler.backend.fuse import Pair, Steps, legal
+from compiler.backend.ir import Extern, Kernel, Program
+from compiler.record import Decision
+
+Found = tuple[tuple[str, ...], tuple[int, ...]]
+"""What there is to say of a name, and the steps that compute it, by number."""
+
+
+class Lookup:
+    """Names of one graph: `programs` are its stages, `decisions` those of its passes."""
+
+    def __init__(self, module: GraphModule, programs: Mapping[str, Program], decisions: Sequence[Decision]) -> None:
+        self.nodes: Mapping[str, Node] = {node.name: node for node in module.graph.nodes if node.op != "output"}
+        self.programs, self.decisions = programs, decisions
+        self.fused = programs["fused"]
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The steps after fusion, as the pass sees them."""
+        return Steps.of(self.fused)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """All names that something can be asked of."""
+        kernels = (kernel.name for kernel in self.fused.kernels)
+        buffers = (buffer.name for program in self.programs.values() for buffer in program.buffers)
+        return tuple(dict.fromkeys((*buffers, *self.nodes, *kernels, *self.fused.inputs)))
+
+    def knows(self, name: str) -> bool:
+        """Whether the graph has the name."""
+        return name in self.names
+
+    def why(self, first: str, second: str, ctx: Context) -> str:
+        """In words, whether one kernel computes both, and if not, why not."""
+        (notes, one), (more, two) = self.found(first), self.found(second)
+        told = [*dict.fromkeys((*notes, *more))]
+        if first == second:
+            told.append(f"{first} is one and the same value")
+        elif one and two:
+            told.append(self._together(first, second, one, two, ctx))
+        return "; ".join(told)
+
+    def found(self, name: str) -> Found:
+        """The steps that compute a value, after fusion."""
+        made = tuple(number for number, step in self.steps.steps.items() if name in step.targets)
+        if made and isinstance(step := self.steps.steps[made[0]], Extern):
+            return (self._call(step),), made
+        if made:
+            return (), made
+        if name in self.fused.inputs or name in self.fused.constants:
+            what = "a constant that the graph holds" if name in self.fused.constants else "an input of the graph"
+            return (f"{name} is {what}: no kernel computes it",), ()
+        return self._gone(name) or self._node(name) or self._kernel(name)
+
+    def _call(self, step: Extern) -> str:
+        whys = (found.why for found in self.decisions if found.verdict == "extern" and found.subjects == step.origins)
+        return f"{step.targets[0] if step.targets else step.name} is a call of PyTorch ({next(whys, step.name)})"
+
+    def _gone(self, name: str) -> Found | None:
+        """A loop that a pass before fusion took out."""
+        had = [stage for stage, program in self.programs.items() if name in program.by_name]
+        taken = [d for d in self.decisions if d.subjects[0] == name and d.verdict in ("inlined", "merged", "left out")]
+        if not had or not taken:
+            return None
+        last, others = taken[-1], taken[-1].subjects[1:]
+        if last.verdict == "left out" and not (inlined := [d for d in taken if d.verdict == "inlined"]):
+            return (f"{name} was left out by the pass {last.pass_name}: {last.why}",), ()
+        if last.verdict == "left out":
+            last, others = inlined[-1], inlined[-1].subjects[1:]
+        how = "computes the same as" if last.verdict == "merged" else "is computed where it is read, in the loops of"
+        notes = (f"{name} {how} {', '.join(others)} ({last.pass_name}: {last.why})",)
+        return self._of_all(others, notes)
+
+    def _of_all(self, names: Sequence[str], notes: tuple[str, ...]) -> Found:
+        """What is known of each of several names together."""
+        every = [self.found(name) for name in names]
+        told = tuple(dict.fromkeys((*notes, *(note for found, _ in every for note in found))))
+        return told, tuple(dict.fromkeys(number for _, numbers in every for number in numbers))
+
+    def _node(self, name: str) -> Found | None:
+        """A node of the graph that has no loop of its own name: it became several, or is a view."""
+        if name not in self.nodes:
+            return None
+        made = [target for _, target, origins in self._origins() if name in origins]
+        if made:
+            return self._of_all(made, (f"{name} is computed by {', '.join(made)}",))
+        base = next((arg for arg in self.nodes[name].args if isinstance(arg, Node)), None)
+        if base is None:
+            return (f"{name} is no value of a loop ({self.nodes[name].target})",), ()
+        return self._of_all([base.name], (f"{name} is a view of {base.name}, which costs nothing",))
+
+    def _origins(self) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+        for number, step in self.steps.steps.items():
+            for loop in step.loops if isinstance(step, Kernel) else ():
+                yield number, loop.target, loop.origins
+            if isinstance(step, Extern):
+                yield from ((number, target, step.origins) for target in step.targets)
+
+    def _kernel(self, name: str) -> Found:
+        """A kernel by its name; else a value of a stage that nothing has recorded anything about."""
+        made = tuple(
+            number for number, step in self.steps.steps.items() if isinstance(step, Kernel) and step.name == name
+        )
+        return ((), made) if made else ((f"{name} is in no kernel after fusion",), ())
+
+    def _together(self, first: str, second: str, one: Sequence[int], two: Sequence[int], ctx: Context) -> str:
+        steps = self.steps.steps
+        if both := [number for number in one if number in two]:
+            names = ", ".join(step.name for step in map(steps.get, both) if step is not None)
+            return f"{first} and {second} are computed by one kernel, {names}"
+        pairs = [(a, b) for a in one for b in two]
+        kernels = [(a, b) for a, b in pairs if isinstance(steps[a], Kernel) and isinstance(steps[b], Kernel)]
+        if not kernels:
+            return "kernels are not merged with calls of PyTorch"
+        return self._apart(min(kernels[0]), max(kernels[0]), ctx)
+
+    def _apart(self, first: int, second: int, ctx: Context) -> str:
+        head = f"not in one kernel, but in {self.steps.steps[first].name} and {self.steps.steps[second].name}"
+        saved = self.steps.saved(first, second, ctx)
+        found = legal(self.steps, Pair(first, second, saved), ctx)
+        if isinstance(found, Refusal):
+            gain = f"one would save {saved:,} bytes" if saved else "one would save no bytes"
+            return f"{head} ({gain}): {found.why}"
+        if not saved:
+            return f"{head}: one would be legal, but {self._nothing(first, second, ctx)}"
+        return f"{head}: one would be legal, and save {saved:,} bytes; the pass that ran as fuse did not merge them"
+
+    def _nothing(self, first: int, second: int, ctx: Context) -> str:
+        """Why one kernel of both would save nothing."""
+        one, two = self.steps.steps[first], self.steps.steps[second]
+        shared = sorted({*one.reads, *one.targets} & {*two.reads, *two.targets})
+        if not shared:
+            return "they share nothing that would save bytes"
+        return (
+            f"they only share {', '.join(shared)}, and {second - first} steps lie between them, more than "
+            f"fusion_distance ({ctx.thresholds.fusion_distance})"
+        )
