@@ -10,7 +10,6 @@ from typing import Literal
 from compiler.options import Options
 from compiler.record import (
     MACHINE_STAGES,
-    STAGES,
     Artifact,
     Binary,
     Candidate,
@@ -35,6 +34,7 @@ from compiler.record import (
     Step,
     Symbol,
     Timing,
+    stage_rank,
 )
 
 
@@ -171,8 +171,7 @@ class Builder:
 
 
 def in_pipeline_order(artifacts: Iterable[Artifact]) -> list[Artifact]:
-    order = {stage: index for index, stage in enumerate(STAGES)}
-    return sorted(artifacts, key=lambda artifact: order.get(artifact.stage, len(STAGES)))
+    return sorted(artifacts, key=lambda artifact: stage_rank(artifact.stage))
 
 
 def in_kernel_order(record: Record) -> Record:

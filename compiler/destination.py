@@ -12,6 +12,8 @@ from compiler.options import Options
 from compiler.record import Problem
 from compiler.targets import Target, is_virtual, target
 
+WRITERS = ("inductor", "tcompile")
+"""The backends that write code, for a GPU that is not here too."""
 DEFAULT_TARGET = "h100"
 """The GPU that code is written for where tensors are on the CPU and the user names no target."""
 
@@ -55,11 +57,11 @@ def destination(options: Options, devices: Iterable[torch.device]) -> Destinatio
 
 
 def _wants_gpu(options: Options, here: str) -> bool:
-    """A GPU that is not here runs nothing, and only Inductor writes code for it."""
+    """A GPU that is not here runs nothing, and only Inductor and our own backend write code for it."""
     if is_virtual(options.target):
         return True
     runs = bool(options.time) or builds(options)
-    return not options.target and here == "cpu" and options.backend == "inductor" and not runs
+    return not options.target and here == "cpu" and options.backend in WRITERS and not runs
 
 
 def _no_triton(asked: str) -> Problem:

@@ -157,7 +157,7 @@ class GraphRecorder:
         seconds = self.recorder.clock.lap()
         facts, _ = self._with_branches(("ir", kind), nodes, branch)
         origins = self._fx_origins(kind)
-        self._add(f"ir {kind}", ir_artifact(
+        self.add(f"ir {kind}", ir_artifact(
             facts, artifact_id=self._id("ir", kind), stage="ir", title=f"{kind}, loops before fusion",
             graph=self.frame, origins=lambda node: origins(node.fx),
         ), seconds)  # fmt: skip
@@ -194,7 +194,7 @@ class GraphRecorder:
         seconds = self.recorder.clock.lap()
         self.fused[kind], new = self._with_branches(("fused_ir", kind), nodes, branch)
         origins = part_origins(self.latest.get(f"ir {kind}"))
-        self._add(f"fused_ir {kind}", ir_artifact(
+        self.add(f"fused_ir {kind}", ir_artifact(
             self.fused[kind], artifact_id=self._id("fused_ir", kind), stage="fused_ir",
             title=f"{kind}, loops after fusion", graph=self.frame, origins=origins,
         ), seconds)  # fmt: skip
@@ -209,7 +209,7 @@ class GraphRecorder:
             artifact = Artifact(
                 self._id("kernels", kind), "kernels", f"{kind}, generated code", "cpp", text, self.frame
             )
-            self._add(f"kernels {kind}", artifact, seconds)
+            self.add(f"kernels {kind}", artifact, seconds)
             self._memory(kind, text)
             return
         artifact, kernels = kernels_artifact(
@@ -219,7 +219,7 @@ class GraphRecorder:
         )  # fmt: skip
         self.builder.kernels.extend(kernels)
         self._memory(kind, artifact.text)
-        self._add(f"kernels {kind}", artifact, seconds)
+        self.add(f"kernels {kind}", artifact, seconds)
 
     def _memory(self, kind: Kind, text: str) -> None:
         """What the wrapper does to memory; both halves of a graph are one timeline."""
@@ -274,6 +274,8 @@ class GraphRecorder:
     def _following(self, key: str) -> str:
         """The stage that PyTorch makes next, "" after the last."""
         stage = key.partition(" ")[0]
+        if self.builder.options.backend != "inductor" and stage in ("forward", "backward", "inference"):
+            return "lowered" if self.builder.options.backend == "tcompile" else ""
         if stage == "pre_grad":
             return "joint" if torch.is_grad_enabled() and self.trains else "inference"
         return "backward" if key == "kernels forward" else FOLLOWING.get(stage, "")
@@ -294,9 +296,10 @@ class GraphRecorder:
             book=self.recorder.book, origins=origins, parent=getattr(origins, "parent", None),
             call_site=self.recorder.call_site,
         )  # fmt: skip
-        self._add(key, with_attrs(artifact, attrs or {}), seconds)
+        self.add(key, with_attrs(artifact, attrs or {}), seconds)
 
-    def _add(self, key: str, artifact: Artifact, seconds: float) -> None:
+    def add(self, key: str, artifact: Artifact, seconds: float) -> None:
+        """Keep an artifact, which the next stage's origins are found in by `key`, and say what comes now."""
         self.latest[key] = self.builder.add(artifact, seconds)
         if (following := self._following(key)) and self.builder.keeps(following):
             self.builder.started(following, self.frame)

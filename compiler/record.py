@@ -44,6 +44,7 @@ from compiler.options import Options
 
 __all__ = [
     "MACHINE_STAGES",
+    "OWN_STAGES",
     "SCHEMA",
     "STAGES",
     "Artifact",
@@ -77,6 +78,7 @@ __all__ = [
     "Symbol",
     "Timing",
     "Trial",
+    "stage_rank",
 ]
 
 SCHEMA = 1
@@ -96,6 +98,13 @@ STAGES: tuple[str, ...] = (
     "post_grad",
     "ir",
     "fused_ir",
+    "lowered",
+    "simplified",
+    "inlined",
+    "split",
+    "fused",
+    "ordered",
+    "scheduled",
     "kernels",
     "ttir",
     "ttgir",
@@ -106,8 +115,16 @@ STAGES: tuple[str, ...] = (
     "timing",
 )
 
+OWN_STAGES: tuple[str, ...] = STAGES[STAGES.index("lowered") : STAGES.index("kernels")]
+"""What the passes of our own backend make. One that is not listed comes after these, before the kernels."""
+
 MACHINE_STAGES: tuple[str, ...] = STAGES[STAGES.index("kernels") + 1 : STAGES.index("timing")]
 """What a Triton kernel is compiled to, step by step: made when it is asked for, one artifact for each kernel."""
+
+
+def stage_rank(stage: str) -> float:
+    """Where a stage comes in the pipeline; one that is not known is that of a new pass of our own backend."""
+    return STAGES.index(stage) if stage in STAGES else STAGES.index("kernels") - 0.5
 
 
 class RecordError(ValueError):

@@ -11,7 +11,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from types import CodeType
 from typing import Any
@@ -187,11 +187,20 @@ class Recorder:
             return self._noted(frame, kept.hearing(hearing(stage.run)))
         observing = inductor.observing(untimed(recorder, self.torch_time), build=self.build, target=gpu)
         collections = fewer_full_collections(1 + len(captured.graph.nodes) // NODES_A_COLLECTION)
-        with observing, observing_buffers(kept), collections:
+        with observing, observing_buffers(kept), collections, self._watched(recorder):
             compiled = recorder.run_backend(run)
         if compiled is None or recorder.problems or not self._compiled_runs():
             return self._noted(frame, kept.hearing(hearing(stage.run)))
         return kept.hearing(hearing(compiled))
+
+    def _watched(self, recorder: GraphRecorder) -> AbstractContextManager[None]:
+        """Where our own backend compiles, what its passes make goes into the record."""
+        if self.builder.options.backend != "tcompile":
+            return nullcontext()
+        from compiler.backend.watching import watched
+        from compiler.passes.recording import PassRecorder
+
+        return watched(untimed(PassRecorder(recorder, builds=self.build), self.torch_time))
 
     def _noted(self, frame: str, call: Compiled) -> Compiled:
         """`call`, with a note of the calls of the explored function that it runs in."""
@@ -222,11 +231,11 @@ class Recorder:
         return self.build or any(self.builder.keeps(stage) for stage in later if stage != "autograd")
 
     def _compiled_runs(self) -> bool:
-        """Whether what the backend returned is what the user's call runs; Inductor's code is, once it is built.
+        """Whether what the backend returned is what the user's call runs; generated code is, once it is built.
 
         Backend "eager" returns the captured graph.
         """
-        return self.build or self.builder.options.backend not in ("inductor", "eager")
+        return self.build or self.builder.options.backend not in ("inductor", "tcompile", "eager")
 
     def graph_break(self, key: CompileKey, facts: BreakFacts) -> None:
         if all(fx.is_dynamo(place.file) for place in facts.places):  # in torch's own wrapper around a module

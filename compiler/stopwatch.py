@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
@@ -52,8 +52,10 @@ class _Untimed:
         self._observer = observer
         self._watch = watch
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
+    def __getattr__(self, name: str) -> Any:
         method = getattr(self._observer, name)
+        if not callable(method):
+            return method
 
         def told(*args: Any, **kwargs: Any) -> Any:
             with self._watch.stopped():

@@ -19,7 +19,9 @@ class StageWords:
 
 _CALLS = frozenset({"call"})
 _LOOPS = frozenset({"pointwise", "reduction", "extern", "template", "fused", "other"})
+_STEPS = frozenset({"kernel", "extern"})
 _PYTHON, _FINDINGS, _GRAPHS, _INDUCTOR = "Python", "TorchDynamo", "Graphs", "Inductor"
+_OWN = "tcompile"
 _MACHINE, _MEASURED = "Kernel code", "Measured"
 
 STAGE_WORDS: dict[str, StageWords] = {
@@ -83,6 +85,27 @@ STAGE_WORDS: dict[str, StageWords] = {
     ),
     "ir": StageWords("Inductor IR", "Loops over buffers, before fusion.", _INDUCTOR, _LOOPS, "nodes"),
     "fused_ir": StageWords("Fused IR", "The loops after fusion: each becomes one kernel.", _INDUCTOR, _LOOPS, "nodes"),
+    "lowered": StageWords(
+        "Lowered", "Each operation as a loop over buffers, or as a call of PyTorch.", _OWN, _STEPS, "steps"
+    ),
+    "simplified": StageWords(
+        "Simplified", "Constants folded; what is computed twice or needed by nothing is gone.", _OWN, _STEPS, "steps"
+    ),
+    "inlined": StageWords("Inlined", "Cheap values computed again where they are read.", _OWN, _STEPS, "steps"),
+    "split": StageWords(
+        "Split", "Long reductions to few results in two steps, so that a GPU is busy.", _OWN, _STEPS, "steps"
+    ),
+    "fused": StageWords("Fused", "Loops that share what they read and write are one kernel.", _OWN, _STEPS, "steps"),
+    "ordered": StageWords(
+        "Ordered", "Loops walk memory in its order, and are as few as it takes.", _OWN, _STEPS, "steps"
+    ),
+    "scheduled": StageWords(
+        "Scheduled",
+        "Steps in the order that frees memory soonest, and what takes over whose memory.",
+        _OWN,
+        _STEPS,
+        "steps",
+    ),
     "fusion": StageWords(
         "Fusion",
         "Which loops became one kernel, in which round, what that saves, and why others were not joined.",
@@ -117,7 +140,7 @@ STAGE_WORDS: dict[str, StageWords] = {
 
 def stage_words(stage: str) -> StageWords:
     """What to call a stage; one that is not known is called by its own name."""
-    return STAGE_WORDS.get(stage) or StageWords(stage.replace("_", " ").capitalize(), "", _INDUCTOR)
+    return STAGE_WORDS.get(stage) or StageWords(stage.replace("_", " ").capitalize(), "", _OWN, _STEPS, "steps")
 
 
 def stage_title(stage: str) -> str:
@@ -131,11 +154,13 @@ def stage_key(name: str) -> str:
 
 
 def stage_place(stage: str, present: Sequence[str]) -> int:
-    """Where a stage goes among those that are there: after all that come before it, last if it is not known."""
-    if stage not in STAGE_WORDS:
-        return len(present)
+    """Where a stage goes among those that are there: after all that come before it. One that is not known is a new
+    pass of our own backend: it comes before the kernels.
+    """
     order = {name: place for place, name in enumerate(STAGE_WORDS)}
-    before = [index + 1 for index, name in enumerate(present) if order.get(name, len(order)) <= order[stage]]
+    unknown = order["kernels"] - 0.5
+    wanted = order.get(stage, unknown)
+    before = [index + 1 for index, name in enumerate(present) if order.get(name, unknown) <= wanted]
     return max(before, default=0)
 
 

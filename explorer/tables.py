@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from compiler.record import (
-    STAGES,
     Artifact,
     Binary,
     Entity,
@@ -27,6 +26,7 @@ from compiler.record import (
     Record,
     Symbol,
 )
+from compiler.record import stage_rank as rank_of
 from explorer.blame import closest_failure, condition_text, culprit_code, place_and_code, users_place
 from explorer.columns import ASKED, COLUMNS
 from explorer.kernel_table import binaries_of, bound_microseconds, config_text, half, intensity, occupancy_percent
@@ -290,9 +290,9 @@ def op_name(entity: Entity) -> str:
     return str(entity.attrs.get("target") or entity.label)
 
 
-def stage_rank(stage: str) -> tuple[int, str]:
-    """Sort key: pipeline order; stages that the pipeline doesn't list come last, by name."""
-    return (STAGES.index(stage) if stage in STAGES else len(STAGES), stage)
+def stage_rank(stage: str) -> tuple[float, str]:
+    """Sort key: pipeline order, and name."""
+    return rank_of(stage), stage
 
 
 def _graph_row(artifact: Artifact, functions: dict[str, str]) -> dict[str, Any]:

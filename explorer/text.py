@@ -14,7 +14,7 @@ from pygments.util import ClassNotFound
 
 from compiler.capture.function_names import function_name
 from compiler.options import Options
-from compiler.record import MACHINE_STAGES, STAGES, Artifact, Environment, GraphBreak, Recompile, Record
+from compiler.record import MACHINE_STAGES, Artifact, Environment, GraphBreak, Recompile, Record, stage_rank
 from explorer.blame import closest_failure, users_place
 from explorer.provenance import SourceLines, innermost_lines, place, place_text
 from explorer.shapes import seconds_text, size_text
@@ -35,6 +35,7 @@ _KINDS = {
     "template": ("template", "templates"),
     "extern": ("library call", "library calls"),
     "other": ("other", "other"),
+    "loop": ("loop", "loops"),
     "placeholder": ("input", "inputs"),
     "get_attr": ("constant", "constants"),
     "custom": ("custom function", "custom functions"),
@@ -106,6 +107,7 @@ def _kinds(artifacts: Sequence[Artifact]) -> list[tuple[str, int]]:
     if any(artifact.stage == "kernels" for artifact in artifacts):
         kinds.pop("call", None)  # a line of the wrapper: the kernel that it calls is counted
         kinds.pop("triton", None)
+        kinds.pop("cpp", None)
     if any(artifact.stage in MACHINE_STAGES for artifact in artifacts):
         kinds = Counter(kernel=kinds["kernel"], line=sum(artifact.text.count("\n") for artifact in artifacts))
     if not kinds:
@@ -122,7 +124,7 @@ def _counted(kind: str, count: int) -> str:
 def stage_order(record: Record) -> list[str]:
     """The stages of a record in pipeline order; those of an unknown name come where they stand."""
     present = dict.fromkeys(artifact.stage for artifact in record.artifacts)
-    return sorted(present, key=lambda stage: STAGES.index(stage) if stage in STAGES else len(STAGES))
+    return sorted(present, key=stage_rank)
 
 
 def stage_seconds(record: Record, stage: str) -> float:

@@ -1,0 +1,229 @@
+"""A program of our own backend as an artifact: what one pass made of one graph, linked to what it was made of.
+
+An entity is a kernel or a call of PyTorch; where a kernel has several loops, each loop is an entity inside of it. Data
+flows between the outer ones (`inputs`), and loops lead back to loops of the pass before, or to nodes of the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from compiler.backend.context import Context
+from compiler.backend.index import Index, product
+from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Program, Step, loads, strided
+from compiler.backend.traffic import moved
+from compiler.record import Artifact, Entity
+
+Attrs = dict[str, Any]
+Ids = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A program and its artifact. `loops` has by target the id of the loop or call that computes it, `steps` that of
+    the kernel or call around it, `names` both by what decisions call them.
+    """
+
+    program: Program
+    artifact: Artifact
+    loops: Mapping[str, str]
+    steps: Mapping[str, str]
+    names: Mapping[str, str]
+
+
+def program_artifact(
+    program: Program, ctx: Context, *, artifact_id: str, stage: str, title: str, graph: str, before: Made | Artifact
+) -> Made:
+    """The artifact of a program. `before` is what its pass was given, or the graph that it was lowered from."""
+    writer = _Writer(program, ctx, artifact_id, before)
+    return writer.made(stage, title, graph)
+
+
+class _Writer:
+    def __init__(self, program: Program, ctx: Context, artifact_id: str, before: Made | Artifact) -> None:
+        self.program, self.ctx, self.id = program, ctx, artifact_id
+        self.before = before
+        self.graph = _by_label(before) if isinstance(before, Artifact) else {}
+        self.now = _loops(program)
+        self.earlier = _loops(before.program) if isinstance(before, Made) else {}
+        self.loops: dict[str, str] = {}
+        self.steps: dict[str, str] = {}
+        self.names: dict[str, str] = {}
+        self.taken: set[str] = set()
+        self.ids: dict[int, str] = {}
+        self.entities: list[Entity] = []
+
+    def made(self, stage: str, title: str, graph: str) -> Made:
+        self.inputs()
+        for step in self.program.steps:
+            self.kernel(step) if isinstance(step, Kernel) else self.extern(step)
+        self.outputs()
+        rows = list(self.program.rows())
+        lines = {number: ids for number, (_, what) in enumerate(rows, 1) if (ids := self.ids_of(number, what, rows))}
+        text = "\n".join(row for row, _ in rows) + "\n"
+        count = {"count": len(self.program.steps)}
+        artifact = Artifact(self.id, stage, title, "program", text, graph, lines, tuple(self.entities), count)
+        return Made(self.program, artifact, self.loops, self.steps, self.names)
+
+    def ids_of(self, number: int, what: Step | Loop | None, rows: list[Any]) -> Ids:
+        """The entities of a line, the outer one first."""
+        if number == 1:
+            return tuple(entity.id for entity in self.entities if entity.kind == "placeholder")
+        if number == len(rows):
+            return (f"{self.id}.output",)
+        if isinstance(what, Loop):
+            return tuple(dict.fromkeys((self.steps[what.target], self.loops[what.target])))
+        return (self.ids[id(what)],) if what is not None else ()
+
+    def named(self, name: str, inside: str = "") -> str:
+        """An id that nothing else in this artifact has."""
+        identity = f"{inside or self.id}.{name}"
+        while identity in self.taken:
+            identity += "_"
+        self.taken.add(identity)
+        return identity
+
+    def inputs(self) -> None:
+        for name in self.program.inputs:
+            identity = self.named(name)
+            buffer = self.program.by_name.get(name)
+            attrs = self.tensor(buffer) if buffer else {}
+            self.entities.append(Entity(identity, "placeholder", name, attrs, (), self.same(name)))
+            self.loops[name] = self.steps[name] = self.names[name] = identity
+
+    def outputs(self) -> None:
+        made = (self.steps[view.buffer] for view in strided(self.program.outputs) if view.buffer in self.steps)
+        origins = self.same("output")
+        self.entities.append(Entity(f"{self.id}.output", "output", "output", {}, tuple(dict.fromkeys(made)), origins))
+
+    def kernel(self, kernel: Kernel) -> None:
+        identity = self.ids[id(kernel)] = self.named(kernel.name)
+        found = [self.loop(loop, identity, kernel) for loop in kernel.loops]
+        sources = (self.steps[name] for name in kernel.reads if name in self.steps)
+        inputs = tuple(dict.fromkeys(source for source in sources if source != identity))
+        parts = {"parts": list(kernel.targets)} if len(found) > 1 else {}
+        origins = dict.fromkeys(origin for loop in kernel.loops for origin in self.whole(loop))
+        attrs = self.moves(kernel) | self.tensor(self.program.by_name[kernel.targets[-1]], kernel) | parts
+        self.entities.append(Entity(identity, "kernel", kernel.name, attrs, inputs, tuple(origins)))
+        self.entities += [entity for entity in found if len(found) > 1]
+        self.names[kernel.name] = identity
+        for target in kernel.targets:
+            self.steps[target] = identity
+            self.names.setdefault(target, self.loops[target])
+
+    def loop(self, loop: Loop, kernel: str, around: Kernel) -> Entity:
+        buffer = self.program.by_name[loop.target]
+        identity = self.named(loop.target, kernel) if len(around.loops) > 1 else kernel
+        inputs = dict.fromkeys(self.loops[load.buffer] for load in loads(loop.value) if load.buffer in self.loops)
+        attrs: Attrs = {"what": loop.reduction or "pointwise", "inside": kernel, "code": str(loop)}
+        if loop.target in around.local:
+            attrs["memory"] = "none: only this kernel reads it"
+        origins = self.origins(loop)
+        self.loops[loop.target] = identity
+        return Entity(identity, "loop", loop.target, attrs | self.tensor(buffer), tuple(inputs), origins)
+
+    def extern(self, extern: Extern) -> None:
+        label = extern.origins[0] if extern.origins else (extern.targets or ("call",))[0]
+        identity = self.ids[id(extern)] = self.named(label)
+        inputs = dict.fromkeys(self.steps[name] for name in extern.reads if name in self.steps)
+        moves = dict(self.extern_moves(extern))
+        first = self.tensor(self.program.by_name[extern.targets[0]]) if extern.targets else {}
+        attrs = first | {"target": extern.name, "bytes": sum(moves.values()), "moves": moves,
+                         "reads": list(extern.reads), "writes": list(extern.targets + extern.writes)}  # fmt: skip
+        self.entities.append(Entity(identity, "extern", label, attrs, tuple(inputs), self.extern_origins(extern)))
+        self.names[label] = identity
+        for target in extern.targets:
+            self.loops[target] = self.steps[target] = identity
+            self.names.setdefault(target, identity)
+        for name in extern.writes:
+            self.loops[name] = self.steps[name] = identity
+
+    # What it was made of
+
+    def same(self, name: str) -> Ids:
+        """What has the same name in what came before."""
+        if not isinstance(self.before, Made):
+            return (self.graph[name],) if name in self.graph else ()
+        if name == "output":
+            return (f"{self.before.artifact.id}.output",)
+        return (self.before.names[name],) if name in self.before.names else ()
+
+    def origins(self, loop: Loop) -> Ids:
+        """Loops of the pass before: that of the same target and those that were put into it; or nodes of the graph."""
+        if not isinstance(self.before, Made):
+            return tuple(self.graph[name] for name in loop.origins if name in self.graph)
+        found = dict.fromkeys(self.before.loops[name] for name in self.ancestors(loop))
+        return tuple(found) or self.by_nodes(loop.origins)
+
+    def whole(self, loop: Loop) -> Ids:
+        """As `origins`, of a kernel: the kernels that it was made of, and loops where they are alone."""
+        if not isinstance(self.before, Made):
+            return self.origins(loop)
+        return tuple(self.before.steps[name] for name in self.ancestors(loop)) or self.by_nodes(loop.origins)
+
+    def ancestors(self, loop: Loop) -> Iterator[str]:
+        """Targets in the program before: the loop's own, and what that read and is no more."""
+        todo, seen = [loop.target], {loop.target}
+        while todo:
+            name = todo.pop()
+            if name not in self.earlier:
+                continue
+            yield name
+            read = (load.buffer for load in loads(self.earlier[name].value))
+            fresh = [other for other in dict.fromkeys(read) if other not in self.now and other not in seen]
+            seen.update(fresh)
+            todo += fresh
+
+    def by_nodes(self, nodes: Iterable[str]) -> Ids:
+        """Loops of the program before that implement the same nodes: of a loop that the pass has made anew."""
+        assert isinstance(self.before, Made)
+        wanted = set(nodes)
+        return tuple(self.before.loops[name] for name, loop in self.earlier.items() if wanted & set(loop.origins))
+
+    def extern_origins(self, extern: Extern) -> Ids:
+        if not isinstance(self.before, Made):
+            return tuple(self.graph[name] for name in extern.origins if name in self.graph)
+        names = [*extern.targets, *extern.origins]
+        return tuple(dict.fromkeys(self.before.names[name] for name in names if name in self.before.names))
+
+    # Facts
+
+    def tensor(self, buffer: Buffer, kernel: Kernel | None = None) -> Attrs:
+        attrs: Attrs = {
+            "dtype": str(buffer.dtype).removeprefix("torch."),
+            "shape": [*map(_size, buffer.shape)],
+            "stride": [*map(_size, buffer.strides)],
+            "device": str(buffer.device),
+        }
+        return attrs if kernel else attrs | {"bytes": self.ctx.number(buffer.size) * buffer.dtype.itemsize}
+
+    def moves(self, kernel: Kernel) -> Attrs:
+        moves = {name: moved(name, kernel, self.program, self.ctx) for name in sorted({*kernel.reads, *kernel.writes})}
+        over = ", ".join(f"{var} < {var.size}" for var in (*kernel.ranges, *kernel.reduced)) or "one point"
+        what = next((loop.reduction for loop in kernel.loops if loop.reduction), "pointwise")
+        named = f"{len(kernel.loops)} loops" if len(kernel.loops) > 1 else what
+        return {"what": named, "over": over, "bytes": sum(moves.values()), "moves": moves,
+                "reads": list(kernel.reads), "writes": list(kernel.writes)}  # fmt: skip
+
+    def extern_moves(self, extern: Extern) -> Iterator[tuple[str, int]]:
+        """Bytes by buffer: those of the views that it is given, and of what it makes."""
+        for view in strided((extern.args, dict(extern.kwargs))):
+            size = self.ctx.number(product(view.shape))
+            yield view.buffer, size * self.program.by_name[view.buffer].dtype.itemsize
+        for name in extern.targets:
+            buffer = self.program.by_name[name]
+            yield name, self.ctx.number(buffer.size) * buffer.dtype.itemsize
+
+
+def _by_label(graph: Artifact) -> dict[str, str]:
+    return {entity.label: entity.id for entity in graph.entities}
+
+
+def _loops(program: Program) -> dict[str, Loop]:
+    return {loop.target: loop for kernel in program.kernels for loop in kernel.loops}
+
+
+def _size(size: Index) -> int | str:
+    return size.constant if size.constant is not None else str(size)

@@ -1,0 +1,121 @@
+"""Listens to our own backend and puts what its passes make of a graph, and the code, into a record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from compiler.backend import build
+from compiler.backend.context import Context
+from compiler.backend.emit_cpp import Code
+from compiler.backend.emit_cpp import emit as emit_cpp
+from compiler.backend.emit_triton import TritonCode, TritonFunction
+from compiler.backend.emit_triton import emit as emit_triton
+from compiler.backend.ir import Kernel, Program
+from compiler.backend.launch import Launcher, by_kernel
+from compiler.backend.options import BackendOptions
+from compiler.backend.pipeline import Stages, stage_name
+from compiler.passes.code import Written, call_artifact, kernels_artifact
+from compiler.passes.launch import launch_facts
+from compiler.passes.program import Made, program_artifact
+from compiler.record import Artifact, Decision
+
+if TYPE_CHECKING:
+    from compiler.graph_recorder import GraphRecorder
+
+
+class PassRecorder:
+    """Implements `compiler.backend.watching.Watcher` for one captured graph."""
+
+    def __init__(self, recorder: GraphRecorder, *, builds: bool) -> None:
+        self.recorder = recorder
+        self.builder = recorder.builder
+        self.builds = builds
+
+    def passed(self, stages: Stages, ctx: Context, options: BackendOptions) -> None:
+        kind, frame = ctx.graph, self.recorder.frame
+        seconds = self.recorder.recorder.clock.lap() - sum(stages.seconds.values())
+        before: Made | Artifact = self.recorder.latest[kind]
+        known: dict[str, Mapping[str, str]] = {}
+        for name, program in stages.programs.items():
+            stage = stage_name(name)
+            made = program_artifact(
+                program, ctx, artifact_id=f"{stage}[{frame} {kind}]", stage=stage, graph=frame, before=before,
+                title=f"{kind}, {'lowered to loops' if name == 'lowered' else f'after the pass {name}'}",
+            )  # fmt: skip
+            self.builder.add(made.artifact, stages.seconds.get(name, seconds))
+            known["lower" if name == "lowered" else name] = {**made.names, **_names(before)}
+            before = made
+        assert isinstance(before, Made)
+        self.builder.decisions.extend(_decision(found, frame, known) for found in ctx.decisions)
+        self._code(before, ctx, options)
+        self.recorder.recorder.clock.resume()
+
+    def _code(self, made: Made, ctx: Context, options: BackendOptions) -> None:
+        self.recorder.recorder.clock.resume()
+        kind, frame = ctx.graph, self.recorder.frame
+        texts = list(codes(made.program, ctx, options))
+        functions = [function for code in texts for function in code.functions]
+        call = Launcher(made.program, {**_by_kernel(made.program, texts)}).text
+        seconds = self.recorder.recorder.clock.lap()
+        found: list[Written] = []
+        for code in texts:
+            language = "" if len(texts) == 1 else " C++" if isinstance(code, Code) else " Triton"
+            launches = {function.name: launch_facts(made.program, function, ctx) for function in code.functions
+                        if isinstance(function, TritonFunction)}  # fmt: skip
+            found.append(kernels_artifact(
+                code, launches, made, artifact_id=f"kernels[{frame} {kind}{language}]",
+                title=f"{kind}, generated kernels", graph=frame,
+            ))  # fmt: skip
+        ids = {kernel.name: kernel.id for written in found for kernel in written.kernels}
+        found.append(call_artifact(
+            call, functions, made, ids, artifact_id=f"kernels[{frame} {kind} call]",
+            title=f"{kind}, the call: allocates and launches", graph=frame,
+        ))  # fmt: skip
+        for place, written in enumerate(found):
+            self.builder.kernels.extend(written.kernels)
+            self.recorder.add(f"kernels {kind}", written.artifact, seconds if place == 0 else 0.0)
+
+
+def codes(program: Program, ctx: Context, options: BackendOptions) -> Iterator[Code | TritonCode]:
+    """What is written for the program's kernels: Triton for those on a GPU, C++ for the others."""
+    on_gpu = _kernels_on(program, "cuda")
+    on_cpu = _kernels_on(program, "cpu")
+    if options.code == "triton" and on_cpu.kernels and not on_gpu.kernels:
+        yield emit_triton(program, ctx)
+        return
+    if on_gpu.kernels:
+        yield emit_triton(on_gpu, ctx)
+    if on_cpu.kernels:
+        yield emit_cpp(on_cpu, ctx, build.has_vector_math())
+
+
+def _kernels_on(program: Program, device: str) -> Program:
+    def is_there(kernel: Kernel) -> bool:
+        return program.by_name[kernel.targets[-1]].device.startswith(device)
+
+    return replace(program, steps=tuple(kernel for kernel in program.kernels if is_there(kernel)), frees=())
+
+
+def _by_kernel(program: Program, texts: Iterable[Code | TritonCode]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for code in texts:
+        if isinstance(code, TritonCode):
+            found |= {function.kernel: function for function in code.functions}
+        else:
+            found |= by_kernel(_kernels_on(program, "cpu"), code)
+    return found
+
+
+def _names(before: Made | Artifact) -> Mapping[str, str]:
+    if isinstance(before, Made):
+        return before.names
+    return {entity.label: entity.id for entity in before.entities}
+
+
+def _decision(found: Decision, frame: str, known: Mapping[str, Mapping[str, str]]) -> Decision:
+    """With entities of the program that the pass was given as its subjects, or of what it made."""
+    names = known.get(found.pass_name, {})
+    subjects = tuple(names.get(name, name) for name in found.subjects)
+    return replace(found, graph=frame, subjects=subjects)
