@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import torch
 
 from compiler.backend.context import Context
-from compiler.backend.index import Index, Indirect, Quotient, Remainder, atoms_of
+from compiler.backend.index import Index, Indirect, Quotient, Remainder, Var, atoms_of
 from compiler.backend.ir import Expr, Guard, Kernel, Load, Loop, Program, indices, loads, parts
 from compiler.backend.sweeps import Sweep, sweeps
 from compiler.backend.symbols import kernel_indices, symbols_of
@@ -37,8 +37,8 @@ _OF_BOOLS = {"max": "either", "min": "both"}
 
 @dataclass(frozen=True, slots=True)
 class TritonFunction:
-    """A kernel's function. It takes a pointer to each of `buffers`, an int for each of `symbols` (`index` is their type,
-    "i32" or "i64"), then constexprs.
+    """A kernel's function. It takes a pointer to each of `buffers`, an int for each of `symbols`, of type `index` ("i32" or
+    "i64"), then constexprs.
 
     `grid` has for each axis the number of points and the constexpr that divides it, "" for one program a point. The
     first of `configs` is the heuristics' choice, the others are for tuning. One that `checks` has assertions
@@ -204,7 +204,7 @@ class _Writer:
     def is_masked(self, axis: Axis) -> bool:
         """Whether a block may reach beyond the last point."""
         size = axis.size.constant
-        return bool(axis.block) and (size is None or any(size % config.blocks[axis.block] for config in self.configs))
+        return bool(axis.block) and (not size or any(size % config.blocks[axis.block] for config in self.configs))
 
     def axes_of(self, value: Expr | Index) -> set[str]:
         """The names of the axes that a value depends on."""

@@ -97,6 +97,24 @@ class Interpreter:
         configuration; by default block sizes are chosen so that there are few programs. At most `most` of them run.
         What the kernel does wrong is in the outcome. Raises InterpreterError.
         """
+        return self._launched(source, name, arguments, {"config": config, "most": most})
+
+    def run_plain(
+        self,
+        source: str,
+        name: str,
+        arguments: Sequence[Any],
+        types: Mapping[str, str],
+        blocks: Mapping[str, int],
+        grid: tuple[int, int, int],
+    ) -> Outcome:
+        """Launch a function that has `@triton.jit` alone, all of its programs. `types` gives Triton's type of each argument,
+        in order, "constexpr" of those in `blocks`.
+        """
+        asked = {"types": dict(types), "blocks": dict(blocks), "grid": grid}
+        return self._launched(source, name, arguments, asked)
+
+    def _launched(self, source: str, name: str, arguments: Sequence[Any], asked: Mapping[str, Any]) -> Outcome:
         tensors = {str(index): value for index, value in enumerate(arguments) if isinstance(value, torch.Tensor)}
         places = arena.placed(tensors)
         memory_path = self._path("memory")
@@ -110,7 +128,7 @@ class Interpreter:
                 places[str(index)].described() if isinstance(value, torch.Tensor) else value
                 for index, value in enumerate(arguments)
             ],
-            "config": config, "most": most,
+            **asked,
         })  # fmt: skip
         memory_path.unlink()
         if answer is None:

@@ -82,6 +82,8 @@ def _launched(request: Mapping[str, Any], kernels: _Kernels, printed: io.StringI
     kernel = kernels(request["source"], request["name"])
     memory = arena.mapped(Path(request["memory"]), request["size"])
     values = [_value(described, memory) for described in request["arguments"]]
+    if "types" in request:
+        return _launched_plain(request, kernel, values, memory)
     config = interpreter().configurations(kernel)[request["config"] or 0]
     names = interpreter().launch_arguments(kernel, config)
     if len(names) != len(values):
@@ -96,6 +98,16 @@ def _launched(request: Mapping[str, Any], kernels: _Kernels, printed: io.StringI
         _bounds(request["arguments"], names, memory), request["most"] or -1,
     )  # fmt: skip
     return Outcome(config, grid, ran, printed.getvalue())
+
+
+def _launched_plain(request: Mapping[str, Any], kernel: Any, values: list[Any], memory: torch.Tensor) -> Outcome:
+    """A function with nothing of Inductor's around it."""
+    names = [name for name, kind in request["types"].items() if kind != "constexpr"]
+    arguments = {**dict(zip(names, values, strict=True)), **request["blocks"]}
+    grid = tuple(request["grid"])
+    bounds = _bounds(request["arguments"], names, memory)
+    ran = interpreter().launched(kernel, arguments, request["types"], grid, bounds, -1)
+    return Outcome(request["blocks"], grid, ran)
 
 
 def _value(described: Any, memory: torch.Tensor) -> Any:

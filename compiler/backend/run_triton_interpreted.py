@@ -1,0 +1,71 @@
+"""A program's Triton kernels on CPU tensors, in Triton's own interpreter: slow, for tests, and to look into.
+
+Kernels run in a process of their own (`compiler.interpret.process`), which is started with the first one; the rest of
+the program runs as in the reference interpreter.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from compiler.backend.context import Context
+from compiler.backend.emit_triton import TritonCode, TritonFunction, emit, signature
+from compiler.backend.interpret import State
+from compiler.backend.ir import BackendError, Kernel, Program
+from compiler.backend.symbols import sources
+from compiler.interpret.launch import KernelError
+from compiler.interpret.process import Interpreter
+
+
+def runner(program: Program, ctx: Context) -> Callable[[list[Any]], Sequence[Any]]:
+    """A call that runs the program. It takes its arguments in one list, which it empties."""
+    code = emit(program, ctx)
+    functions = {function.kernel: function for function in code.functions}
+
+    def call(args: list[Any]) -> Sequence[Any]:
+        state = State(program, {name: source.of(args) for name, source in sources(program).items()})
+        state.memory.update(zip(program.inputs, args, strict=True))
+        state.memory.update(program.constants)
+        args.clear()
+        for step, freed in zip(program.steps, program.frees or ((),) * len(program.steps), strict=True):
+            if isinstance(step, Kernel):
+                _launch(state, step, code, functions[step.name])
+            else:
+                state.run(step)
+            for name in freed:
+                del state.memory[name]
+        return [state.argument(output) for output in program.outputs]
+
+    return call
+
+
+def _launch(state: State, kernel: Kernel, code: TritonCode, function: TritonFunction) -> None:
+    read = {name: state.memory[name] for name in kernel.reads}
+    tensors = read | {name: state.target(name) for name in kernel.writes}
+    blocks = function.configs[0].blocks
+    grid = [-(-state.size(points) // blocks.get(block, 1)) for points, block in function.grid]
+    if 0 in grid:
+        return
+    arguments = [*(tensors[name] for name in function.buffers), *(state.sizes[name] for name in function.symbols)]
+    x, y, z = (*grid, 1, 1)[:3]
+    types = signature(state.program, function)
+    found = _interpreter().run_plain(code.text, function.name, arguments, types, blocks, (x, y, z))
+    if found.error:
+        raise _raised(found.error, function)
+
+
+def _raised(error: KernelError, function: TritonFunction) -> Exception:
+    if "index out of range" in error.message:
+        return IndexError(f"index out of range in {function.kernel}")
+    return BackendError(f"{function.name}, line {error.line}: {error.message}")
+
+
+@cache
+def _interpreter() -> Interpreter:
+    """One process for all programs, until Python ends."""
+    interpreter = Interpreter().__enter__()
+    atexit.register(interpreter.__exit__, None, None, None)
+    return interpreter
