@@ -37,8 +37,8 @@ _OF_BOOLS = {"max": "either", "min": "both"}
 
 @dataclass(frozen=True, slots=True)
 class TritonFunction:
-    """A kernel's function. It takes a pointer to each of `buffers`, an int for each of `symbols`, of type `index` ("i32" or
-    "i64"), then constexprs.
+    """A kernel's function. It takes a pointer to each of `buffers`, an int for each of `symbols`, then constexprs. `index`
+    is Triton's type of those ints: "i32" or "i64".
 
     `grid` has for each axis the number of points and the constexpr that divides it, "" for one program a point. The
     first of `configs` is the heuristics' choice, the others are for tuning. One that `checks` has assertions
@@ -209,9 +209,8 @@ class _Writer:
     def axes_of(self, value: Expr | Index) -> set[str]:
         """The names of the axes that a value depends on."""
         if isinstance(value, Index):
-            found = {
-                atom.name for atom in atoms_of(value) if getattr(atom, "name", "") in {a.var.name for a in self.axes}
-            }
+            own = {axis.var.key for axis in self.axes}
+            found = {atom.name for atom in atoms_of(value) if isinstance(atom, Var) and atom.key in own}
             held = (atom.value for atom in atoms_of(value) if isinstance(atom, Indirect))
             return found.union(*map(self.axes_of, held))
         made = {loop.target: loop for loop in self.kernel.loops}

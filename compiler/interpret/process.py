@@ -108,8 +108,8 @@ class Interpreter:
         blocks: Mapping[str, int],
         grid: tuple[int, int, int],
     ) -> Outcome:
-        """Launch a function that has `@triton.jit` alone, all of its programs. `types` gives Triton's type of each argument,
-        in order, "constexpr" of those in `blocks`.
+        """Launch a function that has `@triton.jit` alone, all of its programs. `types` gives Triton's type of each
+        argument, in order, "constexpr" of those in `blocks`.
         """
         asked = {"types": dict(types), "blocks": dict(blocks), "grid": grid}
         return self._launched(source, name, arguments, asked)
