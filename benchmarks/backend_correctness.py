@@ -1,0 +1,208 @@
+"""Whole models by `backend="tcompile"` against eager mode: inference, and 20 training steps, in fp32 and bf16 autocast.
+
+    python -m benchmarks.backend_correctness [--device cuda] [--processes 12] [--small] [--out FILE] [MODEL …]
+
+What is allowed is measured, not chosen: eager mode runs the same steps in float64, which stand for the exact numbers,
+and in the dtype of the case. What eager is off by (the most so far in the run, as errors of a step reach all later
+ones) is the dtype's noise; compiled code may be off by SLACK times that. `noise` in a row is ours as a multiple of
+eager's. Gradients of the first step are held the same way, parameter by parameter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.correctness_models import TRIALS, Trial, result, trial
+
+STEPS = 20
+SLACK = 4.0
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+KINDS = ("inference", "training")
+Compile = Callable[[torch.nn.Module], Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case. `noise` is how far we are off, as a multiple of eager's distance from float64: at most SLACK."""
+
+    model: str
+    kind: str
+    precision: str
+    noise: float = 0.0
+    gradients: float = 0.0
+    first_loss: float = 0.0
+    last_loss: float = 0.0
+    eager_off: float = 0.0
+    seconds: float = 0.0
+    error: str = ""
+
+    @property
+    def is_right(self) -> bool:
+        return not self.error and self.noise <= SLACK and self.gradients <= SLACK
+
+    def __str__(self) -> str:
+        told = self.error.strip().splitlines()[-1:] if self.error else []
+        ours = f"noise {self.noise:.2f}× gradients {self.gradients:.2f}× of eager's ({self.eager_off:.1e})"
+        losses = f" loss {self.first_loss:.4f} → {self.last_loss:.4f}" if self.kind == "training" else ""
+        where = f"{'ok  ' if self.is_right else 'FAIL'} {self.model:12} {self.kind:9} {self.precision}"
+        return f"{where} {told[0][:300] if told else ours + losses} {self.seconds:.1f} s"
+
+
+def eager(module: torch.nn.Module) -> Callable[..., Any]:
+    return module
+
+
+def compiled(mode: str | None, options: Mapping[str, Any]) -> Compile:
+    """How our backend is asked for."""
+
+    def compile_(module: torch.nn.Module) -> Callable[..., Any]:
+        torch.compiler.reset()
+        made: Callable[..., Any] = torch.compile(module, backend="tcompile", mode=mode, options=dict(options) or None)
+        return made
+
+    return compile_
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a run gave: losses step by step, gradients of the first one by parameter; or the output, in inference."""
+
+    numbers: tuple[Tensor, ...]
+    gradients: Mapping[str, Tensor]
+
+
+def inference(case: Trial, call: Callable[..., Any], precision: torch.dtype) -> Found:
+    """Two calls: the second finds what the first left behind."""
+    case.model.eval()
+    with torch.no_grad(), autocast(case, precision):
+        outputs = [result(call(**case.arguments)).double().cpu() for _ in range(2)]
+    return Found(tuple(outputs), {})
+
+
+def training(case: Trial, call: Callable[..., Any], precision: torch.dtype) -> Found:
+    case.model.train()
+    optimizer = torch.optim.SGD(case.model.parameters(), 0.02, momentum=0.9)
+    losses, gradients = [], {}
+    for number in range(STEPS):
+        optimizer.zero_grad()
+        with autocast(case, precision):
+            loss = case.loss(call(**case.arguments))
+        loss.backward()
+        if not number:
+            gradients = {
+                name: parameter.grad.double().cpu()
+                for name, parameter in case.model.named_parameters()
+                if parameter.grad is not None
+            }
+        optimizer.step()
+        losses.append(loss.detach().double().cpu())
+    return Found(tuple(losses), gradients)
+
+
+def autocast(case: Trial, precision: torch.dtype) -> Any:
+    device = next(case.model.parameters()).device.type
+    return torch.autocast(device, precision, enabled=precision == torch.bfloat16)
+
+
+def noise(ours: Sequence[Tensor], theirs: Sequence[Tensor], exact: Sequence[Tensor], eps: float) -> tuple[float, float]:
+    """How far we are off at worst, as a multiple of what eager is off by so far; and what that is at the end.
+
+    Half a unit in the last place of the largest exact number counts as noise where eager happens to be exact.
+    """
+    worst = most = 0.0
+    for own, other, right in zip(ours, theirs, exact, strict=True):
+        floor = eps / 2 * float(right.abs().max())
+        most = max(most, floor, float((other - right).abs().max()))
+        worst = max(worst, float((own - right).abs().max()) / most)
+        if not bool(own.isfinite().all()):
+            return float("inf"), most
+    return worst, most
+
+
+def gradient_noise(ours: Found, theirs: Found, exact: Found, eps: float) -> float:
+    """The same for each parameter's gradient, by norms. Some are nothing but noise: the floor is set by all of them."""
+    assert ours.gradients.keys() == exact.gradients.keys(), "other parameters have gradients"
+    whole = sum(float(value.norm()) ** 2 for value in exact.gradients.values()) ** 0.5
+    worst = 0.0
+    for name, right in exact.gradients.items():
+        floor = eps / 2 * (float(right.norm()) + whole / len(exact.gradients))
+        off = max(floor, float((theirs.gradients[name] - right).norm()))
+        worst = max(worst, float((ours.gradients[name] - right).norm()) / off)
+    return worst
+
+
+def measured(name: str, kind: str, precision: str, device: str, small: bool, compile_: Compile) -> Row:
+    """One case: three runs of the same steps."""
+    start, dtype = time.perf_counter(), PRECISIONS[precision]
+    run = inference if kind == "inference" else training
+
+    def ran(how: Compile, width: torch.dtype, wanted: torch.dtype) -> Found:
+        case = trial(name, small).to(device, width)
+        return run(case, how(case.model), wanted)
+
+    try:
+        exact = ran(eager, torch.float64, torch.float64)
+        theirs, ours = (ran(how, torch.float32, dtype) for how in (eager, compile_))
+        eps = torch.finfo(dtype).eps
+        worst, off = noise(ours.numbers, theirs.numbers, exact.numbers, eps)
+        gradients = gradient_noise(ours, theirs, exact, eps)
+        ends = (float(ours.numbers[0].mean()), float(ours.numbers[-1].mean()))
+        return Row(name, kind, precision, worst, gradients, *ends, off, time.perf_counter() - start)
+    except Exception as error:  # noqa: BLE001 the next case is still to be had
+        told = f"{type(error).__name__}: {error}"
+        return Row(name, kind, precision, seconds=time.perf_counter() - start, error=" ".join(told.split())[:2000])
+
+
+def cases(name: str, device: str, small: bool, mode: str | None, options: Mapping[str, Any]) -> list[Row]:
+    """All cases of a model."""
+    torch.backends.cudnn.allow_tf32 = False
+    compile_ = compiled(mode, options)
+    return [measured(name, kind, precision, device, small, compile_) for precision in PRECISIONS for kind in KINDS]
+
+
+def rows(names: Sequence[str], processes: int, *rest: Any) -> Iterator[list[Row]]:
+    if processes == 1:
+        yield from (cases(name, *rest) for name in names)
+        return
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
+        running = {pool.submit(cases, name, *rest): name for name in names}
+        for done in as_completed(running):
+            error = done.exception()
+            yield [Row(running[done], "all", "", error=f"the process died: {error}")] if error else done.result()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=", ".join(TRIALS))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--mode")
+    parser.add_argument("--options", type=json.loads, default={}, help='as JSON: {"interpret": true}')
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    start, found = time.perf_counter(), []
+    names = given.models or list(TRIALS)
+    for made in rows(names, given.processes, given.device, given.small, given.mode, given.options):
+        found += made
+        print("\n".join(map(str, made)), flush=True)
+        if given.out:
+            given.out.write_text(json.dumps([asdict(row) for row in found], indent=1) + "\n")
+    wrong = [row for row in found if not row.is_right]
+    print(f"{len(found) - len(wrong)} of {len(found)} cases right, {time.perf_counter() - start:.0f} s")
+    raise SystemExit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

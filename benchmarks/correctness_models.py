@@ -1,0 +1,226 @@
+"""Models that `benchmarks/backend_correctness.py` and the backend's tests train: each in two sizes, without dropout.
+
+Without it, as our random numbers on a GPU need not be eager's. All come from transformers or are written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.suite_models import UNetBlock
+from tests.compiler.models import MLP, Block, ResNet18
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A model, what it is called with, and the loss of what it returns."""
+
+    model: nn.Module
+    arguments: dict[str, Any]
+    loss: Callable[[Any], Tensor]
+
+    def to(self, device: str, dtype: torch.dtype = torch.float32) -> Trial:
+        """The same on a device, its floating point numbers in a dtype."""
+        moved = {
+            name: value.to(device, dtype if value.is_floating_point() else None)
+            for name, value in self.arguments.items()
+        }
+        return Trial(self.model.to(device, dtype), moved, self.loss)
+
+
+def result(output: Any) -> Tensor:
+    """The tensor that a model's output is about."""
+    if isinstance(output, tuple):
+        output = output[0]
+    found: Tensor = output.logits if hasattr(output, "logits") else output
+    return found
+
+
+def _own(output: Any) -> Tensor:
+    loss: Tensor = output.loss
+    return loss
+
+
+def _waves(output: Any) -> Tensor:
+    """The distance from a wave, so that there is something to learn without labels."""
+    found = result(output)
+    wave = torch.linspace(0, 9, found.numel(), device=found.device).sin().view(found.shape)
+    return (found.float() - wave).square().mean() if found.dtype != torch.float64 else (found - wave).square().mean()
+
+
+def _mlp(small: bool) -> Trial:
+    return Trial(MLP(), {"x": torch.randn(8 if small else 64, 64)}, _waves)
+
+
+def _language(model: str, config: str, batch: int, length: int, **settings: Any) -> Trial:
+    import transformers
+
+    made = getattr(transformers, config)(**settings)
+    ids = torch.randint(0, made.vocab_size, (batch, length))
+    return Trial(getattr(transformers, model)(made), {"input_ids": ids, "labels": ids.clone()}, _own)
+
+
+def _bert(small: bool) -> Trial:
+    layers, width, words = (1, 32, 97) if small else (4, 256, 5000)
+    return _language(
+        "BertForMaskedLM", "BertConfig", *((2, 7) if small else (8, 128)), vocab_size=words, hidden_size=width,
+        num_hidden_layers=layers, num_attention_heads=4, intermediate_size=2 * width, hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+
+
+def _gpt2(small: bool) -> Trial:
+    layers, width, words = (2, 32, 97) if small else (4, 256, 5000)
+    return _language(
+        "GPT2LMHeadModel", "GPT2Config", *((2, 16) if small else (8, 128)), vocab_size=words, n_embd=width,
+        n_layer=layers, n_head=2, n_positions=128, loss_type="ForCausalLM", use_cache=False, resid_pdrop=0.0,
+        embd_pdrop=0.0, attn_pdrop=0.0,
+    )  # fmt: skip
+
+
+def _llama(small: bool) -> Trial:
+    layers, width, words = (1, 32, 97) if small else (3, 256, 5000)
+    return _language(
+        "LlamaForCausalLM", "LlamaConfig", *((2, 9) if small else (8, 128)), vocab_size=words, hidden_size=width,
+        intermediate_size=3 * width, num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=2,
+        use_cache=False,
+    )  # fmt: skip
+
+
+def _t5(small: bool) -> Trial:
+    layers, width, words = (1, 16, 97) if small else (3, 128, 5000)
+    return _language(
+        "T5ForConditionalGeneration", "T5Config", *((2, 6) if small else (8, 96)), vocab_size=words, d_model=width,
+        d_kv=8, d_ff=2 * width, num_layers=layers, num_heads=2, dropout_rate=0.0, use_cache=False,
+        decoder_start_token_id=0,
+    )  # fmt: skip
+
+
+def _pictures(model: str, config: str, batch: int, side: int, **settings: Any) -> Trial:
+    import transformers
+
+    made = getattr(transformers, config)(num_labels=10, **settings)
+    arguments = {"pixel_values": torch.randn(batch, 3, side, side), "labels": torch.randint(0, 10, (batch,))}
+    return Trial(getattr(transformers, model)(made), arguments, _own)
+
+
+def _vit(small: bool) -> Trial:
+    layers, width, side = (1, 16, 8) if small else (4, 192, 64)
+    return _pictures(
+        "ViTForImageClassification", "ViTConfig", 2 if small else 16, side, image_size=side, patch_size=side // 4 or 1,
+        hidden_size=width, num_hidden_layers=layers, num_attention_heads=2, intermediate_size=2 * width,
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+
+
+def _convnext(small: bool) -> Trial:
+    widths, depths = ([8, 16], [1, 1]) if small else ([64, 128, 256], [2, 2, 2])
+    return _pictures(
+        "ConvNextForImageClassification", "ConvNextConfig", 2 if small else 16, 16 if small else 64,
+        hidden_sizes=widths, depths=depths, num_stages=len(widths), patch_size=4, layer_scale_init_value=0.1,
+    )  # fmt: skip
+
+
+def _mobilenet(small: bool) -> Trial:
+    return _pictures(
+        "MobileNetV2ForImageClassification", "MobileNetV2Config", 2 if small else 16, 32 if small else 96,
+        depth_multiplier=0.35 if small else 1.0, image_size=32 if small else 96, classifier_dropout_prob=0.0,
+    )  # fmt: skip
+
+
+def _resnet(small: bool) -> Trial:
+    if small:
+        return Trial(nn.Sequential(Block(3, 8, 1), Block(8, 8, 2)), {"input": torch.randn(4, 3, 8, 8)}, _waves)
+    return Trial(ResNet18(), {"x": torch.randn(16, 3, 64, 64)}, _waves)
+
+
+def _unet(small: bool) -> Trial:
+    width, side = (32, 6) if small else (128, 16)
+    return Trial(UNetBlock(width, 2), {"x": torch.randn(2, width, side, side), "time": torch.randn(2, width)}, _waves)
+
+
+class Cells(nn.Module):
+    """An LSTM stepped by hand over a sequence."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.cell, self.head = nn.LSTMCell(width, width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = None
+        for part in x.unbind(1):
+            state = self.cell(part, state)
+        assert state is not None
+        found: Tensor = self.head(state[0])
+        return found
+
+
+def _cells(small: bool) -> Trial:
+    return Trial(
+        Cells(12 if small else 128), {"x": torch.randn(3, 5, 12) if small else torch.randn(32, 16, 128)}, _waves
+    )
+
+
+def _lstm(small: bool) -> Trial:
+    """TorchDynamo leaves nn.LSTM to eager, and compiles what is around it."""
+    width, x = (12, torch.randn(3, 5, 12)) if small else (128, torch.randn(32, 16, 128))
+    return Trial(nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.LSTM(width, width, 2)), {"input": x}, _waves)
+
+
+class Messages(nn.Module):
+    """A graph network: each node takes the mean of what its neighbours send, twice."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.message = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
+        self.update = nn.ModuleList(nn.Linear(2 * width, width) for _ in range(2))
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        start, end = edges
+        count = torch.zeros(len(x), 1, dtype=x.dtype, device=x.device)
+        count = count.index_add(0, end, torch.ones_like(end, dtype=x.dtype)[:, None]).clamp(min=1)
+        for message, update in zip(self.message, self.update, strict=True):
+            sent = torch.tanh(message(x))[start]
+            total = torch.zeros_like(x).scatter_add(0, end[:, None].expand_as(sent), sent.to(x.dtype))
+            x = x + functional.gelu(update(torch.cat([x, total / count], -1)))
+        return x
+
+
+def _messages(small: bool) -> Trial:
+    nodes, width, edges = (10, 8, 30) if small else (2000, 64, 20000)
+    return Trial(
+        Messages(width), {"x": torch.randn(nodes, width), "edges": torch.randint(0, nodes, (2, edges))}, _waves
+    )
+
+
+TRIALS: dict[str, Callable[[bool], Trial]] = {
+    "MLP": _mlp,
+    "BERT": _bert,
+    "GPT-2": _gpt2,
+    "Llama": _llama,
+    "T5": _t5,
+    "ViT": _vit,
+    "ResNet": _resnet,
+    "ConvNeXt": _convnext,
+    "MobileNet": _mobilenet,
+    "LSTM cells": _cells,
+    "nn.LSTM": _lstm,
+    "U-Net block": _unet,
+    "GNN": _messages,
+}
+
+
+def trial(name: str, small: bool) -> Trial:
+    """A model by name: with the same weights and inputs each time, and without dropout."""
+    torch.manual_seed(0)
+    made = TRIALS[name](small)
+    for module in made.model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    return made

@@ -1,0 +1,327 @@
+"""Random programs of tensors: views, broadcasts, reductions, gathers, scatters, mutations, of many shapes and dtypes.
+
+Values stay small whole numbers: each operation that would leave them rounds and clamps. So sums are exact in any order,
+and what another order of rounding excuses is next to nothing: compiled and eager results are held equal.
+`benchmarks/backend_fuzz.py` runs more of them than the tests do, and makes what fails small.
+"""
+
+# ruff: noqa: ARG005 every operation is given all that it may need
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from compiler.backend import tcompile
+
+MOST = 400
+"""Elements that a value has at most."""
+Unary = Callable[[Tensor, int], Tensor]
+Binary = Callable[[Tensor, Tensor, int], Tensor]
+
+
+def whole(x: Tensor, scale: float = 1.37) -> Tensor:
+    """Near values become one: what is left of rounding errors is next to nothing."""
+    return (x.float() * scale).round().clamp(-16, 16)
+
+
+def small(x: Tensor) -> Tensor:
+    return x.float().clamp(-16, 16)
+
+
+def rows(x: Tensor) -> Tensor:
+    """With a dimension at least."""
+    return x if x.dim() else x.reshape(1)
+
+
+def dim(x: Tensor, k: int) -> int:
+    return k % x.dim() - (x.dim() if k & 8 else 0)
+
+
+def places(x: Tensor, size: int, shape: Sequence[int]) -> Tensor:
+    """Indices below `size` of a shape, that depend on the values."""
+    count = 1
+    for length in shape:
+        count *= length
+    if not x.numel():
+        return torch.zeros(shape, dtype=torch.int64, device=x.device)
+    flat = x.reshape(-1)[torch.arange(count, device=x.device) % x.numel()]
+    return (flat.float().abs().long() % size).reshape(shape)
+
+
+def pictures(x: Tensor) -> Tensor:
+    """As a batch of pictures, N C H W, with room for a window."""
+    x = x.reshape((1,) * (4 - x.dim()) + x.shape) if x.dim() < 4 else x.flatten(0, x.dim() - 4)
+    return functional.pad(x, (0, max(0, 3 - x.shape[-1]), 0, max(0, 3 - x.shape[-2])))
+
+
+POINTWISE: dict[str, Unary] = {
+    "neg": lambda x, k: -x,
+    "abs": lambda x, k: x.abs(),
+    "relu": lambda x, k: x.relu(),
+    "sign": lambda x, k: x.sign(),
+    "half": lambda x, k: (x / 2).floor(),
+    "remainder": lambda x, k: x.remainder(k % 5 + 1),
+    "sin": lambda x, k: whole(x.sin(), 5.3),
+    "exp": lambda x, k: whole((-x.abs()).exp(), 7.3),
+    "tanh": lambda x, k: whole(x.tanh(), 3.3),
+    "gelu": lambda x, k: whole(functional.gelu(x.float())),
+    "sigmoid": lambda x, k: whole(x.sigmoid(), 9.7),
+    "isnan": lambda x, k: x.isnan(),
+    "not": lambda x, k: x == 0,
+    "above": lambda x, k: x > k % 4,
+    "bfloat16": lambda x, k: x.bfloat16() + 1,
+    "float16": lambda x, k: x.half() - 1,
+    "int": lambda x, k: x.to((torch.int64, torch.int32, torch.int16, torch.uint8)[k % 4]),
+    "double": lambda x, k: x.double() / 4,
+    "number": lambda x, k: x * (k % 3) + k % 7 - 2,
+    "power": lambda x, k: whole((x.abs() + 1).float().pow((0.5, 2, -1, 1.5)[k % 4])),
+    "detach": lambda x, k: x.detach(),
+    "clone": lambda x, k: x.clone(),
+    "arange": lambda x, k: x + torch.arange(x.numel(), device=x.device).view(x.shape) % 5,
+    "default": lambda x, k: x + torch.tensor(2.0),
+}
+REDUCTIONS: dict[str, Unary] = {
+    "sum": lambda x, k: small(rows(x).sum(dim(rows(x), k), keepdim=bool(k & 16))),
+    "total": lambda x, k: small(x.sum()),
+    "sums": lambda x, k: small(rows(x).sum((0, -1) if rows(x).dim() > 1 else 0, keepdim=bool(k & 16))),
+    "mean": lambda x, k: whole(rows(x).float().mean(dim(rows(x), k), keepdim=bool(k & 16))),
+    "amax": lambda x, k: rows(x).amax(dim(rows(x), k), keepdim=bool(k & 16)),
+    "amin": lambda x, k: rows(x).amin(dim(rows(x), k)),
+    "max": lambda x, k: x.max(),
+    "argmax": lambda x, k: rows(x).argmax(dim(rows(x), k), keepdim=bool(k & 16)),
+    "argmin": lambda x, k: x.argmin() if k & 1 else rows(x).argmin(dim(rows(x), k)),
+    "best": lambda x, k: rows(x).max(dim(rows(x), k)).values,
+    "place": lambda x, k: rows(x).max(dim(rows(x), k)).indices,
+    "any": lambda x, k: rows(x).any(dim(rows(x), k)),
+    "all": lambda x, k: (x > -3).all(),
+    "prod": lambda x, k: small(rows(x).clamp(-1, 2).prod(dim(rows(x), k))),
+    "count": lambda x, k: rows(x).count_nonzero(dim(rows(x), k)),
+    "var": lambda x, k: whole(rows(x).float().var(dim(rows(x), k), correction=0)),
+    "std": lambda x, k: whole(rows(x).float().std(dim(rows(x), k), correction=0, keepdim=True)),
+    "softmax": lambda x, k: whole(rows(x).float().softmax(dim(rows(x), k)), 10.3),
+    "log_softmax": lambda x, k: whole(rows(x).float().log_softmax(dim(rows(x), k))),
+    "logsumexp": lambda x, k: whole(rows(x).float().logsumexp(dim(rows(x), k))),
+    "layer_norm": lambda x, k: whole(functional.layer_norm(rows(x).float(), rows(x).shape[-1:]), 2.3),
+    "center": lambda x, k: whole(rows(x).float() - rows(x).float().mean(-1, keepdim=True)),
+    "cumsum": lambda x, k: small(rows(x).cumsum(dim(rows(x), k))),
+    "norm": lambda x, k: whole(rows(x).float().norm(dim=dim(rows(x), k))),
+    "product": lambda x, k: (
+        whole(rows(x).float().flatten(1) @ rows(x).float().flatten(1).t(), 0.37) if rows(x).dim() > 1 else x
+    ),
+    "max_pool": lambda x, k: functional.max_pool2d(pictures(x.float()), 2 + k % 2, 1 + k % 2, k % 2),
+    "avg_pool": lambda x, k: whole(functional.avg_pool2d(pictures(x.float()), 2, 1 + k % 2)),
+}
+VIEWS: dict[str, Unary] = {
+    "turn": lambda x, k: x.permute(*reversed(range(x.dim()))),
+    "swap": lambda x, k: rows(x).transpose(dim(rows(x), k), -1),
+    "select": lambda x, k: rows(x).select(dim(rows(x), k), k % rows(x).shape[dim(rows(x), k)]),
+    "narrow": lambda x, k: rows(x).narrow(dim(rows(x), k), 0, (rows(x).shape[dim(rows(x), k)] + 1) // 2),
+    "later": lambda x, k: rows(x)[1:],
+    "every other": lambda x, k: rows(x)[..., k % 2 :: 2],
+    "unsqueeze": lambda x, k: x.unsqueeze(k % (x.dim() + 1)) if x.dim() < 5 else x,
+    "squeeze": lambda x, k: x.squeeze(),
+    "expand": lambda x, k: x.unsqueeze(0).expand(k % 3 + 1, *x.shape) if x.dim() < 5 else x[0],
+    "spread": lambda x, k: rows(x)[..., :1].expand(*rows(x).shape),
+    "flat": lambda x, k: x.reshape(-1),
+    "split": lambda x, k: x.reshape(2, -1) if x.numel() % 2 == 0 else x.reshape(-1, 1),
+    "thirds": lambda x, k: x.reshape(-1, 3) if x.numel() % 3 == 0 else x.reshape(1, -1),
+    "flip": lambda x, k: rows(x).flip(dim(rows(x), k)),
+    "roll": lambda x, k: rows(x).roll(k % 5, dim(rows(x), k)),
+    "pad": lambda x, k: functional.pad(rows(x), (k % 3, k % 2), value=float(k % 2)),
+    "cut": lambda x, k: functional.pad(rows(x), (-1, 1)),
+    "twice": lambda x, k: torch.cat([rows(x), -rows(x).flip(0).to(torch.float32)], dim(rows(x), k)),
+    "stack": lambda x, k: torch.stack([x, x.abs()], k % (x.dim() + 1)),
+    "repeat": lambda x, k: rows(x).repeat(*[1] * (rows(x).dim() - 1), 2),
+    "diagonal": lambda x, k: x.diagonal(dim1=-1, dim2=-2) if x.dim() > 1 else x,
+    "tril": lambda x, k: (x.tril if k & 1 else x.triu)(k % 3 - 1) if x.dim() > 1 else x,
+    "unfold": lambda x, k: rows(x).unfold(-1, 2, 1 + k % 2),
+    "contiguous": lambda x, k: x.contiguous(),
+    "halves": lambda x, k: torch.cat(rows(x).chunk(2, -1)[::-1], -1),
+    "nearest": lambda x, k: functional.interpolate(pictures(x.float()), scale_factor=2)[0, 0],
+    "empty": lambda x, k: rows(x)[:0] if k % 8 == 0 else rows(x)[:1],
+}
+INDEXING: dict[str, Unary] = {
+    "pick": lambda x, k: rows(x)[places(x, rows(x).shape[0], (3,))],
+    "pick two": lambda x, k: (
+        x[places(x, x.shape[0], (2, 1)), :, places(-x, x.shape[-1], (3,))]
+        if x.dim() > 2
+        else rows(x)[places(x, rows(x).shape[0], (2, 2)) - rows(x).shape[0]]
+    ),
+    "gather": lambda x, k: rows(x).gather(-1, places(x, rows(x).shape[-1], rows(x).shape)),
+    "index_select": lambda x, k: rows(x).index_select(0, places(x, rows(x).shape[0], (4,))),
+    "embedding": lambda x, k: functional.embedding(
+        places(x, rows(x).shape[0], (2, 3)), rows(x).reshape(len(rows(x)), -1)
+    ),
+    "scatter_add": lambda x, k: small(
+        torch.zeros_like(rows(x)).scatter_add(-1, places(x, rows(x).shape[-1], rows(x).shape), rows(x))
+    ),
+    "index_add": lambda x, k: small(rows(x).index_add(0, places(x, len(rows(x)), (len(rows(x)),)), rows(x).flip(0))),
+    "index_put": lambda x, k: small(rows(x).index_put((places(x, len(rows(x)), (2,)),), rows(x)[:1], accumulate=True)),
+    "masked": lambda x, k: x.masked_fill(x > k % 4, 3),
+    "slice_scatter": lambda x, k: rows(x).slice_scatter(rows(x)[..., :1] + 1, -1, 0, 1),
+    "select_scatter": lambda x, k: rows(x).select_scatter(rows(x).select(-1, 0) * 2, -1, -1),
+    "one_hot": lambda x, k: functional.one_hot(places(x, 4, (x.numel(),)), 4),
+    "sort": lambda x, k: rows(x).sort(-1).values,
+}
+BINARY: dict[str, Binary] = {
+    "add": lambda x, y, k: x + y,
+    "sub": lambda x, y, k: x.float() - y,
+    "mul": lambda x, y, k: small(x * y),
+    "div": lambda x, y, k: whole(x / (y.float().abs() + 1)),
+    "maximum": lambda x, y, k: torch.maximum(x, y),
+    "where": lambda x, y, k: torch.where(x > y, x, y),
+    "less": lambda x, y, k: x < y,
+    "equal": lambda x, y, k: x == y,
+    "both": lambda x, y, k: torch.logical_and(x, y),
+    "lerp": lambda x, y, k: whole(torch.lerp(x.float(), y.float(), 0.3)),
+    "joined": lambda x, y, k: torch.cat([rows(x), rows(y).to(torch.float32)], -1),
+    "copied": lambda x, y, k: x.clone().copy_(y),
+}
+MUTATIONS: dict[str, Binary] = {
+    "add_": lambda x, y, k: x.add_(y),
+    "copy_": lambda x, y, k: x.copy_(y),
+    "mul_": lambda x, y, k: x.mul_(k % 3 - 1),
+    "store": lambda x, y, k: rows(x)[1:].copy_(rows(y)[:-1]),
+    "fill": lambda x, y, k: rows(x)[..., k % rows(x).shape[-1]].fill_(k % 7),
+    "masked_": lambda x, y, k: x.masked_fill_(y > 1, 2),
+    "accumulate": lambda x, y, k: rows(x).index_add_(0, places(y, len(rows(x)), (len(rows(x)),)), rows(y).to(x.dtype)),
+    "diagonal_": lambda x, y, k: rows(x).view(-1)[:: k % 4 + 1].add_(1),
+}
+UNARY = POINTWISE | REDUCTIONS | VIEWS | INDEXING
+NAMES = [*UNARY, *BINARY, *MUTATIONS, "add", "mul", "where", "add_", "sum", "amax", "store"]
+
+Step = tuple[str, int, int, int]
+"""What is done, to which earlier values (by number, modulo how many there are), and a number that says how."""
+
+
+def fitted(y: Tensor, x: Tensor) -> Tensor:
+    """`y` as it is where it is broadcast to `x`, else its elements over and over in the shape of `x`."""
+    if y.dim() <= x.dim() and all(a in (1, b) for a, b in zip(reversed(y.shape), reversed(x.shape), strict=False)):
+        return y
+    if not y.numel() or not x.numel():
+        return x
+    return y.reshape(-1)[torch.arange(x.numel(), device=x.device) % y.numel()].view(x.shape)
+
+
+def limited(x: Tensor) -> Tensor:
+    while x.numel() > MOST:
+        longest = max(range(x.dim()), key=lambda axis: x.shape[axis])
+        x = x.narrow(longest, 0, x.shape[longest] // 2)
+    return x
+
+
+def step(values: list[Tensor], name: str, first: int, second: int, k: int) -> None:
+    """Adds what the step makes, or changes one of the values."""
+    x, y = values[first % len(values)], values[second % len(values)]
+    if name in UNARY:
+        values.append(limited(UNARY[name](x, k)))
+    elif name in BINARY:
+        values.append(limited(BINARY[name](x, fitted(y, x), k)))
+    else:
+        MUTATIONS[name](x, fitted(y, x), k)
+
+
+def program(steps: Sequence[Step]) -> Callable[[Sequence[Tensor]], list[Tensor]]:
+    """A function that returns the last values of a program. The steps are in its text: numbers that it is given,
+    TorchDynamo would take for sizes.
+    """
+    lines = "".join(f"    step(values, {', '.join(map(repr, one))})\n" for one in steps)
+    names: dict[str, Any] = {"step": step}
+    exec(f"def run(given):\n    values = list(given)\n{lines}    return values[len(given):][-4:]\n", names)
+    made: Callable[[Sequence[Tensor]], list[Tensor]] = names["run"]
+    return made
+
+
+def inputs(device: str = "cpu", grow: int = 0) -> list[Tensor]:
+    """Tensors of several layouts; other sizes of the same program with `grow`."""
+    make = torch.Generator().manual_seed(3)
+
+    def numbers(*shape: int) -> Tensor:
+        return torch.randint(-9, 10, shape, generator=make).float().to(device)
+
+    return [
+        numbers(4 + grow, 6),
+        numbers(6, 5 + grow).t()[:, ::2],
+        numbers(2, 4 + grow, 3),
+        numbers(3),
+        numbers(),
+        numbers(2, 3, 8)[..., 1:7:2],
+        torch.arange(12 + 2 * grow, device=device).view(2, -1) % 7,
+    ]
+
+
+def valid(steps: Sequence[Step], given: Sequence[Tensor]) -> list[Step]:
+    """The steps that eager mode runs, one after the other, without an error."""
+    kept, values = [], list(given)
+    for one in steps:
+        try:
+            step(values, *one)
+        except (RuntimeError, IndexError, ValueError):
+            continue
+        kept.append(one)
+    return kept
+
+
+def drawn(seed: int, most: int = 30) -> list[Step]:
+    choose = random.Random(seed)
+    count = choose.randint(1, most)
+    return [
+        (choose.choice(NAMES), choose.randrange(99), choose.randrange(99), choose.randrange(32)) for _ in range(count)
+    ]
+
+
+@dataclass(frozen=True)
+class Case:
+    """How a program is run: for other sizes too, with gradients, or with inputs that share memory."""
+
+    steps: Sequence[Step]
+    device: str = "cpu"
+    dynamic: bool = False
+    gradients: bool = False
+    shared: bool = False
+    options: dict[str, Any] | None = None
+
+    def given(self, grow: int) -> list[Tensor]:
+        made = inputs(self.device, grow)
+        if self.shared:
+            made[3] = made[0][0, :3]
+        return [x.requires_grad_() if self.gradients and x.is_floating_point() else x for x in made]
+
+    def results(self, call: Callable[[Sequence[Tensor]], list[Tensor]], grow: int) -> list[Any]:
+        """What comes out, the inputs afterwards, and gradients."""
+        leaves = self.given(grow)
+        given = [x + 0 if x.requires_grad else x for x in leaves]
+        found = call(given)
+        if not self.gradients:
+            return [*found, *given]
+        losses = [y.float().sum() for y in found if y.requires_grad]
+        wanted = [x for x in leaves if x.requires_grad]
+        made: Any = torch.autograd.grad(sum(losses), wanted, materialize_grads=True) if losses else ()  # type: ignore[arg-type]
+        return [*(y.detach() for y in found), *(x.detach() for x in given), *made]
+
+
+def check(case: Case) -> None:
+    """Hold a program against eager mode. Raises AssertionError where a result differs, or what compiling raised."""
+    torch.compiler.reset()
+    run = program(case.steps)
+    grows = (0, 2) if case.dynamic else (0,)
+    expected = [case.results(run, grow) for grow in grows]
+    compiled = torch.compile(run, backend=tcompile, dynamic=case.dynamic, options=case.options, fullgraph=True)
+    found = [case.results(compiled, grow) for grow in grows]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def case_of(seed: int, device: str = "cpu", options: dict[str, Any] | None = None) -> Case:
+    """The program of a seed: every other one is run for two sizes or with gradients."""
+    case = Case(drawn(seed), device, seed % 4 == 1, seed % 4 == 2, seed % 8 == 3, options)
+    for grow in (2, 0) if case.dynamic else (0,):
+        given = [x + 0 if x.requires_grad else x for x in case.given(grow)]
+        case = Case(valid(case.steps, given), device, case.dynamic, case.gradients, case.shared, options)
+    return case
