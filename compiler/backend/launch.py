@@ -20,7 +20,7 @@ from compiler.backend.emit_triton import TritonConfig, TritonFunction, signature
 from compiler.backend.index import Atom, Index, Quotient, Remainder
 from compiler.backend.ir import Extern, Kernel, Load, Program, Shape, Strided
 from compiler.backend.symbols import Source, sources
-from compiler.torch_api.backend import empty_on_cpu, view_of_memory
+from compiler.torch_api.backend import empty_on_cpu, quick, view_of_memory
 from compiler.torch_api.cuda_launch import Loaded, letters
 
 _numbers = count()
@@ -221,7 +221,7 @@ class Launcher:
             yield f"{_input(name)} = view({old}, {shape}, {strides}, 0); del {old}"
 
     def extern(self, extern: Extern) -> Iterator[str]:
-        function = self.named(f"call_{extern.name}", extern.function)
+        function = self.named(f"call_{extern.name}", quick(extern.function))
         args = [self.argument(arg) for arg in extern.args]
         args += [f"{key}={self.argument(value)}" for key, value in extern.kwargs]
         made = f"{_targets(extern.outputs)} = " if extern.targets else ""
