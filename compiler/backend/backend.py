@@ -42,7 +42,7 @@ def tcompile(
         partial(compile_graph, name=name, options=chosen, graphs=graphs)
         for name in ("forward", "backward", "inference")
     )
-    return compile_with_autograd(module, inputs, forward, backward, inference)
+    return compile_with_autograd(module, inputs, forward, backward, inference, chosen.random)
 
 
 def compile_graph(

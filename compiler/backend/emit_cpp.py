@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from compiler.backend import philox
 from compiler.backend.context import Context
 from compiler.backend.cpp_text import PRELUDE, TYPES, Text, constant, identifier
 from compiler.backend.index import Index, Indirect, Var, atoms_of, factor_of, product
@@ -25,6 +26,7 @@ from compiler.backend.symbols import kernel_indices, symbols_of
 
 _MATH = re.compile(r"::(\w+)\{f\}")
 _CALLED = re.compile(r"::(\w+)\(")
+_RANDOM = tuple(f"::{name}(" for name, operation in OPERATIONS.items() if operation.kind == "random")
 _STARTS = {"sum": 0, "prod": 1, "any": False, "all": True}
 _CLAUSES = {"sum": "+", "prod": "*", "any": "|", "all": "&", "max": "most", "min": "least"}
 _VECTOR = '__attribute__((simd("notinbranch"))) '
@@ -57,7 +59,9 @@ def emit(program: Program, ctx: Context, vector_math: bool) -> Code:
     for writer in writers:
         writer.write()
     body = "\n\n".join("\n".join(writer.lines) for writer in writers)
-    text = "\n".join([f"// {program.name}", PRELUDE, *_reductions(body), *_declarations(body, vector_math), "", ""])
+    random = philox.CPP if any(operation in body for operation in _RANDOM) else ""
+    declared = _declarations(random + body, vector_math)
+    text = "\n".join([f"// {program.name}", PRELUDE, *_reductions(body), *declared, random, ""])
     number, lines = text.count("\n") + 1, {}
     for writer in writers:
         lines.update({number + line: target for line, target in writer.targets.items()})

@@ -13,13 +13,15 @@ from compiler.options import OptionError
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 """All that torch.compile has. On the CPU there are neither CUDA graphs nor tuned kernels: they are all the default."""
 CODES = ("", "cpp", "triton")
+RANDOM = ("philox", "eager")
 
 
 @dataclass(frozen=True, slots=True)
 class BackendOptions:
     """How to compile. With `interpret` the reference interpreter runs in place of generated code. `code` is "" for what
     the device takes; with "triton" kernels for the CPU are Triton's too, and run in its interpreter. With `graphs`
-    what can be is replayed as CUDA graphs, with `tuned` kernels are timed in several configurations.
+    what can be is replayed as CUDA graphs, with `tuned` kernels are timed in several configurations. `random` numbers
+    come of loops that count ("philox"), or are those of "eager" mode under the same seed.
     """
 
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -27,6 +29,7 @@ class BackendOptions:
     code: str = ""
     graphs: bool = False
     tuned: bool = False
+    random: str = "philox"
 
 
 def parsed(mode: str | None, options: Mapping[str, Any] | None) -> BackendOptions:
@@ -40,17 +43,20 @@ def parsed(mode: str | None, options: Mapping[str, Any] | None) -> BackendOption
     code = given.pop("code", "")
     if code not in CODES:
         raise OptionError(f"options: code={code!r} must be 'cpp' or 'triton', or left out")
+    random = given.pop("random", "philox")
+    if random not in RANDOM:
+        raise OptionError(f"options: random={random!r} must be 'philox' or 'eager'")
     known = [found.name for found in fields(Thresholds)]
     for name, value in given.items():
         _check(name, value, known)
     graphs, tuned = mode in ("reduce-overhead", "max-autotune"), (mode or "").startswith("max-autotune")
-    return BackendOptions(with_options(Thresholds(), given), interpret, code, graphs, tuned)
+    return BackendOptions(with_options(Thresholds(), given), interpret, code, graphs, tuned, random)
 
 
 def _check(name: str, value: Any, known: list[str]) -> None:
     if name not in known:
         near = get_close_matches(name, known, 1)
-        meant = f"; did you mean {near[0]}?" if near else f". It has interpret, code, {', '.join(known)}"
+        meant = f"; did you mean {near[0]}?" if near else f". It has interpret, code, random, {', '.join(known)}"
         raise OptionError(f"options: backend tcompile has no option {name!r}{meant}")
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise OptionError(f"options: {name}={value!r} must be a whole number above 0")

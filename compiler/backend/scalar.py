@@ -1,19 +1,22 @@
-"""The scalar operations of the IR: one table that says of each what it means, to torch and in C++.
+"""The scalar operations of the IR: one table that says of each what it means, to torch, in C++ and in Triton.
 
 All arguments of an operation have one dtype, which is its result's too, but for comparisons (result bool), `where`
-(first argument bool) and `cast`. Float16 and bfloat16 are only loaded, stored and cast: rules of lowering compute in
-float32 and cast back, so that a value is rounded wherever eager's is, at the end of each ATen operation, fused or not.
+(first argument bool), `cast`, and random numbers (arguments int64: a seed, a counter; of `randint` also how many).
+Float16 and bfloat16 are only loaded, stored and cast: rules of lowering compute in float32 and cast back, so that a
+value is rounded wherever eager's is, at the end of each ATen operation, fused or not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 
-Kind = Literal["same", "compare", "where", "cast"]
+from compiler.backend import philox
+
+Kind = Literal["same", "compare", "where", "cast", "random"]
 
 NAMES: dict[torch.dtype, str] = {
     torch.bool: "b8",
@@ -36,7 +39,7 @@ HALVES = (torch.float16, torch.bfloat16)
 class Operation:
     """A scalar operation. `cpp` has {0}, {1}, {2} for its arguments and {f} for the suffix of C's math functions
     ("f" for float). `text` is how programs print it, "" for name(arguments). `cost` is about how many additions it is
-    worth.
+    worth. `triton` is as `cpp`: names without a module are functions of `triton_text.FUNCTIONS`.
     """
 
     name: str
@@ -46,24 +49,35 @@ class Operation:
     kind: Kind = "same"
     cost: int = 1
     text: str = ""
+    triton: str = ""
 
 
 def _math(name: str, torch_name: str = "", cost: int = 10, arity: int = 1) -> Operation:
     arguments = ", ".join(f"{{{position}}}" for position in range(arity))
-    return Operation(name, arity, getattr(torch, torch_name or name), f"::{name}{{f}}({arguments})", cost=cost)
+    function = getattr(torch, torch_name or name)
+    return Operation(
+        name, arity, function, f"::{name}{{f}}({arguments})", cost=cost, triton=f"libdevice.{name}({arguments})"
+    )
 
 
-def _builtin(name: str, torch_name: str = "") -> Operation:
-    return Operation(name, 1, getattr(torch, torch_name or name), f"__builtin_{name}{{f}}({{0}})")
+def _builtin(name: str, torch_name: str = "", triton: str = "") -> Operation:
+    function = getattr(torch, torch_name or name)
+    return Operation(name, 1, function, f"__builtin_{name}{{f}}({{0}})", triton=f"libdevice.{triton or name}({{0}})")
 
 
 def _prelude(name: str, function: Callable[..., Any], cost: int = 2, arity: int = 2) -> Operation:
     arguments = ", ".join(f"{{{position}}}" for position in range(arity))
-    return Operation(name, arity, function, f"::{name}({arguments})", cost=cost)
+    return Operation(name, arity, function, f"::{name}({arguments})", cost=cost, triton=f"{name}({arguments})")
 
 
 def _infix(name: str, sign: str, function: Callable[..., Any], kind: Kind = "same", cost: int = 1) -> Operation:
-    return Operation(name, 2, function, f"({{0}} {sign} {{1}})", kind, cost, f"({{0}} {sign} {{1}})")
+    text = f"({{0}} {sign} {{1}})"
+    return Operation(name, 2, function, text, kind, cost, text, text)
+
+
+def _random(name: str, arity: int, function: Callable[..., Any]) -> Operation:
+    found = replace(_prelude(name, function, cost=60, arity=arity), kind="random")
+    return found if arity > 2 else replace(found, triton=f"tl.{name}({{0}}, tl.cast({{1}}, tl.uint32))")
 
 
 OPERATIONS: dict[str, Operation] = {
@@ -72,7 +86,7 @@ OPERATIONS: dict[str, Operation] = {
         _infix("add", "+", torch.add),
         _infix("sub", "-", torch.sub),
         _infix("mul", "*", torch.mul),
-        _infix("div", "/", torch.div, cost=4),
+        replace(_infix("div", "/", torch.div, cost=4), triton="libdevice.div_rn({0}, {1})"),
         _infix("lt", "<", torch.lt, "compare"),
         _infix("le", "<=", torch.le, "compare"),
         _infix("gt", ">", torch.gt, "compare"),
@@ -82,9 +96,9 @@ OPERATIONS: dict[str, Operation] = {
         _infix("and", "&", torch.bitwise_and),
         _infix("or", "|", torch.bitwise_or),
         _infix("xor", "^", torch.bitwise_xor),
-        Operation("not", 1, torch.bitwise_not, "::bit_not({0})", text="~{0}"),
-        Operation("neg", 1, torch.neg, "(-{0})", text="-{0}"),
-        Operation("where", 3, torch.where, "({0} ? {1} : {2})", "where"),
+        Operation("not", 1, torch.bitwise_not, "::bit_not({0})", text="~{0}", triton="~{0}"),
+        Operation("neg", 1, torch.neg, "(-{0})", text="-{0}", triton="({0} * -1)"),
+        Operation("where", 3, torch.where, "({0} ? {1} : {2})", "where", triton="tl.where({0}, {1}, {2})"),
         Operation("cast", 1, lambda x: x, "", "cast"),
         _prelude("maximum", torch.maximum),
         _prelude("minimum", torch.minimum),
@@ -93,13 +107,15 @@ OPERATIONS: dict[str, Operation] = {
         _prelude("remainder", torch.remainder, cost=8),
         _prelude("sign", torch.sign, arity=1),
         _prelude("absolute", torch.abs, cost=1, arity=1),
-        Operation("isnan", 1, torch.isnan, "({0} != {0})", "compare"),
-        _builtin("sqrt"),
+        Operation("isnan", 1, torch.isnan, "({0} != {0})", "compare", triton="({0} != {0})"),
+        _builtin("sqrt", triton="sqrt_rn"),
         _builtin("floor"),
         _builtin("ceil"),
         _builtin("trunc"),
         _builtin("rint", "round"),
-        Operation("copysign", 2, torch.copysign, "__builtin_copysign{f}({0}, {1})"),
+        Operation(
+            "copysign", 2, torch.copysign, "__builtin_copysign{f}({0}, {1})", triton="libdevice.copysign({0}, {1})"
+        ),
         _math("exp"),
         _math("exp2"),
         _math("expm1"),
@@ -126,5 +142,8 @@ OPERATIONS: dict[str, Operation] = {
         _math("fmod", arity=2),
         _math("atan2", cost=15, arity=2),
         _math("hypot", arity=2),
+        _random("rand", 2, philox.rand),
+        _random("randn", 2, philox.randn),
+        _random("randint", 3, philox.randint),
     )
 }

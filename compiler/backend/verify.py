@@ -161,6 +161,10 @@ def _wrong_operation(value: Op) -> Iterator[str]:
         return
     if operation.kind == "cast":
         return
+    if operation.kind == "random":
+        if any(arg.dtype != torch.int64 for arg in value.args):
+            yield f"{value} counts in other numbers than int64"
+        return
     args = value.args[1:] if operation.kind == "where" else value.args
     expected = torch.bool if operation.kind == "compare" else args[0].dtype
     is_same = len({arg.dtype for arg in args}) == 1 and value.dtype == expected

@@ -9,13 +9,14 @@ from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
+import torch
 import torch._functorch.config as functorch_config
 from torch._C._dynamo.guards import _empty_strided_cpu, _reinterpret_tensor  # type: ignore[attr-defined]
 from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule
 
 from compiler.torch_api.decomposition_tables import is_operator, is_random, table
+from compiler.torch_api.random_numbers import DECOMPOSITIONS, partition
 
 Call = Callable[[list[Any]], Sequence[Any]]
 Compile = Callable[[GraphModule, Sequence[Any]], Call]
@@ -26,37 +27,48 @@ empty_on_cpu = _empty_strided_cpu
 view_of_memory = _reinterpret_tensor
 """(tensor, sizes, strides, offset) -> a view of its memory; the offset is in elements from where the tensor starts."""
 
-_KEPT_WHOLE = (
-    "aten.addmm", "aten.mm", "aten.bmm", "aten.baddbmm", "aten.mv", "aten.addmv", "aten.dot",
+_RANDOM = (
     "aten.native_dropout", "aten.bernoulli", "aten.rand_like", "aten.randn_like", "aten.randint_like", "aten.uniform",
     "aten.normal", "aten.exponential", "aten.cauchy", "aten.geometric", "aten.log_normal", "aten.rrelu_with_noise",
     "aten.multinomial", "aten.randint", "aten.rand", "aten.randn",
+)  # fmt: skip
+_KEPT_WHOLE = (
+    "aten.addmm", "aten.mm", "aten.bmm", "aten.baddbmm", "aten.mv", "aten.addmv", "aten.dot",
     "aten.max_pool2d_with_indices", "aten.max_pool3d_with_indices", "aten.max_pool2d_with_indices_backward",
     "aten.avg_pool2d_backward", "aten.convolution_backward", "aten.embedding_dense_backward",
     "aten._scaled_dot_product_flash_attention_for_cpu", "aten.native_dropout_backward",
     "aten.binary_cross_entropy_with_logits_backward", "aten.grid_sampler_2d", "aten.logit",
 )  # fmt: skip
-"""Not decomposed: products, which libraries do best; random numbers, so that they are eager's under the same seed; and
-what falls into many small steps, or into operators that only Inductor has, where ATen has one good kernel; and what
-eager rounds once where the steps round each."""
+"""Not decomposed: products, which libraries do best; those of `_RANDOM` where numbers are to be eager's; what falls
+into many small steps, or into operators that only Inductor has, where ATen has one good kernel; and what eager rounds
+once where the steps round each."""
 
 
 @cache
-def decompositions() -> dict[Any, Callable[..., Any]]:
-    """Inductor's decompositions, less those that hurt us."""
-    return {op: function for op, function in table("Inductor").items() if str(op.overloadpacket) not in _KEPT_WHOLE}
+def decompositions(random: str = "philox") -> dict[Any, Callable[..., Any]]:
+    """Inductor's decompositions, less those that hurt us. With `random` "eager", random operators stay as they are."""
+    kept, own = (_KEPT_WHOLE + _RANDOM, {}) if random == "eager" else (_KEPT_WHOLE, DECOMPOSITIONS)
+    found = {op: function for op, function in table("Inductor").items() if str(op.overloadpacket) not in kept}
+    return {**found, **own}
 
 
 def compile_with_autograd(
-    module: GraphModule, inputs: Sequence[Any], forward: Compile, backward: Compile, inference: Compile
+    module: GraphModule,
+    inputs: Sequence[Any],
+    forward: Compile,
+    backward: Compile,
+    inference: Compile,
+    random: str = "philox",
 ) -> Callable[..., Any]:
-    """AOTAutograd with torch's min-cut partitioner: each of the three compiles one graph of ATen operators."""
+    """AOTAutograd with torch's min-cut partitioner: each of the three compiles one graph of ATen operators. `random`
+    numbers are to be "eager" mode's, or those of "philox".
+    """
     return aot_autograd(
         fw_compiler=forward,
         bw_compiler=backward,
         inference_compiler=inference,
-        decompositions=decompositions(),
-        partition_fn=min_cut_rematerialization_partition,
+        decompositions=decompositions(random),
+        partition_fn=partition,
         keep_inference_input_mutations=True,
     )(module, inputs)
 
@@ -82,6 +94,23 @@ def written_arguments(op: Any) -> tuple[int | str, ...]:
         for position, argument in enumerate(op._schema.arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     )
+
+
+_BOUND = (
+    "mm", "bmm", "addmm", "baddbmm", "convolution", "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_flash_attention", "_scaled_dot_product_cudnn_attention",
+)  # fmt: skip
+"""Operators whose binding in Python takes exactly the operator's arguments: it is called in less time."""
+
+
+def quick(op: Any) -> Callable[..., Any]:
+    """The same call with the least time in between: torch.mm for aten.mm.default, else without OpOverload's frame."""
+    if not is_operator(op):
+        return op
+    name = op._schema.name.removeprefix("aten::")
+    if name in _BOUND and not op._schema.overload_name:
+        return getattr(torch._C._VariableFunctions, name, op._op)
+    return op._op
 
 
 def returns_alias(op: Any) -> bool:

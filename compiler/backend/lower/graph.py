@@ -29,6 +29,7 @@ def lower(module: GraphModule, name: str, ctx: Context) -> Program:
     walker = _Walk(module, ctx)
     for node in module.graph.nodes:
         walker.visit(node)
+    walker.draw_seeds()
     return Program(
         name,
         tuple(walker.low.buffers.values()),
@@ -126,12 +127,24 @@ class _Walk:
         if rule is None:
             raise NoRuleError("PyTorch's own kernel")
         args = [self.lowered(arg) for arg in node.args]
-        return rule(self.low, node, *args, **{key: self.lowered(arg) for key, arg in node.kwargs.items()})
+        named = {key: self.lowered(arg) for key, arg in node.kwargs.items()}
+        if len(devices := {*self.devices((args, named)), *_devices(fx.value_of(node))}) > 1:
+            raise NoRuleError(f"a kernel runs on one device, and this is on {' and '.join(sorted(devices))}")
+        return rule(self.low, node, *args, **named)
+
+    def devices(self, value: Any) -> Iterator[str]:
+        """Where the tensors among arguments are."""
+        if isinstance(value, Tensor):
+            yield self.low.buffers[value.buffer].device
+        elif isinstance(value, tuple | list | dict):
+            for item in value.values() if isinstance(value, dict) else value:
+                yield from self.devices(item)
 
     def overwritten(self, node: Node) -> Tensor | None:
         """The input that a `copy_` overwrites as a whole, from values other than its own, in a dtype of loops."""
         target, source = self.values[node.args[0]], self.values[node.args[1]]  # type: ignore[index]
         plain = isinstance(source, Tensor) and source.buffer != target.buffer and source.dtype in NAMES
+        plain = plain and len({*self.devices((source, target))}) == 1
         buffer = self.low.buffers[target.buffer]
         whole = target.shape == buffer.shape and target.strided.strides == buffer.strides
         again = target.buffer in self.low.mutated
@@ -174,6 +187,24 @@ class _Walk:
             for view in value if isinstance(value, tuple | list) else [value]:
                 if view is not None:
                     yield view.buffer
+
+    def draw_seeds(self) -> None:
+        """The first step of each device with random numbers: a call that draws all its seeds."""
+        draw = torch.ops.aten.randint.low
+        for name in self.low.seeds:
+            buffer = self.low.buffers[name]
+            options = (("dtype", torch.int64), ("device", torch.device(buffer.device)))
+            call = Extern(str(draw), draw, (0, 2**63 - 1, buffer.shape), options, name, pinned=True)
+            self.low.steps.insert(0, call)
+
+
+def _devices(meta: Any) -> Iterator[str]:
+    """Where the results of a node are."""
+    if isinstance(meta, torch.Tensor):
+        yield str(meta.device)
+    elif isinstance(meta, tuple | list):
+        for item in meta:
+            yield from _devices(item)
 
 
 def _names_of(result: Any) -> Any:

@@ -11,9 +11,10 @@ from typing import Any
 
 from compiler.backend.lower.indexing import INDEXING
 from compiler.backend.lower.pointwise import POINTWISE
+from compiler.backend.lower.random import RANDOM
 from compiler.backend.lower.reductions import REDUCTIONS
 from compiler.backend.lower.views import VIEWS
 
 Rule = Callable[..., Any]
 
-RULES: dict[str, Rule] = {**POINTWISE, **VIEWS, **REDUCTIONS, **INDEXING}
+RULES: dict[str, Rule] = {**POINTWISE, **VIEWS, **REDUCTIONS, **INDEXING, **RANDOM}

@@ -99,7 +99,7 @@ def test_losses_in_training_follow_eagers(model: tuple[nn.Module, dict[str, Any]
     module, arguments = model[0].train(), model[1]
     twin = copy.deepcopy(module)
     expected = losses(module, module, arguments)
-    found = losses(twin, torch.compile(twin, backend=tcompile), arguments)
+    found = losses(twin, torch.compile(twin, backend=tcompile, options={"random": "eager"}), arguments)
     assert found == pytest.approx(expected, rel=1e-4)
     for ours, theirs in zip(twin.buffers(), module.buffers(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
