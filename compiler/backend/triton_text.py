@@ -88,6 +88,11 @@ def remainder(a, b):  # of the sign of b
     else:
         rest = a % b
     return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)""",
+    "randint": """
+def randint(seed, counter, size):
+    first, second, _, _ = tl.randint4x(seed, tl.cast(counter, tl.uint32))
+    word = first.to(tl.uint64) | (second.to(tl.uint64) << 32)
+    return (word % tl.cast(size, tl.uint64)).to(tl.int64)""",
     "multiply": """
 def multiply(a, b):
     return a * b""",
