@@ -37,8 +37,8 @@ _OF_BOOLS = {"max": "either", "min": "both"}
 
 @dataclass(frozen=True, slots=True)
 class TritonFunction:
-    """A kernel's function. It takes a pointer to each of `buffers`, an int for each of `symbols`, then constexprs. `index`
-    is Triton's type of those ints: "i32" or "i64".
+    """A kernel's function. It takes a pointer to each of `buffers`, an int for each of `symbols`, then constexprs. The
+    ints have the type `index`, "i32" or "i64".
 
     `grid` has for each axis the number of points and the constexpr that divides it, "" for one program a point. The
     first of `configs` is the heuristics' choice, the others are for tuning. One that `checks` has assertions
