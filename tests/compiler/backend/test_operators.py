@@ -52,11 +52,11 @@ MODES = (
 )
 
 
-def samples(name: str) -> Iterator[tuple[Any, torch.dtype, Any]]:
+def samples(name: str, device: str) -> Iterator[tuple[Any, torch.dtype, Any]]:
     for info in (info for info in op_db if info.name == name and info.variant_test_name in MODES):
-        for dtype in (dtype for dtype in DTYPES if info.supports_dtype(dtype, "cpu")):
+        for dtype in (dtype for dtype in DTYPES if info.supports_dtype(dtype, device)):
             torch.manual_seed(0)
-            for sample in itertools.islice(info.sample_inputs("cpu", dtype), SAMPLES):
+            for sample in itertools.islice(info.sample_inputs(device, dtype), SAMPLES):
                 yield info.op, dtype, sample
 
 
@@ -66,7 +66,12 @@ def called(calls: Any) -> list[Any]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_operator_computes_what_eager_mode_does(name: str) -> None:
-    cases = list(samples(name))
+    held_against_eager(name, "cpu")
+
+
+def held_against_eager(name: str, device: str) -> None:
+    """All samples of an operator, in one graph."""
+    cases = list(samples(name, device))
     assert cases, f"torch has no samples of {name}"
     calls = [(op, sample.input, sample.args, sample.kwargs) for op, _, sample in cases]
     expected = called(calls)

@@ -1,0 +1,222 @@
+"""The suites of the CPU on a GPU, and what only a GPU has: several devices in a graph, streams, very large tensors.
+
+Skipped without a GPU. There: `python -m pytest --noconftest tests/compiler/backend/test_gpu.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from compiler.backend import tcompile
+from tests.compiler.backend import test_behaviour, test_operators
+from tests.compiler.backend.random_programs import case_of, check
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+SEEDS = 96
+AT_ONCE = 6
+
+
+@pytest.fixture(autouse=True)
+def _on_the_gpu() -> Iterator[None]:
+    torch.compiler.reset()
+    torch.set_default_device("cuda")
+    yield
+    torch.set_default_device(None)
+
+
+def compiled(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    result: Callable[..., Any] = torch.compile(fn, backend=tcompile, fullgraph=True, **options)
+    return result
+
+
+@pytest.mark.parametrize("name", test_operators.NAMES)
+def test_an_operator_computes_what_eager_mode_does(name: str) -> None:
+    torch.set_default_device(None)
+    test_operators.held_against_eager(name, "cuda")
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))
+def test_random_programs_compute_what_eager_mode_does(first: int) -> None:
+    torch.set_default_device(None)
+    for seed in range(first, first + AT_ONCE):
+        check(case_of(seed, "cuda"))
+
+
+def _of_any_device() -> list[Callable[[], None]]:
+    """The tests of behaviour that only take tensors: of these there are some that ask for parameters."""
+    found = [fn for name, fn in vars(test_behaviour).items() if name.startswith("test_")]
+    return [fn for fn in found if not inspect.signature(fn).parameters and fn is not out_of_range]
+
+
+out_of_range = test_behaviour.test_an_index_out_of_range_is_an_error_as_in_eager_mode
+
+
+@pytest.mark.parametrize("test", _of_any_device(), ids=lambda test: test.__name__)
+def test_behaviour_is_that_of_the_cpu(test: Callable[[], None]) -> None:
+    test()
+
+
+@pytest.mark.parametrize("layout", test_behaviour.LAYOUTS)
+def test_layouts_of_inputs(layout: str) -> None:
+    test_behaviour.test_layouts_of_inputs(layout)
+
+
+OUT_OF_RANGE = """
+import torch
+from compiler.backend import tcompile
+take = torch.compile(lambda table, ids: table[ids] + 1, backend=tcompile)
+table = torch.randn(5, 4, device="cuda")
+print(take(table, torch.tensor([0, -1, 4], device="cuda")).shape)
+take(table, torch.tensor([0, 5, 1], device="cuda"))
+torch.cuda.synchronize()
+"""
+
+
+def test_an_index_out_of_range_is_a_device_assertion_as_in_eager_mode() -> None:
+    """In a process of its own: no GPU work is possible after it."""
+    done = subprocess.run(
+        [sys.executable, "-c", OUT_OF_RANGE], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert "torch.Size([3, 4])" in done.stdout
+    assert done.returncode != 0
+    assert "device-side assert" in done.stderr
+
+
+def test_numbers_on_the_cpu_with_tensors_on_the_gpu() -> None:
+    scale, x = torch.tensor(2.5, device="cpu"), torch.randn(8, 8)
+
+    def scaled(x: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
+        return x * scale, (x + scale).sum(0), scale * 2, torch.where(x > scale, x, scale)
+
+    torch.testing.assert_close(compiled(scaled)(x, scale), scaled(x, scale))
+
+
+def test_work_on_both_devices_in_one_graph() -> None:
+    def both(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        left, right = x.sin().sum(0), y.cos() + 1
+        return left, right, left.cpu() + right, right.to("cuda", non_blocking=True) * left
+
+    x, y = torch.randn(6, 5), torch.randn(5, device="cpu")
+    torch.testing.assert_close(compiled(both)(x, y), both(x, y))
+
+
+def test_gradients_on_both_devices() -> None:
+    x, y = torch.randn(6, 5, requires_grad=True), torch.randn(5, device="cpu", requires_grad=True)
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return (x.sin() * y.exp().cuda()).sum()
+
+    found, expected = (torch.autograd.grad(fn(x, y), (x, y)) for fn in (compiled(loss), loss))
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_call_on_a_stream_of_the_users() -> None:
+    x, stream = torch.randn(1 << 20), torch.cuda.Stream()
+    fn = compiled(lambda x: (x.sin() + x.roll(1)).softmax(0))
+    expected = fn(x)
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        mine = x * 2
+        found = fn(mine)
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.testing.assert_close(found, fn(x * 2))
+    assert not torch.equal(found, expected)
+
+
+def test_calls_from_several_threads() -> None:
+    fn = compiled(lambda x: torch.softmax(x.sin() * 2, -1))
+    inputs = [torch.randn(64, 128, device="cuda") for _ in range(8)]
+    fn(inputs[0])
+    found: dict[int, Tensor] = {}
+
+    def work(number: int) -> None:
+        for _ in range(20):
+            found[number] = fn(inputs[number])
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(inputs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number, x in enumerate(inputs):
+        torch.testing.assert_close(found[number], torch.softmax(x.sin() * 2, -1))
+
+
+def test_inputs_that_begin_anywhere() -> None:
+    fn = compiled(lambda x, y: (x.sin() + y, (x * y).sum(-1)))
+    memory = torch.randn(64 * 64 + 16)
+    for start in (0, 1, 2, 3, 4, 0):
+        x, y = memory[start : start + 4096].view(64, 64), memory[:4096].view(64, 64)
+        torch.testing.assert_close(fn(x, y), (x.sin() + y, (x * y).sum(-1)))
+
+
+def test_nothing_of_the_users_changes() -> None:
+    numbers, capture = torch.cuda.get_rng_state(), torch.is_grad_enabled()
+    matmul, allocated = torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision()
+    compiled(lambda x: x.softmax(0))(torch.ones(64, 64))
+    assert torch.equal(torch.cuda.get_rng_state(), numbers)
+    assert capture == torch.is_grad_enabled()
+    assert (matmul, allocated) == (torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision())
+
+
+MANY = 2**31 + 72
+
+
+def test_more_elements_than_32_bits_count_pointwise() -> None:
+    x = torch.ones(MANY, dtype=torch.int8)
+    x[-3:] = 5
+    found = compiled(lambda x: x * 2 + 1)(x)
+    assert found[:3].tolist() == [3, 3, 3]
+    assert found[-4:].tolist() == [3, 11, 11, 11]
+    assert int(found.sum(dtype=torch.int64)) == 3 * (MANY - 3) + 33
+
+
+def test_more_elements_than_32_bits_count_reduced() -> None:
+    x = torch.ones(MANY, dtype=torch.int8)
+    x[-1] = 7
+    total, best = compiled(lambda x: (x.sum(), x.argmax()))(x)
+    assert (int(total), int(best)) == (MANY + 6, MANY - 1)
+
+
+def test_more_elements_than_32_bits_count_by_rows_and_columns() -> None:
+    x = torch.zeros(2**16 + 8, 2**15 + 8, dtype=torch.bfloat16)
+    x[-1], x[:, -1] = 1, 1
+    rows, columns = compiled(lambda x: ((x + 1).sum(-1, dtype=torch.float32), x.amax(0)))(x)
+    assert rows[0].item() == 2**15 + 9
+    assert rows[-1].item() == 2 * (2**15 + 8)
+    assert columns.tolist() == [1.0] * (2**15 + 8)
+
+
+def test_more_elements_than_32_bits_count_turned_picked_and_joined() -> None:
+    x = torch.zeros(2**16 + 8, 2**15 + 8, dtype=torch.int8)
+    x[-1, -2], x[-2, -1] = 3, 4
+
+    def corner(x: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
+        turned = x.t() + 1
+        return turned.contiguous()[-2:, -2:], x[rows].sum(1), torch.cat([x, x[:2]])[-4:, -2:]
+
+    rows = torch.tensor([-1, 0, 2**16 + 6])
+    for found, expected in zip(compiled(corner)(x, rows), corner(x, rows), strict=True):
+        assert torch.equal(found, expected)
+
+
+def test_a_view_far_into_a_large_tensor() -> None:
+    x = torch.zeros(MANY, dtype=torch.int8)
+    x[2**31 :] = torch.arange(72).to(torch.int8)
+
+    def change(x: Tensor) -> Tensor:
+        x[2**31 :].add_(1)
+        return x[2**31 + 8 :] * 2
+
+    found = compiled(change)(x)
+    assert found.tolist() == [2 * (number + 1) for number in range(8, 72)]
+    assert x[-1].item() == 72
