@@ -337,6 +337,10 @@ def title_of(fn: Any) -> str:
 
 def _backend(options: Options) -> Any:
     asked = options.compile_arguments()
+    if asked["backend"] == "tcompile":
+        from compiler.backend import tcompile
+
+        return functools.partial(tcompile, mode=asked.get("mode"), options=asked.get("options"))
     if asked["backend"] != "inductor":
         return dynamo.named_backend(asked["backend"])
     return inductor.inductor_backend(options.mode, asked.get("options", {}), options.dynamic)

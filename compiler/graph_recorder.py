@@ -22,7 +22,7 @@ from compiler.inductor.ir import FxOriginIds, fx_origins, ir_artifact, part_orig
 from compiler.inductor.kernels import kernels_artifact
 from compiler.inductor.lines import Definition, definition
 from compiler.inductor.memory import GraphMemory, HalfMemory, wrapper_places
-from compiler.record import Artifact, Decision, Merge, Problem
+from compiler.record import OWN_STAGES, Artifact, Decision, Merge, Problem
 from compiler.torch_api import dynamo, fx
 from compiler.torch_api.aot_metadata import aot_facts
 from compiler.torch_api.cudagraphs import Verdict
@@ -86,7 +86,7 @@ class GraphRecorder:
     def _next_stage(self) -> str:
         if not any(stage in self.latest for stage in ("forward", "inference")):
             return "joint" if "pre_grad" in self.latest else "pre_grad"
-        return "post_grad"
+        return "lowered" if self.builder.options.backend == "tcompile" else "post_grad"
 
     def _say_where_it_ends(self) -> None:
         """Backends other than Inductor make fewer stages; a reader should not wonder where the rest is."""
@@ -266,9 +266,8 @@ class GraphRecorder:
             ))  # fmt: skip
 
     def failed(self, kind: Kind, error: Exception) -> None:
-        reached = [
-            stage for stage in ("post_grad", "ir", "fused_ir", "kernels") if f"{stage} {kind}" not in self.latest
-        ]
+        later = OWN_STAGES if self.builder.options.backend == "tcompile" else ("post_grad", "ir", "fused_ir")
+        reached = [stage for stage in (*later, "kernels") if f"{stage} {kind}" not in self.latest]
         self._problem(reached[0] if reached else "kernels", error)
 
     def _following(self, key: str) -> str:

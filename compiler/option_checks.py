@@ -12,6 +12,7 @@ import msgspec
 import torch
 
 from compiler import option_answers as answers
+from compiler.destination import WRITERS
 from compiler.options import OptionError, Options
 from compiler.record import STAGES
 from compiler.targets import TARGETS, UnknownTargetError, is_virtual, target
@@ -97,13 +98,23 @@ def _check_together(options: Options) -> None:
             f"torch.compile takes a mode or options, not both. mode={options.mode!r} stands for "
             f"options={stands_for!r}: add yours to these and leave the mode out."
         )
-    if options.backend == "inductor":
+    if options.backend == "tcompile":
+        _check_own(options)
+    elif options.backend == "inductor":
         for name, value in options.options.items():
             _check_setting(name, value)
     elif options.mode != "default" and not callable(options.backend):
         raise OptionError(
-            f"mode={options.mode!r} is a choice of settings of backend 'inductor'; backend {options.backend!r} has none"
+            f"mode={options.mode!r} is a choice of settings of backends 'inductor' and 'tcompile'; backend "
+            f"{options.backend!r} has none"
         )
+
+
+def _check_own(options: Options) -> None:
+    """Those of our own backend, which says itself what it takes."""
+    from compiler.backend.options import parsed
+
+    parsed(options.mode, options.options)
 
 
 def _check_kernels_check(options: Options) -> None:
@@ -129,10 +140,11 @@ def _not_triton(options: Options) -> str:
 
 
 def _check_virtual(options: Options) -> None:
-    """A GPU that is not here runs nothing, and only Inductor writes code for it."""
-    if options.backend != "inductor":
+    """A GPU that is not here runs nothing, and only backends that write code can be asked for it."""
+    if options.backend not in WRITERS:
         raise OptionError(
-            f"target={options.target!r} is the GPU that backend 'inductor' writes code for: leave out one of the two."
+            f"target={options.target!r} is the GPU that backends 'inductor' and 'tcompile' write code for: leave out "
+            "one of the two."
         )
 
 

@@ -12,6 +12,7 @@ from compiler.binary.artifacts import LANGUAGES, binary_artifact, stages_of
 from compiler.binary.facts import machine_facts
 from compiler.binary.failures import failure
 from compiler.binary.jobs import Job, Output
+from compiler.binary.own_kernels import own_request
 from compiler.binary.sources import CannotCompileError, KernelSource, gpu_of, triton_sources
 from compiler.builder import in_kernel_order
 from compiler.destination import has_triton
@@ -140,7 +141,11 @@ def _tasks(sources: Iterable[KernelSource], target: Target, config: int) -> tupl
     with reading_kernels(target):
         for source in sources:
             try:
-                request = compile_request(source.function, source.text, source.sizes, config)
+                request = (
+                    own_request(source.launch, config)
+                    if source.launch
+                    else compile_request(source.function, source.text, source.sizes, config)
+                )
             except KernelSourceError as error:
                 failed.append(Compiled(source.kernel.id, (), None, (_problem("ttir", str(error), "", source),)))
             else:

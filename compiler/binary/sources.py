@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
+from compiler.binary.own_kernels import launch_of, own_source
 from compiler.record import STAGES, Artifact, Kernel, Record
 from compiler.targets import TARGETS, Target, UnknownTargetError, is_virtual, target
 
@@ -26,13 +28,15 @@ class CannotCompileError(ValueError):
 class KernelSource:
     """A Triton kernel, the name of its function, its source (line 1 is the empty one after the quotes), and the sizes
     its launch grid is made of: those that the source spells as numbers ("xnumel"), and the grid where the call does
-    ("_grid_0"). The function of a user's own kernel may have another name than the kernel.
+    ("_grid_0"). The function of a user's own kernel may have another name than the kernel. `launch` says how one of our
+    own backend's is compiled and launched; it is empty for Inductor's.
     """
 
     kernel: Kernel
     function: str
     text: str
     sizes: dict[str, int]
+    launch: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def file(self) -> str:
@@ -54,7 +58,12 @@ def triton_sources(record: Record, wanted: Collection[str] | None = None) -> lis
 
 
 def kernel_source(artifact: Artifact, kernel: Kernel) -> tuple[str, str]:
-    """Function and source of `NAME = async_compile.triton('FUNCTION', '''SOURCE''', …)`. Raises CannotCompileError."""
+    """Function and source of a kernel: of our own, or of `NAME = async_compile.triton('FUNCTION', '''SOURCE''', …)`.
+
+    Raises CannotCompileError.
+    """
+    if launch_of(artifact, kernel):
+        return kernel.name, own_source(artifact, kernel)
     first, last = kernel.lines
     statement = "\n".join(artifact.text.split("\n")[first - 1 : last])
     try:
@@ -137,6 +146,8 @@ def _source(
             "explore with the stage 'kernels' among --stages",
         )
     function, text = kernel_source(artifacts[kernel.artifact], kernel)
+    if launch := launch_of(artifacts[kernel.artifact], kernel):
+        return KernelSource(kernel, function, text, {}, launch)
     sizes = {**dict(_spelled_sizes(text)), **grids[kernel.artifact].get(kernel.name, {})}
     return KernelSource(kernel, function, text, sizes)
 

@@ -1,4 +1,4 @@
-"""Processes that compile kernels side by side, for the length of one call.
+"""Processes that compile kernels side by side: for the length of one call (`outputs`), or as long as there is work.
 
 Each is a Python of its own: not a fork of the user's process, which may have threads, and not multiprocessing's spawn,
 which would import the user's `__main__`. It leads a process group, so that a compiler it has started ends with it.
@@ -6,14 +6,17 @@ which would import the user's `__main__`. It leads a process group, so that a co
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import deque
 from collections.abc import Generator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -59,6 +62,64 @@ def outputs(jobs: Mapping[str, Job], workers: int) -> Generator[tuple[str, Outpu
         finally:
             for worker in crew:
                 worker.kill()
+
+
+class Crew:
+    """Workers that stay: each has a thread of its own that gives it jobs. They end when nothing was asked of them for
+    `idle` seconds, and with the process; the next job starts new ones.
+    """
+
+    def __init__(self, most: int, idle: float = 60.0) -> None:
+        self.most, self.idle = most, idle
+        self._lock = threading.Lock()
+        self._threads: ThreadPoolExecutor | None = None
+        self._workers: list[_Worker] = []
+        self._own = threading.local()
+        self._timer: threading.Timer | None = None
+        atexit.register(self.stop)
+
+    def submit(self, job: Job) -> Future[Output]:
+        """Compile a kernel beside others. The future raises OSError where no process can be started."""
+        with self._lock:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(self.most, "tcompile")
+                self._own = threading.local()
+            self._later()
+            return self._threads.submit(self._run, job)
+
+    def stop(self) -> None:
+        """End the processes."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            threads, self._threads = self._threads, None
+            workers, self._workers = self._workers, []
+        if threads is not None:
+            threads.shutdown(wait=False, cancel_futures=True)
+        for worker in workers:
+            worker.kill()
+
+    def _later(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = threading.Timer(self.idle, self.stop)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _run(self, job: Job) -> Output:
+        worker = getattr(self._own, "worker", None) or self._hired()
+        worker.give(job)
+        output = worker.result()
+        if output is None:
+            self._own.worker = None
+            return Output(error=worker.post_mortem())
+        return output
+
+    def _hired(self) -> _Worker:
+        self._own.worker = worker = _Worker(Path(tempfile.mkdtemp(prefix="tcompile-")))
+        with self._lock:
+            self._workers.append(worker)
+        return worker
 
 
 def _idle(crew: list[_Worker], busy: Mapping[_Worker, str]) -> _Worker | None:

@@ -44,7 +44,7 @@ class PassRecorder:
                 program, ctx, artifact_id=f"{stage}[{frame} {kind}]", stage=stage, graph=frame, before=before,
                 title=f"{kind}, {'lowered to loops' if name == 'lowered' else f'after the pass {name}'}",
             )  # fmt: skip
-            self.builder.add(made.artifact, stages.seconds.get(name, seconds))
+            self.recorder.add(f"{stage} {kind}", made.artifact, stages.seconds.get(name, seconds))
             known["lower" if name == "lowered" else name] = {**made.names, **_names(before)}
             before = made
         assert isinstance(before, Made)

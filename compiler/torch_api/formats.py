@@ -35,6 +35,18 @@ def refusal(target: Target, module: GraphModule) -> str:
     return ""
 
 
+NO_BFLOAT16 = (
+    "{} has no bfloat16 instructions: torch.compile leaves a graph with bfloat16 inputs or outputs to eager there. "
+    "float16 and float32 are compiled."
+)
+
+
+def no_bfloat16(target: Target, module: GraphModule) -> str:
+    """Why a graph with bfloat16 can't run on the target, "" if it can."""
+    has_it = target.vendor == "amd" or target.capability >= (8, 0)
+    return "" if has_it or torch.bfloat16 not in set(_dtypes(module)) else NO_BFLOAT16.format(target.title)
+
+
 def notes(target: Target, module: GraphModule) -> Iterator[tuple[str, str]]:
     """Formats of this graph that are not what they seem on the target: the format, and what it means."""
     used = set(_dtypes(module))

@@ -36,6 +36,7 @@ from torch._inductor.virtualized import V
 from compiler.targets import Target
 from compiler.torch_api import templates, virtual
 from compiler.torch_api.cudagraphs import CudaGraphs, Verdict
+from compiler.torch_api.dynamo import is_restart
 from compiler.torch_api.fusion_rounds import FusionRounds, MergeFacts
 from compiler.torch_api.line_origins import FxOrigins, KernelLines, LineOrigins
 from compiler.torch_api.loop_text import LoopTexts
@@ -129,7 +130,8 @@ def observing(observer: InductorObserver, *, build: bool, target: Target | None 
     wrappers = session.wrappers()
     settings = _inductor_settings(build)
     if target is not None:
-        wrappers += Retargeting(target, observer.decided).wrappers()
+        session.retargeting = Retargeting(target, observer.decided)
+        wrappers += session.retargeting.wrappers()
         session.templates = Templates(target)
         wrappers += session.templates.wrappers()
         settings |= virtual.inductor_settings(target) | templates.settings(target)
@@ -158,6 +160,7 @@ class _Session:
         self.in_inductor = False
         self.graphs = CudaGraphs(virtual=not build)
         self.templates: Templates | None = None
+        self.retargeting: Retargeting | None = None
         self.lines = LineOrigins()
         self.texts = LoopTexts(_heading)
 
@@ -201,7 +204,8 @@ class _Session:
         def observed(module: Any, inputs: Any, **kwargs: Any) -> Any:
             if self.in_inductor:
                 return run(module, inputs, **kwargs)
-            return run(module, inputs, **self.observed_compilers(kwargs))
+            trace = self.retargeting.wrap_main(run) if self.retargeting is not None else run
+            return trace(module, inputs, **self.observed_compilers(kwargs))
 
         return observed
 
@@ -218,11 +222,19 @@ class _Session:
         }
 
     def reporting(self, kind: Kind, compile_graph: Callable[..., Any]) -> Callable[..., Any]:
-        def observed(module: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+        def observed(module: torch.fx.GraphModule, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
             self.observer.aot_graph(kind, module)
-            return self.observer.built(kind, compile_graph(module, *args, **kwargs))
+            try:
+                if self.retargeting is not None:
+                    self.retargeting.check_formats(module)
+                return self.observer.built(kind, compile_graph(module, inputs, *args, **kwargs))
+            except Exception as error:
+                if self.build or is_restart(error):
+                    raise
+                self.observer.failed(kind, error)
+                return make_boxed_func(module.forward)
 
-        return observed
+        return self.retargeting.wrap_compile(observed) if self.retargeting is not None else observed
 
     def reporting_joint(self, partition: Callable[..., Any]) -> Callable[..., Any]:
         divide = wrap_partition(self.observer.partitioned)(partition)
@@ -231,7 +243,7 @@ class _Session:
             self.observer.joint(module)
             return divide(module, *args, **kwargs)
 
-        return observed
+        return self.retargeting.wrap_partition(observed) if self.retargeting is not None else observed
 
     def wrap_inner(self, compile_inner: Callable[..., Any]) -> Callable[..., Any]:
         def observed(module: torch.fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Any:

@@ -107,6 +107,11 @@ class Retargeting:
                 self.tell("formats", verdict, why)
             yield mover.values(inputs) if self.source != DEVICE else list(inputs)
 
+    def check_formats(self, module: GraphModule) -> None:
+        """For backends that ask nobody whether the target has a format. Raises NoInstructionsError."""
+        if reason := formats.refusal(self.target, module) or formats.no_bfloat16(self.target, module):
+            raise NoInstructionsError(reason)
+
     def note_tf32(self) -> None:
         if note := formats.tf32_note(self.target):
             self.tell("formats", *note)
@@ -119,10 +124,7 @@ class Retargeting:
                 with warnings.catch_warnings(action="ignore"):
                     check(lowering)
             except SkipFrame:
-                raise NoInstructionsError(
-                    f"{self.target.title} has no bfloat16 instructions: torch.compile leaves a graph with bfloat16 "
-                    "inputs or outputs to eager there. float16 and float32 are compiled."
-                ) from None
+                raise NoInstructionsError(formats.NO_BFLOAT16.format(self.target.title)) from None
 
         return checked
 

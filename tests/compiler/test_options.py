@@ -117,7 +117,7 @@ def test_a_wrong_option_is_told_the_right_spelling(keywords: dict[str, Any], exp
         ({"options": {"cudagraphs": True}}, "did you mean 'triton.cudagraphs'?"),
         ({"options": {"cpu_backend": "rust"}}, "it is one of 'cpp', 'triton'"),
         ({"mode": "max-autotune", "options": {"max_autotune": True}}, "a mode or options, not both"),
-        ({"mode": "max-autotune", "backend": "eager"}, "settings of backend 'inductor'; backend 'eager' has none"),
+        ({"mode": "max-autotune", "backend": "eager"}, "settings of backends 'inductor' and 'tcompile'; backend 'eager' has none"),
     ],
     ids=str,
 )
@@ -171,8 +171,8 @@ def test_an_unknown_target_is_told_what_there_is(target: str, expected: list[str
 @pytest.mark.parametrize(
     ("keywords", "expected"),
     [
-        ({"backend": "eager"}, "is the GPU that backend 'inductor' writes code for"),
-        ({"backend": some_backend}, "is the GPU that backend 'inductor' writes code for"),
+        ({"backend": "eager"}, "is the GPU that backends 'inductor' and 'tcompile' write code for"),
+        ({"backend": some_backend}, "is the GPU that backends 'inductor' and 'tcompile' write code for"),
     ],
     ids=["by name", "a function"],
 )

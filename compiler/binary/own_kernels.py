@@ -1,0 +1,46 @@
+"""Triton kernels of our own backend: their source, and what `triton.compile` is asked for, from what the record says.
+
+Nothing is executed for it: the kernel's entity has types, configurations and grid (`compiler.passes.launch`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+from compiler.record import Artifact, Kernel
+from compiler.torch_api.triton_kernels import CompileRequest, KernelSourceError
+
+_NO_CONSTANT = ("num_warps", "num_stages")
+
+
+def launch_of(artifact: Artifact, kernel: Kernel) -> Mapping[str, Any]:
+    """What it takes to compile and launch a kernel; empty for one that is not of our own backend."""
+    entity = next((entity for entity in artifact.entities if entity.id == kernel.id), None)
+    return entity.attrs.get("launch", {}) if entity else {}
+
+
+def own_source(artifact: Artifact, kernel: Kernel) -> str:
+    """The kernel's function, under the lines that all functions of the module share."""
+    rows = artifact.text.split("\n")
+    first = min(int(entity.attrs["line"]) for entity in artifact.entities if "launch" in entity.attrs)
+    return "\n".join([*rows[: first - 1], *rows[kernel.lines[0] - 1 : kernel.lines[1]]]) + "\n"
+
+
+def own_request(launch: Mapping[str, Any], config: int) -> CompileRequest:
+    """One call of `triton.compile`, for the configuration of this number. Raises KernelSourceError."""
+    configs = launch["configs"]
+    if not 0 <= config < len(configs):
+        raise KernelSourceError(f"there is no configuration {config}: {len(configs)} would be tried")
+    chosen = configs[config]
+    constants = {name: value for name, value in chosen.items() if name not in _NO_CONSTANT}
+    names = list(launch["types"])
+    attributes = {(names.index(name),): [["tt.divisibility", 16]] for name in launch["aligned"]}
+    return CompileRequest(
+        config=chosen,
+        configs=tuple(configs),
+        arguments=repr((launch["types"], constants, attributes)),
+        options={name: chosen[name] for name in _NO_CONSTANT},
+        programs=prod(-(-points // constants.get(block, 1)) for points, block in launch["grid"]),
+    )
