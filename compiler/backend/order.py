@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from compiler.backend.context import Context
 from compiler.backend.index import Index, Var, atoms_of, factor_of, substitute
-from compiler.backend.ir import At, Guard, Kernel, Loop, Program, indices, loads, parts, with_index
+from compiler.backend.ir import At, Buffer, Guard, Kernel, Loop, Program, indices, loads, parts, with_index
 
 
 def order(program: Program, ctx: Context) -> Program:
@@ -59,24 +59,31 @@ def _with_ranges(kernel: Kernel, ranges: tuple[Var, ...], reduced: tuple[Var, ..
 
 def offsets(kernel: Kernel, program: Program) -> Iterator[Index]:
     """Where the kernel reads and writes memory: offsets in elements."""
+    return (offset for _, offset in _accesses(kernel, program))
+
+
+def _accesses(kernel: Kernel, program: Program) -> Iterator[tuple[Buffer, Index]]:
+    """The buffers that a kernel reads and writes, with offsets in elements."""
     for loop in kernel.loops:
-        for load in loads(loop.value):
-            if load.buffer not in kernel.local:
-                yield program.by_name[load.buffer].offset(load.index)
-        if loop.target not in kernel.local:
-            yield program.by_name[loop.target].offset(loop.index)
+        places = [(load.buffer, load.index) for load in loads(loop.value)]
+        for name, index in (*places, (loop.target, loop.index)):
+            if name not in kernel.local:
+                buffer = program.by_name[name]
+                yield buffer, buffer.offset(index)
 
 
 def _sorted(group: tuple[Var, ...], kernel: Kernel, program: Program, ctx: Context) -> tuple[Var, ...]:
-    """The ranges by how far apart the elements of one step lie, in most accesses."""
+    """The ranges by how far apart the elements of one step lie, in most accesses; those of large buffers count most."""
     if len(group) < 2:
         return group
-    places = [*offsets(kernel, program)]
+    places = [(ctx.number(buffer.size), offset) for buffer, offset in _accesses(kernel, program)]
 
-    def distance(var: Var) -> tuple[int, float]:
-        steps = [abs(ctx.number(factor)) for place in places if (factor := factor_of(place, var)).terms]
-        close = sum(step == 1 for step in steps)
-        return -close, sum(steps) / len(steps) if steps else 0.0
+    most = sum(size for size, _ in places) / 2
+
+    def distance(var: Var) -> tuple[bool, float]:
+        steps = [(size, abs(ctx.number(by))) for size, place in places if (by := factor_of(place, var)).terms]
+        close, whole = sum(size for size, step in steps if step == 1), sum(size for size, _ in steps)
+        return close < most, sum(size * step for size, step in steps) / whole if whole else 0.0
 
     return tuple(sorted(group, key=distance, reverse=True))
 

@@ -63,13 +63,13 @@ def run(lowered: Program, ctx: Context, passes: Mapping[str, Pass] = PASSES) -> 
         changed = change(program, ctx)
         seconds[name] = time.perf_counter() - start
         if changed is not program:
-            _check(changed, name)
+            _check(changed, name, program)
         program = programs[name] = changed
     return Stages(programs, seconds)
 
 
-def _check(program: Program, name: str) -> None:
+def _check(program: Program, name: str, before: Program) -> None:
     try:
-        verify(program)
+        verify(program, before)
     except BrokenProgramError as error:
         raise BrokenProgramError(f"after the pass {name}:\n{error}") from None

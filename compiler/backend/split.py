@@ -3,20 +3,40 @@
 The first reduces parts of what was reduced, each to one value in a buffer, the second these values. Where sizes allow
 it the parts are equal: a whole loop, or a divisor of one; then what comes before the reduction can still be fused with
 the first. Else the last part is shorter, and a guard says where it ends. Places (`argmax`) are found whole.
+
+A variance over equal parts is made of those of the parts, by the formula of Chan, Golub and LeVeque (1979): squared
+distances from the mean of a part, and of the means from the mean of all. So one kernel reads everything, once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
+from typing import Any
 
 import torch
 
 from compiler.backend.context import Context
 from compiler.backend.index import Index, Var, divisors, factor_of, product
-from compiler.backend.ir import At, Buffer, Const, Guard, Kernel, Load, Loop, Program, Step, operation, with_index
+from compiler.backend.ir import (
+    At,
+    Buffer,
+    Const,
+    Expr,
+    Guard,
+    Kernel,
+    Load,
+    Loop,
+    Op,
+    Program,
+    Step,
+    cast,
+    operation,
+    with_index,
+)
 from compiler.backend.order import offsets, with_reduced_sorted
+from compiler.backend.simplify import folded
 
 COLUMNS = 32
 """So many neighbouring results are one program's where neighbours in memory belong to different results."""
@@ -29,25 +49,101 @@ def split(program: Program, ctx: Context) -> Program:
     """The program with its long reductions in two steps."""
     if not ctx.processors:
         return program
-    steps: list[Step] = []
-    buffers: list[Buffer] = []
-    for step in program.steps:
-        parts = _parts(step, program, ctx) if isinstance(step, Kernel) else None
-        if parts is None:
-            steps.append(step)
+    state = _Splitting(program, {kernel.targets[0]: kernel.loops[0] for kernel in program.kernels})
+    steps = tuple(new for step in program.steps for new in state.steps(step, ctx))
+    buffers = program.buffers + tuple(state.buffers)
+    return replace(program, steps=steps, buffers=buffers) if state.buffers else program
+
+
+@dataclass(slots=True)
+class _Splitting:
+    program: Program
+    loops: Mapping[str, Loop]
+    made: dict[str, Parts] = field(default_factory=dict)
+    buffers: list[Buffer] = field(default_factory=list)
+
+    def steps(self, step: Step, ctx: Context) -> Iterator[Step]:
+        """What comes in the place of a step."""
+        if not isinstance(step, Kernel):
+            yield step
+        elif (variance := self.variance(step.loops[0])) is not None:
+            yield from self.of_parts(variance, ctx)
+        elif (parts := _parts(step, self.program, ctx)) is not None:
+            self.made[step.targets[0]] = parts
+            self.buffers.append(parts.buffer)
+            yield from (_kernel(parts.first), _kernel(parts.second))
         else:
-            buffers.append(parts.buffer)
-            steps += [_kernel(parts.first), _kernel(parts.second)]
-    return replace(program, steps=tuple(steps), buffers=program.buffers + tuple(buffers)) if buffers else program
+            yield step
+
+    def variance(self, loop: Loop) -> Variance | None:
+        """What a loop sums up, if that are squared distances from a mean whose sum was made of equal parts."""
+        distance, center = _distance(loop)
+        mean = self.loops.get(center.buffer) if center else None
+        sums = mean.value.args[0] if mean and isinstance(mean.value, Op) and mean.value.name == "div" else None
+        if mean is None or center is None or not isinstance(sums, Load) or sums.buffer not in self.made:
+            return None
+        total, parts = self.loops[sums.buffer], self.made[sums.buffer]
+        is_same = (total.ranges, total.reduced, total.value) == (loop.ranges, loop.reduced, distance)
+        return Variance(loop, mean, center, parts) if is_same and total.reduction == "sum" and parts.equal else None
+
+    def of_parts(self, found: Variance, ctx: Context) -> Iterator[Step]:
+        """Squared distances from the mean, made of those of the parts."""
+        loop, mean, parts = found.squares, found.mean, found.parts
+        means, squares = (replace(parts.buffer, name=f"{one.target}_parts") for one in (mean, loop))
+        self.buffers += [means, squares]
+        of, at = parts.first, parts.first.index
+        sums, center, square = (Load(buffer.name, at, buffer.dtype) for buffer in (parts.buffer, means, squares))
+        length = folded(cast(At(product(var.size for var in of.reduced)), sums.dtype))
+        yield _kernel(replace(of, target=means.name, value=operation("div", sums, length), **_like(mean)))
+        apart = _squared(operation("sub", of.value, center))
+        yield _kernel(replace(of, target=squares.name, value=apart, order=loop.order))
+        between = operation("mul", _squared(operation("sub", center, found.center)), length)
+        yield _kernel(replace(loop, value=operation("add", square, between), reduced=parts.second.reduced))
+        ctx.decide((loop.target, squares.name), "split", f"as {parts.second.target} is, of whose parts it takes means")
+
+
+@dataclass(frozen=True, slots=True)
+class Variance:
+    """A sum of squared distances from `center`, the `mean` of the same values, whose sum was made of `parts`."""
+
+    squares: Loop
+    mean: Loop
+    center: Load
+    parts: Parts
+
+
+def _like(mean: Loop) -> dict[str, Any]:
+    return {"reduction": "", "reduced": (), "order": mean.order}
+
+
+def _squared(value: Expr) -> Expr:
+    return operation("mul", value, value)
+
+
+def _distance(loop: Loop) -> tuple[Expr | None, Load | None]:
+    """Of a sum of squares: what is squared is this value less that element of a buffer."""
+    square = loop.value
+    if (
+        loop.reduction != "sum"
+        or not isinstance(square, Op)
+        or square.name != "mul"
+        or square.args[0] != square.args[1]
+    ):
+        return None, None
+    left = square.args[0]
+    if not isinstance(left, Op) or left.name != "sub" or not isinstance(left.args[1], Load):
+        return None, None
+    return left.args[0], left.args[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A reduction in two loops, and the buffer between them."""
+    """A reduction in two loops, and the buffer between them; `equal` says whether all parts are of one length."""
 
     first: Loop
     second: Loop
     buffer: Buffer
+    equal: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +260,7 @@ def _two_loops(loop: Loop, division: Division, program: Program, by_columns: boo
     ranges = loop.ranges + division.outer
     first = replace(loop, target=buffer.name, ranges=ranges, index=at, value=value, reduced=division.inner)
     second = replace(loop, value=Load(buffer.name, at, buffer.dtype), reduced=division.outer)
-    return Parts(first, second, buffer)
+    return Parts(first, second, buffer, not division.ragged)
 
 
 def neutral(reduction: str, dtype: torch.dtype) -> bool | int | float:
