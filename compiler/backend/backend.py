@@ -20,9 +20,11 @@ from compiler.backend.ir import Program
 from compiler.backend.launch import Launcher, by_kernel, gpu_of
 from compiler.backend.lower.graph import lower
 from compiler.backend.options import BackendOptions, parsed
+from compiler.backend.triton_tiles import MOST_32
 from compiler.backend.watching import watcher
 from compiler.torch_api.backend import Call, boxed, compile_with_autograd
 from compiler.torch_api.fx import value_of
+from compiler.torch_api.index_bounds import is_below
 
 if TYPE_CHECKING:
     from compiler.torch_api.graph_capture import Graphs
@@ -38,6 +40,7 @@ def tcompile(
     """Compile a graph that TorchDynamo captured. Raises OptionError for a mode or an option that there is not."""
     chosen = parsed(mode, options)
     graphs = _graphs() if chosen.graphs and torch.cuda.is_available() else None
+    _wake(inputs)
     forward, backward, inference = (
         partial(compile_graph, name=name, options=chosen, graphs=graphs)
         for name in ("forward", "backward", "inference")
@@ -56,6 +59,7 @@ def compile_graph(
 ) -> Call:
     """Compile one graph of ATen operators, as AOTAutograd gives it."""
     ctx = Context(options.thresholds, example_sizes(module), name, "lower", processors=processors(module))
+    ctx.is_small = (bool(ctx.processors) or options.code == "triton") and is_below(module, MOST_32)
     stages = pipeline.run(lower(module, name, ctx), ctx, passes)
     if (told := watcher()) is not None:
         told.passed(stages, ctx, options)
@@ -69,6 +73,15 @@ def compile_graph(
         ctx.decide((name,), "refused", f"no CUDA graph: {why}")
         return graphs.beside(call) if name == "backward" else call
     return graphs.replayed(call, module, inputs, name, program.constants.values())
+
+
+def _wake(inputs: Sequence[Any]) -> None:
+    """For inputs on a GPU: processes that compile start while the graph is divided and lowered."""
+    gpus = [value.device for value in inputs if isinstance(value, torch.Tensor) and value.device.type == "cuda"]
+    if gpus and torch.cuda.is_available() and not why_no_gpu():
+        from compiler.backend.build_triton import warm_up
+
+        warm_up(gpus[0].index or 0)
 
 
 def _graphs() -> Graphs:

@@ -7,13 +7,13 @@ Inductor's.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from functools import cache
 from getpass import getuser
 from pathlib import Path
 
@@ -24,11 +24,22 @@ from compiler.backend.emit_triton import TritonCode, TritonConfig, TritonFunctio
 from compiler.backend.ir import BackendError, Program
 from compiler.backend.launch import Assumed
 from compiler.binary.jobs import Job, Output
-from compiler.binary.workers import cores, outputs
+from compiler.binary.workers import Crew, cores
 from compiler.torch_api.cuda_launch import Loaded, load
 
-MOST_WORKERS = 12
+MOST_WORKERS, WARM = 12, 6
 _FILE = "<tcompile kernels>"
+_FIRST = """
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def kernel(out_ptr, XBLOCK: tl.constexpr):
+    x = tl.arange(0, XBLOCK)
+    tl.store(out_ptr + x, libdevice.erf(tl.load(out_ptr + x)))
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,56 +101,66 @@ def _aligned(program: Program, function: TritonFunction, assumed: Assumed) -> It
         yield assumed.aligned if name in inputs else name not in unknown
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Builds:
-    """Binaries that are being made, by key of their job."""
+    """Binaries that are being made, or were on disk, by key of their job."""
 
-    jobs: Mapping[str, Job]
-    made: dict[str, Output] = field(default_factory=dict)
-    failure: BaseException | None = None
-    thread: threading.Thread | None = None
+    made: Mapping[str, Future[Output]]
 
     @staticmethod
     def start(kernels: Sequence[Wanted]) -> Builds:
         """Begin with those that are not on disk."""
-        builds = Builds({_key(kernel.job): kernel.job for kernel in kernels})
-        for key in builds.jobs:
-            if kept := _kept(key):
-                builds.made[key] = kept
-        missing = {key: job for key, job in builds.jobs.items() if key not in builds.made}
-        if missing:
-            builds.thread = threading.Thread(target=builds._make, args=(missing,), daemon=True)
-            builds.thread.start()
-        return builds
-
-    def _make(self, missing: Mapping[str, Job]) -> None:
-        workers = min(MOST_WORKERS, max(1, cores() - 1), len(missing))
-        try:
-            with contextlib.closing(outputs(missing, workers)) as found:
-                for key, output in found:
-                    if not output.error:
-                        _keep(key, output)
-                    self.made[key] = output
-        except BaseException as error:  # noqa: BLE001 - the call that waits raises it
-            self.failure = error
-
-    def wait(self) -> None:
-        """Until all are made. Raises BackendError if processes can't be had."""
-        if self.thread is not None:
-            self.thread.join()
-        if self.failure is not None:
-            raise BackendError(f"kernels could not be compiled: {self.failure}") from self.failure
+        return Builds({_key(kernel.job): _begun(kernel.job) for kernel in kernels})
 
     def loaded(self, kernel: Wanted, device: int) -> Loaded:
         """The kernel on the GPU. Raises BackendError with what Triton said if it did not compile."""
-        self.wait()
-        output = self.made[_key(kernel.job)]
+        try:
+            output = self.made[_key(kernel.job)].result()
+        except OSError as error:
+            raise BackendError(f"no process could be started that compiles kernels: {error}") from error
         if output.error:
             raise BackendError(f"Triton did not take the kernel {kernel.function.name}: {output.error}")
         types = [name for name in kernel.types.values() if name != "constexpr"]
         path = _path(_key(kernel.job), "cubin")
         warps, shared = output.threads // 32, output.shared_memory or 0
         return load(path, output.function, warps, shared, types, output.spare, device)
+
+
+@cache
+def crew() -> Crew:
+    """The processes that compile, for all graphs of this process."""
+    return Crew(min(MOST_WORKERS, max(1, cores() - 1)))
+
+
+def warm_up(device: int) -> None:
+    """Start a few of the processes, unless they run, each with a kernel of no use: the first takes Triton longest."""
+    if crew().is_awake:
+        return
+    major, minor = torch.cuda.get_device_capability(device)
+    arguments = repr(({"out_ptr": "*fp32", "XBLOCK": "constexpr"}, {"XBLOCK": 128}, {}))
+    job = Job("kernel", _FILE, _FIRST, arguments, {"num_warps": 4}, "cuda", 10 * major + minor, 32, to_run=True)
+    for _ in range(min(WARM, crew().most)):
+        crew().submit(job)
+
+
+def _begun(job: Job) -> Future[Output]:
+    made: Future[Output] = Future()
+    if kept := _kept(_key(job)):
+        made.set_result(kept)
+    else:
+        crew().submit(job).add_done_callback(lambda done: _finished(done, _key(job), made))
+    return made
+
+
+def _finished(done: Future[Output], key: str, made: Future[Output]) -> None:
+    """A binary is loaded from its file: it is made once that is there."""
+    try:
+        output = done.result()
+        if not output.error:
+            _keep(key, output)
+        made.set_result(output)
+    except (OSError, CancelledError) as error:
+        made.set_exception(error)
 
 
 def _key(job: Job) -> str:

@@ -87,6 +87,11 @@ class Crew:
             self._later()
             return self._threads.submit(self._run, job)
 
+    @property
+    def is_awake(self) -> bool:
+        """Whether jobs were given to it of late."""
+        return self._threads is not None
+
     def stop(self) -> None:
         """End the processes."""
         with self._lock:

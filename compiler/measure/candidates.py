@@ -61,6 +61,7 @@ class Spec:
 
 
 INDUCTOR = Spec("inductor", "inductor", "default")
+OWN = Spec(OURS, OURS)
 
 
 def specs(asked: Asked, options: Options, *, gpu: bool) -> tuple[tuple[Spec, ...], str]:

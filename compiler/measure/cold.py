@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
-from compiler.measure.candidates import INDUCTOR
+from compiler.measure.candidates import INDUCTOR, OWN
 from compiler.measure.rounds import Clock
 from compiler.options import Options
 from compiler.torch_api import apart, generated_text
@@ -69,10 +70,11 @@ class ColdCompiler:
             self._heard = None
         return heard
 
-    def start(self, device: torch.device) -> None:
+    def start(self, device: torch.device, *, ours: bool = False) -> None:
         """What the first compilation of a process for a GPU does once (workers, Triton) is no candidate's."""
-        compiled = INDUCTOR.compiled(_sine, self.options, lambda: None)
-        self.first_call(lambda: compiled(torch.ones(8, device=device)))
+        for spec in (INDUCTOR, *([OWN] if ours else [])):
+            compiled = spec.compiled(_sine, self.options, lambda: None)
+            self.first_call(partial(compiled, torch.ones(8, device=device)))
 
     def graph(self) -> None:
         """A graph is compiled."""

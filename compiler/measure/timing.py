@@ -20,7 +20,7 @@ import torch
 from compiler.environment import environment
 from compiler.measure import noise, peak
 from compiler.measure.calls import Call, nowhere
-from compiler.measure.candidates import EAGER, Asked, Spec, specs
+from compiler.measure.candidates import EAGER, OURS, Asked, Spec, specs
 from compiler.measure.cold import ColdCompiler, Heard
 from compiler.measure.copies import CannotCopyError, Copy, copied, devices
 from compiler.measure.inside import Pool, looked_into, with_note
@@ -149,7 +149,7 @@ class _Bench:
                 self.job = job(copied(self.call), self.call.surroundings, self.plan.backward, optimizer)
                 if self.device.type == "cuda" and any(spec.backend == "inductor" for spec in chosen):
                     self.tell("the compiler", "starting", 1)
-                    self.compiler.start(self.device)
+                    self.compiler.start(self.device, ours=any(spec.backend == OURS for spec in chosen))
                 for number, spec in enumerate(chosen, 1):
                     self._prepare(spec, self.job, number)
                 self._in_turns()
