@@ -9,6 +9,7 @@ explorer.check(f, x, w)     in tests: fails where the graph breaks or is compile
 explorer.export(model, x)   with torch.export; explorer.save_and_load(model, x) tries each way to save it
 tcompile explore f.py:f     in a terminal
 explorer.targets()          the GPUs that `target=` (--target) may name
+explorer.thresholds(p)      sliders for the passes of our own backend, of p = compiler.open(f, x, w)
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from explorer.export import export, save_and_load
 from explorer.operators import operators
 from explorer.run import Run, load
 from explorer.targets import targets
+from explorer.thresholds import ThresholdControl, thresholds
 
 __all__ = [
     "AutogradRecording",
@@ -33,6 +35,7 @@ __all__ = [
     "OpLevels",
     "Run",
     "ShownStep",
+    "ThresholdControl",
     "autograd",
     "chain_rule",
     "check",
@@ -44,6 +47,7 @@ __all__ = [
     "operators",
     "save_and_load",
     "targets",
+    "thresholds",
     "unload_ipython_extension",
 ]
 

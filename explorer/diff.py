@@ -87,7 +87,7 @@ class ArtifactDiff:
         return "\n".join(self.lines) or f"{self.id}: the same in {self.names[0]} and {self.names[1]}"
 
     def _repr_html_(self) -> str:
-        return _html_lines(self.lines) or f"<div>{_safe(str(self))}</div>"
+        return diff_html(self.lines) or f"<div>{_safe(str(self))}</div>"
 
 
 def compared_lines(artifact: Artifact) -> list[str]:
@@ -294,7 +294,7 @@ class RunDiff:
         parts += [self.ops.to_html(index=False, border=0)] if len(self.ops) else []
         parts += [
             f"<details><summary><b>{_safe(artifact.id)}</b> {_safe(artifact.verdict)}</summary>"
-            f"{_html_lines(artifact.lines)}</details>"
+            f"{diff_html(artifact.lines)}</details>"
             for artifact in changed
         ]
         parts += [f"<div>{_safe(verdict)}: {_safe(', '.join(ids))}</div>" for verdict, ids in rest.items()]
@@ -328,7 +328,8 @@ def _settings(record: Record) -> list[str]:
     return [*([target] if target else []), *options]
 
 
-def _html_lines(lines: tuple[str, ...]) -> str:
+def diff_html(lines: tuple[str, ...]) -> str:
+    """The lines of a unified diff, what is added and what is removed tinted; "" of none."""
     rows = "\n".join(_html_line(text.clip(line, 400)) for line in lines[: LINES_SHOWN * 10])
     more = len(lines) - LINES_SHOWN * 10
     note = f"<div>… {more} more lines: print it</div>" if more > 0 else ""

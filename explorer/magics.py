@@ -19,7 +19,7 @@ from IPython.utils.process import arg_split  # type: ignore[attr-defined]
 from compiler.option_checks import assignments
 from compiler.options import OptionError, Options
 from compiler.torch_api import settings
-from explorer import check_flag
+from explorer import check_flag, opened_html
 from explorer.cell import Cell
 from explorer.kernel_lab import KernelMagics
 from explorer.outputs import GuardedOutput, NotebookOutput, Output, ShownWidgets, TextOutput
@@ -34,7 +34,7 @@ _CAN_NOT_AWAIT = (
 _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "none": False}
 _FLAGS = ("--dynamic", "--grad", "--fullgraph", "--step")
 _YES_NO = argparse.BooleanOptionalAction
-_OPTIONS = ("target", "mode", "dynamic", "fullgraph", "backend", "stages", "grad", "time", "check", "step")
+_OPTIONS = ("target", "mode", "dynamic", "fullgraph", "backend", "stages", "grad", "time", "check", "step", "vs")
 _CALL = "get_ipython().run_cell_magic('tcompile', "
 
 
@@ -68,8 +68,10 @@ class TcompileMagics(Magics):
               help="Ask for one graph: where there would be a break, say why.")
     @argument("--backend", type=_unquoted,
               help="A backend of torch.compile, or the name of a function that is one; default: inductor.")
+    @argument("--vs", metavar="BACKEND", type=_unquoted,
+              help="Compile the same call with this backend too, inductor or tcompile, and show both side by side.")
     @argument("--options", metavar="KEY=VALUE", action="append", type=_unquoted,
-              help="One of Inductor's settings, as often as needed: --options max_autotune=True")
+              help="One of the backend's settings, as often as needed: --options max_autotune=True")
     @argument("--stages", metavar="A,B", type=_unquoted,
               help="Only these stages, for example captured,forward,ptx; all of them with all, kernels compiled.")
     @argument("--grad", action=_YES_NO, default=None,
@@ -255,10 +257,12 @@ def load(shell: Any) -> None:
     shell.register_magics(magics)
     shell.register_magics(KernelMagics(shell))
     shell.input_transformers_post.append(magics.rewrite_call)
+    opened_html.register(shell)
 
 
 def unload(shell: Any) -> None:
     """Take from a shell what `load` gave it."""
+    opened_html.unregister(shell)
     for owner in (TcompileMagics, KernelMagics):
         magics = shell.magics_manager.registry.pop(owner.__name__, None)
         if isinstance(magics, TcompileMagics):

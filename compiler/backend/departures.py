@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,7 @@ from compiler.decompose.drawn import seeded
 from compiler.decompose.numbers import Numbers, numbers, worst_verdict
 from compiler.torch_api import fx
 from compiler.torch_api.decomposition_tables import is_random
+from compiler.torch_api.widened import Recording, Widened
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,26 +120,47 @@ def departures(graphs: Iterable[tuple[Caught, Mapping[str, Program]]]) -> Depart
     drawing = []
     for caught, programs in graphs:
         inputs = caught.inputs or _inputs(caught, results)
-        changed = programs["lowered"].mutated
-        names = programs["lowered"].inputs
-        given = _copies(inputs, names, changed)
-        with torch.no_grad(), seeded():
-            outputs = list(caught.module(*given))
-        results[caught.name] = [*_named_inputs(caught, given), *zip(_output_names(caught), outputs, strict=True)]
-        eager = _results(outputs, given, names, changed)
+        eager = _Eager(caught, programs["lowered"], inputs)
+        results[caught.name] = eager.values
         if any(is_random(node.target) for node in caught.module.graph.nodes):
             drawing.append(caught.name)
-            eager = _computed(programs["lowered"], inputs)
-        found += _stages(caught.name, programs, inputs, eager)
+            eager.results = _computed(programs["lowered"], inputs)
+        found += _stages(programs, inputs, eager)
     return Departures(tuple(found), tuple(drawing))
 
 
-def _stages(graph: str, programs: Mapping[str, Program], inputs: Sequence[Any], eager: Named) -> Iterator[StageNumbers]:
+class _Eager:
+    """A graph run by eager PyTorch: its `results` to compare with, and its `values` by name, to hand on."""
+
+    def __init__(self, caught: Caught, lowered: Program, inputs: Sequence[Any]) -> None:
+        self.caught, self.lowered, self.inputs = caught, lowered, inputs
+        given = copies(inputs, lowered.inputs, lowered.mutated)
+        with torch.no_grad(), seeded(), Recording() as recorded:
+            outputs = list(caught.module(*given))
+        self.drawn = recorded.drawn
+        self.values = [*_named_inputs(caught, given), *zip(_output_names(caught), outputs, strict=True)]
+        self.results = _results(outputs, given, lowered.inputs, lowered.mutated)
+
+    @cached_property
+    def exact(self) -> Named | None:
+        """The results in float64: what is zero but for rounding can't be judged without. None where there are none."""
+        if self.drawn:
+            return None
+        given = copies(self.inputs, self.lowered.inputs, self.lowered.mutated)
+        try:
+            with torch.no_grad(), Widened(()):
+                outputs = self.caught.module(*given)
+        except (RuntimeError, NotImplementedError):
+            return None
+        return _results(outputs, given, self.lowered.inputs, self.lowered.mutated)
+
+
+def _stages(programs: Mapping[str, Program], inputs: Sequence[Any], eager: _Eager) -> Iterator[StageNumbers]:
     before: Program | None = None
     departed = False
     for change, program in programs.items():
         if program is not before:
-            found = _against(graph, change, program, inputs, eager)
+            found = _against(change, program, inputs, eager)
             if found.departs and not departed and before is not None:
                 found = _placed(found, before, program, inputs)
             departed |= found.departs
@@ -145,18 +168,19 @@ def _stages(graph: str, programs: Mapping[str, Program], inputs: Sequence[Any], 
         before = program
 
 
-def _against(graph: str, change: str, program: Program, inputs: Sequence[Any], eager: Named) -> StageNumbers:
-    stage, made_by = stage_name(change), "lower" if change == "lowered" else change
+def _against(change: str, program: Program, inputs: Sequence[Any], eager: _Eager) -> StageNumbers:
+    head = eager.caught.name, stage_name(change), "lower" if change == "lowered" else change
     try:
         mine = _computed(program, inputs)
     except Exception as error:  # noqa: BLE001 a pass of the user's may make anything: this is the finding
-        return StageNumbers(graph, stage, made_by, error=f"{type(error).__name__}: {error}")
-    return StageNumbers(graph, stage, made_by, numbers(mine, eager))
+        return StageNumbers(*head, error=f"{type(error).__name__}: {error}")
+    found = StageNumbers(*head, numbers(mine, eager.results))
+    return StageNumbers(*head, numbers(mine, eager.results, eager.exact)) if found.departs else found
 
 
 def _computed(program: Program, inputs: Sequence[Any]) -> Named:
     """What the interpreter makes of a program: its results, and the inputs that it changes."""
-    given = _copies(inputs, program.inputs, program.mutated)
+    given = copies(inputs, program.inputs, program.mutated)
     with torch.no_grad(), seeded():
         outputs = interpret(program, given)
     return _results(outputs, given, program.inputs, program.mutated)
@@ -167,7 +191,7 @@ def _results(outputs: Sequence[Any], given: Sequence[Any], names: Sequence[str],
     return own + [(f"input {name}", value) for name, value in zip(names, given, strict=True) if name in changed]
 
 
-def _copies(inputs: Sequence[Any], names: Sequence[str], changed: Iterable[str]) -> list[Any]:
+def copies(inputs: Sequence[Any], names: Sequence[str], changed: Iterable[str]) -> list[Any]:
     """The inputs, those that a graph changes as copies."""
     return [
         _copy(value) if name in changed and isinstance(value, torch.Tensor) else value
@@ -191,7 +215,7 @@ def _placed(found: StageNumbers, before: Program, program: Program, inputs: Sequ
 
 def _values(program: Program, inputs: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     """What each step of a program computes, until one fails."""
-    given = _copies(inputs, program.inputs, program.mutated)
+    given = copies(inputs, program.inputs, program.mutated)
     state = State(program, {name: source.of(given) for name, source in sources(program).items()})
     state.memory.update(zip(program.inputs, given, strict=True))
     state.memory.update(program.constants)

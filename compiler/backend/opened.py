@@ -9,13 +9,15 @@ from difflib import get_close_matches
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.fx import GraphModule
+from torch.utils.benchmark import Timer
 
 from compiler.backend import build, pipeline
 from compiler.backend.backend import compiled, processors
 from compiler.backend.catching import KINDS, Asked, Caught, catch, moved_to
 from compiler.backend.context import Context, Thresholds, with_options
-from compiler.backend.departures import Departures, departures
+from compiler.backend.departures import Departures, copies, departures
 from compiler.backend.emit_cpp import Code, Function
 from compiler.backend.emit_cpp import emit as emit_cpp
 from compiler.backend.emit_triton import TritonCode, TritonFunction
@@ -26,12 +28,15 @@ from compiler.backend.lower.graph import lower
 from compiler.backend.options import BackendOptions
 from compiler.backend.traffic import Totals, totals, traffic
 from compiler.backend.why import Lookup
+from compiler.decompose.drawn import seeded
 from compiler.record import Decision
 from compiler.targets import Target, target
 from compiler.torch_api.backend import Call, compile_with_autograd
 
 if TYPE_CHECKING:
     import pandas as pd
+
+MEASURED_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +255,7 @@ class Opened:
         on a GPU), else the reference interpreter. Without arguments it is the call that was opened. The first run
         compiles, and so does one of other sizes; the next ones don't. Raises BackendError on a GPU that is not here.
         """
-        if self.target is not None:
-            raise BackendError(f"{self.target.title} is not here: its code can be read, not run")
+        self._has_to_be_here()
         if not args and not kwargs:
             args, kwargs = self.asked.args, dict(self.asked.kwargs)
         return self._compiled(*args, **kwargs)
@@ -272,13 +276,29 @@ class Opened:
         """What runs one of the graphs: it takes the graph's arguments in one list, and empties it."""
         return compiled(graph.stages.last, graph.context(self.thresholds), BackendOptions(self.thresholds))
 
+    def seconds_a_call(self) -> float:
+        """The median time that the code of the selected graph takes, launch included, for the inputs of the call; 0.0
+        where the call did not run the graph. Raises BackendError on a GPU that is not here.
+        """
+        self._has_to_be_here()
+        if not self.graph.caught.inputs:
+            return 0.0
+        program, call = self.graph.stages.last, self.call_of(self.graph)
+        args = copies(self.graph.caught.inputs, program.inputs, program.mutated)
+        timer = Timer("call(list(args))", globals={"call": call, "args": args}, num_threads=torch.get_num_threads())
+        with torch.no_grad(), seeded():
+            return timer.blocked_autorange(min_run_time=MEASURED_SECONDS).median
+
+    def _has_to_be_here(self) -> None:
+        if self.target is not None:
+            raise BackendError(f"{self.target.title} is not here: its code can be read, not run")
+
     def check(self) -> Departures:
         """Each stage of each graph, run by the reference interpreter on the inputs of the call, against the graph in
         eager mode: which pass is the first to change a number. A backward that the call did not run gets random
         gradients. Nothing of the user's is changed by it.
         """
-        if self.target is not None:
-            raise BackendError(f"{self.target.title} is not here: check the graphs on the CPU")
+        self._has_to_be_here()
         return departures([(graph.caught, graph.stages.programs) for graph in self.graphs])
 
     def _again(self, passes: Mapping[str, pipeline.Pass], thresholds: Thresholds) -> Opened:
@@ -286,7 +306,7 @@ class Opened:
                        thresholds=thresholds)  # fmt: skip
 
     def __str__(self) -> str:
-        parts = [f"{self.asked.title}: {self._where()}"]
+        parts = [f"{self.asked.title}: {self.summary}"]
         for number, graph in enumerate(self.graphs):
             table = replace(self, selected=number).stages.drop(columns="pass")
             parts.append(f"{graph.name}\n{table.to_string(formatters={'seconds': _milliseconds})}")
@@ -294,10 +314,12 @@ class Opened:
 
     __repr__ = __str__
 
-    def _where(self) -> str:
+    @property
+    def summary(self) -> str:
+        """Kernels, calls and bytes of all graphs, and what the code is for."""
         found = self.totals
         where = self.target.title if self.target else "the GPU" if _is_on_gpu(self.graph.stages.last) else "the CPU"
-        return f"{found.kernels} kernels, {found.calls} calls of PyTorch, {found.bytes:,} bytes moved, for {where}"
+        return f"{found.kernels} kernels, {found.calls} calls of PyTorch, {found.bytes:,} bytes moved; for {where}"
 
     def next_steps(self) -> Iterator[str]:
         """How to go on."""

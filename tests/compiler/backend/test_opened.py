@@ -1,0 +1,240 @@
+"""A call opened up: stages, passes replaced, why two things are apart, and which pass is wrong."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import compiler
+from compiler.backend import build
+from compiler.backend.fuse import fuse
+from compiler.backend.ir import BackendError, Const, Expr, Kernel, Program, rebuilt
+from compiler.backend.opened import Opened
+from compiler.backend.verify import BrokenProgramError
+
+
+def numbers(*shape: int, grad: bool = False) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).requires_grad_(grad)
+
+
+def block(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return functional.gelu(functional.layer_norm(x @ weight, weight.shape[1:])).sum(0)
+
+
+@pytest.fixture(scope="module")
+def trained() -> Opened:
+    return compiler.open(block, numbers(8, 16, grad=True), numbers(16, 32, grad=True))
+
+
+def unfused(program: Program, _ctx: object) -> Program:
+    return program
+
+
+def with_constant(program: Program, old: float, new: float) -> Program:
+    """A legal program that computes something else."""
+
+    def change(part: Expr) -> Expr | None:
+        return Const(new, part.dtype) if isinstance(part, Const) and part.value == old else None
+
+    def changed(kernel: Kernel) -> Kernel:
+        return replace(kernel, loops=tuple(replace(loop, value=rebuilt(loop.value, change)) for loop in kernel.loops))
+
+    return program.with_steps(tuple(changed(step) if isinstance(step, Kernel) else step for step in program.steps))
+
+
+def test_every_stage_is_a_printable_value(trained: Opened) -> None:
+    for stage in ("lowered", "simplified", "inlined", "fused", "ordered", "scheduled"):
+        program = getattr(trained, stage)
+        assert repr(program) == str(program)
+        assert str(program).startswith("program forward(")
+        assert stage in dir(trained)
+    with pytest.raises(AttributeError, match="did you mean fused"):
+        _ = trained.fussed
+    with pytest.raises(BackendError, match="did you mean simplified"):
+        trained.stage("simplifed")
+
+
+def test_it_prints_each_graph_with_kernels_and_bytes_a_stage(trained: Opened) -> None:
+    text = repr(trained)
+    assert "block: " in text
+    assert "\nforward\n" in text
+    assert "\nbackward\n" in text
+    assert "p.replace" in text
+    stages = trained.stages
+    assert stages.loc["fused", "kernels"] < stages.loc["lowered", "kernels"]
+    assert stages.loc["fused", "bytes"] < stages.loc["lowered", "bytes"]
+    assert list(trained.timings.index) == list(trained.passes)
+
+
+def test_kernels_are_a_table_with_bytes_and_lines(trained: Opened) -> None:
+    table = trained.kernels
+    assert list(table.kind) == ["call of PyTorch", *["kernel"] * len(trained.scheduled.kernels)]
+    norm = table[table.computes.str.contains("rsqrt")].iloc[0]
+    # Reads the product, writes the normalised rows, and of each of 8 rows mean and rsqrt.
+    assert norm.bytes == 2 * 8 * 32 * 4 + 2 * 8 * 4
+    assert "layer_norm" in norm.lines
+    assert trained.totals.kernels == len(trained.scheduled.kernels) + len(trained.backward.scheduled.kernels)
+
+
+def test_two_stages_are_compared_as_text(trained: Opened) -> None:
+    diff = trained.diff("lowered", "fused")
+    assert diff.lines[:2] == ("--- lowered", "+++ fused")
+    assert any(line.startswith("-    kernel rsqrt") for line in diff.lines)
+    assert str(trained.diff("fuse", "fused")) == "fuse and fused are the same"
+
+
+def test_decisions_say_what_was_refused_and_the_bytes(trained: Opened) -> None:
+    refused = trained.decisions[trained.decisions.verdict == "refused"]
+    assert (refused.bytes > 0).all()
+    assert refused.why.str.contains("reduce over different elements").any()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ("exp", "exp", "one and the same value"),
+        ("sub", "mul", "sub and mul are computed by one kernel, "),
+        ("mul_3", "sum_1", "mul_3 and sum_1 are computed by one kernel"),
+        (
+            "mul",
+            "sum_1",
+            r"not in one kernel, but in \w+ and \w+ \(one would save 2,048 bytes\): they reduce over diff",
+        ),
+        (
+            "mm",
+            "mul",
+            r"mm is a call of PyTorch \(.*PyTorch's own kernel\); kernels are not merged with calls of PyTorch",
+        ),
+        ("primals_1", "mul", "primals_1 is an input of the graph: no kernel computes it"),
+        ("permute", "mul", "permute is a view of primals_1, which costs nothing; primals_1 is an input"),
+        (
+            "var_mean",
+            "rsqrt",
+            "var_mean is computed by var_mean_sum, .*; var_mean and rsqrt are computed by one kernel",
+        ),
+        ("sum_1", "exp", "sum_1 is in the forward, exp is in the backward: graphs run one after the other"),
+        ("exp", "mul_9", "in the backward: exp and mul_9 are computed by one kernel"),
+    ],
+)
+def test_why_answers_for_any_two_names(trained: Opened, first: str, second: str, expected: str) -> None:
+    assert re.search(expected, trained.why(first, second)), trained.why(first, second)
+
+
+def test_why_knows_what_was_inlined_left_out_or_merged_and_suggests_names() -> None:
+    def call(x: torch.Tensor, b: torch.Tensor) -> Any:
+        return x * (b + 1), (x + 2) * (x + 2), x.sort().values
+
+    p = compiler.open(call, numbers(8, 16), numbers(16))
+    assert "add is computed where it is read, in the loops of mul (inline: costs" in p.why("add", "mul")
+    assert "add and mul are computed by one kernel, " in p.why("add", "mul")
+    assert "add_2 computes the same as add_1 (simplify" in p.why("add_2", "mul_1")
+    assert "sort_0 is a call of PyTorch" in p.why("sort_0", "mul")
+    with pytest.raises(BackendError, match="no value 'mull'; did you mean mul"):
+        p.why("mull", "mul")
+
+
+def test_a_threshold_that_keeps_two_apart_is_the_answer() -> None:
+    p = compiler.open(block, numbers(8, 16), numbers(16, 32)).with_thresholds(fused_loops=2)
+    assert "more than 2 loops in one kernel" in p.why("mul_3", "sum_1")
+
+
+def test_a_pass_that_did_not_merge_what_may_be_is_told_apart_from_a_refusal(trained: Opened) -> None:
+    why = trained.replace("fuse", unfused).why("sub", "mul")
+    assert why.endswith("one would be legal, and save 2,048 bytes; the pass that ran as fuse did not merge them")
+
+
+@pytest.mark.skipif(build.compiler() is None, reason="no C++ compiler")
+def test_the_code_of_a_replaced_pass_runs_with_its_gradients(trained: Opened) -> None:
+    x, weight = numbers(8, 16, grad=True), numbers(16, 32, grad=True)
+    slow = trained.replace("fuse", unfused)
+    assert slow.totals.kernels > trained.totals.kernels
+    assert slow.code.count("extern") > trained.code.count("extern")
+    torch.testing.assert_close(slow.run(), block(x, weight))
+    own = torch.autograd.grad(slow.run(x, weight).square().sum(), (x, weight))
+    torch.testing.assert_close(own, torch.autograd.grad(block(x, weight).square().sum(), (x, weight)))
+    torch.testing.assert_close(slow.run(numbers(5, 16), weight), block(numbers(5, 16), weight))
+    assert x.grad is None
+
+
+def test_each_stage_of_forward_and_backward_is_checked_on_the_calls_own_inputs(trained: Opened) -> None:
+    found = trained.check()
+    assert found.first is None
+    assert set(found.table.graph) == {"forward", "backward"}
+    assert set(found.table.verdict) <= {"equal", "close"}
+    assert "Every stage computes what eager does" in str(found)
+
+
+def test_a_legal_pass_that_changes_a_number_is_named_with_the_first_value_that_differs(trained: Opened) -> None:
+    def wrong(program: Program, ctx: Any) -> Program:
+        return with_constant(fuse(program, ctx), 0.5, 0.51)
+
+    first = trained.replace("fuse", wrong).check().first
+    assert first is not None
+    assert (first.graph, first.stage, first.changed_by, first.where) == ("forward", "fused", "fuse", "mul_1")
+    assert first.numbers[0].max_relative == pytest.approx(0.02, rel=0.1)
+    found = trained.replace("fuse", wrong).check()
+    assert "The pass fuse is the first to depart, in the forward" in found.verdict
+    assert "The first value that differs is mul_1." in found.verdict
+
+
+def test_an_illegal_pass_is_refused_when_it_is_put_in(trained: Opened) -> None:
+    with pytest.raises(BrokenProgramError, match="after the pass order"):
+        trained.replace("order", lambda program, _: replace(program, steps=program.steps[::-1]))
+    with pytest.raises(BackendError, match=r"no pass 'order_'.*did you mean order"):
+        trained.replace("order_", unfused)
+
+
+def test_checking_and_running_leave_the_users_module_as_it_was() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.ReLU())
+    p = compiler.open(model, numbers(4, 16))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.random.get_rng_state()
+    assert p.check().first is None
+    if build.compiler() is not None:
+        assert p.seconds_a_call() > 0
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_stages_of_a_graph_that_draws_random_numbers_are_compared_with_what_was_lowered() -> None:
+    found = compiler.open(lambda x: functional.dropout(x * 2).relu(), numbers(16, 16)).check()
+    assert found.first is None
+    assert found.drawing == ("inference",)
+
+
+def test_graphs_on_both_sides_of_a_break_have_names() -> None:
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        torch._dynamo.graph_break()
+        return y.cos()
+
+    p = compiler.open(broken, numbers(4))
+    assert [graph.name for graph in p.graphs] == ["inference", "inference_2"]
+    assert "cos" in str(p.of("inference_2").lowered)
+    with pytest.raises(BackendError, match="there is no backward graph, only inference"):
+        _ = p.backward
+
+
+def test_it_is_lowered_anew_for_a_gpu_that_is_not_here(trained: Opened) -> None:
+    there = trained.on("a100")
+    assert {buffer.device for buffer in there.lowered.buffers} == {"cuda:0"}
+    assert "A100" in repr(there)
+    assert "@triton.jit" in there.code
+    assert "@triton.jit" in trained.triton
+    with pytest.raises(BackendError, match="not here"):
+        there.run()
+    with pytest.raises(BackendError, match="not here"):
+        there.check()
+
+
+def test_the_call_and_the_kernels_can_be_read(trained: Opened) -> None:
+    assert trained.call.startswith("def call(args):")
+    assert all(kernel.name in trained.code for kernel in trained.scheduled.kernels)
