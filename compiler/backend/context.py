@@ -43,7 +43,8 @@ class Thresholds:
 class Context:
     """For one run of the pipeline. `sizes` are example values of symbols, `graph` names the graph in decisions.
 
-    `processors` is how many multiprocessors the GPU has that code is for, 0 for a CPU.
+    `processors` is how many multiprocessors the GPU has that code is for, 0 for a CPU. `is_small` says that symbolic
+    sizes are guarded so that 32 bits are enough for indices.
     """
 
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -52,6 +53,7 @@ class Context:
     pass_name: str = ""
     decisions: list[Decision] = field(default_factory=list)
     processors: int = 0
+    is_small: bool = False
 
     def decide(self, subjects: tuple[str, ...], verdict: str, why: str = "", **numbers: float) -> None:
         """Report what the running pass decided about some loops, operators or buffers."""

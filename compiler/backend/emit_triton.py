@@ -108,6 +108,7 @@ class _Writer:
         self.names = Names()
         self.known: dict[str, str] = {}
         self.given: dict[str, str] = {}
+        self.guarded: dict[str, set[str]] = {}
         self.ranges = {value.key: name for axis in self.axes for name, value in axis.values.items()}
         self.text = Text(self)
         own = set(kernel_indices(kernel, program)) | set(kernel_indices(self.kernel, program))
@@ -253,9 +254,15 @@ class _Writer:
         return self.named(f"{load.buffer} + {place.key} {guard}", load.buffer, lambda: self.loaded(load, place, guard))
 
     def loaded(self, load: Load, place: Index, guard: str) -> str:
-        where = self.place(load.buffer, place, guard)
-        mask = self.masked(self.axes_of(place), guard)
+        where, axes = self.place(load.buffer, place, guard), self.axes_of(place)
+        mask = self.masked(axes, guard)
+        over = self.guarded.get(guard, set()) | axes
+        if self.shape(over) != self.shape(axes) and self.tiles.tiled:
+            where = f"tl.broadcast_to({where}, {self.shape(over)})"
         return f"tl.load({where}, {mask})" if mask else f"tl.load({where})"
+
+    def guards(self, guard: str, condition: Expr, outer: str) -> None:
+        self.guarded[guard] = self.axes_of(condition) | self.guarded.get(outer, set())
 
     def place(self, buffer: str, place: Index, guard: str = "") -> str:
         offset = self.text.index(place, guard)

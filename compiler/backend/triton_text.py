@@ -188,6 +188,9 @@ class Writer(Protocol):
     def checked(self, atom: Indirect, guard: str) -> str:
         """An index that a tensor holds, whose range is checked."""
 
+    def guards(self, guard: str, condition: Expr, outer: str) -> None:
+        """To be told which points a guard is about: those of the condition, and of the guard around it."""
+
     def named(self, key: str, wanted: str, text: Callable[[], str]) -> str:
         """The variable of this key, which holds the text's value."""
 
@@ -218,17 +221,21 @@ class Text:
     def guarded(self, value: Guard, guard: str) -> str:
         """Both are computed; what is loaded for one is not loaded where the other counts."""
         wanted = self.value(value.condition, guard)
+        if wanted in ("True", "False"):
+            return self.value(value.value if wanted == "True" else value.other, guard)
         inside = self.writer.named(f"{value.condition.key} {guard}", "is_inside", lambda: wanted)
-        texts = [
-            self.value(value.value, self.both(guard, inside)),
-            self.value(value.other, self.both(guard, f"~{inside}")),
-        ]
+        texts = [self.value(value.value, self.both(guard, inside, value.condition))]
+        texts.append(self.value(value.other, self.both(guard, f"~{inside}", value.condition)))
         return f"tl.where({', '.join([inside, *texts])})"
 
-    def both(self, guard: str, condition: str) -> str:
-        if not guard:
-            return condition
-        return self.writer.named(f"{guard} & {condition}", "is_inside", lambda: f"{guard} & {condition}")
+    def both(self, guard: str, condition: str, of: Expr) -> str:
+        if guard:
+            text = f"{guard} & {condition}"
+            both = self.writer.named(text, "is_inside", lambda: text)
+        else:
+            both = condition
+        self.writer.guards(both, of, guard)
+        return both
 
     def operation(self, value: Op, guard: str) -> str:
         if value.name == "cast":

@@ -168,7 +168,7 @@ def fits_32(kernel: Kernel, program: Program, ctx: Context) -> bool:
     reaches = [_reach(buffer.shape, buffer.strides) for buffer in buffers]
     counted = [product(var.size for var in group) for group in (kernel.ranges, kernel.reduced)]
     for size in (*reaches, *counted):
-        if size.constant is None and not getattr(ctx, "is_small", False):
+        if size.constant is None and not ctx.is_small:
             return False
         if ctx.number(size) >= MOST_32:
             return False
