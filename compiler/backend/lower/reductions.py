@@ -13,7 +13,7 @@ import torch
 from torch.fx import Node
 
 from compiler.backend.index import Index, product
-from compiler.backend.ir import At, Expr, Loop, Shape, cast, operation
+from compiler.backend.ir import At, Const, Expr, Loop, Shape, cast, operation
 from compiler.backend.lower.pointwise import as_bool, number, scalar
 from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, checked_dtype, computing_dtype, dimension, walk
 from compiler.torch_api.fx import value_of
@@ -41,13 +41,17 @@ def count(x: Tensor, dims: Sequence[int]) -> Index:
 
 def reduce(low: Lowering, x: Tensor, dims: Sequence[int], name: str, target: Tensor, value: Value) -> None:
     """A loop that fills `target`, of `kept_shape` or that without the reduced dimensions, with the reduction `name` of
-    `value(element, kept coordinates)`.
+    `value(element, kept coordinates)`. Where each is over one element, there is nothing to reduce.
     """
     ranges, at = walk(kept_shape(x, dims), "i")
     reduced, inner = walk([size if dim in dims else Index.of(1) for dim, size in enumerate(x.shape)], "r")
     place = tuple(inner[dim] if dim in dims else at[dim] for dim in range(len(at)))
     index = at if len(target.shape) == len(at) else tuple(at[dim] for dim in range(len(at)) if dim not in dims)
-    low.append(Loop(target.buffer, ranges, index, value(x.load(place), at), name, reduced))
+    found = value(x.load(place), at)
+    if reduced:
+        low.append(Loop(target.buffer, ranges, index, found, name, reduced))
+    else:
+        low.append(Loop(target.buffer, ranges, index, Const(0, torch.int64) if name.startswith("arg") else found))
 
 
 def temporary(low: Lowering, x: Tensor, dims: Sequence[int], suffix: str, dtype: torch.dtype) -> Tensor:
