@@ -90,6 +90,7 @@ class Builder:
     steps: tuple[Step, ...] = ()
     calls: int = 0
     autograd_saved: list[Saved] = field(default_factory=list)
+    versus: Record | None = None
 
     def add(self, artifact: Artifact, seconds: float | None = None) -> Artifact:
         """Keep an artifact, unless `options.stages` leaves its stage out: then only its origins are kept, so that
@@ -167,6 +168,7 @@ class Builder:
             steps=self.steps,
             calls=self.calls,
             autograd_saved=tuple(self.autograd_saved),
+            versus=self.versus,
         )
 
 

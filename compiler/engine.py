@@ -119,6 +119,7 @@ class Exploration:
         try:
             if kind is None:
                 self._time()
+                self._beside()
                 self._export()
                 self._eager_memory()
                 self._decompose()
@@ -140,6 +141,13 @@ class Exploration:
             from compiler.measure.profile_again import profile_apart
 
             profile_apart(self._builder, self.call)
+
+    def _beside(self) -> None:
+        """The first call with another backend, where the user names one."""
+        if self.options.vs:
+            from compiler.versus import beside
+
+            self._builder.versus = beside(self._builder, self._calls[0] if self._calls else None)
 
     def _export(self) -> None:
         """The first call with torch.export, strict and not, where the user names that stage."""

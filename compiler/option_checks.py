@@ -88,6 +88,9 @@ def _check_name(name: str) -> None:
 
 
 def _check_together(options: Options) -> None:
+    if options.vs and options.vs == options.backend:
+        other = next(name for name in WRITERS if name != options.backend)
+        raise OptionError(f"vs={options.vs!r} is the backend itself: to compare, name {other!r}.")
     if options.check == "kernels":
         _check_kernels_check(options)
     if is_virtual(options.target):
@@ -237,14 +240,37 @@ def _respelled(value: Any, annotation: type) -> str:
 _TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
+def _vs(value: Any) -> str:
+    """The backend beside the first: one whose code can be shown."""
+    if value is None:
+        return ""
+    backend = _text("vs", value)
+    if backend in ("", *WRITERS):
+        return backend
+    if backend in settings.backends():
+        raise OptionError(
+            f"vs={backend!r}: that backend writes no code to set beside the other's. Valid: "
+            f"{', '.join(map(repr, WRITERS))}. To compare times: time='{backend}'."
+        )
+    raise OptionError(_wrong("vs", backend, WRITERS, answers.BACKENDS))
+
+
 def _stages(value: Any) -> tuple[str, ...]:
     if value is None:
         return ()
     names = [name.strip() for name in value.split(",")] if isinstance(value, str) else list(value)
+    known = (*STAGES, *_new_stages(), "all")
     for name in filter(None, names):
-        if name not in (*STAGES, "all"):
-            raise OptionError(_wrong("stages", name, (*STAGES, "all")))
+        if name not in known:
+            raise OptionError(_wrong("stages", name, known))
     return tuple(filter(None, names))
+
+
+def _new_stages() -> tuple[str, ...]:
+    """Those of passes of our own backend that the record's list does not name."""
+    from compiler.backend.pipeline import PASSES, stage_name
+
+    return tuple(name for name in map(stage_name, PASSES) if name not in STAGES)
 
 
 def _dynamic(value: Any) -> bool | None:
@@ -313,6 +339,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "time": _time,
     "check": _check_option,
     "step": _step,
+    "vs": _vs,
 }
 
 

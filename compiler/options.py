@@ -23,6 +23,7 @@ class Options:
     what the built code returns, "kernels" what each Triton kernel stores, in Triton's interpreter, which needs no GPU.
     `time` measures the call where its tensors are, eager and compiled: True (the candidates that make sense there),
     "all", or names of modes and backends ("default,aot_eager").
+    `vs` names another backend that writes code, to compile the same call with and show beside the first.
     `step` records how TorchDynamo read the function, instruction by instruction: True, or how many MiB of that to keep.
 
     `Options.of` checks what a user wrote. Options read from a record are not checked: another machine made them.
@@ -39,6 +40,7 @@ class Options:
     time: bool | str = False
     check: bool | Literal["kernels"] = False
     step: bool | int = False
+    vs: str = ""
 
     @classmethod
     def of(cls, **keywords: Any) -> Options:

@@ -355,7 +355,7 @@ class Record:
     """Everything one exploration found, in pipeline order.
 
     `target` is what code was written for: a GPU of `compiler.targets`, or "cpu" or "cuda" for a device that was here.
-    `calls` is how often the explored function was called.
+    `calls` is how often the explored function was called. `versus` is what another backend made of the same call.
     """
 
     title: str
@@ -385,6 +385,7 @@ class Record:
     steps: tuple[Step, ...] = ()
     autograd_saved: tuple[Saved, ...] = ()
     calls: int = 0
+    versus: Record | None = None
     schema: int = SCHEMA
 
     def __repr__(self) -> str:

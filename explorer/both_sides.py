@@ -28,7 +28,8 @@ def both_sides(before: Record, after: Record, labels: tuple[str, str]) -> Record
     partner = matching_ids(before, after)
     second = [artifact for artifact in after.artifacts if artifact.id not in shared]
     pairs = {partner.get(artifact.id, artifact.id): rename(artifact.id) for artifact in second}
-    first = [_told(artifact, labels[0], pairs.get(artifact.id, "")) if artifact.id not in shared else artifact
+    first = [artifact if artifact.id in shared or artifact.stage == "versus"
+             else _told(artifact, labels[0], pairs.get(artifact.id, ""))
              for artifact in before.artifacts]  # fmt: skip
     known = {artifact.id for artifact in before.artifacts}
     others = {artifact.id: partner.get(artifact.id, artifact.id) for artifact in second}
@@ -46,6 +47,13 @@ def both_sides(before: Record, after: Record, labels: tuple[str, str]) -> Record
             *(replace(one, subjects=tuple(map(rename, one.subjects))) for one in after.decisions),
         ),
     )
+
+
+def shown(record: Record) -> Record:
+    """The record as a view shows it: where another backend made something of the same call, with both sides."""
+    if record.versus is None:
+        return record
+    return both_sides(record, record.versus, (record.options.backend, record.options.vs))
 
 
 def _shared(before: Record, after: Record) -> set[str]:

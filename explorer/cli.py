@@ -108,6 +108,7 @@ def _add_options(group: Any) -> None:
     group.add_argument("--dynamic", action=yes_no, help="symbolic shapes: always, or never")
     group.add_argument("--fullgraph", action="store_true", default=None, help="a graph break is an error")
     group.add_argument("--backend", help="torch.compile's backend (inductor)")
+    group.add_argument("--vs", metavar="BACKEND", help="compile with this backend too, and show both side by side")
     group.add_argument("--options", action="append", metavar="NAME=VALUE", help="a setting of the backend")
     group.add_argument(
         "--stages", metavar="A,B", help="only these stages; all: kernels compiled; decomposed: at every level"
@@ -209,7 +210,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     from compiler import option_checks
     from compiler.options import Options
 
-    names = ("target", "mode", "dynamic", "fullgraph", "backend", "stages", "grad", "time", "check", "step")
+    names = ("target", "mode", "dynamic", "fullgraph", "backend", "stages", "grad", "time", "check", "step", "vs")
     given = {name: getattr(args, name) for name in names}
     given["options"] = option_checks.assignments(args.options) if args.options else None
     chosen = {name: value for name, value in given.items() if value is not None}

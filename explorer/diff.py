@@ -316,7 +316,12 @@ def side_names(before: Record, after: Record) -> tuple[str, str]:
 
 
 def side_labels(before: Record, after: Record) -> tuple[str, str]:
-    """A word for each side, for the head of a column: the targets where they differ, else first and second."""
+    """A word for each side, for the head of a column: the targets or backends where they differ, else first and
+    second.
+    """
+    backends = (before.options.backend, after.options.backend)
+    if backends[0] != backends[1]:
+        return backends
     targets = (before.target or before.options.target, after.target or after.options.target)
     return targets if targets[0] != targets[1] and all(targets) else ("first", "second")
 

@@ -62,8 +62,9 @@ def replace_file(path: Path, data: bytes) -> Path:
 
 def _page(record: Record) -> str:
     from explorer import html, page_record
+    from explorer.both_sides import shown
 
-    return page_record.with_facts(html.page(record), record)
+    return page_record.with_facts(html.page(shown(record)), record)
 
 
 def _from_page(data: bytes) -> Record:

@@ -182,7 +182,7 @@ class TcompileMagics(Magics):
         # A shell in a Jupyter kernel has the kernel; only there does anybody draw HTML and widgets.
         if getattr(self.shell, "kernel", None) is None:
             return TextOutput()
-        return NotebookOutput(with_widget=not args.no_widget)
+        return NotebookOutput(with_widget=not args.no_widget, at_end=bool(args.vs))
 
     def _session(self, args: argparse.Namespace, cell: Cell) -> Session:
         notebook_cell, execution = self._place()

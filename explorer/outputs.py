@@ -60,12 +60,13 @@ class NotebookOutput:
     """For a notebook: static HTML, which stays when the notebook is saved, and the widget: as soon as there is a graph,
     or at the end where there is none.
 
-    `with_widget=False` shows the HTML only.
+    `with_widget=False` shows the HTML only, `at_end` the widget when all is there: one of two sides can't grow.
     """
 
-    def __init__(self, *, with_widget: bool = True) -> None:
+    def __init__(self, *, with_widget: bool = True, at_end: bool = False) -> None:
         self.widget: Any = None
         self._with_widget = with_widget
+        self._at_end = at_end
         self._static: DisplayHandle | None = None
         self._updated = 0.0
 
@@ -73,11 +74,15 @@ class NotebookOutput:
         self._static = display(_note("Exploring…"), raw=True, display_id=True)
 
     def hear(self, event: Event, known: Callable[[], Record]) -> None:
-        if self.widget is None and event.kind == "artifact" and event.stage == "captured" and self._with_widget:
+        if self.widget is None and event.kind == "artifact" and event.stage == "captured" and self._grows:
             self._show_widget(known(), event.stage)
         elif event.kind == "progress" or (event.kind != "finished" and self._is_due(event)):
             self._bring_up_to_date(event, known)
             self._updated = time.monotonic()
+
+    @property
+    def _grows(self) -> bool:
+        return self._with_widget and not self._at_end
 
     def _is_due(self, event: Event) -> bool:
         """The last stage of a graph is shown at once: what comes after it may be the user's own code, for long."""
@@ -89,6 +94,9 @@ class NotebookOutput:
             self._static.update(run._repr_mimebundle_() if run.record.artifacts else _note(_summary(run)), raw=True)
         if self.widget is not None:
             self.widget.update(run.record)
+        elif run.record.artifacts and self._at_end and self._with_widget:
+            self.widget = run.widget()
+            display(self.widget)
         elif run.record.artifacts and self._with_widget:
             self._show_widget(run.record)
 

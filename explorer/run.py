@@ -51,6 +51,7 @@ class Run:
         self._widget = widget
         self._selection: tuple[str, ...] = ()
         self._partitions: Partitions | None = None
+        self._other: KernelCompiler | None = None
         self._levels = RunLevels()
         self.kept = {}
         self.call: Call | None = None  # to time it again; not saved either
@@ -500,6 +501,20 @@ class Run:
 
         return drawing(self.record, self[name], depth=depth, direction=direction)
 
+    @property
+    def versus(self) -> RunDiff:
+        """What another backend makes of the same call (`--vs`), beside this: prints as a diff, `.widget()` shows both.
+
+        `print(run["versus"])` is the table of both. Raises ValueError for a run without `--vs`.
+        """
+        from explorer.diff import RunDiff
+
+        if self.record.versus is None:
+            raise ValueError('this run has one side: explore with vs="inductor" (--vs inductor) to have another')
+        if self._other is None:
+            self._other = KernelCompiler(self.record.versus)
+        return RunDiff(self.compiler, self._other)
+
     def diff(self, other: Run | Record) -> RunDiff:
         """What differs between this run (`-`) and another (`+`): breaks, guards and recompilations gone and new, graphs
         merged, each stage's text, op counts, kernels.
@@ -522,7 +537,7 @@ class Run:
         if self._widget is None:
             from explorer.widget import Explorer
 
-            self._widget = Explorer(self.compiler)
+            self._widget = Explorer(self.compiler) if self.record.versus is None else self.versus.widget()
             self._widget.selection = list(self._selection)
         return self._widget
 

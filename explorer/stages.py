@@ -122,6 +122,9 @@ STAGE_WORDS: dict[str, StageWords] = {
     "ptx": StageWords("PTX", "NVIDIA's virtual instruction set.", _MACHINE),
     "sass": StageWords("SASS", "The GPU's own instructions.", _MACHINE),
     "amdgcn": StageWords("AMD GCN", "The GPU's own instructions.", _MACHINE),
+    "versus": StageWords(
+        "Side by side", "What two backends make of the same call: kernels, bytes, time.", _MEASURED, unit="rows"
+    ),
     "timing": StageWords(
         "Timing", "How long the call takes, eager and compiled.", _MEASURED, frozenset({"candidate"}), "candidates"
     ),

@@ -15,6 +15,7 @@ from pygments.util import ClassNotFound
 from compiler.capture.function_names import function_name
 from compiler.options import Options
 from compiler.record import MACHINE_STAGES, Artifact, Environment, GraphBreak, Recompile, Record, stage_rank
+from explorer import versus
 from explorer.blame import closest_failure, users_place
 from explorer.provenance import SourceLines, innermost_lines, place, place_text
 from explorer.shapes import seconds_text, size_text
@@ -51,7 +52,7 @@ _LEXERS = {"triton": "python", "fx": "python", "c++": "cpp", "ttir": "mlir", "tt
 def summary(record: Record, width: int = WIDTH) -> str:
     """What was explored and what came out: stages with counts, kernels, graph breaks, problems."""
     parts = [heading(record), _stages(record)]
-    parts += [_kernels(record), _timings(record, width), _heat(record), _checks(record, width)]
+    parts += [_kernels(record), versus.told(record), _timings(record, width), _heat(record), _checks(record, width)]
     parts += [_breaks(record), _recompiles(record), _plain_python(record), _problems(record)]
     lines = "\n\n".join(part for part in parts if part).splitlines()
     return "\n".join(clip(line.rstrip(), width) for line in lines)

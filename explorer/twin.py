@@ -15,7 +15,7 @@ from pygments.lexers import PythonLexer
 from pygments.token import Comment, Keyword, String
 
 from compiler.record import MACHINE_STAGES, Artifact, GraphBreak, Record
-from explorer import tables, text
+from explorer import tables, text, versus
 from explorer.advice.html import advice_html
 from explorer.cards import break_groups
 from explorer.check_text import Checked, result_cells, sentences, stage_sentences
@@ -45,7 +45,7 @@ GRAPH_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9
 
 def twin(record: Record) -> str:
     """The record as static HTML in one `<div class="tcompile-twin" title="tcompile-static">`."""
-    above = (_heading, _ribbon, _sources, _timing, heat_html, _pictures, _stages)
+    above = (_heading, _versus, _ribbon, _sources, _timing, heat_html, _pictures, _stages)
     below = (_kernels, _ops, _breaks, _recompiles, _checks, _advice, _problems)
     inside = "\n".join(filter(None, [*(section(record) for section in above + below), _footer()]))
     return f'<div class="tcompile-twin" title="tcompile-static" style="max-width:100%;overflow:auto">\n{inside}\n</div>'
@@ -56,6 +56,15 @@ def _heading(record: Record) -> str:
     marks = [text.counted(len(facts), name) for facts, name in counts if facts]
     settings = " · ".join([text.settings(record), *marks])
     return f"<div><b>{safe(record.title or 'tcompile')}</b> {muted(settings)}</div>"
+
+
+def _versus(record: Record) -> str:
+    """Both backends' numbers, where there are two."""
+    if record.versus is None:
+        return ""
+    names = versus.names_of(record)
+    rows = [(row.title, *row.texts) for row in versus.rows(record, record.versus)]
+    return details(safe(f"{names[0]} beside {names[1]}"), table_html(("", *names), rows), is_open=True)
 
 
 def _ribbon(record: Record) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
@@ -50,7 +50,8 @@ class Spec:
             backend = inductor.inductor_backend(self.mode, dict(self.settings), options.dynamic)
         else:
             backend = dynamo.named_backend(self.backend)
-            backend = partial(backend, mode=self.mode) if self.mode else backend
+            chosen = {"mode": self.mode, "options": self.settings}
+            backend = partial(backend, **{name: value for name, value in chosen.items() if value})
 
         def counted(module: Any, inputs: Sequence[Any], **kwargs: Any) -> Any:
             graph()
@@ -73,10 +74,19 @@ def specs(asked: Asked, options: Options, *, gpu: bool) -> tuple[tuple[Spec, ...
     wanted = names(asked)
     if not wanted:
         cells = own(options)
-        usual = [spec(name) for name in (ALL if gpu else ON_CPU)]
+        usual = [spec(name) for name in (ALL if gpu else ON_CPU)] + beside(options)
         left_out = "" if gpu else _LEFT_OUT_ON_CPU
         return _each_once([*usual, *([cells] if cells is not None else [])]), left_out
-    return _each_once([spec(EAGER), *map(spec, wanted)]), ""
+    return _each_once([spec(EAGER), *map(spec, wanted), *beside(options)]), ""
+
+
+def beside(options: Options) -> list[Spec]:
+    """Both sides, where the cell is compiled with two backends."""
+    cells = own(options)
+    if not options.vs or cells is None:
+        return []
+    other = own(replace(options, backend=options.vs, options={}))
+    return [cells, *([other] if other else [])]
 
 
 def names(asked: Asked) -> list[Any]:
@@ -122,6 +132,9 @@ def spec(asked: Any) -> Spec:
 def own(options: Options) -> Spec | None:
     """What the cell compiles by; None where that is nothing."""
     asked = options.compile_arguments()
+    if asked["backend"] == OURS:
+        mode = "" if options.mode == "default" else options.mode
+        return Spec(f"{OURS} {mode}".strip(), OURS, mode, dict(asked.get("options", {})))
     if asked["backend"] != "inductor":
         return None if asked["backend"] == EAGER else spec(asked["backend"])
     if asked.get("options"):

@@ -21,6 +21,7 @@ from explorer.findings.memory import memory_finding
 from explorer.findings.recompiles import recompiles_finding
 from explorer.findings.steps import steps_finding
 from explorer.findings.timing import timing_finding
+from explorer.findings.versus import versus_finding
 from explorer.stages import stage_place
 
 __all__ = ["Finding", "KnownFindings", "findings", "views", "with_findings"]
@@ -33,6 +34,7 @@ MAKERS: Final[tuple[Callable[[Record], Finding | None], ...]] = (
     recompiles_finding,
     steps_finding,
     fusion_finding,
+    versus_finding,
     timing_finding,
     memory_finding,
     advice_finding,
