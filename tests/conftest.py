@@ -6,8 +6,9 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,19 @@ PRIVATE_FOLDERS = (
     "JUPYTER_DATA_DIR",
     "JUPYTER_RUNTIME_DIR",
     "TORCHINDUCTOR_CACHE_DIR",
+)
+#: Files whose tests take a minute or more in sum, the longest first.
+SLOW = (
+    "tests/test_notebooks.py",
+    "tests/browser/test_live_widget.py",
+    "tests/compiler/test_models.py",
+    "tests/compiler/test_engine.py",
+    "tests/compiler/test_breaks.py",
+    "tests/explorer/test_magics.py",
+    "tests/compiler/test_virtual.py",
+    "tests/compiler/test_partition.py",
+    "tests/compiler/test_interpret.py",
+    "tests/compiler/test_stage_check.py",
 )
 
 
@@ -30,8 +44,32 @@ def pytest_configure(config: pytest.Config) -> None:
         folder.mkdir()
         os.environ[name] = str(folder)
     os.environ["HF_HUB_OFFLINE"] = "1"
+    # In each process Inductor builds a file for each vector instruction set, to see whether g++ can: it can.
+    os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "1"
+    if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # threads of one wait for cores that others have
+        os.environ.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // int(workers), 1)))
     # A shell's background job is started with interrupts ignored, and tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take long come first, so that processes that are each given a file at a time end together."""
+    places = {file: place for place, file in enumerate(SLOW)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(SLOW)))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def short_rounds() -> Iterator[None]:
+    """What is timed is called in turns for a moment, not for seconds: no test asserts a time."""
+    if "torch" not in sys.modules:  # no test module has imported it, and it takes seconds
+        yield
+        return
+    from compiler.measure import timing
+
+    kept, timing.IN_TURNS_SECONDS = timing.IN_TURNS_SECONDS, 0.1
+    yield
+    timing.IN_TURNS_SECONDS = kept
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

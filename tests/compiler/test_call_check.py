@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,13 +23,6 @@ from compiler.record import Check, Record
 from compiler.torch_api.widened import WidenedError
 
 aten = torch.ops.aten
-
-
-@pytest.fixture(autouse=True, scope="module")
-def no_trial_builds() -> Iterator[None]:
-    """Inductor builds a file for each vector instruction set, to see whether g++ can: the CPU's flags are taken."""
-    with inductor_config.patch({"cpp.vec_isa_ok": True}):
-        yield
 
 
 class Heads(nn.Module):

@@ -49,6 +49,7 @@ def test_training_step_of(make: Callable[[], Case]) -> None:
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     torch.manual_seed(1)
     expected = total(model(**arguments))
+    advanced = {name: buffer.clone() for name, buffer in model.named_buffers()}
     model.load_state_dict(state)
     torch.manual_seed(1)
     with Exploration() as exploration:
@@ -56,6 +57,7 @@ def test_training_step_of(make: Callable[[], Case]) -> None:
         value.backward()
     record = exploration.record
     assert torch.equal(value, expected)
+    assert all(torch.equal(buffer, advanced[name]) for name, buffer in model.named_buffers())  # batch norm's statistics
     assert record.problems == ()
     assert stages(record) == TRAINING
     for stage in ("captured", "joint", "forward", "backward", "post_grad"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -68,13 +68,6 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.block(self.stem(x)).mean((2, 3)))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def no_trial_builds() -> Iterator[None]:
-    """Inductor builds a file for each vector instruction set, to see whether g++ can: the CPU's flags are taken."""
-    with inductor_config.patch({"cpp.vec_isa_ok": True}):
-        yield
 
 
 def trained(model: nn.Module, *args: Any, **kwargs: Any) -> Record:

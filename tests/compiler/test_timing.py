@@ -16,7 +16,6 @@ from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._dynamo.guards import DeletedGuardManagerWrapper
 
 from compiler.engine import explore
-from compiler.measure import timing
 from compiler.measure.calls import Call
 from compiler.measure.candidates import ALL, ON_CPU, specs
 from compiler.measure.timing import Measured, Plan, Progress, measured
@@ -26,9 +25,8 @@ from tests.compiler.models import MLP
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No rounds for seconds; and threads that wait for each other take long where other things are done too."""
-    monkeypatch.setattr(timing, "IN_TURNS_SECONDS", 0.1)
+def one_thread() -> Iterator[None]:
+    """Threads that wait for each other take long where other things are done too."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

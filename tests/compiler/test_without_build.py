@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+import torch._inductor.config as inductor_config
 import torch._inductor.cpu_vec_isa as cpu_vec_isa
 from torch import nn
 
@@ -26,10 +28,18 @@ print(json.dumps([[a.id for a in record.of_stage("kernels")], [p.reason for p in
 """
 
 
+@pytest.fixture(autouse=True)
+def probed() -> Iterator[None]:
+    """Here it is tried what g++ knows of the CPU, as for every user."""
+    with inductor_config.patch({"cpp.vec_isa_ok": None}):
+        yield
+
+
 def in_a_fresh_process(tmp_path: Path, **environment: str) -> tuple[list[str], list[str]]:
     """Ids of the kernels artifacts and reasons of the problems of an exploration with nothing cached."""
     settings = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"), **environment}
     settings.pop("CXX", None)
+    settings.pop("TORCHINDUCTOR_VEC_ISA_OK", None)
     done = subprocess.run(
         [sys.executable, "-c", EXPLORED], cwd=ROOT, env=settings, capture_output=True, text=True, check=False
     )
