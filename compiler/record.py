@@ -412,6 +412,11 @@ class Record:
         """The artifacts of a stage, one for each graph (and half of it)."""
         return tuple(artifact for artifact in self.artifacts if artifact.stage == stage)
 
+    def last_graphs(self) -> tuple[Artifact, ...]:
+        """The graphs that code is made of: Inductor's after its passes, else those of AOTAutograd."""
+        halves = (artifact for stage in ("forward", "backward", "inference") for artifact in self.of_stage(stage))
+        return self.of_stage("post_grad") or tuple(halves)
+
     def entities(self) -> Iterator[Entity]:
         """Every entity of every artifact, in pipeline order."""
         for artifact in self.artifacts:

@@ -42,7 +42,7 @@ def matched(before: Record, after: Record) -> list[Pair]:
     pairs: list[Pair] = [(kernel, named.get(_name(kernel))) for kernel in before.kernels if _is_generated(kernel)]
     taken = {kernel.id for _, kernel in pairs if kernel}
     rest = [kernel for kernel in after.kernels if kernel.id not in taken]
-    nodes = [_nodes(record) for record in (before, after)]
+    nodes = _nodes(before, after)
     for place, (first, second) in enumerate(pairs):
         found = None if second or first is None else _most_alike(nodes[0][first.id], half(first), rest, nodes[1])
         if found is not None:
@@ -61,10 +61,14 @@ def _name(kernel: Kernel) -> tuple[str, str]:
     return half(kernel), kernel.name
 
 
-def _nodes(record: Record) -> dict[str, frozenset[str]]:
-    """Kernel id -> ids of all that it came from in graphs, which are the same on both sides."""
-    origins = {entity.id: entity.origins for entity in record.entities()}
-    return {kernel.id: frozenset(ancestors([kernel.id], origins)) for kernel in record.kernels}
+def _nodes(*sides: Record) -> list[dict[str, frozenset[str]]]:
+    """For each side: kernel id -> ids of all that it came from that both sides have; two backends share graphs only."""
+    origins = [{entity.id: entity.origins for entity in record.entities()} for record in sides]
+    shared = origins[0].keys() & origins[1].keys() - {kernel.id for record in sides for kernel in record.kernels}
+    return [
+        {kernel.id: frozenset(shared & set(ancestors([kernel.id], known))) for kernel in record.kernels}
+        for record, known in zip(sides, origins, strict=True)
+    ]
 
 
 def _most_alike(

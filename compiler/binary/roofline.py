@@ -36,17 +36,41 @@ def flops(kernel: Kernel, record: Record) -> int:
 
 
 def work(kernel: Kernel, record: Record) -> Work:
-    """What one launch of a kernel computes, from the nodes of the post-grad graph that Inductor says it does.
+    """What one launch of a kernel computes, from the nodes of the last graph that its loops came from.
 
     A node that a kernel needs in several places is counted once, as the compiler computes it once.
     """
     graph = _Half.of(kernel, record)
     found = [graph.work_of(node) for node in kernel.nodes if node in graph.entities]
+    found = found or [_own_work(node, kernel, record) for node in kernel.nodes]
     nodes = [node for _count, computed in found for node in computed]
     matmuls = [node for node in nodes if node.is_matmul]
     dtypes = {tensor.dtype for node in matmuls or nodes for tensor in node.inputs.values()}
     dtype = _narrowest(dtypes) if matmuls else "float64" if "float64" in dtypes else "float32"
     return Work(sum(count for count, _ in found) // max(kernel.calls, 1), dtype, bool(matmuls))
+
+
+def _own_work(node: str, kernel: Kernel, record: Record) -> tuple[int, tuple[Node, ...]]:
+    """Of a kernel of our own backend: its loops lead back, pass by pass, to the nodes that they implement."""
+    frame, _, kind = kernel.artifact.partition("[")[2].rstrip("]").removesuffix(" call").partition(" ")
+    own = tuple(_Same(found) for found in record.artifacts if found.language == "program" and found.graph == frame)
+    graph = next((found for found in record.of_stage(kind.partition(" ")[0]) if found.graph == frame), None)
+    if graph is None:
+        return 0, ()
+    origins, fx = _own_half(own, _Same(graph))
+    todo, seen = [node], {node}
+    while todo:
+        fresh = [name for name in origins.get(todo.pop(), ()) if name not in seen]
+        seen.update(fresh)
+        todo += fresh
+    nodes = tuple(fx[name] for name in fx if name in seen)
+    return sum(map(flops_of, nodes)), nodes
+
+
+@lru_cache(maxsize=4)
+def _own_half(own: tuple[_Same, ...], graph: _Same) -> tuple[dict[str, tuple[str, ...]], dict[str, Node]]:
+    entities = (entity for same in own for entity in same.artifact.entities)
+    return {entity.id: entity.origins for entity in entities}, _fx_nodes(graph.artifact)
 
 
 def _narrowest(dtypes: Iterable[str]) -> str:

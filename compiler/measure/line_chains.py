@@ -41,7 +41,7 @@ def _follow(identity: str, origins: Mapping[str, tuple[str, ...]], known: dict[s
 
 @dataclass(frozen=True, slots=True)
 class Works:
-    """What a call of a kernel does the work of: nodes of the post-grad graph, and the chains that these came from."""
+    """What a call of a kernel does the work of: nodes of the last graph, and the chains that these came from."""
 
     nodes: tuple[str, ...] = ()
     chains: tuple[Chain, ...] = ()
@@ -54,7 +54,7 @@ def works(record: Record) -> dict[str, Works]:
     of their own; of a library's matrix product, convolution or attention that alone, as the others made its arguments.
     """
     known = line_chains(record)
-    nodes = {entity.id: entity for artifact in record.of_stage("post_grad") for entity in artifact.entities}
+    nodes = {entity.id: entity for artifact in record.last_graphs() for entity in artifact.entities}
     entities = {entity.id: entity for entity in record.entities()}
     calls = (entity for artifact in record.of_stage("kernels") for entity in artifact.entities)
     found = {}
@@ -68,7 +68,7 @@ def works(record: Record) -> dict[str, Works]:
 
 
 def _computed(call: Entity, nodes: Mapping[str, Entity], entities: Mapping[str, Entity]) -> Iterator[Entity]:
-    """The nodes of the post-grad graph that a call came from, each once."""
+    """The nodes of the last graph that a call came from, each once."""
     todo, seen = list(call.origins), set(call.origins)
     while todo:
         name = todo.pop(0)
