@@ -1,0 +1,132 @@
+"""The call of a program on a GPU: its text, binaries made beside each other and kept on disk. No GPU is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from compiler.backend import build_triton
+from compiler.backend.build_triton import Builds, wanted
+from compiler.backend.context import Context
+from compiler.backend.emit_triton import TritonCode, emit
+from compiler.backend.ir import Program
+from compiler.backend.launch import Assumed, Launcher
+from compiler.backend.opened import open as opened
+from compiler.binary.jobs import Job
+from compiler.binary.workers import Crew
+
+pytest.importorskip("triton")
+
+
+@pytest.fixture
+def _hopper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A GPU that is not here, and a cache that is empty."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _=None: (9, 0))
+    monkeypatch.setenv("TCOMPILE_CACHE_DIR", str(tmp_path))
+    yield
+    build_triton.crew().stop()
+
+
+def scaled(x: Tensor) -> Tensor:
+    return torch.softmax(x * 2, -1)
+
+
+def program(*, dynamic: bool = False) -> tuple[Program, TritonCode]:
+    graph = opened(scaled, torch.randn(64, 128), dynamic=dynamic).on("h100").graph
+    found = graph.stages.last
+    return found, emit(found, Context(sizes=graph.caught.sizes, processors=132))
+
+
+def text(*, dynamic: bool = False, assumed: Assumed | None = None) -> str:
+    found, code = program(dynamic=dynamic)
+    return Launcher(found, {function.kernel: function for function in code.functions}, assumed=assumed).text
+
+
+def test_pointers_are_read_once_and_a_kernel_is_one_launch() -> None:
+    lines = text().splitlines()
+    assert sum(".data_ptr()" in line for line in lines) == 2
+    assert sum("launch(" in line for line in lines) == 1
+    assert "if current_device() != 0:" in text()
+
+
+def test_what_the_code_assumes_of_inputs_and_sizes_is_checked_before_anything_is_changed() -> None:
+    lines = [line.strip() for line in text(dynamic=True, assumed=Assumed(True, frozenset({"s27"}))).splitlines()]
+    check = next(number for number, line in enumerate(lines) if line.startswith("if assumed !="))
+    assert lines[check + 1] == "return again(args, assumed)"
+    assert check < lines.index("args.clear()")
+    assert lines[check].count("True") + lines[check].count("False") == 1 + 2
+
+
+def test_what_a_call_found_is_read_in_the_order_of_its_checks() -> None:
+    found, _ = program(dynamic=True)
+    first, second = sorted(Assumed.of(found, (True, True, True), inputs=True).multiples)
+    assert {first, second} == {"s27", "s77"}
+    assert Assumed.of(found, (False, False, False), inputs=True) == Assumed(False, frozenset())
+    assert Assumed.of(found, (True, False), inputs=False).aligned
+
+
+@pytest.mark.usefixtures("_hopper")
+def test_a_binary_is_made_once_and_then_found_on_disk() -> None:
+    found, code = program()
+    kernels = [wanted(found, code, function, function.configs[0], Assumed(), 0) for function in code.functions]
+    (made,) = Builds.start(kernels).made.values()
+    assert made.result(60).error == ""
+    build_triton.crew().stop()
+    (kept,) = Builds.start(kernels).made.values()
+    assert kept.done()
+    assert not build_triton.crew().is_awake
+    for fact in ("function", "shared_memory", "threads", "spare"):
+        assert getattr(kept.result(), fact) == getattr(made.result(), fact)
+
+
+@pytest.mark.usefixtures("_hopper")
+def test_a_file_that_is_not_whole_counts_as_none() -> None:
+    found, code = program()
+    kernel = wanted(found, code, code.functions[0], code.functions[0].configs[0], Assumed(), 0)
+    (made,) = Builds.start([kernel]).made.values()
+    assert made.result(60).error == ""
+    (binary,) = build_triton.cache_folder().glob("*.cubin")
+    binary.write_bytes(b"half")
+    (again,) = Builds.start([kernel]).made.values()
+    assert again.result(60).error == ""
+    assert binary.stat().st_size > 4
+
+
+@pytest.mark.usefixtures("_hopper")
+def test_without_alignment_other_code_is_made() -> None:
+    found, code = program()
+    function = code.functions[0]
+    jobs = [wanted(found, code, function, function.configs[0], Assumed(aligned), 0).job for aligned in (True, False)]
+    assert jobs[0].arguments.count("divisibility") == 2
+    assert jobs[1].arguments.count("divisibility") == 1, "memory of our own is aligned"
+    assert jobs[0].key() != jobs[1].key()
+
+
+def test_a_kernel_that_triton_does_not_take_is_told_in_its_words() -> None:
+    source = "import triton\nimport triton.language as tl\n@triton.jit\ndef kernel(p):\n    tl.store(p, wrong)\n"
+    arguments = repr(({"p": "*fp32"}, {}, {}))
+    crew = Crew(1)
+    try:
+        output = crew.submit(Job("kernel", "<k>", source, arguments, {}, "cuda", 90, 32, to_run=True)).result(60)
+        assert "wrong is not defined" in output.error
+    finally:
+        crew.stop()
+
+
+def test_a_process_that_dies_is_told_of_and_the_next_job_has_another() -> None:
+    source = "import os\nos.kill(os.getpid(), 9)\n"
+    good = "import triton\nimport triton.language as tl\n@triton.jit\ndef kernel(p):\n    tl.store(p, 1.0)\n"
+    arguments = repr(({"p": "*fp32"}, {}, {}))
+    crew = Crew(1)
+    try:
+        dead = crew.submit(Job("kernel", "<k>", source, arguments, {}, "cuda", 90, 32, to_run=True)).result(60)
+        assert "SIGKILL" in dead.error
+        alive = crew.submit(Job("kernel", "<k>", good, arguments, {}, "cuda", 90, 32, to_run=True)).result(60)
+        assert alive.error == ""
+        assert alive.binary
+    finally:
+        crew.stop()
