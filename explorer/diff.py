@@ -34,7 +34,7 @@ _NOISE = {
 """Language of machine code -> what else in a line does."""
 
 _ADDED, _REMOVED = "rgba(0,158,115,0.22)", "rgba(213,94,0,0.22)"
-_PRE = "overflow:auto;max-height:32em;font-size:12px;line-height:1.35;text-align:left"
+_PRE = "overflow:auto;max-height:32em;font-size:12px;line-height:1.35;text-align:left;white-space:pre"
 
 
 @dataclass(frozen=True)

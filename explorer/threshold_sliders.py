@@ -43,7 +43,7 @@ class Sliders:
         stages = list(opened.graph.programs)
         self.stage = widgets.Dropdown(options=stages, description="stage",
                                       value=_DEFAULT if _DEFAULT in stages else stages[-1])  # fmt: skip
-        self.usual = widgets.Button(description="as it was", tooltip="every threshold as it was at first")
+        self.usual = widgets.Button(description="as at first", tooltip="every threshold as it was at first")
         self.measure = widgets.Checkbox(value=_is_on_gpu(opened), description="measure the time", indent=False)
         self.numbers, self.text, self.problem = widgets.HTML(), widgets.HTML(), widgets.HTML()
         self._seconds: dict[Any, str] = {}
@@ -133,10 +133,14 @@ class Sliders:
             return
         try:
             seconds = opened.seconds_a_call()
-            self._seconds[_key(opened)] = seconds_text(seconds) if seconds else "the call did not run this graph"
+            self._seconds[_key(opened)] = _call_time(seconds) if seconds else "the call did not run this graph"
         except Exception as error:  # noqa: BLE001 shown in place: a thread has nobody to raise it to
             self._seconds[_key(opened)] = f"{type(error).__name__}: {error}"
         self.numbers.value = self._table(*(found.of(self.graph.value) for found in shown))
+
+
+def _call_time(seconds: float) -> str:
+    return f"{seconds * 1e6:,.0f} µs" if seconds < 0.01 else seconds_text(seconds)
 
 
 def _slider(item: Threshold, opened: Opened, quick: bool) -> Any:

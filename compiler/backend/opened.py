@@ -319,7 +319,8 @@ class Opened:
         """Kernels, calls and bytes of all graphs, and what the code is for."""
         found = self.totals
         where = self.target.title if self.target else "the GPU" if _is_on_gpu(self.graph.stages.last) else "the CPU"
-        return f"{found.kernels} kernels, {found.calls} calls of PyTorch, {found.bytes:,} bytes moved; for {where}"
+        kernels, calls = _counted(found.kernels, "kernel"), _counted(found.calls, "call")
+        return f"{kernels}, {calls} of PyTorch, {found.bytes:,} bytes moved by kernels; for {where}"
 
     def next_steps(self) -> Iterator[str]:
         """How to go on."""
@@ -348,6 +349,10 @@ class TextDiff:
         return "\n".join(self.lines) or f"{self.names[0]} and {self.names[1]} are the same"
 
     __repr__ = __str__
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count} {name}{'s' * (count != 1)}"
 
 
 def _milliseconds(seconds: Any) -> str:
