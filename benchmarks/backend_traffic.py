@@ -30,11 +30,13 @@ from compiler.backend.backend import example_sizes, interpreted
 from compiler.backend.context import Context
 from compiler.backend.ir import Program
 from compiler.backend.lower.graph import lower
+from compiler.backend.lower.table import RULES
 from compiler.backend.traffic import traffic
 from compiler.targets import target
 from compiler.torch_api.attention import attention_kernels
 from compiler.torch_api.backend import compile_with_autograd, with_backward
 from compiler.torch_api.dynamo import compiled
+from compiler.torch_api.layout import with_channels_last
 from compiler.torch_api.moving import CPU, Mover
 from compiler.torch_api.python_kernels import python_kernels
 from compiler.torch_api.virtual import DEVICE, virtual_gpu
@@ -143,7 +145,9 @@ def tcompile(step: Step, training: bool) -> list[Ours]:
     def keep(module: GraphModule, inputs: Sequence[Any], name: str) -> Any:
         mode = next(value.fake_mode for value in inputs if hasattr(value, "fake_mode"))
         with virtual_gpu(gpu), mode:
-            Mover(mode, CPU, DEVICE).graph(module)
+            mover = Mover(mode, CPU, DEVICE)
+            mover.graph(module)
+            with_channels_last(module, mover.values(inputs), name, RULES.__contains__)
         ctx = Context(sizes=example_sizes(module), graph=name, pass_name="lower", processors=gpu.multiprocessors)
         stages = pipeline.run(lower(module, name, ctx), ctx)
         found.append(Ours(ctx, stages))

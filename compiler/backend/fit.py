@@ -7,11 +7,11 @@ very same point.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from compiler.backend.context import Context
-from compiler.backend.index import Index, Var, is_one_to_one, product, substitute, variables
+from compiler.backend.index import Index, Var, factor_of, is_one_to_one, product, substitute, variables
 from compiler.backend.ir import Kernel, Loop, Shape, loads, with_index
 
 Places = Mapping[str, Sequence[Shape]]
@@ -101,20 +101,38 @@ def _correspondence(
 
 
 def _from_buffers(guest: Kernel, host: Kernel, own: tuple[Var, ...], target: tuple[Var, ...]) -> dict[str, Index]:
-    """What buffers that both name say: where the guest is at a plain variable, that is where the host is."""
+    """What buffers that both name say: where the guest is at a place that tells its variables, the host is there."""
     values: dict[str, Index] = {}
-    known, allowed = {var.name: var for var in own}, set(target)
+    allowed = set(target)
     theirs = _places(host)
     for name, places in _places(guest).items():
         for place, other in zip(places, theirs.get(name, ()), strict=False):
             for mine, yours in zip(place, other, strict=True):
-                var = mine.atom
-                if not isinstance(var, Var) or var.name in values or known.get(var.name) != var:
-                    continue
                 met = variables(yours)
                 if met and met <= allowed:
-                    values[var.name] = yours
+                    for var, value in _solved(mine, yours, own):
+                        values.setdefault(var.name, value)
     return values
+
+
+def _solved(mine: Index, yours: Index, own: tuple[Var, ...]) -> Iterator[tuple[Var, Index]]:
+    """The variables of `mine` where it is `yours`, if it is one of them or counts through several as through digits."""
+    if isinstance(mine.atom, Var):
+        if mine.atom in own:
+            yield mine.atom, yours
+        return
+    left = [atoms[0] for atoms, _ in mine.terms if len(atoms) == 1 and isinstance(atoms[0], Var)]
+    rest, step = mine, Index.of(1)
+    digits: list[tuple[Var, Index]] = []
+    while (var := next((var for var in left if factor_of(mine, var) == step), None)) is not None:
+        left.remove(var)
+        digits.append((var, step))
+        rest, step = rest - Index.of(var) * step, step * var.size
+    if rest.terms or not digits or not {var for var, _ in digits} <= set(own):
+        return
+    for var, unit in digits[:-1]:
+        yield var, (yours // unit) % var.size
+    yield digits[-1][0], yours // digits[-1][1]
 
 
 def _places(kernel: Kernel) -> Places:

@@ -8,12 +8,13 @@ after a reduction, and reductions of one shape are all the same case: two loop n
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from compiler.backend.context import Context
 from compiler.backend.fit import Refusal, merged
+from compiler.backend.index import product
 from compiler.backend.ir import Extern, Kernel, Program, Step
 
 MOST_READERS = 32
@@ -24,8 +25,17 @@ _NUMBER = re.compile(r"_\d+$|_(sum|max|min|center|squares|variance|mean|default)
 def fuse(program: Program, ctx: Context) -> Program:
     """The program with kernels merged, until no two are worth it, and with what only they know made local."""
     graph = Steps.of(program)
+    _merge_all(graph, graph.candidates, ctx)
+    if ctx.processors:
+        _merge_all(graph, graph.small, ctx)
+    steps = localized(graph.sorted(), program)
+    return program if steps == program.steps else program.with_steps(steps)
+
+
+def _merge_all(graph: Steps, candidates: Callable[[Context], Iterator[Pair]], ctx: Context) -> None:
+    """Merge pairs as long as there are any that are not refused."""
     refused: dict[frozenset[int], str] = {}
-    while pairs := [pair for pair in graph.candidates(ctx) if pair.key not in refused]:
+    while pairs := [pair for pair in candidates(ctx) if pair.key not in refused]:
         for pair in sorted(pairs, key=lambda pair: -pair.saved):
             if not pair.key <= graph.steps.keys() or pair.key in refused:
                 continue
@@ -34,11 +44,9 @@ def fuse(program: Program, ctx: Context) -> Program:
                 refused[pair.key] = found.why
                 ctx.decide(graph.names(pair), "refused", found.why, bytes=pair.saved)
             else:
-                ctx.decide(graph.names(pair), "fused", f"saves {pair.saved:,} bytes", bytes=pair.saved)
+                ctx.decide(graph.names(pair), "fused", pair.why, bytes=pair.saved)
                 graph.merge(pair, found)
                 refused = {key: why for key, why in refused.items() if pair.second not in key}
-    steps = localized(graph.sorted(), program)
-    return program if steps == program.steps else program.with_steps(steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,11 @@ class Pair:
     def key(self) -> frozenset[int]:
         """The same for both orders."""
         return frozenset((self.first, self.second))
+
+    @property
+    def why(self) -> str:
+        """What merging them is good for."""
+        return f"saves {self.saved:,} bytes" if self.saved else "saves a launch: both are small"
 
 
 def legal(graph: Steps, pair: Pair, ctx: Context) -> Kernel | Refusal:
@@ -103,6 +116,19 @@ class Steps:
         for first, second in sorted(found):
             if saved := self.saved(first, second, ctx):
                 yield Pair(first, second, saved)
+
+    def small(self, ctx: Context) -> Iterator[Pair]:
+        """Pairs of kernels of one shape that take a GPU less time than it takes to launch them."""
+        last: dict[tuple[str, ...], int] = {}
+        for number, step in sorted(self.steps.items()):
+            if not isinstance(step, Kernel):
+                continue
+            sizes = [var.size for var in (*step.ranges, *step.reduced)]
+            if ctx.number(product(sizes)) <= ctx.thresholds.inline_points:
+                shape = (*(size.key for size in sizes), str(len(step.reduced)))
+                if shape in last:
+                    yield Pair(last[shape], number, 0)
+                last[shape] = number
 
     def saved(self, first: int, second: int, ctx: Context) -> int:
         """The bytes that need not be read a second time, nor written if nothing else reads them."""

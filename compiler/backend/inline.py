@@ -83,7 +83,7 @@ class _Inlining:
             sites = [load for load in loads(reader.value) if load.buffer == producer.target]
             if cost(reader.value) + price * len(sites) > LARGEST:
                 return f"{reader.target} would cost more than {LARGEST}"
-            is_cheap = is_free or self.is_single(producer, reader, sites, ctx)
+            is_cheap = is_free or self.is_small(producer, ctx) or self.is_single(producer, reader, sites, ctx)
             if price > (limit := limits.inline_cost_once if is_cheap else limits.inline_cost):
                 return f"costs {price}, more than {limit}"
         return ""
@@ -100,6 +100,10 @@ class _Inlining:
         """Whether the value is read at one place, and not more often than it has elements."""
         points = ctx.number(product(var.size for var in reader.space))
         return len(sites) == 1 and len(self.readers[producer.target]) == 1 and points <= 2 * self.points(producer, ctx)
+
+    def is_small(self, producer: Loop, ctx: Context) -> bool:
+        """Whether a kernel of its own would take a GPU less time than it takes to launch it."""
+        return bool(ctx.processors) and self.points(producer, ctx) <= ctx.thresholds.inline_points
 
     @staticmethod
     def points(loop: Loop, ctx: Context) -> int:

@@ -6,7 +6,7 @@ follow by their strides. Then neighbouring ranges that every access walks as if 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -31,21 +31,16 @@ def _ordered(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
     if (ranges, reduced) != (kernel.ranges, kernel.reduced):
         ctx.decide((kernel.name,), "reordered", f"loops over {', '.join(map(str, ranges + reduced))}")
         kernel = _with_ranges(kernel, ranges, reduced)
-    while (pair := _mergeable(kernel, program, (kernel.ranges, kernel.reduced))) is not None:
+    while (pair := _mergeable(kernel, program)) is not None:
         kernel = _merged(kernel, *pair)
     return kernel
 
 
 def with_reduced_sorted(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
-    """A kernel whose reduced ranges alone are sorted, and those merged whose sizes are known."""
+    """A kernel whose reduced ranges alone are sorted."""
     if any(var.size.constant == 0 for var in kernel.ranges + kernel.reduced):
         return kernel
-    kernel = _with_ranges(kernel, kernel.ranges, _sorted(kernel.reduced, kernel, program, ctx))
-    known = tuple(var for var in kernel.reduced if var.size.constant is not None)
-    while (pair := _mergeable(kernel, program, (known,))) is not None:
-        kernel = _merged(kernel, *pair)
-        known = tuple(var for var in kernel.reduced if var.size.constant is not None)
-    return kernel
+    return _with_ranges(kernel, kernel.ranges, _sorted(kernel.reduced, kernel, program, ctx))
 
 
 def _with_ranges(kernel: Kernel, ranges: tuple[Var, ...], reduced: tuple[Var, ...]) -> Kernel:
@@ -88,12 +83,12 @@ def _sorted(group: tuple[Var, ...], kernel: Kernel, program: Program, ctx: Conte
     return tuple(sorted(group, key=distance, reverse=True))
 
 
-def _mergeable(kernel: Kernel, program: Program, groups: Iterable[Sequence[Var]]) -> tuple[Var, Var] | None:
-    """Two neighbouring ranges (outer, inner) of a group that all accesses walk as if they were one."""
+def _mergeable(kernel: Kernel, program: Program) -> tuple[Var, Var] | None:
+    """Two neighbouring ranges (outer, inner) that all accesses walk as if they were one."""
     inside = [part for loop in kernel.loops for part in parts(loop.value)]
     places = [*offsets(kernel, program), *(part.index for part in inside if isinstance(part, At))]
     others = [index for part in inside for index in _guarded(part)]
-    for group in groups:
+    for group in (kernel.ranges, kernel.reduced):
         for outer, inner in pairwise(group):
             if all(_as_one(place, outer, inner) for place in places) and not any(
                 var in (outer, inner) for index in others for var in atoms_of(index)

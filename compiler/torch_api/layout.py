@@ -1,0 +1,171 @@
+"""Convolutions that read and write channels-last memory, as cuDNN's fast kernels do on GPUs, and what that changes.
+
+A convolution's image is copied to channels-last memory where it is not there yet; its result then is too, and so is
+what is computed from it, up to where strides have to be the user's. Fake tensors say which strides follow from that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._guards import TracingContext
+from torch.fx import Graph, GraphModule, Node
+
+from compiler.torch_api import fx
+
+aten = torch.ops.aten
+_FORWARD, _BACKWARD = aten.convolution.default, aten.convolution_backward.default
+_FREE = frozenset({_FORWARD, _BACKWARD, aten.mm.default, aten.addmm.default, aten.bmm.default})
+_MOST_NODES = 300
+_FEW_CHANNELS = 64
+
+
+def with_channels_last(module: GraphModule, inputs: Sequence[Any], name: str, is_loop: Callable[[str], bool]) -> int:
+    """Change a graph for a GPU, if its convolutions gain by it; `inputs` are its fake inputs, with the strides that the
+    forward gave what it saved. `is_loop` says of an operator that it reads its arguments by index, whatever their
+    strides. Returns how many tensors have other strides now.
+    """
+    layout = _Layout(module.graph, is_loop)
+    with fx.fake_mode(inputs):
+        for node, value in zip(module.graph.find_nodes(op="placeholder"), inputs, strict=True):
+            if isinstance(value, torch.Tensor):
+                layout.keep(node, value)
+        if layout.before or _gains([*_convolutions(module.graph)], len(module.graph.nodes)):
+            for node in list(module.graph.nodes):
+                layout.visit(node)
+            layout.end(_kept(name))
+            module.recompile()
+    if name.startswith("forward"):
+        _report(module.graph)
+    return len(layout.before)
+
+
+def _convolutions(graph: Graph) -> Iterator[Node]:
+    for target in (_FORWARD, _BACKWARD):
+        yield from graph.find_nodes(op="call_function", target=target)
+
+
+def _gains(convolutions: Sequence[Node], nodes: int) -> bool:
+    """Whether most of a graph's work are convolutions that channels-last memory makes faster: Inductor's rules
+    (torch/_inductor/graph.py, decide_layout_opt).
+    """
+    first = [node.target is _FORWARD for node in convolutions]
+    weights = [_value(node, 1 if is_first else 2) for node, is_first in zip(convolutions, first, strict=True)]
+    groups = [_value(node, 8 if is_first else 9) for node, is_first in zip(convolutions, first, strict=True)]
+    if not weights or nodes >= _MOST_NODES * len(weights):
+        return False
+    if any(weight.dim() != 4 or weight.device.type != "cuda" for weight in weights):
+        return False
+    sizes = [size for weight in weights for size in weight.shape]
+    sizes += [size for node in convolutions for size in _value(node, 0).shape]
+    if any(isinstance(size, torch.SymInt) for size in sizes):
+        return False
+    if any(group > 1 and weight.shape[1] > 1 for group, weight in zip(groups, weights, strict=True)):
+        return False
+    return any(max(weight.shape[:2]) > _FEW_CHANNELS for weight in weights)
+
+
+def _value(node: Node, place: int) -> Any:
+    """An argument: a tensor's fake value, or a number."""
+    argument = node.args[place]
+    return fx.value_of(argument) if isinstance(argument, Node) else argument
+
+
+def _kept(name: str) -> int | None:
+    """How many of a graph's outputs have to have the strides that they had: not what a forward saves."""
+    context = TracingContext.try_get()
+    if not name.startswith("forward") or context is None or context.fw_metadata is None:
+        return None
+    return int(context.fw_metadata.num_forward)
+
+
+def _report(graph: Graph) -> None:
+    """Tell AOTAutograd the strides of what the forward returns: the backward is compiled for these."""
+    context = TracingContext.try_get()
+    if context is None or context.output_strides is None or context.output_strides:
+        return
+    for output in graph.output_node().args[0]:  # type: ignore[union-attr]
+        value = fx.value_of(output) if isinstance(output, Node) else None
+        context.output_strides.append(tuple(value.stride()) if isinstance(value, torch.Tensor) else None)
+
+
+@dataclass(slots=True)
+class _Layout:
+    """Walks a graph. `before` has the values of nodes whose strides have changed as they were."""
+
+    graph: Graph
+    is_loop: Callable[[str], bool]
+    before: dict[Node, Any] = field(default_factory=dict)
+    copies: dict[Any, Node] = field(default_factory=dict)
+
+    def keep(self, node: Node, value: Any) -> None:
+        """A node's new value."""
+        old = node.meta["val"]
+        if _strides(old) != _strides(value):
+            self.before[node] = old
+            node.meta["val"] = value
+
+    def visit(self, node: Node) -> None:
+        if node.op != "call_function":
+            return
+        if node.target in (_FORWARD, _BACKWARD):
+            for place in range(1 if node.target is _FORWARD else 2):
+                self.channels_last(node, place)
+        if not any(source in self.before for source in node.all_input_nodes):
+            if node.target in (_FORWARD, _BACKWARD):
+                self.keep(node, self.computed(node))
+            return
+        name = str(node.target)
+        is_free = node.target in _FREE or name.startswith("<built-in function getitem") or self.is_loop(name)
+        if not is_free or "as_strided" in name:
+            self.restored(node)
+            return
+        try:
+            self.keep(node, self.computed(node))
+        except (RuntimeError, ValueError):  # a view that this memory does not have
+            self.restored(node)
+
+    def computed(self, node: Node) -> Any:
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), fx.value_of)
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+
+    def channels_last(self, node: Node, place: int) -> None:
+        source = node.args[place]
+        assert isinstance(source, Node)
+        value = source.meta["val"]
+        if not value.is_contiguous(memory_format=torch.channels_last):
+            node.update_arg(place, self.copied(source, value.clone(memory_format=torch.channels_last), node))
+
+    def copied(self, source: Node, value: Any, user: Node) -> Node:
+        """A copy of a node's value with the strides of `value`, made before the first who uses it."""
+        if (known := self.copies.get((source, value.stride()))) is not None:
+            return known
+        with self.graph.inserting_before(user):
+            copy = self.graph.call_function(aten.clone.default, (source,))
+        copy.meta = {**source.meta, "val": value}
+        self.copies[source, value.stride()] = copy
+        return copy
+
+    def restored(self, user: Node) -> None:
+        """What the user reads gets the strides that it had."""
+        for source in user.all_input_nodes:
+            if source in self.before and isinstance(old := self.before[source], torch.Tensor):
+                user.replace_input_with(source, self.copied(source, old, user))
+
+    def end(self, kept: int | None) -> None:
+        """Outputs that the caller sees have the strides that they had: the first ones, or all."""
+        output = self.graph.output_node()
+        values = list(output.args[0])  # type: ignore[arg-type]
+        for place, source in enumerate(values):
+            if source in self.before and (kept is None or place < kept):
+                values[place] = self.copied(source, self.before[source], output)
+        output.args = (tuple(values),)
+
+
+def _strides(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_strides(item) for item in value]
+    return (value.stride(), value.storage_offset()) if isinstance(value, torch.Tensor) else None
