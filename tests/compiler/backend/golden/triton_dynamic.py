@@ -1,0 +1,40 @@
+"""inference"""
+
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def maximum(a, b):  # NaN if one is
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def kernel_sub_exp_sum_div(arg2_1_ptr, div_ptr, s27, s77, RBLOCK: tl.constexpr):
+    x = tl.program_id(0).to(tl.int64)
+    amax_max = tl.full([RBLOCK], float("-inf"), tl.float32)
+    # test_emit_triton.py:LINE softmax = text(lambda x: functional.softmax(x, -1), numbers(8, 16), dynamic=True)
+    for start in range(0, s27, RBLOCK):
+        r = start + tl.arange(0, RBLOCK)
+        mask_r = r < s27
+        arg2_1 = tl.load(arg2_1_ptr + (r + s27*x), mask_r)
+        amax_max = maximum(amax_max, tl.where(mask_r, arg2_1, float("-inf")))
+    amax = tl.reduce(amax_max, 0, maximum)
+    sum_1_sum = tl.full([RBLOCK], 0.0, tl.float32)
+    for start in range(0, s27, RBLOCK):
+        r = start + tl.arange(0, RBLOCK)
+        mask_r = r < s27
+        arg2_1 = tl.load(arg2_1_ptr + (r + s27*x), mask_r)
+        sub = arg2_1 - amax
+        exp = libdevice.exp(sub)
+        sum_1_sum += tl.where(mask_r, exp, 0.0)
+    sum_1 = tl.sum(sum_1_sum, 0)
+    for start in range(0, s27, RBLOCK):
+        r = start + tl.arange(0, RBLOCK)
+        mask_r = r < s27
+        arg2_1 = tl.load(arg2_1_ptr + (r + s27*x), mask_r)
+        sub = arg2_1 - amax
+        exp = libdevice.exp(sub)
+        div = libdevice.div_rn(exp, sum_1)
+        tl.store(div_ptr + (r + s27*x), div, mask_r)

@@ -1,0 +1,40 @@
+"""inference"""
+
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def maximum(a, b):  # NaN if one is
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def kernel_sub_exp_sum_div(arg0_1_ptr, div_ptr, RBLOCK: tl.constexpr):
+    x = tl.program_id(0)
+    amax_max = tl.full([RBLOCK], float("-inf"), tl.float32)
+    # test_emit_triton.py:LINE "looped": (lambda x: functional.softmax(x, -1), (numbers(8, 50000),)),
+    for start in range(0, 50000, RBLOCK):
+        r = start + tl.arange(0, RBLOCK)
+        mask_r = r < 50000
+        arg0_1 = tl.load(arg0_1_ptr + (50000*x + r), mask_r)
+        amax_max = maximum(amax_max, tl.where(mask_r, arg0_1, float("-inf")))
+    amax = tl.reduce(amax_max, 0, maximum)
+    sum_1_sum = tl.full([RBLOCK], 0.0, tl.float32)
+    for start in range(0, 50000, RBLOCK):
+        r = start + tl.arange(0, RBLOCK)
+        mask_r = r < 50000
+        arg0_1 = tl.load(arg0_1_ptr + (50000*x + r), mask_r)
+        sub = arg0_1 - amax
+        exp = libdevice.exp(sub)
+        sum_1_sum += tl.where(mask_r, exp, 0.0)
+    sum_1 = tl.sum(sum_1_sum, 0)
+    for start in range(0, 50000, RBLOCK):
+        r = start + tl.arange(0, RBLOCK)
+        mask_r = r < 50000
+        arg0_1 = tl.load(arg0_1_ptr + (50000*x + r), mask_r)
+        sub = arg0_1 - amax
+        exp = libdevice.exp(sub)
+        div = libdevice.div_rn(exp, sum_1)
+        tl.store(div_ptr + (50000*x + r), div, mask_r)
