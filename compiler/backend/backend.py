@@ -19,12 +19,14 @@ from compiler.backend.interpret import interpret
 from compiler.backend.ir import Program
 from compiler.backend.launch import Launcher, by_kernel, gpu_of
 from compiler.backend.lower.graph import lower
+from compiler.backend.lower.table import RULES
 from compiler.backend.options import BackendOptions, parsed
 from compiler.backend.triton_tiles import MOST_32
 from compiler.backend.watching import watcher
 from compiler.torch_api.backend import Call, boxed, compile_with_autograd
 from compiler.torch_api.fx import value_of
 from compiler.torch_api.index_bounds import is_below
+from compiler.torch_api.layout import with_channels_last
 
 if TYPE_CHECKING:
     from compiler.torch_api.graph_capture import Graphs
@@ -59,6 +61,8 @@ def compile_graph(
 ) -> Call:
     """Compile one graph of ATen operators, as AOTAutograd gives it."""
     ctx = Context(options.thresholds, example_sizes(module), name, "lower", processors=processors(module))
+    if ctx.processors and (changed := with_channels_last(module, inputs, name, RULES.__contains__)):
+        ctx.decide((name,), "channels-last", f"for convolutions {changed} values lie in memory by channels")
     ctx.is_small = (bool(ctx.processors) or options.code == "triton") and is_below(module, MOST_32)
     stages = pipeline.run(lower(module, name, ctx), ctx, passes)
     if (told := watcher()) is not None:

@@ -24,6 +24,8 @@ from compiler.torch_api.backend import empty_on_cpu, quick, view_of_memory
 from compiler.torch_api.cuda_launch import Loaded, letters
 
 _numbers = count()
+_CHOOSES_STRIDES = ("aten.convolution.default", "aten.convolution_backward.default")
+"""Calls of which libraries choose the layout of the result: it is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ class Launcher:
             "empty": empty_on_cpu,
             "view": view_of_memory,
             "count_threads": torch.get_num_threads,
+            "with_strides": with_strides,
             **{f"constant_{name}": value for name, value in program.constants.items()},
         }
         self.python = _Python()
@@ -226,6 +229,10 @@ class Launcher:
         args += [f"{key}={self.argument(value)}" for key, value in extern.kwargs]
         made = f"{_targets(extern.outputs)} = " if extern.targets else ""
         yield f"{made}{function}({', '.join(args)})"
+        for name in extern.targets if extern.name in _CHOOSES_STRIDES else ():
+            strides = self.sizes(self.program.by_name[name].strides)
+            yield f"if {_input(name)}.stride() != {strides}:"
+            yield f"    {_input(name)} = with_strides({_input(name)}, {strides})"
 
     def named(self, wanted: str, value: Any) -> str:
         """A name in the function's namespace for a value."""
@@ -258,9 +265,18 @@ class Launcher:
         return f"({''.join(f'{self.python.index(size)}, ' for size in sizes)})"
 
 
+def with_strides(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    """The tensor with these strides: a view where they differ only along dimensions of one element, else a copy."""
+    pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
+    if all(size == 1 or have == wanted for size, have, wanted in pairs):
+        return tensor.as_strided(tensor.shape, strides)
+    made = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(tensor)
+
+
 def _input(name: str) -> str:
     """A buffer's variable in the function."""
-    return f"{name}_" if name in ("torch", "args", "threads", "empty", "view", "count_threads") else name
+    return f"{name}_" if name in ("torch", "args", "threads", "empty", "view", "count_threads", "with_strides") else name
 
 
 def _read(source: Source, inputs: Sequence[str]) -> str:

@@ -23,7 +23,9 @@ _MOST_NODES = 300
 _FEW_CHANNELS = 64
 
 
-def with_channels_last(module: GraphModule, inputs: Sequence[Any], name: str, is_loop: Callable[[str], bool]) -> int:
+def with_channels_last(
+    module: GraphModule, inputs: Sequence[Any], name: str, is_loop: Callable[[str], bool], device: str = "cuda"
+) -> int:
     """Change a graph for a GPU, if its convolutions gain by it; `inputs` are its fake inputs, with the strides that the
     forward gave what it saved. `is_loop` says of an operator that it reads its arguments by index, whatever their
     strides. Returns how many tensors have other strides now.
@@ -33,12 +35,12 @@ def with_channels_last(module: GraphModule, inputs: Sequence[Any], name: str, is
         for node, value in zip(module.graph.find_nodes(op="placeholder"), inputs, strict=True):
             if isinstance(value, torch.Tensor):
                 layout.keep(node, value)
-        if layout.before or _gains([*_convolutions(module.graph)], len(module.graph.nodes)):
+        if layout.before or _gains([*_convolutions(module.graph)], len(module.graph.nodes), device):
             for node in list(module.graph.nodes):
                 layout.visit(node)
             layout.end(_kept(name))
             module.recompile()
-    if name.startswith("forward"):
+    if layout.before and name.startswith("forward"):
         _report(module.graph)
     return len(layout.before)
 
@@ -48,7 +50,7 @@ def _convolutions(graph: Graph) -> Iterator[Node]:
         yield from graph.find_nodes(op="call_function", target=target)
 
 
-def _gains(convolutions: Sequence[Node], nodes: int) -> bool:
+def _gains(convolutions: Sequence[Node], nodes: int, device: str) -> bool:
     """Whether most of a graph's work are convolutions that channels-last memory makes faster: Inductor's rules
     (torch/_inductor/graph.py, decide_layout_opt).
     """
@@ -57,7 +59,7 @@ def _gains(convolutions: Sequence[Node], nodes: int) -> bool:
     groups = [_value(node, 8 if is_first else 9) for node, is_first in zip(convolutions, first, strict=True)]
     if not weights or nodes >= _MOST_NODES * len(weights):
         return False
-    if any(weight.dim() != 4 or weight.device.type != "cuda" for weight in weights):
+    if any(weight.dim() != 4 or weight.device.type != device for weight in weights):
         return False
     sizes = [size for weight in weights for size in weight.shape]
     sizes += [size for node in convolutions for size in _value(node, 0).shape]

@@ -1,0 +1,74 @@
+"""Graphs whose convolutions read channels-last memory: the same numbers and the same strides for the user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import GraphModule
+
+from compiler.backend.backend import example_sizes, interpreted
+from compiler.backend.context import Context
+from compiler.backend.ir import Extern, Program
+from compiler.backend.lower.graph import lower
+from compiler.backend.lower.table import RULES
+from compiler.backend.pipeline import run
+from compiler.torch_api.backend import Call, compile_with_autograd
+from compiler.torch_api.layout import with_channels_last
+
+
+def pictures() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 72, 3, padding=1), nn.BatchNorm2d(72), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(72, 80, 3, bias=False), nn.GroupNorm(4, 80), nn.GELU(), nn.Flatten(), nn.LazyLinear(5),
+    )  # fmt: skip
+
+
+def laid_out(programs: list[Program]) -> Callable[..., Any]:
+    """A backend whose graphs have channels-last convolutions, as they have on a GPU; the interpreter runs them."""
+
+    def compile_graph(module: GraphModule, inputs: Sequence[Any], name: str) -> Call:
+        assert with_channels_last(module, inputs, name, RULES.__contains__, "cpu") > 0
+        ctx = Context(sizes=example_sizes(module), graph=name)
+        programs.append(run(lower(module, name, ctx), ctx).last)
+        return interpreted(programs[-1])
+
+    kinds = [partial(compile_graph, name=name) for name in ("forward", "backward", "inference")]
+    return lambda module, inputs: compile_with_autograd(module, inputs, *kinds)
+
+
+def convolutions(program: Program) -> list[Extern]:
+    return [step for step in program.steps if isinstance(step, Extern) and "convolution" in step.name]
+
+
+def test_training_with_channels_last_convolutions_is_eagers() -> None:
+    model, x = pictures(), torch.randn(2, 3, 8, 8, requires_grad=True)
+    model(x).sum().backward()
+    expected = [x.grad, *(parameter.grad for parameter in model.parameters())]
+    x.grad = None
+    model.zero_grad()
+    programs: list[Program] = []
+    torch.compiler.reset()
+    torch.compile(model, backend=laid_out(programs))(x).sum().backward()
+    found = [x.grad, *(parameter.grad for parameter in model.parameters())]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert [gradient.stride() for gradient in found] == [gradient.stride() for gradient in expected]
+    assert [program.name for program in programs] == ["forward", "backward"]
+
+
+def test_every_convolution_reads_and_makes_channels_last_memory() -> None:
+    model, programs = pictures().eval(), []
+    with torch.no_grad():
+        expected = model[:7](torch.ones(2, 3, 8, 8))
+        torch.compiler.reset()
+        found = torch.compile(model[:7], backend=laid_out(programs))(torch.ones(2, 3, 8, 8))
+    torch.testing.assert_close(found, expected)
+    assert found.stride() == expected.stride()
+    (program,) = programs
+    for call in convolutions(program):
+        image, result = call.args[0], program.by_name[call.targets[0]]
+        assert image.strides[1].constant == result.strides[1].constant == 1
