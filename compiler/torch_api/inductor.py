@@ -23,6 +23,7 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import default_partition
 from torch._inductor.codegen.cpp import CppScheduling
 from torch._inductor.codegen.triton import TritonScheduling
+from torch._inductor.dependencies import MemoryDep
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ir import Layout
 from torch._inductor.scheduler import (
@@ -428,9 +429,23 @@ def ir_facts(node: BaseSchedulerNode, lines: LineOrigins, text_of: LoopTexts) ->
         reads=tuple(sorted({dep.name for dep in node.read_writes.reads})),
         writes=tuple(node.get_buffer_names()),
         parts=tuple(part.get_name() for part in parts) if len(parts) > 1 else (),
-        moves=node.get_read_write_buffer_accesses(include_reads=True, include_writes=True),
+        moves=_moves(node, parts),
         tensor=_tensor(parts[-1]),
     )
+
+
+def _moves(node: BaseSchedulerNode, parts: Sequence[BaseSchedulerNode]) -> dict[str, int]:
+    """Bytes by buffer. Of what numbers that are read point into (rows of an embedding's table), Inductor counts all
+    where nodes are fused: it is what that part uses of it that uses most, as the parts use the same rows.
+    """
+    found = node.get_read_write_buffer_accesses(include_reads=True, include_writes=True)
+    if len(parts) == 1:
+        return found
+    deps = [dep for part in parts for dep in part.read_writes.reads_and_writes()]
+    pointed = {dep.name for dep in deps if isinstance(dep, MemoryDep) and dep.is_indirect()}
+    each = [part.get_read_write_buffer_accesses(include_reads=True, include_writes=True) for part in parts]
+    used = {name: max(counts.get(name, 0) for counts in each) for name in pointed}
+    return {name: min(count, used.get(name, count)) for name, count in found.items()}
 
 
 def _origins(node: BaseSchedulerNode) -> list[torch.fx.Node]:

@@ -137,6 +137,7 @@ REQUIRED: tuple[str, ...] = (
     "torch._inductor.debug:log_ir_pre_fusion",
     "torch._inductor.decomposition:decomps_to_exclude",
     "torch._inductor.decomposition:select_decomp_table",
+    "torch._inductor.dependencies:MemoryDep.is_indirect",
     "torch._inductor.fx_passes.fuse_attention:_warn_tf32_disabled",
     "torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder._add_peephole_patterns",
     "torch._inductor.fx_passes.joint_graph:constant_fold_uniform_value",

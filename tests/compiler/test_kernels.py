@@ -48,6 +48,15 @@ def test_bytes_count_what_is_read_and_written_once() -> None:
     assert kernel.bytes == 2 * 4 * 1024
 
 
+def test_of_an_embeddings_table_the_rows_that_are_read_are_counted() -> None:
+    def normed(table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.layer_norm(torch.nn.functional.embedding(ids, table), (64,))
+
+    (kernel,) = record_of(normed, torch.randn(5000, 64), torch.randint(0, 5000, (16,)), target="h100").kernels
+    index, row = 8, 4 * 64
+    assert kernel.bytes == 16 * (index + row + row)  # read, read, and written
+
+
 def test_calls_follow_the_data() -> None:
     record = record_of(two_kernels_and_a_matmul, torch.randn(32, 16), torch.randn(16, 8))
     calls = [entity for entity in record["kernels"].entities if entity.kind in ("call", "extern")]
