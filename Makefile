@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help lab test programs lint types frontend constraints clean
+.PHONY: help lab test programs lint types suite frontend constraints clean
 
 VENV := .venv
 PYTHON_HERE := $(VENV)/bin/python
@@ -37,8 +37,13 @@ lab: $(VENV)/ready
 	    $(if $(filter 0,$(shell id -u)),--allow-root) \
 	    $(if $(DISPLAY)$(WAYLAND_DISPLAY)$(filter Darwin,$(shell uname)),,--no-browser)
 
-test: programs lint types frontend
-	$(PYTHON_HERE) -m pytest --numprocesses 2 --dist loadfile
+# mypy runs beside pytest, whose tests wait for browsers and kernels now and then.
+test: programs lint frontend
+	$(MAKE) --no-print-directory --jobs 2 types suite
+
+# Files in the order of tests/conftest.py: xdist's own puts those with few tests last, and they take longest.
+suite: $(VENV)/ready-to-test
+	$(PYTHON_HERE) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 programs:
 	@build_tools/require_programs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -113,17 +113,42 @@ def notebook7(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterServe
 @pytest.fixture
 def new_notebook(page: Page, request: pytest.FixtureRequest) -> Iterator[Callable[..., NotebookPage]]:
     """`new_notebook(server, *cells)`: a notebook with these cells, open, its kernel idle."""
-    servers: list[JupyterServer] = []
+    opened: list[NotebookPage] = []
 
     def new(server: JupyterServer, *cells: str) -> NotebookPage:
-        name = f"{_file_name(request.node)}-{len(servers)}.ipynb"
-        servers.append(server)
-        write_notebook(server.folder / name, *cells)
-        return NotebookPage(page, server, name).open()
+        notebook = NotebookPage(page, server, f"{_file_name(request.node)}-{len(opened)}.ipynb")
+        write_notebook(notebook.path, *cells)
+        opened.append(notebook)
+        return notebook.open()
 
     yield new
-    for server in servers:
-        server.stop_kernels()
+    for notebook in opened:
+        notebook.server.stop_kernel(notebook.name)
+
+
+@pytest.fixture(scope="module")
+def run_once(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Callable[..., str]]:
+    """`run_once(server, cells, count)`: the name of a notebook whose first cells have run, once for all tests of a
+    module. Its kernel lives on: a test that opens it finds what the cells have made.
+    """
+    made: dict[tuple[JupyterServer, tuple[str, ...]], str] = {}
+
+    def run(server: JupyterServer, cells: Sequence[str], count: int) -> str:
+        key = (server, tuple(cells))
+        if key not in made:
+            name = f"{request.path.stem}-{len(made)}.ipynb"
+            write_notebook(server.folder / name, *cells)
+            with browser.new_context() as context:
+                notebook = NotebookPage(context.new_page(), server, name).open()
+                for index in range(count):
+                    notebook.run_cell(index)
+                notebook.save()
+            made[key] = name
+        return made[key]
+
+    yield run
+    for (server, _), name in made.items():
+        server.stop_kernel(name)
 
 
 def _file_name(item: pytest.Item) -> str:

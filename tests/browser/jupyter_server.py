@@ -49,10 +49,11 @@ class JupyterServer:
         body = json.dumps({"raw": json.dumps({"theme": theme})}).encode()
         self._request("lab/api/settings/@jupyterlab/apputils-extension:themes", "PUT", body)
 
-    def stop_kernels(self) -> None:
-        """Shut down every kernel: what is opened afterwards has none."""
+    def stop_kernel(self, name: str) -> None:
+        """Shut down the kernel of a notebook: when it is opened afterwards, it has another."""
         for session in json.loads(self._request("api/sessions")):
-            self._request(f"api/sessions/{session['id']}", "DELETE")
+            if session["path"] == name:
+                self._request(f"api/sessions/{session['id']}", "DELETE")
 
     def _request(self, path: str, method: str = "GET", body: bytes | None = None) -> bytes:
         headers = {"Authorization": f"token {TOKEN}", "Content-Type": "application/json"}

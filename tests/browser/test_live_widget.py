@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import nbformat
 import pytest
-from playwright.sync_api import Locator, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.explorer_view import ExplorerView
 from tests.browser.jupyter_server import JupyterServer
@@ -15,7 +15,7 @@ from tests.browser.notebook_page import NotebookPage
 
 NewNotebook = Callable[..., NotebookPage]
 
-LOAD = "%load_ext explorer\nimport time, torch\nfrom torch import nn"
+LOAD = "%load_ext explorer\nimport time, torch\nfrom pathlib import Path\nfrom torch import nn"
 EXPLORE = """%%tcompile -o run
 model = nn.Sequential(
     nn.Linear(64, 128), nn.Dropout(0.1), nn.ReLU(),
@@ -29,11 +29,12 @@ def normalise(x, w):
     y = x @ w
     return torch.softmax(y, -1)
 
-def wait(result, seconds):
-    time.sleep(seconds)
+def wait(result):
+    while not Path("enough").exists():
+        time.sleep(0.1)
     return result
 
-wait(normalise(torch.randn(8, 64), torch.randn(64, 32)), 15)"""
+wait(normalise(torch.randn(8, 64), torch.randn(64, 32)))"""
 SELECTION = "print(list(run.selection))"
 WIDGET_MS = 60_000
 STAGES = [
@@ -78,11 +79,10 @@ def our_errors(console_errors: list[str]) -> Callable[[], list[str]]:
 
 
 @pytest.fixture
-def explored(server: JupyterServer, new_notebook: NewNotebook) -> tuple[NotebookPage, ExplorerView]:
+def explored(server: JupyterServer, page: Page, run_once: Callable[..., str]) -> tuple[NotebookPage, ExplorerView]:
     """A notebook whose cell 1 has explored an MLP and shows the widget; its cell 2 prints the selection."""
-    notebook = new_notebook(server, LOAD, EXPLORE, SELECTION, "run.selection = 'source[cell].L8'")
-    notebook.run_cell(0)
-    notebook.run_cell(1)
+    name = run_once(server, (LOAD, EXPLORE, SELECTION, "run.selection = 'source[cell].L8'"), 2)
+    notebook = NotebookPage(page, server, name).open()
     view = ExplorerView(notebook.output(1))
     expect(view.source.locator(".tc-row").first).to_be_visible(timeout=WIDGET_MS)
     return notebook, view
@@ -150,6 +150,7 @@ def test_the_widget_can_be_used_while_the_cell_still_runs(server: JupyterServer,
     view.root.locator("[data-stage=kernels]").wait_for(timeout=WIDGET_MS)
     assert notebook.is_running(1)
     notebook.screenshot(f"{server.app}-while-running")
+    (server.folder / "enough").touch()
     notebook.wait_for_cell(1)
 
 
@@ -181,15 +182,17 @@ def test_the_static_twin_is_hidden_where_there_is_a_widget(explored: tuple[Noteb
 def test_a_saved_notebook_opened_without_its_kernel_shows_the_static_twin(
     explored: tuple[NotebookPage, ExplorerView], our_errors: Callable[[], list[str]]
 ) -> None:
-    notebook, view = explored
-    assert has_twin_before_widget(notebook.save().cells[1])
-    notebook.server.stop_kernels()
+    notebook, _ = explored
+    saved = notebook.save()
+    assert has_twin_before_widget(saved.cells[1])
+    notebook = NotebookPage(notebook.page, notebook.server, "without-its-kernel.ipynb")
+    nbformat.write(saved, notebook.path)
     for theme in ("Light", "Dark"):
         notebook.open(kernel=False)
         notebook.use_theme(theme)
         expect(static_twin(notebook)).to_be_visible(timeout=WIDGET_MS)
         expect(static_twin(notebook)).to_contain_text("Kernels", ignore_case=True)
-        expect(view.root).to_have_count(0)
+        expect(ExplorerView(notebook.output(1)).root).to_have_count(0)
         notebook.show(static_twin(notebook))
         notebook.screenshot(f"{notebook.server.app}-{theme.lower()}-reopened")
     assert not our_errors()

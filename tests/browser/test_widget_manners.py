@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from tests.browser.explorer_view import ExplorerView
 from tests.browser.jupyter_server import JupyterServer
@@ -22,12 +22,9 @@ WIDGET_MS = 60_000
 
 
 @pytest.fixture
-def notebook(lab: JupyterServer, new_notebook: Callable[..., NotebookPage]) -> NotebookPage:
+def notebook(lab: JupyterServer, page: Page, run_once: Callable[..., str]) -> NotebookPage:
     """A notebook whose cell 1 has explored a function; its cell 2 shows the same run once more."""
-    notebook = new_notebook(lab, LOAD, EXPLORE, "run.widget()")
-    notebook.run_cell(0)
-    notebook.run_cell(1)
-    return notebook
+    return NotebookPage(page, lab, run_once(lab, (LOAD, EXPLORE, "run.widget()"), 2)).open()
 
 
 def view_of(notebook: NotebookPage, cell: int) -> ExplorerView:
@@ -48,6 +45,7 @@ def test_plain_keys_are_the_widgets(notebook: NotebookPage) -> None:
 
 def test_keys_with_ctrl_stay_jupyters(notebook: NotebookPage) -> None:
     view = view_of(notebook, 1)
+    notebook.run_cell(2)  # so that there is something to save
     saved = notebook.path.stat().st_mtime_ns
     view.source.locator(".tc-scroll").focus()
     notebook.page.keyboard.press("d")
