@@ -12,6 +12,8 @@ from typing import Any
 from compiler.record import Artifact, Entity, Kernel, Record
 from explorer.compiling import KernelCompiler
 from explorer.findings import with_findings
+from explorer.stages import stage_number
+from explorer.versus import names_of
 
 SIDE, PAIR = "side", "pair"
 """Names in `Artifact.attrs`: which side it is of, and the artifact of the other side that it stands against."""
@@ -39,7 +41,8 @@ def both_sides(before: Record, after: Record, labels: tuple[str, str]) -> Record
     ]
     return before.with_(
         title=before.title if before.title == after.title else f"{before.title}, {after.title}",
-        artifacts=(*first, *moved),
+        artifacts=tuple(sorted((*first, *moved), key=lambda artifact: stage_number(artifact.stage))),
+        versus=after if before.options.backend != after.options.backend else None,
         kernels=(*before.kernels, *(_renamed_kernel(kernel, rename) for kernel in after.kernels)),
         binaries=(*before.binaries, *(replace(one, kernel=rename(one.kernel)) for one in after.binaries)),
         decisions=(
@@ -51,9 +54,9 @@ def both_sides(before: Record, after: Record, labels: tuple[str, str]) -> Record
 
 def shown(record: Record) -> Record:
     """The record as a view shows it: where another backend made something of the same call, with both sides."""
-    if record.versus is None:
+    if record.versus is None or any(SIDE in artifact.attrs for artifact in record.artifacts):
         return record
-    return both_sides(record, record.versus, (record.options.backend, record.options.vs))
+    return both_sides(record, record.versus, names_of(record))
 
 
 def _shared(before: Record, after: Record) -> set[str]:

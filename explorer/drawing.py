@@ -111,7 +111,7 @@ def has_flow(artifact: Artifact) -> bool:
 def plan(record: Record, artifact: Artifact, depth: int | None = None, readable: int = READABLE) -> Plan:
     """Which boxes and edges a drawing of this artifact has."""
     entities = {entity.id: entity for entity in artifact.entities}
-    work = [entity for entity in artifact.entities if entity.kind not in _ENDS]
+    work = [entity for entity in artifact.entities if entity.kind not in _ENDS and "inside" not in entity.attrs]
     paths = {entity.id: _path(entity) for entity in work}
     depth = _fitting_depth(paths, readable) if depth is None else depth
     home = {entity_id: _box_id(entity_id, path, depth) for entity_id, path in paths.items()}

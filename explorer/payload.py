@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from compiler.record import Artifact, Decision, Record
+from explorer import versus
 from explorer.findings import Finding, KnownFindings, views
 from explorer.kernel_table import list_of_kernels
 from explorer.landed import source_marks
@@ -98,7 +99,8 @@ class Payload:
             "home": [artifact.id for artifact in sorted(sources, key=interest(record, marks["landed"]))],
             "target": record.target,
             "compare": compared_first(record),
-            "first": ["chain_rule", "autograd"] if record.of_stage("chain_rule") else [],
+            "first": opened_first(record),
+            "versus": versus_table(record),
             "trees": self.trees,
             "stages": [self._stage(name) for name in stage_names(record, [*self.pending, *self.makes])],
             "breaks": [msgspec.to_builtins(item) for item in record.breaks],
@@ -191,8 +193,26 @@ def stage_seconds(record: Record, stage: str) -> float | None:
     return sum(measured) if measured else None
 
 
+def opened_first(record: Record) -> list[str]:
+    """Stages or artifacts to begin with, each in a pane: the kernels of both sides, where two backends made them."""
+    if record.versus is not None:
+        pairs = [artifact for artifact in record.of_stage("kernels") if "pair" in artifact.attrs]
+        return [name for artifact in pairs[:1] for name in (artifact.id, str(artifact.attrs["pair"]))]
+    return ["chain_rule", "autograd"] if record.of_stage("chain_rule") else []
+
+
+def versus_table(record: Record) -> dict[str, Any] | None:
+    """The table of two backends' code; None where there is one."""
+    if record.versus is None:
+        return None
+    rows = [[row.title, *row.texts] for row in versus.rows(record, record.versus)]
+    return {"names": versus.names_of(record), "rows": rows}
+
+
 def compared_first(record: Record) -> list[str] | None:
     """Of a record of two sides, the pair of artifacts to begin with: the first after capture that differs."""
+    if record.versus is not None:
+        return None
     known = {artifact.id: artifact for artifact in record.artifacts}
     pairs = [(artifact, known[artifact.attrs["pair"]]) for artifact in record.artifacts if "pair" in artifact.attrs]
     different = [(first, second) for first, second in pairs if first.text != second.text]

@@ -160,11 +160,16 @@ def stage_place(stage: str, present: Sequence[str]) -> int:
     """Where a stage goes among those that are there: after all that come before it. One that is not known is a new
     pass of our own backend: it comes before the kernels.
     """
-    order = {name: place for place, name in enumerate(STAGE_WORDS)}
-    unknown = order["kernels"] - 0.5
-    wanted = order.get(stage, unknown)
-    before = [index + 1 for index, name in enumerate(present) if order.get(name, unknown) <= wanted]
+    before = [index + 1 for index, name in enumerate(present) if stage_number(name) <= stage_number(stage)]
     return max(before, default=0)
+
+
+def stage_number(stage: str) -> float:
+    """Where a stage stands on the ribbon."""
+    return _NUMBERS.get(stage, _NUMBERS["kernels"] - 0.5)
+
+
+_NUMBERS = {name: place for place, name in enumerate(STAGE_WORDS)}
 
 
 _KEYS = {words.title.lower(): stage for stage, words in STAGE_WORDS.items()}

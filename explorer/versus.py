@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from compiler.record import Candidate, Record
+from compiler.record import Candidate, Kernel, Record
 from explorer.shapes import seconds_text, size_text
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def table(before: Record, after: Record, names: tuple[str, str]) -> pd.DataFrame
 
 def names_of(record: Record) -> tuple[str, str]:
     """The backends of both sides of a record that has two."""
-    return (record.options.backend, record.options.vs)
+    return record.options.backend, record.versus.options.backend if record.versus else ""
 
 
 def told(record: Record) -> str:
@@ -84,16 +84,22 @@ def _whole(value: float) -> str:
 
 
 def _kernels(record: Record) -> Value:
-    return sum(kernel.calls for kernel in record.kernels if kernel.category != "extern") if _has_code(record) else None
+    return sum(kernel.calls for kernel in _own(record) if kernel.category != "extern") if _has_code(record) else None
 
 
 def _calls(record: Record) -> Value:
-    return sum(kernel.calls for kernel in record.kernels if kernel.category == "extern") if _has_code(record) else None
+    return sum(kernel.calls for kernel in _own(record) if kernel.category == "extern") if _has_code(record) else None
 
 
 def _bytes(record: Record, *, extern: bool) -> Value:
-    found = [kernel.calls * kernel.bytes for kernel in record.kernels if (kernel.category == "extern") == extern]
+    found = [kernel.calls * kernel.bytes for kernel in _own(record) if (kernel.category == "extern") == extern]
     return sum(found) if found and any(found) else None
+
+
+def _own(record: Record) -> list[Kernel]:
+    """A record's kernels without those of the other side, which a view of both has too."""
+    other = f"{names_of(record)[1]}: "
+    return [kernel for kernel in record.kernels if record.versus is None or not kernel.id.startswith(other)]
 
 
 def _has_code(record: Record) -> bool:

@@ -100,8 +100,11 @@ export class Explorer {
   /** Open the first stage that is a graph; until there is one, whatever comes after the source. */
   openFirst() {
     const { compare, first: begins } = this.store.manifest;
-    for (const name of begins) this.addPane("graph").showStage(name);
-    this.root.classList.toggle("tc-no-inspector", begins.length > 1);
+    for (const name of begins) {
+      if (this.store.stage(name)) this.addPane("graph").showStage(name);
+      else this.addPane().show(name);
+    }
+    this.root.classList.toggle("tc-no-inspector", begins.length > 1 && !this.store.manifest.versus);
     if (begins.length) return;
     if (compare) return this.addPane().compareAs(compare[1], compare[0]);
     const stages = this.store.manifest.stages.filter((stage) =>

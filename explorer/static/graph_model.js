@@ -13,8 +13,9 @@ const ALL_OPEN = 60;
 const ENOUGH = 10;
 
 export class GraphModel {
-  /** @param {Entity[]} entities */
-  constructor(entities) {
+  /** What is inside of something else (a loop of a kernel) is no node. @param {Entity[]} all */
+  constructor(all) {
+    const entities = all.filter((entity) => !entity.attrs.inside);
     this.entities = entities;
     this.byId = new Map(entities.map((entity) => [entity.id, entity]));
     const computed = entities.filter((entity) => !CHIP_KINDS.has(entity.kind));

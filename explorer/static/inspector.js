@@ -278,6 +278,7 @@ export class Inspector {
         h("div", { class: "tc-heading" }, h("h3", {}, manifest.title || "Overview")),
         h("p", { class: "tc-where" }, "Select anything to see what it became, and what it came from."),
       ),
+      this.versus(),
       this.findings(),
       facts([
         ["Frames", String(manifest.frames.length)],
@@ -300,6 +301,18 @@ export class Inspector {
       ),
     ];
     return parts.filter((part) => part.childElementCount > 0);
+  }
+
+  /** The numbers of two backends side by side, where there are two. */
+  versus() {
+    const { versus } = this.store.manifest;
+    if (!versus) return h("div");
+    const [first, second] = versus.names;
+    const head = h("tr", {}, ...["", first, second].map((name) => h("th", { scope: "col" }, name)));
+    const rows = versus.rows.map(([title, ...values]) =>
+      h("tr", {}, h("th", { scope: "row" }, title), ...values.map((value) => h("td", {}, value))),
+    );
+    return section(`${first} beside ${second}`, h("table", { class: "tc-versus" }, head, ...rows));
   }
 
   problems() {

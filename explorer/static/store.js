@@ -24,7 +24,8 @@ import { Links } from "./links.js";
  *   stages: StageInfo[], breaks: BreakInfo[], frames: FrameInfo[], guards: number, recompiles: number,
  *   kernels: {language: string, category: string, count: number}[],
  *   decisions: {pass: string, verdict: string, count: number}[],
- *   compare: [string, string] | null, first: string[], trees: string[], landed: Record<string, Record<string, number[]>>, plain: Record<string, number[]>,
+ *   compare: [string, string] | null, first: string[], trees: string[],
+ *   versus?: {names: [string, string], rows: [string, string, string][]} | null, landed: Record<string, Record<string, number[]>>, plain: Record<string, number[]>,
  *   spans: Record<string, [number, number, number, string, boolean][]>, heat?: import("./source_heat.js").Heat,
  *   calls: Record<string, Record<string, [string, number, number, string][]>>}} Manifest
  * @typedef {{subjects: string[], pass_name: string, verdict: string, why: string,
