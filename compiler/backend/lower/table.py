@@ -14,7 +14,8 @@ from compiler.backend.lower.pointwise import POINTWISE
 from compiler.backend.lower.random import RANDOM
 from compiler.backend.lower.reductions import REDUCTIONS
 from compiler.backend.lower.views import VIEWS
+from compiler.backend.lower.windows import WINDOWS
 
 Rule = Callable[..., Any]
 
-RULES: dict[str, Rule] = {**POINTWISE, **VIEWS, **REDUCTIONS, **INDEXING, **RANDOM}
+RULES: dict[str, Rule] = {**POINTWISE, **VIEWS, **REDUCTIONS, **INDEXING, **RANDOM, **WINDOWS}

@@ -1,0 +1,295 @@
+"""Rules of pooling: what lies in a window becomes one expression, a term for each place in it; in large windows of an
+average, a reduction. Backwards each input asks the windows that it may lie in, so nothing is added up in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import product
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from compiler.backend.index import Index
+from compiler.backend.ir import At, Const, Expr, Guard, Loop, Shape, cast, operation
+from compiler.backend.lower.indexing import within
+from compiler.backend.lower.pointwise import number, scalar
+from compiler.backend.lower.sizes import shape_of
+from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, checked_dtype, computing_dtype, walk
+from compiler.torch_api.fx import value_of
+
+Rule = Callable[..., Any]
+LARGEST = 25
+"""The most places of a window that are written out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Windows over the last dimensions of a tensor: in each, of `sizes`, `count` of them with this geometry."""
+
+    sizes: Shape
+    count: Shape
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+    @property
+    def rank(self) -> int:
+        """The number of dimensions that windows lie over."""
+        return len(self.kernel)
+
+    @property
+    def places(self) -> Iterator[tuple[int, ...]]:
+        """The places in a window, in row-major order."""
+        return product(*map(range, self.kernel))
+
+    def inside(self, at: Shape, place: Sequence[Index | int]) -> Shape:
+        """The coordinates of a place in the window of the result at `at`, which may lie in the padding."""
+        geometry = zip(at[-self.rank :], place, self.stride, self.dilation, self.padding, strict=True)
+        moved = tuple(own * stride + Index.of(step) * spread - pad for own, step, stride, spread, pad in geometry)
+        return at[: -self.rank] + moved
+
+    def padded(self, at: Shape, value: Expr, fill: float) -> Expr:
+        """The value where coordinates are inside of the tensor, else a number."""
+        return guarded(at[-self.rank :], self.sizes, value, fill)
+
+    def around(self, at: Shape) -> list[tuple[Shape, tuple[int, ...]]]:
+        """The windows that an input may lie in: their coordinates, and how many windows before the last one."""
+        geometry = [*zip(at[-self.rank :], self.padding, self.stride, strict=True)]
+        last = tuple((own + pad) // stride for own, pad, stride in geometry)
+        reach = [(k - 1) * d // s + 1 for k, d, s in zip(self.kernel, self.dilation, self.stride, strict=True)]
+        return [
+            (at[: -self.rank] + tuple(place - step for place, step in zip(last, back, strict=True)), back)
+            for back in product(*map(range, reach))
+        ]
+
+
+def guarded(at: Sequence[Index], sizes: Sequence[Index], value: Expr, fill: float) -> Expr:
+    """The value where all coordinates are between 0 and the sizes, else a number."""
+    conditions = bounds(at, sizes)
+    return Guard(reduce(_both, conditions), value, number(fill, value)) if conditions else value
+
+
+def bounds(at: Sequence[Index], sizes: Sequence[Index]) -> list[Expr]:
+    """What has to hold for coordinates that may lie outside of a tensor."""
+    return [found for place, size in zip(at, sizes, strict=True) if (found := within(place, size))]
+
+
+def _both(left: Expr, right: Expr) -> Expr:
+    return operation("and", left, right)
+
+
+def _add(left: Expr, right: Expr) -> Expr:
+    return operation("add", left, right)
+
+
+def windows(x: Tensor, result: Shape, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1) -> Windows:
+    """Raises NoRuleError for a geometry that depends on sizes."""
+    rank = 3 if isinstance(kernel, Sequence) and len(kernel) == 3 else 2
+
+    def each(value: Any) -> tuple[int, ...]:
+        values = tuple(value) if isinstance(value, Sequence) else (value,)
+        if not all(isinstance(one, int) for one in values):
+            raise NoRuleError("windows whose geometry depends on sizes")
+        return values * rank if len(values) == 1 else values
+
+    stride = each(kernel) if not stride else each(stride)
+    return Windows(x.shape[-rank:], result[-rank:], each(kernel), stride, each(padding), each(dilation))
+
+
+def unrolled(over: Windows, places: int) -> None:
+    """Raises NoRuleError where too many places would be written out."""
+    if places > LARGEST:
+        raise NoRuleError(f"windows of {places} elements; expressions have {LARGEST} at most")
+
+
+def most(low: Lowering, node: Node, x: Tensor, *geometry: Any, **_: Any) -> tuple[Tensor, Tensor]:
+    """The largest value of each window, and its place in the plane: the first one, but of NaNs the last."""
+    values, places = value_of(node)
+    over = windows(x, shape_of(values.shape), *geometry[:4])
+    unrolled(over, math.prod(over.kernel))
+    dtype = computing_dtype(checked_dtype(x.dtype))
+    least = -math.inf if dtype.is_floating_point else torch.iinfo(dtype).min
+
+    def element(at: Shape, place: Sequence[int]) -> Expr:
+        inside = over.inside(at, place)
+        return over.padded(inside, cast(x.load(inside), dtype), least)
+
+    def best(at: Shape) -> Expr:
+        found = reduce(lambda a, b: operation("maximum", a, b), (element(at, place) for place in over.places))
+        return cast(found, x.dtype)
+
+    kept = low.fill(f"{node.name}_values", values, best)
+
+    def which(at: Shape) -> Expr:
+        largest, taps = cast(kept.load(at), dtype), [*over.places]
+        found = _from_first(over, taps[0])
+        for place in taps if dtype.is_floating_point else ():
+            is_nan = operation("isnan", element(at, place))
+            found = operation("where", is_nan, _from_first(over, place), found)
+        for place in reversed(taps):
+            conditions = bounds(over.inside(at, place)[-over.rank :], over.sizes)
+            here = reduce(_both, conditions, operation("eq", element(at, place), largest))
+            found = operation("where", here, _from_first(over, place), found)
+        first = plane(over.inside(at, taps[0])[-over.rank :], over.sizes)
+        return operation("add", first, cast(found, torch.int64))
+
+    return kept, low.fill(f"{node.name}_places", places, which)
+
+
+def _from_first(over: Windows, place: Sequence[int]) -> Expr:
+    """How far a place is from the window's first one, in int32, which is as wide as most values are."""
+    steps = [Index.of(step * spread) for step, spread in zip(place, over.dilation, strict=True)]
+    return cast(plane(steps, over.sizes), torch.int32)
+
+
+def plane(at: Sequence[Index], sizes: Sequence[Index]) -> Expr:
+    """The place in a plane of these sizes, counted in row-major order."""
+    position = Index.of(0)
+    for coordinate, size in zip(at, sizes, strict=True):
+        position = position * size + coordinate
+    return At(position)
+
+
+def most_backward(low: Lowering, node: Node, gradient: Tensor, x: Tensor, *geometry: Any) -> Tensor:
+    *shape, _ceil, chosen = geometry
+    meta = value_of(node)
+    over = windows(x, gradient.shape, *shape)
+    dtype = computing_dtype(checked_dtype(meta.dtype))
+
+    def value(at: Shape) -> Expr:
+        around = over.around(at)
+        unrolled(over, len(around))
+        own = plane(at[-over.rank :], over.sizes)
+        terms = []
+        for window, _ in around:
+            is_own = operation("eq", chosen.load(window), own)
+            share = operation("where", is_own, cast(gradient.load(window), dtype), scalar(0, dtype))
+            terms.append(guarded(window[-over.rank :], over.count, share, 0))
+        return cast(reduce(_add, terms), meta.dtype)
+
+    return low.fill(node.name, meta, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Divisor:
+    """What the sum of a window is divided by: a number, or how many of its elements count."""
+
+    over: Windows
+    fixed: int | None
+    with_padding: bool
+
+    @staticmethod
+    def of(over: Windows, ceil: bool, with_padding: bool, override: int | None) -> Divisor:
+        is_whole = not ceil and (with_padding or not any(over.padding))
+        return Divisor(over, override or (math.prod(over.kernel) if is_whole else None), with_padding)
+
+    def at(self, window: Shape, dtype: torch.dtype) -> Expr:
+        if self.fixed is not None:
+            return scalar(self.fixed, dtype)
+        over = self.over
+        geometry = zip(window[-over.rank :], over.sizes, over.kernel, over.stride, over.padding, strict=True)
+        return cast(reduce(lambda a, b: operation("mul", a, b), map(self._length, geometry)), dtype)
+
+    def _length(self, geometry: tuple[Index, Index, int, int, int]) -> Expr:
+        place, size, kernel, stride, pad = geometry
+        start = place * stride - pad
+        end = At(size + pad if self.with_padding else size)
+        first: Expr = At(start)
+        if not self.with_padding and pad:
+            first = operation("maximum", first, Const(0, torch.int64))
+        return operation("sub", operation("minimum", At(start + kernel), end), first)
+
+
+def average(
+    low: Lowering, node: Node, x: Tensor, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True, divisor_override: int | None = None,
+) -> Tensor:  # fmt: skip
+    over = windows(x, shape_of(value_of(node).shape), kernel, stride, padding)
+    return averaged(low, node, x, over, Divisor.of(over, ceil_mode, count_include_pad, divisor_override))
+
+
+def averaged(low: Lowering, node: Node, x: Tensor, over: Windows, divisor: Divisor) -> Tensor:
+    meta = value_of(node)
+    dtype = computing_dtype(checked_dtype(meta.dtype))
+    if not dtype.is_floating_point:
+        raise NoRuleError("averages of whole numbers")
+
+    def element(at: Shape, place: Sequence[Index | int]) -> Expr:
+        inside = over.inside(at, place)
+        return over.padded(inside, cast(x.load(inside), dtype), 0)
+
+    def written_out(at: Shape) -> Expr:
+        return reduce(_add, (element(at, place) for place in over.places))
+
+    total: Callable[[Shape], Expr] = written_out
+    if math.prod(over.kernel) > LARGEST:
+        sums = low.add(low.temporary("sum", dtype, shape_of(meta.shape), str(meta.device)))
+        ranges, at = walk(sums.shape, "i")
+        reduced, place = walk([Index.of(size) for size in over.kernel], "r")
+        low.append(Loop(sums.buffer, ranges, at, element(at, place), "sum", reduced))
+        total = sums.load
+    return low.fill(node.name, meta, lambda at: cast(operation("div", total(at), divisor.at(at, dtype)), meta.dtype))
+
+
+def average_backward(
+    low: Lowering, node: Node, gradient: Tensor, x: Tensor, kernel: Any, stride: Any = (), padding: Any = 0,
+    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
+) -> Tensor:  # fmt: skip
+    over = windows(x, gradient.shape, kernel, stride, padding)
+    return spread(low, node, gradient, over, Divisor.of(over, ceil_mode, count_include_pad, divisor_override))
+
+
+def spread(low: Lowering, node: Node, gradient: Tensor, over: Windows, divisor: Divisor) -> Tensor:
+    meta = value_of(node)
+    dtype = computing_dtype(checked_dtype(meta.dtype))
+
+    def value(at: Shape) -> Expr:
+        around = over.around(at)
+        unrolled(over, len(around))
+        terms = []
+        for window, back in around:
+            share = operation("div", cast(gradient.load(window), dtype), divisor.at(window, dtype))
+            geometry = zip(at[-over.rank :], over.padding, over.stride, back, strict=True)
+            steps = [(own + pad) % stride + stride * step for own, pad, stride, step in geometry]
+            places, sizes = (*window[-over.rank :], *steps), (*over.count, *map(Index.of, over.kernel))
+            terms.append(guarded(places, sizes, share, 0))
+        return cast(reduce(_add, terms), meta.dtype)
+
+    return low.fill(node.name, meta, value)
+
+
+def equal_windows(x: Tensor, result: Shape) -> Windows:
+    """The windows of an adaptive average. Raises NoRuleError where they are not of one size."""
+    rank = 2
+    sizes = [(a.constant, b.constant) for a, b in zip(x.shape[-rank:], result[-rank:], strict=True)]
+    if not all(before and after and before % after == 0 for before, after in sizes):
+        raise NoRuleError("windows that are not all equal, or not of a size that is known")
+    kernel = tuple(before // after for before, after in sizes if before and after)
+    return windows(x, result, kernel)
+
+
+def adaptive_average(low: Lowering, node: Node, x: Tensor, *_: Any) -> Tensor:
+    over = equal_windows(x, shape_of(value_of(node).shape))
+    return averaged(low, node, x, over, Divisor(over, math.prod(over.kernel), True))
+
+
+def adaptive_average_backward(low: Lowering, node: Node, gradient: Tensor, x: Tensor) -> Tensor:
+    over = equal_windows(x, gradient.shape)
+    return spread(low, node, gradient, over, Divisor(over, math.prod(over.kernel), True))
+
+
+WINDOWS: dict[str, Rule] = {
+    **{f"aten.max_pool{rank}d_with_indices.default": most for rank in (2, 3)},
+    "aten.max_pool2d_with_indices_backward.default": most_backward,
+    "aten.max_pool3d_with_indices_backward.default": most_backward,
+    **{f"aten.avg_pool{rank}d.default": average for rank in (2, 3)},
+    **{f"aten.avg_pool{rank}d_backward.default": average_backward for rank in (2, 3)},
+    "aten._adaptive_avg_pool2d.default": adaptive_average,
+    "aten._adaptive_avg_pool2d_backward.default": adaptive_average_backward,
+}

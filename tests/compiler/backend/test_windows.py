@@ -1,0 +1,115 @@
+"""Pooling as loops: forward and backward, every geometry, in C++ and in the reference interpreter, as in eager mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from compiler.backend import open_call, tcompile
+from compiler.backend.ir import Extern
+
+Pool = Callable[[torch.Tensor], Any]
+POOLS: dict[str, Pool] = {
+    "max": lambda x: functional.max_pool2d(x, 2),
+    "max, padded": lambda x: functional.max_pool2d(x, 3, 2, 1, return_indices=True),
+    "max, last window beyond the edge": lambda x: functional.max_pool2d(
+        x, 3, 2, 1, ceil_mode=True, return_indices=True
+    ),
+    "max, dilated": lambda x: functional.max_pool2d(x, (3, 2), (2, 3), (1, 1), (2, 3), return_indices=True),
+    "max in one dimension": lambda x: functional.max_pool1d(x[0], 3, 1, 1, return_indices=True),
+    "max in three dimensions": lambda x: functional.max_pool3d(x[None], 2, 2, return_indices=True),
+    "average": lambda x: functional.avg_pool2d(x, 3, 2, 1),
+    "average, last window beyond the edge": lambda x: functional.avg_pool2d(x, (3, 5), (1, 2), (1, 2), ceil_mode=True),
+    "average of what is inside": lambda x: functional.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
+    "average by another divisor": lambda x: functional.avg_pool2d(x, 2, 3, divisor_override=5),
+    "average of large windows": lambda x: functional.avg_pool2d(x, 7, 2, 3),
+    "average in three dimensions": lambda x: functional.avg_pool3d(x[None], 2, 1),
+    "adaptive average": lambda x: functional.adaptive_avg_pool2d(x[..., :8, :8], 4),
+}
+LOW = ("max, padded", "average", "average of large windows", "average of what is inside")
+
+
+def together(x: torch.Tensor, *names: str) -> list[torch.Tensor]:
+    """What several pools give, in one graph, so that the C++ compiler runs once."""
+    made = [POOLS[name](x) for name in names]
+    return [one for found in made for one in (found if isinstance(found, tuple) else (found,))]
+
+
+def both(call: Callable[..., list[torch.Tensor]], x: torch.Tensor, names: tuple[str, ...]) -> list[torch.Tensor]:
+    """What pools give, and the gradient of each where each element counts differently."""
+    x = x.detach().requires_grad_()
+    found = call(x, *names)
+    weighted = [
+        (one * torch.arange(one.numel(), dtype=one.dtype).view(one.shape) / 8).sum()
+        for one in found
+        if one.is_floating_point()
+    ]
+    return [*found, *(torch.autograd.grad(one, x, retain_graph=True)[0] for one in weighted)]
+
+
+def check(x: torch.Tensor, *names: str, **options: Any) -> None:
+    torch.compiler.reset()
+    compiled = torch.compile(together, backend=tcompile, fullgraph=True, options=options)
+    expected = both(together, x, names)
+    torch.testing.assert_close(both(compiled, x, names), expected, equal_nan=True, check_stride=True)
+
+
+@pytest.mark.parametrize("interpret", [False, True], ids=["compiled", "interpreted"])
+def test_pools_give_what_eager_mode_gives(interpret: bool) -> None:
+    check(torch.randn(2, 3, 11, 9), *POOLS, interpret=interpret)
+
+
+def test_in_low_precision() -> None:
+    check(torch.randn(2, 3, 11, 9).bfloat16(), *LOW)
+
+
+def test_channels_last() -> None:
+    check(torch.randn(2, 3, 11, 9).to(memory_format=torch.channels_last), *LOW)
+
+
+def test_nan_infinities_and_ties() -> None:
+    x = torch.randn(2, 3, 11, 9).round()
+    x[0, 0, 2:4, 2:4], x[0, 1] = float("nan"), -float("inf")
+    check(x, "max, padded", "max, dilated")
+
+
+def test_whole_numbers() -> None:
+    x = torch.randint(-9, 9, (1, 2, 6, 6))
+    found = torch.compile(lambda x: functional.max_pool2d(x, 3, 1, 1), backend=tcompile)(x)
+    assert torch.equal(found, functional.max_pool2d(x, 3, 1, 1))
+
+
+def test_sizes_may_change() -> None:
+    names = ("average of what is inside", "max, padded")
+    pool = torch.compile(together, backend=tcompile, dynamic=True, fullgraph=True)
+    for rows, columns in ((7, 9), (12, 5), (4, 30)):
+        x = torch.randn(2, 3, rows, columns)
+        torch.testing.assert_close(pool(x, *names), together(x, *names))
+
+
+def test_pools_are_fused_with_what_is_around_them() -> None:
+    program = open_call(lambda x: functional.avg_pool2d(x, 2).relu() * 2, torch.randn(1, 2, 8, 8)).fused
+    assert len(program.kernels) == 1
+    backward = open_call(
+        lambda x: functional.max_pool2d(x.relu(), 2), torch.randn(1, 2, 8, 8, requires_grad=True)
+    ).backward
+    assert len(backward.fused.kernels) == 1
+
+
+@pytest.mark.parametrize(
+    ("pool", "why"),
+    [
+        (lambda x: functional.max_pool2d(x, 6), "windows of 36 elements"),
+        (lambda x: functional.adaptive_avg_pool2d(x, 3), "not all equal"),
+    ],
+)
+def test_what_has_no_loops_is_a_call_of_pytorch_and_says_why(pool: Pool, why: str) -> None:
+    opened = open_call(pool, torch.randn(1, 2, 8, 8))
+    assert any(isinstance(step, Extern) for step in opened.fused.steps)
+    assert any(why in decision.why for decision in opened.graph.decisions)
+    x = torch.randn(1, 2, 8, 8)
+    torch.testing.assert_close(torch.compile(pool, backend=tcompile)(x), pool(x))
