@@ -127,10 +127,28 @@ def _convnext(small: bool) -> Trial:
     )  # fmt: skip
 
 
+class Inverted(nn.Module):
+    """MobileNetV2's block: made wide, convolved channel by channel, made narrow (https://arxiv.org/abs/1801.04381)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        wide = 3 * width
+        self.layers = nn.Sequential(
+            nn.Conv2d(width, wide, 1, bias=False), nn.BatchNorm2d(wide), nn.ReLU6(),
+            nn.Conv2d(wide, wide, 3, padding=1, groups=wide, bias=False), nn.BatchNorm2d(wide), nn.Hardswish(),
+            nn.Conv2d(wide, width, 1, bias=False), nn.BatchNorm2d(width),
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.layers(x)
+
+
 def _mobilenet(small: bool) -> Trial:
+    if small:
+        return Trial(nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), Inverted(8)), {"input": torch.randn(2, 3, 12, 12)}, _waves)
     return _pictures(
-        "MobileNetV2ForImageClassification", "MobileNetV2Config", 2 if small else 16, 32 if small else 96,
-        depth_multiplier=0.35 if small else 1.0, image_size=32 if small else 96, classifier_dropout_prob=0.0,
+        "MobileNetV2ForImageClassification", "MobileNetV2Config", 16, 96, depth_multiplier=1.0, image_size=96,
+        classifier_dropout_prob=0.0,
     )  # fmt: skip
 
 

@@ -119,7 +119,7 @@ REDUCTIONS: dict[str, Unary] = {
     "avg_pool": lambda x, k: whole(functional.avg_pool2d(pictures(x.float()), 2, 1 + k % 2)),
 }
 VIEWS: dict[str, Unary] = {
-    "turn": lambda x, k: x.permute(*reversed(range(x.dim()))),
+    "turn": lambda x, k: x.permute(tuple(reversed(range(x.dim())))),
     "swap": lambda x, k: rows(x).transpose(dim(rows(x), k), -1),
     "select": lambda x, k: rows(x).select(dim(rows(x), k), k % rows(x).shape[dim(rows(x), k)]),
     "narrow": lambda x, k: rows(x).narrow(dim(rows(x), k), 0, (rows(x).shape[dim(rows(x), k)] + 1) // 2),
