@@ -10,6 +10,7 @@ import torch
 from compiler.backend.context import Context
 from compiler.backend.ir import At, Const, Expr, Extern, Guard, Kernel, Load, Loop, Op, Program, Step, parts, rebuilt
 from compiler.backend.scalar import HALVES, OPERATIONS
+from compiler.torch_api.backend import without_modes
 
 
 def simplify(program: Program, ctx: Context) -> Program:
@@ -96,8 +97,9 @@ def folded(value: Expr) -> Expr:
 def _folded_operation(value: Op) -> Expr:
     args = value.args
     if all(isinstance(arg, Const) for arg in args) and value.dtype not in HALVES:
-        tensors = [torch.tensor(arg.value, dtype=arg.dtype) for arg in args if isinstance(arg, Const)]
-        return Const(OPERATIONS[value.name].torch(*tensors).to(value.dtype).item(), value.dtype)
+        with without_modes():
+            tensors = [torch.tensor(arg.value, dtype=arg.dtype) for arg in args if isinstance(arg, Const)]
+            return Const(OPERATIONS[value.name].torch(*tensors).to(value.dtype).item(), value.dtype)
     if value.name == "cast" and (inner := _cast_back(value)) is not None:
         return inner
     if value.name == "where" and (args[1] == args[2] or isinstance(args[0], Const)):

@@ -265,10 +265,9 @@ def _two_loops(loop: Loop, division: Division, program: Program, by_columns: boo
 
 def neutral(reduction: str, dtype: torch.dtype) -> bool | int | float:
     """The value that changes nothing in a reduction."""
-    if reduction in ("sum", "any"):
-        return torch.zeros((), dtype=dtype).item()
-    if reduction in ("prod", "all"):
-        return torch.ones((), dtype=dtype).item()
+    if reduction in ("sum", "any", "prod", "all"):
+        is_one = reduction in ("prod", "all")
+        return is_one if dtype == torch.bool else float(is_one) if dtype.is_floating_point else int(is_one)
     if dtype == torch.bool:
         return reduction == "min"
     if dtype.is_floating_point:

@@ -14,6 +14,7 @@ import torch._functorch.config as functorch_config
 from torch._C._dynamo.guards import _empty_strided_cpu, _reinterpret_tensor  # type: ignore[attr-defined]
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule
+from torch.utils._python_dispatch import _disable_current_modes
 
 from compiler.torch_api.decomposition_tables import is_operator, is_random, table
 from compiler.torch_api.random_numbers import DECOMPOSITIONS, partition
@@ -32,6 +33,9 @@ _RANDOM = (
     "aten.normal", "aten.exponential", "aten.cauchy", "aten.geometric", "aten.log_normal", "aten.rrelu_with_noise",
     "aten.multinomial", "aten.randint", "aten.rand", "aten.randn",
 )  # fmt: skip
+without_modes = _disable_current_modes
+"""In a block of it tensors are real: AOTAutograd compiles under a mode that makes fake ones."""
+
 _KEPT_WHOLE = (
     "aten.addmm", "aten.mm", "aten.bmm", "aten.baddbmm", "aten.mv", "aten.addmv", "aten.dot",
     "aten.max_pool2d_with_indices", "aten.max_pool3d_with_indices", "aten.max_pool2d_with_indices_backward",

@@ -222,6 +222,7 @@ REQUIRED: tuple[str, ...] = (
     "torch.fx.traceback:annotate",
     "torch.library:Library._destroy",
     "torch.utils._python_dispatch:TorchDispatchMode",
+    "torch.utils._python_dispatch:_disable_current_modes",
     "torch.utils._sympy.printers:PythonPrinter",
 )
 
