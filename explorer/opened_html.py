@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from compiler.backend.departures import Departures
     from compiler.backend.opened import Graph, Opened, TextDiff
 
-LINES_SHOWN = 150
+LINES_SHOWN = 80
 
 
 def register(shell: Any) -> None:

@@ -117,8 +117,9 @@ class Lookup:
     def _together(self, first: str, second: str, one: Sequence[int], two: Sequence[int], ctx: Context) -> str:
         steps = self.steps.steps
         if both := [number for number in one if number in two]:
-            names = ", ".join(step.name for step in map(steps.get, both) if step is not None)
-            return f"{first} and {second} are computed by one kernel, {names}"
+            step = steps[both[0]]
+            made = "are computed by one kernel" if isinstance(step, Kernel) else "come from one call of PyTorch"
+            return f"{first} and {second} {made}, {step.name}"
         pairs = [(a, b) for a in one for b in two]
         kernels = [(a, b) for a, b in pairs if isinstance(steps[a], Kernel) and isinstance(steps[b], Kernel)]
         if not kernels:
@@ -131,10 +132,25 @@ class Lookup:
         found = legal(self.steps, Pair(first, second, saved), ctx)
         if isinstance(found, Refusal):
             gain = f"one would save {saved:,} bytes" if saved else "one would save no bytes"
-            return f"{head} ({gain}): {found.why}"
+            return f"{head} ({gain}): {found.why}{self._between(first, second)}"
         if not saved:
             return f"{head}: one would be legal, but {self._nothing(first, second, ctx)}"
-        return f"{head}: one would be legal, and save {saved:,} bytes; the pass that ran as fuse did not merge them"
+        return f"{head}: one would be legal, and save {saved:,} bytes; {self._said(first, second)}"
+
+    def _said(self, first: int, second: int) -> str:
+        """What the pass that ran as fuse reported of them."""
+        targets = [{*self.steps.steps[number].targets} for number in (first, second)]
+        for found in self.decisions:
+            told = found.pass_name == "fuse" and found.verdict == "refused" and len(found.subjects) > 1
+            if told and all(targets[side] & {found.subjects[side]} for side in (0, 1)):
+                return f"the pass that ran as fuse refused: {found.why}"
+        return "the pass that ran as fuse did not merge them"
+
+    def _between(self, first: int, second: int) -> str:
+        """Which steps have to run after one of them and before the other; "" if there are none."""
+        steps, before, needs = self.steps.steps, self.steps.before, self.steps.needs
+        names = [steps[other].name for other in sorted(needs[second]) if other != first and before[other] >> first & 1]
+        return f" ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})" if names else ""
 
     def _nothing(self, first: int, second: int, ctx: Context) -> str:
         """Why one kernel of both would save nothing."""

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 import compiler
 from compiler.backend import build
+from compiler.backend.context import Context
 from compiler.backend.fuse import fuse
 from compiler.backend.ir import BackendError, Const, Expr, Kernel, Program, rebuilt
 from compiler.backend.opened import Opened
@@ -147,6 +148,23 @@ def test_a_threshold_that_keeps_two_apart_is_the_answer() -> None:
 def test_a_pass_that_did_not_merge_what_may_be_is_told_apart_from_a_refusal(trained: Opened) -> None:
     why = trained.replace("fuse", unfused).why("sub", "mul")
     assert why.endswith("one would be legal, and save 2,048 bytes; the pass that ran as fuse did not merge them")
+
+    def refusing(program: Program, ctx: Context) -> Program:
+        ctx.decide(("sub", "mul"), "refused", "I don't like it")
+        return program
+
+    assert trained.replace("fuse", refusing).why("sub", "mul").endswith("as fuse refused: I don't like it")
+
+
+def test_what_stands_between_two_kernels_is_named() -> None:
+    def call(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        return y + y @ w
+
+    why = compiler.open(call, numbers(8, 8), numbers(8, 8)).why("sin", "add")
+    assert why.endswith("a step between them needs the first and is needed by the second (aten.mm.default)")
+    sort = compiler.open(lambda x: x.sort(), numbers(8))
+    assert sort.why("sort_0", "sort_1").endswith("sort_0 and sort_1 come from one call of PyTorch, aten.sort.default")
 
 
 @pytest.mark.skipif(build.compiler() is None, reason="no C++ compiler")
