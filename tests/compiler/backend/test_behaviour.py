@@ -182,7 +182,7 @@ def test_random_numbers_can_be_eagers_under_the_same_seed() -> None:
     dropout = torch.nn.Dropout(0.3)
 
     def noisy(x: torch.Tensor) -> torch.Tensor:
-        return dropout(x.sin()) + torch.rand_like(x) + torch.randn(8)
+        return dropout(x.sin()) + torch.rand_like(x) + torch.randn(8, device=x.device)
 
     x, gradients, outputs = torch.randn(4, 8), [], []
     for fn in (compiled(noisy, options={"random": "eager"}), noisy):

@@ -87,7 +87,8 @@ def check(op: Any, dtype: torch.dtype, sample: Any, found: Any, expected: Any) -
     except AssertionError:
         if dtype != torch.bfloat16:
             raise
-        exact = op(sample.input.double(), *(as_double(arg) for arg in sample.args), **sample.kwargs)
+        kwargs = {name: as_double(value) for name, value in sample.kwargs.items()}
+        exact = op(as_double(sample.input), *map(as_double, sample.args), **kwargs)
         assert distance(found, exact) <= 2 * distance(expected, exact)
 
 
