@@ -199,7 +199,8 @@ def _wanted(loop: Loop, by_columns: bool, ctx: Context) -> int:
     rows, length = _points(loop.ranges, ctx), _points(loop.reduced, ctx)
     wide = COLUMNS if by_columns else 1
     programs, limits = -(-rows // wide), ctx.thresholds
-    if length < limits.split_length:
+    enough = 2 * ctx.processors if by_columns else ctx.processors // 2  # a row is read by a whole program at once
+    if length < limits.split_length or programs >= enough:
         return 1
     return min(-(-ctx.processors * limits.programs // max(programs, 1)), length * wide // limits.split_part)
 
