@@ -1,0 +1,246 @@
+"""Our own backend in a record: the program after each pass, the code, and one selection from Python down to SASS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+import torch
+from torch import nn
+
+from compiler.backend.pipeline import PASSES, stage_name
+from compiler.binary.compiling import compiled
+from compiler.engine import explore
+from compiler.options import OptionError, Options
+from compiler.record import OWN_STAGES, STAGES, Artifact, Record, stage_rank
+
+HERE = "source[tests/compiler/test_backend_record.py]"
+STAGES_OF_PASSES = ["lowered", *map(stage_name, PASSES)]
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(16, 48)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        scores = q @ k.transpose(-2, -1) / 4
+        mask = torch.ones(8, 8, dtype=torch.bool).tril()
+        return scores.masked_fill(~mask, float("-inf")).softmax(-1) @ v
+
+
+def mlp(x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    hidden = torch.relu(x @ first)
+    return torch.tanh(hidden @ second)
+
+
+def norm_and_gelu(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    normed = nn.functional.layer_norm(x, (32,), weight)
+    return nn.functional.gelu(normed)
+
+
+def _calls(name: str) -> tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]:
+    torch.manual_seed(0)
+    x = torch.randn(4, 32)
+    return {
+        "mlp": (mlp, (x, torch.randn(32, 16, requires_grad=True), torch.randn(16, 8, requires_grad=True))),
+        "norm and gelu": (norm_and_gelu, (x, torch.randn(32, requires_grad=True))),
+        "attention": (Attention(), (torch.randn(2, 8, 16),)),
+    }[name]
+
+
+@cache
+def record_of(name: str, target: str) -> Record:
+    fn, args = _calls(name)
+    found = explore(fn, args, options=Options.of(backend="tcompile", target=target))
+    assert torch.equal(found.value, fn(*args))
+    assert not found.record.problems
+    return found.record
+
+
+CASES = pytest.mark.parametrize(
+    ("name", "target"),
+    [("mlp", "cpu"), ("mlp", "h100"), ("norm and gelu", "cpu"), ("norm and gelu", "h100"), ("attention", "h100")],
+)
+
+
+def source_lines(record: Record, ids: tuple[str, ...]) -> set[str]:
+    """The lines of this file's functions and modules that some entities came from."""
+    found = {linked for each in ids for linked in record.linked(each)}
+    return {each for each in found if each.startswith(HERE)}
+
+
+@CASES
+def test_each_pass_is_a_stage_of_each_graph_between_the_graphs_and_the_kernels(name: str, target: str) -> None:
+    record = record_of(name, target)
+    stages = list(dict.fromkeys(artifact.stage for artifact in record.artifacts))
+    assert [stage for stage in stages if stage in STAGES_OF_PASSES] == STAGES_OF_PASSES
+    assert stages.index("backward") < stages.index("lowered")
+    assert stages.index("kernels") == stages.index(STAGES_OF_PASSES[-1]) + 1
+    for stage in STAGES_OF_PASSES:
+        assert [found.id for found in record.of_stage(stage)] == [f"{stage}[0/0 forward]", f"{stage}[0/0 backward]"]
+
+
+@CASES
+def test_every_line_of_the_code_leads_back_to_a_line_of_python(name: str, target: str) -> None:
+    record = record_of(name, target)
+    kernels = [artifact for artifact in record.of_stage("kernels") if not artifact.id.endswith("call]")]
+    assert len(kernels) == 2
+    for artifact in kernels:
+        assert artifact.lines
+        rows = artifact.text.split("\n")
+        for number, ids in artifact.lines.items():
+            assert source_lines(record, ids), f"{artifact.id}:{number} {rows[number - 1]}"
+
+
+@CASES
+def test_every_computing_line_leads_to_the_operation_that_its_comment_names(name: str, target: str) -> None:
+    record = record_of(name, target)
+    artifact = record["kernels[0/0 forward]"]
+    told = [(number, row.strip()) for number, row in enumerate(artifact.text.split("\n"), 1) if "_record.py:" in row]
+    assert told
+    for number, row in told:
+        line = int(row.partition("_record.py:")[2].split(" ")[0])
+        assert f"{HERE}.L{line}" in source_lines(record, artifact.lines[number][-1:])
+
+
+@CASES
+def test_every_loop_of_every_pass_leads_back_to_the_graph_and_on_to_the_code(name: str, target: str) -> None:
+    record = record_of(name, target)
+    known = {entity.id for entity in record.entities()}
+    for stage in STAGES_OF_PASSES:
+        for artifact in record.of_stage(stage):
+            for entity in artifact.entities:
+                assert set(entity.inputs) | set(entity.origins) <= known
+                if entity.kind in ("kernel", "loop", "extern"):
+                    assert source_lines(record, (entity.id,)), entity.id
+    last = [entity for found in record.of_stage(STAGES_OF_PASSES[-1]) for entity in found.entities]
+    for entity in last:
+        if entity.kind in ("kernel", "extern"):
+            assert any(linked.startswith("kernels[") for linked in record.linked(entity.id)), entity.id
+
+
+@CASES
+def test_what_passes_decided_is_about_entities(name: str, target: str) -> None:
+    record = record_of(name, target)
+    known = {entity.id for entity in record.entities()}
+    decided = [found for found in record.decisions if found.pass_name in ("lower", *PASSES)]
+    told = {found.pass_name for found in decided}
+    assert "fuse" in told
+    assert ("lower" in told) == (name != "norm and gelu")  # it has no call of PyTorch
+    for found in decided:
+        assert found.graph == "0/0"
+        assert set(found.subjects) <= known, found
+        assert found.why
+
+
+@CASES
+def test_kernels_have_bytes_and_loops_and_calls_of_pytorch_are_named(name: str, target: str) -> None:
+    record = record_of(name, target)
+    language = "cpp" if target == "cpu" else "triton"
+    assert {kernel.language for kernel in record.kernels} <= {language, "aten"}
+    for kernel in record.kernels:
+        assert kernel.bytes > 0
+        assert len(kernel.nodes) == 1
+        first, last = kernel.lines
+        body = "\n".join(record[kernel.artifact].text.split("\n")[first - 1 : last])
+        assert (kernel.name if kernel.language != "aten" else kernel.name.replace(".", "_")) in body
+    if name != "norm and gelu":
+        assert "extern" in {kernel.category for kernel in record.kernels}
+
+
+@CASES
+def test_it_is_json_and_back(name: str, target: str) -> None:
+    record = record_of(name, target)
+    assert Record.from_json(record.to_json()) == record
+
+
+def test_bytes_of_a_kernel_are_each_input_and_output_once() -> None:
+    forward = [kernel for kernel in record_of("norm and gelu", "h100").kernels if "forward" in kernel.artifact]
+    statistics = 2 * 4 * 4  # a mean and a deviation of each row are kept for the backward
+    assert [kernel.bytes for kernel in forward] == [4 * 32 * 4 + 32 * 4 + 4 * 32 * 4 + statistics]
+
+
+def test_one_selection_reaches_from_the_line_of_python_to_the_instructions() -> None:
+    record = compiled(record_of("norm and gelu", "h100"), workers=1)
+    assert not record.problems
+    sass = next(found for found in record.of_stage("sass") if "forward" in found.id)
+    reached = {each.partition("[")[0] for line in sass.lines.values() for each in record.linked(line[0])}
+    assert {"source", "captured", "forward", "lowered", "fused", "kernels", "sass"} <= reached
+    line = norm_and_gelu.__code__.co_firstlineno + 2
+    gelu = record.linked(f"{HERE}.L{line}")
+    for stage in ("lowered", "fused", "kernels", "ttir", "ttgir", "llir", "ptx", "sass"):
+        assert any(each.startswith(f"{stage}[") for each in gelu), stage
+
+
+def test_machine_code_of_our_kernels_has_its_facts() -> None:
+    record = compiled(record_of("norm and gelu", "h100"), workers=1, stages=["sass"])
+    ours = [kernel.id for kernel in record.kernels if kernel.language == "triton"]
+    assert [binary.kernel for binary in record.binaries] == ours
+    for binary in record.binaries:
+        assert binary.registers
+        assert binary.occupancy
+        assert binary.flops > 0
+        assert binary.programs > 0
+        assert binary.config == binary.configs[0]
+
+
+def test_another_configuration_is_compiled_when_it_is_asked_for() -> None:
+    base = record_of("norm and gelu", "h100")
+    kernel = next(kernel for kernel in base.kernels if kernel.language == "triton")
+    record = compiled(base, kernels=[kernel.id], config=1, workers=1, stages=["sass"])
+    configs = record[kernel.artifact].entity(kernel.id).attrs["launch"]["configs"]
+    assert [binary.config for binary in record.binaries] == [configs[1]]
+    beyond = compiled(base, kernels=[kernel.id], config=len(configs), workers=1)
+    assert f"there is no configuration {len(configs)}" in beyond.problems[0].reason
+
+
+def test_thresholds_reach_the_passes() -> None:
+    fn, args = _calls("norm and gelu")
+    fewest = explore(fn, args, options=Options.of(backend="tcompile", target="h100", options={"fused_loops": 1}))
+    usual = record_of("norm and gelu", "h100")
+    assert len(fewest.record.kernels) > len(usual.kernels)
+    assert any(found.pass_name == "fuse" and found.verdict == "refused" for found in fewest.record.decisions)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "words"),
+    [
+        ({"options": {"inline_costs": 3}}, "did you mean inline_cost?"),
+        ({"options": {"fused_loops": 0}}, "must be a whole number above 0"),
+        ({"options": {"triton.cudagraphs": True}}, "backend tcompile has no option 'triton.cudagraphs'"),
+        ({"mode": "reduce-overhead", "options": {"tile": 32}}, "takes a mode or options, not both"),
+    ],
+)
+def test_an_option_that_it_has_not_is_told_before_anything_runs(keywords: dict[str, object], words: str) -> None:
+    with pytest.raises(OptionError, match=words.replace(".", r"\.").replace("?", r"\?")):
+        Options.of(backend="tcompile", **keywords)
+
+
+def test_what_it_can_not_compile_is_a_problem_of_the_stage_and_the_call_still_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("no such loop")
+
+    monkeypatch.setattr("compiler.backend.backend.lower", broken)
+    fn, args = _calls("mlp")
+    found = explore(fn, args, options=Options.of(backend="tcompile"))
+    assert torch.equal(found.value, fn(*args))
+    assert {(problem.stage, problem.reason) for problem in found.record.problems} == {("lowered", "no such loop")}
+
+
+def test_passes_stand_in_their_order_and_a_new_one_before_the_kernels() -> None:
+    assert sorted(STAGES_OF_PASSES, key=stage_rank) == STAGES_OF_PASSES
+    assert stage_rank(OWN_STAGES[-1]) < stage_rank("tiled") < stage_rank("kernels")
+    assert set(OWN_STAGES) <= set(STAGES)
+
+
+def test_what_a_pass_leaves_as_it_is_prints_the_same() -> None:
+    def shown(artifact: Artifact) -> str:
+        return artifact.text
+
+    record = record_of("mlp", "cpu")
+    assert shown(record["split[0/0 forward]"]) == shown(record["inlined[0/0 forward]"])
