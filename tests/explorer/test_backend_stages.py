@@ -1,0 +1,206 @@
+"""`--backend tcompile` and `--vs inductor` as a person sees them: text, tables, pages, the command line."""
+
+from __future__ import annotations
+
+import argparse
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from IPython.core.error import UsageError
+from IPython.testing.globalipapp import start_ipython
+from torch import nn
+
+import explorer
+from compiler.options import OptionError
+from explorer import files
+from explorer.both_sides import shown
+from explorer.cli import main
+from explorer.kernel_diff import matched
+from explorer.magics import TcompileMagics
+from explorer.outputs import NotebookOutput
+from explorer.payload import Payload
+from explorer.run import Run
+from explorer.stages import stage_words
+
+PASSES = ["Lowered", "Simplified", "Inlined", "Split", "Fused", "Ordered", "Scheduled"]
+
+
+def norm_and_gelu(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return nn.functional.gelu(nn.functional.layer_norm(x, (32,)) @ weight)
+
+
+@cache
+def beside_inductor() -> Run:
+    torch.manual_seed(0)
+    weight = torch.randn(32, 16, requires_grad=True)
+    return explorer.explore(norm_and_gelu, torch.randn(8, 32), weight, backend="tcompile", vs="inductor")
+
+
+def test_the_summary_has_a_row_for_each_pass_and_the_table_of_both_sides() -> None:
+    lines = str(beside_inductor()).splitlines()
+    titles = [line.split("  ")[0] for line in lines]
+    assert [title for title in titles if title in PASSES] == PASSES
+    assert titles.index("Backward") < titles.index("Lowered") < titles.index("Kernels")
+    head = next(line for line in lines if line.split() == ["tcompile", "inductor"])
+    row = next(line for line in lines if line.startswith("calls of PyTorch"))
+    assert row.split()[-2:] == ["2", "2"]
+    assert len(row) == len(head)
+
+
+def test_both_sides_are_counted_alike() -> None:
+    run = beside_inductor()
+    first, second = run.record, run.record.versus
+    assert second is not None
+    assert second.options.backend == "inductor"
+    assert second.of_stage("fused_ir")
+    assert not second.problems
+    table = explorer.versus.table(first, second, ("tcompile", "inductor"))
+    for record, name in ((first, "tcompile"), (second, "inductor")):
+        kernels = [kernel for kernel in record.kernels if kernel.category != "extern"]
+        assert table.loc["kernels", name] == len(kernels)
+        assert table.loc["bytes that kernels move", name] == sum(kernel.calls * kernel.bytes for kernel in kernels)
+    assert table.loc["bytes that calls move", "tcompile"] == table.loc["bytes that calls move", "inductor"]
+
+
+def test_kernels_that_compute_the_same_stand_against_each_other() -> None:
+    record = beside_inductor().record
+    assert record.versus is not None
+    pairs = [(first.nodes, second.nodes) for first, second in matched(record, record.versus) if first and second]
+    assert pairs
+    assert all("scheduled[" in ours[0] and "fused_ir[" in theirs[0] for ours, theirs in pairs)
+
+
+def test_the_diff_of_the_two_names_them_by_their_backends() -> None:
+    diff = beside_inductor().versus
+    assert diff.labels == ("tcompile", "inductor")
+    assert diff["fused"].verdict.startswith("only in")
+    assert diff["captured"].verdict == "the same"
+
+
+def test_one_line_of_python_lights_up_both_codes() -> None:
+    both = shown(beside_inductor().record)
+    line = next(entity.id for artifact in both.of_stage("source") for entity in artifact.entities
+                if "gelu(nn.functional" in entity.label)  # fmt: skip
+    reached = both.linked(line)
+    for artifact in ("kernels[0/0 forward].", "inductor: kernels[0/0 forward]."):
+        assert any(entity.startswith(artifact) for entity in reached)
+
+
+def test_the_view_begins_with_both_codes_and_their_numbers() -> None:
+    manifest = Payload(shown(beside_inductor().record)).manifest()
+    assert manifest["first"] == ["kernels[0/0 forward]", "inductor: kernels[0/0 forward]"]
+    assert manifest["versus"]["names"] == ("tcompile", "inductor")
+    rows = {title: values for title, *values in manifest["versus"]["rows"]}
+    kernels = [kernel for kernel in beside_inductor().record.kernels if kernel.category != "extern"]
+    assert rows["kernels"][0] == str(len(kernels))
+    names = [stage["name"] for stage in manifest["stages"]]
+    assert names.index("fused_ir") < names.index("lowered") < names.index("kernels") < names.index("versus")
+
+
+def test_a_run_of_one_backend_has_no_table_and_opens_as_before() -> None:
+    manifest = Payload(beside_inductor().record.with_(versus=None)).manifest()
+    assert (manifest["first"], manifest["versus"]) == ([], None)
+
+
+def test_loops_inside_a_kernel_are_no_boxes_of_its_drawing() -> None:
+    run = beside_inductor()
+    source = run.drawing("fused").source
+    inside = [entity for entity in run["fused"].entities if "inside" in entity.attrs]
+    assert inside
+    assert not any(f'"{entity.id}"' in source for entity in inside)
+    kernel = next(entity for entity in run["fused"].entities if entity.kind == "kernel")
+    assert kernel.label in source
+
+
+@pytest.mark.parametrize("suffix", [".json", ".html"])
+def test_both_sides_are_saved_and_come_back(tmp_path: Path, suffix: str) -> None:
+    run = beside_inductor()
+    path = run.save(tmp_path / f"run{suffix}")
+    assert explorer.load(path).record == run.record
+    if suffix == ".html":
+        assert "inductor: kernels[0/0 forward]" in path.read_text()
+
+
+def test_the_static_view_has_the_table_and_the_stages() -> None:
+    html = beside_inductor()._repr_mimebundle_()["text/html"]
+    assert "tcompile beside inductor" in html
+    for title in PASSES:
+        assert f"<b>{title}</b>" in html
+
+
+def test_the_table_is_a_stage_that_prints() -> None:
+    text = str(beside_inductor()["versus"])
+    assert text.splitlines()[0].split() == ["tcompile", "inductor"]
+    assert "--time runs both" in text
+    assert beside_inductor().record.with_(versus=None) != beside_inductor().record
+    with pytest.raises(ValueError, match="--vs inductor"):
+        _ = Run(beside_inductor().record.with_(versus=None)).versus
+
+
+def test_each_pass_is_told_in_words() -> None:
+    for title in PASSES:
+        words = stage_words(title.lower())
+        assert (words.title, words.group) == (title, "tcompile")
+        assert words.about.endswith(".")
+    assert stage_words("tiled").group == "tcompile"
+
+
+@pytest.mark.parametrize(
+    ("vs", "words"),
+    [
+        ("eager", "that backend writes no code"),
+        ("inductr", "did you mean 'inductor'?"),
+        ("tcompile", "is the backend itself: to compare, name 'inductor'"),
+    ],
+)
+def test_another_side_that_there_is_not_is_told_before_anything_runs(vs: str, words: str) -> None:
+    with pytest.raises(OptionError) as error:
+        explorer.explore(norm_and_gelu, backend="tcompile", vs=vs)
+    assert words in str(error.value)
+
+
+def test_the_callers_tensors_are_as_after_one_call() -> None:
+    calls = []
+
+    def counting(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        x.add_(1)
+        return x * 2
+
+    x = torch.zeros(4)
+    run = explorer.explore(counting, x, backend="tcompile", vs="inductor", stages="kernels")
+    assert torch.equal(x, torch.ones(4))
+    assert torch.equal(run.value, torch.full((4,), 2.0))
+
+
+def test_the_command_line_compiles_with_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "double.py"
+    script.write_text("def double(x):\n    return (x * 2).relu()\n")
+    page = tmp_path / "run.html"
+    assert main(["explore", f"{script}:double", "--input", "randn(4, 8)", "--backend", "tcompile", "--vs", "inductor",
+                 "--html", str(page)]) == 0  # fmt: skip
+    out = capsys.readouterr().out
+    assert "calls of PyTorch" in out
+    assert files.read(page).versus is not None
+
+
+def test_a_cell_shows_both_sides_when_all_is_there() -> None:
+    shell = start_ipython() or __import__("IPython").get_ipython()
+    outputs: list[NotebookOutput] = []
+
+    def output(args: argparse.Namespace) -> Any:
+        outputs.append(NotebookOutput(at_end=bool(args.vs)))
+        return outputs[-1]
+
+    magics = TcompileMagics(shell, output)
+    shell.user_ns.update(torch=torch, x=torch.ones(4, 8))
+    magics.tcompile("--backend tcompile --vs inductor -o both", "def f(x):\n    return (x + 1).relu()\nf(x)")
+    run = shell.user_ns["both"]
+    assert run.record.versus is not None
+    assert outputs[0].widget is run.widget()
+    assert run.widget().manifest["versus"]["names"] == ("tcompile", "inductor")
+    with pytest.raises(UsageError, match="vs='aot_eager'"):
+        magics.tcompile("--vs aot_eager", "f(x)")
