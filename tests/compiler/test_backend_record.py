@@ -44,11 +44,12 @@ def norm_and_gelu(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 def _calls(name: str) -> tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]:
     torch.manual_seed(0)
     x = torch.randn(4, 32)
-    return {
+    known: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]] = {
         "mlp": (mlp, (x, torch.randn(32, 16, requires_grad=True), torch.randn(16, 8, requires_grad=True))),
         "norm and gelu": (norm_and_gelu, (x, torch.randn(32, requires_grad=True))),
         "attention": (Attention(), (torch.randn(2, 8, 16),)),
-    }[name]
+    }
+    return known[name]
 
 
 @cache
