@@ -27,7 +27,8 @@ _STYLE = (
     "<style>.jp-OutputArea:has(.tcompile-thresholds) .jp-OutputArea-child:has(.tcompile-twin) { display: none; }"
     ".tcompile-thresholds .tcompile-words { font-size: 11px; line-height: 1.3; opacity: 0.75; }</style>"
 )
-_DEFAULT = "fused"
+CODE = "code"
+"""What stands among the stages for the kernels' source."""
 
 
 class Sliders:
@@ -40,9 +41,9 @@ class Sliders:
         self.sliders = {item.name: _slider(item, opened, quick) for item in thresholds_of(opened)}
         self.graph = widgets.Dropdown(options=[graph.name for graph in opened.graphs], description="graph")
         self.graph.value = opened.graph.name
-        stages = list(opened.graph.programs)
+        stages = [*opened.graph.programs, CODE]
         self.stage = widgets.Dropdown(options=stages, description="stage",
-                                      value=_DEFAULT if _DEFAULT in stages else stages[-1])  # fmt: skip
+                                      value="fused")  # fmt: skip
         self.usual = widgets.Button(description="as at first", tooltip="every threshold as it was at first")
         self.measure = widgets.Checkbox(value=_is_on_gpu(opened), description="measure the time", indent=False)
         self.numbers, self.text, self.problem = widgets.HTML(), widgets.HTML(), widgets.HTML()
@@ -176,10 +177,16 @@ def _row(name: str, now: Opened, start: Opened) -> tuple[str, str, str, str, str
 
 def stage_html(start: Opened, now: Opened, stage: str) -> str:
     """A stage as it is now, the lines that are not as they were at first tinted."""
-    before, after = (str(opened.stage(stage)).splitlines() for opened in (start, now))
+    before, after = (_text(opened, stage).splitlines() for opened in (start, now))
     if before == after:
-        return muted("as at first") + pre([safe(line) for line in after])
+        only_code = stage != CODE and now.thresholds != start.thresholds and start.code != now.code
+        same = "as at first; the code has changed: choose it as the stage" if only_code else "as at first"
+        return muted(same) + pre([safe(line) for line in after[:LINES_COMPARED]])
     if max(len(before), len(after)) > LINES_COMPARED:
         return muted("changed; too long to compare here") + pre([safe(line) for line in after[:LINES_COMPARED]])
     lines = [*difflib.unified_diff(before, after, n=len(before), lineterm="")][3:]
     return muted("- at first, + now") + diff_html(tuple(lines))
+
+
+def _text(opened: Opened, stage: str) -> str:
+    return opened.code if stage == CODE else str(opened.stage(stage))

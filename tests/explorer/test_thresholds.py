@@ -81,6 +81,15 @@ def opened_lines(opened: Opened) -> list[str]:
     return str(opened.lowered).splitlines()
 
 
+def test_a_threshold_that_only_the_code_follows_shows_there(control: ThresholdControl) -> None:
+    view = sliders(control)
+    view.sliders["parallel_work"].value = 1
+    assert "as at first; the code has changed" in view.text.value
+    view.stage.value = "code"
+    assert "- at first, + now" in view.text.value
+    assert "+    #pragma omp parallel for" in view.text.value
+
+
 def test_an_error_of_a_pass_is_shown_in_place_and_what_was_there_stays(opened: Opened) -> None:
     def picky(program: Any, ctx: Any) -> Any:
         if ctx.thresholds.fused_loops < 8:
