@@ -22,7 +22,7 @@ from compiler.inductor.ir import FxOriginIds, fx_origins, ir_artifact, part_orig
 from compiler.inductor.kernels import kernels_artifact
 from compiler.inductor.lines import Definition, definition
 from compiler.inductor.memory import GraphMemory, HalfMemory, wrapper_places
-from compiler.record import OWN_STAGES, Artifact, Decision, Merge, Problem
+from compiler.record import OWN_STAGES, STAGES, Artifact, Decision, Merge, Problem, stage_rank
 from compiler.torch_api import dynamo, fx
 from compiler.torch_api.aot_metadata import aot_facts
 from compiler.torch_api.cudagraphs import Verdict
@@ -94,8 +94,14 @@ class GraphRecorder:
         if not any(stage in self.latest for stage in ("forward", "inference")):
             reason = f"backend {name!r} takes the captured graph as it is; it does not go through AOTAutograd"
             self._missing("joint", reason)
-        elif not any(key.startswith("kernels") for key in self.latest) and not self.problems:
+        elif self.goes_on("inference") and not (self.problems or any(key.startswith("kernels") for key in self.latest)):
             self._missing("kernels", f"backend {name!r} runs the graphs of AOTAutograd; it generates no code")
+
+    def goes_on(self, kind: Kind) -> bool:
+        """Whether a stage is kept that comes of such a graph. The backward takes what has the forward code's strides."""
+        later = [stage for stage in STAGES if stage_rank(stage) > stage_rank("decomposed")]
+        asked = any(map(self.builder.keeps, ["backward", *later] if kind == "forward" else later))
+        return asked or bool(self.builder.options.check)
 
     def _missing(self, stage: str, reason: str) -> None:
         self.builder.problem(Problem(stage, reason, 'use backend="inductor" to see every stage', self.frame))

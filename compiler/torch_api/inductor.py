@@ -123,6 +123,10 @@ class InductorObserver(Protocol):
     def selected(self, kind: Kind, selections: Sequence[Selection]) -> None: ...
     def built(self, kind: Kind, run: Callable[..., Any]) -> Callable[..., Any]: ...
 
+    def goes_on(self, kind: Kind) -> bool:
+        """Whether anybody asks for what Inductor makes of such a graph."""
+        ...
+
 
 @contextmanager
 def observing(observer: InductorObserver, *, build: bool, target: Target | None = None) -> Iterator[None]:
@@ -250,6 +254,8 @@ class _Session:
         def observed(module: torch.fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Any:
             self.kind = _kind_of(kwargs)
             self.observer.aot_graph(self.kind, module)
+            if not self.build and not self.observer.goes_on(self.kind):
+                return make_boxed_func(module.forward)
             self.graphs.forget()
             tried = kwargs.get("cudagraphs") is None or bool(kwargs["cudagraphs"])
             try:

@@ -346,7 +346,7 @@ def test_process_is_untouched_when_a_stage_fails(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("stage", ["captured", "joint", "forward", "fused_ir", "kernels", "backward", "bytecode"])
 def test_process_is_untouched_by_an_interrupt(stage: str) -> None:
-    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 2, 64, dropout=0.0, batch_first=True), 2)
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 2, 64, dropout=0.0, batch_first=True), 1)
     x = torch.ones(2, 8, 32)
 
     def interrupt(event: Event) -> None:
@@ -428,9 +428,9 @@ def test_an_exploration_does_not_make_the_next_one_dynamic() -> None:
     assert record["captured"].entities[0].attrs["shape"] == [6, 8]
 
 
-def test_exploring_fifty_times_recompiles_nothing_twice() -> None:
-    x = torch.randn(4, 4)
-    found = {tuple(stages(explore(softmax_of_matmul, (x, x)).record)) for _ in range(50)}
+def test_exploring_past_the_recompile_limit_recompiles_nothing_twice() -> None:
+    x, times = torch.randn(4, 4), torch._dynamo.config.recompile_limit + 4
+    found = {tuple(stages(explore(softmax_of_matmul, (x, x)).record)) for _ in range(times)}
     assert len(found) == 1
     assert "kernels" in found.pop()
 
@@ -481,6 +481,15 @@ def test_stages_left_out_are_linked_across() -> None:
     captured = {entity.id for entity in record["captured"].entities}
     for kernel in record.kernels:
         assert captured & record.linked(kernel.id), kernel
+
+
+def test_what_no_stage_shows_is_not_generated_and_the_rest_is_as_it_would_be() -> None:
+    model, x = MLP().eval(), torch.randn(8, 64)
+    whole = explore(model, (x,)).record
+    halves = explore(model, (x,), options=Options(stages=("joint", "forward", "backward"))).record
+    assert (halves.problems, stages(halves)) == ((), ["source", "joint", "forward", "backward"])
+    assert [halves[stage].text for stage in stages(halves)] == [whole[stage].text for stage in stages(halves)]
+    assert not any("backward" in kernel.graph + kernel.artifact for kernel in halves.kernels)
 
 
 def test_only_the_captured_stage_runs_no_backend() -> None:
