@@ -98,7 +98,7 @@ class GraphRecorder:
             self._missing("kernels", f"backend {name!r} runs the graphs of AOTAutograd; it generates no code")
 
     def goes_on(self, kind: Kind) -> bool:
-        """Whether a stage is kept that comes of such a graph. The backward takes what has the forward code's strides."""
+        """Whether a stage is kept that comes of such a graph. The backward takes the forward code's strides."""
         later = [stage for stage in STAGES if stage_rank(stage) > stage_rank("decomposed")]
         asked = any(map(self.builder.keeps, ["backward", *later] if kind == "forward" else later))
         return asked or bool(self.builder.options.check)
