@@ -18,10 +18,11 @@ import torch
 
 from compiler.backend.context import Context
 from compiler.backend.index import Index, Indirect, Quotient, Remainder, Var, atoms_of
-from compiler.backend.ir import Expr, Guard, Kernel, Load, Loop, Program, indices, loads, parts
+from compiler.backend.ir import Expr, Guard, Kernel, Load, Loop, Program, Put, indices, loads, parts
 from compiler.backend.sweeps import Sweep, sweeps
 from compiler.backend.symbols import kernel_indices, symbols_of
 from compiler.backend.triton_configs import TritonConfig, configs
+from compiler.backend.triton_precision import precision
 from compiler.backend.triton_text import POINTERS, TYPES, Names, Text, bare, constant, functions, identifier
 from compiler.backend.triton_tiles import Axis, Tiles, tiled
 
@@ -102,6 +103,7 @@ class _Writer:
         self.tiles: Tiles = tiled(kernel, program, ctx)
         self.kernel = self.tiles.kernel
         self.configs = configs(self.tiles, program, ctx)
+        self.levels = precision(self.kernel, program)
         self.lines: list[str] = []
         self.targets: dict[int, str] = {}
         self.depth, self.source, self.target = 0, "", ""
@@ -115,7 +117,7 @@ class _Writer:
         self.symbols = tuple(sorted({name for index in own for name in symbols_of(index)}))
         self.names.taken |= set(self.symbols)
         self.checks = any(isinstance(atom, Indirect) for index in own for atom in atoms_of(index))
-        self.buffers = tuple(sorted({*kernel.reads, *kernel.writes}))
+        self.buffers = kernel.buffers
         self.name = f"kernel_{identifier(kernel.name)}"
 
     @property
@@ -290,16 +292,29 @@ class _Writer:
     def value(self, loop: Loop, again: bool = False) -> None:
         """One value, stored unless it is local, or was stored before."""
         with self.at(loop):
+            if isinstance(loop.value, Put):
+                self.add(loop, loop.value)
+                return
             self.known[loop.target] = self.named(loop.target, loop.target, lambda: self.text.value(loop.value))
             if not again:
                 self.store(loop)
+
+    def add(self, loop: Loop, put: Put) -> None:
+        """Values added to elements that other points may meet too."""
+        place = self.program.by_name[loop.target].offset(put.index)
+        value, where = bare(self.text.value(put.value)), self.place(loop.target, place)
+        over = {var.name for var in loop.ranges}
+        if self.tiles.tiled and self.shape(over) != self.shape(self.axes_of(place)):
+            where = f"tl.broadcast_to({where}, {self.shape(over)})"
+        mask = self.masked(over)
+        self.line(f'tl.atomic_add({where}, {value}{f", {mask}" if mask else ""}, sem="relaxed")')
 
     @contextmanager
     def at(self, loop: Loop) -> Iterator[None]:
         """Lines inside belong to the loop."""
         self.target = loop.target
         self.comment(loop)
-        self.text = Text(self, loop.value)
+        self.text = Text(self, loop.value, self.levels[loop.target])
         yield
         self.target = ""
 

@@ -19,6 +19,7 @@ import torch
 from compiler.backend.index import Atom, Index, Indirect, Quotient, Remainder, is_natural
 from compiler.backend.ir import At, Const, Expr, Guard, Load, Op, parts
 from compiler.backend.scalar import OPERATIONS
+from compiler.backend.triton_precision import EXACT, PATTERNS
 
 TYPES: Mapping[torch.dtype, str] = {
     torch.bool: "int1",
@@ -93,6 +94,14 @@ def randint(seed, counter, size):
     first, second, _, _ = tl.randint4x(seed, tl.cast(counter, tl.uint32))
     word = first.to(tl.uint64) | (second.to(tl.uint64) << 32)
     return (word % tl.cast(size, tl.uint64)).to(tl.int64)""",
+    "erf_added": """
+def erf_added(a):  # to 2e-7, where one is added and the sum is rounded to 16 bits (Abramowitz and Stegun, 7.1.26)
+    t = libdevice.fast_dividef(1.0, 1.0 + 0.3275911 * tl.abs(a))
+    p = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t
+    return libdevice.copysign(1.0 - p * tl.exp(-a * a), a)""",
+    "tanh_added": """
+def tanh_added(a):  # to 2e-7, where one is added and the sum is rounded to 16 bits
+    return 1.0 - libdevice.fast_dividef(2.0, tl.exp(2.0 * a) + 1.0)""",
     "multiply": """
 def multiply(a, b):
     return a * b""",
@@ -196,10 +205,11 @@ class Writer(Protocol):
 
 
 class Text:
-    """Writes the expressions of one loop."""
+    """Writes the expressions of one loop. `levels` says how exact its operations have to be, by their keys."""
 
-    def __init__(self, writer: Writer, value: Expr | None = None) -> None:
+    def __init__(self, writer: Writer, value: Expr | None = None, levels: Mapping[str, int] | None = None) -> None:
         self.writer = writer
+        self.levels = levels or {}
         self.uses = Counter(part.key for part in parts(value)) if value is not None else Counter()
 
     def value(self, value: Expr, guard: str = "") -> str:
@@ -243,6 +253,8 @@ class Text:
         pattern = OPERATIONS[value.name].triton
         if value.dtype == torch.bool and value.args[0].dtype == torch.bool:
             pattern = _OF_BOOLS.get(value.name, pattern)
+        if value.dtype == torch.float32:
+            pattern = PATTERNS.get((value.name, self.levels.get(value.key, EXACT)), pattern)
         if _is_reciprocal_root(value):
             return f"libdevice.rsqrt({bare(self.argument(value.args[1].args[0], guard))})"  # type: ignore[union-attr]
         if OPERATIONS[value.name].kind == "compare" and all(map(_is_small, value.args)):
