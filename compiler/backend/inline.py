@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from compiler.backend.context import Context
 from compiler.backend.index import Index, Var, is_one_to_one, product
-from compiler.backend.ir import Expr, Extern, Kernel, Load, Loop, Program, Step, cost, loads, rebuilt, with_index
+from compiler.backend.ir import Expr, Extern, Kernel, Load, Loop, Program, Put, Step, cost, loads, rebuilt, with_index
 from compiler.backend.simplify import folded, without_unused
 
 LARGEST = 400
@@ -59,7 +59,7 @@ class _Inlining:
     def consider(self, producer: Loop, ctx: Context) -> None:
         """Put a loop's value into its readers, if that is worth it."""
         readers = [self.loops[name] for name in sorted(self.readers.get(producer.target, ()))]
-        if producer.reduction or producer.target in self.program.mutated:
+        if producer.reduction or isinstance(producer.value, Put) or producer.target in self.program.mutated:
             return
         if any(load.buffer in self.program.mutated for load in loads(producer.value)):
             return
@@ -74,6 +74,9 @@ class _Inlining:
             return
         for reader in readers:
             self.put(producer, reader)
+        if not self.readers[producer.target] and producer.target not in self.stored:
+            for load in loads(producer.value):
+                self.readers[load.buffer].discard(producer.target)
         ctx.decide(names, "inlined", f"costs {cost(producer.value)}", cost=cost(producer.value))
 
     def refusal(self, producer: Loop, readers: Iterable[Loop], is_free: bool, ctx: Context) -> str:

@@ -11,11 +11,13 @@ from typing import Any
 
 from compiler.backend.lower.indexing import INDEXING
 from compiler.backend.lower.pointwise import POINTWISE
+from compiler.backend.lower.products import PRODUCTS
 from compiler.backend.lower.random import RANDOM
 from compiler.backend.lower.reductions import REDUCTIONS
+from compiler.backend.lower.scattering import SCATTERING
 from compiler.backend.lower.views import VIEWS
 from compiler.backend.lower.windows import WINDOWS
 
 Rule = Callable[..., Any]
 
-RULES: dict[str, Rule] = {**POINTWISE, **VIEWS, **REDUCTIONS, **INDEXING, **RANDOM, **WINDOWS}
+RULES: dict[str, Rule] = {**POINTWISE, **VIEWS, **REDUCTIONS, **INDEXING, **PRODUCTS, **RANDOM, **SCATTERING, **WINDOWS}

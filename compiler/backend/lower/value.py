@@ -52,7 +52,7 @@ class Tensor:
 @dataclass(slots=True)
 class Lowering:
     """A program while it is made. `starts` says where graph inputs start in their storages, in elements; `seeds` are
-    buffers that are to be filled with seeds of random numbers, one for each device.
+    buffers that are to be filled with seeds of random numbers, one for each device; `padded` are operands of products.
     """
 
     buffers: dict[str, Buffer] = field(default_factory=dict)
@@ -60,6 +60,7 @@ class Lowering:
     starts: dict[str, Any] = field(default_factory=dict)
     mutated: set[str] = field(default_factory=set)
     seeds: list[str] = field(default_factory=list)
+    padded: dict[str, Tensor] = field(default_factory=dict)
     node: Node | None = None
     source: str = ""
 

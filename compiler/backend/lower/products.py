@@ -1,0 +1,119 @@
+"""Products of matrices on a GPU with sizes that are no multiple of 16 bytes: padded with zeros, where that pays.
+
+Libraries load 16 bytes at once where all rows begin at a multiple of these; other products take several times as long
+(torch._inductor.fx_passes.pad_mm pads for the same reason). A padded operand is a loop, which others are inlined into;
+the result is read from the padded one by a loop, which is inlined into those that read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from compiler.backend.index import Index
+from compiler.backend.ir import Buffer, Extern, Guard, Load, Loop, Shape, Strided
+from compiler.backend.lower.indexing import both, within
+from compiler.backend.lower.pointwise import element, scalar
+from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, contiguous, walk
+from compiler.torch_api.fx import value_of
+
+WIDTH = 16
+"""Bytes that are loaded at once."""
+RATE, BANDWIDTH = 600e12, 4e12
+"""Operations and bytes a second of a large GPU: what a product takes when aligned, and what its padding takes."""
+LEAST_SECONDS = 20e-6
+Rule = Callable[..., Any]
+
+
+def product(low: Lowering, node: Node, left: Tensor, right: Tensor) -> Tensor:
+    """aten.mm."""
+    return _padded_product(low, node, None, left, right)
+
+
+def product_and_bias(low: Lowering, node: Node, bias: Tensor, left: Tensor, right: Tensor, **factors: Any) -> Tensor:
+    """aten.addmm, with a bias for each column."""
+    if len(bias.shape) != 1 or factors:
+        raise NoRuleError("PyTorch's own kernel")
+    return _padded_product(low, node, bias, left, right)
+
+
+def _padded_product(low: Lowering, node: Node, bias: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
+    meta = value_of(node)
+    unit = _unit(meta)
+    (rows, inner), columns = left.shape, right.shape[1]
+    wide_rows = _up(rows, unit) if _is_transposed(left) else rows
+    wide_inner, wide_columns = _up(inner, unit), _up(columns, unit)
+    if (wide_rows, wide_inner, wide_columns) == (rows, inner, columns) or not _pays(rows, inner, columns, meta):
+        raise NoRuleError("PyTorch's own kernel")
+    operands = [_padded(low, node, left, (wide_rows, wide_inner), "left")]
+    operands += [_padded(low, node, right, (wide_inner, wide_columns), "right")]
+    if bias is not None:
+        operands = [_padded(low, node, bias, (wide_columns,), "bias"), *operands]
+    whole = Buffer(f"{node.name}_padded", meta.dtype, (wide_rows, wide_columns), (wide_columns, Index.of(1)),
+                   str(meta.device))  # fmt: skip
+    low.add(whole)
+    low.steps.append(_call(low, node, operands, whole.name))
+    return low.fill(node.name, meta, lambda at: Load(whole.name, at, meta.dtype))
+
+
+def _call(low: Lowering, node: Node, operands: list[Tensor], made: str) -> Extern:
+    args = tuple(operand.strided for operand in operands)
+    function: Any = node.target
+    return Extern(str(function), function, args, (), made, origins=(node.name,), source=low.source)
+
+
+def _unit(meta: Any) -> int:
+    """Elements in 16 bytes, on a GPU; 1 where nothing is to be gained, as with float32 that is no TF32."""
+    if meta.device.type != "cuda" or meta.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        return 1
+    if meta.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32:
+        return 1
+    return WIDTH // int(meta.dtype.itemsize)
+
+
+def _up(size: Index, unit: int) -> Index:
+    known = size.constant
+    return size if known is None else Index.of(-(-known // unit) * unit)
+
+
+def _pays(rows: Index, inner: Index, columns: Index, meta: Any) -> bool:
+    """Whether the product takes longer than copies of both operands. A size that is not known counts as 1024."""
+    m, k, n = (size.constant if size.constant is not None else 1024 for size in (rows, inner, columns))
+    seconds = 2 * m * k * n / RATE
+    return seconds > max(LEAST_SECONDS, 2 * (m * k + k * n) * meta.dtype.itemsize / BANDWIDTH)
+
+
+def _is_transposed(x: Tensor) -> bool:
+    """Whether neighbours in memory are of one column."""
+    first, last = x.strided.strides
+    return first.constant == 1 and last.constant != 1
+
+
+def _padded(low: Lowering, node: Node, x: Tensor, shape: Shape, side: str) -> Tensor:
+    """A copy with zeros at its ends, laid out as the original; made once for all products that take it."""
+    if shape == x.shape:
+        return x
+    if len(shape) == 2 and _is_transposed(x):
+        return _transposed(_padded(low, node, _transposed(x), shape[::-1], side))
+    ranges, at = walk(shape, "i")
+    inside = element(x, at, x.dtype)
+    key = f"{inside.key} of {', '.join(map(str, shape))}"
+    if key not in low.padded:
+        name = f"{node.name}_{side}"
+        conditions = [found for one, size in zip(at, x.shape, strict=True) if (found := within(one, size))]
+        low.padded[key] = low.add(Buffer(name, x.dtype, shape, contiguous(shape), low.buffers[x.buffer].device))
+        low.append(Loop(name, ranges, at, Guard(reduce(both, conditions), inside, scalar(0, x.dtype))))
+    return low.padded[key]
+
+
+def _transposed(x: Tensor) -> Tensor:
+    view = x.strided
+    strided = Strided(view.buffer, view.shape[::-1], view.strides[::-1], view.offset)
+    return Tensor(x.buffer, x.dtype, x.shape[::-1], lambda at: x.at(at[::-1]), strided)
+
+
+PRODUCTS: dict[str, Rule] = {"aten.mm.default": product, "aten.addmm.default": product_and_bias}
