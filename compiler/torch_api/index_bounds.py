@@ -1,4 +1,6 @@
-"""Whether 32 bits are enough to count a graph's elements: of symbolic sizes by guards, which torch checks at calls."""
+"""What guards settle of symbolic sizes, which torch checks at calls: whether 32 bits are enough to count a graph's
+elements, which of its arguments a maximum is, and numbers that indices can't compute.
+"""
 
 from __future__ import annotations
 
@@ -38,3 +40,33 @@ def _reaches(value: Any) -> Iterator[Any]:
             yield tensor.numel()
             if not tensor.is_contiguous():
                 yield 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def settled(size: torch.SymInt) -> Any:
+    """A size's expression with each Max and Min in it the argument that it is in calls that the graph is for. As it is
+    where no guard can be had.
+    """
+    environment = size.node.shape_env
+    can_guard = size.node.hint is not None and not environment.frozen
+    return _settled(size.node.expr, environment) if can_guard else size.node.expr
+
+
+def _settled(expression: Any, environment: Any) -> Any:
+    args = [_settled(arg, environment) for arg in expression.args]
+    kind = expression.func.__name__
+    if kind not in ("Max", "Min"):
+        return expression if args == list(expression.args) else expression.func(*args)
+    first, *others = args
+    for other in others:
+        is_first = first >= other if kind == "Max" else first <= other
+        first = first if environment.evaluate_expr(is_first) else other
+    return first
+
+
+def specialized(number: torch.SymInt | torch.SymFloat | torch.SymBool) -> int | float | bool | None:
+    """The number that it is in this call, which a guard then holds it to; None where no guard can be had."""
+    if number.node.hint is None or number.node.shape_env.frozen:
+        return None
+    if isinstance(number, torch.SymInt):
+        return int(number)
+    return float(number) if isinstance(number, torch.SymFloat) else bool(number)

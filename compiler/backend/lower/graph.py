@@ -19,6 +19,7 @@ from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, walk
 from compiler.backend.scalar import NAMES
 from compiler.torch_api import fx
 from compiler.torch_api.backend import has_effect, returns_alias, written_arguments
+from compiler.torch_api.index_bounds import specialized
 
 
 def lower(module: GraphModule, name: str, ctx: Context) -> Program:
@@ -110,6 +111,8 @@ class _Walk:
         if isinstance(meta := fx.value_of(node), torch.SymInt):
             return index_of(meta)
         if isinstance(meta, torch.SymFloat | torch.SymBool):
+            if (number := specialized(meta)) is not None:
+                return number
             raise BackendError(f"{node.name} is a number that depends on sizes or values: {node.target}")
         name = str(node.target)
         if name == "aten.copy_.default" and (target := self.overwritten(node)):

@@ -10,13 +10,23 @@ import torch
 
 from compiler.backend.index import Index, Symbol
 from compiler.backend.ir import BackendError, Shape
+from compiler.torch_api.index_bounds import settled, specialized
 
 _DIVISIONS = ("FloorDiv", "CleanDiv", "IntTrueDiv")
 
 
 def index_of(size: Any) -> Index:
-    """An int or SymInt as an index. Raises BackendError for arithmetic that indices don't have."""
-    return _index(size.node.expr) if isinstance(size, torch.SymInt) else Index.of(int(size))
+    """An int or SymInt as an index. What indices have no arithmetic for is held to the value of this call, by a guard;
+    where there can be none, it raises BackendError.
+    """
+    if not isinstance(size, torch.SymInt):
+        return Index.of(int(size))
+    try:
+        return _index(settled(size))
+    except BackendError:
+        if (number := specialized(size)) is None:
+            raise
+        return Index.of(int(number))
 
 
 def shape_of(sizes: Iterable[Any]) -> Shape:

@@ -195,6 +195,32 @@ def test_random_numbers_can_be_eagers_under_the_same_seed() -> None:
     torch.testing.assert_close(gradients[0], gradients[1])
 
 
+SIZES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int]] = {
+    "the smaller of two": (lambda x: x.diagonal() + 1, 2),
+    "at least eight": (lambda x: functional.pad(x, (0, max(0, 8 - x.shape[-1]))) * 2, 2),
+    "half as many again": (lambda x: functional.interpolate(x[None, None], scale_factor=1.5) * 2, 5),
+}
+
+
+@pytest.mark.parametrize("what", SIZES)
+def test_sizes_that_are_no_sums_and_products_are_settled_by_guards(what: str) -> None:
+    """The first two are compiled once for each case that there is, the last for each size."""
+    fn, most = SIZES[what]
+    graphs: list[torch.fx.GraphModule] = []
+
+    def counting(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        graphs.append(module)
+        return tcompile(module, inputs)
+
+    dynamic = torch.compile(fn, backend=counting, dynamic=True, fullgraph=True)
+    for shape in ((4, 6), (3, 9), (5, 8), (7, 5), (9, 6)):
+        x = torch.randn(shape, requires_grad=True)
+        found, expected = dynamic(x), fn(x)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(*(torch.autograd.grad(y.sin().sum(), x)[0] for y in (found, expected)))
+    assert len(graphs) <= most
+
+
 def test_complex_numbers_are_left_to_pytorch() -> None:
     x = torch.randn(4, dtype=torch.complex64)
     torch.testing.assert_close(compiled(lambda x: (x * x + 1).abs())(x), (x * x + 1).abs())
