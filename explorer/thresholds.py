@@ -105,22 +105,27 @@ class ThresholdControl:
         )
 
     def _effects(self, seconds: float) -> Iterator[tuple[Any, ...]]:
-        """Of neighbouring values that give the same, the first alone. After so many seconds no more are tried, and the
+        """Of neighbouring values that give the same, the first alone, going out from the value as it is. Where the
+        outermost one changes nothing, those before it are not tried. After so many seconds no more are tried, and the
         last row says so.
         """
         end = time.monotonic() + seconds
         for item in thresholds_of(self.opened):
             usual = getattr(self.opened.thresholds, item.name)
-            before = self.opened.totals
-            for value in (*(choice for choice in reversed(item.choices) if choice < usual), usual,
-                          *(choice for choice in item.choices if choice > usual)):  # fmt: skip
-                if time.monotonic() > end:
-                    yield "… trying more takes long: see effects", None, *_numbers(self.opened.totals)
-                    return
-                found = self.opened.with_thresholds(**{item.name: value}).totals
-                if found != before and value != usual:
-                    yield item.name, value, *_numbers(found)
-                before = found
+            lower = [choice for choice in reversed(item.choices) if choice < usual]
+            for values in (lower, [choice for choice in item.choices if choice > usual]):
+                before = self.opened.totals
+                for value in values if values and self._with(item.name, values[-1]) != before else ():
+                    if time.monotonic() > end:
+                        yield "… trying more takes long: see effects", None, *_numbers(self.opened.totals)
+                        return
+                    found = self._with(item.name, value)
+                    if found != before:
+                        yield item.name, value, *_numbers(found)
+                    before = found
+
+    def _with(self, name: str, value: int) -> Totals:
+        return self.opened.with_thresholds(**{name: value}).totals
 
     def widget(self) -> Any:
         """The sliders, with what they change; made once."""
