@@ -124,6 +124,7 @@ class Text:
             return f"(long)({self.index(value.index)})"
         if isinstance(value, Guard):
             return f"({self.value(value.condition)} ? {self.value(value.value)} : {self.value(value.other)})"
+        assert isinstance(value, Op), "a kernel's writer adds"
         return self.operation(value)
 
     def operation(self, value: Op) -> str:

@@ -18,7 +18,7 @@ from compiler.backend import philox
 from compiler.backend.context import Context
 from compiler.backend.cpp_text import PRELUDE, TYPES, Text, constant, identifier
 from compiler.backend.index import Index, Indirect, Var, atoms_of, factor_of, product
-from compiler.backend.ir import Kernel, Load, Loop, Program, cost
+from compiler.backend.ir import Kernel, Load, Loop, Program, Put, cost
 from compiler.backend.order import offsets
 from compiler.backend.scalar import OPERATIONS
 from compiler.backend.sweeps import Sweep, sweeps
@@ -105,8 +105,7 @@ class _Writer:
         own = set(kernel_indices(kernel, program))
         symbols = tuple(sorted({name for index in own for name in symbols_of(index)}))
         checks = any(isinstance(atom, Indirect) for index in own for atom in atoms_of(index))
-        buffers = tuple(sorted({*kernel.reads, *kernel.writes}))
-        self.function = Function(identifier(f"kernel_{kernel.name}"), buffers, symbols, checks)
+        self.function = Function(identifier(f"kernel_{kernel.name}"), kernel.buffers, symbols, checks)
 
     def line(self, text: str, target: str = "") -> None:
         if target:
@@ -155,7 +154,9 @@ class _Writer:
         return f"for (long {var} = 0; {var} < {self.size(var)}; {var}++)"
 
     def parallel(self, count: int, work: Iterable[Var], more: str = "") -> None:
-        """The pragma for the next `count` loops; few points run on one thread."""
+        """The pragma for the next `count` loops; few points run on one thread, and what adds to elements."""
+        if self.kernel.taken:
+            return
         points = product(var.size for var in work)
         known, least = points.constant, self.ctx.thresholds.parallel_work
         if known is not None and known < least:
@@ -193,7 +194,7 @@ class _Writer:
                 self.values(self.kernel.loops)
 
     def simd(self, clauses: str = "") -> None:
-        if not self.function.checks:
+        if not self.function.checks and not self.kernel.taken:
             self.line(f"#pragma omp simd{clauses}")
 
     def values(self, loops: Iterable[Loop], lane: str = "") -> None:
@@ -204,6 +205,10 @@ class _Writer:
     def value(self, loop: Loop, lane: str = "", again: bool = False) -> None:
         """One value: a new variable, or with `lane` an element of an array that is there already."""
         self.comment(loop)
+        if isinstance(loop.value, Put):
+            place = self.text.index(self.program.by_name[loop.target].offset(loop.place))
+            self.line(f"{self.pointer(loop.target)}[{place}] += {self.text.value(loop.value.value)};", loop.target)
+            return
         name, dtype = identifier(loop.target), self.program.by_name[loop.target].dtype
         declared = f"{name}[{lane}]" if lane else f"const {TYPES[dtype]} {name}"
         self.line(f"{declared} = {self.text.value(loop.value)};", loop.target)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from compiler.backend.context import Context
 from compiler.backend.index import Index, Var, factor_of, is_one_to_one, product, substitute, variables
-from compiler.backend.ir import Kernel, Loop, Shape, loads, with_index
+from compiler.backend.ir import Kernel, Loop, Put, Shape, loads, with_index
 
 Places = Mapping[str, Sequence[Shape]]
 
@@ -30,6 +30,8 @@ def merged(first: Kernel, second: Kernel, ctx: Context) -> Kernel | Refusal:
         return Refusal(f"more than {ctx.thresholds.fused_loops} loops in one kernel")
     if len({*first.reads, *first.writes, *second.reads, *second.writes}) > ctx.thresholds.fused_buffers:
         return Refusal(f"more than {ctx.thresholds.fused_buffers} buffers in one kernel")
+    if why := _added(first, second, ctx):
+        return Refusal(why)
     refusal = Refusal("")
     for host, guest in ((second, first), (first, second)):
         if guest.reduced and not host.reduced:
@@ -43,6 +45,17 @@ def merged(first: Kernel, second: Kernel, ctx: Context) -> Kernel | Refusal:
             return _joined(host, one, two)
         refusal = Refusal(why)
     return refusal
+
+
+def _added(first: Kernel, second: Kernel, ctx: Context) -> str:
+    """Why what one kernel adds to keeps it apart from the other, "" if it does not."""
+    for one, other in ((first, second), (second, first)):
+        if one.taken and not ctx.processors:
+            return "on a CPU, what adds to elements that are met often runs on one thread"
+        made = {loop.target for loop in one.loops if isinstance(loop.value, Put)}
+        if met := (one.taken | made) & {*other.targets, *other.reads}:
+            return f"{min(met)} is added to in no order, so that it is not known when an element is whole"
+    return ""
 
 
 def _joined(host: Kernel, first: Kernel, second: Kernel) -> Kernel:

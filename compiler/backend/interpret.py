@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from compiler.backend.index import Index, Indirect, Var, evaluate
-from compiler.backend.ir import At, Const, Expr, Extern, Guard, Kernel, Load, Loop, Op, Program, Strided
+from compiler.backend.ir import At, Const, Expr, Extern, Guard, Kernel, Load, Loop, Op, Program, Put, Strided
 from compiler.backend.scalar import OPERATIONS
 from compiler.backend.symbols import sources
 
@@ -83,6 +83,9 @@ class State:
     def loop(self, loop: Loop) -> None:
         """Fill the loop's target."""
         points = _Points(self, loop.space)
+        if isinstance(loop.value, Put):
+            self.add(loop.target, loop.value, points)
+            return
         value = points.full(points.value(loop.value, guarded=False))
         if loop.reduction:
             value = _reduced(loop.reduction, value, len(loop.reduced))
@@ -92,6 +95,16 @@ class State:
         elif value.numel():
             places = _Points(self, loop.ranges)
             target[tuple(places.full(places.index(index)) for index in loop.index)] = value
+
+    def add(self, target: str, put: Put, points: _Points) -> None:
+        """Add the values at all points to the elements that they meet."""
+        value = points.full(points.value(put.value, guarded=False))
+        places = [points.full(points.index(index)) for index in put.index]
+        total = self.target(target)
+        if places:
+            total.index_put_(tuple(places), value, accumulate=True)
+        else:
+            total.add_(value.sum())
 
     def target(self, name: str) -> torch.Tensor:
         """A buffer's memory, made when it is first written to."""
@@ -145,6 +158,7 @@ class _Points:
         if isinstance(value, Guard):
             condition, other = self.value(value.condition, guarded), self.value(value.other, guarded)
             return torch.where(condition, self.value(value.value, guarded=True), other)
+        assert isinstance(value, Op), "a loop adds, not a value"
         return self.operation(value, [self.value(arg, guarded) for arg in value.args])
 
     def operation(self, value: Op, args: list[torch.Tensor]) -> torch.Tensor:

@@ -149,7 +149,32 @@ class Guard(_Keyed):
         return f"({self.value} if {self.condition} else {self.other})"
 
 
-Expr: TypeAlias = Const | Load | At | Op | Guard
+@dataclass(frozen=True, slots=True, eq=False)
+class Put(_Keyed):
+    """As all of a loop's value: at each point `value` is added to the element at `index`, which may be met often, or
+    never. The loop's target has the elements of `onto` before that, and takes over its memory.
+    """
+
+    onto: str
+    index: Shape
+    value: Expr
+
+    def __post_init__(self) -> None:
+        index = ", ".join(index.key for index in self.index)
+        object.__setattr__(self, "key", f"{self.onto}[{index}] += {self.value.key}")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.value.dtype
+
+    def __str__(self) -> str:
+        return f"{self.onto}, [{', '.join(map(str, self.index))}] += {self.value}"
+
+
+Expr: TypeAlias = Const | Load | At | Op | Guard | Put
+
+ADDED = (torch.float32, torch.float64, torch.int32, torch.int64)
+"""The dtypes that a `Put` adds in: GPUs have atomic additions of these."""
 
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
 """`argmax` and `argmin` give the first position, counted in row-major order over the loop's `reduced`, as int64."""
@@ -158,7 +183,8 @@ REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
 @dataclass(frozen=True, slots=True)
 class Loop:
     """Fills `target`. At each point of `ranges` it stores `value` at `index`; with a `reduction`, what that makes of
-    `value` over `reduced`. The loop meets each element of the target exactly once.
+    `value` over `reduced`. The loop meets each element of the target exactly once, but for one whose value is a `Put`:
+    that says where, and `index` is empty.
 
     Of a kernel's loops, each has as `ranges` the kernel's, and if it reduces also the same `reduced`; one that does
     not reduce may walk the kernel's `ranges + reduced` instead. `order` is its place in the lowered program. `origins`
@@ -180,7 +206,14 @@ class Loop:
         """All variables that its value may use."""
         return self.ranges + self.reduced
 
+    @property
+    def place(self) -> Shape:
+        """Where it writes."""
+        return self.value.index if isinstance(self.value, Put) else self.index
+
     def __str__(self) -> str:
+        if isinstance(self.value, Put):
+            return f"{self.target} = {self.value}"
         where = f"{self.target}[{', '.join(map(str, self.index))}]"
         over = f"{self.reduction} over {', '.join(map(str, self.reduced))} of " if self.reduction else ""
         return f"{where} = {over}{self.value}"
@@ -211,7 +244,17 @@ class Kernel:
         for loop in self.loops:
             loaded |= {load.buffer for load in loads(loop.value)} - written
             written.add(loop.target)
-        return tuple(sorted(loaded))
+        return tuple(sorted(loaded | self.taken))
+
+    @cached_property
+    def taken(self) -> frozenset[str]:
+        """The buffers that it adds to: its targets take over their memory."""
+        return frozenset(loop.value.onto for loop in self.loops if isinstance(loop.value, Put))
+
+    @cached_property
+    def buffers(self) -> tuple[str, ...]:
+        """The buffers that its code is given, sorted."""
+        return tuple(sorted({*self.reads, *self.writes} - self.taken))
 
     @cached_property
     def writes(self) -> tuple[str, ...]:
@@ -342,6 +385,11 @@ class Program:
         """The buffers that outputs lie in."""
         return frozenset(view.buffer for view in strided(self.outputs))
 
+    @cached_property
+    def taken(self) -> frozenset[str]:
+        """The buffers that kernels add to, which is what they are there for."""
+        return frozenset(name for kernel in self.kernels for name in kernel.taken)
+
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         """Its kernels, without the externs."""
@@ -391,13 +439,14 @@ def parts(value: Expr) -> Iterator[Expr]:
         children = (value.condition, value.value, value.other)
     else:
         children = tuple(indirect.value for index in indices(value) for indirect in _indirects(index))
+        children = (*children, value.value) if isinstance(value, Put) else children
     for child in children:
         yield from parts(child)
 
 
 def indices(value: Expr) -> Shape:
     """The indices that an expression itself has, not those of expressions in it."""
-    if isinstance(value, Load):
+    if isinstance(value, Load | Put):
         return value.index
     return (value.index,) if isinstance(value, At) else ()
 
@@ -419,6 +468,9 @@ def rebuilt(value: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
         )
     if isinstance(value, Guard):
         return Guard(*(rebuilt(part, change) for part in (value.condition, value.value, value.other)))
+    if isinstance(value, Put):
+        index = tuple(substitute(index, {}, lambda inner: rebuilt(inner, change)) for index in value.index)
+        return Put(value.onto, index, rebuilt(value.value, change))
     if isinstance(value, Load) and any(True for index in value.index for _ in _indirects(index)):
         index = tuple(substitute(index, {}, lambda inner: rebuilt(inner, change)) for index in value.index)
         return Load(value.buffer, index, value.dtype)
@@ -431,6 +483,9 @@ def with_index(value: Expr, values: Mapping[str, Index]) -> Expr:
     def change(part: Expr) -> Expr | None:
         if isinstance(part, Load):
             return Load(part.buffer, tuple(substitute(index, values, inside) for index in part.index), part.dtype)
+        if isinstance(part, Put):
+            index = tuple(substitute(place, values, inside) for place in part.index)
+            return Put(part.onto, index, rebuilt(part.value, change))
         return At(substitute(part.index, values, inside)) if isinstance(part, At) else None
 
     def inside(inner: Expr) -> Expr:

@@ -61,7 +61,7 @@ def _accesses(kernel: Kernel, program: Program) -> Iterator[tuple[Buffer, Index]
     """The buffers that a kernel reads and writes, with offsets in elements."""
     for loop in kernel.loops:
         places = [(load.buffer, load.index) for load in loads(loop.value)]
-        for name, index in (*places, (loop.target, loop.index)):
+        for name, index in (*places, (loop.target, loop.place)):
             if name not in kernel.local:
                 buffer = program.by_name[name]
                 yield buffer, buffer.offset(index)

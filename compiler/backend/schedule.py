@@ -22,7 +22,7 @@ def schedule(program: Program, ctx: Context) -> Program:
     for new, old in taken.items():
         size = ctx.number(program.by_name[new].size) * program.by_name[new].dtype.itemsize
         ctx.decide((new, old), "reused", f"{new} takes over the memory of {old}", bytes=size)
-    over = set(taken.values())
+    over = {*taken.values(), *program.taken}
     kept = tuple(tuple(name for name in names if name not in over) for names in frees)
     buffers = tuple(
         replace(buffer, reuses=taken[buffer.name]) if buffer.name in taken else buffer for buffer in program.buffers
@@ -50,7 +50,7 @@ def _reuse(program: Program, frees: tuple[tuple[str, ...], ...], ctx: Context) -
     for step, freed in zip(program.steps, frees, strict=True):
         spare = [name for name in freed if name not in fixed]
         for name in step.writes if isinstance(step, Kernel) else ():
-            if name in program.mutated:
+            if name in program.mutated or program.by_name[name].reuses:
                 continue
             if (old := _in_place(step, name, spare, program, ctx)) is not None:
                 spare.remove(old)
@@ -91,7 +91,7 @@ def _kind(buffer: Buffer) -> str:
 
 def _fixed(program: Program) -> set[str]:
     """Buffers whose memory is not ours to give away: inputs, and what calls of PyTorch made or may still refer to."""
-    fixed = {*program.inputs, *program.constants, *program.returned, *program.mutated}
+    fixed = {*program.taken, *program.inputs, *program.constants, *program.returned, *program.mutated}
     for step in program.steps:
         if isinstance(step, Extern):
             fixed.update(() if step.name in _FRESH else step.targets)

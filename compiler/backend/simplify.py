@@ -8,7 +8,22 @@ from dataclasses import replace
 import torch
 
 from compiler.backend.context import Context
-from compiler.backend.ir import At, Const, Expr, Extern, Guard, Kernel, Load, Loop, Op, Program, Step, parts, rebuilt
+from compiler.backend.ir import (
+    At,
+    Const,
+    Expr,
+    Extern,
+    Guard,
+    Kernel,
+    Load,
+    Loop,
+    Op,
+    Program,
+    Put,
+    Step,
+    parts,
+    rebuilt,
+)
 from compiler.backend.scalar import HALVES, OPERATIONS
 from compiler.torch_api.backend import without_modes
 
@@ -51,7 +66,7 @@ def _renamed(part: Expr, same: Mapping[str, str]) -> Expr | None:
 def _twin(kernel: Kernel, program: Program, stored: set[str], known: dict[str, str]) -> str | None:
     """The target of an earlier loop that computes the same, where only loops read this one's."""
     target, loop = kernel.targets[0], kernel.loops[0]
-    if len(kernel.loops) > 1 or target in program.mutated:
+    if len(kernel.loops) > 1 or target in program.mutated or target in program.taken:
         return None
     if any(isinstance(part, Load) and part.buffer in program.mutated for part in parts(loop.value)):
         return None
@@ -91,7 +106,7 @@ def folded(value: Expr) -> Expr:
         return Guard(condition, folded(value.value), folded(value.other))
     if isinstance(value, At) and value.index.constant is not None:
         return Const(value.index.constant, torch.int64)
-    return value
+    return Put(value.onto, value.index, folded(value.value)) if isinstance(value, Put) else value
 
 
 def _folded_operation(value: Op) -> Expr:

@@ -69,7 +69,7 @@ def kernel_indices(kernel: Kernel, program: Program) -> Iterator[Index]:
     yield from (var.size for var in (*kernel.ranges, *kernel.reduced))
     for loop in kernel.loops:
         if loop.target not in kernel.local:
-            yield program.by_name[loop.target].offset(loop.index)
+            yield program.by_name[loop.target].offset(loop.place)
         for part in parts(loop.value):
             yield from indices(part)
     for name in {*kernel.reads, *kernel.writes}:

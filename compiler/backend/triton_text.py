@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 
 from compiler.backend.index import Atom, Index, Indirect, Quotient, Remainder, is_natural
-from compiler.backend.ir import At, Const, Expr, Guard, Load, Op, parts
+from compiler.backend.ir import At, Const, Expr, Guard, Load, Op, Put, parts
 from compiler.backend.scalar import OPERATIONS
 from compiler.backend.triton_precision import EXACT, PATTERNS
 
@@ -220,6 +220,7 @@ class Text:
             return self.writer.load(value, guard)
         if isinstance(value, At):
             return self.number(value.index, torch.int64, guard)
+        assert not isinstance(value, Put), "a kernel's writer adds"
         if self.uses[value.key] > 1:
             name = value.name if isinstance(value, Op) else "value"
             return self.writer.named(f"{value.key} {guard}", name, lambda: self.computed(value, guard))

@@ -122,7 +122,7 @@ def _accesses(kernel: Kernel, program: Program) -> list[tuple[Index, int]]:
     """Where it reads and writes memory, in elements, each place once, and the bytes of an element there."""
     found = {}
     for loop in kernel.loops:
-        for name, index in [(load.buffer, load.index) for load in loads(loop.value)] + [(loop.target, loop.index)]:
+        for name, index in [(load.buffer, load.index) for load in loads(loop.value)] + [(loop.target, loop.place)]:
             if name not in kernel.local:
                 place = program.by_name[name].offset(index)
                 found[f"{name} + {place.key}"] = (place, program.by_name[name].dtype.itemsize)

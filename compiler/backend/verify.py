@@ -9,6 +9,7 @@ import torch
 
 from compiler.backend.index import Index, Quotient, Remainder, Var, is_below, is_one_to_one
 from compiler.backend.ir import (
+    ADDED,
     REDUCTIONS,
     BackendError,
     Expr,
@@ -19,6 +20,7 @@ from compiler.backend.ir import (
     Loop,
     Op,
     Program,
+    Put,
     indices,
     loads,
     parts,
@@ -69,7 +71,7 @@ def _wrong(program: Program, unchanged: frozenset[int]) -> Iterator[str]:
         if isinstance(step, Kernel):
             yield from _wrong_kernel(step, program) if id(step) not in unchanged else ()
             hidden |= step.local
-            rewritten |= changed
+            rewritten |= changed | step.taken
         written.update(step.targets)
     for view in strided(program.outputs):
         if view.buffer not in written or view.buffer in hidden:
@@ -110,7 +112,9 @@ def _wrong_loop(loop: Loop, kernel: Kernel, program: Program) -> Iterator[str]:
             yield "reduces over other ranges than its kernel"
     elif loop.reduced or loop.ranges not in (kernel.ranges, kernel.ranges + kernel.reduced):
         yield "walks other ranges than its kernel"
-    if len(loop.index) != len(target.shape):
+    if isinstance(loop.value, Put):
+        yield from _wrong_put(loop.value, loop, kernel, program)
+    elif len(loop.index) != len(target.shape):
         yield f"{len(loop.index)} coordinates for {target}"
     elif not any(size.constant == 0 for size in target.shape) and not is_one_to_one(
         loop.index, target.shape, loop.ranges
@@ -119,6 +123,21 @@ def _wrong_loop(loop: Loop, kernel: Kernel, program: Program) -> Iterator[str]:
     if (dtype := result_dtype(loop)) != target.dtype:
         yield f"makes {dtype} for {target}"
     yield from _wrong_value(loop.value, {var.key for var in loop.space}, program)
+
+
+def _wrong_put(put: Put, loop: Loop, kernel: Kernel, program: Program) -> Iterator[str]:
+    target, before = program.by_name[loop.target], program.by_name[put.onto]
+    if (target.dtype, target.shape, target.strides) != (before.dtype, before.shape, before.strides):
+        yield f"adds to {before}, which is not like {target}"
+    if target.reuses != put.onto or put.onto in {*program.inputs, *program.constants, *program.returned}:
+        yield f"adds to {put.onto} without taking over its memory"
+    if put.dtype not in ADDED:
+        yield f"adds in {put.dtype}"
+    if loop.index or loop.reduction or len(put.index) != len(target.shape):
+        yield f"{put} is no place in {target}"
+    others = {load.buffer for other in kernel.loops for load in loads(other.value)} | set(kernel.targets)
+    if put.onto in others or any(load.buffer == loop.target for other in kernel.loops for load in loads(other.value)):
+        yield f"{loop.target} is added to, and used, by one kernel"
 
 
 def result_dtype(loop: Loop) -> torch.dtype:

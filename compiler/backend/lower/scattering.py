@@ -1,0 +1,167 @@
+"""Rules of operators that add to elements which a tensor picks: several may be added to one, in no order.
+
+One loop fills a buffer, the next adds to it: see `ir.Put`. Low precision adds in float32, and is rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from compiler.backend.index import Index
+from compiler.backend.ir import ADDED, At, Buffer, Const, Expr, Loop, Put, Shape, cast, operation
+from compiler.backend.lower.indexing import place
+from compiler.backend.lower.pointwise import broadcast, element, scalar
+from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, checked_dtype, computing_dtype, dimension, walk
+from compiler.torch_api.fx import value_of
+
+Rule = Callable[..., Any]
+Value = Callable[[Shape], Expr]
+_WHOLE = (torch.int64, torch.int32)
+
+
+def added(low: Lowering, node: Node, before: Any, shape: Shape, where: Callable[[Shape], Shape], value: Any) -> Tensor:
+    """`before`, a tensor or a number, with `value(at)` added at `where(at)`, for each point of a shape."""
+    meta = value_of(node)
+    dtype = computing_dtype(checked_dtype(meta.dtype))
+    if dtype not in ADDED or torch.are_deterministic_algorithms_enabled():
+        raise NoRuleError(f"adding in no order, in {str(dtype).removeprefix('torch.')}")
+    start = low.fill(f"{node.name}_start", meta, lambda at: element(before, at, dtype), dtype)
+    buffer = low.buffers[start.buffer]
+    name = node.name if dtype == meta.dtype else f"{node.name}_total"
+    total = low.add(Buffer(name, dtype, buffer.shape, buffer.strides, buffer.device, start.buffer))
+    ranges, at = walk(shape, "i")
+    low.append(Loop(name, ranges, (), Put(start.buffer, where(at), cast(value(at), dtype))))
+    if dtype == meta.dtype:
+        return total
+    return low.fill(node.name, meta, lambda at: cast(total.load(at), meta.dtype))
+
+
+def scatter_add(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, source: Tensor, **_: Any) -> Tensor:
+    where = _along(x, dim, rows)
+    return added(low, node, x, rows.shape, where, source.load)
+
+
+def _along(x: Tensor, dim: int, rows: Tensor) -> Callable[[Shape], Shape]:
+    """Coordinates in x of what is at a place of `rows`, which holds those of one dimension."""
+    if not x.shape or len(x.shape) != len(rows.shape):
+        raise NoRuleError("by a tensor with other dimensions, or without any")
+    dim = dimension(dim, len(x.shape))
+    return lambda at: (*at[:dim], place(rows.load(at), x.shape[dim]), *at[dim + 1 :])
+
+
+def index_add(
+    low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, source: Tensor, *, alpha: Any = 1
+) -> Tensor:
+    if not x.shape or len(rows.shape) != 1 or len(source.shape) != len(x.shape):
+        raise NoRuleError("of or by tensors without dimensions")
+    dim, dtype = dimension(dim, len(x.shape)), computing_dtype(x.dtype)
+
+    def where(at: Shape) -> Shape:
+        return (*at[:dim], place(rows.load((at[dim],)), x.shape[dim]), *at[dim + 1 :])
+
+    def value(at: Shape) -> Expr:
+        found = cast(source.load(at), dtype)
+        return found if alpha == 1 else operation("mul", found, scalar(alpha, dtype))
+
+    return added(low, node, x, source.shape, where, value)
+
+
+def scatter_reduce(
+    low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, source: Tensor, how: str, *, include_self: bool = True
+) -> Tensor:
+    if how != "sum" or not include_self:
+        raise NoRuleError("only sums are made in no order")
+    return scatter_add(low, node, x, dim, rows, source)
+
+
+def index_put(
+    low: Lowering, node: Node, x: Tensor, rows: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
+) -> Tensor:
+    """`x[rows] += values`: the indices are broadcast together, and stand where they stood if they are side by side."""
+    if not accumulate:
+        raise NoRuleError("where places are given twice, the last value counts")
+    given = [dim for dim, row in enumerate(rows) if row is not None]
+    tensors = [row for row in rows if row is not None]
+    if not tensors or any(row.dtype not in _WHOLE for row in tensors):
+        raise NoRuleError("indices that are not whole numbers: how many elements there are depends on values")
+    by = together([row.shape for row in tensors])
+    first = given[0] if given == list(range(given[0], given[-1] + 1)) else 0
+    others = tuple(size for dim, size in enumerate(x.shape) if dim not in given)
+    rank = len(by)
+
+    def where(at: Shape) -> Shape:
+        picked, left = at[first : first + rank], iter(at[:first] + at[first + rank :])
+        found = []
+        for dim, size in enumerate(x.shape):
+            row = rows[dim] if dim < len(rows) else None
+            found.append(next(left) if row is None else place(row.load(broadcast(row.shape, picked)), size, wrap=True))
+        return tuple(found)
+
+    shape = (*others[:first], *by, *others[first:])
+    return added(low, node, x, shape, where, lambda at: values.load(broadcast(values.shape, at)))
+
+
+def together(shapes: Sequence[Shape]) -> Shape:
+    """The shape that shapes have when they are broadcast together."""
+    rank = max(map(len, shapes))
+    wide = [(Index.of(1),) * (rank - len(shape)) + tuple(shape) for shape in shapes]
+    return tuple(next((size for size in sizes if size.constant != 1), sizes[0]) for sizes in zip(*wide, strict=True))
+
+
+def embedding_backward(
+    low: Lowering, node: Node, gradient: Tensor, rows: Tensor, count: Any, padding: Any, by_frequency: bool
+) -> Tensor:
+    if by_frequency or not isinstance(padding, int):
+        raise NoRuleError("gradients that are scaled by how often a row was met")
+
+    def value(at: Shape) -> Expr:
+        found = gradient.load(at)
+        if padding < 0:
+            return found
+        is_padding = operation("eq", cast(rows.load(at[:-1]), torch.int64), Const(padding, torch.int64))
+        return operation("where", is_padding, scalar(0, found.dtype), found)
+
+    def where(at: Shape) -> Shape:
+        return (place(rows.load(at[:-1]), Index.of(count)), at[-1])
+
+    return added(low, node, 0, gradient.shape, where, value)
+
+
+def scatter_one(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, source: Any, **_: Any) -> Tensor:
+    """One element of each row is replaced: no element can be met twice, and each asks whether it is the one."""
+    meta = value_of(node)
+    checked_dtype(meta.dtype)
+    dim = dimension(dim, len(x.shape))
+    wanted = tuple(Index.of(1) if other == dim else size for other, size in enumerate(x.shape))
+    if not x.shape or rows.shape != wanted:
+        raise NoRuleError("where places are given twice, the last value counts")
+
+    def value(at: Shape) -> Expr:
+        own = (*at[:dim], Index.of(0), *at[dim + 1 :])
+        row = cast(rows.load(own), torch.int64)
+        picked = row if _is_checked(node) else At(place(row, x.shape[dim]))
+        is_one = operation("eq", At(at[dim]), picked)
+        put = element(source, own, meta.dtype) if isinstance(source, Tensor) else scalar(source, meta.dtype)
+        return operation("where", is_one, put, x.load(at))
+
+    return low.fill(node.name, meta, value)
+
+
+def _is_checked(node: Node) -> bool:
+    """Whether an operator of the forward has met the same indices, and they were in range."""
+    return "nll_loss" in str(node.meta.get("original_aten"))
+
+
+SCATTERING: dict[str, Rule] = {
+    "aten.scatter_add.default": scatter_add,
+    "aten.index_add.default": index_add,
+    "aten.scatter_reduce.two": scatter_reduce,
+    "aten.index_put.default": index_put,
+    "aten.embedding_dense_backward.default": embedding_backward,
+    "aten.scatter.value": scatter_one,
+    "aten.scatter.src": scatter_one,
+}

@@ -1,0 +1,161 @@
+"""Adding to elements that a tensor picks: loops that add, in C++, in Triton's interpreter and in ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from compiler.backend import open_call, tcompile
+from compiler.backend.ir import Extern, Kernel, Program, Put
+from compiler.backend.verify import BrokenProgramError, verify
+
+IDS = torch.tensor([[6, 0, 3, 3], [1, 1, 1, 5]])
+PICKED = torch.tensor([0, 1, 1, -1]), torch.tensor([[0], [1]])
+Scatter = Callable[[torch.Tensor], torch.Tensor]
+SCATTERS: dict[str, Scatter] = {
+    "rows of an embedding": lambda x: functional.embedding(IDS, x.view(8, 9), padding_idx=3).sin(),
+    "elements by two indices": lambda x: x[PICKED[0], :, PICKED[1]].cos(),
+    "gathered": lambda x: x.gather(1, IDS.view(2, 4, 1).expand(2, 4, 4) % 3),
+    "interpolated": lambda x: functional.interpolate(x[None], scale_factor=2).sin(),
+    "interpolated between": lambda x: functional.interpolate(x[None], size=(5, 9), mode="bilinear").sin(),
+    "messages on a graph": lambda x: x.new_zeros(9, 3, 4).index_add(0, torch.tensor([1, 1, 8, 0, 4, 2]), x.exp()),
+    "onto other values": lambda x: x.cos().scatter_add(0, (x > 0).long(), x * 2),
+    "counted": lambda x: x.new_zeros(5).index_add(0, torch.tensor([0, 1, 1, 3]), x.new_ones(4)) * x.sum(),
+    "one of each row": lambda x: x.scatter(1, torch.ones(6, 1, 4).long(), 2.0) + x,
+    "one of each row, from a tensor": lambda x: x.scatter(1, torch.ones(6, 1, 4).long(), x[:, :1].exp()),
+    "cross entropy": lambda x: functional.cross_entropy(x.view(6, 12), torch.tensor([0, 1, -100, 11, 3, 3])),
+}
+
+
+def together(x: torch.Tensor) -> list[torch.Tensor]:
+    return [scatter(x) for scatter in SCATTERS.values()]
+
+
+def both(call: Callable[[torch.Tensor], list[torch.Tensor]], x: torch.Tensor) -> list[torch.Tensor]:
+    """The results, and the gradient of each."""
+    x = x.detach().requires_grad_()
+    found = call(x)
+    return [*found, *(torch.autograd.grad(one.square().sum(), x, retain_graph=True)[0] for one in found)]
+
+
+@pytest.mark.parametrize("options", [{}, {"interpret": True}, {"code": "triton"}], ids=["C++", "interpreted", "Triton"])
+def test_results_and_gradients_are_those_of_eager_mode(options: dict[str, Any]) -> None:
+    torch.compiler.reset()
+    x = torch.randn(6, 3, 4)
+    compiled = torch.compile(together, backend=tcompile, fullgraph=True, options=options)
+    torch.testing.assert_close(both(compiled, x), both(together, x))
+
+
+def test_low_precision_adds_in_float32_and_is_rounded_once() -> None:
+    x = torch.randn(4000).bfloat16()
+    rows = torch.arange(4000) % 3
+
+    def summed(x: torch.Tensor) -> torch.Tensor:
+        return x.new_zeros(3).index_add(0, rows, x)
+
+    exact = summed(x.double())
+    found = torch.compile(summed, backend=tcompile)(x)
+    torch.testing.assert_close(found, exact.bfloat16(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float64])
+def test_other_numbers(dtype: torch.dtype) -> None:
+    x, rows = torch.arange(12).view(3, 4).to(dtype), torch.tensor([1, 1, 0])
+    fn = lambda x: x.index_add(0, rows, x)  # noqa: E731
+    assert torch.equal(torch.compile(fn, backend=tcompile)(x), fn(x))
+
+
+def test_an_index_out_of_range_is_an_error_as_in_eager_mode() -> None:
+    add = torch.compile(lambda x, rows: x.index_put((rows,), x.new_ones(3), accumulate=True), backend=tcompile)
+    assert torch.equal(add(torch.zeros(4), torch.tensor([0, -1, 0])), torch.tensor([2.0, 0, 0, 1]))
+    with pytest.raises(IndexError, match="out of range"):
+        add(torch.zeros(4), torch.tensor([0, 4, 0]))
+    put = torch.compile(lambda x, rows: x.scatter(1, rows, 1.0), backend=tcompile)
+    with pytest.raises(IndexError, match="out of range"):
+        put(torch.zeros(2, 3), torch.tensor([[1], [3]]))
+
+
+def test_sizes_may_change_and_be_zero() -> None:
+    fn = lambda x, rows: x.new_zeros(5, x.shape[1]).index_add(0, rows, x)  # noqa: E731
+    add = torch.compile(fn, backend=tcompile, dynamic=True, fullgraph=True)
+    for count, width in ((4, 3), (9, 2), (0, 3)):
+        x, rows = torch.randn(count, width), torch.arange(count) % 5
+        torch.testing.assert_close(add(x, rows), fn(x, rows))
+
+
+def test_an_input_that_is_added_to_is_changed() -> None:
+    def step(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        x.index_add_(0, rows, x[:2] * 2)
+        return x.sum()
+
+    ours, theirs, rows = torch.ones(4, 3), torch.ones(4, 3), torch.tensor([1, 1])
+    torch.testing.assert_close([torch.compile(step, backend=tcompile)(ours, rows), ours], [step(theirs, rows), theirs])
+
+
+def test_the_backward_of_cross_entropy_is_one_kernel() -> None:
+    logits, ids = torch.randn(6, 50, requires_grad=True), torch.randint(0, 50, (6,))
+    backward = open_call(functional.cross_entropy, logits, ids).backward.fused
+    assert not any(isinstance(step, Extern) for step in backward.steps)
+    assert sum("over i0 < 6; r1 < 50" in str(kernel) for kernel in backward.kernels) == 1
+
+
+def test_deterministic_algorithms_are_pytorchs() -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        opened = open_call(lambda x: x.new_zeros(2).index_add(0, torch.tensor([0, 0]), x), torch.ones(2))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert any("in no order" in decision.why for decision in opened.graph.decisions)
+
+
+def scheduled() -> Program:
+    rows = torch.tensor([1, 1, 0])
+    return open_call(lambda x, rows: x.cos().index_add(0, rows, x.sin()).exp(), torch.ones(3, 4), rows).scheduled
+
+
+def test_a_loop_that_adds_prints_what_it_adds_to() -> None:
+    text = str(scheduled())
+    assert "index_put = index_put_start, [at(" in text
+    assert "+= sin[i0, i1]" in text
+    assert "memory: index_put takes over index_put_start" in text
+
+
+def changed(change: Callable[[Kernel], Kernel]) -> Program:
+    """The program with its kernel that adds changed."""
+    program = scheduled()
+    return replace(program, steps=tuple(change(k) if isinstance(k, Kernel) and k.taken else k for k in program.steps))
+
+
+def with_put(change: Callable[[Put], Put]) -> Program:
+    def inside(kernel: Kernel) -> Kernel:
+        (loop,) = kernel.loops
+        assert isinstance(loop.value, Put)
+        return replace(kernel, loops=(replace(loop, value=change(loop.value)),))
+
+    return changed(inside)
+
+
+def read_after() -> Program:
+    program = scheduled()
+    (adding,) = (kernel for kernel in program.kernels if kernel.taken)
+    return replace(program, steps=(*program.steps, replace(adding, name="again")), frees=())
+
+
+BROKEN: dict[str, tuple[Callable[[], Program], str]] = {
+    "adding to an input": (lambda: with_put(lambda put: replace(put, onto="arg0_1")), "without taking over"),
+    "a coordinate too few": (lambda: with_put(lambda put: replace(put, index=put.index[:1])), "is no place"),
+    "adding twice": (read_after, "after it was overwritten"),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_the_verifier_catches(what: str) -> None:
+    make, message = BROKEN[what]
+    with pytest.raises(BrokenProgramError, match=message):
+        verify(make())
+    verify(scheduled())
