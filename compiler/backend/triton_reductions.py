@@ -1,0 +1,220 @@
+"""Reductions in Triton: of a row that a program holds whole, or of one that it walks in steps.
+
+A row that is walked is reduced lane by lane, in tiles; what the lanes hold is reduced at the end. A loop that needs a
+reduction's result waits for the next walk: see `sweeps`.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from compiler.backend.index import Index, Quotient, Remainder, atoms_of
+from compiler.backend.ir import Guard, Loop, loads, parts
+from compiler.backend.sweeps import Sweep, sweeps
+from compiler.backend.triton_kernel import KernelWriter, mask_of
+from compiler.backend.triton_text import TYPES, bare, constant, identifier
+from compiler.backend.triton_tiles import Axis
+
+_COMBINED = {
+    "prod": "multiply", "any": "either", "all": "both", "max": "maximum", "min": "minimum",
+    "argmax": "first_largest", "argmin": "first_smallest",
+}  # fmt: skip
+_OF_BOOLS = {"max": "either", "min": "both"}
+
+
+class ReductionWriter(KernelWriter):
+    """Writes one kernel, with or without reductions."""
+
+    def body(self) -> None:
+        inner = self.tiles.inner
+        if self.tiles.kind == "looped" and inner:
+            self.looped(inner)
+            return
+        if inner:
+            self.inner_axis(inner, "")
+        for loop in self.kernel.loops:
+            self.reduce(loop) if loop.reduction else self.value(loop)
+
+    def reduce(self, loop: Loop) -> None:
+        """A reduction of values that the tile holds."""
+        with self.at(loop):
+            text = self.text.value(loop.value)
+            if not self.tiles.inner:
+                text = "tl.full([], 0, tl.int64)" if loop.reduction.startswith("arg") else text
+                self.finish(loop, text)
+                return
+            value = self.whole(loop, text)
+            if loop.reduction.startswith("arg"):
+                self.finish(loop, self.position(loop, value, self.spread(self.position_of())))
+            else:
+                self.finish(loop, self.combined(loop, value))
+
+    def whole(self, loop: Loop, text: str) -> str:
+        """The value over the whole tile, with what changes nothing where there are no points."""
+        if loop.value.dtype == torch.bool and loop.reduction.startswith("arg"):
+            text = f"({text}).to(tl.int8)"
+        inner = self.tiles.inner
+        assert inner is not None
+        text = bare(text)
+        if self.is_masked(inner):
+            return f"tl.where({mask_of(inner)}, {text}, {self.first(loop)})"
+        return text if inner.var.name in self.axes_of(loop.value) else self.spread(text)
+
+    def spread(self, text: str) -> str:
+        return f"tl.broadcast_to({text}, {self.shape([axis.var.name for axis in self.tiles.tiled])})"
+
+    def position_of(self) -> str:
+        inner = self.tiles.inner
+        assert inner is not None
+        return str(inner.var)
+
+    @property
+    def along_rows(self) -> str:
+        """Which axis of the tile is reduced, for Triton's functions."""
+        return "0" if len(self.tiles.tiled) == 1 else "1, keep_dims=True"
+
+    def combined(self, loop: Loop, value: str) -> str:
+        if loop.reduction == "sum":
+            is_small = loop.value.dtype in (torch.uint8, torch.int8, torch.int16)
+            found = f"tl.sum({value}, {self.along_rows})"
+            return f"{found}.to(tl.{TYPES[loop.value.dtype]})" if is_small else found
+        return self.reduced(value, self.function_of(loop))
+
+    def reduced(self, value: str, function: str) -> str:
+        axis, *keep = self.along_rows.split(", ")
+        return f"tl.reduce({', '.join([value, axis, function, *keep])})"
+
+    def function_of(self, loop: Loop) -> str:
+        is_bool = loop.value.dtype == torch.bool
+        return _OF_BOOLS[loop.reduction] if is_bool and loop.reduction in _OF_BOOLS else _COMBINED[loop.reduction]
+
+    def position(self, loop: Loop, value: str, places: str) -> str:
+        best = self.names.new(f"{identifier(loop.target)}_value")
+        at = self.names.new(f"{identifier(loop.target)}_at")
+        self.line(f"{best}, {at} = {self.reduced(f'({value}, {places})', self.function_of(loop))}")
+        return f"{at}.to(tl.int64)"
+
+    def finish(self, loop: Loop, text: str) -> None:
+        name = self.names.new(loop.target)
+        self.line(f"{name} = {bare(text)}")
+        self.known[loop.target] = name
+        self.store(loop)
+
+    def first(self, loop: Loop) -> str:
+        """What a reduction starts from."""
+        return constant(*_start(loop))
+
+    # Rows that are walked in steps.
+
+    def looped(self, inner: Axis) -> None:
+        stored: set[str] = set()
+        for sweep in sweeps(self.kernel):
+            for loop in sweep.scalars:
+                self.value(loop)
+            if sweep.body:
+                self.sweep(sweep, inner, stored)
+            stored |= {loop.target for loop in sweep.body if not loop.reduction} - set(self.kernel.local)
+
+    def sweep(self, sweep: Sweep, inner: Axis, stored: set[str]) -> None:
+        """One walk over the rows."""
+        reductions = [loop for loop in sweep.body if loop.reduction]
+        if stored & {load.buffer for loop in sweep.body for load in loads(loop.value)}:
+            self.line("tl.debug_barrier()  # what other threads stored is read")
+        totals = {loop.target: self.total(loop) for loop in reductions}
+        self.before(sweep, inner)
+        before = dict(self.known)
+        self.line(f"for start in range(0, {self.text.index(inner.size)}, {inner.block}):")
+        self.depth += 1
+        self.inner_axis(inner, "start")
+        for loop in sweep.body:
+            if loop.reduction:
+                self.take(loop, totals[loop.target])
+            else:
+                self.value(loop, loop.target in sweep.again)
+        self.depth -= 1
+        self.known = before
+        for loop in reductions:
+            self.last(loop, totals[loop.target])
+
+    def before(self, sweep: Sweep, inner: Axis) -> None:
+        """Loads, and parts of indices, that are the same for a whole row come before the walk."""
+        for loop in sweep.body:
+            with self.at(loop):
+                inside = {
+                    part for guard in parts(loop.value) if isinstance(guard, Guard) for part in parts(guard.value)
+                }
+                for load in loads(loop.value):
+                    if load.buffer in self.known or load in inside or load.buffer in self.kernel.targets:
+                        continue
+                    place = self.program.by_name[load.buffer].offset(load.index)
+                    if inner.var.name not in self.axes_of(place):
+                        self.load(load, "")
+                    else:
+                        self.ratios(place, inner)
+
+    def ratios(self, place: Index, inner: Axis) -> None:
+        for atom in atoms_of(place):
+            index = Index.of(atom)
+            if isinstance(atom, Quotient | Remainder) and inner.var.name not in self.axes_of(index):
+                self.text.index(index)
+
+    def total(self, loop: Loop) -> tuple[str, ...]:
+        """Tiles of what is reduced so far."""
+        name = self.names.new(f"{identifier(loop.target)}_{loop.reduction}")
+        value, dtype = _start(loop)
+        shape = self.shape([axis.var.name for axis in self.tiles.tiled])
+        self.line(f"{name} = tl.full({shape}, {constant_in(value, dtype)}, tl.{TYPES[dtype]})")
+        if not loop.reduction.startswith("arg"):
+            return (name,)
+        at = self.names.new(f"{name}_at")
+        self.line(f"{at} = tl.full({shape}, {2**31 - 1}, tl.{'int64' if self.tiles.is_wide else 'int32'})")
+        return name, at
+
+    def take(self, loop: Loop, total: tuple[str, ...]) -> None:
+        """One more tile of values."""
+        with self.at(loop):
+            value = self.text.value(loop.value)
+            if loop.reduction.startswith("arg"):
+                self.take_position(loop, value, *total)
+                return
+            value = self.whole(loop, value)
+            if loop.reduction == "sum":
+                self.line(f"{total[0]} += {value}")
+            else:
+                self.line(f"{total[0]} = {self.function_of(loop)}({total[0]}, {value})")
+
+    def take_position(self, loop: Loop, value: str, best: str, at: str) -> None:
+        value = self.whole(loop, value)
+        inner = self.tiles.inner
+        assert inner is not None
+        place = f"tl.where({mask_of(inner)}, {inner.var}, {2**31 - 1})" if self.is_masked(inner) else str(inner.var)
+        self.line(f"{best}, {at} = {self.function_of(loop)}({best}, {at}, {value}, {self.spread(place)})")
+
+    def last(self, loop: Loop, total: tuple[str, ...]) -> None:
+        """The result, of all that the tiles hold."""
+        self.target = loop.target
+        if loop.reduction.startswith("arg"):
+            self.finish(loop, self.position(loop, *total))
+        else:
+            self.finish(loop, self.combined(loop, total[0]))
+        self.target = ""
+
+
+def _start(loop: Loop) -> tuple[bool | int | float, torch.dtype]:
+    """What changes nothing, and the dtype that is reduced in."""
+    dtype = loop.value.dtype
+    if loop.reduction in ("sum", "prod", "any", "all"):
+        return {"sum": 0, "prod": 1, "any": False, "all": True}[loop.reduction], dtype
+    is_most = loop.reduction in ("max", "argmax")
+    if dtype == torch.bool:
+        return (not is_most, dtype) if not loop.reduction.startswith("arg") else (0 if is_most else 1, torch.int8)
+    if dtype.is_floating_point:
+        return float("-inf") if is_most else float("inf"), dtype
+    limits = torch.iinfo(dtype)
+    return limits.min if is_most else limits.max, dtype
+
+
+def constant_in(value: bool | int | float, dtype: torch.dtype) -> str:
+    """A number where the dtype is said beside it."""
+    text = constant(value, dtype)
+    return text.removeprefix("tl.full([], ").partition(", ")[0]
