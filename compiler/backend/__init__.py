@@ -14,5 +14,3 @@ from compiler.backend.backend import tcompile
 from compiler.backend.opened import Opened, open  # noqa: A004
 
 __all__ = ["Opened", "open", "tcompile"]
-
-open_call = open

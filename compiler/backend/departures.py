@@ -231,9 +231,8 @@ def _values(program: Program, inputs: Sequence[Any]) -> Iterator[tuple[str, Any]
 
 
 def _inputs(caught: Caught, results: Mapping[str, Named]) -> list[Any]:
-    """What a backward gets: values of its forward by name, and random gradients."""
-    assert caught.forward is not None
-    known = dict(results[caught.forward.name])
+    """What a backward gets that was not called: values of its forward by name, and random gradients."""
+    known = dict(results[caught.forward.name]) if caught.forward else {}
     generator = torch.Generator().manual_seed(0)
     nodes = caught.module.graph.find_nodes(op="placeholder")
     return [known[node.name] if node.name in known else _gradient(node, generator) for node in nodes]

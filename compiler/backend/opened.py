@@ -32,6 +32,7 @@ from compiler.decompose.drawn import seeded
 from compiler.record import Decision
 from compiler.targets import Target, target
 from compiler.torch_api.backend import Call, compile_with_autograd
+from compiler.torch_api.dynamo import inner_function
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -394,11 +395,13 @@ def _run(
 
 
 def open(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwargs: Any) -> Opened:  # noqa: A001
-    """Compile a call and keep what each pass makes of each of its graphs. The call is run once, by eager PyTorch, graph
-    by graph; if its result needs a gradient, there is a backward graph too. What the graphs were called with is kept,
-    to check stages on it. Raises BackendError where a graph can't be compiled, or where there is none.
+    """Compile `fn(*args, **kwargs)` and keep what each pass makes of each of its graphs. `dynamic` is as for
+    torch.compile. The call is run once, by eager PyTorch, graph by graph; if its result needs a gradient, there is a
+    backward graph too. What the graphs were called with is kept, to check stages on it.
+
+    Raises BackendError where a graph can't be compiled, or where there is none.
     """
-    asked = Asked(fn, args, kwargs, dynamic)
+    asked = Asked(inner_function(fn) or fn, args, kwargs, dynamic)
     caught = catch(asked)
     if not caught:
         raise BackendError("the call has no tensor operations that torch.compile captures")

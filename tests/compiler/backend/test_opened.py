@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -256,3 +257,30 @@ def test_it_is_lowered_anew_for_a_gpu_that_is_not_here(trained: Opened) -> None:
 def test_the_call_and_the_kernels_can_be_read(trained: Opened) -> None:
     assert trained.call.startswith("def call(args):")
     assert all(kernel.name in trained.code for kernel in trained.scheduled.kernels)
+
+
+CALLS: dict[str, Callable[[], Opened]] = {
+    "inputs changed in place": lambda: compiler.open(lambda x: x.mul_(2).sin(), numbers(4, 4)),
+    "symbolic sizes": lambda: compiler.open(lambda x: x.softmax(-1), numbers(7, 9), dynamic=True),
+    "a function that was compiled already": lambda: compiler.open(torch.compile(lambda x: x.sin() + 1), numbers(4)),
+    "a training step of convolutions": lambda: compiler.open(
+        nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)), numbers(2, 3, 8, 8)
+    ),
+    "bfloat16": lambda: compiler.open(
+        lambda x, w: functional.gelu(x @ w).sum(-1), numbers(8, 8).bfloat16(), numbers(8, 8).bfloat16()
+    ),
+    "no elements": lambda: compiler.open(lambda x: (x * 2 + 1).sum(0), torch.ones(0, 4)),
+    "no inputs": lambda: compiler.open(lambda: torch.ones(4) + 1),
+    "a backward inside of the call": lambda: compiler.open(
+        lambda x: torch.autograd.grad(x.relu().square().sum(), x)[0], numbers(4, grad=True)
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_calls_of_many_kinds_can_be_opened_checked_and_shown(what: str) -> None:
+    p = CALLS[what]()
+    assert p.check().first is None
+    assert p.totals.kernels >= 1
+    assert len(p.kernels) == len(p.scheduled.steps)
+    assert p.call
