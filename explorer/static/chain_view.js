@@ -3,11 +3,10 @@
 import { stepCard } from "./chain_step.js";
 import { digits } from "./chain_value.js";
 import { h, icon } from "./dom.js";
+import { Following, moveButtons, nextStop } from "./stepper.js";
 
 /** @typedef {import("./chain_step.js").Step} Step */
 
-/** So long, in milliseconds, one rests on a step before it is selected: each selection goes to Python. */
-const REST = 150;
 /** Between two steps that are played. */
 const PACE = 1400;
 const HEIGHT = 34;
@@ -28,14 +27,12 @@ export class ChainView {
    * @param {import("./store.js").Artifact} artifact @param {import("./store.js").Store} store
    */
   constructor(root, callbacks, artifact, store) {
-    this.callbacks = callbacks;
     this.store = store;
     /** @type {{steps: Step[], note: string, health: string[], sick: number[]}} */
     this.data = artifact.view;
     this.steps = this.data.steps;
     this.at = 0;
-    this.selected = "";
-    this.timer = 0;
+    this.following = new Following(callbacks);
     this.playing = 0;
     /** @type {number[]} */
     this.found = [];
@@ -61,12 +58,8 @@ export class ChainView {
   }
 
   bar() {
-    const buttons = MOVES.map(([key, sign, title]) => {
-      const button = h("button", { class: "tc-button", type: "button", title, "aria-label": title }, sign);
-      button.addEventListener("click", () => this.move(key));
-      if (key === " ") this.playButton = button;
-      return button;
-    });
+    const buttons = moveButtons(MOVES, (key) => this.move(key));
+    this.playButton = buttons[MOVES.findIndex(([key]) => key === " ")];
     const turn = this.steps.findIndex(({ direction }) => direction === "backward");
     const jump = (/** @type {string} */ words, /** @type {number} */ at) =>
       h("button", { class: "tc-button tc-text", type: "button", onclick: () => this.go(at) }, words);
@@ -104,19 +97,7 @@ export class ChainView {
     this.card.scrollTop = 0;
     this.card.dataset.direction = step.direction;
     this.drawStrip();
-    if (tell) this.tell(step.select);
-  }
-
-  /** Let the graph and the source follow: light up now, and select once we rest here. @param {string} id */
-  tell(id) {
-    clearTimeout(this.timer);
-    const known = id !== this.selected;
-    this.callbacks.onHover(known ? [id] : []);
-    if (!known) return;
-    this.timer = setTimeout(() => {
-      this.selected = id;
-      this.callbacks.onSelect([id], false);
-    }, REST);
+    if (tell) this.following.tell(step.select);
   }
 
   /** To a node's step on this way, forward or backward. @param {string} node */
@@ -220,7 +201,7 @@ export class ChainView {
   select(primary, linked, reveal) {
     const [first] = primary;
     this.linked = linked;
-    this.selected = primary.size === 1 ? first : "";
+    this.following.selected = primary.size === 1 ? first : "";
     const here = this.steps[this.at];
     if (!reveal || !first || linked.has(here.id)) return;
     const known = this.steps.map((step, at) => ({ step, at })).filter(({ step }) => linked.has(step.id));
@@ -235,8 +216,7 @@ export class ChainView {
   stepLinked(direction) {
     const stops = this.steps.flatMap(({ id }, at) => (this.linked.has(id) ? [at] : []));
     if (!stops.length) return [0, 0];
-    const next = direction > 0 ? stops.findIndex((at) => at > this.at) : stops.findLastIndex((at) => at < this.at);
-    const index = next >= 0 ? next : direction > 0 ? 0 : stops.length - 1;
+    const index = nextStop(stops, this.at, direction);
     this.go(stops[index], false);
     return [index + 1, stops.length];
   }
@@ -267,7 +247,7 @@ export class ChainView {
   }
 
   destroy() {
-    clearTimeout(this.timer);
+    this.following.stop();
     clearInterval(this.playing);
     this.observer.disconnect();
   }

@@ -2,6 +2,7 @@
 
 import { counted, h, icon } from "./dom.js";
 import { Reading } from "./steps_state.js";
+import { Following, moveButtons, nextStop } from "./stepper.js";
 import { VirtualRows } from "./virtual_rows.js";
 
 /** @typedef {import("./steps_state.js").State} State */
@@ -9,8 +10,6 @@ import { VirtualRows } from "./virtual_rows.js";
 
 /** Of a list, so many entries are shown. */
 const SHOWN = 200;
-/** So long, in milliseconds, one rests on a line before it is selected: each selection goes to Python. */
-const REST = 180;
 
 /** How a step ends where what follows can't be in this graph. */
 const RESTARTS = "SpeculationRestartAnalysis";
@@ -32,16 +31,13 @@ export class StepsView {
    * @param {import("./store.js").Artifact} artifact @param {import("./store.js").Store} store
    */
   constructor(root, callbacks, artifact, store) {
-    this.callbacks = callbacks;
     this.store = store;
     /** @type {import("./steps_state.js").StepsData} */
     this.data = artifact.view;
     this.number = 0;
     this.reading = new Reading(this.data, 0);
     this.at = 0;
-    /** The source line that was selected from here. */
-    this.selected = "";
-    this.timer = 0;
+    this.following = new Following(callbacks);
     /** @type {number[]} */
     this.found = [];
     this.hit = -1;
@@ -82,13 +78,7 @@ export class StepsView {
   }
 
   bar() {
-    const buttons = MOVES.map(([key, sign, title]) =>
-      h(
-        "button",
-        { class: "tc-button", type: "button", title, "aria-label": title, onclick: () => this.move(key) },
-        sign,
-      ),
-    );
+    const buttons = moveButtons(MOVES, (key) => this.move(key));
     const title = "To the instruction before the next graph break (b)";
     const toBreak = h(
       "button",
@@ -132,19 +122,7 @@ export class StepsView {
     this.rows.reveal(this.at);
     this.list.setAttribute("aria-activedescendant", `tc-step-${this.at}`);
     for (const row of this.rows.live.values()) this.mark(row);
-    if (tell) this.tell(step.source);
-  }
-
-  /** Let the source follow: light its line up now, and select it once we rest on it. @param {string} source */
-  tell(source) {
-    clearTimeout(this.timer);
-    const known = source && source !== this.selected;
-    this.callbacks.onHover(known ? [source] : []);
-    if (!known) return;
-    this.timer = setTimeout(() => {
-      this.selected = source;
-      this.callbacks.onSelect([source], false);
-    }, REST);
+    if (tell) this.following.tell(step.source);
   }
 
   /** @param {string} key */
@@ -262,7 +240,7 @@ export class StepsView {
   select(primary, linked, reveal) {
     const [first] = primary;
     this.linked = linked;
-    this.selected = primary.size === 1 ? first : "";
+    this.following.selected = primary.size === 1 ? first : "";
     if (!reveal || linked.has(this.reading.step(this.at).source)) return;
     const source = this.data.strings.includes(first) ? first : this.store.stack(first ?? "").at(-1);
     if (!source) return;
@@ -285,8 +263,7 @@ export class StepsView {
         (at === 0 || !this.linked.has(this.reading.step(at - 1).source)),
     );
     if (!stops.length) return [0, 0];
-    const next = direction > 0 ? stops.findIndex((at) => at > this.at) : stops.findLastIndex((at) => at < this.at);
-    const index = next >= 0 ? next : direction > 0 ? 0 : stops.length - 1;
+    const index = nextStop(stops, this.at, direction);
     this.go(stops[index], false);
     return [index + 1, stops.length];
   }
@@ -314,7 +291,7 @@ export class StepsView {
   themeChanged() {}
 
   destroy() {
-    clearTimeout(this.timer);
+    this.following.stop();
     this.rows.destroy();
   }
 }
