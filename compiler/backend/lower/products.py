@@ -2,12 +2,13 @@
 
 Libraries load 16 bytes at once where all rows begin at a multiple of these; other products take several times as long
 (torch._inductor.fx_passes.pad_mm pads for the same reason). A padded operand is a loop, which others are inlined into;
-the result is read from the padded one by a loop, which is inlined into those that read it.
+of a result whose rows are too long the right part is read by a loop, which is inlined into those that read it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -53,11 +54,13 @@ def _padded_product(low: Lowering, node: Node, bias: Tensor | None, left: Tensor
     operands += [_padded(low, node, right, (wide_inner, wide_columns), "right")]
     if bias is not None:
         operands = [_padded(low, node, bias, (wide_columns,), "bias"), *operands]
-    whole = Buffer(f"{node.name}_padded", meta.dtype, (wide_rows, wide_columns), (wide_columns, Index.of(1)),
-                   str(meta.device))  # fmt: skip
-    low.add(whole)
-    low.steps.append(_call(low, node, operands, whole.name))
-    return low.fill(node.name, meta, lambda at: Load(whole.name, at, meta.dtype))
+    name = node.name if (wide_rows, wide_columns) == (rows, columns) else f"{node.name}_padded"
+    strides = (wide_columns, Index.of(1))
+    whole = low.add(Buffer(name, meta.dtype, (wide_rows, wide_columns), strides, str(meta.device)))
+    low.steps.append(_call(low, node, operands, name))
+    if wide_columns == columns:  # the first rows, as they lie
+        return replace(whole, shape=(rows, columns), strided=Strided(name, (rows, columns), strides, Index.of(0)))
+    return low.fill(node.name, meta, lambda at: Load(name, at, meta.dtype))
 
 
 def _call(low: Lowering, node: Node, operands: list[Tensor], made: str) -> Extern:

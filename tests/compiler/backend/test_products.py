@@ -1,0 +1,81 @@
+"""Products whose sizes libraries are slow at are padded; what they compute is the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.fx import Node
+from torch.nn import functional
+
+from compiler.backend.interpret import interpret
+from compiler.backend.ir import Extern, Program, strided
+from compiler.backend.lower import products
+from compiler.backend.opened import open as opened
+from compiler.torch_api.fx import value_of
+
+VOCABULARY = 30522
+
+
+def head(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    return functional.cross_entropy((x @ weight.t()).float(), target)
+
+
+def sizes(program: Program) -> list[list[tuple[int | None, ...]]]:
+    """The sizes of the operands of each product."""
+    calls = [step for step in program.steps if isinstance(step, Extern) and "mm" in step.name]
+    return [[tuple(size.constant for size in view.shape) for view in strided(call.args)] for call in calls]
+
+
+def graphs(dtype: torch.dtype, gpu: str = "h200", rows: int = 512) -> list[Program]:
+    x, weight = torch.randn(rows, 768, dtype=dtype), torch.randn(VOCABULARY, 768, dtype=dtype)
+    call = opened(head, x.requires_grad_(), weight.requires_grad_(), torch.randint(0, VOCABULARY, (rows,)))
+    return [graph.stages.last for graph in (call.on(gpu) if gpu else call).graphs]
+
+
+def test_the_products_of_a_vocabulary_are_padded_forward_and_backward() -> None:
+    forward, backward = graphs(torch.bfloat16)
+    assert sizes(forward) == [[(512, 768), (768, 30528)]]
+    assert sizes(backward) == [[(30528, 512), (512, 768)], [(512, 30528), (30528, 768)]]
+
+
+def test_a_gradient_is_padded_once_for_both_products_and_its_result_is_not_copied() -> None:
+    _, backward = graphs(torch.bfloat16)
+    padded = [name for kernel in backward.kernels for name in kernel.targets if name.endswith(("_left", "_right"))]
+    assert len(padded) == 2
+    assert {view.buffer for view in strided(backward.outputs)} == {"mm_1_padded", "mm_2"}
+    assert not any(target in ("mm_1", "mm_2") for kernel in backward.kernels for target in kernel.targets)
+
+
+def test_nothing_is_padded_where_nothing_is_gained() -> None:
+    assert sizes(graphs(torch.float32)[0]) == [[(512, 768), (768, VOCABULARY)]], "float32 is no TF32"
+    assert sizes(graphs(torch.bfloat16, gpu="")[0]) == [[(512, 768), (768, VOCABULARY)]], "on a CPU"
+    assert sizes(graphs(torch.bfloat16, rows=4)[0]) == [[(4, 768), (768, VOCABULARY)]], "little work"
+
+
+def made_up(node: Node) -> Tensor:
+    meta = value_of(node)
+    return (
+        torch.randint(0, 2, meta.shape).to(meta.dtype)
+        if meta.dtype == torch.bool
+        else torch.randn(meta.shape, dtype=meta.dtype)
+    )
+
+
+def test_padded_products_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU, where the numbers can be had: by taking it for a GPU."""
+    torch.manual_seed(0)
+    model = nn.Linear(51, 1003, dtype=torch.bfloat16)
+    x = torch.randn(37, 51, dtype=torch.bfloat16, requires_grad=True)
+    monkeypatch.setattr(products, "_unit", lambda _meta: 8)
+    monkeypatch.setattr(products, "_pays", lambda *_: True)
+    call = opened(lambda x: model(x).relu(), x)
+    for graph in call.graphs:
+        assert any("padded" in name for name in graph.stages.last.by_name)
+        given = [made_up(node) for node in graph.caught.module.graph.find_nodes(op="placeholder")]
+        made = interpret(graph.stages.last, list(given))
+        expected = graph.caught.module(*given)
+        for mine, other in zip(made, expected, strict=True):
+            if isinstance(other, Tensor):
+                assert mine.shape == other.shape
+                torch.testing.assert_close(mine, other, rtol=0.02, atol=0.02)
