@@ -6,7 +6,7 @@ once: graphs change under passes, IR dies with its graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -237,6 +237,10 @@ class GraphRecorder:
         entities = {name: f"{self._id('post_grad', kind)}.{name}" for name, _ in facts.inputs}
         for node in self.fused.get(kind, []):
             entities |= dict.fromkeys(node.writes, f"{self._id('fused_ir', kind)}.{node.name}")
+        self.timeline(kind, facts, entities, text)
+
+    def timeline(self, kind: Kind, facts: MemoryFacts, entities: Mapping[str, str], text: str) -> None:
+        """One half's memory, step by step: `entities` are ids by buffer, `text` is the function that does it."""
         outputs, aot = self.outputs.get(kind, ()), self.recorder.kept[self.frame].aot
         results = aot.first_output + len(aot.outputs) if kind == "forward" and aot else len(outputs)
         half = HalfMemory("backward" if kind == "backward" else "forward", facts, entities, outputs, results)

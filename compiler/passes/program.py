@@ -204,7 +204,8 @@ class _Writer:
         over = ", ".join(f"{var} < {var.size}" for var in (*kernel.ranges, *kernel.reduced)) or "one point"
         what = next((loop.reduction for loop in kernel.loops if loop.reduction), "pointwise")
         named = f"{len(kernel.loops)} loops" if len(kernel.loops) > 1 else what
-        return {"what": named, "over": over, "bytes": sum(moves.values()), "moves": moves,
+        category = "pointwise" if what == "pointwise" else "reduction"
+        return {"what": named, "category": category, "over": over, "bytes": sum(moves.values()), "moves": moves,
                 "reads": list(kernel.reads), "writes": list(kernel.writes)}  # fmt: skip
 
     def extern_moves(self, extern: Extern) -> Iterator[tuple[str, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from compiler.backend import build
 from compiler.backend.context import Context
@@ -18,11 +18,13 @@ from compiler.backend.options import BackendOptions
 from compiler.backend.pipeline import Stages, stage_name
 from compiler.passes.code import Written, call_artifact, kernels_artifact
 from compiler.passes.launch import launch_facts
+from compiler.passes.memory import memory_facts
 from compiler.passes.program import Made, program_artifact
 from compiler.record import Artifact, Decision
 
 if TYPE_CHECKING:
     from compiler.graph_recorder import GraphRecorder
+    from compiler.torch_api.inductor import Kind
 
 
 class PassRecorder:
@@ -54,7 +56,7 @@ class PassRecorder:
 
     def _code(self, made: Made, ctx: Context, options: BackendOptions) -> None:
         self.recorder.recorder.clock.resume()
-        kind, frame = ctx.graph, self.recorder.frame
+        kind, frame = cast("Kind", ctx.graph), self.recorder.frame
         texts = list(codes(made.program, ctx, options))
         functions = [function for code in texts for function in code.functions]
         call = Launcher(made.program, {**_by_kernel(made.program, texts)}).text
@@ -76,6 +78,9 @@ class PassRecorder:
         for place, written in enumerate(found):
             self.builder.kernels.extend(written.kernels)
             self.recorder.add(f"kernels {kind}", written.artifact, seconds if place == 0 else 0.0)
+        graph = self.recorder.latest[kind]
+        entities = {**made.steps, **{name: f"{graph.id}.{name}" for name in made.program.inputs}}
+        self.recorder.timeline(kind, memory_facts(made.program, ctx), entities, call)
 
 
 def codes(program: Program, ctx: Context, options: BackendOptions) -> Iterator[Code | TritonCode]:
