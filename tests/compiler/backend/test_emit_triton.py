@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from compiler.backend import open_call, tcompile
+import compiler
+from compiler.backend import tcompile
 from compiler.backend.context import Context
 from compiler.backend.emit_triton import TritonCode, emit, signature
 from compiler.backend.ir import Program
@@ -258,7 +259,7 @@ def test_an_index_that_is_out_of_range_is_an_error() -> None:
 
 
 def code(fn: Callable[..., Any], *args: Any, ctx: Context = H200, **options: Any) -> TritonCode:
-    return emit(open_call(fn, *args, **options).scheduled, ctx)
+    return emit(compiler.open(fn, *args, **options).scheduled, ctx)
 
 
 def text(fn: Callable[..., Any], *args: Any, **options: Any) -> str:
@@ -373,7 +374,7 @@ def binaries() -> dict[str, Output]:
     """The kernels of all cases, forward and backward, compiled for an H100."""
     wanted = {}
     for name, (fn, arguments) in CASES.items():
-        for graph in open_call(fn, *arguments()).graphs:
+        for graph in compiler.open(fn, *arguments()).graphs:
             for job in jobs(graph.programs["scheduled"]):
                 wanted[f"{name}, {graph.name}, {job.name}"] = job
     with closing(outputs(wanted, 2)) as found:

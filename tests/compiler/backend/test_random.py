@@ -12,7 +12,8 @@ import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from compiler.backend import open_call, tcompile
+import compiler
+from compiler.backend import tcompile
 from compiler.backend.ir import Extern
 from compiler.interpret import philox
 from compiler.options import OptionError
@@ -91,7 +92,7 @@ def test_numbers_in_low_precision_are_below_one() -> None:
 
 
 def test_a_graph_draws_all_its_seeds_by_one_call() -> None:
-    program = open_call(lambda x: [functional.dropout(x * k, 0.5) for k in range(1, 5)], torch.ones(8, 8)).fused
+    program = compiler.open(lambda x: [functional.dropout(x * k, 0.5) for k in range(1, 5)], torch.ones(8, 8)).fused
     calls = [step for step in program.steps if isinstance(step, Extern)]
     assert [call.name for call in calls] == ["aten.randint.low"]
     assert "inductor_random[i0, i1] = rand(random_seeds_cpu[0], int(8*i0 + i1))  # local" in str(program)

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from compiler.backend import open_call, tcompile
+import compiler
+from compiler.backend import tcompile
 from compiler.backend.ir import Extern, Kernel, Program, Put
 from compiler.backend.verify import BrokenProgramError, verify
 
@@ -99,7 +100,7 @@ def test_an_input_that_is_added_to_is_changed() -> None:
 
 def test_the_backward_of_cross_entropy_is_one_kernel() -> None:
     logits, ids = torch.randn(6, 50, requires_grad=True), torch.randint(0, 50, (6,))
-    backward = open_call(functional.cross_entropy, logits, ids).backward.fused
+    backward = compiler.open(functional.cross_entropy, logits, ids).backward.fused
     assert not any(isinstance(step, Extern) for step in backward.steps)
     assert sum("over i0 < 6; r1 < 50" in str(kernel) for kernel in backward.kernels) == 1
 
@@ -107,7 +108,7 @@ def test_the_backward_of_cross_entropy_is_one_kernel() -> None:
 def test_deterministic_algorithms_are_pytorchs() -> None:
     torch.use_deterministic_algorithms(True)
     try:
-        opened = open_call(lambda x: x.new_zeros(2).index_add(0, torch.tensor([0, 0]), x), torch.ones(2))
+        opened = compiler.open(lambda x: x.new_zeros(2).index_add(0, torch.tensor([0, 0]), x), torch.ones(2))
     finally:
         torch.use_deterministic_algorithms(False)
     assert any("in no order" in decision.why for decision in opened.graph.decisions)
@@ -115,7 +116,7 @@ def test_deterministic_algorithms_are_pytorchs() -> None:
 
 def scheduled() -> Program:
     rows = torch.tensor([1, 1, 0])
-    return open_call(lambda x, rows: x.cos().index_add(0, rows, x.sin()).exp(), torch.ones(3, 4), rows).scheduled
+    return compiler.open(lambda x, rows: x.cos().index_add(0, rows, x.sin()).exp(), torch.ones(3, 4), rows).scheduled
 
 
 def test_a_loop_that_adds_prints_what_it_adds_to() -> None:

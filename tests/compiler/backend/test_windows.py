@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from compiler.backend import open_call, tcompile
+import compiler
+from compiler.backend import tcompile
 from compiler.backend.ir import Extern
 
 Pool = Callable[[torch.Tensor], Any]
@@ -92,9 +93,9 @@ def test_sizes_may_change() -> None:
 
 
 def test_pools_are_fused_with_what_is_around_them() -> None:
-    program = open_call(lambda x: functional.avg_pool2d(x, 2).relu() * 2, torch.randn(1, 2, 8, 8)).fused
+    program = compiler.open(lambda x: functional.avg_pool2d(x, 2).relu() * 2, torch.randn(1, 2, 8, 8)).fused
     assert len(program.kernels) == 1
-    backward = open_call(
+    backward = compiler.open(
         lambda x: functional.max_pool2d(x.relu(), 2), torch.randn(1, 2, 8, 8, requires_grad=True)
     ).backward
     assert len(backward.fused.kernels) == 1
@@ -108,7 +109,7 @@ def test_pools_are_fused_with_what_is_around_them() -> None:
     ],
 )
 def test_what_has_no_loops_is_a_call_of_pytorch_and_says_why(pool: Pool, why: str) -> None:
-    opened = open_call(pool, torch.randn(1, 2, 8, 8))
+    opened = compiler.open(pool, torch.randn(1, 2, 8, 8))
     assert any(isinstance(step, Extern) for step in opened.fused.steps)
     assert any(why in decision.why for decision in opened.graph.decisions)
     x = torch.randn(1, 2, 8, 8)
