@@ -19,8 +19,8 @@ MOST_PAIRS = 12
 
 
 def fusion_finding(record: Record) -> Finding | None:
-    """What was fused; None for a record without Inductor's loops, before and after."""
-    found = fusions(record) if record.of_stage("ir") else []
+    """What was fused; None for a record without loops before and after it."""
+    found = fusions(record) if record.of_stage("ir") or record.of_stage("lowered") else []
     if not found:
         return None
     text = LinkedText()

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from compiler.inductor.fusion_words import reason_words
 from compiler.measure_facts import Merge
@@ -124,26 +124,35 @@ class Fusion:
 
 def fusions(record: Record) -> list[Fusion]:
     """Each half of each graph, in pipeline order; those whose stages the record has."""
-    return [_Half(record, artifact).fusion() for artifact in record.of_stage("fused_ir")]
+    from explorer.fusion.own import OwnHalf  # it is a Half
+
+    inductors = [Half(record, artifact).fusion() for artifact in record.of_stage("fused_ir")]
+    return inductors + [OwnHalf(record, artifact).fusion() for artifact in record.of_stage("fused")]
 
 
 @dataclass
-class _Half:
+class Half:
     """What is needed to read one half of a graph."""
 
     record: Record
     artifact: Artifact
     kernels: list[Kernel] = field(default_factory=list)
+    library: ClassVar[str] = LIBRARY
+    untold: ClassVar[str] = UNTOLD
 
     @cached_property
     def kind(self) -> str:
         return self.artifact.id.rpartition(" ")[2].removesuffix("]")
 
     def fusion(self) -> Fusion:
-        every = (self._kernel(node) for node in self.artifact.entities)
+        every = (self._kernel(node) for node in self._nodes())
         self.kernels = [kernel for kernel in every if kernel.call is not None or kernel.moves]  # others are no code
         refusals = sorted(self._refusals(), key=lambda item: -item.bytes)
         return Fusion(self.artifact, self.kind, tuple(self.kernels), self.merges, tuple(refusals), self._least_of_all())
+
+    def _nodes(self) -> Sequence[Entity]:
+        """The entities that became kernels and calls."""
+        return self.artifact.entities
 
     @cached_property
     def merges(self) -> dict[str, Merge]:
@@ -176,11 +185,14 @@ class _Half:
                 if item.language == "triton"}  # fmt: skip
 
     def _kernel(self, node: Entity) -> Kernel:
-        names = node.attrs.get("parts") or [node.label]
-        parts = tuple(self._loops[name] for name in names if name in self._loops)
+        parts = self._parts(node)
         call, moves = self._calls.get(node.id), moved(node, parts)
         before = sum(sum(part.attrs.get("moves", {}).values()) for part in parts) or sum(moves.values())
         return Kernel(node, parts, call, moves, before, self._again(call, moves))
+
+    def _parts(self, node: Entity) -> tuple[Entity, ...]:
+        names = node.attrs.get("parts") or [node.label]
+        return tuple(self._loops[name] for name in names if name in self._loops)
 
     def _again(self, call: Entity | None, moves: Mapping[str, int]) -> int:
         source = self._sources.get(call.label, "") if call is not None else ""
@@ -239,7 +251,7 @@ class _Half:
         found = told.get(names) or told.get((names[1], names[0]))
         if found is not None:
             return reason_words(found.why), found.why, int(found.numbers.get("round", 0))
-        return (LIBRARY if first.is_call or second.is_call else UNTOLD), "", 0
+        return (self.library if first.is_call or second.is_call else self.untold), "", 0
 
     def _saving(self, first: Kernel, second: Kernel) -> int:
         """One kernel reads what both read once, does not read what it has made, and stores that only if others need
