@@ -16,6 +16,7 @@ class Thresholds:
     inline_cost        an expression that costs at most this (in additions) is computed again wherever it is read
     inline_cost_once   the same for one of which each element is read once at most, or that reads no memory itself
     inline_points      on a GPU, inline_cost_once also holds for expressions with at most so many elements
+    recompute_cost     on a GPU, a value is computed again, not stored, only if that costs at most this (in additions)
     fused_loops        the most loops that one kernel may have
     fused_buffers      the most buffers that one kernel may read and write
     fusion_distance    kernels that only read the same are merged if at most this many steps lie between them
@@ -30,6 +31,7 @@ class Thresholds:
     inline_cost: int = 4
     inline_cost_once: int = 40
     inline_points: int = 65536
+    recompute_cost: int = 80
     fused_loops: int = 64
     fused_buffers: int = 48
     fusion_distance: int = 64

@@ -123,12 +123,12 @@ def _from_buffers(guest: Kernel, host: Kernel, own: tuple[Var, ...], target: tup
             for mine, yours in zip(place, other, strict=True):
                 met = variables(yours)
                 if met and met <= allowed:
-                    for var, value in _solved(mine, yours, own):
+                    for var, value in solved(mine, yours, own):
                         values.setdefault(var.name, value)
     return values
 
 
-def _solved(mine: Index, yours: Index, own: tuple[Var, ...]) -> Iterator[tuple[Var, Index]]:
+def solved(mine: Index, yours: Index, own: tuple[Var, ...]) -> Iterator[tuple[Var, Index]]:
     """The variables of `mine` where it is `yours`, if it is one of them or counts through several as through digits."""
     if isinstance(mine.atom, Var):
         if mine.atom in own:

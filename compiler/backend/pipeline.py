@@ -12,6 +12,7 @@ from compiler.backend.fuse import fuse
 from compiler.backend.inline import inline
 from compiler.backend.ir import Program
 from compiler.backend.order import order
+from compiler.backend.recompute import recompute
 from compiler.backend.schedule import schedule
 from compiler.backend.simplify import simplify
 from compiler.backend.split import split
@@ -24,6 +25,7 @@ PASSES: Mapping[str, Pass] = {
     "inline": inline,  # cheap expressions in place of reads of them
     "split": split,  # on GPUs, long reductions with few results in two steps
     "fuse": fuse,  # kernels merged that share what they read and write
+    "recompute": recompute,  # on GPUs, values computed again where that moves fewer bytes
     "order": order,  # loops walk memory in its order, and as few of them as it takes
     "schedule": schedule,  # steps in the order that frees memory soonest, and who takes over whose
 }

@@ -1,0 +1,190 @@
+"""Pass, for GPUs: a value that one kernel stores and others load is computed again where that moves fewer bytes.
+
+Fused kernels often hold what a value is made of anyway: a normalized input beside the input, a masked gradient beside
+mask and gradient. Then its readers get the loops that make it, and its kernel does not store it. Only what has no
+reduction in it, and costs little, is computed again; all readers do so, or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from compiler.backend.context import Context
+from compiler.backend.fit import solved
+from compiler.backend.index import Index, Indirect, Var, atoms_of, is_one_to_one, substitute
+from compiler.backend.ir import (
+    Buffer,
+    Expr,
+    Extern,
+    Kernel,
+    Load,
+    Loop,
+    Program,
+    Put,
+    Shape,
+    cost,
+    indices,
+    loads,
+    parts,
+    rebuilt,
+    with_index,
+)
+from compiler.backend.traffic import traffic
+
+
+def recompute(program: Program, ctx: Context) -> Program:
+    """The program without stores of values that are cheaper to compute again."""
+    if not ctx.processors:
+        return program
+    tried: set[str] = set()
+    while (found := next(_candidates(program, tried), None)) is not None:
+        tried.add(found.target)
+        program = _changed(program, found, ctx) or program
+    return program
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A stored value: who makes it, with the loops that are needed for it, the last one its own, and who reads it."""
+
+    maker: Kernel
+    loops: tuple[Loop, ...]
+    readers: tuple[Kernel, ...]
+
+    @property
+    def target(self) -> str:
+        """The buffer that it is stored in."""
+        return self.loops[-1].target
+
+
+def _candidates(program: Program, tried: set[str]) -> Iterator[Candidate]:
+    """Values that only kernels read and that pointwise loops make, in their order."""
+    readers: dict[str, list[Kernel]] = {}
+    kept = program.returned | program.mutated
+    for step in program.steps:
+        if isinstance(step, Extern):
+            kept |= {*step.reads}
+        else:
+            kept |= step.taken
+            for name in step.reads:
+                readers.setdefault(name, []).append(step)
+    for kernel in program.kernels:
+        for loop in kernel.loops:
+            if loop.target in kept or loop.target in tried or loop.target not in readers:
+                continue
+            loops = _needed(loop, kernel)
+            if loops and not any(_is_barred(one, program) for one in loops):
+                yield Candidate(kernel, loops, tuple(readers[loop.target]))
+
+
+def _needed(last: Loop, kernel: Kernel) -> tuple[Loop, ...]:
+    """The loop and those of its kernel that make what it reads and nothing stores; () if a reduction is among them."""
+    by_name = {loop.target: loop for loop in kernel.loops}
+    found: dict[str, Loop] = {}
+    waiting = [last]
+    while waiting:
+        loop = waiting.pop()
+        if loop.reduction or isinstance(loop.value, Put):
+            return ()
+        found[loop.target] = loop
+        inside = {load.buffer for load in loads(loop.value)} & kernel.local
+        waiting += [by_name[name] for name in inside - found.keys()]
+    return tuple(loop for loop in kernel.loops if loop.target in found)
+
+
+def _is_barred(loop: Loop, program: Program) -> bool:
+    """Whether it reads what is overwritten later on, or picks by an index that a tensor holds."""
+    by_value = any(
+        isinstance(atom, Indirect) for part in parts(loop.value) for index in indices(part) for atom in atoms_of(index)
+    )
+    return by_value or any(load.buffer in program.mutated for load in loads(loop.value))
+
+
+def _changed(program: Program, found: Candidate, ctx: Context) -> Program | None:
+    """The program with the value computed again, if that is possible, and worth it."""
+    price = sum(cost(loop.value) for loop in found.loops)
+    if price > ctx.thresholds.recompute_cost:
+        return None
+    made: dict[int, Kernel] = {}
+    buffers: list[Buffer] = []
+    for reader in found.readers:
+        again = _again(reader, found, program, ctx)
+        if again is None:
+            return None
+        made[id(reader)], extra = again
+        buffers += extra
+    made[id(found.maker)] = _without(found.maker, found.target)
+    steps = tuple(made.get(id(step), step) for step in program.steps)
+    changed = replace(program, steps=steps, buffers=program.buffers + tuple(buffers))
+    before, after = (
+        sum(traffic(kernel, one, ctx) for kernel in kernels)
+        for one, kernels in ((program, (found.maker, *found.readers)), (changed, made.values()))
+    )
+    if after >= before:
+        return None
+    names = (found.target, *(reader.name for reader in found.readers))
+    ctx.decide(names, "computed again", f"saves {before - after:,} bytes, costs {price}", bytes=before - after)
+    return changed.with_steps(steps)
+
+
+def _again(
+    reader: Kernel, found: Candidate, program: Program, ctx: Context
+) -> tuple[Kernel, tuple[Buffer, ...]] | None:
+    """A reader with loops that make the value in place of loads, and the buffers of these loops."""
+    places = {load.index for loop in reader.loops for load in loads(loop.value) if load.buffer == found.target}
+    shape = program.by_name[found.target].shape
+    first = next(number for number, loop in enumerate(reader.loops) if _reads(loop, found.target))
+    spaces = dict.fromkeys((reader.ranges, reader.ranges + reader.reduced))
+    at = places.pop()
+    space = next((space for space in spaces if is_one_to_one(at, shape, space)), None)
+    if places or space is None or len(reader.loops) + len(found.loops) > ctx.thresholds.fused_loops:
+        return None
+    values = {
+        var.name: value
+        for mine, yours in zip(found.loops[-1].index, at, strict=True)
+        for var, value in solved(mine, yours, found.loops[-1].ranges)
+    }
+    if {var.name for var in found.loops[-1].ranges} - values.keys():
+        return None
+    names = {loop.target: f"{loop.target}_in_{reader.name}" for loop in found.loops}
+    moved = tuple(_moved(loop, space, values, names) for loop in found.loops)
+    own = dict.fromkeys(loop.target for loop in moved if loop.target not in reader.targets)
+    inserted = tuple(loop for loop in moved if loop.target in own)
+    buffers = tuple(replace(program.by_name[loop.target], name=names[loop.target]) for loop in found.loops)
+    renamed = tuple(_renamed(loop, {found.target: names[found.target]}) for loop in reader.loops)
+    loops = renamed[:first] + inserted + renamed[first:]
+    return (
+        replace(reader, loops=loops, local=reader.local | frozenset(own)),
+        tuple(buffer for buffer in buffers if buffer.name in own),
+    )
+
+
+def _reads(loop: Loop, name: str) -> bool:
+    return any(load.buffer == name for load in loads(loop.value))
+
+
+def _moved(loop: Loop, space: tuple[Var, ...], values: Mapping[str, Index], names: Mapping[str, str]) -> Loop:
+    """A loop in another kernel: over its ranges, under another name."""
+    index: Shape = tuple(substitute(place, values) for place in loop.index)
+    moved = replace(loop, target=names[loop.target], ranges=space, index=index, value=with_index(loop.value, values))
+    return _renamed(moved, names)
+
+
+def _renamed(loop: Loop, names: Mapping[str, str]) -> Loop:
+    def change(part: Expr) -> Expr | None:
+        if isinstance(part, Load) and part.buffer in names:
+            return Load(names[part.buffer], part.index, part.dtype)
+        return None
+
+    return replace(loop, value=rebuilt(loop.value, change))
+
+
+def _without(kernel: Kernel, target: str) -> Kernel:
+    """The kernel that does not store a value, nor computes what only that one needed."""
+    local = kernel.local | {target}
+    needed: set[str] = set()
+    for loop in reversed(kernel.loops):
+        if loop.target not in local or loop.target in needed:
+            needed |= {loop.target, *(load.buffer for load in loads(loop.value))}
+    return replace(kernel, loops=tuple(loop for loop in kernel.loops if loop.target in needed), local=local & needed)
