@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import subprocess
 import sys
+import threading
 import warnings
+import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +224,91 @@ def test_sizes_that_are_no_sums_and_products_are_settled_by_guards(what: str) ->
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(*(torch.autograd.grad(y.sin().sum(), x)[0] for y in (found, expected)))
     assert len(graphs) <= most
+
+
+def test_a_later_call_leaves_what_an_earlier_one_returned() -> None:
+    fn = compiled(lambda x: (x.sin() + 1, (x @ x).relu().sum(0)))
+    first, second = torch.randn(8, 8), torch.randn(8, 8)
+    found = fn(first)
+    kept = [value.clone() for value in found]
+    fn(second)
+    torch.testing.assert_close(list(found), kept, rtol=0, atol=0)
+
+
+def test_nothing_is_kept_alive_after_a_call() -> None:
+    fn = compiled(lambda x, w: (x.sin() @ w).softmax(-1))
+    x, w = torch.randn(8, 8), torch.randn(8, 8, requires_grad=True)
+    fn(x, w).sum().backward()
+    y = fn(x, w)
+    known = [weakref.ref(value) for value in (x, y)]
+    del x, y
+    gc.collect()
+    assert [ref() for ref in known] == [None, None]
+
+
+def test_graphs_that_breaks_divide_see_each_others_changes() -> None:
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        x.add_(1)
+        torch._dynamo.graph_break()
+        y[0] = x[1]
+        torch._dynamo.graph_break()
+        return y.sum(0) + x
+
+    ours, theirs = torch.arange(12.0).view(3, 4), torch.arange(12.0).view(3, 4)
+    found = torch.compile(broken, backend=tcompile)(ours)
+    torch.testing.assert_close([found, ours], [broken(theirs), theirs])
+
+
+def test_calls_from_several_threads() -> None:
+    def block(x: torch.Tensor) -> torch.Tensor:
+        return (x @ x.t()).softmax(-1).sum(0)
+
+    fn, inputs = compiled(block), [torch.randn(32, 16) for _ in range(6)]
+    fn(inputs[0])
+    with ThreadPoolExecutor(len(inputs)) as pool:
+        found = list(pool.map(lambda x: [fn(x) for _ in range(20)][-1], inputs))
+    torch.testing.assert_close(found, [block(x) for x in inputs])
+
+
+def test_autocast_around_and_inside_of_what_is_compiled() -> None:
+    x, w = torch.randn(6, 8), torch.randn(8, 8)
+
+    def product(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x @ w
+        with torch.autocast(x.device.type, enabled=False):
+            return y, (y.float() @ w).relu()
+
+    fn = compiled(product)
+    with torch.autocast(x.device.type, torch.bfloat16):
+        found, expected = fn(x), product(x)
+    assert [y.dtype for y in found] == [y.dtype for y in expected]
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(fn(x), product(x))
+
+
+def test_nothing_of_the_users_changes() -> None:
+    def settings() -> list[Any]:
+        return [
+            torch.get_num_threads(), torch.is_grad_enabled(), torch.get_default_dtype(), torch.backends.cudnn.benchmark,
+            torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled(), list(sys.path),
+            dict(os.environ), sys.excepthook, threading.excepthook, warnings.filters[:],
+        ]  # fmt: skip
+
+    before, numbers = settings(), torch.get_rng_state()
+    fn = compiled(lambda x: (x.sin() + 1).softmax(-1).sum(0))
+    fn(torch.ones(4, 8, requires_grad=True)).sum().backward()
+    assert settings() == before
+    assert torch.equal(torch.get_rng_state(), numbers)
+
+
+def test_after_an_error_the_next_call_is_right() -> None:
+    table = torch.randn(5, 4, requires_grad=True)
+    take = compiled(lambda table, ids: functional.embedding(ids, table).sin())
+    take(table, torch.tensor([0, 1]))
+    with pytest.raises(IndexError):
+        take(table, torch.tensor([0, 7]))
+    torch.testing.assert_close(take(table, torch.tensor([4, 0])), table[[4, 0]].sin())
 
 
 def test_complex_numbers_are_left_to_pytorch() -> None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +17,15 @@ from benchmarks.backend_correctness import compiled, measured
 from benchmarks.correctness_models import TRIALS
 from compiler.backend import tcompile
 from tests.compiler.models import MLP
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Of models this small the threads would mostly wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def assert_right(name: str, kind: str, precision: str) -> None:
