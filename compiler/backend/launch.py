@@ -24,6 +24,11 @@ from compiler.torch_api.backend import empty_on_cpu, quick, view_of_memory
 from compiler.torch_api.cuda_launch import Loaded, letters
 
 _numbers = count()
+_TAKEN = frozenset({
+    "torch", "args", "threads", "empty", "empty_on_gpu", "view", "with_strides", "count_threads", "launch", "stream",
+    "stream_of", "current_device", "again", "assumed", "call",
+})  # fmt: skip
+"""Names that the function's text uses itself."""
 _CHOOSES_STRIDES = ("aten.convolution.default", "aten.convolution_backward.default")
 """Calls of which libraries choose the layout of the result: it is looked at."""
 
@@ -276,7 +281,7 @@ def with_strides(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
 
 def _input(name: str) -> str:
     """A buffer's variable in the function."""
-    return f"{name}_" if name in ("torch", "args", "threads", "empty", "view", "count_threads", "with_strides") else name
+    return f"{name}_" if name in _TAKEN else name
 
 
 def _read(source: Source, inputs: Sequence[str]) -> str:
