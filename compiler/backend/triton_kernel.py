@@ -102,12 +102,12 @@ class KernelWriter:
                 self.mask(axis)
 
     def inner_axis(self, axis: Axis, start: str) -> None:
-        self.line(f"{axis.var} = {self.along(axis, start)}")
+        self.line(f"{axis.var} = {self.along(axis, start, '.to(tl.int64)' if self.tiles.is_wide else '')}")
         self.mask(axis)
 
-    def along(self, axis: Axis, start: str) -> str:
+    def along(self, axis: Axis, start: str, wide: str = "") -> str:
         """The points of a block as a row, a column, or all of the tile."""
-        text = f"tl.arange(0, {axis.block})"
+        text = f"tl.arange(0, {axis.block}){wide}"
         text = f"{start} + {text}" if start else text
         if len(self.tiles.tiled) == 1:
             return text

@@ -167,8 +167,13 @@ class ReductionWriter(KernelWriter):
         if not loop.reduction.startswith("arg"):
             return (name,)
         at = self.names.new(f"{name}_at")
-        self.line(f"{at} = tl.full({shape}, {2**31 - 1}, tl.{'int64' if self.tiles.is_wide else 'int32'})")
+        self.line(f"{at} = tl.full({shape}, {self.nowhere}, tl.{'int64' if self.tiles.is_wide else 'int32'})")
         return name, at
+
+    @property
+    def nowhere(self) -> int:
+        """A position behind all others."""
+        return 2 ** (63 if self.tiles.is_wide else 31) - 1
 
     def take(self, loop: Loop, total: tuple[str, ...]) -> None:
         """One more tile of values."""
@@ -187,7 +192,7 @@ class ReductionWriter(KernelWriter):
         value = self.whole(loop, value)
         inner = self.tiles.inner
         assert inner is not None
-        place = f"tl.where({mask_of(inner)}, {inner.var}, {2**31 - 1})" if self.is_masked(inner) else str(inner.var)
+        place = f"tl.where({mask_of(inner)}, {inner.var}, {self.nowhere})" if self.is_masked(inner) else str(inner.var)
         self.line(f"{best}, {at} = {self.function_of(loop)}({best}, {at}, {value}, {self.spread(place)})")
 
     def last(self, loop: Loop, total: tuple[str, ...]) -> None:
