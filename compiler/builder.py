@@ -34,7 +34,7 @@ from compiler.record import (
     Step,
     Symbol,
     Timing,
-    stage_rank,
+    ordered_stages,
 )
 
 
@@ -173,7 +173,9 @@ class Builder:
 
 
 def in_pipeline_order(artifacts: Iterable[Artifact]) -> list[Artifact]:
-    return sorted(artifacts, key=lambda artifact: stage_rank(artifact.stage))
+    found = list(artifacts)
+    place = {stage: index for index, stage in enumerate(ordered_stages(artifact.stage for artifact in found))}
+    return sorted(found, key=lambda artifact: place[artifact.stage])
 
 
 def in_kernel_order(record: Record) -> Record:

@@ -9,7 +9,7 @@ A record is JSON in and out, exactly: `Record.from_json(record.to_json()) == rec
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -78,6 +78,7 @@ __all__ = [
     "Symbol",
     "Timing",
     "Trial",
+    "ordered_stages",
     "stage_rank",
 ]
 
@@ -103,6 +104,7 @@ STAGES: tuple[str, ...] = (
     "inlined",
     "split",
     "fused",
+    "recompute",
     "ordered",
     "scheduled",
     "kernels",
@@ -125,6 +127,17 @@ MACHINE_STAGES: tuple[str, ...] = STAGES[STAGES.index("kernels") + 1 : STAGES.in
 def stage_rank(stage: str) -> float:
     """Where a stage comes in the pipeline; one that is not known is that of a new pass of our own backend."""
     return STAGES.index(stage) if stage in STAGES else STAGES.index("kernels") - 0.5
+
+
+def ordered_stages(stages: Iterable[str], known: Sequence[str] = STAGES) -> list[str]:
+    """Each stage once, in the order of those that are known; one that is not stays behind the one before it."""
+    ranks: dict[str, float] = {}
+    before = known.index("kernels") - 0.5
+    for stage in stages:
+        if stage not in ranks:
+            ranks[stage] = known.index(stage) if stage in known else before + 1e-3
+        before = ranks[stage]
+    return sorted(ranks, key=lambda stage: ranks[stage])
 
 
 class RecordError(ValueError):

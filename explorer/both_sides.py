@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
-from compiler.record import Artifact, Entity, Kernel, Record
+from compiler.record import Artifact, Entity, Kernel, Record, ordered_stages
 from explorer.compiling import KernelCompiler
 from explorer.findings import with_findings
-from explorer.stages import stage_number
+from explorer.stages import STAGE_WORDS
 from explorer.versus import names_of
 
 SIDE, PAIR = "side", "pair"
@@ -34,6 +34,8 @@ def both_sides(before: Record, after: Record, labels: tuple[str, str]) -> Record
              else _told(artifact, labels[0], pairs.get(artifact.id, ""))
              for artifact in before.artifacts]  # fmt: skip
     known = {artifact.id for artifact in before.artifacts}
+    stages = [artifact.stage for artifact in (*before.artifacts, *after.artifacts)]
+    places = {stage: place for place, stage in enumerate(ordered_stages(stages, [*STAGE_WORDS]))}
     others = {artifact.id: partner.get(artifact.id, artifact.id) for artifact in second}
     moved = [
         _told(_renamed(artifact, rename), labels[1], others[artifact.id] if others[artifact.id] in known else "")
@@ -41,7 +43,7 @@ def both_sides(before: Record, after: Record, labels: tuple[str, str]) -> Record
     ]
     return before.with_(
         title=before.title if before.title == after.title else f"{before.title}, {after.title}",
-        artifacts=tuple(sorted((*first, *moved), key=lambda artifact: stage_number(artifact.stage))),
+        artifacts=tuple(sorted((*first, *moved), key=lambda artifact: places[artifact.stage])),
         versus=after if before.options.backend != after.options.backend else None,
         kernels=(*before.kernels, *(_renamed_kernel(kernel, rename) for kernel in after.kernels)),
         binaries=(*before.binaries, *(replace(one, kernel=rename(one.kernel)) for one in after.binaries)),

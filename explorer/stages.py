@@ -96,6 +96,9 @@ STAGE_WORDS: dict[str, StageWords] = {
         "Split", "Long reductions to few results in two steps, so that a GPU is busy.", _OWN, _STEPS, "steps"
     ),
     "fused": StageWords("Fused", "Loops that share what they read and write are one kernel.", _OWN, _STEPS, "steps"),
+    "recompute": StageWords(
+        "Recomputed", "Values computed again in several kernels, where that moves fewer bytes.", _OWN, _STEPS, "steps"
+    ),
     "ordered": StageWords(
         "Ordered", "Loops walk memory in its order, and are as few as it takes.", _OWN, _STEPS, "steps"
     ),

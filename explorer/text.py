@@ -14,7 +14,7 @@ from pygments.util import ClassNotFound
 
 from compiler.capture.function_names import function_name
 from compiler.options import Options
-from compiler.record import MACHINE_STAGES, Artifact, Environment, GraphBreak, Recompile, Record, stage_rank
+from compiler.record import MACHINE_STAGES, Artifact, Environment, GraphBreak, Recompile, Record, ordered_stages
 from explorer import versus
 from explorer.blame import closest_failure, users_place
 from explorer.provenance import SourceLines, innermost_lines, place, place_text
@@ -124,8 +124,7 @@ def _counted(kind: str, count: int) -> str:
 
 def stage_order(record: Record) -> list[str]:
     """The stages of a record in pipeline order; those of an unknown name come where they stand."""
-    present = dict.fromkeys(artifact.stage for artifact in record.artifacts)
-    return sorted(present, key=stage_rank)
+    return ordered_stages(artifact.stage for artifact in record.artifacts)
 
 
 def stage_seconds(record: Record, stage: str) -> float:

@@ -19,6 +19,7 @@ from compiler.backend.pipeline import Stages, stage_name
 from compiler.passes.code import Written, call_artifact, kernels_artifact
 from compiler.passes.launch import launch_facts
 from compiler.passes.memory import memory_facts
+from compiler.passes.merges import merges
 from compiler.passes.program import Made, program_artifact
 from compiler.record import Artifact, Decision
 
@@ -40,6 +41,10 @@ class PassRecorder:
         seconds = self.recorder.recorder.clock.lap() - sum(stages.seconds.values())
         before: Made | Artifact = self.recorder.latest[kind]
         known: dict[str, Mapping[str, str]] = {}
+        fused = list(stages.programs).index("fuse") if "fuse" in stages.programs else 0
+        if fused:
+            given, made_of = list(stages.programs.values())[fused - 1 : fused + 1]
+            self.builder.merges.extend(merges(ctx.decisions, given, made_of, graph=frame, kind=kind))
         for name, program in stages.programs.items():
             stage = stage_name(name)
             made = program_artifact(
