@@ -1,7 +1,7 @@
 """Blocks and warps for a kernel on tiles: what the heuristics choose, then what `max-autotune` tries besides.
 
 The numbers follow what Inductor's heuristics have learnt (torch/_inductor/runtime/triton_heuristics.py): a thread takes
-about eight elements, there are programs for every multiprocessor, a row has as many warps as it has 256 elements.
+about eight elements, there are programs for every multiprocessor, a warp takes about a kilobyte of a row.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from compiler.backend.ir import Program
 from compiler.backend.triton_tiles import Tiles
 
 _PROCESSORS = 132
-_MOST_WARPS = 16
+_MOST_WARPS = 32
+_BYTES_OF_WARP = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,8 @@ def _lines(points: int, ctx: Context) -> Iterator[TritonConfig]:
 
 def _squares(tiles: Tiles, program: Program, ctx: Context) -> Iterator[TritonConfig]:
     y, x = (above(ctx.number(axis.size)) for axis in tiles.outer)
-    side = 32 if _widest(tiles, program) >= 4 else 64
-    for rows, columns in ((side, side), (32, 32), (64, 32), (32, 64), (64, 64), (16, 128), (128, 16)):
+    first = (64, 64) if _widest(tiles, program) >= 4 else (64, 32)
+    for rows, columns in (first, (32, 32), (64, 32), (32, 64), (64, 64), (128, 32), (16, 128), (128, 16)):
         wide = min(columns, x)
         high = min(max(rows, 512 // wide), y)
         yield TritonConfig({"YBLOCK": high, "XBLOCK": wide}, _warps(high * wide))
@@ -80,13 +81,22 @@ def _rows(tiles: Tiles, ctx: Context) -> int:
     return ctx.number(tiles.outer[0].size) if tiles.outer else 1
 
 
-def _persistent(tiles: Tiles, _program: Program, ctx: Context) -> Iterator[TritonConfig]:
+def _of_warp(tiles: Tiles, program: Program, ctx: Context) -> int:
+    """How many elements of a row a warp takes: a kilobyte of its largest buffers."""
+    buffers = [program.by_name[name] for name in {*tiles.kernel.reads, *tiles.kernel.writes}]
+    most = max((ctx.number(buffer.size) for buffer in buffers), default=0)
+    widest = max((buffer.dtype.itemsize for buffer in buffers if ctx.number(buffer.size) == most), default=4)
+    return _BYTES_OF_WARP // widest
+
+
+def _persistent(tiles: Tiles, program: Program, ctx: Context) -> Iterator[TritonConfig]:
+    elements = _of_warp(tiles, program, ctx)
     row = above(tiles.inner.size.constant or 0) if tiles.inner else 1
     for block in _row_blocks(tiles, row, ctx):
         blocks = {"XBLOCK": block} if tiles.outer and tiles.outer[0].block else {}
         size = row * block
         each = {"RBLOCK": row} if tiles.inner else {}
-        for per_warp in (256, 128, 512):
+        for per_warp in (elements, elements // 2, 2 * elements):
             yield TritonConfig({**blocks, **each}, _warps(size, per_warp))
 
 
@@ -113,7 +123,8 @@ def _looped(tiles: Tiles, program: Program, ctx: Context) -> Iterator[TritonConf
             yield TritonConfig({"XBLOCK": wide, "RBLOCK": high}, _warps(wide * high))
         return
     many = len({*tiles.kernel.reads, *tiles.kernel.writes}) > 6
-    for most in (1024 if many else 2048, 1024, 4096, 512):
+    first = 1024 if many else 4096 if row >= 8192 else 2048
+    for most in (first, 1024, 2048, 4096, 8192):
         block = min(most, row)
-        for per_warp in (256, 128):
-            yield TritonConfig({"RBLOCK": block}, _warps(block, per_warp))
+        yield TritonConfig({"RBLOCK": block}, _warps(block))
+    yield TritonConfig({"RBLOCK": min(2048, row)}, _warps(min(2048, row), 128))

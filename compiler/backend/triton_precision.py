@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from compiler.backend.ir import Const, Expr, Guard, Kernel, Load, Loop, Op, Program
+from compiler.backend.index import Indirect, atoms_of
+from compiler.backend.ir import Const, Expr, Guard, Kernel, Load, Loop, Op, Program, Put, indices
 from compiler.backend.scalar import HALVES
 
 EXACT, RELATIVE, ABSOLUTE = range(3)
@@ -66,6 +67,11 @@ def _levels(value: Expr, level: int) -> Iterator[tuple[Expr, int]]:
         yield from _levels(value.condition, EXACT)
         yield from _levels(value.value, level)
         yield from _levels(value.other, level)
+    elif isinstance(value, Put):
+        yield from _levels(value.value, EXACT)
+    for index in indices(value):
+        for held in (atom.value for atom in atoms_of(index) if isinstance(atom, Indirect)):
+            yield from _levels(held, EXACT)
 
 
 def _children(value: Op, level: int) -> Iterator[tuple[Expr, int]]:

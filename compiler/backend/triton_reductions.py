@@ -6,12 +6,16 @@ reduction's result waits for the next walk: see `sweeps`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from compiler.backend.index import Index, Quotient, Remainder, atoms_of
 from compiler.backend.ir import Guard, Loop, loads, parts
-from compiler.backend.sweeps import Sweep, sweeps
+from compiler.backend.sweeps import Sweep
 from compiler.backend.triton_kernel import KernelWriter, mask_of
+from compiler.backend.triton_precision import EXACT
+from compiler.backend.triton_softmax import Pair, joined
 from compiler.backend.triton_text import TYPES, bare, constant, identifier
 from compiler.backend.triton_tiles import Axis
 
@@ -24,6 +28,8 @@ _OF_BOOLS = {"max": "either", "min": "both"}
 
 class ReductionWriter(KernelWriter):
     """Writes one kernel, with or without reductions."""
+
+    pairs: Mapping[str, Pair]
 
     def body(self) -> None:
         inner = self.tiles.inner
@@ -108,7 +114,8 @@ class ReductionWriter(KernelWriter):
 
     def looped(self, inner: Axis) -> None:
         stored: set[str] = set()
-        for sweep in sweeps(self.kernel):
+        walks, self.pairs = joined(self.kernel)
+        for sweep in walks:
             for loop in sweep.scalars:
                 self.value(loop)
             if sweep.body:
@@ -126,15 +133,19 @@ class ReductionWriter(KernelWriter):
         self.line(f"for start in range(0, {self.text.index(inner.size)}, {inner.block}):")
         self.depth += 1
         self.inner_axis(inner, "start")
+        paired = {pair.largest.target for pair in self.pairs.values()}
         for loop in sweep.body:
-            if loop.reduction:
-                self.take(loop, totals[loop.target])
+            if loop.target in self.pairs:
+                self.take_pair(self.pairs[loop.target], totals)
+            elif loop.reduction:
+                if loop.target not in paired:
+                    self.take(loop, totals[loop.target])
             else:
                 self.value(loop, loop.target in sweep.again)
         self.depth -= 1
         self.known = before
         for loop in reductions:
-            self.last(loop, totals[loop.target])
+            self.last(loop, totals)
 
     def before(self, sweep: Sweep, inner: Axis) -> None:
         """Loads, and parts of indices, that are the same for a whole row come before the walk."""
@@ -195,11 +206,31 @@ class ReductionWriter(KernelWriter):
         place = f"tl.where({mask_of(inner)}, {inner.var}, {self.nowhere})" if self.is_masked(inner) else str(inner.var)
         self.line(f"{best}, {at} = {self.function_of(loop)}({best}, {at}, {value}, {self.spread(place)})")
 
-    def last(self, loop: Loop, total: tuple[str, ...]) -> None:
+    def take_pair(self, pair: Pair, totals: Mapping[str, tuple[str, ...]]) -> None:
+        """One more tile for the largest and for the sum of exponentials."""
+        with self.at(pair.largest):
+            value = self.whole(pair.largest, self.text.value(pair.largest.value))
+        (largest,), (total,) = totals[pair.largest.target], totals[pair.total.target]
+        with self.at(pair.total):
+            state = f"{largest}, {total}"
+            self.line(f"{state} = running_exp_sum({state}, {value}, {self.is_rounded(pair)})")
+
+    def is_rounded(self, pair: Pair) -> bool:
+        return self.levels[pair.of].get(pair.exponential, EXACT) != EXACT
+
+    def scaled(self, pair: Pair, largest: str, total: str) -> str:
+        """The sums of all lanes, counted from the largest of all."""
+        function = "tl.exp" if self.is_rounded(pair) else "libdevice.exp"
+        return f"{total} * {function}({largest} - {self.known[pair.largest.target]})"
+
+    def last(self, loop: Loop, totals: Mapping[str, tuple[str, ...]]) -> None:
         """The result, of all that the tiles hold."""
+        total = totals[loop.target]
         self.target = loop.target
         if loop.reduction.startswith("arg"):
             self.finish(loop, self.position(loop, *total))
+        elif pair := self.pairs.get(loop.target):
+            self.finish(loop, self.combined(loop, self.scaled(pair, totals[pair.largest.target][0], total[0])))
         else:
             self.finish(loop, self.combined(loop, total[0]))
         self.target = ""

@@ -102,6 +102,14 @@ def erf_added(a):  # to 2e-7, where one is added and the sum is rounded to 16 bi
     "tanh_added": """
 def tanh_added(a):  # to 2e-7, where one is added and the sum is rounded to 16 bits
     return 1.0 - libdevice.fast_dividef(2.0, tl.exp(2.0 * a) + 1.0)""",
+    "running_exp_sum": """
+def running_exp_sum(largest, total, a, IS_ROUNDED: tl.constexpr):  # the largest yet, the sum of exp(a - largest)
+    largest_yet = tl.maximum(largest, a, propagate_nan=tl.PropagateNan.ALL)
+    base = tl.where(largest_yet == float("-inf"), 0.0, largest_yet)
+    if IS_ROUNDED:
+        return largest_yet, total * tl.exp(largest - base) + tl.exp(a - base)
+    else:
+        return largest_yet, total * libdevice.exp(largest - base) + libdevice.exp(a - base)""",
     "multiply": """
 def multiply(a, b):
     return a * b""",

@@ -44,8 +44,11 @@ def with_nan(*shape: int) -> Tensor:
     return torch.where(values > 1.5, float("nan"), values)
 
 
-def same(x: Tensor) -> Tensor:
-    return x
+def with_infinities() -> Tensor:
+    values = numbers(4, 9001)
+    values[0] = float("-inf")
+    values[1, 7], values[2, :8000], values[3, 5000] = float("inf"), float("-inf"), float("nan")
+    return values
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -69,8 +72,12 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], Sequence[Tensor]]]] = {
         lambda x, b: (x * b).tanh().sigmoid(),
         lambda: (numbers(9, 7, grad=True), numbers(7, grad=True)),
     ),
-    "low precision": (lambda x, y: functional.silu(x + y) * x, lambda: [numbers(9, 70, dtype=torch.bfloat16)] * 2),
-    "half precision": (lambda x: (x.exp() + 1).sum(-1), lambda: (numbers(9, 70, dtype=torch.float16),)),
+    "16 bits": (lambda x, y: functional.silu(x + y) * x, lambda: [numbers(9, 70, dtype=torch.bfloat16)] * 2),
+    "16 bits, summed": (lambda x: (x.exp() + 1).sum(-1), lambda: (numbers(9, 70, dtype=torch.float16),)),
+    "16 bits, by short formulas": (
+        lambda x: (functional.gelu(x), functional.gelu(x, approximate="tanh"), x.sigmoid(), x.exp() / x),
+        lambda: (numbers(9, 70, dtype=torch.float16),),
+    ),
     "double precision": (
         lambda x: ((x + 0.1).exp(), torch.where(x > 0, x, 0.1), x / 3.3, x.sum(1)),
         lambda: (numbers(9, 70, dtype=torch.float64),),
@@ -100,6 +107,14 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], Sequence[Tensor]]]] = {
     "one row in a program": (lambda x: functional.softmax(x, -1), lambda: (numbers(5, 1000, grad=True),)),
     "several rows in a program": (lambda x: functional.softmax(x, -1), lambda: (numbers(300, 7, grad=True),)),
     "a row in steps": (lambda x: functional.log_softmax(x, -1), lambda: (numbers(2, 9001, grad=True),)),
+    "infinities in a row in steps": (
+        lambda x: (functional.softmax(x, -1), x.logsumexp(-1)),
+        lambda: (with_infinities(),),
+    ),
+    "16 bits in a row in steps": (
+        lambda x: functional.log_softmax(x, -1),
+        lambda: (numbers(2, 9001, dtype=torch.bfloat16),),
+    ),
     "a row in steps, stored and read again": (
         lambda x: (x.exp() / (y := x.exp()).sum(-1, keepdim=True), y),
         lambda: (numbers(2, 9001),),
