@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 
 from compiler.backend.context import Context
+from compiler.backend.index import substitute
 from compiler.backend.ir import (
     At,
     Const,
@@ -58,9 +59,14 @@ def _simpler_loop(loop: Loop, same: Mapping[str, str]) -> Loop:
 
 
 def _renamed(part: Expr, same: Mapping[str, str]) -> Expr | None:
-    if isinstance(part, Load) and part.buffer in same:
-        return Load(same[part.buffer], part.index, part.dtype)
-    return None
+    """A load of what is computed once, also where the tensors that say its place are such."""
+    if not isinstance(part, Load) or part.buffer not in same:
+        return None
+
+    def inside(value: Expr) -> Expr:
+        return rebuilt(value, lambda inner: _renamed(inner, same))
+
+    return Load(same[part.buffer], tuple(substitute(index, {}, inside) for index in part.index), part.dtype)
 
 
 def _twin(kernel: Kernel, program: Program, stored: set[str], known: dict[str, str]) -> str | None:

@@ -18,6 +18,7 @@ from torch.fx import Node
 from compiler.backend.index import Index
 from compiler.backend.ir import At, Const, Expr, Shape, cast, operation
 from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, checked_dtype, computing_dtype
+from compiler.backend.scalar import HALVES
 from compiler.torch_api.fx import value_of
 
 Build = Callable[..., Expr]
@@ -49,16 +50,34 @@ def broadcast(shape: Shape, at: Shape) -> Shape:
     return tuple(Index.of(0) if size.constant == 1 else place for size, place in zip(shape, own, strict=True))
 
 
-def arithmetic(build: Build) -> Rule:
+def operand(value: Any, at: Shape, own: torch.dtype, rounds: bool) -> Expr:
+    """An argument's element in the dtype that is computed in, for an operation in the dtype `own`. With `rounds`, a
+    Python number is rounded to that first.
+    """
+    dtype = computing_dtype(own)
+    if rounds and not isinstance(value, Tensor | Index) and dtype != own:
+        return cast(scalar(value, own), dtype)
+    return element(value, at, dtype)
+
+
+def rounds_on_cpu(node: Node) -> bool:
+    """Whether eager mode rounds Python numbers to low precision before it adds or compares: its CPU kernels do."""
+    own = _operation(node)
+    is_own = own is None or str(own[0]).split(".")[1] in _ROUNDING_ON_CPU
+    return is_own and value_of(node).device.type == "cpu"
+
+
+def arithmetic(build: Build, rounds: Callable[[Node], bool] = lambda node: False) -> Rule:
     """Arguments and result in the result's dtype."""
 
     def rule(low: Lowering, node: Node, *args: Any, **kwargs: Any) -> Tensor:
         meta = value_of(node)
-        dtype = computing_dtype(checked_dtype(meta.dtype))
+        own, rounded = checked_dtype(meta.dtype), rounds(node)
+        dtype = computing_dtype(own)
 
         def value(at: Shape) -> Expr:
-            named = {key: element(arg, at, dtype) for key, arg in kwargs.items() if arg is not None}
-            found = build(*(element(arg, at, dtype) for arg in args), **named)
+            named = {key: operand(arg, at, own, rounded) for key, arg in kwargs.items() if arg is not None}
+            found = build(*(operand(arg, at, own, rounded) for arg in args), **named)
             return found if is_inside(node) else cast(found, meta.dtype)
 
         return low.fill(node.name, meta, value, dtype if is_inside(node) else None)
@@ -84,10 +103,12 @@ def comparison(name: str) -> Rule:
     """Two arguments in their common dtype, a bool as result."""
 
     def rule(low: Lowering, node: Node, left: Any, right: Any) -> Tensor:
-        dtype = computing_dtype(common_dtype(node))
-        return low.fill(
-            node.name, value_of(node), lambda at: operation(name, element(left, at, dtype), element(right, at, dtype))
-        )
+        own, rounded = common_dtype(node), rounds_on_cpu(node)
+
+        def value(at: Shape) -> Expr:
+            return operation(name, operand(left, at, own, rounded), operand(right, at, own, rounded))
+
+        return low.fill(node.name, value_of(node), value)
 
     return rule
 
@@ -187,26 +208,51 @@ def divide(low: Lowering, node: Node, x: Any, y: Any, rounding_mode: str | None 
     return whole_division("floordiv" if rounding_mode == "floor" else "truncdiv")(low, node, x, y)
 
 
+def lerp(x: Expr, end: Expr, weight: Expr) -> Expr:
+    """From the nearer end, as eager mode does it."""
+    far = operation("sub", end, x)
+    near = operation("sub", end, operation("mul", far, operation("sub", number(1, x), weight)))
+    is_first = operation("lt", operation("absolute", weight), number(0.5, x))
+    return operation("where", is_first, operation("add", x, operation("mul", weight, far)), near)
+
+
+def addcdiv(x: Expr, above: Expr, below: Expr, value: Expr | None = None) -> Expr:
+    ratio = operation("div", above if value is None else operation("mul", value, above), below)
+    return operation("add", x, ratio)
+
+
+def cube(x: Expr, low_precision: torch.dtype) -> Expr:
+    """In low precision eager mode rounds the square."""
+    return operation("mul", cast(cast(operation("mul", x, x), low_precision), x.dtype), x)
+
+
+def always(_node: Node) -> bool:
+    return True
+
+
 def whole_division(name: str) -> Rule:
     """Of integers only by a constant: by zero PyTorch raises an error, a loop would end the process."""
 
     def rule(low: Lowering, node: Node, x: Any, y: Any) -> Tensor:
         if not value_of(node).dtype.is_floating_point and not (isinstance(y, int) and y > 0):
             raise NoRuleError("a division of integers may be by zero, which is an error")
-        return plain(name)(low, node, x, y)
+        rounds = always if name == "remainder" else None
+        return arithmetic(partial(operation, name), *([rounds] if rounds else []))(low, node, x, y)
 
     return rule
 
 
 def power(low: Lowering, node: Node, x: Any, y: Any) -> Any:
     """Small whole exponents as products: exactly what eager does for 2 and 3, and all that integers get."""
+    if isinstance(y, int | float) and y == 3 and value_of(node).dtype in HALVES:
+        return arithmetic(partial(cube, low_precision=value_of(node).dtype))(low, node, x)
     if isinstance(y, int | float) and y in (1, 2, 3):
         return arithmetic(lambda base: reduce(mul, [base] * int(y)))(low, node, x)
     if isinstance(y, float) and y in (0.5, -0.5):
         return arithmetic(lambda base: _root(base, y))(low, node, x)
     if not value_of(node).dtype.is_floating_point:
         raise NoRuleError("integers to any power but 1, 2 and 3")
-    return plain("pow")(low, node, x, y)
+    return arithmetic(partial(operation, "pow"), always)(low, node, x, y)
 
 
 def _root(x: Expr, exponent: float) -> Expr:
@@ -259,7 +305,7 @@ def is_nan(x: Expr) -> Expr:
 def fmod(low: Lowering, node: Node, x: Any, y: Any) -> Any:
     if not value_of(node).dtype.is_floating_point:
         raise NoRuleError("a division of integers may be by zero, which is an error")
-    return plain("fmod")(low, node, x, y)
+    return arithmetic(partial(operation, "fmod"), always)(low, node, x, y)
 
 
 def reciprocal(x: Expr) -> Expr:
@@ -284,14 +330,18 @@ _UNARY_MATH = (
 )  # fmt: skip
 _ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "rint"}
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+_KINDS = ("Tensor", "Scalar")
+_ROUNDING_ON_CPU = ("add", "sub", "rsub", *_COMPARISONS)
 
 POINTWISE: dict[str, Rule] = {
     **{f"aten.{name}.default": plain(name) for name in _UNARY_MATH},
     **{f"aten.{name}.default": float_only(how) for name, how in _ROUNDING.items()},
     **{f"aten.{name}.{kind}": comparison(name) for name in _COMPARISONS for kind in ("Tensor", "Scalar")},
-    **{f"aten.add.{kind}": arithmetic(add) for kind in ("Tensor", "Scalar")},
-    **{f"aten.sub.{kind}": arithmetic(sub) for kind in ("Tensor", "Scalar")},
-    **{f"aten.rsub.{kind}": arithmetic(lambda x, y: operation("sub", y, x)) for kind in ("Tensor", "Scalar")},
+    **{f"aten.add.{kind}": arithmetic(add, rounds_on_cpu) for kind in ("Tensor", "Scalar")},
+    **{f"aten.sub.{kind}": arithmetic(sub, rounds_on_cpu) for kind in ("Tensor", "Scalar")},
+    **{f"aten.rsub.{kind}": arithmetic(lambda x, y: operation("sub", y, x), rounds_on_cpu) for kind in _KINDS},
+    **{f"aten.lerp.{kind}": arithmetic(lerp) for kind in _KINDS},
+    "aten.addcdiv.default": arithmetic(addcdiv),
     **{f"aten.mul.{kind}": arithmetic(mul) for kind in ("Tensor", "Scalar")},
     **{f"aten.div.{kind}": divide for kind in ("Tensor", "Scalar", "Tensor_mode", "Scalar_mode")},
     **{f"aten.floor_divide.{kind}": whole_division("floordiv") for kind in ("default", "Scalar")},

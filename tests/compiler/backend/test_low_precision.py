@@ -1,0 +1,51 @@
+"""In bfloat16 every element is eager's: what is computed in float32, where it is rounded, what becomes of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.nn import functional
+
+from compiler.backend import tcompile
+
+X = torch.cat([torch.linspace(-4, 4, 2001), torch.tensor([0.3, 0.1, -0.7])]).bfloat16()
+Y = torch.randn(len(X), generator=torch.Generator().manual_seed(0)).bfloat16()
+EXACT: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "sums with numbers": lambda x, _: (x + 0.3) * (0.3 - x) - 0.1,
+    "a scaled sum": lambda x, y: torch.add(x, y, alpha=0.5),
+    "products and quotients with numbers": lambda x, _: x * 0.3 / 0.7,
+    "comparisons with numbers": lambda x, _: (x == 0.3) | (x <= 0.1) & (x >= -0.7),
+    "cubes": lambda x, _: x**3 + x**2,
+    "remainders": lambda x, _: torch.remainder(x, 0.3) + torch.fmod(x, 0.3),
+    "rounded quotients": lambda x, _: x // 0.3,
+    "between two, by a tensor": lambda x, y: torch.lerp(x, y, y.sigmoid()),
+    "clamped": lambda x, _: x.clamp(-0.7, 0.3),
+    "activations": lambda x, y: functional.silu(x) + functional.leaky_relu(x, 0.3) * functional.elu(y),
+}
+
+
+def together(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+    return [fn(x, y) for fn in EXACT.values()]
+
+
+def test_each_element_is_eagers() -> None:
+    found = torch.compile(together, backend=tcompile, fullgraph=True)(X, Y)
+    for name, ours, theirs in zip(EXACT, found, together(X, Y), strict=True):
+        assert torch.equal(ours, theirs), name
+
+
+def test_between_two_by_a_number_is_as_near_as_eagers() -> None:
+    def between(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.cat([torch.lerp(x, y, weight) for weight in (0.3, 0.7)])
+
+    found = torch.compile(between, backend=tcompile)(X, Y)
+    torch.testing.assert_close(found, between(X.double(), Y.double()).bfloat16(), rtol=0.008, atol=0)
+
+
+def test_what_is_computed_once_is_found_in_indices_too() -> None:
+    def twice(x: torch.Tensor) -> list[torch.Tensor]:
+        return [functional.interpolate(x, scale_factor=2, mode=mode) for mode in ("nearest", "bilinear", "bilinear")]
+
+    x = torch.randn(2, 3, 8, 8).bfloat16()
+    torch.testing.assert_close(torch.compile(twice, backend=tcompile)(x), twice(x))
