@@ -11,7 +11,7 @@ from compiler.record import Decision
 
 
 def merges(decisions: Iterable[Decision], before: Program, after: Program, *, graph: str, kind: str) -> list[Merge]:
-    """Each pair of kernels that became one, in the order in which the pass chose them: a round is one choice."""
+    """Each pair of kernels that became one, in the order in which the pass chose them. A round merges earlier ones."""
     taken = {kernel.name for kernel in after.kernels}
     known = {target: f"{kernel.name} loop" if kernel.name in taken else kernel.name
              for kernel in before.kernels for target in kernel.targets}  # fmt: skip
@@ -20,7 +20,8 @@ def merges(decisions: Iterable[Decision], before: Program, after: Program, *, gr
     for number, item in enumerate((item for item in decisions if _is_merge(item)), 1):
         first, second = (known[target] for target in item.subjects)
         name, saved = f"step {number}", int(item.numbers.get("bytes", 0))
-        found[name] = Merge(graph, kind, number, first, second, name, saved)
+        rounds = [found[part].round for part in (first, second) if part in found]
+        found[name] = Merge(graph, kind, max(rounds, default=0) + 1, first, second, name, saved)
         members[name] = [*members[first], *members[second]]
         known |= dict.fromkeys(members[name], name)
     last = {known[target]: kernel.name for kernel in after.kernels for target in kernel.targets if target in known}
