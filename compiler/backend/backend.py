@@ -60,10 +60,7 @@ def compile_graph(
     passes: Mapping[str, pipeline.Pass] = pipeline.PASSES,
 ) -> Call:
     """Compile one graph of ATen operators, as AOTAutograd gives it."""
-    ctx = Context(options.thresholds, example_sizes(module), name, "lower", processors=processors(module))
-    if ctx.processors and (changed := with_channels_last(module, inputs, name, RULES.__contains__)):
-        ctx.decide((name,), "channels-last", f"for convolutions {changed} values lie in memory by channels")
-    ctx.is_small = (bool(ctx.processors) or options.code == "triton") and is_below(module, MOST_32)
+    ctx = context_of(module, inputs, name, options)
     stages = pipeline.run(lower(module, name, ctx), ctx, passes)
     if (told := watcher()) is not None:
         told.passed(stages, ctx, options)
@@ -77,6 +74,15 @@ def compile_graph(
         ctx.decide((name,), "refused", f"no CUDA graph: {why}")
         return graphs.beside(call) if name == "backward" else call
     return graphs.replayed(call, module, inputs, name, program.constants.values())
+
+
+def context_of(module: GraphModule, inputs: Sequence[Any], name: str, options: BackendOptions) -> Context:
+    """What lowering and the passes are given for a graph, which is changed where a GPU likes other layouts better."""
+    ctx = Context(options.thresholds, example_sizes(module), name, "lower", processors=processors(module))
+    if ctx.processors and (changed := with_channels_last(module, inputs, name, RULES.__contains__)):
+        ctx.decide((name,), "channels-last", f"for convolutions {changed} values lie in memory by channels")
+    ctx.is_small = (bool(ctx.processors) or options.code == "triton") and is_below(module, MOST_32)
+    return ctx
 
 
 def _wake(inputs: Sequence[Any]) -> None:

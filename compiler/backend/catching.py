@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
-from compiler.backend.backend import example_sizes
+from compiler.backend.backend import context_of
+from compiler.backend.context import Context
 from compiler.backend.ir import BackendError
+from compiler.backend.options import BackendOptions
 from compiler.targets import Target
 from compiler.torch_api import fx
 from compiler.torch_api.backend import Call, boxed, compile_with_autograd, with_backward
@@ -48,19 +50,15 @@ class Asked:
 
 @dataclass(frozen=True)
 class Caught:
-    """A graph of ATen operators. `inputs` are what it was called with: empty as long as it was not. `forward` is the
-    graph that a backward belongs to.
+    """A graph of ATen operators, and what its lowering starts with. `inputs` are what it was called with: empty as long
+    as it was not. `forward` is the graph that a backward belongs to.
     """
 
     name: str
     module: GraphModule
+    start: Context
     inputs: list[Any] = field(default_factory=list)
     forward: Caught | None = None
-
-    @cached_property
-    def sizes(self) -> Mapping[str, int]:
-        """Example values of its symbolic sizes."""
-        return example_sizes(self.module)
 
     def devices(self) -> Iterator[torch.device]:
         """Where its inputs are."""
@@ -82,10 +80,12 @@ def catch(asked: Asked) -> list[Caught]:
     found: list[Caught] = []
     errors: list[Exception] = []
 
-    def keep(module: GraphModule, _inputs: Sequence[Any], name: str) -> Call:
+    def keep(module: GraphModule, inputs: Sequence[Any], name: str) -> Call:
         number = sum(graph.name.partition("_")[0] == name for graph in found)
         forward = found[-1] if name == "backward" else None
-        found.append(graph := Caught(f"{name}_{number + 1}" if number else name, module, forward=forward))
+        called = f"{name}_{number + 1}" if number else name
+        start = context_of(module, inputs, called, BackendOptions())
+        found.append(graph := Caught(called, module, start, forward=forward))
         return boxed(partial(graph.call))
 
     def backend(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -111,4 +111,6 @@ def moved_to(caught: Caught, gpu: Target) -> Caught:
     module = fx.detached(caught.module)
     with virtual_gpu(gpu), mode:
         Mover(mode, CPU, DEVICE).graph(module)
-    return Caught(caught.name, module)
+        inputs = [*map(fx.value_of, module.graph.find_nodes(op="placeholder"))]
+        start = context_of(module, inputs, caught.name, BackendOptions())
+    return Caught(caught.name, module, start)

@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 from torch.utils.benchmark import Timer
 
 from compiler.backend import build, pipeline
-from compiler.backend.backend import compiled, processors
+from compiler.backend.backend import compile_graph, compiled
 from compiler.backend.catching import KINDS, Asked, Caught, catch, moved_to
 from compiler.backend.context import Context, Thresholds, with_options
 from compiler.backend.departures import Departures, copies, departures
@@ -47,7 +47,6 @@ class Graph:
     caught: Caught
     stages: pipeline.Stages
     decisions: tuple[Decision, ...]
-    processors: int = 0
 
     @property
     def name(self) -> str:
@@ -61,7 +60,12 @@ class Graph:
 
     def context(self, thresholds: Thresholds) -> Context:
         """What passes are given for it."""
-        return Context(thresholds, self.caught.sizes, self.name, processors=self.processors)
+        return replace(self.caught.start, thresholds=thresholds, decisions=[])
+
+    @property
+    def processors(self) -> int:
+        """How many multiprocessors the GPU has that it is for, 0 for a CPU."""
+        return self.caught.start.processors
 
 
 @dataclass(frozen=True, repr=False)
@@ -211,7 +215,7 @@ class Opened:
         """
         found = target(gpu)
         moved = tuple(moved_to(graph.caught, found) for graph in self.graphs)
-        graphs = tuple(_lowered(caught, self.passes, self.thresholds, found.multiprocessors) for caught in moved)
+        graphs = tuple(_lowered(caught, self.passes, self.thresholds) for caught in moved)
         return replace(self, graphs=graphs, target=found)
 
     def replace(self, name: str, change: pipeline.Pass) -> Opened:
@@ -259,7 +263,12 @@ class Opened:
         self._has_to_be_here()
         if not args and not kwargs:
             args, kwargs = self.asked.args, dict(self.asked.kwargs)
-        return self._compiled(*args, **kwargs)
+        try:
+            return self._compiled(*args, **kwargs)
+        except Exception as error:
+            if isinstance(inner := getattr(error, "inner_exception", None), Exception):
+                raise inner from None  # TorchDynamo's words around it say nothing of the pass
+            raise
 
     @cached_property
     def _compiled(self) -> Callable[..., Any]:
@@ -269,9 +278,9 @@ class Opened:
 
         return self.asked.compiled(backend)
 
-    def _compile(self, module: GraphModule, _inputs: Sequence[Any], name: str) -> Call:
-        graph = _lowered(Caught(name, module), self.passes, self.thresholds, processors(module))
-        return self.call_of(graph)
+    def _compile(self, module: GraphModule, inputs: Sequence[Any], name: str) -> Call:
+        options = BackendOptions(self.thresholds)
+        return compile_graph(module, inputs, name=name, options=options, passes=self.passes)
 
     def call_of(self, graph: Graph) -> Call:
         """What runs one of the graphs: it takes the graph's arguments in one list, and empties it."""
@@ -371,27 +380,16 @@ def _is_on_gpu(program: Program) -> bool:
     return any(buffer.device.startswith("cuda") for buffer in program.buffers)
 
 
+def _lowered(caught: Caught, passes: Mapping[str, pipeline.Pass], thresholds: Thresholds) -> Graph:
+    ctx = replace(caught.start, thresholds=thresholds, decisions=list(caught.start.decisions))
+    lowered = lower(caught.module, caught.name, ctx)
+    return Graph(caught, pipeline.run(lowered, ctx, passes), tuple(ctx.decisions))
+
+
 def _rerun(graph: Graph, passes: Mapping[str, pipeline.Pass], thresholds: Thresholds) -> Graph:
     lowering = [found for found in graph.decisions if found.pass_name == "lower"]
-    return _run(graph.caught, graph.stages.programs["lowered"], lowering, passes, thresholds, graph.processors)
-
-
-def _lowered(caught: Caught, passes: Mapping[str, pipeline.Pass], thresholds: Thresholds, processors: int = 0) -> Graph:
-    ctx = Context(thresholds, caught.sizes, caught.name, "lower", processors=processors)
-    return _run(caught, lower(caught.module, caught.name, ctx), ctx.decisions, passes, thresholds, processors)
-
-
-def _run(
-    caught: Caught,
-    lowered: Program,
-    decisions: Sequence[Decision],
-    passes: Mapping[str, pipeline.Pass],
-    thresholds: Thresholds,
-    processors: int,
-) -> Graph:
-    ctx = Context(thresholds, caught.sizes, caught.name, decisions=list(decisions), processors=processors)
-    stages = pipeline.run(lowered, ctx, passes)
-    return Graph(caught, stages, tuple(ctx.decisions), processors)
+    ctx = replace(graph.caught.start, thresholds=thresholds, decisions=lowering)
+    return Graph(graph.caught, pipeline.run(graph.stages.programs["lowered"], ctx, passes), tuple(ctx.decisions))
 
 
 def open(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwargs: Any) -> Opened:  # noqa: A001
@@ -405,6 +403,4 @@ def open(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwar
     caught = catch(asked)
     if not caught:
         raise BackendError("the call has no tensor operations that torch.compile captures")
-    return Opened(
-        asked, tuple(_lowered(graph, pipeline.PASSES, Thresholds(), processors(graph.module)) for graph in caught)
-    )
+    return Opened(asked, tuple(_lowered(graph, pipeline.PASSES, Thresholds()) for graph in caught))
