@@ -233,7 +233,7 @@ def _divided(reduced: Sequence[Var], wanted: int, ctx: Context) -> Division:
 def _length(size: Index, count: int, ctx: Context) -> Index | None:
     """How long parts of a range are, so that all are equal and there are about as many as wanted, if that can be."""
     best = ctx.number(size) / count
-    exact = [length for length in _divisors(size) if best / 2 <= ctx.number(length) <= best * 2]
+    exact = [length for length in _divisors(size) if best / 2 <= ctx.number(length) <= best * 2 and length != size]
     return min(exact, key=lambda length: abs(ctx.number(length) - best), default=None)
 
 
@@ -267,8 +267,8 @@ def _two_loops(loop: Loop, division: Division, program: Program, by_columns: boo
 def neutral(reduction: str, dtype: torch.dtype) -> bool | int | float:
     """The value that changes nothing in a reduction."""
     if reduction in ("sum", "any", "prod", "all"):
-        is_one = reduction in ("prod", "all")
-        return is_one if dtype == torch.bool else float(is_one) if dtype.is_floating_point else int(is_one)
+        value = reduction in ("prod", "all")
+        return value if dtype == torch.bool else float(value) if dtype.is_floating_point else int(value)
     if dtype == torch.bool:
         return reduction == "min"
     if dtype.is_floating_point:
