@@ -26,7 +26,11 @@ MOST_SECONDS = 2.0
 def thresholds(opened: Opened) -> ThresholdControl:
     """The thresholds of what `compiler.open` gave, as sliders: kernels, calls, bytes and the text of a stage follow. In
     a notebook without a kernel, and in a terminal, it is a table of what other values would change.
+
+    Raises TypeError for something else.
     """
+    if not hasattr(opened, "with_thresholds"):
+        raise TypeError(f"explorer.thresholds takes what compiler.open gives; got {type(opened).__name__}")
     return ThresholdControl(opened)
 
 

@@ -113,6 +113,8 @@ def test_python_moves_the_sliders_too(control: ThresholdControl) -> None:
     assert (view.sliders["inline_cost"].value, control.opened.thresholds.fused_loops) == (8, 5)
     with pytest.raises(OptionError, match="did you mean fused_loops"):
         control.move(fused_loop=5)
+    with pytest.raises(TypeError, match=r"takes what compiler.open gives; got function"):
+        explorer.thresholds(block)  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(build.compiler() is None, reason="no C++ compiler")
