@@ -1,0 +1,243 @@
+"""How many kernels our backend makes of programs for a GPU, how many calls of PyTorch, and how many bytes they move.
+
+Bytes are what the kernels have to read and write at least, worked out beside each program: an element that is read by
+two kernels counts twice. A pass that gets better changes the numbers here; one that gets worse is seen here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+import compiler.backend as backend
+from compiler.backend.context import Context, Thresholds
+from compiler.backend.interpret import interpret
+from compiler.backend.ir import Program
+from compiler.backend.pipeline import run
+from compiler.backend.traffic import Totals
+
+ROWS, WIDE = 2048, 768
+MANY = ROWS * WIDE
+
+
+def numbers(*shape: int, grad: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=dtype).requires_grad_(grad)
+
+
+def x(grad: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
+    return numbers(ROWS, WIDE, grad=grad, dtype=dtype)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program with the kernels, calls and bytes of all its graphs."""
+
+    fn: Callable[..., Any]
+    arguments: Callable[[], tuple[Any, ...]]
+    kernels: int
+    calls: int
+    bytes: int
+
+
+def norm_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.gelu(F.layer_norm(x, (WIDE,), weight, bias))
+
+
+def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight
+
+
+def feedforward(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    return x + F.gelu(x @ up) @ down
+
+
+def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat([-second, first], -1) * sin
+
+
+def batch_norm(x: Tensor) -> Tensor:
+    return F.relu(F.batch_norm(x, None, None, training=True))
+
+
+def pictures(grad: bool = False) -> Tensor:
+    return numbers(16, 64, 28, 28, grad=grad)
+
+
+PIXELS, LOGITS, SCORES, LONG, HIDDEN = 16 * 64 * 28 * 28, 512 * 5000, 8 * 256 * 256, 65536 * 16, ROWS * 1024
+CASES: dict[str, Case] = {
+    "a chain of pointwise operations": Case(
+        lambda x: (x.sin() * 2 + x.cos()).relu(), lambda: (x(),), 1, 0, 4 * 2 * MANY
+    ),
+    "broadcast": Case(lambda x, b: x * (b.exp() + 1), lambda: (x(), numbers(WIDE)), 1, 0, 4 * (2 * MANY + 768)),
+    "bfloat16": Case(lambda x: F.silu(x) * x, lambda: (x(dtype=torch.bfloat16),), 1, 0, 4 * MANY),
+    "transposed": Case(lambda x, y: x.t().exp() + y, lambda: (x(), numbers(WIDE, ROWS)), 1, 0, 4 * 3 * MANY),
+    "softmax": Case(lambda x: F.softmax(x * 0.125, -1), lambda: (x(),), 1, 0, 4 * 2 * MANY),
+    "softmax, trained": Case(lambda x: F.softmax(x, -1), lambda: (x(grad=True),), 2, 0, 4 * 5 * MANY),
+    "LayerNorm and GELU": Case(norm_gelu, lambda: (x(), numbers(WIDE), numbers(WIDE)), 1, 0, 4 * (2 * MANY + 1536)),
+    "LayerNorm and GELU, trained": Case(
+        norm_gelu,
+        lambda: (x(grad=True), numbers(WIDE, grad=True), numbers(WIDE, grad=True)),
+        4,
+        0,
+        4 * (7 * MANY + 116736),
+    ),
+    "RMS norm": Case(rms_norm, lambda: (x(), numbers(WIDE)), 1, 0, 4 * (2 * MANY + 768)),
+    "RMS norm, trained": Case(rms_norm, lambda: (x(grad=True), numbers(WIDE, grad=True)), 4, 0, 4 * (7 * MANY + 57600)),
+    "column sums": Case(lambda x: x.sum(0), lambda: (x(),), 2, 0, 4 * (MANY + 49920)),
+    "column sums with what is summed": Case(
+        lambda x: (y := F.gelu(x), y.sum(0)), lambda: (x(),), 2, 0, 4 * (2 * MANY + 49920)
+    ),
+    "row and column sums": Case(lambda x: (x.sum(0), x.sum(1)), lambda: (x(),), 3, 0, 4 * (2 * MANY + 51968)),
+    "the mean of all": Case(lambda x: x.mean(), lambda: (x(),), 2, 0, 4 * (MANY + 2049)),
+    "the loss of a mean, trained": Case(F.mse_loss, lambda: (x(grad=True), x()), 3, 0, 4 * (5 * MANY + 2050)),
+    "variance of few long columns": Case(lambda x: x.var(0), lambda: (numbers(65536, 16),), 2, 0, 4 * (LONG + 32784)),
+    "batch norm": Case(batch_norm, lambda: (pictures(),), 3, 0, 4 * (3 * PIXELS + 2304)),
+    "batch norm, trained": Case(batch_norm, lambda: (pictures(grad=True),), 6, 0, 4 * (8 * PIXELS + 606912)),
+    "feed-forward": Case(
+        feedforward, lambda: (x(), numbers(WIDE, 1024), numbers(1024, WIDE)), 2, 2, 4 * (4 * HIDDEN + 524288)
+    ),
+    "feed-forward, trained": Case(
+        feedforward,
+        lambda: (x(), numbers(WIDE, 1024, grad=True), numbers(1024, WIDE, grad=True)),
+        3,
+        5,
+        4 * (7 * HIDDEN + 524288),
+    ),
+    "rotary embedding": Case(rotary, lambda: (x(), numbers(ROWS, WIDE), numbers(ROWS, WIDE)), 1, 0, 4 * 4 * MANY),
+    "embedding and norm": Case(
+        lambda ids, table: F.layer_norm(table[ids], (WIDE,)),
+        lambda: (torch.arange(ROWS) % 50, numbers(5000, WIDE)),
+        1,
+        0,
+        4 * (2 * MANY + 4096),
+    ),
+    "cross entropy": Case(F.cross_entropy, lambda: (numbers(512, 5000), torch.arange(512)), 2, 0, 4 * (LOGITS + 2305)),
+    "cross entropy, trained": Case(
+        F.cross_entropy, lambda: (numbers(512, 5000, grad=True), torch.arange(512)), 3, 0, 4 * (3 * LOGITS + 5636)
+    ),
+    "causal attention written out": Case(
+        lambda q, k, v: F.softmax((q @ k.mT).masked_fill(torch.ones(256, 256).tril() == 0, -1e9), -1) @ v,
+        lambda: tuple(numbers(8, 256, 64) for _ in "qkv"),
+        1,
+        2,
+        4 * 2 * SCORES,
+    ),
+    "joined and padded": Case(
+        lambda x, y: F.pad(torch.cat([x, y], -1).relu(), (0, 8)), lambda: (x(), x()), 1, 0, 4 * (4 * MANY + 16384)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_program_for_a_gpu_moves_no_more_than_it_has_to(name: str) -> None:
+    case = CASES[name]
+    opened = backend.open(case.fn, *case.arguments()).on("h200")
+    programs = "\n".join(str(graph.stages.last) for graph in opened.graphs)
+    assert opened.totals == Totals(case.kernels, case.calls, case.bytes), programs
+
+
+def small(*shape: int, grad: bool = False) -> Tensor:
+    return numbers(*shape, grad=grad)
+
+
+def halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.amax(0), x.clamp(min=0).sum(0)
+
+
+SPLIT: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "parts that are equal": (lambda x: (F.gelu(x), F.gelu(x).sum(0)), (small(64, 6),)),
+    "a last part that is shorter": (halves, (small(61, 6),)),
+    "several dimensions": (lambda x: x.sum((0, 2)), (small(6, 3, 14),)),
+    "everything": (lambda x: (x.mean(), x.prod(), (x > 9).any(), (x < 9).all()), (small(17, 19),)),
+    "whole numbers": (lambda x: (x.sum(), x.amin(), x.argmax()), (torch.arange(97) - 50,)),
+    "a variance": (lambda x: torch.var_mean(x, 0), (small(64, 5) + 1000,)),
+    "batch norm": (batch_norm, (small(4, 3, 8, 8),)),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", SPLIT)
+def test_a_reduction_in_two_steps_is_the_same_reduction(name: str, dynamic: bool) -> None:
+    fn, arguments = SPLIT[name]
+    torch.compiler.reset()
+    graph = backend.open(fn, *arguments, dynamic=dynamic).graph
+    ctx = replace(graph.context(Thresholds(split_length=4, split_part=16, programs=2)), processors=16)
+    program = run(graph.stages.programs["lowered"], ctx).last
+    assert any(decision.verdict == "split" for decision in ctx.decisions), str(program)
+    found = interpret(program, list(graph.caught.inputs))
+    expected = fn(*arguments)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    torch.testing.assert_close(tuple(found), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_reduction_that_fills_the_gpu_stays_whole() -> None:
+    opened = backend.open(lambda x: x.sum(-1), numbers(4096, 2048)).on("h200")
+    assert opened.totals == Totals(1, 0, 4 * (4096 * 2048 + 4096))
+
+
+def test_a_few_columns_are_split_and_the_decision_says_why() -> None:
+    opened = backend.open(lambda x: x.sum(0), numbers(4096, 64)).on("h200")
+    (decision,) = [found for found in opened.graph.decisions if found.verdict == "split"]
+    assert decision.pass_name == "split"
+    assert decision.why.startswith("64 results of 4,096 elements each")
+    assert decision.numbers["parts"] == 64
+
+
+def scheduled(fn: Callable[..., Any], *arguments: Tensor) -> tuple[Program, list[Any]]:
+    """The program for a GPU of a call, and its arguments."""
+    graph = backend.open(fn, *arguments).graph
+    ctx = Context(processors=132)
+    return run(graph.stages.programs["lowered"], ctx).last, list(graph.caught.inputs)
+
+
+def reuses(program: Program) -> dict[str, str]:
+    return {buffer.name: buffer.reuses for buffer in program.buffers if buffer.reuses}
+
+
+def test_a_pointwise_kernel_writes_over_what_it_read_for_the_last_time() -> None:
+    x, weight = numbers(8, 8), numbers(8, 8)
+    program, inputs = scheduled(lambda x, w: torch.relu(x @ w + 1) @ w, x, weight)
+    assert reuses(program) == {"relu": "mm"}
+    torch.testing.assert_close(interpret(program, inputs)[0], torch.relu(x @ weight + 1) @ weight)
+
+
+def test_a_kernel_does_not_write_over_what_it_reads_at_another_place_or_in_another_sweep() -> None:
+    square = numbers(8, 8)
+    for fn in (
+        lambda x: (x @ x).t() + (x @ x).sin(),  # the same product, read at two places
+        lambda x: F.softmax(x @ x, -1) @ x,  # a row is read again after it was reduced
+        lambda x: (x @ x).flip(0) @ x,
+    ):
+        torch.compiler.reset()
+        program, inputs = scheduled(fn, square)
+        kernels = {target: kernel for kernel in program.kernels for target in kernel.writes}
+        for new, old in reuses(program).items():
+            assert old not in kernels[new].reads, str(program)
+        torch.testing.assert_close(interpret(program, inputs)[0], fn(square))
+
+
+def test_memory_of_inputs_and_outputs_is_never_taken_over() -> None:
+    program, _ = scheduled(lambda x: (y := x @ x, y.sin(), x.cos()), numbers(8, 8))
+    assert reuses(program) == {}
+
+
+def test_what_is_cheap_is_computed_again_by_its_reader_and_not_stored() -> None:
+    def fn(x: Tensor, y: Tensor) -> Tensor:
+        centered = x - y
+        return centered - (centered * centered).mean(0)
+
+    x, y = numbers(4096, 64), numbers(64)
+    opened = backend.open(fn, x, y).on("h200")
+    (again,) = [found for found in opened.graph.decisions if found.verdict == "computed again"]
+    assert again.subjects[0] == "sub"
+    assert again.numbers["bytes"] == 4 * (4096 * 64 - 64)  # not stored, but y is read once more
+    program, inputs = scheduled(fn, x, y)
+    assert "sub" not in {name for kernel in program.kernels for name in kernel.writes}
+    torch.testing.assert_close(interpret(program, inputs)[0], fn(x, y))
