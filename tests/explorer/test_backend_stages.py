@@ -14,18 +14,21 @@ from IPython.testing.globalipapp import start_ipython
 from torch import nn
 
 import explorer
+from compiler.backend import pipeline
+from compiler.backend.pipeline import stage_name
 from compiler.options import OptionError
 from explorer import files
 from explorer.both_sides import shown
 from explorer.cli import main
+from explorer.fusion.fusion import fusions
 from explorer.kernel_diff import matched
 from explorer.magics import TcompileMagics
 from explorer.outputs import NotebookOutput
 from explorer.payload import Payload
 from explorer.run import Run
-from explorer.stages import stage_words
+from explorer.stages import stage_title, stage_words
 
-PASSES = ["Lowered", "Simplified", "Inlined", "Split", "Fused", "Ordered", "Scheduled"]
+PASSES = [stage_title(stage) for stage in ("lowered", *map(stage_name, pipeline.PASSES))]
 
 
 def norm_and_gelu(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -140,10 +143,34 @@ def test_the_table_is_a_stage_that_prints() -> None:
         _ = Run(beside_inductor().record.with_(versus=None)).versus
 
 
+def test_fusion_is_told_step_by_step_with_the_bytes_that_it_saves() -> None:
+    run = Run(beside_inductor().record.with_(versus=None))
+    forward, backward = fusions(run.record)
+    assert (forward.title, backward.title) == ("0/0 forward", "0/0 backward")
+    calls = [kernel for kernel in run.record.kernels if "forward" in kernel.artifact]
+    assert {kernel.name for kernel in forward.kernels} == {kernel.name for kernel in calls}
+    assert forward.after == sum(kernel.bytes for kernel in calls)
+    for kernel in forward.kernels:
+        assert len(forward.steps(kernel)) == max(len(kernel.parts) - 1, 0)
+        assert kernel.after <= kernel.before
+    assert any("call of PyTorch" in refusal.words for refusal in (*forward.refusals, *backward.refusals))
+    assert str(run["fusion"]).startswith("Fusion, 0/0 forward")
+
+
+def test_memory_of_both_sides_ends_alike() -> None:
+    record = beside_inductor().record
+    assert record.versus is not None
+    ends = [[event.live for event in side.memory if event.side == "compiled"][-1] for side in (record, record.versus)]
+    assert ends[0] == ends[1] > 0
+    made = [event for event in record.memory if event.what == "allocate"]
+    text = str(record["kernels[0/0 forward call]"]).split("\n")
+    assert text[made[0].at - 1].strip().startswith(f"{made[0].buffer} = ")
+
+
 def test_each_pass_is_told_in_words() -> None:
-    for title in PASSES:
-        words = stage_words(title.lower())
-        assert (words.title, words.group) == (title, "tcompile")
+    for stage in ("lowered", *map(stage_name, pipeline.PASSES)):
+        words = stage_words(stage)
+        assert words.group == "tcompile"
         assert words.about.endswith(".")
     assert stage_words("tiled").group == "tcompile"
 
