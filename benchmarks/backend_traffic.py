@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -154,9 +155,9 @@ def tcompile(step: Step, training: bool) -> list[Ours]:
         return interpreted(stages.last)
 
     def backend(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        names = ("forward", "backward", "inference")
+        forward, backward, inference = (partial(keep, name=name) for name in ("forward", "backward", "inference"))
         with python_kernels(attention_kernels(gpu, lambda *_: None)):
-            compile_with_autograd(module, inputs, *(lambda m, i, n=name: keep(m, i, n) for name in names))
+            compile_with_autograd(module, inputs, forward, backward, inference)
         return module.forward
 
     with with_backward(), torch.set_grad_enabled(training):
