@@ -188,7 +188,7 @@ def _python_names(token: str) -> Iterator[str]:
         yield f"aten.{base}"
 
 
-_OF_PYTHON = ("python", "ir")
+_OF_PYTHON = ("python", "ir", "program")
 _LANGUAGES: dict[str, _Language] = {
     "ptx": _Language(("ptx",), _instructions("ptx"), _ptx_names),
     "sass": _Language(("sass",), _instructions("sass"), _sass_names),

@@ -21,6 +21,7 @@ from explorer import files
 from explorer.both_sides import shown
 from explorer.cli import main
 from explorer.fusion.fusion import fusions
+from explorer.glossary import for_text
 from explorer.kernel_diff import matched
 from explorer.magics import TcompileMagics
 from explorer.outputs import NotebookOutput
@@ -231,3 +232,9 @@ def test_a_cell_shows_both_sides_when_all_is_there() -> None:
     assert run.widget().manifest["versus"]["names"] == ("tcompile", "inductor")
     with pytest.raises(UsageError, match="vs='aot_eager'"):
         magics.tcompile("--vs aot_eager", "f(x)")
+
+
+def test_calls_of_pytorch_in_a_program_are_explained() -> None:
+    meaning = for_text("program", beside_inductor()["lowered"].text)["aten.mm.default"]
+    assert "matri" in meaning.words
+    assert meaning.link.startswith("https://")
