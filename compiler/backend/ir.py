@@ -4,7 +4,7 @@
     Step      a Kernel, or an Extern: one call of a PyTorch operator
     Kernel    loops that run as one loop nest: over `ranges`, and for each point of these over `reduced`
     Loop      fills one buffer: `target[index] = value`, at each point; or reduces `value` over the kernel's `reduced`
-    Expr      the scalar value: Const, Load, At (an index as a number), Op, Guard
+    Expr      the scalar value: Const, Load, At (an index as a number), Op, Guard; or all of a loop: Put
 
 Lowering gives each ATen operation one loop in a kernel of its own; the passes then only merge kernels, put expressions
 in place of loads, and change how loops are walked. A loop addresses buffers by coordinates, one index for each

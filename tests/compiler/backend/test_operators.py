@@ -35,7 +35,8 @@ VIEWS = """
 INDEXING = """
     gather index_select index_put scatter_add cat stack masked_fill nn.functional.embedding nn.functional.pad
     take_along_dim select_scatter slice_scatter nn.functional.interpolate nn.functional.one_hot
-    nn.functional.avg_pool2d nn.functional.max_pool2d arange full zeros_like
+    nn.functional.avg_pool2d nn.functional.max_pool2d nn.functional.adaptive_avg_pool2d arange full zeros_like scatter
+    index_add lerp
 """
 NAMES = [name for family in (POINTWISE, REDUCTIONS, VIEWS, INDEXING) for name in family.split()]
 MODES = (
