@@ -309,7 +309,8 @@ def test_advice_stands_in_order_of_expected_gain(matmuls: Record) -> None:
 
 def test_where_nothing_would_help_it_says_so() -> None:
     record = recorded(lambda x: x.sin() * 2, torch.randn(300, 300), target="cpu")
-    quick = record.with_(phases=())  # on a busy machine, what compiling took is worth a word of its own
+    busy = replace(record.environment, threads=record.environment.cores)  # no core stands idle
+    quick = record.with_(phases=(), environment=busy)  # and compiling took too little for a word of its own
     (advice,) = advise(timed(quick, compiled(1e-3), named("eager", 2e-3)))
     assert advice.rule == "nothing"
     assert advice.change is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -11,9 +13,11 @@ from tests.compiler.models import MLP
 
 
 @pytest.fixture(scope="module")
-def run() -> Run:
+def run() -> Iterator[Run]:
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    return explore(MLP().eval(), torch.randn(64, 64), target="h100", grad=False, time="aot_eager")
+    yield explore(MLP().eval(), torch.randn(64, 64), target="h100", grad=False, time="aot_eager")
+    torch.set_num_threads(threads)
 
 
 def test_the_summary_says_what_is_measured_and_what_is_estimated(run: Run) -> None:
