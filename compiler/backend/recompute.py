@@ -149,15 +149,17 @@ def _again(
         return None
     names = {loop.target: f"{loop.target}_in_{reader.name}" for loop in found.loops}
     moved = tuple(_moved(loop, space, values, names) for loop in found.loops)
-    own = dict.fromkeys(loop.target for loop in moved if loop.target not in reader.targets)
-    inserted = tuple(loop for loop in moved if loop.target in own)
-    buffers = tuple(replace(program.by_name[loop.target], name=names[loop.target]) for loop in found.loops)
+    there = {loop.target: loop.index for loop in reader.loops}
+    if any(there.get(loop.target, loop.index) != loop.index for loop in moved):
+        return None  # it is there already, for another place
     renamed = tuple(_renamed(loop, {found.target: names[found.target]}) for loop in reader.loops)
-    loops = renamed[:first] + inserted + renamed[first:]
-    return (
-        replace(reader, loops=loops, local=reader.local | frozenset(own)),
-        tuple(buffer for buffer in buffers if buffer.name in own),
-    )
+    early = {loop.target for loop in renamed[:first]}
+    inserted = tuple(loop for loop in moved if loop.target not in early)
+    again = {loop.target for loop in inserted}
+    loops = renamed[:first] + inserted + tuple(loop for loop in renamed[first:] if loop.target not in again)
+    own = {names[loop.target]: program.by_name[loop.target] for loop in found.loops}
+    buffers = tuple(replace(buffer, name=name) for name, buffer in own.items() if name not in there)
+    return replace(reader, loops=loops, local=reader.local.union(own)), buffers
 
 
 def _reads(loop: Loop, name: str) -> bool:
