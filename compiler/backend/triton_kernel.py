@@ -41,6 +41,9 @@ class KernelWriter:
         self.known: dict[str, str] = {}
         self.given: dict[str, str] = {}
         self.guarded: dict[str, set[str]] = {}
+        self.spans: dict[str, set[str]] = {}
+        for loop in self.kernel.loops:
+            self.spans[loop.target] = self.span(loop)
         self.ranges = {value.key: name for axis in self.axes for name, value in axis.values.items()}
         self.text = Text(self)
         own = set(kernel_indices(kernel, program)) | set(kernel_indices(self.kernel, program))
@@ -130,14 +133,18 @@ class KernelWriter:
             found = {atom.name for atom in atoms_of(value) if isinstance(atom, Var) and atom.key in own}
             held = (atom.value for atom in atoms_of(value) if isinstance(atom, Indirect))
             return found.union(*map(self.axes_of, held))
-        made = {loop.target: loop for loop in self.kernel.loops}
         found = set()
         for part in parts(value):
-            for index in indices(part):
-                found |= self.axes_of(index)
-            if isinstance(part, Load) and part.buffer in made:
-                found |= {var.name for var in made[part.buffer].ranges}
+            if isinstance(part, Load) and part.buffer in self.spans:
+                found |= self.spans[part.buffer]
+            else:
+                found = found.union(*map(self.axes_of, indices(part)))
         return found
+
+    def span(self, loop: Loop) -> set[str]:
+        """The axes of the tile that a loop's value has."""
+        is_reduced = loop.reduction and self.tiles.inner
+        return {axis.var.name for axis in self.tiles.outer} if is_reduced else self.axes_of(loop.value)
 
     def masked(self, names: Iterable[str], guard: str = "") -> str:
         """The condition under which points of these axes are there, "" if they always are."""

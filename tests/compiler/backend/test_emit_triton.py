@@ -123,6 +123,18 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], Sequence[Tensor]]]] = {
     "long columns": (lambda x: (x.mean(0), x.var(0), x.argmax(0)), lambda: (numbers(300, 40),)),
     "rows and columns": (lambda x: (x.sum(0), x.sum(1), x.sum()), lambda: (numbers(70, 130),)),
     "an inner dimension": (lambda x: x.amax(1), lambda: (numbers(3, 70, 5),)),
+    "a value that is the same all along a row, summed": (
+        lambda x, y: (
+            (y.expand(8, 64) * 2).sum(1) + x.sum(1),
+            (y[:3].expand(3, 9000) / 3).amax(1),
+            x.sum(1).exp().sum(),
+        ),
+        lambda: (numbers(8, 64), numbers(8, 1)),
+    ),
+    "adaptive averages, backward": (
+        lambda x: functional.adaptive_avg_pool2d(x.relu(), 1) + x.sum((2, 3), keepdim=True),
+        lambda: (numbers(2, 5, 8, 8, grad=True),),
+    ),
     "variances": (lambda x: (x.var(-1), x.std(), x.var((0, 2))), lambda: (numbers(4, 30, 20),)),
     "transposes on two axes": (
         lambda x, y: x.transpose(1, 2).contiguous() * 2 + y,
@@ -150,6 +162,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], Sequence[Tensor]]]] = {
     ),
     "attention": (attention, lambda: [numbers(2, 20, 8, grad=True) for _ in "qkv"]),
     "changed in place": (running_mean, lambda: (numbers(8, 16), numbers(16))),
+    "changed in place and summed": (lambda x: x.add_(1).sum(1) + x.amax(1), lambda: (numbers(8, 16),)),
     "no dimensions": (lambda x: (x * 2 + 1, x.sum(), x.argmax()), lambda: (numbers(),)),
     "no elements": (lambda x: (x * 2, x.sum(0), x.sum(), x.any(0)), lambda: (numbers(0, 5),)),
     "not contiguous": (lambda x: x * 2 + x.sum(0), lambda: (numbers(40, 30).t()[::2, 1:],)),
