@@ -11,7 +11,9 @@ import torch
 from torch.nn import functional
 
 import compiler
-from compiler.backend import tcompile
+from compiler.backend import backend, tcompile
+from compiler.backend.context import Context
+from compiler.backend.emit_triton import emit
 from compiler.backend.ir import Extern, Kernel, Program, Put
 from compiler.backend.verify import BrokenProgramError, verify
 
@@ -103,6 +105,26 @@ def test_the_backward_of_cross_entropy_is_one_kernel() -> None:
     backward = compiler.open(functional.cross_entropy, logits, ids).backward.fused
     assert not any(isinstance(step, Extern) for step in backward.steps)
     assert sum("over i0 < 6; r1 < 50" in str(kernel) for kernel in backward.kernels) == 1
+
+
+def test_on_a_gpu_adding_shares_a_kernel_with_what_makes_the_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    def messages(x: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.sin() * 2
+        return x.new_zeros(5, 4).index_add(0, rows, y), y.sum(1), y.new_zeros(7).index_add(0, rows, y.sum(1))
+
+    programs: list[Program] = []
+
+    def interpreted(program: Program, *_: Any) -> Any:
+        programs.append(program)
+        return backend.interpreted(program)
+
+    monkeypatch.setattr(backend, "processors", lambda _module: 132)
+    monkeypatch.setattr(backend, "compiled", interpreted)
+    x, rows = torch.randn(64, 4), torch.arange(64) % 5
+    torch.testing.assert_close(torch.compile(messages, backend=tcompile)(x, rows), messages(x, rows))
+    (adding,) = (kernel for kernel in programs[0].kernels if kernel.taken)
+    assert len(adding.taken) == 2
+    assert "tl.atomic_add(index_put_ptr" in emit(programs[0], Context(processors=132)).text
 
 
 def test_deterministic_algorithms_are_pytorchs() -> None:
