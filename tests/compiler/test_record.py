@@ -56,8 +56,9 @@ def strategy(annotation: Any) -> st.SearchStrategy[Any]:
 
 def instances(cls: Any) -> st.SearchStrategy[Any]:
     hints = typing.get_type_hints(cls)
-    values = {field.name: strategy(hints[field.name]) for field in fields(cls)}
-    return st.builds(cls, **(values | {"schema": st.just(SCHEMA)} if cls is Record else values))
+    of_record = {"schema": st.just(SCHEMA), "versus": st.none() | st.builds(simple)} if cls is Record else {}
+    values = {field.name: strategy(hints[field.name]) for field in fields(cls) if field.name not in of_record}
+    return st.builds(cls, **values, **of_record)
 
 
 def simple() -> Record:
