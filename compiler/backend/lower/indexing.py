@@ -171,23 +171,6 @@ def _scattered(x: Tensor, source: Tensor, at: Shape, dim: int, moved: Index, ste
     return Guard(reduce(both, conditions), inside, element(x, at, x.dtype)) if conditions else inside
 
 
-def scattered_row(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, source: Any) -> Tensor:
-    """`scatter` of one element along a dimension: each element of the result asks whether it is the one."""
-    meta = value_of(node)
-    checked_dtype(meta.dtype)
-    dim = dimension(dim, len(x.shape))
-    others = [(a, b) for place, (a, b) in enumerate(zip(x.shape, rows.shape, strict=True)) if place != dim]
-    if not x.shape or rows.shape[dim].constant != 1 or any(a != b for a, b in others):
-        raise NoRuleError("several elements along a dimension, or not for each row")
-
-    def value(at: Shape) -> Expr:
-        first = (*at[:dim], Index.of(0), *at[dim + 1 :])
-        chosen = operation("eq", At(at[dim]), At(place(rows.load(first), x.shape[dim])))
-        return operation("where", chosen, element(source, first, meta.dtype), element(x, at, meta.dtype))
-
-    return low.fill(node.name, meta, value)
-
-
 def select_scatter(low: Lowering, node: Node, x: Tensor, source: Tensor, dim: int, position: Any) -> Tensor:
     meta = value_of(node)
     dim = dimension(dim, len(x.shape))
@@ -267,7 +250,6 @@ INDEXING: dict[str, Rule] = {
     "aten._unsafe_index.Tensor": index,
     "aten.cat.default": joined,
     "aten.constant_pad_nd.default": constant_pad,
-    **{f"aten.scatter.{kind}": scattered_row for kind in ("value", "src")},
     "aten.slice_scatter.default": slice_scatter,
     "aten.select_scatter.default": select_scatter,
     "aten.flip.default": flip,
