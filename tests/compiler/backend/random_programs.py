@@ -326,7 +326,7 @@ def check(case: Case) -> None:
         found = compiled_results(case, tcompile, case.options)
     except Exception:
         try:
-            compiled_results(case, "aot_eager")
+            compiled_results(replace(case, device="cpu"), "aot_eager")
         except Exception:  # noqa: BLE001 neither can
             return
         raise

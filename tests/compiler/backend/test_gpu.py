@@ -9,6 +9,7 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -53,14 +54,17 @@ def test_random_programs_compute_what_eager_mode_does(first: int) -> None:
 def _of_any_device() -> list[Callable[[], None]]:
     """The tests of behaviour that only take tensors: of these there are some that ask for parameters."""
     found = [fn for name, fn in vars(test_behaviour).items() if name.startswith("test_")]
-    return [fn for fn in found if not inspect.signature(fn).parameters and fn not in OUT_OF_RANGE]
+    return [fn for fn in found if not inspect.signature(fn).parameters and fn not in ELSEWHERE]
 
 
-OUT_OF_RANGE = (
+ELSEWHERE = (
     test_behaviour.test_an_index_out_of_range_is_an_error_as_in_eager_mode,
     test_behaviour.test_after_an_error_the_next_call_is_right,
+    test_behaviour.test_calls_from_several_threads,
 )
-"""Errors that can be caught on the CPU only: on a GPU no work is possible after them."""
+"""Errors that can be caught on the CPU only: on a GPU no work is possible after them. And another thread has another
+default device.
+"""
 
 
 @pytest.mark.parametrize("test", _of_any_device(), ids=lambda test: test.__name__)
@@ -118,6 +122,16 @@ def test_gradients_on_both_devices() -> None:
 
     found, expected = (torch.autograd.grad(fn(x, y), (x, y)) for fn in (compiled(loss), loss))
     torch.testing.assert_close(found, expected)
+
+
+def test_calls_from_several_threads() -> None:
+    torch.set_default_device(None)
+    fn = compiled(lambda x: torch.softmax(x.sin() * 2, -1))
+    inputs = [torch.randn(64, 128, device="cuda") for _ in range(8)]
+    fn(inputs[0])
+    with ThreadPoolExecutor(len(inputs)) as pool:
+        found = list(pool.map(lambda x: [fn(x) for _ in range(20)][-1], inputs))
+    torch.testing.assert_close(found, [torch.softmax(x.sin() * 2, -1) for x in inputs])
 
 
 def test_a_call_on_a_stream_of_the_users() -> None:
