@@ -115,7 +115,8 @@ def _changed(program: Program, found: Candidate, ctx: Context) -> Program | None
         made[id(reader)], extra = again
         buffers += extra
     made[id(found.maker)] = _without(found.maker, found.target)
-    steps = tuple(made.get(id(step), step) for step in program.steps)
+    new = (made.get(id(step), step) for step in program.steps)
+    steps = tuple(step for step in new if isinstance(step, Extern) or step.loops)
     changed = replace(program, steps=steps, buffers=program.buffers + tuple(buffers))
     before, after = (
         sum(traffic(kernel, one, ctx) for kernel in kernels)
