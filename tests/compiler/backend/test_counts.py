@@ -19,7 +19,7 @@ import compiler.backend as backend
 from compiler.backend.context import Context, Thresholds
 from compiler.backend.interpret import interpret
 from compiler.backend.ir import Program
-from compiler.backend.pipeline import run
+from compiler.backend.pipeline import PASSES, run
 from compiler.backend.traffic import Totals
 
 ROWS, WIDE = 2048, 768
@@ -241,3 +241,15 @@ def test_what_is_cheap_is_computed_again_by_its_reader_and_not_stored() -> None:
     program, inputs = scheduled(fn, x, y)
     assert "sub" not in {name for kernel in program.kernels for name in kernel.writes}
     torch.testing.assert_close(interpret(program, inputs)[0], fn(x, y))
+
+
+def test_a_kernel_of_which_nothing_is_left_to_store_is_gone() -> None:
+    def fn(x: Tensor, row: Tensor) -> Tensor:
+        return (x * 2 + row).exp().sum(1)
+
+    x, row = numbers(256, 64), numbers(64)
+    graph = backend.open(fn, x, row).graph
+    passes = {name: change for name, change in PASSES.items() if name != "fuse"}
+    program = run(graph.stages.programs["lowered"], Context(processors=132), passes).last
+    assert [kernel.writes for kernel in program.kernels] == [("sum_1",)]
+    torch.testing.assert_close(interpret(program, [x, row])[0], fn(x, row))
