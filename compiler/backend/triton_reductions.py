@@ -130,7 +130,7 @@ class ReductionWriter(KernelWriter):
         totals = {loop.target: self.total(loop) for loop in reductions}
         self.before(sweep, inner)
         before = dict(self.known)
-        self.line(f"for start in range(0, {self.text.index(inner.size)}, {inner.block}):")
+        self.line(f"for start in range(0, {self.end(inner)}, {inner.block}):")
         self.depth += 1
         self.inner_axis(inner, "start")
         paired = {pair.largest.target for pair in self.pairs.values()}
@@ -146,6 +146,11 @@ class ReductionWriter(KernelWriter):
         self.known = before
         for loop in reductions:
             self.last(loop, totals)
+
+    def end(self, inner: Axis) -> str:
+        """Where a walk ends. Triton takes a number from 2³¹ on for an unsigned one of 32 bits."""
+        size = self.text.index(inner.size)
+        return f"tl.full([], {size}, tl.int64)" if (inner.size.constant or 0) >= 2**31 else size
 
     def before(self, sweep: Sweep, inner: Axis) -> None:
         """Loads, and parts of indices, that are the same for a whole row come before the walk."""
