@@ -16,7 +16,7 @@ from typing import Protocol
 
 import torch
 
-from compiler.backend.index import Atom, Index, Indirect, Quotient, Remainder, is_natural
+from compiler.backend.index import Atom, Index, Indirect, Quotient, Remainder, atoms_of, is_natural
 from compiler.backend.ir import At, Const, Expr, Guard, Load, Op, Put, parts
 from compiler.backend.scalar import OPERATIONS
 from compiler.backend.triton_precision import EXACT, PATTERNS
@@ -322,7 +322,9 @@ class Text:
             return self.writer.checked(atom, guard)
         if not isinstance(atom, Quotient | Remainder):
             return atom.name
-        return self.writer.named(atom.key, "i", lambda: self.ratio(atom, guard))
+        is_held = any(isinstance(part, Indirect) for part in (*atoms_of(atom.of), *atoms_of(atom.by)))
+        key = f"{atom.key} {guard}" if is_held else atom.key  # what was loaded for some points only is for these
+        return self.writer.named(key, "i", lambda: self.ratio(atom, guard))
 
     def ratio(self, atom: Quotient | Remainder, guard: str = "") -> str:
         """A quotient or remainder: Triton's are C's, which are Python's for what is not negative."""
