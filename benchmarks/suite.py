@@ -97,19 +97,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
         (model, case) for model in chosen.models for case in chosen.cases if suite.has(model, case) == chosen.again
     ]
     candidates = ",".join(_in_both_modes(chosen.backends)) if chosen.backends else chosen.candidates
-    _run(suite, wanted, candidates, chosen.gpus, time.monotonic() + chosen.seconds)
+    job = Job(candidates, loop=not chosen.no_loop, until=time.monotonic() + chosen.seconds)
+    _run(suite, wanted, job, chosen.gpus)
     print(summary(suite.found))
     print(f"written to {chosen.out}")
 
 
-def _run(suite: Suite, wanted: Iterable[tuple[str, str]], candidates: str, gpus: int, until: float) -> None:
-    """Each GPU takes the next case when it is done with one; after `until` none is begun."""
+@dataclass(frozen=True)
+class Job:
+    """What each case is measured by; after `until` none is begun."""
+
+    candidates: str
+    loop: bool
+    until: float
+
+
+def _run(suite: Suite, wanted: Iterable[tuple[str, str]], job: Job, gpus: int) -> None:
+    """Each GPU takes the next case when it is done with one."""
     todo: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
     for item in wanted:
         todo.put(item)
     workers = [
-        threading.Thread(target=_work, args=(suite, todo, candidates, gpu, max(gpus, 1), until))
-        for gpu in range(max(gpus, 1))
+        threading.Thread(target=_work, args=(suite, todo, job, gpu, max(gpus, 1))) for gpu in range(max(gpus, 1))
     ]
     for worker in workers:
         worker.start()
@@ -117,18 +126,17 @@ def _run(suite: Suite, wanted: Iterable[tuple[str, str]], candidates: str, gpus:
         worker.join()
 
 
-def _work(
-    suite: Suite, todo: queue.SimpleQueue[tuple[str, str]], candidates: str, gpu: int, gpus: int, until: float
-) -> None:
+def _work(suite: Suite, todo: queue.SimpleQueue[tuple[str, str]], job: Job, gpu: int, gpus: int) -> None:
     environment = {"CUDA_VISIBLE_DEVICES": str(gpu)} if gpus > 1 else {}
-    while time.monotonic() < until:
+    while time.monotonic() < job.until:
         try:
             model, case = todo.get_nowait()
         except queue.Empty:
             return
+        arguments = (model, case, job.candidates, f"{gpu}/{gpus}", "loop" if job.loop else "")
         began = time.monotonic()
         try:
-            found = measured("benchmarks.suite_case", model, case, candidates, f"{gpu}/{gpus}", environment=environment)
+            found = measured("benchmarks.suite_case", *arguments, environment=environment)
         except ProcessError as error:
             print(f"{model}, {case}: {error}", flush=True)
             continue
@@ -151,6 +159,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no case is begun after so long")
     parser.add_argument("--out", type=Path, default=RESULTS / "suite.json")
     parser.add_argument("--add", action="store_true", help="keep the cases that are in the file already")
+    parser.add_argument("--no-loop", action="store_true", help="without the independent loop of CUDA events")
     parser.add_argument("--again", action="store_true", help="with --add: measure cases of the file a second time")
     return parser
 

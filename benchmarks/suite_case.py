@@ -1,6 +1,7 @@
-"""One case of the suite in a process of its own: `python -m benchmarks.suite_case MODEL CASE CANDIDATES SHARE`.
+"""One case of the suite in a process of its own: `python -m benchmarks.suite_case MODEL CASE CANDIDATES SHARE LOOP`.
 
-SHARE is "1/2" for the second of two processes side by side: it keeps to its half of the cores. Prints a JSON object:
+SHARE is "1/2" for the second of two processes side by side: it keeps to its half of the cores. With LOOP "loop" the
+engine's clock is compared with a plain loop. Prints a JSON object:
 the case with its candidates, and the machine.
 """
 
@@ -44,7 +45,7 @@ class WithLoss(nn.Module):
 
 
 def main(arguments: Sequence[str]) -> None:
-    model, case, candidates, share = arguments
+    model, case, candidates, share, loop = arguments
     _keep_to(share)
     call, training = prepared(model, case)
     plan = Plan(candidates, backward=training, optimizer="AdamW" if training else None, rounds=ROUNDS)
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str]) -> None:
         "case": case,
         "candidates": [asdict(candidate) for candidate in found.candidates],
         "measurement": asdict(found.measurement),
-        "independent": list(_agreement(call, training)),
+        "independent": list(_agreement(call, training)) if loop else [],
     }
     print(json.dumps({"case": done, "machine": _machine()}))
 

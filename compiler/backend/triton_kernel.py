@@ -225,7 +225,7 @@ class KernelWriter:
         place = self.program.by_name[loop.target].offset(put.index)
         value, where = bare(self.text.value(put.value)), self.place(loop.target, place)
         over = {var.name for var in loop.ranges}
-        if self.tiles.tiled and self.shape(over) != self.shape(self.axes_of(place)):
+        if self.tiles.tiled and not over <= {atom.name for atom in atoms_of(place) if isinstance(atom, Var)}:
             where = f"tl.broadcast_to({where}, {self.shape(over)})"
         mask = self.masked(over)
         self.line(f'tl.atomic_add({where}, {value}{f", {mask}" if mask else ""}, sem="relaxed")')

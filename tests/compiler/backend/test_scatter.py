@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 import compiler
@@ -182,3 +183,21 @@ def test_the_verifier_catches(what: str) -> None:
     with pytest.raises(BrokenProgramError, match=message):
         verify(make())
     verify(scheduled())
+
+
+def test_rows_picked_by_indices_that_repeat_along_an_axis_are_added_once_for_each() -> None:
+    """An expanded index has stride 0 along the axis that is reduced in the same kernel."""
+    kinds = torch.tensor([[0, 1, 0, 1, 1]]).expand(3, 5)
+    weight = torch.randn(2, 4, requires_grad=True)
+    x = torch.randn(3, 5, 4, requires_grad=True)
+
+    def both(x: Tensor, weight: Tensor) -> Tensor:
+        h = x * 2 + functional.embedding(kinds, weight)
+        return (h * h).sum()
+
+    expected = torch.autograd.grad(both(x, weight), (x, weight))
+    for options in ({}, {"code": "triton"}):
+        torch._dynamo.reset()
+        call = torch.compile(both, backend="tcompile", options=options)
+        for mine, other in zip(torch.autograd.grad(call(x, weight), (x, weight)), expected, strict=True):
+            torch.testing.assert_close(mine, other)
