@@ -12,11 +12,11 @@ import torch
 
 from compiler.backend.context import Context
 from compiler.backend.index import Index, Indirect, Var, atoms_of
-from compiler.backend.ir import Expr, Kernel, Load, Loop, Program, Put, indices, parts
+from compiler.backend.ir import Const, Expr, Kernel, Load, Loop, Program, Put, indices, loads, parts
 from compiler.backend.symbols import kernel_indices, symbols_of
 from compiler.backend.triton_configs import configs
 from compiler.backend.triton_precision import precision
-from compiler.backend.triton_text import Names, Text, bare, identifier
+from compiler.backend.triton_text import TYPES, Names, Text, bare, identifier
 from compiler.backend.triton_tiles import Axis, Tiles, tiled
 
 
@@ -216,9 +216,18 @@ class KernelWriter:
             if isinstance(loop.value, Put):
                 self.add(loop, loop.value)
                 return
-            self.known[loop.target] = self.named(loop.target, loop.target, lambda: self.text.value(loop.value))
+            self.known[loop.target] = self.named(loop.target, loop.target, lambda: self.typed(loop))
             if not again:
                 self.store(loop)
+
+    def typed(self, loop: Loop) -> str:
+        """A loop's value; a number that others compute with has its type, which Python's has not."""
+        text = self.text.value(loop.value)
+        if not isinstance(loop.value, Const) or not any(
+            load.buffer == loop.target for other in self.kernel.loops for load in loads(other.value)
+        ):
+            return text
+        return f"tl.full([], {text}, tl.{TYPES[loop.value.dtype]})"
 
     def add(self, loop: Loop, put: Put) -> None:
         """Values added to elements that other points may meet too."""

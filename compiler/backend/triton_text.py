@@ -164,6 +164,10 @@ def identifier(name: str) -> str:
     return _IDENTIFIER.sub("_", name)
 
 
+def _is_number(value: Expr) -> bool:
+    return isinstance(value, Const) or (isinstance(value, At) and value.index.constant is not None)
+
+
 def constant(value: bool | int | float, dtype: torch.dtype) -> str:
     """A number: Python's where Triton takes that for one of the dtype, else with the dtype."""
     text = plain(value, dtype)
@@ -273,7 +277,13 @@ class Text:
         return pattern.format(*(arguments if pattern[0] in "(~" else map(bare, arguments)))
 
     def arguments(self, value: Op, guard: str) -> list[str]:
-        """In a sum or the like, and in `tl.where`, a number takes the type of what is beside it."""
+        """In a sum or the like, and in `tl.where`, a number takes the type of what is beside it. Where all are numbers
+        the first has its type, which functions ask for.
+        """
+        if all(_is_number(arg) for arg in value.args):
+            first, *others = value.args
+            typed = f"tl.full([], {bare(self.argument(first, guard))}, tl.{TYPES[first.dtype]})"
+            return [typed, *(self.argument(arg, guard) for arg in others)]
         beside = value.args[1:] if value.name == "where" else value.args
         is_sum = OPERATIONS[value.name].triton.startswith(("(", "tl.where"))
         is_typed = not is_sum or all(isinstance(arg, Const) for arg in beside)

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.compiler.backend.random_programs import NAMES, Case, Step, check, valid
+from compiler.backend import backend
+from tests.compiler.backend.random_programs import NAMES, Case, Step, case_of, check, valid
 
 numbers = st.integers(0, 98)
 steps = st.lists(st.tuples(st.sampled_from(NAMES), numbers, numbers, st.integers(0, 31)), min_size=8, max_size=30)
@@ -38,3 +39,11 @@ def test_machine_code(steps: list[Step], kind: dict[str, bool]) -> None:
 @given(steps=steps, kind=kinds)
 def test_interpreted(code: str, steps: list[Step], kind: dict[str, bool]) -> None:
     held_against_eager(steps, kind, {"interpret": True} if code == "interpret" else {"code": "triton"})
+
+
+@pytest.mark.parametrize("seed", [29, 86])
+def test_what_passes_do_for_a_gpu(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if there were one, in Triton's interpreter. These were wrong on a GPU once."""
+    monkeypatch.setattr(backend, "processors", lambda _module: 132)
+    monkeypatch.setattr(backend, "compiled", lambda program, ctx, _options: backend.triton_interpreted(program, ctx))
+    check(case_of(seed))
