@@ -11,7 +11,6 @@ from torch import Tensor
 
 from compiler.backend import build_triton
 from compiler.backend.build_triton import Builds, wanted
-from compiler.backend.context import Context
 from compiler.backend.emit_triton import TritonCode, emit
 from compiler.backend.ir import Program
 from compiler.backend.launch import Assumed, Launcher
@@ -36,9 +35,10 @@ def scaled(x: Tensor) -> Tensor:
 
 
 def program(*, dynamic: bool = False) -> tuple[Program, TritonCode]:
-    graph = opened(scaled, torch.randn(64, 128), dynamic=dynamic).on("h100").graph
+    call = opened(scaled, torch.randn(64, 128), dynamic=dynamic).on("h100")
+    graph = call.graph
     found = graph.stages.last
-    return found, emit(found, Context(sizes=graph.caught.sizes, processors=132))
+    return found, emit(found, graph.context(call.thresholds))
 
 
 def text(*, dynamic: bool = False, assumed: Assumed | None = None) -> str:
