@@ -44,6 +44,7 @@ def test_every_option_is_taken() -> None:
         "time": True,
         "check": True,
         "step": True,
+        "vs": "tcompile",
     }
     assert {field.name for field in dataclasses.fields(Options)} == set(asked)
     assert dataclasses.asdict(Options.of(**asked)) == asked
