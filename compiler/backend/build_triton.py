@@ -116,7 +116,7 @@ class Builds:
         """The kernel on the GPU. Raises BackendError with what Triton said if it did not compile."""
         try:
             output = self.made[_key(kernel.job)].result()
-        except OSError as error:
+        except (OSError, CancelledError) as error:
             raise BackendError(f"no process could be started that compiles kernels: {error}") from error
         if output.error:
             raise BackendError(f"Triton did not take the kernel {kernel.function.name}: {output.error}")

@@ -16,7 +16,7 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Generator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -65,7 +65,7 @@ def outputs(jobs: Mapping[str, Job], workers: int) -> Generator[tuple[str, Outpu
 
 
 class Crew:
-    """Workers that stay: each has a thread of its own that gives it jobs. They end when nothing was asked of them for
+    """Workers that stay: each has a thread of its own that gives it jobs. They end when they have had nothing to do for
     `idle` seconds, and with the process; the next job starts new ones.
     """
 
@@ -76,6 +76,8 @@ class Crew:
         self._workers: list[_Worker] = []
         self._own = threading.local()
         self._timer: threading.Timer | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._jobs = 0
         atexit.register(self.stop)
 
     def submit(self, job: Job) -> Future[Output]:
@@ -84,8 +86,13 @@ class Crew:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(self.most, "tcompile")
                 self._own = threading.local()
-            self._later()
-            return self._threads.submit(self._run, job)
+                self._folder = tempfile.TemporaryDirectory(prefix="tcompile-", ignore_cleanup_errors=True)
+            if self._timer is not None:
+                self._timer.cancel()
+            self._jobs += 1
+            made = self._threads.submit(self._run, job)
+        made.add_done_callback(lambda _: self._done())
+        return made
 
     @property
     def is_awake(self) -> bool:
@@ -99,17 +106,23 @@ class Crew:
                 self._timer.cancel()
             threads, self._threads = self._threads, None
             workers, self._workers = self._workers, []
+            folder, self._folder = self._folder, None
         if threads is not None:
             threads.shutdown(wait=False, cancel_futures=True)
         for worker in workers:
             worker.kill()
+        if folder is not None:
+            folder.cleanup()
 
-    def _later(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = threading.Timer(self.idle, self.stop)
-        self._timer.daemon = True
-        self._timer.start()
+    def _done(self) -> None:
+        """A job is done: with the last one the time begins after which the workers end."""
+        with self._lock:
+            self._jobs -= 1
+            if self._jobs or self._threads is None:
+                return
+            self._timer = threading.Timer(self.idle, self.stop)
+            self._timer.daemon = True
+            self._timer.start()
 
     def _run(self, job: Job) -> Output:
         worker = getattr(self._own, "worker", None) or self._hired()
@@ -121,9 +134,10 @@ class Crew:
         return output
 
     def _hired(self) -> _Worker:
-        self._own.worker = worker = _Worker(Path(tempfile.mkdtemp(prefix="tcompile-")))
         with self._lock:
-            self._workers.append(worker)
+            if self._folder is None:
+                raise CancelledError("the workers were stopped")
+            self._own.worker = worker = _start(self._workers, Path(self._folder.name))
         return worker
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -115,6 +116,20 @@ def test_a_kernel_that_triton_does_not_take_is_told_in_its_words() -> None:
         assert "wrong is not defined" in output.error
     finally:
         crew.stop()
+
+
+def test_nothing_is_left_of_processes_that_were_stopped_and_the_next_job_starts_new_ones(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    source = "import triton\nimport triton.language as tl\n@triton.jit\ndef kernel(p):\n    tl.store(p, 1.0)\n"
+    job = Job("kernel", "<k>", source, repr(({"p": "*fp32"}, {}, {})), {}, "cuda", 90, 32, to_run=True)
+    crew = Crew(1)
+    for _ in range(2):
+        assert crew.submit(job).result(60).binary
+        assert [*tmp_path.iterdir()]
+        crew.stop()
+        assert not [*tmp_path.iterdir()]
 
 
 def test_a_process_that_dies_is_told_of_and_the_next_job_has_another() -> None:
