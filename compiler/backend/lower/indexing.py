@@ -125,6 +125,17 @@ def both(left: Expr, right: Expr) -> Expr:
     return operation("and", left, right)
 
 
+def bounds(at: Sequence[Index], sizes: Sequence[Index]) -> list[Expr]:
+    """What has to hold for coordinates that may lie outside of a tensor."""
+    return [found for place, size in zip(at, sizes, strict=True) if (found := within(place, size))]
+
+
+def guarded(at: Sequence[Index], sizes: Sequence[Index], value: Expr, fill: Any) -> Expr:
+    """The value where all coordinates are between 0 and the sizes, else a number of its dtype."""
+    conditions = bounds(at, sizes)
+    return Guard(reduce(both, conditions), value, scalar(fill, value.dtype)) if conditions else value
+
+
 def constant_pad(low: Lowering, node: Node, x: Tensor, widths: Sequence[Any], fill: Any = 0) -> Tensor:
     meta = value_of(node)
     checked_dtype(meta.dtype)
@@ -134,9 +145,7 @@ def constant_pad(low: Lowering, node: Node, x: Tensor, widths: Sequence[Any], fi
 
     def value(at: Shape) -> Expr:
         moved = tuple(coordinate - Index.of(before.get(dim, 0)) for dim, coordinate in enumerate(at))
-        conditions = [found for one, size in zip(moved, x.shape, strict=True) if (found := within(one, size))]
-        inside = element(x, moved, meta.dtype)
-        return Guard(reduce(both, conditions), inside, scalar(fill, meta.dtype)) if conditions else inside
+        return guarded(moved, x.shape, element(x, moved, meta.dtype), fill)
 
     return low.fill(node.name, meta, value)
 

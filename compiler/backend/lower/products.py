@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import reduce
 from typing import Any
 
 import torch
 from torch.fx import Node
 
 from compiler.backend.index import Index
-from compiler.backend.ir import Buffer, Extern, Guard, Load, Loop, Shape, Strided
-from compiler.backend.lower.indexing import both, within
-from compiler.backend.lower.pointwise import element, scalar
+from compiler.backend.ir import Buffer, Extern, Load, Loop, Shape, Strided
+from compiler.backend.lower.indexing import guarded
+from compiler.backend.lower.pointwise import element
 from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, contiguous, walk
 from compiler.torch_api.fx import value_of
 
@@ -107,9 +106,8 @@ def _padded(low: Lowering, node: Node, x: Tensor, shape: Shape, side: str) -> Te
     key = f"{inside.key} of {', '.join(map(str, shape))}"
     if key not in low.padded:
         name = f"{node.name}_{side}"
-        conditions = [found for one, size in zip(at, x.shape, strict=True) if (found := within(one, size))]
         low.padded[key] = low.add(Buffer(name, x.dtype, shape, contiguous(shape), low.buffers[x.buffer].device))
-        low.append(Loop(name, ranges, at, Guard(reduce(both, conditions), inside, scalar(0, x.dtype))))
+        low.append(Loop(name, ranges, at, guarded(at, x.shape, inside, 0)))
     return low.padded[key]
 
 

@@ -15,9 +15,9 @@ import torch
 from torch.fx import Node
 
 from compiler.backend.index import Index
-from compiler.backend.ir import At, Const, Expr, Guard, Loop, Shape, cast, operation
-from compiler.backend.lower.indexing import within
-from compiler.backend.lower.pointwise import number, scalar
+from compiler.backend.ir import At, Const, Expr, Loop, Shape, cast, operation
+from compiler.backend.lower.indexing import both, bounds, guarded
+from compiler.backend.lower.pointwise import scalar
 from compiler.backend.lower.sizes import shape_of
 from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, checked_dtype, computing_dtype, walk
 from compiler.torch_api.fx import value_of
@@ -67,21 +67,6 @@ class Windows:
             (at[: -self.rank] + tuple(place - step for place, step in zip(last, back, strict=True)), back)
             for back in product(*map(range, reach))
         ]
-
-
-def guarded(at: Sequence[Index], sizes: Sequence[Index], value: Expr, fill: float) -> Expr:
-    """The value where all coordinates are between 0 and the sizes, else a number."""
-    conditions = bounds(at, sizes)
-    return Guard(reduce(_both, conditions), value, number(fill, value)) if conditions else value
-
-
-def bounds(at: Sequence[Index], sizes: Sequence[Index]) -> list[Expr]:
-    """What has to hold for coordinates that may lie outside of a tensor."""
-    return [found for place, size in zip(at, sizes, strict=True) if (found := within(place, size))]
-
-
-def _both(left: Expr, right: Expr) -> Expr:
-    return operation("and", left, right)
 
 
 def _add(left: Expr, right: Expr) -> Expr:
@@ -134,7 +119,7 @@ def most(low: Lowering, node: Node, x: Tensor, *geometry: Any, **_: Any) -> tupl
             found = operation("where", is_nan, _from_first(over, place), found)
         for place in reversed(taps):
             conditions = bounds(over.inside(at, place)[-over.rank :], over.sizes)
-            here = reduce(_both, conditions, operation("eq", element(at, place), largest))
+            here = reduce(both, conditions, operation("eq", element(at, place), largest))
             found = operation("where", here, _from_first(over, place), found)
         first = plane(over.inside(at, taps[0])[-over.rank :], over.sizes)
         return operation("add", first, cast(found, torch.int64))
