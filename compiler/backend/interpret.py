@@ -18,13 +18,20 @@ from compiler.backend.scalar import OPERATIONS
 from compiler.backend.symbols import sources
 
 
-def interpret(program: Program, args: Sequence[Any]) -> list[Any]:
-    """The program's outputs for the arguments of a call. Inputs that the program changes are changed."""
+def interpret(
+    program: Program, args: Sequence[Any], launch: Callable[[State, Kernel], None] | None = None
+) -> list[Any]:
+    """The program's outputs for the arguments of a call. Inputs that the program changes are changed. With `launch`
+    that runs the kernels.
+    """
     state = State(program, {name: source.of(args) for name, source in sources(program).items()})
     state.memory.update(zip(program.inputs, args, strict=True))
     state.memory.update(program.constants)
     for step, freed in zip(program.steps, program.frees or ((),) * len(program.steps), strict=True):
-        state.run(step)
+        if launch is not None and isinstance(step, Kernel):
+            launch(state, step)
+        else:
+            state.run(step)
         for name in freed:
             del state.memory[name]
     return [state.argument(output) for output in program.outputs]

@@ -13,9 +13,8 @@ from typing import Any
 
 from compiler.backend.context import Context
 from compiler.backend.emit_triton import TritonCode, TritonFunction, emit, signature
-from compiler.backend.interpret import State
+from compiler.backend.interpret import State, interpret
 from compiler.backend.ir import BackendError, Kernel, Program
-from compiler.backend.symbols import sources
 from compiler.interpret.launch import KernelError
 from compiler.interpret.process import Interpreter
 
@@ -26,18 +25,9 @@ def runner(program: Program, ctx: Context) -> Callable[[list[Any]], Sequence[Any
     functions = {function.kernel: function for function in code.functions}
 
     def call(args: list[Any]) -> Sequence[Any]:
-        state = State(program, {name: source.of(args) for name, source in sources(program).items()})
-        state.memory.update(zip(program.inputs, args, strict=True))
-        state.memory.update(program.constants)
+        given = list(args)
         args.clear()
-        for step, freed in zip(program.steps, program.frees or ((),) * len(program.steps), strict=True):
-            if isinstance(step, Kernel):
-                _launch(state, step, code, functions[step.name])
-            else:
-                state.run(step)
-            for name in freed:
-                del state.memory[name]
-        return [state.argument(output) for output in program.outputs]
+        return interpret(program, given, lambda state, step: _launch(state, step, code, functions[step.name]))
 
     return call
 
