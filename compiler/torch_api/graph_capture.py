@@ -58,9 +58,10 @@ class Graphs:
         """A backward that is not replayed, of a forward that is: the graphs' memory is told of it."""
         if self.gave_up or self.device is None:
             return call
-        manager = trees.get_manager(self.device, create_if_none_exists=False)
+        device = self.device
 
         def told(args: list[Any]) -> Sequence[Any]:
+            manager = trees.get_manager(device, create_if_none_exists=False)  # there from the forward's first call on
             if manager is not None:
                 manager.set_to_running_backward()
             return call(args)
