@@ -1,9 +1,15 @@
-"""The suite's results as a table in Markdown: speed-ups over eager, compile seconds, memory, geometric means."""
+"""The suite's results as tables in Markdown: speed-ups over eager, compile seconds, memory, geometric means.
+
+`python -m benchmarks.suite_table FILE` prints those of a file that `benchmarks.suite` wrote.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 Case = Mapping[str, Any]
@@ -40,8 +46,13 @@ def _beside(cases: Sequence[Case], own: str, other: str) -> list[str]:
 
         return of
 
-    speed = _table(f"Speed of {own} ÷ {other}", cases, ratio("seconds"))
-    return [speed, _table(f"Seconds of the first call, {other} ÷ {own}", cases, ratio("compile_seconds"))]
+    return [
+        _table(f"Speed of {own} ÷ {other}", cases, ratio("seconds")),
+        _table(f"Time of the GPU alone, {other} ÷ {own}", cases, ratio("gpu")),
+        _table(f"Seconds of the first call, {other} ÷ {own}", cases, ratio("compile_seconds")),
+        _table(f"Seconds of the first call, {own}", cases, lambda case: _of(case, own, "compile_seconds")),
+        _table(f"Peak memory, {other} ÷ {own}", cases, ratio("peak_bytes")),
+    ]
 
 
 def speed_up(case: Case, name: str) -> float | None:
@@ -56,7 +67,9 @@ def geometric_mean(values: Iterable[float]) -> float | None:
 
 
 def _of(case: Case, name: str, what: str) -> float | None:
-    return next((one[what] for one in case["candidates"] if one["name"] == name), None)
+    """A figure of a candidate; `gpu` is the time that the GPU worked in a call."""
+    found = next((one for one in case["candidates"] if one["name"] == name), {})
+    return (found.get("host") or {}).get("gpu") if what == "gpu" else found.get(what)
 
 
 def _memory(case: Case, name: str) -> float | None:
@@ -103,3 +116,7 @@ def _spread(what: str, found: Sequence[float]) -> str:
         f"{what}: {within} of {len(found)} medians within 5 % "
         f"(middle {100 * ordered[len(ordered) // 2]:.1f} %, most {100 * ordered[-1]:.1f} %)"
     )
+
+
+if __name__ == "__main__":
+    print(summary(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))))
