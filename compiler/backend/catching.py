@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -14,25 +15,27 @@ from compiler.backend.backend import context_of
 from compiler.backend.context import Context
 from compiler.backend.ir import BackendError
 from compiler.backend.options import BackendOptions
+from compiler.measure import calls
+from compiler.measure.calls import Surroundings
+from compiler.record import Decision
 from compiler.targets import Target
-from compiler.torch_api import fx
 from compiler.torch_api.backend import Call, boxed, compile_with_autograd, with_backward
 from compiler.torch_api.dynamo import Unheard, observing
 from compiler.torch_api.dynamo import compiled as observed
-from compiler.torch_api.moving import CPU, Mover
-from compiler.torch_api.virtual import DEVICE, virtual_gpu
+from compiler.torch_api.retargeting import NoInstructionsError, retargeted
 
 KINDS = ("forward", "backward", "inference")
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A call: the function, its arguments, and whether sizes are to be symbolic."""
+    """A call: the function, its arguments, whether sizes are to be symbolic, and what is on around it."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     dynamic: bool | None = None
+    surroundings: Surroundings = field(default_factory=Surroundings.now)
 
     @property
     def title(self) -> str:
@@ -60,11 +63,6 @@ class Caught:
     inputs: list[Any] = field(default_factory=list)
     forward: Caught | None = None
 
-    def devices(self) -> Iterator[torch.device]:
-        """Where its inputs are."""
-        values = map(fx.value_of, self.module.graph.find_nodes(op="placeholder"))
-        return (value.device for value in values if isinstance(value, torch.Tensor))
-
     def call(self, args: list[Any]) -> Sequence[Any]:
         """Run it in eager mode, and keep the arguments of its first call."""
         given = list(args)
@@ -75,42 +73,55 @@ class Caught:
         return found
 
 
-def catch(asked: Asked) -> list[Caught]:
-    """Run a call, graph by graph in eager mode. Caches, counters and history of torch.compile are put back."""
+def catch(asked: Asked, gpu: Target | None = None) -> list[Caught]:
+    """Run a call, graph by graph in eager mode. Caches, counters and history of torch.compile are put back.
+
+    With `gpu`, graphs are as on a machine that has that GPU: with its kernels for attention, in the layouts that it
+    likes. They keep no inputs.
+    """
     found: list[Caught] = []
     errors: list[Exception] = []
+    chosen: list[Decision] = []
 
     def keep(module: GraphModule, inputs: Sequence[Any], name: str) -> Call:
         number = sum(graph.name.partition("_")[0] == name for graph in found)
         forward = found[-1] if name == "backward" else None
         called = f"{name}_{number + 1}" if number else name
         start = context_of(module, inputs, called, BackendOptions())
+        start.decisions[:0] = chosen
+        chosen.clear()
         found.append(graph := Caught(called, module, start, forward=forward))
         return boxed(partial(graph.call))
 
     def backend(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         forward, backward, inference = (partial(keep, name=name) for name in KINDS)
         try:
-            return compile_with_autograd(module, inputs, forward, backward, inference)
+            compiled = compile_with_autograd(module, inputs, forward, backward, inference)
         except Exception as error:
             errors.append(error)
             raise
+        return compiled if gpu is None else module.forward
 
-    with observing(Unheard()), with_backward():
+    def tell(pass_name: str, verdict: str, why: str) -> None:
+        chosen.append(Decision(pass_name, "", (), verdict, why))
+
+    with observing(Unheard()), with_backward(), retargeted(gpu, tell) if gpu else nullcontext():
         asked.compiled(backend)(*asked.args, **asked.kwargs)
     if errors:
         raise errors[0]
     return found
 
 
-def moved_to(caught: Caught, gpu: Target) -> Caught:
-    """A copy of a graph for a GPU that need not be here. Raises BackendError for one that is on a GPU already."""
-    if any(device.type != "cpu" for device in caught.devices()):
+def catch_again(asked: Asked, gpu: Target) -> list[Caught]:
+    """The graphs of a call for a GPU that need not be here. The call is repeated on the CPU: what it changes is put
+    back, what it prints goes nowhere. Raises BackendError where the GPU lacks a format, or tensors are on one.
+    """
+    call = calls.Call(asked.fn, asked.fn, asked.args, asked.kwargs, asked.surroundings)
+    if call.devices() - {"cpu"}:
         raise BackendError("the call is on a GPU that is here: open one whose tensors are on the CPU")
-    mode: Any = fx.fake_mode([*map(fx.value_of, caught.module.graph.nodes)])
-    module = fx.detached(caught.module)
-    with virtual_gpu(gpu), mode:
-        Mover(mode, CPU, DEVICE).graph(module)
-        inputs = [*map(fx.value_of, module.graph.find_nodes(op="placeholder"))]
-        start = context_of(module, inputs, caught.name, BackendOptions())
-    return Caught(caught.name, module, start)
+    with calls.unnoticed(call):
+        args, kwargs = call.copied_arguments()
+        try:
+            return catch(Asked(asked.fn, tuple(args), kwargs, asked.dynamic), gpu)
+        except NoInstructionsError as error:
+            raise BackendError(str(error)) from None

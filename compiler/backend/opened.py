@@ -15,7 +15,7 @@ from torch.utils.benchmark import Timer
 
 from compiler.backend import build, pipeline
 from compiler.backend.backend import compile_graph, compiled
-from compiler.backend.catching import KINDS, Asked, Caught, catch, moved_to
+from compiler.backend.catching import KINDS, Asked, Caught, catch, catch_again
 from compiler.backend.context import Context, Thresholds, with_options
 from compiler.backend.departures import Departures, copies, departures
 from compiler.backend.emit_cpp import Code, Function
@@ -208,14 +208,14 @@ class Opened:
         return self.code if _is_on_gpu(self.graph.stages.last) else self.on("h100").code
 
     def on(self, gpu: str) -> Opened:
-        """The same graphs for a GPU that need not be here (`explorer.targets()` lists them). They run nowhere.
+        """The same call for a GPU that need not be here (`explorer.targets()` lists them): captured once more, with
+        the kernels that torch chooses there and the layouts that the GPU likes. Its graphs run nowhere.
 
-        What TorchDynamo and AOTAutograd captured is what they captured on the CPU: torch may choose another variant of
-        attention, for one, where the tensors are on a GPU. Raises UnknownTargetError.
+        Raises UnknownTargetError, BackendError where the GPU lacks a format that the call uses.
         """
         found = target(gpu)
-        moved = tuple(moved_to(graph.caught, found) for graph in self.graphs)
-        graphs = tuple(_lowered(caught, self.passes, self.thresholds) for caught in moved)
+        caught = catch_again(self.asked, found)
+        graphs = tuple(_lowered(graph, self.passes, self.thresholds) for graph in caught)
         return replace(self, graphs=graphs, target=found)
 
     def replace(self, name: str, change: pipeline.Pass) -> Opened:
@@ -387,8 +387,8 @@ def _lowered(caught: Caught, passes: Mapping[str, pipeline.Pass], thresholds: Th
 
 
 def _rerun(graph: Graph, passes: Mapping[str, pipeline.Pass], thresholds: Thresholds) -> Graph:
-    lowering = [found for found in graph.decisions if found.pass_name == "lower"]
-    ctx = replace(graph.caught.start, thresholds=thresholds, decisions=lowering)
+    before = [found for found in graph.decisions if found.pass_name not in graph.stages.seconds]
+    ctx = replace(graph.caught.start, thresholds=thresholds, decisions=before)
     return Graph(graph.caught, pipeline.run(graph.stages.programs["lowered"], ctx, passes), tuple(ctx.decisions))
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 import torch._decomp.decompositions as decompositions
+import torch._dynamo.backends.common as aot_backends
 import torch._inductor.compile_fx as compile_fx
 import torch._inductor.fx_passes.fuse_attention as fuse_attention
 import torch._inductor.fx_passes.joint_graph as joint_graph
@@ -33,12 +34,16 @@ from compiler.torch_api.autocast import CudaRegions, autocast_kernels
 from compiler.torch_api.decompositions import wrap_decomposition, wrap_device, wrap_dispatch
 from compiler.torch_api.moving import CPU, Mover, device_swap, swap_devices
 from compiler.torch_api.padding import Padding
+from compiler.torch_api.patching import replaced
 from compiler.torch_api.python_kernels import python_kernels
 from compiler.torch_api.recurrent import cell_kernels, wrap_layer_choice
 from compiler.torch_api.virtual import DEVICE, virtual_gpu
 
 Told = Callable[[str, str, str], None]
 """Hears of a choice: the pass, its verdict, and why."""
+
+
+_COMPILERS = ("fw_compiler", "bw_compiler", "inference_compiler")
 
 
 class NoInstructionsError(RuntimeError):
@@ -72,6 +77,23 @@ class Retargeting:
             (fuse_attention, "_warn_tf32_disabled", lambda _warn: self.note_tf32),
             (pattern_matcher, "aot_function", self.wrap_aot_function),
         ]
+
+    def wrap_aot(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """For aot_module_simplified, as backends other than Inductor call it."""
+
+        def moved(module: GraphModule, inputs: Sequence[Any], *, partition_fn: Any, **kwargs: Any) -> Any:
+            compilers = {name: self.wrap_compile(self._checked(kwargs[name])) for name in _COMPILERS}
+            kwargs |= compilers | {"partition_fn": self.wrap_partition(partition_fn)}
+            return self.wrap_main(run)(module, inputs, **kwargs)
+
+        return moved
+
+    def _checked(self, compile_graph: Callable[..., Any]) -> Callable[..., Any]:
+        def checked(module: GraphModule, inputs: Sequence[Any]) -> Any:
+            self.check_formats(module)
+            return compile_graph(module, inputs)
+
+        return checked
 
     def wrap_main(self, run: Callable[..., Any]) -> Callable[..., Any]:
         def observed(module: GraphModule, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
@@ -161,6 +183,16 @@ class Retargeting:
             return call
 
         return on_cpu
+
+
+@contextmanager
+def retargeted(target: Target, tell: Told) -> Iterator[None]:
+    """Backends that call AOTAutograd themselves get, in the block, the graphs that they would get on this GPU."""
+    session = Retargeting(target, tell)
+    with ExitStack() as stack:
+        for owner, name, make in [(aot_backends, "aot_module_simplified", session.wrap_aot), *session.wrappers()]:
+            stack.enter_context(replaced(owner, name, make))
+        yield
 
 
 def wrap_zeros(add: Callable[[Any], None]) -> Callable[[Any], None]:

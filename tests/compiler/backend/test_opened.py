@@ -19,6 +19,8 @@ from compiler.backend.fuse import fuse
 from compiler.backend.ir import BackendError, Const, Expr, Kernel, Program, rebuilt
 from compiler.backend.opened import Opened
 from compiler.backend.verify import BrokenProgramError
+from compiler.engine import explore
+from compiler.options import Options
 
 
 def numbers(*shape: int, grad: bool = False) -> torch.Tensor:
@@ -252,6 +254,51 @@ def test_it_is_lowered_anew_for_a_gpu_that_is_not_here(trained: Opened) -> None:
         there.run()
     with pytest.raises(BackendError, match="not here"):
         there.check()
+
+
+CHOSEN_BY_A_GPU: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...], str]] = {
+    "channels-last memory": (
+        nn.Sequential(nn.Conv2d(3, 128, 3), nn.BatchNorm2d(128), nn.ReLU(), nn.Conv2d(128, 128, 3)),
+        (numbers(2, 3, 8, 8),), "channels-last",
+    ),
+    "its kernel for attention": (
+        functional.scaled_dot_product_attention, tuple(numbers(1, 2, 32, 16, grad=True) for _ in range(3)), "efficient",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHOSEN_BY_A_GPU)
+def test_on_a_gpu_it_is_what_an_exploration_for_that_gpu_shows(name: str) -> None:
+    fn, args, verdict = CHOSEN_BY_A_GPU[name]
+    there = compiler.open(fn, *args).on("h100")
+    record = explore(fn, args, options=Options(backend="tcompile", target="h100")).record
+    assert [str(graph.programs["scheduled"]) for graph in there.graphs] == [
+        artifact.text.rstrip("\n") for artifact in record.of_stage("scheduled")
+    ]
+    assert verdict in [*there.decisions.verdict]
+    assert verdict in [*there.with_thresholds(fused_loops=1).decisions.verdict]
+
+
+def test_opened_on_a_gpu_the_call_leaves_no_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    def chatty(x: torch.Tensor) -> torch.Tensor:
+        y = norm(x)
+        print("heard")  # noqa: T201
+        return y * torch.rand(4)
+
+    norm = nn.BatchNorm1d(4)
+    opened = compiler.open(chatty, numbers(8, 4))
+    mean, seed = norm.running_mean.clone(), torch.get_rng_state()
+    capsys.readouterr()
+    opened.on("h100")
+    assert capsys.readouterr().out == ""
+    torch.testing.assert_close(norm.running_mean, mean, rtol=0, atol=0)
+    assert torch.equal(torch.get_rng_state(), seed)
+
+
+def test_a_format_that_a_gpu_lacks_is_said() -> None:
+    opened = compiler.open(torch.sin, numbers(4).bfloat16())
+    with pytest.raises(BackendError, match="bfloat16"):
+        opened.on("t4")
 
 
 def test_the_call_and_the_kernels_can_be_read(trained: Opened) -> None:
