@@ -23,7 +23,7 @@ import triton
 from compiler.backend.emit_triton import TritonCode, TritonConfig, TritonFunction, signature
 from compiler.backend.ir import BackendError, Program
 from compiler.backend.launch import Assumed
-from compiler.binary.jobs import Job, Output
+from compiler.binary.jobs import Job, Output, alone
 from compiler.binary.workers import Crew, cores
 from compiler.torch_api.cuda_launch import Loaded, load
 
@@ -80,17 +80,9 @@ def wanted(
     if function.checks:
         options |= {"debug": True, "sanitize_overflow": False}
     arguments = repr((dict(types), dict(config.blocks), attributes))
-    source = _alone(code, function)
+    source = alone(code.text, min(other.lines[0] for other in code.functions), function.lines)
     job = Job(function.name, _FILE, source, arguments, options, "cuda", 10 * major + minor, 32, to_run=True)
     return Wanted(function, config, types, job)
-
-
-def _alone(code: TritonCode, function: TritonFunction) -> str:
-    """One function of the module, with the module's imports: what Triton reads takes time."""
-    lines = code.text.splitlines(keepends=True)
-    first, last = function.lines
-    imports = lines[: min(other.lines[0] for other in code.functions) - 1]
-    return "".join([*imports, *lines[first - 1 : last]])
 
 
 def _aligned(program: Program, function: TritonFunction, assumed: Assumed) -> Iterator[bool]:

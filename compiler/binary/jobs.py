@@ -62,6 +62,14 @@ class Output:
     spare: int = 0
 
 
+def alone(module: str, first: int, lines: tuple[int, int]) -> str:
+    """The function of a module that stands on these lines, under what all its functions share: the lines before the
+    `first` of any. What Triton reads takes time.
+    """
+    rows = module.split("\n")
+    return "\n".join([*rows[: first - 1], *rows[lines[0] - 1 : lines[1]]]) + "\n"
+
+
 def write(stream: IO[bytes], message: Job | Output) -> None:
     """Raises BrokenPipeError when nobody reads any more."""
     content = msgspec.json.encode(message)

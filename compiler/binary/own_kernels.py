@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
+from compiler.binary.jobs import alone
 from compiler.record import Artifact, Kernel
 from compiler.torch_api.triton_kernels import CompileRequest, KernelSourceError
 
@@ -23,9 +24,8 @@ def launch_of(artifact: Artifact, kernel: Kernel) -> Mapping[str, Any]:
 
 def own_source(artifact: Artifact, kernel: Kernel) -> str:
     """The kernel's function, under the lines that all functions of the module share."""
-    rows = artifact.text.split("\n")
     first = min(int(entity.attrs["line"]) for entity in artifact.entities if "launch" in entity.attrs)
-    return "\n".join([*rows[: first - 1], *rows[kernel.lines[0] - 1 : kernel.lines[1]]]) + "\n"
+    return alone(artifact.text, first, kernel.lines)
 
 
 def own_request(launch: Mapping[str, Any], config: int) -> CompileRequest:
