@@ -21,9 +21,11 @@ from compiler.backend.launch import Launcher, by_kernel, gpu_of
 from compiler.backend.lower.graph import lower
 from compiler.backend.lower.table import RULES
 from compiler.backend.options import BackendOptions, parsed
+from compiler.backend.products import with_alternatives
 from compiler.backend.triton_tiles import MOST_32
 from compiler.backend.watching import watcher
 from compiler.torch_api.backend import Call, boxed, compile_with_autograd
+from compiler.torch_api.direct import without_marks
 from compiler.torch_api.fx import value_of
 from compiler.torch_api.index_bounds import is_below
 from compiler.torch_api.layout import with_channels_last
@@ -41,6 +43,7 @@ def tcompile(
 ) -> Callable[..., Any]:
     """Compile a graph that TorchDynamo captured. Raises OptionError for a mode or an option that there is not."""
     chosen = parsed(mode, options)
+    without_marks()
     graphs = _graphs() if chosen.graphs and torch.cuda.is_available() else None
     _wake(inputs)
     forward, backward, inference = (
@@ -61,6 +64,8 @@ def compile_graph(
 ) -> Call:
     """Compile one graph of ATen operators, as AOTAutograd gives it."""
     ctx = context_of(module, inputs, name, options)
+    if options.tuned and (ctx.processors or options.code == "triton"):
+        passes = pipeline.tuned(passes)
     stages = pipeline.run(lower(module, name, ctx), ctx, passes)
     if (told := watcher()) is not None:
         told.passed(stages, ctx, options)
@@ -190,7 +195,8 @@ def on_gpu(program: Program, ctx: Context, options: BackendOptions) -> Call:
 
     here = _kernels_on(program, "cpu")
     library = emit_cpp(here, ctx, build.has_vector_math())
-    code = emit_triton(_kernels_on(program, "cuda"), ctx)
+    there = _kernels_on(program, "cuda")
+    code = emit_triton(with_alternatives(there, ctx) if options.tuned else there, ctx)
     call = OnGpu(program, code, by_kernel(here, library), ctx, gpu_of(program) or 0, options.tuned)
     running = build.Build.start(library) if here.kernels else None
     return _when_called(lambda: call.expected_call(running.functions() if running else {}))

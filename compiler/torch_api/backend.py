@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch.fx import GraphModule
 from torch.utils._python_dispatch import _disable_current_modes
 
 from compiler.torch_api.decomposition_tables import is_operator, is_random, table
+from compiler.torch_api.direct import Watched, is_autocast_on, is_plain
 from compiler.torch_api.random_numbers import DECOMPOSITIONS, partition
 
 Call = Callable[[list[Any]], Sequence[Any]]
@@ -68,14 +69,25 @@ def compile_with_autograd(
     """AOTAutograd with torch's min-cut partitioner: each of the three compiles one graph of ATen operators. `random`
     numbers are to be "eager" mode's, or those of "philox".
     """
-    return aot_autograd(
+    plain: list[Watched] = []
+    autocast = is_autocast_on()  # it is off while AOTAutograd compiles
+
+    def watched(graph: GraphModule, given: Sequence[Any]) -> Call:
+        call = inference(graph, given)
+        if not is_plain():
+            return call
+        plain.append(Watched(call, autocast))
+        return boxed(partial(plain[0].seen))
+
+    wrapped = aot_autograd(
         fw_compiler=forward,
         bw_compiler=backward,
-        inference_compiler=inference,
+        inference_compiler=watched,
         decompositions=decompositions(random),
         partition_fn=partition,
         keep_inference_input_mutations=True,
     )(module, inputs)
+    return plain[0].around(wrapped) if plain else wrapped
 
 
 def with_backward() -> AbstractContextManager[None]:

@@ -1,0 +1,175 @@
+"""How much of the host's time does a call of a small compiled graph take?
+
+    python -m benchmarks.backend_host [--device cpu|cuda] [--rounds N] [--seconds S] [--mode MODE] [--out FILE] [NAME …]
+
+Microseconds per call of eager mode, of a backend of TorchDynamo that does nothing (what every compiler pays for guards
+and prologue), of Inductor and of ours. All take turns in each round, in another order each time, for a fixed time each;
+the ratio is the median of the rounds' own ratios, so what slows the whole machine down for a while slows both sides.
+On a GPU the queue is emptied between turns and not within, and a turn is too short to fill it. On a CPU the thread's
+own time counts, as others may use the cores too; with a GPU there is autograd's thread besides, and wall time counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+ROUNDS, SECONDS = 31, 0.02
+MOST_CALLS = 400
+"""GPUs queue about a thousand launches before the host has to wait."""
+Call = Callable[[], Any]
+
+
+def one(x: Tensor, y: Tensor) -> Tensor:
+    return x.sin() * y + 1
+
+
+def five(x: Tensor, y: Tensor) -> Tensor:
+    a = (x + y).softmax(-1)
+    b = (a * 2).sum(0)
+    c = (a + b).softmax(0)
+    d = c.sum(1)
+    return (c + d).sin()
+
+
+def mlp(device: str) -> nn.Sequential:
+    layers = (nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    return nn.Sequential(*layers).to(device)
+
+
+def own_code(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A copy that TorchDynamo keeps apart: its entries hang on the code object."""
+    assert isinstance(fn, FunctionType)
+    return FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+
+
+def nothing(result: Any) -> Callable[..., Any]:
+    """A backend whose code is there already, and is this."""
+    return lambda *_: lambda *_: (result,)
+
+
+def compilers(result: Any, mode: str | None) -> dict[str, Callable[..., Any]]:
+    return {
+        "eager": lambda fn: fn,
+        "nothing": lambda fn: torch.compile(fn, backend=nothing(result)),
+        "inductor": lambda fn: torch.compile(fn, mode=mode),
+        "tcompile": lambda fn: torch.compile(fn, backend="tcompile", mode=mode),
+    }
+
+
+def inference(fn: Callable[..., Any], args: Sequence[Tensor], mode: str | None) -> dict[str, Call]:
+    torch.set_grad_enabled(False)
+    result = fn(*args)
+    calls = {name: partial(compiled(own_code(fn)), *args) for name, compiled in compilers(result, mode).items()}
+    for name, call in calls.items():
+        torch.testing.assert_close(call(), result, rtol=1e-3, atol=1e-4, msg=lambda told, name=name: f"{name}: {told}")
+    return calls
+
+
+def training(model: nn.Module, x: Tensor, mode: str | None) -> dict[str, Call]:
+    def forward(x: Tensor) -> Tensor:
+        found: Tensor = model(x)
+        return found
+
+    def step(compiled: Callable[..., Any]) -> Call:
+        def call() -> None:
+            for parameter in model.parameters():
+                parameter.grad = None
+            compiled(x).sum().backward()
+
+        return call
+
+    torch.set_grad_enabled(True)
+    found = compilers(None, mode)
+    del found["nothing"]  # there is no backward of nothing
+    return {name: step(compiled(own_code(forward))) for name, compiled in found.items()}
+
+
+def cases(device: str, mode: str | None) -> dict[str, Callable[[], dict[str, Call]]]:
+    x, y = (torch.randn(64, 64, device=device) for _ in range(2))
+    model = mlp(device)
+
+    def of_model(x: Tensor) -> Tensor:
+        found: Tensor = model(x)
+        return found
+
+    return {
+        "one": lambda: inference(one, (x, y), mode),
+        "five": lambda: inference(five, (x, y), mode),
+        "mlp": lambda: inference(of_model, (x,), mode),
+        "mlp training": lambda: training(model, x, mode),
+    }
+
+
+def microseconds(calls: dict[str, Call], device: str, rounds: int, seconds: float) -> dict[str, list[float]]:
+    """Time per call in each round."""
+    on_gpu = device == "cuda"
+    clock = time.perf_counter if on_gpu else time.thread_time
+    wait = torch.cuda.synchronize if on_gpu else lambda: None
+    counts = {}
+    for name, call in calls.items():
+        for _ in range(30):
+            call()
+        wait()
+        start = clock()
+        for _ in range(30):
+            call()
+        counts[name] = min(MOST_CALLS, max(10, int(seconds * 30 / (clock() - start))))
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    order = [*calls]
+    for _ in range(rounds):
+        random.shuffle(order)
+        for name in order:
+            call = calls[name]
+            wait()
+            start = clock()
+            for _ in range(counts[name]):
+                call()
+            found[name].append((clock() - start) / counts[name] * 1e6)
+    return found
+
+
+def row(name: str, times: dict[str, list[float]]) -> dict[str, Any]:
+    ratios = sorted(own / theirs for own, theirs in zip(times["tcompile"], times["inductor"], strict=True))
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return {
+        "case": name,
+        "microseconds": {who: round(statistics.median(found), 2) for who, found in times.items()},
+        "tcompile/inductor": round(middle, 3),
+        "quartiles": [round(low, 3), round(high, 3)],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="one, five, mlp, mlp training")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of one turn")
+    parser.add_argument("--mode", help="of torch.compile, for Inductor and for ours")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    rows = []
+    for name, calls in cases(given.device, given.mode).items():
+        if name in (given.names or [name]):
+            rows.append(row(name, microseconds(calls(), given.device, given.rounds, given.seconds)))
+            print(json.dumps(rows[-1]), flush=True)
+    if given.out:
+        where = torch.cuda.get_device_name() if given.device == "cuda" else "cpu"
+        facts = {"device": where, "torch": torch.__version__, "mode": given.mode or "default", "rows": rows}
+        given.out.write_text(json.dumps(facts, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

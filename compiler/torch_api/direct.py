@@ -1,0 +1,135 @@
+"""A compiled graph called with the least in between.
+
+Around a graph of inference AOTAutograd puts wrappers for inputs that are changed, outputs that are views, subclasses,
+random numbers and effects (torch._functorch._aot_autograd.runtime_wrappers). Where a graph has none of these, what they
+do is to turn gradients and autocast off. The first call goes through them and is watched: only if they handed on the
+very inputs and outputs in their order, later calls leave them out.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch._dynamo.config as dynamo_config
+from torch._dynamo.callback import callback_handler
+from torch._guards import CompileContext, TracingContext
+
+Call = Callable[[list[Any]], Sequence[Any]]
+
+
+@dataclass(slots=True)
+class Sighting:
+    """What the graph's own code was called with and gave, in one call, and whether gradients or autocast were on."""
+
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+    is_bare: bool
+
+    def is_all(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
+        """Whether around it nothing was done to these inputs and outputs."""
+        return self.is_bare and _are_the_same(self.inputs, inputs) and _are_the_same(self.outputs, outputs)
+
+
+class Watched:
+    """The code of a graph of inference, watched in its first call through AOTAutograd's wrappers. Threads may make
+    first calls at the same time. `autocast` says whether the call that is compiled is under autocast.
+    """
+
+    def __init__(self, call: Call, autocast: bool) -> None:
+        self.call = without_autocast(call) if autocast else call
+        self.local = threading.local()
+
+    def seen(self, args: list[Any]) -> Sequence[Any]:
+        """What the wrappers call."""
+        inputs = tuple(args)
+        is_bare = not torch.is_grad_enabled() and not is_autocast_on()
+        outputs = self.call(args)
+        self.local.sighting = Sighting(inputs, outputs, is_bare)
+        return outputs
+
+    def around(self, wrapped: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
+        """What TorchDynamo is to call in place of `wrapped`, which ends in `seen`."""
+        call, is_grad_enabled, set_grad_enabled = self.call, torch.is_grad_enabled, torch._C._set_grad_enabled
+        is_direct = False
+
+        def watched(*args: Any) -> Sequence[Any]:
+            nonlocal is_direct
+            try:
+                outputs = wrapped(*args)
+                is_direct = self.local.sighting.is_all(args, outputs)
+            finally:
+                self.local.__dict__.clear()
+            return outputs
+
+        def direct(*args: Any) -> Sequence[Any]:
+            if not is_direct:
+                return watched(*args)
+            if not is_grad_enabled():
+                return call([*args])
+            set_grad_enabled(False)
+            try:
+                return call([*args])
+            finally:
+                set_grad_enabled(True)
+
+        return direct
+
+
+def is_plain() -> bool:
+    """Whether AOTAutograd has found nothing to do before or after calls of the graph of inference that it compiles."""
+    context = TracingContext.try_get()
+    facts = context.fw_metadata if context is not None else None
+    return facts is not None and not (
+        facts.num_mutated_inp_runtime_indices
+        or facts.mutated_graph_handled_indices_seen_by_autograd
+        or facts.num_outputs_aliased
+        or facts.dynamic_outputs
+        or facts.tokens
+        or facts.is_rng_op_functionalized
+        or facts.grad_enabled_mutation is not None
+    )
+
+
+def is_autocast_on() -> bool:
+    """Whether autocast is on, for any device."""
+    return torch._C._is_any_autocast_enabled()
+
+
+def without_autocast(call: Call) -> Call:
+    """The call with autocast off, as its graph has autocast's casts in it."""
+    off = torch._C._DisableAutocast
+
+    def cast(args: list[Any]) -> Sequence[Any]:
+        with off():  # type: ignore[no-untyped-call]
+            return call(args)
+
+    return cast
+
+
+def without_marks() -> None:
+    """TorchDynamo's code for the frame that it compiles now tells the profiler nothing of its own prologue: with that
+    (torch._dynamo.config.record_runtime_overhead) it calls two functions more, a fifth of a small call's time.
+    """
+    if not dynamo_config.record_runtime_overhead or CompileContext.try_get() is None:
+        return
+    dynamo_config.record_runtime_overhead = False
+    _unmarked.append(True)
+    if _with_marks not in callback_handler.end_callbacks:  # torch._dynamo.reset drops them
+        callback_handler.register_end_callback(_with_marks)
+
+
+_unmarked: list[bool] = []
+
+
+def _with_marks(_: Any) -> None:
+    if _unmarked:
+        _unmarked.clear()
+        dynamo_config.record_runtime_overhead = True
+
+
+def _are_the_same(these: Sequence[Any], those: Sequence[Any]) -> bool:
+    return len(these) == len(those) and all(one is other for one, other in zip(these, those, strict=True))

@@ -1,0 +1,207 @@
+"""Calls of compiled graphs without AOTAutograd's wrappers: left out where they do nothing, and only there."""
+
+from __future__ import annotations
+
+import dis
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo.config as dynamo_config
+from torch import Tensor
+from torch.fx import GraphModule
+
+from compiler.torch_api.backend import Call, boxed, compile_with_autograd
+from compiler.torch_api.direct import without_marks
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    torch.compiler.reset()
+
+
+@dataclass
+class Caller:
+    """A backend whose graphs run in eager mode. It notes whether AOTAutograd's wrappers were around each call, and the
+    modes within it.
+    """
+
+    wrapped: list[bool] = field(default_factory=list)
+    modes: list[tuple[bool, bool]] = field(default_factory=list)
+    fails: bool = False
+
+    def __call__(self, module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        return compile_with_autograd(module, inputs, self.graph, self.graph, self.graph)
+
+    def graph(self, module: GraphModule, _: Sequence[Any]) -> Call:
+        def call(args: list[Any]) -> Sequence[Any]:
+            self.wrapped.append(any("runtime_wrappers" in frame.f_code.co_filename for frame in frames()))
+            self.modes.append((torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")))
+            if self.fails:
+                raise ArithmeticError("it fails")
+            given = list(args)
+            args.clear()
+            found: Sequence[Any] = module(*given)
+            return found
+
+        return boxed(call)
+
+
+def frames() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def test_after_the_first_call_nothing_is_around_a_plain_graph() -> None:
+    caller, x, y = Caller(), torch.randn(4, 8), torch.randn(4, 8)
+    fn = torch.compile(lambda x, y: (x.sin() * y, (x + y).sum(0)), backend=caller)
+    for _ in range(3):
+        torch.testing.assert_close(fn(x, y), (x.sin() * y, (x + y).sum(0)))
+    assert caller.wrapped == [True, False, False]
+
+
+def test_gradients_are_off_within_and_on_after_it_also_after_an_error() -> None:
+    caller, w = Caller(), torch.randn(4, 8, requires_grad=True)
+    fn = torch.compile(lambda w: w.detach() * 2, backend=caller)
+    for _ in range(2):
+        assert not fn(w).requires_grad
+        assert torch.is_grad_enabled()
+    caller.fails = True
+    with pytest.raises(ArithmeticError):
+        fn(w)
+    assert torch.is_grad_enabled()
+    with torch.no_grad():
+        caller.fails = False
+        fn(w)
+        assert not torch.is_grad_enabled()
+    assert not any(gradients for gradients, _ in caller.modes)
+    assert caller.wrapped == [True, False, False, True], "gradients off is a graph of its own"
+
+
+def test_autocast_is_off_within_and_on_after_it() -> None:
+    caller, x = Caller(), torch.randn(4, 4)
+    fn = torch.compile(lambda x: x @ x, backend=caller)
+    with torch.autocast("cpu", torch.bfloat16):
+        for _ in range(3):
+            torch.testing.assert_close(fn(x), x @ x, rtol=0, atol=0)
+            assert torch.is_autocast_enabled("cpu")
+    assert caller.wrapped == [True, False, False]
+    assert caller.modes == [(False, False)] * 3
+
+
+def test_what_is_done_around_a_graph_is_done_in_each_call() -> None:
+    def changed(x: Tensor) -> Tensor:
+        x.mul_(2)
+        return x + 1
+
+    def views(x: Tensor) -> tuple[Tensor, ...]:
+        y = x + 1
+        return x[0], y, y[1]
+
+    for fn in (changed, views):
+        caller, ours, theirs = Caller(), torch.arange(12.0).view(3, 4), torch.arange(12.0).view(3, 4)
+        call = torch.compile(fn, backend=caller)
+        for _ in range(3):
+            before = ours._version
+            torch.testing.assert_close(call(ours), fn(theirs))
+            assert (ours._version > before) == (fn is changed)
+        assert caller.wrapped == [True] * 3
+
+
+def test_a_graph_that_turns_gradients_off_does_so_in_each_call() -> None:
+    def off(x: Tensor) -> Tensor:
+        torch.set_grad_enabled(False)
+        return x * 2
+
+    call = torch.compile(off, backend=Caller())
+    for _ in range(3):
+        with torch.enable_grad():
+            call(torch.ones(3))
+            assert not torch.is_grad_enabled()
+
+
+def test_outputs_that_are_views_share_memory_in_each_call() -> None:
+    x = torch.randn(3, 4)
+    call = torch.compile(lambda x: (x, x[0], x + 1), backend=Caller())
+    for _ in range(3):
+        same, view, other = call(x)
+        assert same is x
+        assert view._base is x
+        assert other.data_ptr() != x.data_ptr()
+
+
+def test_outputs_of_open_sizes_stay_marked_so() -> None:
+    caller = Caller()
+    fn = torch.compile(lambda x: x.sin() + 1, backend=caller, dynamic=True)
+    for length in (5, 6, 7):
+        assert fn(torch.ones(length, 4)).shape == (length, 4)
+    assert caller.wrapped == [True] * 3
+
+
+def test_training_is_as_it_was() -> None:
+    caller, x = Caller(), torch.randn(4, 8, requires_grad=True)
+    fn = torch.compile(lambda x: x.sin().sum(), backend=caller)
+    for _ in range(2):
+        (found,) = torch.autograd.grad(fn(x), x)
+        torch.testing.assert_close(found, x.detach().cos())
+    assert caller.modes[0] == (False, False)
+
+
+def test_first_calls_of_several_threads() -> None:
+    caller, barrier = Caller(), threading.Barrier(6)
+    fn = torch.compile(lambda x: (x.sin(), x + 1), backend=caller)
+
+    def calls(start: int) -> list[Any]:
+        barrier.wait()
+        return [fn(torch.full((3,), float(start + step))) for step in range(20)]
+
+    with ThreadPoolExecutor(6) as pool:
+        for start, found in enumerate(pool.map(calls, range(6))):
+            expected = [torch.full((3,), float(start + step)) for step in range(20)]
+            torch.testing.assert_close(found, [(x.sin(), x + 1) for x in expected])
+    assert not all(caller.wrapped)
+
+
+def prologue_is_marked(backend: Callable[..., Any]) -> bool:
+    made: list[Any] = []
+    handle = torch._dynamo.convert_frame.register_bytecode_hook(lambda _, new: made.append(new))
+    torch.compiler.reset()
+    try:
+        torch.compile(lambda x: x.sin() + 1, backend=backend)(torch.ones(3))
+    finally:
+        handle.remove()
+    return any("pregraph_bytecode" in str(line.argval) for code in made for line in dis.get_instructions(code))
+
+
+def test_only_the_frame_that_is_compiled_tells_the_profiler_nothing() -> None:
+    def unmarked(module: GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+        without_marks()
+        return module.forward
+
+    def failing(*_: Any) -> Callable[..., Any]:
+        without_marks()
+        raise ArithmeticError("it fails")
+
+    for _ in range(2):
+        assert not prologue_is_marked(unmarked)
+        assert dynamo_config.record_runtime_overhead
+        assert prologue_is_marked(lambda module, _: module.forward)
+    with pytest.raises(Exception, match="it fails"):
+        prologue_is_marked(failing)
+    assert dynamo_config.record_runtime_overhead
+    without_marks()
+    assert dynamo_config.record_runtime_overhead, "nothing is compiled here"
+
+
+def test_a_setting_of_the_users_stays() -> None:
+    with dynamo_config.patch(record_runtime_overhead=False):
+        assert not prologue_is_marked(Caller())
+        assert not dynamo_config.record_runtime_overhead
