@@ -65,7 +65,12 @@ class Context:
 
     def number(self, size: Index) -> int:
         """A size as a number: an example where it is symbolic."""
-        return int(evaluate(size, _Examples(self.sizes)))
+        return int(evaluate(size, self.examples))
+
+    @property
+    def examples(self) -> Mapping[str, int]:
+        """A number for each symbol."""
+        return _Examples(self.sizes)
 
 
 class _Examples(dict[str, int]):

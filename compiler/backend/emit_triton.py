@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 
 from compiler.backend.context import Context
 from compiler.backend.index import Index
-from compiler.backend.ir import Program
+from compiler.backend.ir import Kernel, Product, Program
 from compiler.backend.triton_configs import TritonConfig
 from compiler.backend.triton_kernel import KernelWriter, pointer
+from compiler.backend.triton_product import ProductWriter
 from compiler.backend.triton_reductions import ReductionWriter
 from compiler.backend.triton_text import POINTERS, functions
 
@@ -59,7 +60,7 @@ class TritonCode:
 
 def emit(program: Program, ctx: Context) -> TritonCode:
     """The program's kernels in Triton, in their order."""
-    writers = [ReductionWriter(kernel, program, ctx) for kernel in program.kernels]
+    writers = [_writer(kernel, program, ctx) for kernel in program.kernels]
     bodies = ["\n".join(writer.written()) for writer in writers]
     head = "\n\n\n".join([f'"""{program.name}"""\n\n{IMPORTS}'.rstrip(), *functions("\n".join(bodies))])
     number, lines, made = head.count("\n") + 4, {}, []
@@ -78,6 +79,12 @@ def signature(program: Program, function: TritonFunction) -> Mapping[str, str]:
         **dict.fromkeys(function.symbols, function.index),
         **dict.fromkeys(blocks, "constexpr"),
     }
+
+
+def _writer(kernel: Kernel, program: Program, ctx: Context) -> KernelWriter:
+    if isinstance(kernel, Product):
+        return ProductWriter(kernel, program, ctx)
+    return ReductionWriter(kernel, program, ctx)
 
 
 def _function(writer: KernelWriter, first: int, last: int) -> TritonFunction:

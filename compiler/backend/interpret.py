@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from compiler.backend.index import Index, Indirect, Var, evaluate
-from compiler.backend.ir import At, Const, Expr, Extern, Guard, Kernel, Load, Loop, Op, Program, Put, Strided
+from compiler.backend.ir import At, Const, Expr, Extern, Guard, Kernel, Load, Loop, Op, Product, Program, Put, Strided
 from compiler.backend.scalar import OPERATIONS
 from compiler.backend.symbols import sources
 
@@ -47,6 +47,8 @@ class State:
 
     def run(self, step: Kernel | Extern) -> None:
         """One step."""
+        if isinstance(step, Product):
+            self.run(step.call)
         if isinstance(step, Kernel):
             for loop in step.loops:
                 self.loop(loop)

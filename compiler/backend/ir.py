@@ -3,6 +3,7 @@
     Program   buffers, inputs, a list of steps, outputs
     Step      a Kernel, or an Extern: one call of a PyTorch operator
     Kernel    loops that run as one loop nest: over `ranges`, and for each point of these over `reduced`
+    Product   a kernel that multiplies matrices first: an Extern's product, whose elements its loops are given
     Loop      fills one buffer: `target[index] = value`, at each point; or reduces `value` over the kernel's `reduced`
     Expr      the scalar value: Const, Load, At (an index as a number), Op, Guard; or all of a loop: Put
 
@@ -329,6 +330,40 @@ class Extern:
     __repr__ = __str__
 
 
+@dataclass(frozen=True, repr=False)
+class Product(Kernel):
+    """A kernel that multiplies matrices, and whose loops are given the elements, each at one point. It means `call`, and
+    then the loops: that is also what may run in its place (`parts`).
+    """
+
+    call: Extern = field(kw_only=True)
+
+    @property
+    def made(self) -> str:
+        """The product: in memory, unless it is local."""
+        return self.call.targets[0]
+
+    @cached_property
+    def targets(self) -> tuple[str, ...]:
+        return self.made, *(loop.target for loop in self.loops)
+
+    @cached_property
+    def reads(self) -> tuple[str, ...]:
+        return tuple(sorted({*self.parts[1].reads, *self.call.reads} - {self.made}))
+
+    @cached_property
+    def parts(self) -> tuple[Extern, Kernel]:
+        """The call, and a kernel of the loops."""
+        own = self.local - {self.made}
+        return self.call, Kernel(f"{self.name}_after", self.ranges, self.reduced, self.loops, own)
+
+    def __str__(self) -> str:
+        head, *loops = super().__str__().splitlines()
+        return "\n".join([head, f"    {self.call}{'  # local' if self.made in self.local else ''}", *loops])
+
+    __repr__ = __str__
+
+
 Step: TypeAlias = Kernel | Extern
 
 
@@ -409,7 +444,8 @@ class Program:
         inputs = ", ".join(str(self.by_name[name]) if name in self.by_name else name for name in self.inputs)
         yield f"program {self.name}({inputs}):", None
         for step, freed in zip(self.steps, self.frees or ((),) * len(self.steps), strict=True):
-            parts: tuple[Step | Loop, ...] = (step, *step.loops) if isinstance(step, Kernel) else (step,)
+            heads = (step, step) if isinstance(step, Product) else (step,)
+            parts: tuple[Step | Loop, ...] = (*heads, *step.loops) if isinstance(step, Kernel) else heads
             yield from ((f"    {line}", part) for line, part in zip(str(step).splitlines(), parts, strict=True))
             yield from ((f"    memory: {note}", step) for note in self._memory(step))
             if freed:

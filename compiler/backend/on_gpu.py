@@ -11,10 +11,12 @@ from compiler.backend import build_triton, tune
 from compiler.backend.build_triton import Builds, Wanted, wanted
 from compiler.backend.context import Context
 from compiler.backend.emit_cpp import Function
-from compiler.backend.emit_triton import TritonCode, TritonConfig, TritonFunction
-from compiler.backend.ir import Program
-from compiler.backend.launch import Assumed, Launcher, given_pointers
+from compiler.backend.emit_triton import TritonCode, TritonFunction
+from compiler.backend.ir import Product, Program
+from compiler.backend.launch import Assumed, Launcher
+from compiler.backend.products import apart
 from compiler.backend.symbols import sources
+from compiler.backend.tune import Candidate
 from compiler.torch_api import cuda_launch
 from compiler.torch_api.backend import Call
 from compiler.torch_api.cuda_launch import Loaded
@@ -39,6 +41,7 @@ class OnGpu:
         self.program, self.code, self.ctx, self.device, self.tuned = program, code, ctx, device, tuned
         functions = {function.kernel: function for function in code.functions}
         self.functions: Mapping[str, Function | TritonFunction] = {**functions, **library}
+        self.products = {step.name: step for step in program.steps if isinstance(step, Product)}
         self.library: Mapping[str, Any] = {}
         self.calls: dict[Assumed, Call] = {}
         multiples = frozenset(name for name in sources(program) if ctx.sizes.get(name, 1) % 16 == 0)
@@ -68,22 +71,40 @@ class OnGpu:
         return self.calls[assumed]
 
     def made(self, assumed: Assumed, kernels: Sequence[Wanted], builds: Builds) -> Call:
-        found: dict[str, list[tuple[Wanted, Loaded]]] = {}
+        found: dict[str, list[Candidate]] = {}
         for kernel in kernels:
-            found.setdefault(kernel.function.kernel, []).append((kernel, builds.loaded(kernel, self.device)))
-        chosen = {name: self.choice(candidates) for name, candidates in found.items()}
-        launcher = Launcher(self.program, self.functions, loaded=chosen, assumed=assumed)
-        handles = {self.functions[name].name: loaded.function for name, (_, loaded) in chosen.items()}
+            if (loaded := self.loaded(kernel, builds)) is not None:
+                found.setdefault(kernel.function.kernel, []).append((kernel, loaded))
+        products = self.products if self.tuned else {}
+        chosen = {name: self.choice(candidates) for name, candidates in found.items() if name not in products}
+        for name, product in products.items():
+            rest = chosen[product.parts[1].name]
+            best = tune.fastest_product(self.program, product, found.get(name, ()), rest, self.ctx, self.device)
+            chosen |= {name: best} if best else {}
+        program = apart(self.program, {name for name in products if name not in chosen}, self.ctx)
+        functions = {step.name: self.functions[step.name] for step in program.kernels}
+        configs = {name: (kernel.config, loaded) for name, (kernel, loaded) in chosen.items() if name in functions}
+        launcher = Launcher(program, functions, loaded=configs, assumed=assumed)
+        handles = {functions[name].name: loaded.function for name, (_, loaded) in configs.items()}
         return launcher.made({**handles, **self.library, **_driver(), "again": self.again})
 
-    def choice(self, candidates: Sequence[tuple[Wanted, Loaded]]) -> tuple[TritonConfig, Loaded]:
-        one = len(candidates) == 1
-        kernel, loaded = candidates[0] if one else tune.fastest(self.program, candidates, self.ctx, self.device)
-        return kernel.config, loaded
+    def loaded(self, kernel: Wanted, builds: Builds) -> Loaded | None:
+        """The kernel on the GPU; None for a product's tile that is too large for it, which is one of several."""
+        try:
+            return builds.loaded(kernel, self.device)
+        except torch.OutOfMemoryError as error:
+            if not self.tuned or kernel.function.kernel not in self.products:
+                raise
+            said = str(error).partition("\n")[0]
+            self.ctx.decide((kernel.function.kernel,), "refused", f"{tune.words(kernel.config)}: {said}")
+            return None
+
+    def choice(self, candidates: Sequence[Candidate]) -> Candidate:
+        return candidates[0] if len(candidates) == 1 else tune.fastest(self.program, candidates, self.ctx, self.device)
 
     def again(self, args: list[Any], found: tuple[bool, ...]) -> Sequence[Any]:
         """A call whose inputs or sizes are not as its code assumed."""
-        assumed = Assumed.of(self.program, found, bool(given_pointers(self.program, self.functions.values())))
+        assumed = Assumed.of(self.program, found, len(found) > len(sources(self.program)))
         return self.call(assumed)(args)
 
 

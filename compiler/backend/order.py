@@ -12,18 +12,19 @@ from itertools import pairwise
 
 from compiler.backend.context import Context
 from compiler.backend.index import Index, Var, atoms_of, factor_of, substitute
-from compiler.backend.ir import At, Buffer, Guard, Kernel, Loop, Program, indices, loads, parts, with_index
+from compiler.backend.ir import At, Buffer, Guard, Kernel, Loop, Product, Program, indices, loads, parts, with_index
 
 
 def order(program: Program, ctx: Context) -> Program:
     """The program with the ranges of its kernels sorted and merged."""
-    steps = tuple(_ordered(step, program, ctx) if isinstance(step, Kernel) else step for step in program.steps)
+    steps = tuple(ordered(step, program, ctx) if isinstance(step, Kernel) else step for step in program.steps)
     unchanged = all(new is old for new, old in zip(steps, program.steps, strict=True))
     return program if unchanged else program.with_steps(steps)
 
 
-def _ordered(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
-    if any(var.size.constant == 0 for var in kernel.ranges + kernel.reduced):
+def ordered(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
+    """One kernel with its ranges sorted and merged; a product is walked by its matrices' rows and columns."""
+    if isinstance(kernel, Product) or any(var.size.constant == 0 for var in kernel.ranges + kernel.reduced):
         return kernel
     ranges, reduced = (_sorted(group, kernel, program, ctx) for group in (kernel.ranges, kernel.reduced))
     if any(loop.reduction.startswith("arg") for loop in kernel.loops):

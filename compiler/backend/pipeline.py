@@ -12,6 +12,7 @@ from compiler.backend.fuse import fuse
 from compiler.backend.inline import inline
 from compiler.backend.ir import Program
 from compiler.backend.order import order
+from compiler.backend.products import products
 from compiler.backend.recompute import recompute
 from compiler.backend.schedule import schedule
 from compiler.backend.simplify import simplify
@@ -39,6 +40,15 @@ _STAGES = {
 def stage_name(pass_name: str) -> str:
     """What a program is called after a pass: `fused` after `fuse`; else by the pass's own name."""
     return _STAGES.get(pass_name, pass_name)
+
+
+def tuned(passes: Mapping[str, Pass]) -> Mapping[str, Pass]:
+    """The passes of mode="max-autotune" on a GPU: before loops are put in order, products are merged with kernels."""
+    names = [*passes]
+    place = names.index("order")
+    return {
+        name: products if name == "products" else passes[name] for name in (*names[:place], "products", *names[place:])
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from compiler.backend.context import Context
-from compiler.backend.ir import Buffer, Extern, Kernel, Program, Step, loads
+from compiler.backend.ir import Buffer, Extern, Kernel, Product, Program, Step, loads
 
 _FRESH = tuple(f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm"))
 """Calls whose result is new memory, as large as its shape says, whatever their arguments are."""
@@ -68,6 +68,10 @@ def _in_place(step: Step, name: str, spare: Sequence[str], program: Program, ctx
     if step.reduced or any(loop.reduction for loop in step.loops) or not ctx.processors:
         return None  # in C++ what is read and what is written is `__restrict`: different memory
     buffer = program.by_name[name]
+    if isinstance(step, Product):  # all of its operands are read by several programs, at any time
+        if name == step.made:
+            return None
+        spare = [old for old in spare if old not in step.call.reads]
     for old in spare:
         before = program.by_name[old]
         alike = (before.shape, before.strides) == (buffer.shape, buffer.strides) and _kind(before) == _kind(buffer)
@@ -78,7 +82,7 @@ def _in_place(step: Step, name: str, spare: Sequence[str], program: Program, ctx
 
 def _reads_first(kernel: Kernel, name: str, old: str) -> bool:
     """Whether no loop after the one that writes `name` reads `old`, and none reads it at another place."""
-    place = kernel.targets.index(name)
+    place = [loop.target for loop in kernel.loops].index(name)
     index = kernel.loops[place].index
     at = {load.index for loop in kernel.loops for load in loads(loop.value) if load.buffer == old}
     late = any(load.buffer == old for loop in kernel.loops[place + 1 :] for load in loads(loop.value))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from compiler.backend.index import Index, Symbol, atoms_of
-from compiler.backend.ir import BackendError, Kernel, Program, indices, parts, strided
+from compiler.backend.ir import BackendError, Extern, Kernel, Product, Program, indices, parts, strided
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,8 @@ def _used(program: Program) -> Iterator[Index]:
 def kernel_indices(kernel: Kernel, program: Program) -> Iterator[Index]:
     """All indices that a kernel computes: sizes of its ranges, and offsets of what it reads and writes."""
     yield from (var.size for var in (*kernel.ranges, *kernel.reduced))
+    for view in strided(kernel.call.args) if isinstance(kernel, Product) else ():
+        yield from (*view.shape, *view.strides, view.offset)
     for loop in kernel.loops:
         if loop.target not in kernel.local:
             yield program.by_name[loop.target].offset(loop.place)
@@ -77,7 +79,7 @@ def kernel_indices(kernel: Kernel, program: Program) -> Iterator[Index]:
 
 
 def _arguments(program: Program) -> list[Any]:
-    return [[step.args, dict(step.kwargs)] for step in program.steps if not isinstance(step, Kernel)]
+    return [[step.args, dict(step.kwargs)] for step in program.steps if isinstance(step, Extern)]
 
 
 def _plain(value: Any) -> Iterator[Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from compiler.backend.context import Context
 from compiler.backend.index import Index, Indirect, Var, atoms_of, product
-from compiler.backend.ir import Kernel, Program, Shape, indices, loads, parts
+from compiler.backend.ir import Kernel, Product, Program, Shape, indices, loads, parts, strided
 
 
 def traffic(kernel: Kernel, program: Program, ctx: Context) -> int:
@@ -20,7 +20,11 @@ def moved(name: str, kernel: Kernel, program: Program, ctx: Context) -> int:
     size, read = ctx.number(buffer.size), 0
     places = {load.index for loop in kernel.loops for load in loads(loop.value) if load.buffer == name}
     if name in kernel.reads:
-        read = min(size, sum(_points(place, ctx) for place in places))
+        views = (
+            [view for view in strided(kernel.call.args) if view.buffer == name] if isinstance(kernel, Product) else []
+        )
+        points = [*(_points(place, ctx) for place in places), *(ctx.number(product(view.shape)) for view in views)]
+        read = min(size, sum(points))
     return (read + size * (name in kernel.writes)) * buffer.dtype.itemsize
 
 

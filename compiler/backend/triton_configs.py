@@ -42,7 +42,8 @@ def _warps(elements: int, each: int = 256) -> int:
     return max(1, min(_MOST_WARPS, above(elements // each)))
 
 
-def _processors(ctx: Context) -> int:
+def processors(ctx: Context) -> int:
+    """How many multiprocessors the code is for: an H200's where that is not known."""
     return ctx.processors or _PROCESSORS
 
 
@@ -62,7 +63,7 @@ def _pointwise(tiles: Tiles, program: Program, ctx: Context) -> Iterator[TritonC
 
 
 def _lines(points: int, ctx: Context) -> Iterator[TritonConfig]:
-    first = max(128, min(1024, above(points // (4 * _processors(ctx)))))
+    first = max(128, min(1024, above(points // (4 * processors(ctx)))))
     for most, each in ((first, 256), (1024, 256), (1024, 128), (2048, 256), (512, 128), (512, 256), (256, 128)):
         block = min(most, above(points))
         yield TritonConfig({"XBLOCK": block}, _warps(block, each))
@@ -108,7 +109,7 @@ def _row_blocks(tiles: Tiles, row: int, ctx: Context) -> Iterable[int]:
     least = min(32, above(rows)) if tiles.by_columns else 1
     most = max(least, min(above(rows), max(1, 2048 // row)))
     first = most
-    while first > least and rows // first < 4 * _processors(ctx):
+    while first > least and rows // first < 4 * processors(ctx):
         first //= 2
     return tuple(dict.fromkeys((first, most, max(least, first // 2))))
 

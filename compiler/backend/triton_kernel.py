@@ -14,7 +14,7 @@ from compiler.backend.context import Context
 from compiler.backend.index import Index, Indirect, Var, atoms_of
 from compiler.backend.ir import Const, Expr, Kernel, Load, Loop, Program, Put, indices, loads, parts
 from compiler.backend.symbols import kernel_indices, symbols_of
-from compiler.backend.triton_configs import configs
+from compiler.backend.triton_configs import TritonConfig, configs
 from compiler.backend.triton_precision import precision
 from compiler.backend.triton_text import TYPES, Names, Text, bare, identifier
 from compiler.backend.triton_tiles import Axis, Tiles, tiled
@@ -30,9 +30,9 @@ class KernelWriter:
 
     def __init__(self, kernel: Kernel, program: Program, ctx: Context) -> None:
         self.program, self.ctx = program, ctx
-        self.tiles: Tiles = tiled(kernel, program, ctx)
+        self.tiles = self.laid_out(kernel)
         self.kernel = self.tiles.kernel
-        self.configs = configs(self.tiles, program, ctx)
+        self.configs = self.choices()
         self.levels = precision(self.kernel, program)
         self.lines: list[str] = []
         self.targets: dict[int, str] = {}
@@ -52,6 +52,14 @@ class KernelWriter:
         self.checks = any(isinstance(atom, Indirect) for index in own for atom in atoms_of(index))
         self.buffers = kernel.buffers
         self.name = f"kernel_{identifier(kernel.name)}"
+
+    def laid_out(self, kernel: Kernel) -> Tiles:
+        """The kernel on tiles."""
+        return tiled(kernel, self.program, self.ctx)
+
+    def choices(self) -> tuple[TritonConfig, ...]:
+        """Its configurations: the first is the one to take without measuring."""
+        return configs(self.tiles, self.program, self.ctx)
 
     @property
     def axes(self) -> tuple[Axis, ...]:

@@ -71,7 +71,7 @@ def tiled(kernel: Kernel, program: Program, ctx: Context) -> Tiles:
     is_wide = not fits_32(kernel, program, ctx)
     if not kernel.reduced and not any(loop.reduction for loop in kernel.loops):
         outer = _grouped(_two(kernel, program, ctx) or (kernel.ranges,), ("YBLOCK", "XBLOCK"))
-        return Tiles(_moved(kernel, outer, None), "pointwise", outer, None, False, is_wide)
+        return Tiles(moved(kernel, outer, None), "pointwise", outer, None, False, is_wide)
     by_columns = is_by_columns(kernel, program, ctx)
     inner = _axis("r", kernel.reduced, "RBLOCK")
     row = inner.size.constant if inner else 1
@@ -80,7 +80,7 @@ def tiled(kernel: Kernel, program: Program, ctx: Context) -> Tiles:
     is_alone = not by_columns and (kind == "looped" or row is None or row > _ALONE // 2)
     x = _axis("x", kernel.ranges, "" if is_alone else "XBLOCK")
     outer = (x,) if x else ()
-    return Tiles(_moved(kernel, outer, inner), kind, outer, inner, by_columns, is_wide)
+    return Tiles(moved(kernel, outer, inner), kind, outer, inner, by_columns, is_wide)
 
 
 def _grouped(groups: Sequence[Sequence[Var]], blocks: Sequence[str]) -> tuple[Axis, ...]:
@@ -101,7 +101,7 @@ def _axis(name: str, ranges: Sequence[Var], block: str) -> Axis | None:
     return Axis(var, block, values)
 
 
-def _moved(kernel: Kernel, outer: tuple[Axis, ...], inner: Axis | None) -> Kernel:
+def moved(kernel: Kernel, outer: tuple[Axis, ...], inner: Axis | None) -> Kernel:
     """The kernel over the axes."""
     values: dict[str, Index] = {var.name: Index.of(0) for var in kernel.ranges + kernel.reduced}
     for axis in (*outer, *([inner] if inner else [])):

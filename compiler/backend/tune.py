@@ -1,31 +1,34 @@
 """mode="max-autotune": each kernel in several configurations, timed on the GPU; the fastest is kept on disk.
 
 Timed by triton.testing.do_bench, which empties the L2 cache between launches, on memory of the kernel's own sizes that
-holds zeros: an index of zero is never out of range.
+holds random numbers, or zeros where it may hold indices: zero is never out of range. A kernel with a product is timed
+beside what it may be taken apart to, PyTorch's product and a kernel after it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import torch
 
 from compiler.backend.build_triton import Wanted, cache_folder, written
 from compiler.backend.context import Context
 from compiler.backend.emit_triton import TritonConfig
-from compiler.backend.ir import Program
+from compiler.backend.interpret import State
+from compiler.backend.ir import Product, Program
 from compiler.torch_api.cuda_launch import Loaded, launch, raw_stream
 
 _WARM_UP, _REPEAT = 2, 10
 """Milliseconds for each configuration, as do_bench takes them."""
 
+Candidate: TypeAlias = tuple[Wanted, Loaded]
+"""A kernel in one configuration, and its code on the GPU."""
 
-def fastest(
-    program: Program, candidates: Sequence[tuple[Wanted, Loaded]], ctx: Context, device: int
-) -> tuple[Wanted, Loaded]:
+
+def fastest(program: Program, candidates: Sequence[Candidate], ctx: Context, device: int) -> Candidate:
     """The configuration of a kernel that takes least; the one on disk where it was timed before on such a GPU."""
     path = cache_folder() / f"tuned_{_key(candidates, ctx, device)}.json"
     try:
@@ -35,36 +38,91 @@ def fastest(
     best = times.index(min(times))
     written(path, json.dumps({"choice": best, "seconds": times}).encode())
     (chosen, _), (first, _) = candidates[best], candidates[0]
-    why = f"{_words(chosen.config)} is {times[0] / times[best]:.2f} times as fast as {_words(first.config)}"
+    why = f"{words(chosen.config)} is {times[0] / times[best]:.2f} times as fast as {words(first.config)}"
     ctx.decide((chosen.function.kernel,), "tuned", why, seconds=times[best], heuristic=times[0])
     return candidates[best]
 
 
-def _words(config: TritonConfig) -> str:
+def fastest_product(
+    program: Program, product: Product, candidates: Sequence[Candidate], rest: Candidate, ctx: Context, device: int
+) -> Candidate | None:
+    """The same of a kernel with a product; None where PyTorch's product and the kernel `rest` after it take less."""
+    path = cache_folder() / f"tuned_{_key([*candidates, rest], ctx, device)}.json"
+    try:
+        *own, apart = map(float, json.loads(path.read_text())["products"])
+    except (OSError, ValueError, KeyError, TypeError):
+        own = [_seconds(program, *candidate, ctx, device) for candidate in candidates]
+        apart = _seconds_apart(program, product, rest, ctx, device)
+        written(path, json.dumps({"products": [*own, apart]}).encode())
+    best = min(range(len(own)), key=own.__getitem__, default=None)
+    beside = f"{product.call.name} and the kernel {rest[0].function.kernel}, {_microseconds(apart)}"
+    subjects = (product.made, product.targets[-1])
+    if best is None:
+        ctx.decide(subjects, "refused", f"no tile of one kernel fits into the GPU: {beside}", seconds=apart)
+        return None
+    one = f"one kernel ({words(candidates[best][0].config)}), {_microseconds(own[best])}"
+    if own[best] < apart:
+        ctx.decide(subjects, "tuned", f"{one}: sooner than {beside}", seconds=own[best], apart=apart)
+        return candidates[best]
+    ctx.decide(subjects, "refused", f"{beside}: no later than {one}", seconds=apart, together=own[best])
+    return None
+
+
+def _microseconds(seconds: float) -> str:
+    return f"{1e6 * seconds:.1f} µs"
+
+
+def words(config: TritonConfig) -> str:
+    """A configuration as text."""
     blocks = ", ".join(f"{name} {size}" for name, size in config.blocks.items())
     return f"{blocks}, {config.num_warps} warps".removeprefix(", ")
 
 
-def _key(candidates: Sequence[tuple[Wanted, Loaded]], ctx: Context, device: int) -> str:
+def _key(candidates: Sequence[Candidate], ctx: Context, device: int) -> str:
     said = [*(kernel.job.key() for kernel, _ in candidates), *map(str, sorted(ctx.sizes.items()))]
     return hashlib.sha256("\n".join([*said, torch.cuda.get_device_name(device)]).encode()).hexdigest()[:40]
 
 
 def _seconds(program: Program, kernel: Wanted, loaded: Loaded, ctx: Context, device: int) -> float:
+    memory = {name: _memory(program, name, ctx, device) for name in kernel.function.buffers}
+    return _measured(_launcher(kernel, loaded, memory, ctx, device))
+
+
+def _seconds_apart(program: Program, product: Product, rest: Candidate, ctx: Context, device: int) -> float:
+    """PyTorch's product, and the kernel that reads what it made."""
+    call, names = product.call, {*product.call.reads, *rest[0].function.buffers}
+    memory = {name: _memory(program, name, ctx, device) for name in sorted(names)}
+    state = State(program, ctx.examples, {**memory})
+    args, start = [*map(state.argument, call.args)], _launcher(*rest, memory, ctx, device)
+
+    def run() -> None:
+        memory[product.made] = call.function(*args)
+        start()
+
+    return _measured(run)
+
+
+def _measured(run: Callable[[], None]) -> float:
     from triton.testing import do_bench
 
+    return float(do_bench(run, warmup=_WARM_UP, rep=_REPEAT, return_mode="median")) / 1e3
+
+
+def _launcher(
+    kernel: Wanted, loaded: Loaded, memory: dict[str, torch.Tensor], ctx: Context, device: int
+) -> Callable[[], None]:
+    """What launches a kernel on the memory that is there then."""
     function, config = kernel.function, kernel.config
-    memory = [_memory(program, name, ctx, device) for name in function.buffers]
-    arguments: tuple[Any, ...] = tuple(tensor.data_ptr() for tensor in memory)
-    arguments += tuple(ctx.sizes.get(name, 64) for name in function.symbols) + (None,) * loaded.spare
+    others = tuple(ctx.examples[name] for name in function.symbols) + (None,) * loaded.spare
     grid = [-(-ctx.number(points) // config.blocks.get(block, 1)) for points, block in function.grid]
     x, y, z = [*grid, 1, 1][:3]
     stream, start = raw_stream()(device), launch()
 
     def run() -> None:
+        arguments = (*(memory[name].data_ptr() for name in function.buffers), *others)
         start(loaded.function, x, y, z, loaded.warps, loaded.shared, loaded.letters, arguments, stream)
 
-    return float(do_bench(run, warmup=_WARM_UP, rep=_REPEAT, return_mode="median")) / 1e3
+    return run
 
 
 def _memory(program: Program, name: str, ctx: Context, device: int) -> torch.Tensor:
@@ -72,4 +130,8 @@ def _memory(program: Program, name: str, ctx: Context, device: int) -> torch.Ten
     extent = 1 + sum(
         (ctx.number(size) - 1) * ctx.number(s) for size, s in zip(buffer.shape, buffer.strides, strict=True)
     )
-    return torch.zeros(max(1, extent), dtype=buffer.dtype, device=f"cuda:{device}")
+    memory = torch.zeros(max(1, extent), dtype=buffer.dtype, device=f"cuda:{device}")
+    shape, strides = ([*map(ctx.number, sizes)] for sizes in (buffer.shape, buffer.strides))
+    if buffer.dtype.is_floating_point:
+        memory.normal_(generator=torch.Generator(memory.device).manual_seed(0))  # the user's own stays as it is
+    return memory.as_strided(shape, strides)

@@ -19,6 +19,7 @@ from compiler.backend.ir import (
     Load,
     Loop,
     Op,
+    Product,
     Program,
     Put,
     indices,
@@ -99,8 +100,23 @@ def _wrong_kernel(kernel: Kernel, program: Program) -> Iterator[str]:
         ):
             yield f"{where}: overwrites {loop.target}, which the kernel reads at another place"
         done[loop.target] = loop
-    yield from (f"kernel {kernel.name}: {name} is local and never written" for name in kernel.local - set(done))
+    if isinstance(kernel, Product):
+        yield from (f"kernel {kernel.name}: {what}" for what in _wrong_product(kernel, program))
+    never = kernel.local - set(kernel.targets)
+    yield from (f"kernel {kernel.name}: {name} is local and never written" for name in never)
     yield from (f"kernel {kernel.name}: {name} is local and an output" for name in kernel.local & program.returned)
+
+
+def _wrong_product(kernel: Product, program: Program) -> Iterator[str]:
+    """Each of the product's elements is given to the loops at one point: where a program of the kernel has it."""
+    found = {load.index for loop in kernel.loops for load in loads(loop.value) if load.buffer == kernel.made}
+    shape = program.by_name[kernel.made].shape
+    if len(found) != 1 or not all(is_one_to_one(index, shape, kernel.ranges) for index in found):
+        yield f"its loops do not read each element of {kernel.made} at one point"
+    if kernel.reduced or any(isinstance(loop.value, Put) for loop in kernel.loops):
+        yield "reduces, or adds to memory, beside a product"
+    if over := {*kernel.call.reads} & {*kernel.targets, *kernel.taken}:
+        yield f"overwrites {', '.join(sorted(over))}, which is multiplied"
 
 
 def _wrong_loop(loop: Loop, kernel: Kernel, program: Program) -> Iterator[str]:

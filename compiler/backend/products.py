@@ -1,0 +1,183 @@
+"""Pass, for mode="max-autotune": a product of matrices and the kernel that reads it become one, whose program holds a
+tile of the product.
+
+What is merged is a choice still to be made: the first call on a GPU times such a kernel against PyTorch's product and
+the kernel after it (`tune.py`), and takes it apart again (`apart`) where that is not faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from compiler.backend.context import Context
+from compiler.backend.index import Index, Var, factor_of
+from compiler.backend.ir import Extern, Kernel, Product, Program, Put, Shape, Step, Strided, loads
+from compiler.backend.order import ordered
+from compiler.backend.schedule import schedule
+
+CALLS: Mapping[str, int] = {"aten.mm.default": 0, "aten.bmm.default": 0, "aten.addmm.default": 1}
+"""The products that kernels compute, and which argument of each is the left one."""
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+MOST_MATRICES, MOST_COLUMNS = 2**16 - 1, 2**19
+"""A grid's third axis has no more programs, nor has its second, of 16 columns each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """What is multiplied: `left` [.., m, k] by `right` [.., k, n], in `shape` [.., m, n]. A `bias` is added before the
+    sum is rounded, if there is one: it has the product's shape, less dimensions at the front, or 1 in place of some.
+    """
+
+    left: Strided
+    right: Strided
+    bias: Strided | None
+
+    @staticmethod
+    def of(call: Extern) -> Factors:
+        first = CALLS[call.name]
+        left, right = call.args[first : first + 2]
+        return Factors(left, right, call.args[0] if first else None)
+
+    @property
+    def inner(self) -> Index:
+        """How many products are added for each element."""
+        return self.left.shape[-1]
+
+    @property
+    def shape(self) -> Shape:
+        """Of the product."""
+        return (*self.left.shape[:-1], self.right.shape[-1])
+
+    @property
+    def axes(self) -> tuple[Var, ...]:
+        """A variable for each dimension of the product."""
+        return tuple(
+            Var(name, size) for name, size in zip(("b", "m", "n")[-len(self.shape) :], self.shape, strict=True)
+        )
+
+
+def products(program: Program, ctx: Context) -> Program:
+    """The program with products merged into the first kernels that read them, where that is legal."""
+    steps: list[Step | None] = list(program.steps)
+    for place, call in reversed([*enumerate(program.steps)]):
+        if not isinstance(call, Extern) or call.name not in CALLS:
+            continue
+        later = [number for number in range(place + 1, len(steps)) if (step := steps[number]) and _names(step, call)]
+        kernel = steps[later[0]] if later else None
+        if not isinstance(kernel, Kernel):
+            continue
+        subjects, between = (call.targets[0], kernel.targets[-1]), steps[place + 1 : later[0]]
+        if why := _refusal(call, kernel, [step for step in between if step], program):
+            ctx.decide(subjects, "refused", f"{call.name} is not computed by the kernel {kernel.name}: {why}")
+            continue
+        only = len(later) == 1 and call.targets[0] not in program.returned
+        steps[place], steps[later[0]] = None, _merged(call, kernel, local=only)
+        buffer = program.by_name[call.targets[0]]
+        bytes_saved = ctx.number(buffer.size) * buffer.dtype.itemsize * (2 if only else 1)
+        why = f"{call.name} and {kernel.name} are one kernel, where that is not slower than both"
+        ctx.decide(subjects, "product", why, bytes=bytes_saved)
+    if None not in steps:
+        return program
+    return program.with_steps(tuple(step for step in steps if step))
+
+
+def apart(program: Program, names: Collection[str], ctx: Context) -> Program:
+    """A scheduled program with some of its products, by their kernels' names, as PyTorch's and a kernel after each."""
+    if not names:
+        return program
+    steps: list[Step] = []
+    for step in program.steps:
+        if isinstance(step, Product) and step.name in names:
+            steps += [step.call, after(step, program, ctx)]
+        else:
+            steps.append(step)
+    adding = {loop.target for kernel in program.kernels for loop in kernel.loops if isinstance(loop.value, Put)}
+    buffers = [buffer if buffer.name in adding else replace(buffer, reuses="") for buffer in program.buffers]
+    return schedule(replace(program, steps=tuple(steps), buffers=tuple(buffers)), replace(ctx, decisions=[]))
+
+
+def with_alternatives(program: Program, ctx: Context) -> Program:
+    """A program of kernels alone, with those that are to follow PyTorch's products besides."""
+    others = tuple(after(kernel, program, ctx) for kernel in program.kernels if isinstance(kernel, Product))
+    return replace(program, steps=(*program.steps, *others)) if others else program
+
+
+def after(product: Product, program: Program, ctx: Context) -> Kernel:
+    """The kernel that follows PyTorch's product where the two are not one."""
+    return ordered(product.parts[1], program, replace(ctx, decisions=[]))
+
+
+def coordinates(product: Product) -> Mapping[str, Index]:
+    """The product's ranges by the variables of `Factors.axes`. Raises ValueError where these do not give them."""
+    [place] = _places(product, product.made)
+    found = _solved(place, product.ranges, Factors.of(product.call).axes)
+    if found is None:
+        raise ValueError(f"{product.name} does not walk {product.made}")
+    return found
+
+
+def _names(step: Step, call: Extern) -> bool:
+    return call.targets[0] in step.reads
+
+
+def _merged(call: Extern, kernel: Kernel, *, local: bool) -> Product:
+    own = kernel.local | set(call.targets if local else ())
+    return Product(f"{call.targets[0]}_{kernel.name}", kernel.ranges, (), kernel.loops, own, call=call)
+
+
+def _places(kernel: Kernel, name: str) -> set[Shape]:
+    """The places of a buffer that a kernel's loops read."""
+    return {load.index for loop in kernel.loops for load in loads(loop.value) if load.buffer == name}
+
+
+def _refusal(call: Extern, kernel: Kernel, between: Sequence[Step], program: Program) -> str:
+    """Why a product is not computed by the kernel that reads it, "" if it may be."""
+    if why := _unfit(call, program):
+        return why
+    if isinstance(kernel, Product):
+        return f"it computes {kernel.made}"
+    if kernel.reduced or any(loop.reduction or isinstance(loop.value, Put) for loop in kernel.loops):
+        return "it reduces, or adds to memory"
+    places = [*_places(kernel, call.targets[0])]
+    if len(places) != 1 or _solved(places[0], kernel.ranges, Factors.of(call).axes) is None:
+        return "its points are not those of the product, each element read once"
+    changed = {name for step in (*between, kernel) for name in step.targets}
+    changed |= {name for step in between for name in (step.writes if isinstance(step, Extern) else step.taken)}
+    if late := sorted(changed & {*call.reads}):
+        return f"{', '.join(late)} changes before it"
+    return ""
+
+
+def _unfit(call: Extern, program: Program) -> str:
+    """What of a product our kernels do not take, "" for nothing."""
+    factors, buffer = Factors.of(call), program.by_name[call.targets[0]]
+    used = [program.by_name[view.buffer] for view in (factors.left, factors.right)]
+    if call.kwargs or buffer.dtype not in DTYPES or any(other.dtype != buffer.dtype for other in used):
+        return "it is scaled, or of other dtypes than float16, bfloat16 and float32"
+    if any(size.constant in (0, 1) for size in (*factors.shape[-2:], factors.inner)):
+        return "a matrix has one row or column, or none"
+    if len(factors.shape) == 3 and not 0 < (factors.shape[0].constant or 0) <= MOST_MATRICES:
+        return "how many matrices there are is not known, or it is more than a grid has"
+    if not 0 < (factors.shape[-1].constant or 0) <= MOST_COLUMNS:
+        return "how many columns there are is not known, or it is more than a grid has"
+    return ""
+
+
+def _solved(place: Shape, ranges: Sequence[Var], axes: Sequence[Var]) -> Mapping[str, Index] | None:
+    """Each range in terms of the axes, where coordinate by coordinate the ranges count the axes' points."""
+    values: dict[str, Index] = {}
+    for axis, rest in zip(axes, place, strict=True):
+        covered = Index.of(1)
+        while rest.terms:
+            new = (var for var in ranges if var.name not in values and factor_of(rest, var) == covered)
+            if (var := next(new, None)) is None:
+                return None
+            values[var.name] = Index.of(axis) // covered % var.size
+            rest, covered = rest - Index.of(var) * covered, covered * var.size
+        if covered != axis.size:
+            return None
+    return values if len(values) == len(ranges) else None
