@@ -104,7 +104,7 @@ def without_autocast(call: Call) -> Call:
     off = torch._C._DisableAutocast
 
     def cast(args: list[Any]) -> Sequence[Any]:
-        with off():  # type: ignore[no-untyped-call]
+        with off():
             return call(args)
 
     return cast

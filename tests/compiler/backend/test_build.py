@@ -1,0 +1,55 @@
+"""C++ kernels as functions of Python."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import types
+
+import pytest
+import torch
+
+from compiler.backend import build
+from compiler.backend.emit_cpp import Code, Function
+
+pytestmark = pytest.mark.skipif(build.compiler() is None, reason="needs a C++ compiler")
+
+WAITING = """
+extern "C" int meet(volatile int* mine, const volatile int* other, int threads) {
+    *mine = 1;
+    while (!*other) { }
+    return threads;
+}
+"""
+
+
+def kernels(text: str, *functions: Function) -> dict[str, types.BuiltinFunctionType]:
+    found = build.Build.start(Code(text, functions)).functions()
+    assert all(isinstance(function, types.BuiltinFunctionType) for function in found.values())
+    return dict(found)  # type: ignore[arg-type]
+
+
+def test_pointers_sizes_and_threads_arrive_and_what_is_returned_comes_back() -> None:
+    text = """
+extern "C" int fill(double* to, const float* from, long count, long start, int threads) {
+    for (long i = 0; i < count; ++i) to[i] = (double)from[0] + start + i;
+    return threads;
+}
+"""
+    fill = kernels(text, Function("fill", ("to", "from"), ("count", "start"), True))["fill"]
+    gc.collect()
+    to, start = torch.zeros(4, dtype=torch.float64), torch.full((1,), 0.5)
+    assert fill(to.data_ptr(), start.data_ptr(), 3, -(2**40), 7) == 7
+    assert to.tolist() == [0.5 - 2**40, 1.5 - 2**40, 2.5 - 2**40, 0]
+    assert fill(to.data_ptr(), start.data_ptr(), 0, 0, 0) == 0
+
+
+def test_other_threads_run_while_a_kernel_does() -> None:
+    meet = kernels(WAITING, Function("meet", ("mine", "other"), (), True))["meet"]
+    here, there = (torch.zeros(1, dtype=torch.int32) for _ in range(2))
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(meet(here.data_ptr(), there.data_ptr(), 1)), daemon=True)
+    thread.start()
+    assert meet(there.data_ptr(), here.data_ptr(), 2) == 2
+    thread.join(20)
+    assert found == [1]
