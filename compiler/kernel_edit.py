@@ -5,16 +5,19 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
+from compiler.binary.own_kernels import launch_of
 from compiler.binary.sources import kernel_source
-from compiler.record import Artifact, Kernel, Record
+from compiler.record import Artifact, Entity, Kernel, Record
 from compiler.targets import target
 
 
 def source_of(record: Record, kernel: Kernel) -> str:
-    """The kernel's source, whose line 1 is the empty one after the quotes. Raises CannotCompileError."""
-    _, source = kernel_source(record[kernel.artifact], kernel)
-    return source
+    """The kernel's source, whose line 1 is empty: the one after the quotes. Raises CannotCompileError."""
+    artifact = record[kernel.artifact]
+    _, source = kernel_source(artifact, kernel)
+    return f"\n{source}" if launch_of(artifact, kernel) else source
 
 
 def function_of(record: Record, kernel: Kernel) -> str:
@@ -24,7 +27,9 @@ def function_of(record: Record, kernel: Kernel) -> str:
 
 
 def configurations(record: Record, kernel: Kernel, gpu: str) -> tuple[dict[str, int], ...]:
-    """The launch configurations that Inductor would try on a GPU, in its order. Raises KernelSourceError."""
+    """The launch configurations that would be tried on a GPU, in their order. Raises KernelSourceError."""
+    if launch := launch_of(record[kernel.artifact], kernel):
+        return tuple(launch["configs"])
     # Where Triton is not installed, this can't be imported.
     from compiler.torch_api.triton_kernels import compile_request, reading_kernels
 
@@ -32,15 +37,21 @@ def configurations(record: Record, kernel: Kernel, gpu: str) -> tuple[dict[str, 
         return compile_request(*kernel_source(record[kernel.artifact], kernel), {}, 0).configs
 
 
-def with_edit(record: Record, kernel: Kernel, edited: str, gpu: str) -> tuple[Record, str, str]:
-    """A record of two kernels, the original and the edited one, written for a GPU; and their ids."""
-    function, original = kernel_source(record[kernel.artifact], kernel)
+def with_edit(
+    record: Record, kernel: Kernel, edited: str, gpu: str, launch: Mapping[str, Any]
+) -> tuple[Record, str, str]:
+    """A record of two kernels, the original and the edited one, written for a GPU; and their ids. `launch` is how the
+    edited one is launched, where it is of our own backend.
+    """
+    function, original = function_of(record, kernel), source_of(record, kernel)
+    own = launch_of(record[kernel.artifact], kernel)
     artifacts, kernels = [], []
-    for source, suffix in ((original, "original"), (edited, "edited")):
-        text = _statement(kernel.name, function, source)
+    for source, suffix, how in ((original, "original", own), (edited, "edited", launch)):
+        text = source.rstrip("\n") if own else _statement(kernel.name, function, source)
         artifact_id = f"{kernel.artifact.rstrip(']')} {suffix}]"
         identity = f"{artifact_id}.{kernel.name}"
-        artifacts.append(Artifact(artifact_id, "kernels", suffix, "python", text, kernel.graph))
+        facts = (Entity(identity, "kernel", kernel.name, {"launch": how, "line": 1}),) if own else ()
+        artifacts.append(Artifact(artifact_id, "kernels", suffix, "python", text, kernel.graph, entities=facts))
         lines = (1, text.count("\n") + 1)
         kernels.append(replace(kernel, id=identity, artifact=artifact_id, lines=lines))
     others = [artifact for artifact in record.artifacts if artifact.stage != "kernels"]

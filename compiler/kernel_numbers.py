@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from compiler.binary.own_kernels import constants_of, grid_of
 from compiler.interpret.kept import KeptFrame
 from compiler.interpret.kernel_inputs import KernelInputs, kernel_inputs, own_copies
-from compiler.interpret.launch import KernelError
+from compiler.interpret.launch import KernelError, Outcome
 from compiler.interpret.process import Interpreter, InterpreterError
 from compiler.interpret.program import Launch, ProgramError
+from compiler.interpret.signature import signature
 from compiler.measure.check import compared
 from compiler.record import Check, Kernel, Record, Timing
 
@@ -31,32 +33,75 @@ class Numbers:
     notes: tuple[str, ...] = ()
 
 
-def numbers(
-    record: Record, kernel: Kernel, kept: Mapping[str, KeptFrame], edited: str, config: int, own_config: int
-) -> Numbers:
-    """Run the original in its configuration number `config`, and the edited source in its number `own_config`."""
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A version of a kernel, in the configuration of this number. `launch` is empty for one of Inductor's."""
+
+    function: str
+    source: str
+    config: int
+    launch: Mapping[str, Any]
+
+    def interpreted(self, interpreter: Interpreter, arguments: Sequence[Any], most: int) -> Outcome:
+        """Run it on CPU tensors, which it changes; of Inductor's at most so many programs."""
+        if not self.launch:
+            return interpreter.run(self.source, self.function, arguments, self.config, most)
+        blocks, grid = constants_of(self.launch, self.config), grid_of(self.launch, self.config)
+        return interpreter.run_plain(self.source, self.function, arguments, self.launch["types"], blocks, grid)
+
+    def loaded(self) -> Any:
+        """For the GPU that is here. Raises KernelSourceError."""
+        from compiler.torch_api import gpu_launch
+
+        if not self.launch:
+            return gpu_launch.loaded(self.function, self.source, self.config)
+        chosen, grid = self.launch["configs"][self.config], grid_of(self.launch, self.config)
+        return gpu_launch.Plain(self.function, self.source, chosen, grid)
+
+
+def numbers(record: Record, kernel: Kernel, kept: Mapping[str, KeptFrame], original: Tried, edited: Tried) -> Numbers:
+    """Run the original and the edited one, on the arguments of the exploration where it kept them."""
     try:
         with Interpreter() as interpreter:
-            given = kernel_inputs(record, kernel, kept, interpreter)
+            given = _given(record, kernel, kept, original, interpreter)
             notes = tuple(filter(None, (given.note,)))
             if torch.cuda.is_available():
-                return _on_gpu(given, edited, config, own_config, notes)
-            return _interpreted(given, edited, config, own_config, interpreter, notes)
+                return _on_gpu(given, original, edited, notes)
+            return _interpreted(given, original, edited, interpreter, notes)
     except (ProgramError, InterpreterError) as error:
         return Numbers(notes=(f"its numbers could not be checked: {error}",))
 
 
+def _given(
+    record: Record, kernel: Kernel, kept: Mapping[str, KeptFrame], original: Tried, interpreter: Interpreter
+) -> KernelInputs:
+    """Arguments of the first launch, under the names that the function has for them."""
+    if not original.launch:
+        given = kernel_inputs(record, kernel, kept, interpreter)
+        names = signature(original.function, original.source).arguments
+        return replace(given, launch=replace(given.launch, names=names))
+    from compiler.passes.rerun import launched
+
+    kind: Any = kernel.artifact.rstrip("]").split(" ")[1]  # kernels[0/0 forward], kernels[0/0 forward Triton]
+    if kernel.graph not in kept or kind not in kept[kernel.graph].programs:
+        raise ProgramError("what the exploration made was not kept: explore it in this session")
+    found = launched(kept[kernel.graph], kind, original.function)
+    launch = Launch(
+        kernel.name, original.function, original.source, own_copies(found.arguments), [*original.launch["types"]],
+        dict.fromkeys(found.written), lambda _: [],
+    )  # fmt: skip
+    return KernelInputs(launch, found.note)
+
+
 def _interpreted(
-    given: KernelInputs, edited: str, config: int, own_config: int, interpreter: Interpreter, notes: tuple[str, ...]
+    given: KernelInputs, original: Tried, edited: Tried, interpreter: Interpreter, notes: tuple[str, ...]
 ) -> Numbers:
-    launch, mine = given.launch, own_copies(given.launch.arguments)
-    theirs = own_copies(launch.arguments)
-    first = interpreter.run(launch.source, launch.function, theirs, config, MOST_PROGRAMS)
+    mine, theirs = own_copies(given.launch.arguments), own_copies(given.launch.arguments)
+    first = original.interpreted(interpreter, theirs, MOST_PROGRAMS)
     if first.error is not None:
         return Numbers(notes=(*notes, f"the original does not run in the interpreter: {first.error.message}"))
     # Programs of another size are others: where the original's were not all run, there is nothing to compare with.
-    most = MOST_PROGRAMS if first.is_whole else first.ran
-    second = interpreter.run(edited, launch.function, mine, own_config, most)
+    second = edited.interpreted(interpreter, mine, MOST_PROGRAMS if first.is_whole else first.ran)
     if second.error is not None and second.error.kind == "missing":
         return Numbers(notes=(*notes, second.error.message))
     if second.error is not None:
@@ -65,25 +110,24 @@ def _interpreted(
     if not (first.is_whole and second.is_whole):
         notes += (f"only {second.ran:,} of {second.programs:,} programs were run; what they left is not compared",)
         return Numbers(notes=notes)
-    return Numbers(_checks(launch, theirs, mine), notes=notes)
+    return Numbers(_checks(given.launch, theirs, mine), notes=notes)
 
 
-def _on_gpu(given: KernelInputs, edited: str, config: int, own_config: int, notes: tuple[str, ...]) -> Numbers:
+def _on_gpu(given: KernelInputs, original: Tried, edited: Tried, notes: tuple[str, ...]) -> Numbers:
     from compiler.torch_api import gpu_launch
 
-    launch = given.launch
-    theirs, mine = ([_moved(value) for value in own_copies(launch.arguments)] for _ in range(2))
-    original = gpu_launch.loaded(launch.function, launch.source, config)
-    gpu_launch.launch(original, theirs)
+    theirs, mine = ([_moved(value) for value in own_copies(given.launch.arguments)] for _ in range(2))
+    first = original.loaded()
+    gpu_launch.launch(first, theirs)
     try:
-        changed = gpu_launch.loaded(launch.function, edited, own_config)
-        gpu_launch.launch(changed, mine)
+        second = edited.loaded()
+        gpu_launch.launch(second, mine)
     except Exception as error:  # noqa: BLE001 - Triton and CUDA fail in many ways
         return Numbers(error=KernelError("error", f"{type(error).__name__}: {error}"), notes=notes)
-    checks = _checks(launch, theirs, mine)
+    checks = _checks(given.launch, theirs, mine)
     timings = tuple(
         Timing(name, "kernel launch", *gpu_launch.times(kernel, arguments))
-        for name, kernel, arguments in (("original", original, theirs), ("edited", changed, mine))
+        for name, kernel, arguments in (("original", first, theirs), ("edited", second, mine))
     )
     return Numbers(checks, timings, notes=(*notes, f"numbers and times on {torch.cuda.get_device_name()}"))
 
@@ -101,13 +145,6 @@ def _checks(launch: Launch, theirs: Sequence[Any], mine: Sequence[Any]) -> tuple
 
 def _check(launch: Launch, index: int, theirs: Tensor, mine: Tensor) -> Check:
     """Memory that neither has written to is not a number in both: that is equal."""
-    name = _name(launch, index)
     known = ~(theirs.isnan() & mine.isnan())
-    check = compared(name, mine[known].cpu(), theirs[known].cpu(), relative=True)
+    check = compared(launch.names[index], mine[known].cpu(), theirs[known].cpu(), relative=True)
     return replace(check, note=check.note.replace("eager", "the original"))
-
-
-def _name(launch: Launch, index: int) -> str:
-    from compiler.interpret.signature import signature
-
-    return signature(launch.function, launch.source).arguments[index]

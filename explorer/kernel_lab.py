@@ -1,7 +1,7 @@
 """The kernel lab: `%tkernel RUN KERNEL` puts a Triton kernel in a cell, `%%tkernel` compiles and checks what it became.
 
-The cell's first line is the magic, so line n of the cell is line n of the source that Inductor wrote, whose first line
-is empty: lines in errors are those that the user sees.
+The cell's first line is the magic, and an empty line stands for it in the source that is compiled, as Inductor's begin
+with one: lines in errors are those that the user sees.
 """
 # mypy: disallow-untyped-decorators=False
 
@@ -25,7 +25,11 @@ from explorer.compiling import triton_kernels
 from explorer.kernel_trial import KernelTrial, tried
 from explorer.run import Run
 
-_BLOCKS = ("XBLOCK", "YBLOCK", "ZBLOCK", "R0_BLOCK", "R1_BLOCK", "num_warps", "num_stages")
+_BLOCKS = (
+    "XBLOCK", "YBLOCK", "ZBLOCK", "R0_BLOCK", "R1_BLOCK", "RBLOCK", "MBLOCK", "NBLOCK", "KBLOCK", "num_warps",
+    "num_stages",
+)  # fmt: skip
+"""All numbers of a configuration, of Inductor's kernels and of ours."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -63,8 +67,8 @@ class KernelMagics(Magics):
         %%tkernel RUN KERNEL [--target GPU] [--config N] [--XBLOCK N] [--num-warps N] [--no-check] [-o NAME]
 
         Numbers are checked on the exploration's real inputs, on the GPU when there is one, else in Triton's
-        interpreter; with a GPU both are timed. `--config` chooses among the configurations that Inductor would try,
-        block sizes and `--num-warps` make one of your own. The result is kept under NAME (`_tk`).
+        interpreter; with a GPU both are timed. `--config` chooses among the configurations that would be tried, block
+        sizes and `--num-warps` make one of your own. The result is kept under NAME (`_tk`).
         """
         words = [word.strip("\"'") for word in arg_split(line)]
         if cell is None:

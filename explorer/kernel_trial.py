@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from compiler.binary.own_kernels import launch_of
 from compiler.binary.sources import CannotCompileError
 from compiler.destination import DEFAULT_TARGET
 from compiler.kernel_edit import configurations, function_of, source_of, with_configuration, with_edit
@@ -220,47 +221,60 @@ def tried(
     original, gpu = source_of(run.record, kernel), target or run.record.target or DEFAULT_TARGET
     try:
         ast.parse(edited)
-        source = _configured(run.record, kernel, edited, gpu, config, chosen)
+        source, launch = _configured(run.record, kernel, edited, gpu, config, chosen)
     except SyntaxError as error:
         wrong = Finding(f"SyntaxError: {error.msg}", error.lineno or 0)
         return KernelTrial(kernel, Version(original), Version(edited), findings=(wrong,))
     except ValueError as error:
         return KernelTrial(kernel, Version(original), Version(edited), findings=(Finding(str(error)),))
     own = 0 if chosen else config
-    return _Trial(run, kernel, original, edited, source, gpu).result(config, own, check)
+    return _Trial(run, kernel, original, edited, source, gpu, launch).result(config, own, check)
 
 
-def _configured(record: Record, kernel: Kernel, edited: str, gpu: str, config: int, chosen: Mapping[str, int]) -> str:
-    """The edited source with a configuration of the user's own: the one that Inductor would try, with changes."""
+def _configured(
+    record: Record, kernel: Kernel, edited: str, gpu: str, config: int, chosen: Mapping[str, int]
+) -> tuple[str, Mapping[str, Any]]:
+    """The edited source with a configuration of the user's own: the one that would be tried, with changes. Of Inductor's
+    kernels it is in the source, of our own in how they are launched.
+    """
+    launch = launch_of(record[kernel.artifact], kernel)
     if not chosen:
-        return edited
+        return edited, launch
     every = configurations(record, kernel, gpu)
     if config >= len(every):
-        raise ValueError(f"there is no configuration {config}: Inductor would try {len(every)}")
+        raise ValueError(f"there is no configuration {config}: {len(every)} would be tried")
     unknown = [name for name in chosen if name not in every[config]]
     if unknown:
         raise ValueError(f"this kernel has no {unknown[0]}; it has {', '.join(every[config])}")
-    return with_configuration(function_of(record, kernel), edited, {**every[config], **chosen})
+    numbers = {**every[config], **chosen}
+    if launch:
+        return edited, {**launch, "configs": [numbers]}
+    return with_configuration(function_of(record, kernel), edited, numbers), {}
 
 
 class _Trial:
     """Both versions of one kernel, compiled and run."""
 
-    def __init__(self, run: Run, kernel: Kernel, original: str, edited: str, source: str, target: str) -> None:
-        self.run, self.kernel, self.target = run, kernel, target
+    def __init__(
+        self, run: Run, kernel: Kernel, original: str, edited: str, source: str, target: str, launch: Mapping[str, Any]
+    ) -> None:
+        self.run, self.kernel, self.target, self.launch = run, kernel, target, launch
         self.original, self.edited, self.source = original, edited, source
         self.findings: list[Finding] = []
         self.notes: list[str] = []
 
     def result(self, config: int, own_config: int, check: bool) -> KernelTrial:
         # It starts a process, and imports what runs graphs: not for a run that is only looked at.
-        from compiler.kernel_numbers import numbers
+        from compiler.kernel_numbers import Tried, numbers
 
         original, edited = self._compiled(config, own_config)
         checks: tuple[Check, ...] = ()
         timings: tuple[Timing, ...] = ()
         if check:
-            found = numbers(self.run.record, self.kernel, self.run.kept, self.source, config, own_config)
+            record, function = self.run.record, function_of(self.run.record, self.kernel)
+            before = Tried(function, self.original, config, launch_of(record[self.kernel.artifact], self.kernel))
+            after = Tried(function, self.source, own_config, self.launch)
+            found = numbers(record, self.kernel, self.run.kept, before, after)
             checks, timings = found.checks, found.timings
             self.notes += found.notes
             if found.error is not None:
@@ -275,7 +289,7 @@ class _Trial:
         from compiler.binary import compiled
 
         try:
-            both, first, second = with_edit(self.run.record, self.kernel, self.source, self.target)
+            both, first, second = with_edit(self.run.record, self.kernel, self.source, self.target, self.launch)
         except CannotCompileError as error:
             self.findings.append(Finding(str(error)))
             return Version(self.original), Version(self.edited)

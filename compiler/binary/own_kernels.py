@@ -28,19 +28,30 @@ def own_source(artifact: Artifact, kernel: Kernel) -> str:
     return alone(artifact.text, first, kernel.lines)
 
 
+def constants_of(launch: Mapping[str, Any], config: int) -> dict[str, int]:
+    """The constants of the configuration of this number: its block sizes."""
+    return {name: value for name, value in launch["configs"][config].items() if name not in _NO_CONSTANT}
+
+
+def grid_of(launch: Mapping[str, Any], config: int) -> tuple[int, int, int]:
+    """How many programs there are along each axis."""
+    blocks = constants_of(launch, config)
+    x, y, z = (*(-(-points // blocks.get(block, 1)) for points, block in launch["grid"]), 1, 1)[:3]
+    return x, y, z
+
+
 def own_request(launch: Mapping[str, Any], config: int) -> CompileRequest:
     """One call of `triton.compile`, for the configuration of this number. Raises KernelSourceError."""
     configs = launch["configs"]
     if not 0 <= config < len(configs):
         raise KernelSourceError(f"there is no configuration {config}: {len(configs)} would be tried")
     chosen = configs[config]
-    constants = {name: value for name, value in chosen.items() if name not in _NO_CONSTANT}
     names = list(launch["types"])
     attributes = {(names.index(name),): [["tt.divisibility", 16]] for name in launch["aligned"]}
     return CompileRequest(
         config=chosen,
         configs=tuple(configs),
-        arguments=repr((launch["types"], constants, attributes)),
+        arguments=repr((launch["types"], constants_of(launch, config), attributes)),
         options={name: chosen[name] for name in _NO_CONSTANT},
-        programs=prod(-(-points // constants.get(block, 1)) for points, block in launch["grid"]),
+        programs=prod(grid_of(launch, config)),
     )

@@ -17,7 +17,7 @@ from compiler.record import Artifact
 from compiler.torch_api.buffers import InputLayout, Kind
 
 _INPUT = re.compile(r"primals_(?P<from_one>\d+)|arg(?P<from_zero>\d+)_1")
-_MADE_UP = "gradients of the outputs are made up: the exploration saw none"
+MADE_UP = "gradients of the outputs are made up: the exploration saw none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Programs:
         )
         if fits:
             return [value for value in found if value is not None], ""
-        return [_made_up(layout) for layout in tangents], _MADE_UP
+        return [_made_up(layout) for layout in tangents], MADE_UP
 
 
 def _kind(artifact: Artifact) -> Kind:

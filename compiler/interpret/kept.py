@@ -39,7 +39,7 @@ class KeptFrame:
     """One capture: its graphs, and the arguments of the first call; gradients by the output that they are of.
 
     `captured` is the graph as it was captured, and `book` where the record's sources are: what it takes to trace it
-    again. `joint` is what AOTAutograd made of it, before it was divided. `autocast` are the devices on which autocast
+    again. `programs` are what our own backend made of its graphs (`compiler.passes.rerun.KeptProgram`). `joint` is what AOTAutograd made of it, before it was divided. `autocast` are the devices on which autocast
     was on around the call, and to which format. With `keeps_stages`, `stages` are the graphs as AOTAutograd made them:
     "joint", "joint passes" (after Inductor's), "forward", "backward", "inference"; `aot` is what it found about inputs
     and outputs, and in `halves` is the code that was built. `around`, where it is set, makes every call after the
@@ -48,6 +48,7 @@ class KeptFrame:
 
     copies: bool = False
     graphs: dict[Kind, KeptGraph] = field(default_factory=dict)
+    programs: dict[Kind, Any] = field(default_factory=dict)
     arguments: tuple[Any, ...] | None = None
     trained: list[int] = field(default_factory=list)
     gradients: dict[int, torch.Tensor] = field(default_factory=dict)

@@ -21,6 +21,7 @@ from compiler.passes.launch import launch_facts
 from compiler.passes.memory import memory_facts
 from compiler.passes.merges import merges
 from compiler.passes.program import Made, program_artifact
+from compiler.passes.rerun import KeptProgram
 from compiler.record import Artifact, Decision
 
 if TYPE_CHECKING:
@@ -80,6 +81,9 @@ class PassRecorder:
             call, functions, made, ids, artifact_id=f"kernels[{frame} {kind} call]",
             title=f"{kind}, the call: allocates and launches", graph=frame,
         ))  # fmt: skip
+        triton = {function.name: function for function in functions if isinstance(function, TritonFunction)}
+        kept = KeptProgram(made.program, triton, self.recorder.outputs.get(kind, ()))
+        self.recorder.recorder.kept[frame].programs[kind] = kept
         for place, written in enumerate(found):
             self.builder.kernels.extend(written.kernels)
             self.recorder.add(f"kernels {kind}", written.artifact, seconds if place == 0 else 0.0)

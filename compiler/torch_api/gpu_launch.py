@@ -1,24 +1,35 @@
-"""A kernel of Inductor's, launched on the GPU that is here: for its numbers, and for its time."""
+"""A kernel launched on the GPU that is here: for its numbers, and for its time."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 import torch._inductor.runtime.triton_heuristics as heuristics
 
 from compiler.torch_api.patching import replaced
-from compiler.torch_api.triton_kernels import executed, untuned
+from compiler.torch_api.triton_kernels import defined, executed, untuned
 
 
 def loaded(name: str, source: str, config: int) -> Any:
-    """The kernel, to be launched in one of its configurations. Raises KernelSourceError."""
+    """A kernel of Inductor's, to be launched in one of its configurations. Raises KernelSourceError."""
     with replaced(heuristics, "check_autotune_cache", lambda _: untuned):
         kernel = executed(name, source)
     kernel.configs = [kernel.configs[config]]
     return kernel
+
+
+class Plain:
+    """A function that has `@triton.jit` alone, to be launched as Inductor's kernels are. Raises KernelSourceError."""
+
+    def __init__(self, name: str, source: str, config: Mapping[str, int], grid: tuple[int, int, int]) -> None:
+        self._function, self._config, self._grid = defined(name, source), config, grid
+
+    def run(self, *arguments: Any, stream: int) -> None:
+        """One launch, on torch's current stream: that is what `stream` has to be."""
+        self._function[self._grid](*arguments, **self._config)
 
 
 def launch(kernel: Any, arguments: Sequence[Any]) -> None:

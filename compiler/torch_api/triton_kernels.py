@@ -16,6 +16,7 @@ from typing import Any
 
 import torch._inductor.runtime.triton_helpers as triton_helpers
 import torch._inductor.runtime.triton_heuristics as heuristics
+import triton
 
 from compiler.targets import Target
 from compiler.torch_api.patching import replaced
@@ -93,6 +94,21 @@ def compile_request(name: str, source: str, sizes: Mapping[str, int], config: in
 
 def executed(name: str, source: str) -> Any:
     """The CachingAutotuner that the source makes of its kernel, new each time. Raises KernelSourceError."""
+    kernel = _defined(name, source)
+    if not isinstance(kernel, heuristics.CachingAutotuner):
+        raise KernelSourceError(f"it defines no kernel {name!r} under a decorator of triton_heuristics")
+    return kernel
+
+
+def defined(name: str, source: str) -> Any:
+    """The function under `@triton.jit` that the source defines, new each time. Raises KernelSourceError."""
+    kernel = _defined(name, source)
+    if not isinstance(kernel, triton.JITFunction):
+        raise KernelSourceError(f"it defines no kernel {name!r} under @triton.jit")
+    return kernel
+
+
+def _defined(name: str, source: str) -> Any:
     file = f"{name}.py"
     namespace: dict[str, Any] = {"__name__": name, "__file__": file}
     with _readable(file, source):
@@ -100,10 +116,7 @@ def executed(name: str, source: str) -> Any:
             exec(compile(source, file, "exec"), namespace)
         except Exception as error:  # whatever a source that a user has edited raises
             raise KernelSourceError(f"{type(error).__name__}: {error}") from error
-    kernel = namespace.get(name)
-    if not isinstance(kernel, heuristics.CachingAutotuner):
-        raise KernelSourceError(f"it defines no kernel {name!r} under a decorator of triton_heuristics")
-    return kernel
+    return namespace.get(name)
 
 
 @contextmanager

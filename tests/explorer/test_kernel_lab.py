@@ -24,6 +24,9 @@ from torch import nn
 def f(x, w):
     return torch.softmax(x @ w, -1)
 
+def softmax_of(x):
+    return torch.softmax(x, -1)
+
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -31,6 +34,16 @@ class Net(nn.Module):
 
     def forward(self, x):
         return torch.tanh(self.first(x)).sum()
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+
+    def forward(self, x):
+        y = self.norm(x)
+        y = nn.functional.scaled_dot_product_attention(y, y, y)
+        return (nn.functional.dropout(y, 0.25).tanh() * 3).sum()
 """
 NAME = "triton_per_fused__softmax_prepare_softmax_online_0"
 LOAD = "tmp0 = tl.load(in_out_ptr0 + (r0_1 + 256*x0), "
@@ -45,6 +58,8 @@ def shell() -> Iterator[InteractiveShell]:
         SETUP,
         "%%tcompile --target h100 -o run\nf(torch.randn(60, 64), torch.randn(64, 256))",
         "%%tcompile --target h100 -o trained\nNet()(torch.randn(8, 16)).backward()",
+        "%%tcompile --backend tcompile --target h100 -o plain\nsoftmax_of(torch.randn(60, 64))",
+        "%%tcompile --backend tcompile --target h100 -o ours\nAttention()(torch.randn(1, 2, 32, 16)).backward()",
     ):
         with capture_output():
             assert found.run_cell(cell).success
@@ -171,6 +186,61 @@ def test_backward_kernels_get_what_the_forward_saved(shell: InteractiveShell) ->
     assert [check.verdict for check in trial.checks] == ["equal"] * len(trial.checks) != []
     assert "made up" not in text
     assert "random" not in text
+
+
+def test_kernels_of_our_own_backend_run_on_what_the_exploration_gave_them(shell: InteractiveShell) -> None:
+    """Before the last of these come random numbers, attention as only a GPU has it, and the forward."""
+    kernels = [kernel for kernel in shell.user_ns["ours"].record.kernels if kernel.language == "triton"]
+    assert {kernel.artifact for kernel in kernels} == {"kernels[0/0 forward]", "kernels[0/0 backward]"}
+    for kernel in kernels:
+        trial, text, _ = ran(shell, opened(shell, f'ours "{kernel.id}"'))
+        assert trial.is_right, text
+        assert {check.verdict for check in trial.checks} == {"equal"}
+        assert trial.original["sass"] == trial.edited["sass"]
+        assert "made up" not in text
+
+
+@pytest.mark.parametrize(
+    ("code", "edit", "message"),
+    [
+        ("= tl.load(", "= = tl.load(", "SyntaxError: invalid syntax"),
+        ("= tl.load(", "= tmp99 + tl.load(", "tmp99 is not defined"),
+        ("arg0_1_ptr + (", "arg0_1_ptr + (1 + ", "tl.load reads out of bounds: element 3840 of arg0_1_ptr"),
+        ("tl.store(div_ptr + (", "tl.store(div_ptr + (1 + ", "tl.store writes out of bounds: element 3840 of div_ptr"),
+        ("tl.store(div_ptr + (64*x + r), ", "tl.store(div_ptr + (64*x + r), 1.01 * ",
+         "what it stores to div_ptr differs from the original's"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_kernel_of_ours_is_reported_with_its_line(
+    shell: InteractiveShell, code: str, edit: str, message: str
+) -> None:
+    cell = opened(shell, "plain kernel")
+    assert code in cell
+    edited = cell.replace(code, edit, 1)
+    trial, _, _ = ran(shell, edited)
+    (finding,) = trial.findings
+    assert message in finding.what
+    assert finding.line == line_of(edited, edit)
+
+
+def test_a_kernel_of_ours_in_a_configuration_of_ones_own(shell: InteractiveShell) -> None:
+    cell = opened(shell, "plain kernel")
+    trial, _, _ = ran(shell, cell.replace("\n", " --XBLOCK 4 --num-warps 8\n", 1))
+    assert trial.is_right
+    assert trial.edited.binary is not None
+    assert (trial.edited.binary.config["XBLOCK"], trial.facts.loc["threads", "edited"]) == (4, 256)
+    assert trial.facts.loc["programs", "edited"] == 15
+    _, text, _ = ran(shell, cell.replace("\n", " --NBLOCK 8\n", 1))
+    assert "this kernel has no NBLOCK; it has XBLOCK" in text
+
+
+def test_a_loaded_kernel_of_ours_is_compiled_and_not_run(shell: InteractiveShell, tmp_path: object) -> None:
+    path = f"{tmp_path}/plain.json"
+    shell.user_ns["plain"].save(path)
+    shell.user_ns["loaded_plain"] = explorer.load(path)
+    trial, text, _ = ran(shell, opened(shell, "loaded_plain kernel"))
+    assert trial.edited.binary is not None
+    assert "what the exploration made was not kept: explore it in this session" in text
 
 
 def test_a_loaded_run_is_tried_on_random_inputs(shell: InteractiveShell, tmp_path: object) -> None:

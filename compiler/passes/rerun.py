@@ -1,0 +1,148 @@
+"""A program of our own backend run again on the CPU, as far as one of its kernels: what that one is launched with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compiler.backend.emit_triton import TritonFunction
+from compiler.backend.interpret import State
+from compiler.backend.ir import Buffer, Extern, Kernel, Program
+from compiler.backend.symbols import sources
+from compiler.interpret import gpu_attention
+from compiler.interpret.inputs import MADE_UP, argument
+from compiler.interpret.kept import KeptFrame
+from compiler.interpret.program import ProgramError
+from compiler.torch_api.inductor import Kind
+
+_GENERATED_AS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptProgram:
+    """A program after the last pass, its functions in Triton by name, and what the graph calls its outputs."""
+
+    program: Program
+    functions: Mapping[str, TritonFunction]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A kernel's first launch: `arguments` in the order of its function, those at `written` it stores to."""
+
+    arguments: Sequence[Any]
+    names: tuple[str, ...]
+    written: tuple[int, ...]
+    note: str = ""
+
+
+def launched(frame: KeptFrame, kind: Kind, name: str) -> Launched:
+    """What the function of this name is launched with, when the graph is called as the exploration called it. Steps
+    before it run in the reference interpreter. Raises ProgramError where that can't be.
+    """
+    own = frame.programs[kind]
+    function = own.functions[name]
+    with torch.random.fork_rng(devices=()), torch.no_grad():
+        given, note = _inputs(frame, kind)
+        host = _Host.of(own.program, given)
+        for step in host.steps():
+            if step.name == function.kernel:
+                return _at(host, step, function, note)
+    raise ProgramError(f"{name} is not launched")
+
+
+def _at(state: State, kernel: Any, function: TritonFunction, note: str) -> Launched:
+    read = {name: state.memory[name] for name in kernel.reads}
+    memory = read | {name: state.target(name) for name in kernel.writes}
+    written = tuple(place for place, name in enumerate(function.buffers) if name in kernel.writes)
+    arguments = [*(memory[name] for name in function.buffers), *(state.sizes[name] for name in function.symbols)]
+    return Launched(arguments, function.buffers + function.symbols, written, note)
+
+
+class _Host(State):
+    """A run on the CPU, of a program that may be for a GPU."""
+
+    @staticmethod
+    def of(program: Program, given: Sequence[Any]) -> _Host:
+        """A run that has not begun."""
+        program = replace(program, buffers=tuple(replace(buffer, device="cpu") for buffer in program.buffers))
+        host = _Host(program, {name: source.of(given) for name, source in sources(program).items()})
+        host.memory.update(zip(program.inputs, given, strict=True))
+        host.memory.update(program.constants)
+        return host
+
+    def steps(self) -> Iterator[Kernel | Extern]:
+        """Each step, before it is run."""
+        steps, frees = self.program.steps, self.program.frees or ((),) * len(self.program.steps)
+        for step, freed in zip(steps, frees, strict=True):
+            yield step
+            self.run(step)
+            for name in freed:
+                del self.memory[name]
+
+    def outputs(self) -> list[Any]:
+        """What the program returns."""
+        for _ in self.steps():
+            pass
+        return [self.argument(output) for output in self.program.outputs]
+
+    def run(self, step: Kernel | Extern) -> None:
+        try:
+            if isinstance(step, Extern) and step.name in gpu_attention.NAMES:
+                given = [*map(self.argument, step.args)], {name: self.argument(value) for name, value in step.kwargs}
+                self.keep(step.outputs, gpu_attention.computed(step.function, *given))
+            else:
+                super().run(step)
+        except Exception as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise ProgramError(f"{step.name}, which comes before it, can't be run on the CPU: {reason}") from error
+
+    def argument(self, value: Any) -> Any:
+        return torch.device("cpu") if isinstance(value, torch.device) else super().argument(value)
+
+
+def _inputs(frame: KeptFrame, kind: Kind) -> tuple[list[Any], str]:
+    """The arguments of a graph's first call, with memory of their own, and what of them is not the user's."""
+    program: Program = frame.programs[kind].program
+    if frame.arguments is None:
+        raise ProgramError("its graph was not called")
+    if kind != "backward":
+        return [_laid_out(program, name, argument(name, frame.arguments)) for name in program.inputs], ""
+    forward: KeptProgram = frame.programs["forward"]
+    given, _ = _inputs(frame, "forward")
+    known = dict(zip(forward.program.inputs, given, strict=True))
+    known |= zip(forward.outputs, _Host.of(forward.program, given).outputs(), strict=True)
+    tangents = [name for name in program.inputs if name not in known]
+    gradients = [frame.gradients.get(index) for index in frame.trained]
+    is_real = len(gradients) == len(tangents) and all(gradient is not None for gradient in gradients)
+    known |= zip(tangents, gradients if is_real else [_made_up(program, name) for name in tangents], strict=True)
+    return [_laid_out(program, name, known[name]) for name in program.inputs], "" if is_real else MADE_UP
+
+
+def _laid_out(program: Program, name: str, value: Any) -> Any:
+    """A copy of a tensor in the layout that the program expects."""
+    if not isinstance(value, Tensor) or name not in program.by_name:
+        return value
+    made = _empty(program.by_name[name], value.shape)
+    return made.copy_(value.detach())
+
+
+def _empty(buffer: Buffer, shape: Sequence[int]) -> Tensor:
+    strides = [stride.constant for stride in buffer.strides]
+    if None in strides:
+        return torch.empty(shape, dtype=buffer.dtype)
+    return torch.empty_strided(shape, strides, dtype=buffer.dtype)  # type: ignore[arg-type]
+
+
+def _made_up(program: Program, name: str) -> Tensor:
+    buffer = program.by_name[name]
+    shape = [size.constant for size in buffer.shape]
+    if None in shape or buffer.dtype not in _GENERATED_AS:
+        raise ProgramError(f"no gradient came back for {name}, and its size is symbolic")
+    generator = torch.Generator().manual_seed(0)
+    return _empty(buffer, shape).copy_(torch.randn(shape, generator=generator))  # type: ignore[arg-type]
