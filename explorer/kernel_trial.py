@@ -234,8 +234,8 @@ def tried(
 def _configured(
     record: Record, kernel: Kernel, edited: str, gpu: str, config: int, chosen: Mapping[str, int]
 ) -> tuple[str, Mapping[str, Any]]:
-    """The edited source with a configuration of the user's own: the one that would be tried, with changes. Of Inductor's
-    kernels it is in the source, of our own in how they are launched.
+    """The edited source, and how it is launched, with a configuration of the user's own: the one that would be tried,
+    with changes. Of Inductor's kernels it is in the source, of our own backend's in how they are launched.
     """
     launch = launch_of(record[kernel.artifact], kernel)
     if not chosen:

@@ -39,11 +39,12 @@ class KeptFrame:
     """One capture: its graphs, and the arguments of the first call; gradients by the output that they are of.
 
     `captured` is the graph as it was captured, and `book` where the record's sources are: what it takes to trace it
-    again. `programs` are what our own backend made of its graphs (`compiler.passes.rerun.KeptProgram`). `joint` is what AOTAutograd made of it, before it was divided. `autocast` are the devices on which autocast
-    was on around the call, and to which format. With `keeps_stages`, `stages` are the graphs as AOTAutograd made them:
-    "joint", "joint passes" (after Inductor's), "forward", "backward", "inference"; `aot` is what it found about inputs
-    and outputs, and in `halves` is the code that was built. `around`, where it is set, makes every call after the
-    first. Implements `compiler.torch_api.buffers.BufferObserver`.
+    again. `programs` are what our own backend made of its graphs (`compiler.passes.rerun.KeptProgram`). `joint` is
+    what AOTAutograd made of it, before it was divided. `autocast` are the devices on which autocast was on around the
+    call, and to which format. With `keeps_stages`, `stages` are the graphs as AOTAutograd made them: "joint", "joint
+    passes" (after Inductor's), "forward", "backward", "inference"; `aot` is what it found about inputs and outputs, and
+    in `halves` is the code that was built. `around`, where it is set, makes every call after the first. Implements
+    `compiler.torch_api.buffers.BufferObserver`.
     """
 
     copies: bool = False

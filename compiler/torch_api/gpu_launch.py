@@ -27,8 +27,8 @@ class Plain:
     def __init__(self, name: str, source: str, config: Mapping[str, int], grid: tuple[int, int, int]) -> None:
         self._function, self._config, self._grid = defined(name, source), config, grid
 
-    def run(self, *arguments: Any, stream: int) -> None:
-        """One launch, on torch's current stream: that is what `stream` has to be."""
+    def run(self, *arguments: Any, **_stream: int) -> None:
+        """One launch, on torch's current stream."""
         self._function[self._grid](*arguments, **self._config)
 
 
