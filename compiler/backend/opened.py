@@ -227,6 +227,11 @@ class Opened:
             raise BackendError(f"there is no pass {name!r}, only {', '.join(self.passes)}{meant}")
         return self._again({**self.passes, name: change}, self.thresholds)
 
+    @property
+    def tuned(self) -> Opened:
+        """The same call as mode="max-autotune" compiles it for a GPU: with products that may be part of kernels."""
+        return self._again(pipeline.tuned(self.passes), self.thresholds)
+
     def with_thresholds(self, **changes: int) -> Opened:
         """The same call with other thresholds: see `compiler.backend.context.Thresholds`."""
         return self._again(self.passes, with_options(self.thresholds, changes))
