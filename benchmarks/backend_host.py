@@ -82,9 +82,11 @@ def training(model: nn.Module, x: Tensor, mode: str | None) -> dict[str, Call]:
         found: Tensor = model(x)
         return found
 
+    parameters = [*model.parameters()]
+
     def step(compiled: Callable[..., Any]) -> Call:
         def call() -> None:
-            for parameter in model.parameters():
+            for parameter in parameters:
                 parameter.grad = None
             compiled(x).sum().backward()
 

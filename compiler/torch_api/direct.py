@@ -42,32 +42,36 @@ class Watched:
     def __init__(self, call: Call, autocast: bool) -> None:
         self.call = without_autocast(call) if autocast else call
         self.local = threading.local()
+        self.is_direct: bool | None = None
 
     def seen(self, args: list[Any]) -> Sequence[Any]:
         """What the wrappers call."""
+        if self.is_direct is not None:
+            return self.call(args)
         inputs = tuple(args)
         is_bare = not torch.is_grad_enabled() and not is_autocast_on()
         outputs = self.call(args)
         self.local.sighting = Sighting(inputs, outputs, is_bare)
         return outputs
 
+    def first(self, wrapped: Callable[..., Sequence[Any]], args: Sequence[Any]) -> Sequence[Any]:
+        """A call through the wrappers that settles whether they are needed."""
+        try:
+            outputs = wrapped(*args)
+            sighting = getattr(self.local, "sighting", None)
+            if sighting is not None:  # else another thread has settled it meanwhile
+                self.is_direct = sighting.is_all(args, outputs)
+        finally:
+            self.local.__dict__.clear()
+        return outputs
+
     def around(self, wrapped: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
         """What TorchDynamo is to call in place of `wrapped`, which ends in `seen`."""
         call, is_grad_enabled, set_grad_enabled = self.call, torch.is_grad_enabled, torch._C._set_grad_enabled
-        is_direct = False
-
-        def watched(*args: Any) -> Sequence[Any]:
-            nonlocal is_direct
-            try:
-                outputs = wrapped(*args)
-                is_direct = self.local.sighting.is_all(args, outputs)
-            finally:
-                self.local.__dict__.clear()
-            return outputs
 
         def direct(*args: Any) -> Sequence[Any]:
-            if not is_direct:
-                return watched(*args)
+            if not self.is_direct:
+                return self.first(wrapped, args) if self.is_direct is None else wrapped(*args)
             if not is_grad_enabled():
                 return call([*args])
             set_grad_enabled(False)

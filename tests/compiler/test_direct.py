@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from compiler.torch_api.backend import Call, boxed, compile_with_autograd
-from compiler.torch_api.direct import without_marks
+from compiler.torch_api.direct import Watched, without_marks
 
 
 @pytest.fixture(autouse=True)
@@ -168,6 +169,43 @@ def test_first_calls_of_several_threads() -> None:
             expected = [torch.full((3,), float(start + step)) for step in range(20)]
             torch.testing.assert_close(found, [(x.sin(), x + 1) for x in expected])
     assert not all(caller.wrapped)
+
+
+def test_wrappers_that_hand_on_other_inputs_or_outputs_stay() -> None:
+    for into, out in ((torch.clone, torch.relu_), (torch.relu_, torch.clone)):
+        calls: list[Tensor] = []
+        watched = Watched(lambda args: [args[0]], autocast=False)
+
+        def wrapped(x: Tensor, watched: Any = watched, calls: Any = calls, into: Any = into, out: Any = out) -> Any:
+            calls.append(x)
+            return [*map(out, watched.seen([into(x)]))]
+
+        fn = watched.around(wrapped)
+        with torch.no_grad():
+            for _ in range(3):
+                fn(torch.randn(3))
+        assert len(calls) == 3
+
+
+def test_inputs_that_wrappers_let_go_of_are_not_held() -> None:
+    alive: list[bool] = []
+
+    def call(args: list[Any]) -> Sequence[Any]:
+        known = weakref.ref(args[0])
+        args.clear()
+        alive.append(known() is not None)
+        return [torch.ones(3)]
+
+    def wrapped(box: list[Any]) -> Sequence[Any]:
+        args = [*box]
+        box.clear()
+        return watched.seen(args)
+
+    watched = Watched(call, autocast=False)
+    fn = watched.around(wrapped)
+    for _ in range(3):
+        fn([torch.ones(3)])
+    assert alive == [True, False, False], "only the first call is watched"
 
 
 def prologue_is_marked(backend: Callable[..., Any]) -> bool:
