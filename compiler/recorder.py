@@ -36,7 +36,7 @@ from compiler.environment import with_settings_of_now
 from compiler.graph_recorder import GraphRecorder, first_lines, hint_of
 from compiler.interpret.kept import KeptFrame
 from compiler.process import fewer_full_collections
-from compiler.record import STAGES, Frame, Phase, Problem, Recompile, Span, Step
+from compiler.record import STAGES, Decision, Frame, Phase, Problem, Recompile, Span, Step
 from compiler.stopwatch import Stopwatch, untimed
 from compiler.torch_api import dynamo, fx, inductor
 from compiler.torch_api.buffers import observing_buffers
@@ -73,6 +73,7 @@ class Recorder:
         self.skips = SkipLog()
         self.calls = CallLog(builder, self.book)
         self.kept: dict[str, KeptFrame] = {}
+        self.later: list[Callable[[], list[Decision]]] = []
 
     def frame_id(self, key: CompileKey) -> str:
         """`frame/compilation`, both numbered in the order in which this exploration met them."""
@@ -290,7 +291,11 @@ class Recorder:
             self.builder.frames[frame] = replace(self.builder.frames[frame], guard_seconds=tree.seconds)
 
     def finish(self) -> None:
-        """What is known once all has run: costs of breaks, functions that were never compiled, and their source."""
+        """What is known once all has run: costs of breaks, functions that were never compiled, and their source, and
+        what was decided by running the code.
+        """
+        for decisions in self.later:
+            self.builder.decisions.extend(decisions())
         self.breaks.finish(self._codes)
         graphs = {item.graph: item for item in self.builder.artifacts.values() if item.stage == "captured"}
         self.builder.recompiles[:] = [

@@ -44,7 +44,7 @@ def tcompile(
     """Compile a graph that TorchDynamo captured. Raises OptionError for a mode or an option that there is not."""
     chosen = parsed(mode, options)
     without_marks()
-    graphs = _graphs() if chosen.graphs and torch.cuda.is_available() else None
+    graphs = cache(_graphs) if chosen.graphs else None
     _wake(inputs)
     forward, backward, inference = (
         partial(compile_graph, name=name, options=chosen, graphs=graphs)
@@ -59,26 +59,40 @@ def compile_graph(
     *,
     name: str,
     options: BackendOptions,
-    graphs: Graphs | None = None,
+    graphs: Callable[[], Graphs] | None = None,
     passes: Mapping[str, pipeline.Pass] = pipeline.PASSES,
 ) -> Call:
-    """Compile one graph of ATen operators, as AOTAutograd gives it."""
+    """Compile one graph of ATen operators, as AOTAutograd gives it. `graphs` gives what replays it on a GPU."""
     ctx = context_of(module, inputs, name, options)
     if options.tuned and (ctx.processors or options.code == "triton"):
         passes = pipeline.tuned(passes)
     stages = pipeline.run(lower(module, name, ctx), ctx, passes)
+    program = stages.last
+    replays = graphs() if graphs is not None and ctx.processors else None
+    is_replayed = replays is not None and _is_replayed(replays, module, program, ctx)
+    ctx.pass_name = "tune"
     if (told := watcher()) is not None:
         told.passed(stages, ctx, options)
         if not told.builds:
-            return interpreted(stages.last)
-    program = stages.last
+            return interpreted(program)
     call = compiled(program, ctx, options)
-    if graphs is None or not ctx.processors:
+    if replays is None:
         return call
-    if why := graphs.refusal(module, name):
-        ctx.decide((name,), "refused", f"no CUDA graph: {why}")
-        return graphs.beside(call) if name == "backward" else call
-    return graphs.replayed(call, module, inputs, name, program.constants.values())
+    if is_replayed:
+        return replays.replayed(call, module, inputs, name, program.constants.values())
+    return replays.beside(call) if name == "backward" else call
+
+
+def _is_replayed(graphs: Graphs, module: GraphModule, program: Program, ctx: Context) -> bool:
+    """Whether a graph is replayed as a CUDA graph. It is a decision about all its steps."""
+    ctx.pass_name = "cudagraphs"
+    steps = tuple(step.targets[0] for step in program.steps if step.targets)
+    why = graphs.refusal(module, program.name)
+    if why:
+        ctx.decide(steps, "refused", f"{program.name}: {why}")
+    else:
+        ctx.decide(steps, "captured", f"{program.name}: {graphs.words(module, program.name)}", operations=len(steps))
+    return not why
 
 
 def context_of(module: GraphModule, inputs: Sequence[Any], name: str, options: BackendOptions) -> Context:

@@ -32,11 +32,13 @@ def fastest(program: Program, candidates: Sequence[Candidate], ctx: Context, dev
     """The configuration of a kernel that takes least; the one on disk where it was timed before on such a GPU."""
     path = cache_folder() / f"tuned_{_key(candidates, ctx, device)}.json"
     try:
-        return candidates[json.loads(path.read_text())["choice"]]
-    except (OSError, ValueError, KeyError, IndexError):
+        times = [*map(float, json.loads(path.read_text())["seconds"])]
+    except (OSError, ValueError, KeyError, TypeError):
+        times = []
+    if len(times) != len(candidates):
         times = [_seconds(program, kernel, loaded, ctx, device) for kernel, loaded in candidates]
+        written(path, json.dumps({"seconds": times}).encode())
     best = times.index(min(times))
-    written(path, json.dumps({"choice": best, "seconds": times}).encode())
     (chosen, _), (first, _) = candidates[best], candidates[0]
     why = f"{words(chosen.config)} is {times[0] / times[best]:.2f} times as fast as {words(first.config)}"
     ctx.decide((chosen.function.kernel,), "tuned", why, seconds=times[best], heuristic=times[0])

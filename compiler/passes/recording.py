@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from compiler.backend import build
 from compiler.backend.context import Context
-from compiler.backend.emit_cpp import Code
+from compiler.backend.emit_cpp import Code, Function
 from compiler.backend.emit_cpp import emit as emit_cpp
 from compiler.backend.emit_triton import TritonCode, TritonFunction
 from compiler.backend.emit_triton import emit as emit_triton
@@ -56,8 +56,14 @@ class PassRecorder:
             known["lower" if name == "lowered" else name] = {**made.names, **_names(before)}
             before = made
         assert isinstance(before, Made)
+        known[""] = before.names
+        told = len(ctx.decisions)
         self.builder.decisions.extend(_decision(found, frame, known) for found in ctx.decisions)
         self._code(before, ctx, options)
+        if self.builds:  # kernels are timed when the code is first called
+            self.recorder.recorder.later.append(
+                lambda: [_decision(found, frame, known) for found in ctx.decisions[told:]]
+            )
         self.recorder.recorder.clock.resume()
 
     def _code(self, made: Made, ctx: Context, options: BackendOptions) -> None:
@@ -77,6 +83,8 @@ class PassRecorder:
                 title=f"{kind}, generated kernels", graph=frame,
             ))  # fmt: skip
         ids = {kernel.name: kernel.id for written in found for kernel in written.kernels}
+        if options.tuned and not self.builds:
+            self.builder.decisions.extend(_untuned(functions, ids, frame))
         found.append(call_artifact(
             call, functions, made, ids, artifact_id=f"kernels[{frame} {kind} call]",
             title=f"{kind}, the call: allocates and launches", graph=frame,
@@ -90,6 +98,18 @@ class PassRecorder:
         graph = self.recorder.latest[kind]
         entities = {**made.steps, **{name: f"{graph.id}.{name}" for name in made.program.inputs}}
         self.recorder.timeline(kind, memory_facts(made.program, ctx), entities, call)
+
+
+def _untuned(functions: Iterable[Function | TritonFunction], ids: Mapping[str, str], frame: str) -> Iterator[Decision]:
+    """Which configurations max-autotune would time, for each kernel that has several."""
+    from compiler.backend.tune import words  # it needs Triton
+
+    for function in functions:
+        if isinstance(function, TritonFunction) and len(function.configs) > 1:
+            first, *others = map(words, function.configs)
+            why = f"the GPU is not here to time them: {first}, by rule; also tried would be {'; '.join(others)}"
+            numbers = {"configurations": float(len(function.configs))}
+            yield Decision("tune", frame, (ids[function.name],), "not timed", why, numbers)
 
 
 def codes(program: Program, ctx: Context, options: BackendOptions) -> Iterator[Code | TritonCode]:
@@ -129,7 +149,9 @@ def _names(before: Made | Artifact) -> Mapping[str, str]:
 
 
 def _decision(found: Decision, frame: str, known: Mapping[str, Mapping[str, str]]) -> Decision:
-    """With entities of the program that the pass was given as its subjects, or of what it made."""
-    names = known.get(found.pass_name, {})
+    """With entities of the program that the pass was given as its subjects, or of what it made; of the last program
+    ("") for what is decided after the passes.
+    """
+    names = known.get(found.pass_name, known[""])
     subjects = tuple(names.get(name, name) for name in found.subjects)
     return replace(found, graph=frame, subjects=subjects)

@@ -175,7 +175,8 @@ class CudaGraphs:
                 why = f"{name} runs without: {explained(capture.mutation, WHY_NOT_AT_ALL)}"
                 yield Verdict("refused", f"{half}: {why}", nodes, numbers)
             else:
-                yield Verdict("captured", f"{half}: {_replayed(name, capture, dynamic)}", nodes, numbers)
+                why = replayed_words(name, capture.static, capture.inputs, dynamic)
+                yield Verdict("captured", f"{half}: {why}", nodes, numbers)
 
     def _nodes(self, *, captured: bool = True) -> tuple[str, ...]:
         return tuple(node for part in self.partitions if part.captured == captured for node in part.nodes)
@@ -208,10 +209,11 @@ def _capture(model: Any, static: Sequence[int], facts: dict[str, Any]) -> Captur
     return Capture(len(placeholders), len(set(static)), mutation or "")
 
 
-def _replayed(name: str, capture: Capture, dynamic: bool) -> str:
+def replayed_words(name: str, static: int, inputs: int, dynamic: bool) -> str:
+    """What a CUDA graph does, of which so many inputs stay where they are, with open sizes or not."""
     said = (
         f"{name} is replayed as one launch, from its third call on (the first warms up, the second is recorded); "
-        f"{capture.static} of its {capture.inputs} inputs stay where they are, the rest are copied in"
+        f"{static} of its {inputs} inputs stay where they are, the rest are copied in"
     )
     return f"{said}; one CUDA graph is recorded for each set of sizes" if dynamic else said
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 import torch._dynamo.backends.cudagraphs as rules
 import torch._inductor.cudagraph_trees as trees
 from torch._guards import CompileContext, TracingContext
@@ -21,7 +22,8 @@ from torch._inductor.utils import count_tangents, get_first_incompatible_cudagra
 from torch.fx import GraphModule
 
 from compiler.torch_api.backend import Call, boxed
-from compiler.torch_api.cudagraphs import WHY_NOT_AT_ALL, explained
+from compiler.torch_api.cudagraphs import WHY_NOT_AT_ALL, explained, replayed_words
+from compiler.torch_api.fx import value_of
 
 
 class Graphs:
@@ -38,6 +40,12 @@ class Graphs:
         why = _why_not(module, half)
         self.gave_up |= bool(why) and half != "backward"
         return explained(why, WHY_NOT_AT_ALL) if why else ""
+
+    def words(self, module: GraphModule, half: str) -> str:
+        """What becomes of this half where nothing stands against it."""
+        inputs = module.graph.find_nodes(op="placeholder")
+        dynamic = any(isinstance(value_of(node), torch.SymInt) for node in inputs)
+        return replayed_words("the call", len(_fixed(module, half)), len(inputs), dynamic)
 
     def replayed(self, call: Call, module: GraphModule, inputs: Sequence[Any], half: str, constants: Any) -> Call:
         """The call as CUDA graphs: it runs as it is, is recorded, and is replayed from its third time on."""

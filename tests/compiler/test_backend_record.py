@@ -14,7 +14,7 @@ from compiler.backend.pipeline import PASSES, stage_name
 from compiler.binary.compiling import compiled
 from compiler.engine import explore
 from compiler.options import OptionError, Options
-from compiler.record import OWN_STAGES, STAGES, Artifact, Record, ordered_stages, stage_rank
+from compiler.record import OWN_STAGES, STAGES, Artifact, Decision, Record, ordered_stages, stage_rank
 
 HERE = "source[tests/compiler/test_backend_record.py]"
 STAGES_OF_PASSES = ["lowered", *map(stage_name, PASSES)]
@@ -249,3 +249,32 @@ def test_what_a_pass_leaves_as_it_is_prints_the_same() -> None:
 
     record = record_of("mlp", "cpu")
     assert shown(record["split[0/0 forward]"]) == shown(record["inlined[0/0 forward]"])
+
+
+def decisions_of(fn: Callable[..., object], *args: torch.Tensor, mode: str) -> dict[str, list[Decision]]:
+    record = explore(fn, args, options=Options.of(backend="tcompile", target="h100", mode=mode)).record
+    assert not record.problems
+    known = {entity.id for artifact in record.artifacts for entity in artifact.entities}
+    assert {subject for found in record.decisions for subject in found.subjects} <= known
+    names = ("cudagraphs", "tune")
+    return {name: [found for found in record.decisions if found.pass_name == name] for name in names}
+
+
+def test_cuda_graphs_that_are_taken_say_what_is_copied_and_those_that_are_not_why() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU())
+    halves = decisions_of(model, torch.randn(4, 8), mode="reduce-overhead")["cudagraphs"]
+    assert [found.verdict for found in halves] == ["captured", "captured"]
+    assert "2 of its 3 inputs stay where they are, the rest are copied in" in halves[0].why
+    assert halves[0].numbers["operations"] == len(halves[0].subjects) > 1
+
+    [refused] = decisions_of(lambda x: x.add_(1).sin(), torch.randn(8), mode="reduce-overhead")["cudagraphs"]
+    assert refused.verdict == "refused"
+    assert "inference: it writes into an input" in refused.why
+    assert decisions_of(model, torch.randn(4, 8), mode="default") == {"cudagraphs": [], "tune": []}
+
+
+def test_max_autotune_says_which_configurations_it_would_time() -> None:
+    [found] = decisions_of(lambda x: x.softmax(-1), torch.randn(64, 512), mode="max-autotune-no-cudagraphs")["tune"]
+    assert found.verdict == "not timed"
+    assert found.numbers["configurations"] > 1
+    assert "by rule; also tried would be XBLOCK" in found.why
