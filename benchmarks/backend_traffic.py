@@ -1,6 +1,6 @@
 """What our own backend's kernels move on a GPU, beside Inductor's for the same models: no GPU is needed for that.
 
-    python -m benchmarks.backend_traffic [NAME …] [--inference] [--training] [--out FILE] [--ours]
+    python -m benchmarks.backend_traffic [NAME …] [--inference] [--training] [--amp] [--out FILE] [--ours]
 
 Both compile for an H200 that need not be here. Of each: generated kernels, calls of PyTorch, and the bytes that the
 generated kernels read and write, each element of a buffer counted once a kernel. Ratios are ours over Inductor's.
@@ -13,6 +13,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -35,8 +36,10 @@ from compiler.backend.lower.table import RULES
 from compiler.backend.traffic import traffic
 from compiler.targets import target
 from compiler.torch_api.attention import attention_kernels
+from compiler.torch_api.autocast import CudaRegions, autocast_kernels
 from compiler.torch_api.backend import compile_with_autograd, with_backward
 from compiler.torch_api.dynamo import compiled
+from compiler.torch_api.fx import fake_mode, value_of
 from compiler.torch_api.layout import with_channels_last
 from compiler.torch_api.moving import CPU, Mover
 from compiler.torch_api.python_kernels import python_kernels
@@ -116,14 +119,20 @@ def called(step: Step, training: bool) -> Callable[..., Any]:
     return lambda **arguments: step.loss(model(**arguments))
 
 
-def inductor(step: Step, training: bool) -> tuple[Count, Counter[str]]:
+def in_bfloat16(amp: bool) -> AbstractContextManager[Any]:
+    """Where calls run under autocast: of the CPU, which is taken for the GPU's while graphs are traced for one."""
+    return torch.autocast("cpu", torch.bfloat16, enabled=amp)
+
+
+def inductor(step: Step, training: bool, amp: bool = False) -> tuple[Count, Counter[str]]:
     """What Inductor makes of it, and its kernels by name."""
     options = Options.of(target=TARGET, grad=training)
-    record = explore(called(step, training), (), step.arguments, options).record
+    with in_bfloat16(amp):
+        record = explore(called(step, training), (), step.arguments, options).record
     own = [kernel for kernel in record.kernels if kernel.category not in ("extern", "template")]
     calls = sum(kernel.calls for kernel in record.kernels if kernel.category in ("extern", "template"))
-    moved = sum(kernel.bytes * kernel.calls for kernel in own)
-    names = Counter({f"{kernel.graph} {kernel.name}": kernel.bytes * kernel.calls for kernel in own})
+    moved = sum(kernel.bytes for kernel in own)
+    names = Counter({f"{kernel.graph} {kernel.name}": kernel.bytes for kernel in own})
     return Count(sum(kernel.calls for kernel in own), calls, moved), names
 
 
@@ -139,12 +148,12 @@ class Ours:
         return self.stages.last
 
 
-def tcompile(step: Step, training: bool) -> list[Ours]:
+def tcompile(step: Step, training: bool, amp: bool = False) -> list[Ours]:
     """The programs that our backend makes of the call's graphs, for the GPU."""
     gpu, found = target(TARGET), []
 
     def keep(module: GraphModule, inputs: Sequence[Any], name: str) -> Any:
-        mode = next(value.fake_mode for value in inputs if hasattr(value, "fake_mode"))
+        mode = fake_mode([*map(value_of, module.graph.nodes)])
         with virtual_gpu(gpu), mode:
             mover = Mover(mode, CPU, DEVICE)
             mover.graph(module)
@@ -156,11 +165,11 @@ def tcompile(step: Step, training: bool) -> list[Ours]:
 
     def backend(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         forward, backward, inference = (partial(keep, name=name) for name in ("forward", "backward", "inference"))
-        with python_kernels(attention_kernels(gpu, lambda *_: None)):
+        with python_kernels({**attention_kernels(gpu, lambda *_: None), **autocast_kernels()}), CudaRegions():
             compile_with_autograd(module, inputs, forward, backward, inference)
         return module.forward
 
-    with with_backward(), torch.set_grad_enabled(training):
+    with with_backward(), torch.set_grad_enabled(training), in_bfloat16(amp):
         compiled(called(step, training), backend, dynamic=None, fullgraph=False)(**step.arguments)
     return found
 
@@ -172,17 +181,17 @@ def count(graphs: Sequence[Ours]) -> Count:
     return Count(kernels, calls, sum(traffic(k, g.program, g.ctx) for g in graphs for k in g.program.kernels))
 
 
-def row(name: str, training: bool, ours_only: bool) -> dict[str, Any]:
+def row(name: str, training: bool, asked: argparse.Namespace) -> dict[str, Any]:
     """Both counts of one model, and the ratios."""
     torch.manual_seed(0)
     step = MODELS[name]()
     torch.compiler.reset()
     start = time.process_time()
-    ours = count(tcompile(step, training))
+    ours = count(tcompile(step, training, asked.amp))
     found: dict[str, Any] = {"ours": asdict(ours), "seconds": time.process_time() - start}
-    if not ours_only:
+    if not asked.ours:
         torch.compiler.reset()
-        theirs = inductor(step, training)[0]
+        theirs = inductor(step, training, asked.amp)[0]
         found |= {"inductor": asdict(theirs)}
         found |= {f"ratio of {key}": getattr(ours, key) / (getattr(theirs, key) or 1) for key in ("kernels", "bytes")}
     return found
@@ -201,13 +210,14 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help=f"of {', '.join(MODELS)}; all of them unless given")
     parser.add_argument("--inference", action="store_true", help="only that")
     parser.add_argument("--training", action="store_true", help="only that")
+    parser.add_argument("--amp", action="store_true", help="under autocast in bfloat16")
     parser.add_argument("--ours", action="store_true", help="without Inductor")
     parser.add_argument("--out", type=Path, help="where to write JSON")
     asked = parser.parse_args()
     rows = {}
     for name, training in _cases(asked):
         kind = "training" if training else "inference"
-        rows[f"{name}, {kind}"] = found = row(name, training, asked.ours)
+        rows[f"{name}, {kind}"] = found = row(name, training, asked)
         print(f"{name:12} {kind:10} {json.dumps(found)}", flush=True)
         if asked.out:
             asked.out.write_text(json.dumps(rows, indent=1) + "\n")

@@ -11,7 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from compiler.backend.context import Context
-from compiler.backend.index import Index, Var, factor_of, is_one_to_one, product, substitute, variables
+from compiler.backend.index import (
+    Index,
+    Quotient,
+    Remainder,
+    Var,
+    factor_of,
+    is_one_to_one,
+    product,
+    substitute,
+    variables,
+)
 from compiler.backend.ir import Kernel, Loop, Put, Shape, loads, with_index
 
 Places = Mapping[str, Sequence[Shape]]
@@ -120,12 +130,39 @@ def _from_buffers(guest: Kernel, host: Kernel, own: tuple[Var, ...], target: tup
     theirs = _places(host)
     for name, places in _places(guest).items():
         for place, other in zip(places, theirs.get(name, ()), strict=False):
-            for mine, yours in zip(place, other, strict=True):
-                met = variables(yours)
-                if met and met <= allowed:
+            pairs = [(mine, yours) for mine, yours in zip(place, other, strict=True) if variables(yours) <= allowed]
+            for mine, yours in pairs:
+                if variables(yours):
                     for var, value in solved(mine, yours, own):
                         values.setdefault(var.name, value)
+            for var in own:
+                if var.name not in values and (value := _of_digits(var, pairs)) is not None:
+                    values[var.name] = value
     return values
+
+
+def _of_digits(var: Var, pairs: Sequence[tuple[Index, Index]]) -> Index | None:
+    """A variable of which coordinates are the digits, as where two dimensions are walked as one; None if they do not
+    tell all of it.
+    """
+    digits = {unit: yours for mine, yours in pairs if (unit := _unit(mine, var)) is not None}
+    value, step = Index.of(0), Index.of(1)
+    while step != var.size:
+        found = next(((size, yours) for (unit, size), yours in digits.items() if unit == step), None)
+        if found is None:
+            return None
+        value, step = value + found[1] * step, step * found[0]
+    return value
+
+
+def _unit(digit: Index, var: Var) -> tuple[Index, Index] | None:
+    """What a digit of a variable counts, and how many values it has."""
+    atom, size = digit.atom, None
+    if isinstance(atom, Remainder):
+        size, atom = atom.by, atom.of.atom
+    if isinstance(atom, Quotient) and atom.of.atom == var:
+        return atom.by, size or var.size // atom.by
+    return (Index.of(1), size) if atom == var and size else None
 
 
 def solved(mine: Index, yours: Index, own: tuple[Var, ...]) -> Iterator[tuple[Var, Index]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 from itertools import pairwise
 
 from compiler.backend.context import Context
@@ -33,20 +34,37 @@ def fuse(program: Program, ctx: Context) -> Program:
 
 
 def _merge_all(graph: Steps, candidates: Callable[[Context], Iterator[Pair]], ctx: Context) -> None:
-    """Merge pairs as long as there are any that are not refused."""
+    """Merge pairs as long as there are any that are not refused. What a pair saves is known anew once one of them was
+    merged with a third: a kernel goes to the neighbour that it shares most with in the end, not to the first one.
+    """
     refused: dict[frozenset[int], str] = {}
     while pairs := [pair for pair in candidates(ctx) if pair.key not in refused]:
-        for pair in sorted(pairs, key=lambda pair: -pair.saved):
+        near: dict[int, set[int]] = {}
+        for pair in pairs:
+            near.setdefault(pair.first, set()).add(pair.second)
+            near.setdefault(pair.second, set()).add(pair.first)
+        waiting = sorted((-pair.saved, pair.first, pair.second) for pair in pairs)
+        while waiting:
+            minus, *numbers = heappop(waiting)
+            pair = Pair(*numbers, -minus)
             if not pair.key <= graph.steps.keys() or pair.key in refused:
                 continue
+            if pair.saved and graph.saved(pair.first, pair.second, ctx) != pair.saved:
+                continue  # there is a newer one
             found = legal(graph, pair, ctx)
             if isinstance(found, Refusal):
                 refused[pair.key] = found.why
                 ctx.decide(graph.names(pair), "refused", found.why, bytes=pair.saved)
-            else:
-                ctx.decide(graph.names(pair), "fused", pair.why, bytes=pair.saved)
-                graph.merge(pair, found)
-                refused = {key: why for key, why in refused.items() if pair.second not in key}
+                continue
+            ctx.decide(graph.names(pair), "fused", pair.why, bytes=pair.saved)
+            graph.merge(pair, found)
+            refused = {key: why for key, why in refused.items() if pair.second not in key}
+            near[pair.second] = (near[pair.second] | near.pop(pair.first)) & graph.steps.keys() - {pair.second}
+            for other in near[pair.second] if pair.saved else ():
+                near[other].add(pair.second)
+                first, second = sorted((other, pair.second))
+                if saved := graph.saved(first, second, ctx):
+                    heappush(waiting, (-saved, first, second))
 
 
 @dataclass(frozen=True, slots=True)

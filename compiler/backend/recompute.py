@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from compiler.backend.context import Context
 from compiler.backend.fit import solved
-from compiler.backend.index import Index, Indirect, Var, atoms_of, is_one_to_one, substitute
+from compiler.backend.index import Index, Indirect, Var, atoms_of, is_one_to_one, product, substitute
 from compiler.backend.ir import (
     Buffer,
     Expr,
@@ -30,6 +30,7 @@ from compiler.backend.ir import (
     rebuilt,
     with_index,
 )
+from compiler.backend.simplify import folded
 from compiler.backend.traffic import traffic
 
 
@@ -110,10 +111,13 @@ def _changed(program: Program, found: Candidate, ctx: Context) -> Program | None
     buffers: list[Buffer] = []
     for reader in found.readers:
         again = _again(reader, found, program, ctx)
-        if again is None:
+        if again is not None:
+            made[id(reader)], extra = again
+            buffers += extra
+        elif (inlined := _inlined(reader, found, program, ctx)) is not None:
+            made[id(reader)] = inlined
+        else:
             return None
-        made[id(reader)], extra = again
-        buffers += extra
     made[id(found.maker)] = _without(found.maker, found.target)
     new = (made.get(id(step), step) for step in program.steps)
     steps = tuple(step for step in new if isinstance(step, Extern) or step.loops)
@@ -141,11 +145,7 @@ def _again(
     space = next((space for space in spaces if is_one_to_one(at, shape, space)), None)
     if places or space is None or len(reader.loops) + len(found.loops) > ctx.thresholds.fused_loops:
         return None
-    values = {
-        var.name: value
-        for mine, yours in zip(found.loops[-1].index, at, strict=True)
-        for var, value in solved(mine, yours, found.loops[-1].ranges)
-    }
+    values = _values(found.loops[-1], at)
     if {var.name for var in found.loops[-1].ranges} - values.keys():
         return None
     names = {loop.target: f"{loop.target}_in_{reader.name}" for loop in found.loops}
@@ -161,6 +161,34 @@ def _again(
     own = {names[loop.target]: program.by_name[loop.target] for loop in found.loops}
     buffers = tuple(replace(buffer, name=name) for name, buffer in own.items() if name not in there)
     return replace(reader, loops=loops, local=reader.local.union(own)), buffers
+
+
+def _inlined(reader: Kernel, found: Candidate, program: Program, ctx: Context) -> Kernel | None:
+    """A reader with the value in place of its only load, which is not of all elements: it pads, or takes a part."""
+    sites = [(loop, load) for loop in reader.loops for load in loads(loop.value) if load.buffer == found.target]
+    (loop, load), last = sites[0], found.loops[-1]
+    points = ctx.number(product(var.size for var in loop.space))
+    if len(sites) > 1 or points > 2 * ctx.number(program.by_name[found.target].size):
+        return None
+    values = _values(last, load.index)
+    if {var.name for var in last.ranges} - values.keys():
+        return None
+    whole: dict[str, Expr] = {}
+
+    def made_here(part: Expr) -> Expr | None:
+        return whole.get(part.buffer) if isinstance(part, Load) else None
+
+    for one in found.loops:
+        whole[one.target] = rebuilt(one.value, made_here)
+    value = with_index(whole[last.target], values)
+    changed = replace(loop, value=folded(rebuilt(loop.value, lambda part: value if part == load else None)))
+    return replace(reader, loops=tuple(changed if one is loop else one for one in reader.loops))
+
+
+def _values(loop: Loop, at: Shape) -> dict[str, Index]:
+    """The loop's variables where it writes the element at a place."""
+    pairs = zip(loop.index, at, strict=True)
+    return {var.name: value for mine, yours in pairs for var, value in solved(mine, yours, loop.ranges)}
 
 
 def _reads(loop: Loop, name: str) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from compiler.backend.context import Context
-from compiler.backend.index import substitute
+from compiler.backend.index import Index, Var, substitute
 from compiler.backend.ir import (
     At,
     Const,
@@ -24,6 +24,7 @@ from compiler.backend.ir import (
     Step,
     parts,
     rebuilt,
+    with_index,
 )
 from compiler.backend.scalar import HALVES, OPERATIONS
 from compiler.torch_api.backend import without_modes
@@ -109,10 +110,26 @@ def folded(value: Expr) -> Expr:
         condition = folded(value.condition)
         if isinstance(condition, Const):
             return folded(value.value if condition.value else value.other)
-        return Guard(condition, folded(value.value), folded(value.other))
+        return Guard(condition, _narrowed(folded(value.value), condition), folded(value.other))
     if isinstance(value, At) and value.index.constant is not None:
         return Const(value.index.constant, torch.int64)
     return Put(value.onto, value.index, folded(value.value)) if isinstance(value, Put) else value
+
+
+def _narrowed(value: Expr, condition: Expr) -> Expr:
+    """What a guard guards, with indices simplified by a bound that its condition sets on a loop's variable."""
+    if isinstance(condition, Op) and condition.name == "and":
+        return _narrowed(_narrowed(value, condition.args[0]), condition.args[1])
+    if not isinstance(condition, Op) or condition.name != "lt":
+        return value
+    at, end = condition.args
+    if not isinstance(at, At) or not isinstance(var := at.index.atom, Var):
+        return value
+    size = end.index if isinstance(end, At) else Index.of(int(end.value)) if isinstance(end, Const) else var.size
+    if size.constant is None or size.constant < 1 or size == var.size:
+        return value
+    inside = Var(var.name, size)
+    return with_index(with_index(value, {var.name: Index.of(inside)}), {var.name: Index.of(var)})
 
 
 def _folded_operation(value: Op) -> Expr:

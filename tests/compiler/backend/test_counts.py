@@ -129,6 +129,16 @@ CASES: dict[str, Case] = {
         2,
         4 * 2 * SCORES,
     ),
+    "layer norm of a biased input, trained": Case(
+        lambda x, first, weight, bias: F.layer_norm(x + first, (WIDE,), weight, bias),
+        lambda: (x(grad=True), *(numbers(WIDE, grad=True) for _ in range(3))),
+        5,
+        0,
+        4 * (8 * MANY + 6 * 32 * WIDE + 9 * WIDE + 6 * ROWS),  # sums of 32 parts of each column, 3 times
+    ),
+    "padded, and summed over columns": Case(
+        lambda x: (F.pad(x.exp(), (0, 8)), x.exp().sum(0)), lambda: (x(),), 3, 0, 4 * (3 * MANY + 16384 + 65 * WIDE)
+    ),
     "joined and padded": Case(
         lambda x, y: F.pad(torch.cat([x, y], -1).relu(), (0, 8)), lambda: (x(), x()), 1, 0, 4 * (4 * MANY + 16384)
     ),
