@@ -26,7 +26,7 @@ from compiler.torch_api.cuda_launch import Loaded, letters
 _numbers = count()
 _TAKEN = frozenset({
     "torch", "args", "threads", "empty", "empty_on_gpu", "view", "with_strides", "count_threads", "launch", "stream",
-    "stream_of", "current_device", "again", "assumed", "call",
+    "stream_of", "current_device", "again", "call",
 })  # fmt: skip
 """Names that the function's text uses itself."""
 _CHOOSES_STRIDES = ("aten.convolution.default", "aten.convolution_backward.default")
@@ -78,7 +78,10 @@ class _Python(Text):
         raise AssertionError(f"{load} is no size")
 
     def index(self, index: Index) -> str:
-        terms = ["*".join([str(factor), *map(self.atom, atoms)]) for atoms, factor in index.terms]
+        terms = [
+            "*".join([*([str(factor)] if factor != 1 or not atoms else []), *map(self.atom, atoms)])
+            for atoms, factor in index.terms
+        ]
         return " + ".join(terms) or "0"
 
     def atom(self, atom: Atom) -> str:
@@ -133,7 +136,8 @@ class Launcher:
             yield f"{', '.join(inputs)}, = args"
         symbols = sources(self.program)
         for name, source in symbols.items():
-            yield f"{name} = {_read(source, inputs)}"
+            if (read := _read(source, inputs)) != name:
+                yield f"{name} = {read}"
         for name in self.program.constants:
             yield f"{_input(name)} = constant_{name}"
         if self.gpu is not None:
@@ -155,14 +159,12 @@ class Launcher:
         yield "        return call(args)"
         found = [self.pointer(name) for name in given_pointers(self.program, self.functions.values())]
         yield from (line for lines, _ in found for line in lines)
-        checks = [f"({' | '.join(pointer for _, pointer in found)}) & 15 == 0"] if found else []
-        checks += [f"{name} & 15 == 0" for name in symbols]
-        if checks:
-            expected = [self.assumed.aligned] if found else []
-            expected += [name in self.assumed.multiples for name in symbols]
-            yield f"assumed = ({''.join(f'{check}, ' for check in checks)})"
-            yield f"if assumed != {tuple(expected)}:"
-            yield "    return again(args, assumed)"
+        expected = {f"({' | '.join(pointer for _, pointer in found)})": self.assumed.aligned} if found else {}
+        expected.update((name, name in self.assumed.multiples) for name in symbols)
+        if expected:
+            wrong = [f"{'' if holds else 'not '}{value} & 15" for value, holds in expected.items()]
+            yield f"if {' or '.join(wrong)}:"
+            yield f"    return again(args, ({''.join(f'{value} & 15 == 0, ' for value in expected)}))"
         yield f"stream = stream_of({self.gpu})"
 
     def kernel(self, kernel: Kernel) -> Iterator[str]:
