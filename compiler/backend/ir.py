@@ -444,7 +444,7 @@ class Program:
         inputs = ", ".join(str(self.by_name[name]) if name in self.by_name else name for name in self.inputs)
         yield f"program {self.name}({inputs}):", None
         for step, freed in zip(self.steps, self.frees or ((),) * len(self.steps), strict=True):
-            heads = (step, step) if isinstance(step, Product) else (step,)
+            heads = (step, step.call) if isinstance(step, Product) else (step,)
             parts: tuple[Step | Loop, ...] = (*heads, *step.loops) if isinstance(step, Kernel) else heads
             yield from ((f"    {line}", part) for line, part in zip(str(step).splitlines(), parts, strict=True))
             yield from ((f"    memory: {note}", step) for note in self._memory(step))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -75,6 +76,7 @@ class OnGpu:
         for kernel in kernels:
             if (loaded := self.loaded(kernel, builds)) is not None:
                 found.setdefault(kernel.function.kernel, []).append((kernel, loaded))
+        self.ctx.pass_name = "tune"
         products = self.products if self.tuned else {}
         chosen = {name: self.choice(candidates) for name, candidates in found.items() if name not in products}
         for name, product in products.items():
@@ -86,7 +88,7 @@ class OnGpu:
         configs = {name: (kernel.config, loaded) for name, (kernel, loaded) in chosen.items() if name in functions}
         launcher = Launcher(program, functions, loaded=configs, assumed=assumed)
         handles = {functions[name].name: loaded.function for name, (_, loaded) in configs.items()}
-        return launcher.made({**handles, **self.library, **_driver(), "again": self.again})
+        return launcher.made({**handles, **self.library, **_driver(), "again": partial(self.again, program)})
 
     def loaded(self, kernel: Wanted, builds: Builds) -> Loaded | None:
         """The kernel on the GPU; None for a product's tile that is too large for it, which is one of several."""
@@ -102,9 +104,9 @@ class OnGpu:
     def choice(self, candidates: Sequence[Candidate]) -> Candidate:
         return candidates[0] if len(candidates) == 1 else tune.fastest(self.program, candidates, self.ctx, self.device)
 
-    def again(self, args: list[Any], found: tuple[bool, ...]) -> Sequence[Any]:
-        """A call whose inputs or sizes are not as its code assumed."""
-        assumed = Assumed.of(self.program, found, len(found) > len(sources(self.program)))
+    def again(self, program: Program, args: list[Any], found: tuple[bool, ...]) -> Sequence[Any]:
+        """A call whose inputs or sizes are not as the code of the program assumed."""
+        assumed = Assumed.of(program, found, len(found) > len(sources(program)))
         return self.call(assumed)(args)
 
 

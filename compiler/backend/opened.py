@@ -27,6 +27,7 @@ from compiler.backend.launch import Launcher
 from compiler.backend.lower.graph import lower
 from compiler.backend.options import BackendOptions
 from compiler.backend.traffic import Totals, totals, traffic
+from compiler.backend.watching import watched
 from compiler.backend.why import Lookup
 from compiler.decompose.drawn import seeded
 from compiler.record import Decision
@@ -68,6 +69,17 @@ class Graph:
         return self.caught.start.processors
 
 
+@dataclass(slots=True)
+class _Runs:
+    """Implements `compiler.backend.watching.Watcher`: keeps the contexts of graphs that are compiled to run."""
+
+    found: list[Context]
+    builds: bool = True
+
+    def passed(self, _stages: pipeline.Stages, ctx: Context, _options: BackendOptions) -> None:
+        self.found.append(ctx)
+
+
 @dataclass(frozen=True, repr=False)
 class Opened:
     """What the backend makes of a call. Stages print; each is of the graph `selected`, the first one unless told.
@@ -85,6 +97,7 @@ class Opened:
     thresholds: Thresholds = field(default_factory=Thresholds)
     selected: int = 0
     target: Target | None = None
+    ran: list[Context] = field(default_factory=list, compare=False)
 
     @property
     def graph(self) -> Graph:
@@ -181,7 +194,7 @@ class Opened:
 
         rows = [
             (found.pass_name, found.verdict, ", ".join(found.subjects), found.why, found.numbers.get("bytes"))
-            for found in self.graph.decisions
+            for found in self._decided(self.graph)
         ]
         return pd.DataFrame(rows, columns=["pass", "verdict", "subjects", "why", "bytes"]).astype({"bytes": "Int64"})
 
@@ -216,7 +229,7 @@ class Opened:
         found = target(gpu)
         caught = catch_again(self.asked, found)
         graphs = tuple(_lowered(graph, self.passes, self.thresholds) for graph in caught)
-        return replace(self, graphs=graphs, target=found)
+        return replace(self, graphs=graphs, target=found, ran=[])
 
     def replace(self, name: str, change: pipeline.Pass) -> Opened:
         """The same call with another function as one of the passes. Raises BackendError for a name that no pass has, or
@@ -229,7 +242,11 @@ class Opened:
 
     @property
     def tuned(self) -> Opened:
-        """The same call as mode="max-autotune" compiles it for a GPU: with products that may be part of kernels."""
+        """The same call as mode="max-autotune" compiles it for a GPU: with products that may be part of kernels. On the
+        CPU that mode is the default.
+        """
+        if not any(_is_on_gpu(graph.stages.last) for graph in self.graphs):
+            return self
         return self._again(pipeline.tuned(self.passes), self.thresholds)
 
     def with_thresholds(self, **changes: int) -> Opened:
@@ -240,7 +257,7 @@ class Opened:
         """Whether two values are computed by one kernel, and if not, why not. They may be named as any stage, or the
         graph, names them: loops, calls, kernels, inputs, views. Raises BackendError for a name that there is nowhere.
         """
-        lookups = [Lookup(graph.caught.module, graph.programs, graph.decisions) for graph in self.graphs]
+        lookups = [Lookup(graph.caught.module, graph.programs, self._decided(graph)) for graph in self.graphs]
         for name in (first, second):
             if not any(lookup.knows(name) for lookup in lookups):
                 known = [known for lookup in lookups for known in lookup.names]
@@ -284,12 +301,22 @@ class Opened:
         return self.asked.compiled(backend)
 
     def _compile(self, module: GraphModule, inputs: Sequence[Any], name: str) -> Call:
-        options = BackendOptions(self.thresholds)
-        return compile_graph(module, inputs, name=name, options=options, passes=self.passes)
+        options = self._options
+        with watched(_Runs(self.ran)):
+            return compile_graph(module, inputs, name=name, options=options, passes=self.passes)
+
+    @property
+    def _options(self) -> BackendOptions:
+        return BackendOptions(self.thresholds, tuned="products" in self.passes)
+
+    def _decided(self, graph: Graph) -> Sequence[Decision]:
+        """By the passes, and by what was measured when the call was run."""
+        late = (found for ctx in self.ran if ctx.graph == graph.name for found in ctx.decisions)
+        return [*graph.decisions, *(found for found in late if found.pass_name == "tune")]
 
     def call_of(self, graph: Graph) -> Call:
         """What runs one of the graphs: it takes the graph's arguments in one list, and empties it."""
-        return compiled(graph.stages.last, graph.context(self.thresholds), BackendOptions(self.thresholds))
+        return compiled(graph.stages.last, graph.context(self.thresholds), self._options)
 
     def seconds_a_call(self) -> float:
         """The median time that the code of the selected graph takes, launch included, for the inputs of the call; 0.0
@@ -318,7 +345,7 @@ class Opened:
 
     def _again(self, passes: Mapping[str, pipeline.Pass], thresholds: Thresholds) -> Opened:
         return replace(self, graphs=tuple(_rerun(graph, passes, thresholds) for graph in self.graphs), passes=passes,
-                       thresholds=thresholds)  # fmt: skip
+                       thresholds=thresholds, ran=[])  # fmt: skip
 
     def __str__(self) -> str:
         parts = [f"{self.asked.title}: {self.summary}"]

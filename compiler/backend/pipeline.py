@@ -44,11 +44,9 @@ def stage_name(pass_name: str) -> str:
 
 def tuned(passes: Mapping[str, Pass]) -> Mapping[str, Pass]:
     """The passes of mode="max-autotune" on a GPU: before loops are put in order, products are merged with kernels."""
-    names = [*passes]
+    names = [name for name in passes if name != "products"]
     place = names.index("order")
-    return {
-        name: products if name == "products" else passes[name] for name in (*names[:place], "products", *names[place:])
-    }
+    return {name: {"products": products, **passes}[name] for name in (*names[:place], "products", *names[place:])}
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ def products(program: Program, ctx: Context) -> Program:
         if not isinstance(kernel, Kernel):
             continue
         subjects, between = (call.targets[0], kernel.targets[-1]), steps[place + 1 : later[0]]
-        if why := _refusal(call, kernel, [step for step in between if step], program):
+        if why := _refusal(call, kernel, [step for step in between if step], program, ctx):
             ctx.decide(subjects, "refused", f"{call.name} is not computed by the kernel {kernel.name}: {why}")
             continue
         only = len(later) == 1 and call.targets[0] not in program.returned
@@ -97,7 +97,7 @@ def apart(program: Program, names: Collection[str], ctx: Context) -> Program:
             steps.append(step)
     adding = {loop.target for kernel in program.kernels for loop in kernel.loops if isinstance(loop.value, Put)}
     buffers = [buffer if buffer.name in adding else replace(buffer, reuses="") for buffer in program.buffers]
-    return schedule(replace(program, steps=tuple(steps), buffers=tuple(buffers)), replace(ctx, decisions=[]))
+    return schedule(replace(program, steps=tuple(steps), buffers=tuple(buffers)), _silent(ctx))
 
 
 def with_alternatives(program: Program, ctx: Context) -> Program:
@@ -108,7 +108,11 @@ def with_alternatives(program: Program, ctx: Context) -> Program:
 
 def after(product: Product, program: Program, ctx: Context) -> Kernel:
     """The kernel that follows PyTorch's product where the two are not one."""
-    return ordered(product.parts[1], program, replace(ctx, decisions=[]))
+    return ordered(product.parts[1], program, _silent(ctx))
+
+
+def _silent(ctx: Context) -> Context:
+    return replace(ctx, decisions=[])
 
 
 def coordinates(product: Product) -> Mapping[str, Index]:
@@ -134,8 +138,10 @@ def _places(kernel: Kernel, name: str) -> set[Shape]:
     return {load.index for loop in kernel.loops for load in loads(loop.value) if load.buffer == name}
 
 
-def _refusal(call: Extern, kernel: Kernel, between: Sequence[Step], program: Program) -> str:
+def _refusal(call: Extern, kernel: Kernel, between: Sequence[Step], program: Program, ctx: Context) -> str:
     """Why a product is not computed by the kernel that reads it, "" if it may be."""
+    if ctx.processors and program.by_name[call.targets[0]].device == "cpu":
+        return "it is on the CPU"
     if why := _unfit(call, program):
         return why
     if isinstance(kernel, Product):
@@ -170,8 +176,8 @@ def _unfit(call: Extern, program: Program) -> str:
 def _solved(place: Shape, ranges: Sequence[Var], axes: Sequence[Var]) -> Mapping[str, Index] | None:
     """Each range in terms of the axes, where coordinate by coordinate the ranges count the axes' points."""
     values: dict[str, Index] = {}
-    for axis, rest in zip(axes, place, strict=True):
-        covered = Index.of(1)
+    for axis, coordinate in zip(axes, place, strict=True):
+        rest, covered = coordinate, Index.of(1)
         while rest.terms:
             new = (var for var in ranges if var.name not in values and factor_of(rest, var) == covered)
             if (var := next(new, None)) is None:

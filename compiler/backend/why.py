@@ -123,8 +123,15 @@ class Lookup:
         pairs = [(a, b) for a in one for b in two]
         kernels = [(a, b) for a, b in pairs if isinstance(steps[a], Kernel) and isinstance(steps[b], Kernel)]
         if not kernels:
-            return "kernels are not merged with calls of PyTorch"
+            return self._beside_a_product(one, two) or "kernels are not merged with calls of PyTorch"
         return self._apart(min(kernels[0]), max(kernels[0]), ctx)
+
+    def _beside_a_product(self, one: Sequence[int], two: Sequence[int]) -> str:
+        """What was decided of a product and a kernel that reads it, last by measuring both on a GPU; "" for nothing."""
+        made = [{target for number in numbers for target in self.steps.steps[number].targets} for numbers in (one, two)]
+        found = [d for d in self.decisions if d.pass_name in ("products", "tune") and len(d.subjects) == 2]
+        told = [d.why for d in found if any(d.subjects[0] in a and d.subjects[1] in b for a, b in (made, made[::-1]))]
+        return "; ".join(told)
 
     def _apart(self, first: int, second: int, ctx: Context) -> str:
         head = f"not in one kernel, but in {self.steps.steps[first].name} and {self.steps.steps[second].name}"

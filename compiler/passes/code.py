@@ -10,7 +10,7 @@ from typing import Any
 from compiler.backend.emit_cpp import Code, Function
 from compiler.backend.emit_triton import TritonCode, TritonFunction
 from compiler.backend.ir import Extern, Kernel
-from compiler.passes.program import Made
+from compiler.passes.program import Made, category_of
 from compiler.record import Artifact, Entity
 from compiler.record import Kernel as KernelFacts
 
@@ -53,7 +53,7 @@ def kernels_artifact(
         identity, span = f"{artifact_id}.{function.name}", spans[function.name]
         node = made.names[kernel]
         moved = _bytes(made, node)
-        category = "reduction" if any(loop.reduction for loop in kernels[kernel].loops) else "pointwise"
+        category = category_of(kernels[kernel])
         attrs = {"language": language, "category": category, "line": span[0], "bytes": moved}
         attrs |= {"launch": dict(launches[function.name])} if function.name in launches else {}
         entities.append(Entity(identity, "kernel", function.name, attrs, (), (node,)))

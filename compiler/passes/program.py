@@ -12,7 +12,7 @@ from typing import Any
 
 from compiler.backend.context import Context
 from compiler.backend.index import Index, product
-from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Program, Step, loads, strided
+from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Product, Program, Step, loads, strided
 from compiler.backend.traffic import moved
 from compiler.record import Artifact, Entity
 
@@ -73,8 +73,8 @@ class _Writer:
             return tuple(entity.id for entity in self.entities if entity.kind == "placeholder")
         if number == len(rows):
             return (f"{self.id}.output",)
-        if isinstance(what, Loop):
-            return tuple(dict.fromkeys((self.steps[what.target], self.loops[what.target])))
+        for target in (what.target,) if isinstance(what, Loop) else what.targets if isinstance(what, Extern) else ():
+            return tuple(dict.fromkeys((self.steps[target], self.loops[target])))
         return (self.ids[id(what)],) if what is not None else ()
 
     def named(self, name: str, inside: str = "") -> str:
@@ -100,11 +100,13 @@ class _Writer:
 
     def kernel(self, kernel: Kernel) -> None:
         identity = self.ids[id(kernel)] = self.named(kernel.name)
-        found = [self.loop(loop, identity, kernel) for loop in kernel.loops]
+        found = [self.product(kernel, identity)] if isinstance(kernel, Product) else []
+        found += [self.loop(loop, identity, kernel) for loop in kernel.loops]
         sources = (self.steps[name] for name in kernel.reads if name in self.steps)
         inputs = tuple(dict.fromkeys(source for source in sources if source != identity))
         parts = {"parts": list(kernel.targets)} if len(found) > 1 else {}
-        origins = dict.fromkeys(origin for loop in kernel.loops for origin in self.whole(loop))
+        origins = dict.fromkeys(self.extern_origins(kernel.call) if isinstance(kernel, Product) else ())
+        origins |= dict.fromkeys(origin for loop in kernel.loops for origin in self.whole(loop))
         attrs = self.moves(kernel) | self.tensor(self.program.by_name[kernel.targets[-1]], kernel) | parts
         self.entities.append(Entity(identity, "kernel", kernel.name, attrs, inputs, tuple(origins)))
         self.entities += [entity for entity in found if len(found) > 1]
@@ -115,7 +117,7 @@ class _Writer:
 
     def loop(self, loop: Loop, kernel: str, around: Kernel) -> Entity:
         buffer = self.program.by_name[loop.target]
-        identity = self.named(loop.target, kernel) if len(around.loops) > 1 else kernel
+        identity = self.named(loop.target, kernel) if len(around.targets) > 1 else kernel
         inputs = dict.fromkeys(self.loops[load.buffer] for load in loads(loop.value) if load.buffer in self.loops)
         attrs: Attrs = {"what": loop.reduction or "pointwise", "inside": kernel, "code": str(loop)}
         if loop.target in around.local:
@@ -123,6 +125,16 @@ class _Writer:
         origins = self.origins(loop)
         self.loops[loop.target] = identity
         return Entity(identity, "loop", loop.target, attrs | self.tensor(buffer), tuple(inputs), origins)
+
+    def product(self, kernel: Product, inside: str) -> Entity:
+        """What a kernel multiplies, as the first of its loops."""
+        identity = self.loops[kernel.made] = self.named(kernel.made, inside)
+        inputs = dict.fromkeys(self.loops[name] for name in kernel.call.reads if name in self.loops)
+        attrs: Attrs = {"what": "product", "inside": inside, "code": str(kernel.call), "target": kernel.call.name}
+        if kernel.made in kernel.local:
+            attrs["memory"] = "none: only this kernel reads it"
+        attrs |= self.tensor(self.program.by_name[kernel.made])
+        return Entity(identity, "loop", kernel.made, attrs, tuple(inputs), self.extern_origins(kernel.call))
 
     def extern(self, extern: Extern) -> None:
         label = extern.origins[0] if extern.origins else (extern.targets or ("call",))[0]
@@ -203,10 +215,9 @@ class _Writer:
         moves = {name: moved(name, kernel, self.program, self.ctx) for name in sorted({*kernel.reads, *kernel.writes})}
         over = ", ".join(f"{var} < {var.size}" for var in (*kernel.ranges, *kernel.reduced)) or "one point"
         what = next((loop.reduction for loop in kernel.loops if loop.reduction), "pointwise")
-        named = f"{len(kernel.loops)} loops" if len(kernel.loops) > 1 else what
-        category = "pointwise" if what == "pointwise" else "reduction"
-        return {"what": named, "category": category, "over": over, "bytes": sum(moves.values()), "moves": moves,
-                "reads": list(kernel.reads), "writes": list(kernel.writes)}  # fmt: skip
+        named = f"{len(kernel.targets)} loops" if len(kernel.targets) > 1 else what
+        return {"what": named, "category": category_of(kernel), "over": over, "bytes": sum(moves.values()),
+                "moves": moves, "reads": list(kernel.reads), "writes": list(kernel.writes)}  # fmt: skip
 
     def extern_moves(self, extern: Extern) -> Iterator[tuple[str, int]]:
         """Bytes by buffer: those of the views that it is given, and of what it makes."""
@@ -216,6 +227,13 @@ class _Writer:
         for name in extern.targets:
             buffer = self.program.by_name[name]
             yield name, self.ctx.number(buffer.size) * buffer.dtype.itemsize
+
+
+def category_of(kernel: Kernel) -> str:
+    """As a record names kinds of kernels: a "template" is one with a product."""
+    if isinstance(kernel, Product):
+        return "template"
+    return "reduction" if any(loop.reduction for loop in kernel.loops) else "pointwise"
 
 
 def _by_label(graph: Artifact) -> dict[str, str]:

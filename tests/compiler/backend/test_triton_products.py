@@ -28,6 +28,8 @@ from compiler.backend.opened import open as opened
 from compiler.backend.products import apart, with_alternatives
 from compiler.backend.verify import BrokenProgramError, verify
 from compiler.binary.workers import outputs
+from compiler.engine import explore
+from compiler.options import Options
 from compiler.torch_api.cuda_launch import Loaded
 
 pytest.importorskip("triton")
@@ -171,7 +173,9 @@ def test_a_stage_shows_the_kernel_with_its_product() -> None:
     assert product.strip().startswith("addmm = aten.addmm.default(")
     assert product.endswith("# local")
     assert loops[0].strip().startswith("mul")
-    assert [what for _, what in call.products.rows()].count(call.products.kernels[0]) == 2
+    [kernel] = call.products.kernels
+    assert isinstance(kernel, Product)
+    assert [what for _, what in call.products.rows()][1:3] == [kernel, kernel.call]
     assert "products" in call.stages.index
     assert call.totals.kernels == 1
     assert call.totals.bytes == 4 * (64 * 32 + 48 * 32 + 48 + 64 * 48)
@@ -181,6 +185,18 @@ def test_the_default_mode_has_none_of_it() -> None:
     call = opened(gelu, *LINEAR).on("h100")
     assert "products" not in call.stages.index
     assert "Product" not in steps(call)
+
+
+def test_on_the_cpu_there_is_none_of_it() -> None:
+    with torch.no_grad():
+        call = opened(gelu, *LINEAR)
+        assert call.tuned is call
+        torch._dynamo.reset()
+        torch.testing.assert_close(torch.compile(gelu, backend="tcompile", mode="max-autotune")(*LINEAR), gelu(*LINEAR))
+    program, ctx = call.fused, call.graph.context(call.thresholds)
+    ctx.processors = 132
+    assert pipeline.products(program, ctx) is program
+    assert ctx.decisions[-1].why.endswith("it is on the CPU")
 
 
 def test_each_stage_computes_the_same_in_the_reference_interpreter() -> None:
@@ -211,6 +227,20 @@ def test_a_refusal_has_a_reason(name: str) -> None:
     call = stages(function, *LINEAR)
     assert "Product" not in steps(call)
     assert why in refused(call)
+    [subjects] = (item.subjects for item in call.graph.decisions if item.pass_name == "products")
+    assert why in call.why(*subjects)
+
+
+def test_why_answers_with_what_was_decided_last() -> None:
+    call = stages(gelu, *LINEAR)
+    ctx = call.graph.context(call.thresholds)
+    ctx.pass_name = "tune"
+    ctx.decide(("addmm", "mul_2"), "tuned", "one kernel, 3.0 µs: sooner than both, 4.0 µs", seconds=3e-6)
+    assert "are one kernel, where that is not slower" in call.why("addmm", "mul_2")
+    call.ran.append(ctx)
+    assert "sooner than both, 4.0 µs" in call.why("mul_2", "addmm")
+    assert "tuned" in set(call.decisions["verdict"])
+    assert "tuned" not in set(call.with_thresholds(tile=8).decisions["verdict"])
 
 
 def test_what_is_multiplied_does_not_change_before_the_kernel_runs(made: list[Product]) -> None:
@@ -414,3 +444,19 @@ class NoBuilds:
             self.first = False
             raise torch.OutOfMemoryError("out of resource: shared memory")
         return LOADED
+
+
+def test_the_record_links_a_product_from_python_to_its_kernel() -> None:
+    found = explore(gelu, LINEAR, options=Options.of(backend="tcompile", target="h100", mode="max-autotune")).record
+    assert not found.problems
+    [stage] = (artifact for artifact in found.artifacts if artifact.stage == "products")
+    number = next(at for at, line in enumerate(stage.text.splitlines(), 1) if "aten.addmm" in line)
+    kernel, product = stage.lines[number]
+    assert product == f"{kernel}.addmm"
+    [facts] = found.kernels
+    assert facts.category == "template"
+    assert facts.bytes == 4 * (64 * 32 + 48 * 32 + 48 + 64 * 48)
+    assert product in found.linked(facts.id)
+    [decision] = (item for item in found.decisions if item.pass_name == "products")
+    assert decision.verdict == "product"
+    assert all(subject.startswith("recompute[") for subject in decision.subjects)
