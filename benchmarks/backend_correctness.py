@@ -1,11 +1,13 @@
 """Whole models by `backend="tcompile"` against eager mode: inference, and 20 training steps, in fp32 and bf16 autocast.
 
-    python -m benchmarks.backend_correctness [--device cuda] [--processes 12] [--small] [--out FILE] [MODEL …]
+    python -m benchmarks.backend_correctness [--device cuda] [--processes 12] [--small] [--out FILE]
+        [--backend tcompile,inductor] [MODEL …]
 
 What is allowed is measured, not chosen: eager mode runs the same steps in float64, which stand for the exact numbers,
 and in the dtype of the case. What eager is off by (the most so far in the run, as errors of a step reach all later
 ones) is the dtype's noise; compiled code may be off by SLACK times that. `noise` in a row is ours as a multiple of
-eager's. Gradients of the first step are held the same way, parameter by parameter.
+eager's. Gradients of the first step are held the same way, parameter by parameter: a row names the worst. Another
+backend beside ours is a control: what both fail lies in the case.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +36,17 @@ Compile = Callable[[torch.nn.Module], Callable[..., Any]]
 
 @dataclass(frozen=True)
 class Row:
-    """One case. `noise` is how far we are off, as a multiple of eager's distance from float64: at most SLACK."""
+    """One case. `noise` is how far compiled code is off, as a multiple of eager's distance from float64: at most SLACK.
+    `gradients` is the same of the parameter `worst`.
+    """
 
     model: str
     kind: str
     precision: str
+    backend: str
     noise: float = 0.0
     gradients: float = 0.0
+    worst: str = ""
     first_loss: float = 0.0
     last_loss: float = 0.0
     eager_off: float = 0.0
@@ -54,8 +60,9 @@ class Row:
     def __str__(self) -> str:
         told = self.error.strip().splitlines()[-1:] if self.error else []
         ours = f"noise {self.noise:.2f}× gradients {self.gradients:.2f}× of eager's ({self.eager_off:.1e})"
+        ours += f" at {self.worst}" * (self.gradients > 1)
         losses = f" loss {self.first_loss:.4f} → {self.last_loss:.4f}" if self.kind == "training" else ""
-        where = f"{'ok  ' if self.is_right else 'FAIL'} {self.model:12} {self.kind:9} {self.precision}"
+        where = f"{'ok  ' if self.is_right else 'FAIL'} {self.backend} {self.model:12} {self.kind:9} {self.precision}"
         return f"{where} {told[0][:300] if told else ours + losses} {self.seconds:.1f} s"
 
 
@@ -63,12 +70,12 @@ def eager(module: torch.nn.Module) -> Callable[..., Any]:
     return module
 
 
-def compiled(mode: str | None, options: Mapping[str, Any]) -> Compile:
-    """How our backend is asked for."""
+def compiled(backend: str, mode: str | None, options: Mapping[str, Any]) -> Compile:
+    """How a backend is asked for."""
 
     def compile_(module: torch.nn.Module) -> Callable[..., Any]:
         torch.compiler.reset()
-        made: Callable[..., Any] = torch.compile(module, backend="tcompile", mode=mode, options=dict(options) or None)
+        made: Callable[..., Any] = torch.compile(module, backend=backend, mode=mode, options=dict(options) or None)
         return made
 
     return compile_
@@ -130,26 +137,28 @@ def noise(ours: Sequence[Tensor], theirs: Sequence[Tensor], exact: Sequence[Tens
     return worst, most
 
 
-def gradient_noise(ours: Found, theirs: Found, exact: Found, eps: float) -> float:
-    """The same for each parameter's gradient, by norms. Some are nothing but noise: the floor is set by all of them."""
+def gradient_noise(ours: Found, theirs: Found, exact: Found, eps: float) -> tuple[float, str]:
+    """The same for each parameter's gradient, by norms, and the worst one's name. Some are nothing but noise: the floor
+    is set by all of them.
+    """
     assert ours.gradients.keys() == exact.gradients.keys(), "other parameters have gradients"
     whole = sum(float(value.norm()) ** 2 for value in exact.gradients.values()) ** 0.5
-    worst = 0.0
+    worst = 0.0, ""
     for name, right in exact.gradients.items():
         floor = eps / 2 * (float(right.norm()) + whole / len(exact.gradients))
         off = max(floor, float((theirs.gradients[name] - right).norm()))
-        worst = max(worst, float((ours.gradients[name] - right).norm()) / off)
+        worst = max(worst, (float((ours.gradients[name] - right).norm()) / off, name))
     return worst
 
 
-def measured(name: str, kind: str, precision: str, device: str, small: bool, compile_: Compile) -> Row:
-    """One case: three runs of the same steps."""
-    start, dtype = time.perf_counter(), PRECISIONS[precision]
-    run = inference if kind == "inference" else training
+def measured(case: Row, device: str, small: bool, compile_: Compile) -> Row:
+    """A case, of which only what was asked for is known: three runs of the same steps."""
+    start, dtype = time.perf_counter(), PRECISIONS[case.precision]
+    run = inference if case.kind == "inference" else training
 
     def ran(how: Compile, width: torch.dtype, wanted: torch.dtype) -> Found:
-        case = trial(name, small).to(device, width)
-        return run(case, how(case.model), wanted)
+        made = trial(case.model, small).to(device, width)
+        return run(made, how(made.model), wanted)
 
     try:
         exact = ran(eager, torch.float64, torch.float64)
@@ -158,17 +167,20 @@ def measured(name: str, kind: str, precision: str, device: str, small: bool, com
         worst, off = noise(ours.numbers, theirs.numbers, exact.numbers, eps)
         gradients = gradient_noise(ours, theirs, exact, eps)
         ends = (float(ours.numbers[0].mean()), float(ours.numbers[-1].mean()))
-        return Row(name, kind, precision, worst, gradients, *ends, off, time.perf_counter() - start)
+        key = (case.model, case.kind, case.precision, case.backend)
+        return Row(*key, worst, *gradients, *ends, off, time.perf_counter() - start)
     except Exception as error:  # noqa: BLE001 the next case is still to be had
         told = f"{type(error).__name__}: {error}"
-        return Row(name, kind, precision, seconds=time.perf_counter() - start, error=" ".join(told.split())[:2000])
+        return replace(case, seconds=time.perf_counter() - start, error=" ".join(told.split())[:2000])
 
 
-def cases(name: str, device: str, small: bool, mode: str | None, options: Mapping[str, Any]) -> list[Row]:
+def cases(
+    name: str, device: str, small: bool, mode: str | None, options: Mapping[str, Any], backends: Sequence[str]
+) -> list[Row]:
     """All cases of a model."""
     torch.backends.cudnn.allow_tf32 = False
-    compile_ = compiled(mode, options)
-    return [measured(name, kind, precision, device, small, compile_) for precision in PRECISIONS for kind in KINDS]
+    wanted = [Row(name, kind, precision, by) for precision in PRECISIONS for kind in KINDS for by in backends]
+    return [measured(row, device, small, compiled(row.backend, mode, options)) for row in wanted]
 
 
 def rows(names: Sequence[str], processes: int, *rest: Any) -> Iterator[list[Row]]:
@@ -179,7 +191,7 @@ def rows(names: Sequence[str], processes: int, *rest: Any) -> Iterator[list[Row]
         running = {pool.submit(cases, name, *rest): name for name in names}
         for done in as_completed(running):
             error = done.exception()
-            yield [Row(running[done], "all", "", error=f"the process died: {error}")] if error else done.result()
+            yield [Row(running[done], "all", "", "", error=f"the process died: {error}")] if error else done.result()
 
 
 def main() -> None:
@@ -188,13 +200,15 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--backend", default="tcompile", help="names of backends, by commas")
     parser.add_argument("--mode")
     parser.add_argument("--options", type=json.loads, default={}, help='as JSON: {"interpret": true}')
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     start, found = time.perf_counter(), []
     names = given.models or list(TRIALS)
-    for made in rows(names, given.processes, given.device, given.small, given.mode, given.options):
+    backends = given.backend.split(",")
+    for made in rows(names, given.processes, given.device, given.small, given.mode, given.options, backends):
         found += made
         print("\n".join(map(str, made)), flush=True)
         if given.out:
