@@ -7,6 +7,7 @@ gain is the least that can be expected, so that trying it (`compiler.advise.tria
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from compiler.advise.capture import breaks, recompiles, specialised
@@ -59,9 +60,16 @@ def advise(record: Record) -> tuple[Advice, ...]:
     can be tried before those that can't. One finding says so where nothing would help.
     """
     reading = Reading(record)
-    found = [advice for rule in RULES for advice in rule(reading)]
+    found = [_with_backend(advice, record.options.backend) for rule in RULES for advice in rule(reading)]
     closing = nothing(reading, found)
     return tuple(sorted(found, key=_order)) + ((closing,) if closing is not None else ())
+
+
+def _with_backend(advice: Advice, backend: str) -> Advice:
+    """Arguments of torch.compile are shown, and tried, with the backend that they are for."""
+    if backend == "inductor" or advice.change is None or not (advice.change.options or advice.change.regions):
+        return advice
+    return replace(advice, change=replace(advice.change, options={"backend": backend, **advice.change.options}))
 
 
 def can_try(advice: Advice, record: Record) -> bool:

@@ -58,8 +58,8 @@ def cuda_graphs(reading: Reading) -> Iterator[Advice]:
             change,
         )
         return
-    timed = reading.candidate("inductor reduce-overhead") is not None
-    gain = measured_gain(reading, "inductor reduce-overhead") if timed else _graph_gain(reading, waits)
+    timed = reading.in_mode("reduce-overhead")
+    gain = measured_gain(reading, timed.name) if timed is not None else _graph_gain(reading, waits)
     if gain is None:
         return  # it was tried and is no faster, or there is too little to gain
     change = Change(

@@ -29,13 +29,13 @@ def max_autotune(reading: Reading) -> Iterator[Advice]:
     if share < DOMINANT or (reached or 0.0) > NEAR_PEAK:
         return
     name = "max-autotune-no-cudagraphs"
-    timed = reading.candidate(f"inductor {name}") is not None
-    gain = measured_gain(reading, f"inductor {name}")
-    if timed and gain is None:
+    timed = reading.in_mode(name)
+    gain = measured_gain(reading, timed.name) if timed is not None else None
+    if timed is not None and gain is None:
         return
     found = f"{percent(share)} of the kernels' time are products of matrices or convolutions, computed by libraries."
     change = Change(
-        f"Compile with mode='{name}': Inductor measures its Triton templates against the library for each "
+        f"Compile with mode='{name}': Triton kernels are measured against the library's for each "
         f"product, and can "
         "fuse what follows into them. It takes longer to compile; whether it gains anything is known once it was "
         "tried.",

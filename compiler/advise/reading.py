@@ -48,6 +48,8 @@ MOVES: frozenset[str] = frozenset(
     ]
 )
 """Operators that compute nothing: they move data, or only say where it is."""
+_LOWERED = ("post_grad[", "forward[", "backward[", "inference[")
+"""Artifacts that Inductor, or our own backend, lowers to loops."""
 CASTS: frozenset[str] = frozenset({"convert_element_type", "_to_copy"})
 
 
@@ -117,12 +119,14 @@ class Reading:
     def own(self) -> Candidate | None:
         """What the cell compiles by, if it was timed."""
         options = self.record.options
-        if options.backend != "inductor":
-            return self.candidate(options.backend)
-        if options.options:
+        if options.options and options.backend == "inductor":
             return self.candidate("inductor with the cell's options")
-        mode = options.mode
-        return self.candidate("inductor" if mode == "default" else f"inductor {mode}")
+        return self.in_mode(options.mode)
+
+    def in_mode(self, mode: str) -> Candidate | None:
+        """What the cell's backend makes in this mode, if it was timed."""
+        backend = self.record.options.backend
+        return self.candidate(backend if mode == "default" else f"{backend} {mode}")
 
     @property
     def eager(self) -> Candidate | None:
@@ -202,13 +206,13 @@ class Reading:
         return {entity.id: entity for entity in self.record.entities()}
 
     def fx_nodes(self, ids: Iterable[str]) -> tuple[Entity, ...]:
-        """The post-grad nodes that scheduler nodes compute."""
+        """The nodes that kernels and loops compute: after Inductor's passes, or as AOTAutograd made them."""
         todo, found = list(ids), dict[str, Entity]()
         while todo:
             entity = self.entities.get(todo.pop(0))
             if entity is None:
                 continue
-            if entity.id.startswith("post_grad["):
+            if entity.id.startswith(_LOWERED):
                 found[entity.id] = entity
             else:
                 todo.extend(entity.origins)

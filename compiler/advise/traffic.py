@@ -156,13 +156,14 @@ def _apart(reading: Reading) -> Iterator[tuple[int, Decision, Entity, Entity]]:
     """Pairs refused in the last round: the bytes between them, the decision, and the two loops."""
     homes = _kernel_of_parts(reading)
     seen = set[tuple[str, str]]()
-    for found in reversed(list(reading.decisions("fusion", "refused"))):
+    refused = [*reading.decisions("fusion", "refused"), *reading.decisions("fuse", "refused")]
+    for found in reversed(refused):
         pair = tuple(_parts(reading, name) for name in found.subjects)
         if len(pair) != 2:
             continue
         for first in pair[0]:
             for second in pair[1]:
-                between = _between(first, second)
+                between = int(found.numbers["bytes"]) if found.pass_name == "fuse" else _between(first, second)
                 key = (homes.get(first.id, first.id), homes.get(second.id, second.id))
                 if between and key[0] != key[1] and key not in seen:
                     seen.add(key)
@@ -181,8 +182,9 @@ def _parts(reading: Reading, name: str) -> list[Entity]:
 def _kernel_of_parts(reading: Reading) -> dict[str, str]:
     """The fused node that each loop ended up in."""
     return {
-        part: entity.id
-        for artifact in reading.record.of_stage("fused_ir")
+        part: str(entity.attrs.get("inside", entity.id))
+        for stage in ("fused_ir", "fused")
+        for artifact in reading.record.of_stage(stage)
         for entity in artifact.entities
         for part in entity.origins
     }
@@ -199,7 +201,10 @@ def _between(first: Entity, second: Entity) -> int:
 
 def _pair_evidence(reading: Reading, moved: int, decision: Decision, first: Entity, second: Entity) -> Evidence:
     ids = (first.id, second.id)
-    told = f"{first.label} and {second.label}: {size(moved)}: {reason_words(decision.why)} (torch: {decision.why})."
+    why = decision.why
+    if decision.pass_name == "fusion":
+        why = f"{reason_words(why)} (torch: {why})"
+    told = f"{first.label} and {second.label}: {size(moved)}: {why}."
     return Evidence(told, "recorded", (*ids, *reading.lines(ids)))
 
 
@@ -229,6 +234,16 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "one would read too many buffers at once: split the expression, or raise realize_reads_threshold",
     ),
     ("peak memory", "fusing would keep more memory alive: it is a choice of Inductor's to protect memory"),
+    (
+        "reduce over different",
+        "each has to go over all elements before the other begins: reduce over the same dimensions where that will do",
+    ),
+    ("the other reads", "they meet the elements in different orders, as after a transpose: make the layouts agree"),
+    (
+        "different numbers of points",
+        "their loops run over different sizes: reduce over the same dimensions, or reshape so that the sizes agree",
+    ),
+    ("a step between them", "another operation stands between them: reorder what is computed"),
     ("strides", "they go through memory in different orders: make the layouts agree (contiguous, channels_last)"),
 )
 

@@ -34,11 +34,11 @@ def snippet(change: Change) -> list[str]:
         return ["model(x)  # without torch.compile"]
     if change.autocast:
         return [f'with torch.autocast("cuda", dtype=torch.{change.autocast}):', "    loss = …"]
+    asked = ", ".join(f"{name}={value!r}" for name, value in change.options.items())
     if change.regions:
         path = change.regions[0].rpartition(".")[0]
-        return [f"for block in model{'.' + path if path else ''}:", "    block.compile()"]
-    if change.options:
-        asked = ", ".join(f"{name}={value!r}" for name, value in change.options.items())
+        return [f"for block in model{'.' + path if path else ''}:", f"    block.compile({asked})"]
+    if asked:
         return [f"torch.compile(model, {asked})"]
     return list(change.settings)
 

@@ -17,6 +17,7 @@ from compiler.engine import Exploration, explore
 from compiler.measure_facts import Candidate, HostTime, KernelTime, Measurement
 from compiler.options import Options
 from compiler.record import Problem, Record
+from explorer.advice.words import snippet
 from tests.compiler.advice_cases import (
     Blocks,
     Cast,
@@ -196,16 +197,21 @@ def _closing(record: Record) -> list[str]:
     return [item.text for item in closing.evidence]
 
 
-def test_copies_for_another_layout_are_found_with_their_line() -> None:
-    record = recorded(transposed, torch.randn(4096, 512), torch.randn(4096, 64), target="h100")
+WRITERS = pytest.mark.parametrize("backend", ["inductor", "tcompile"])
+
+
+@WRITERS
+def test_copies_for_another_layout_are_found_with_their_line(backend: str) -> None:
+    record = recorded(transposed, torch.randn(4096, 512), torch.randn(4096, 64), target="h100", backend=backend)
     advice = found(record)["layout-copies"]
     lines = [name for name in advice.evidence[0].ids if name.startswith("source[")]
     assert lines
     assert "dtype-casts" not in found(record)
 
 
-def test_weights_that_are_cast_in_each_call_are_found() -> None:
-    record = recorded(Cast(), torch.randn(64, 2048).bfloat16(), target="h100", grad=False)
+@WRITERS
+def test_weights_that_are_cast_in_each_call_are_found(backend: str) -> None:
+    record = recorded(Cast(), torch.randn(64, 2048).bfloat16(), target="h100", grad=False, backend=backend)
     assert "dtype-casts" in found(record)
     assert "layout-copies" not in found(record)
 
@@ -213,6 +219,30 @@ def test_weights_that_are_cast_in_each_call_are_found() -> None:
 def test_reductions_over_little_are_counted() -> None:
     advice = found(recorded(norms, torch.randn(100, 100), target="h100"))["tiny-reductions"]
     assert advice.evidence[0].ids
+
+
+def test_what_our_own_backend_did_not_fuse_is_said_with_its_bytes_and_why() -> None:
+    def three_ways(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.sin()
+        return y.sum(0), y.softmax(1), (y + y.t()).cos()
+
+    record = recorded(three_ways, torch.ones(8192, 8192), target="h100", backend="tcompile")
+    advice = found(record)["not-fused"]
+    assert "they reduce over different elements. " in f"{advice.evidence[0].text} "
+    assert "(torch:" not in advice.evidence[0].text
+    assert set(advice.evidence[0].ids) <= {entity.id for entity in record.entities()}
+    assert advice.change is not None
+    assert "reduce over the same dimensions" in advice.change.text
+
+
+def test_what_to_write_names_the_backend_that_it_is_for() -> None:
+    record = recorded(Blocks(), torch.randn(4, 16), target="h100", backend="tcompile")
+    advice = found(record.with_(phases=tuple(replace(phase, seconds=phase.seconds + 10) for phase in record.phases)))
+    graphs, regions = advice["cuda-graphs"].change, advice["regions"].change
+    assert graphs is not None
+    assert graphs.options == {"backend": "tcompile", "mode": "reduce-overhead"}
+    assert regions is not None
+    assert snippet(regions)[-1] == "    block.compile(backend='tcompile')"
 
 
 # Capture
