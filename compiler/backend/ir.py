@@ -332,8 +332,8 @@ class Extern:
 
 @dataclass(frozen=True, repr=False)
 class Product(Kernel):
-    """A kernel that multiplies matrices, and whose loops are given the elements, each at one point. It means `call`, and
-    then the loops: that is also what may run in its place (`parts`).
+    """A kernel that multiplies matrices, and whose loops are given the product's elements, each at one point. It means
+    `call` and then the loops, which is also what may run in its place (`parts`).
     """
 
     call: Extern = field(kw_only=True)
