@@ -216,7 +216,7 @@ REFUSED: Mapping[str, tuple[Callable[..., Any], str]] = {
     "spread": (lambda x, w, b: functional.linear(x, w, b)[:, None] * x.new_ones(3, 1), "not those of the product"),
     "two places": (lambda x, w, b: (y := functional.linear(x, w, b)) + y[0], "not those of the product"),
     "scaled": (lambda x, w, b: torch.addmm(b, x, w.t(), beta=0.5).relu(), "it is scaled"),
-    "double precision": (lambda x, w, b: functional.linear(x.double(), w.double()).relu(), "other dtypes"),
+    "double precision": (lambda x, w, b: functional.linear(x.double(), w.double(), b.double()).relu(), "other dtypes"),
     "one row": (lambda x, w, b: functional.linear(x[:1], w, b).relu(), "one row"),
 }
 
