@@ -10,7 +10,8 @@ on. No mask is written for an axis that all blocks divide.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from compiler.backend.context import Context
@@ -32,10 +33,10 @@ class TritonFunction:
     """A kernel's function. It takes a pointer to each of `buffers`, an int for each of `symbols`, then constexprs. The
     ints have the type `index`, "i32" or "i64".
 
-    `grid` has for each axis the number of points and the constexpr that divides it, "" for one program a point. The
-    first of `configs` is the heuristics' choice, the others are for tuning. One that `checks` has assertions
-    (`tl.device_assert`): it is compiled with `debug=True, sanitize_overflow=False` for these to be there. `lines` are
-    its first and its last in the module's text, from 1.
+    `grid` has for each axis the number of points and the constexpr that divides it, "" for one program a point; where
+    it `is_folded` the launch has one axis with the programs of all. The first of `configs` is the heuristics' choice,
+    the others are for tuning. One that `checks` has assertions (`tl.device_assert`): it is compiled with `debug=True,
+    sanitize_overflow=False` for these to be there. `lines` are its first and its last in the module's text, from 1.
     """
 
     name: str
@@ -47,6 +48,13 @@ class TritonFunction:
     checks: bool
     lines: tuple[int, int]
     index: str = "i32"
+    is_folded: bool = False
+
+    def programs(self, points: Callable[[Index], int], blocks: Mapping[str, int]) -> tuple[int, int, int]:
+        """How many programs there are along each axis of a launch, given what a size is in numbers."""
+        grid = [-(-points(size) // blocks.get(block, 1)) for size, block in self.grid]
+        x, y, z = (*([math.prod(grid)] if self.is_folded else grid), 1, 1)[:3]
+        return x, y, z
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,5 +99,5 @@ def _function(writer: KernelWriter, first: int, last: int) -> TritonFunction:
     grid = tuple((axis.size, axis.block) for axis in writer.tiles.outer) or ((Index.of(1), ""),)
     return TritonFunction(
         writer.name, writer.kernel.name, writer.buffers, writer.symbols, grid, writer.configs, writer.checks,
-        (first, last), "i64" if writer.tiles.is_wide else "i32",
+        (first, last), "i64" if writer.tiles.is_wide else "i32", writer.tiles.is_folded,
     )  # fmt: skip

@@ -194,6 +194,7 @@ class Launcher:
         config, loaded = self.loaded.get(function.kernel) or (function.configs[0], None)
         arguments += [*function.symbols, *(["None"] * loaded.spare if loaded else [])]
         grid = [self.programs(points, config.blocks.get(block, 1)) for points, block in function.grid]
+        grid = [" * ".join(grid)] if function.is_folded else grid
         grid += ["1"] * (3 - len(grid))
         types = letters([name for name in signature(self.program, function).values() if name != "constexpr"])
         facts = [str(config.num_warps), str(loaded.shared if loaded else 0), repr(loaded.letters if loaded else types)]

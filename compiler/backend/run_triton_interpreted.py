@@ -36,13 +36,12 @@ def _launch(state: State, kernel: Kernel, code: TritonCode, function: TritonFunc
     read = {name: state.memory[name] for name in kernel.reads}
     tensors = read | {name: state.target(name) for name in kernel.writes}
     blocks = function.configs[0].blocks
-    grid = [-(-state.size(points) // blocks.get(block, 1)) for points, block in function.grid]
+    grid = function.programs(state.size, blocks)
     if 0 in grid:
         return
     arguments = [*(tensors[name] for name in function.buffers), *(state.sizes[name] for name in function.symbols)]
-    x, y, z = (*grid, 1, 1)[:3]
     types = signature(state.program, function)
-    found = _interpreter().run_plain(code.text, function.name, arguments, types, blocks, (x, y, z))
+    found = _interpreter().run_plain(code.text, function.name, arguments, types, blocks, grid)
     if found.error:
         raise _raised(found.error, function)
 

@@ -104,8 +104,13 @@ class KernelWriter:
 
     def outer_axes(self) -> None:
         wide = ".to(tl.int64)" if self.tiles.is_wide else ""
-        for place, axis in enumerate(self.tiles.outer):
-            start = f"tl.program_id({place}){wide}"
+        starts = [f"tl.program_id({place}){wide}" for place in range(len(self.tiles.outer))]
+        if self.tiles.is_folded:
+            first, program = self.tiles.outer[0], self.names.new("program")
+            self.line(f"{program} = tl.program_id(0){wide}")
+            high = f"tl.cdiv({self.text.index(first.size)}, {first.block})"
+            starts = [f"{program} % {high}", f"{program} // {high}"]
+        for start, axis in zip(starts, self.tiles.outer, strict=True):
             if not axis.block:
                 self.line(f"{axis.var} = {start}")
             else:

@@ -23,6 +23,12 @@ Kind = Literal["pointwise", "persistent", "looped"]
 MOST_32 = 2**31 - 2**17
 """Indices below it are int32: what a block reaches beyond the last point still is."""
 
+MOST_PROGRAMS = 2**16 - 1
+"""As many as CUDA allows along a grid's second axis. HIP has the same limit."""
+
+LEAST_BLOCK = 16
+"""The fewest points of a block of the second axis."""
+
 _LONGEST_ROW = 8192
 _LONGEST_ROW_READ_ONCE = 1024
 _LONGEST_COLUMN = 64
@@ -58,6 +64,14 @@ class Tiles:
     inner: Axis | None
     by_columns: bool
     is_wide: bool
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether the second axis may have more programs than a grid's second axis can: then the grid has one axis for
+        both, along which the first counts fastest.
+        """
+        size = self.outer[1].size.constant if self.kind == "pointwise" and len(self.outer) == 2 else 0
+        return size is None or size > MOST_PROGRAMS * LEAST_BLOCK
 
     @property
     def tiled(self) -> tuple[Axis, ...]:

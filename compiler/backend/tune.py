@@ -19,6 +19,7 @@ from compiler.backend.context import Context
 from compiler.backend.emit_triton import TritonConfig
 from compiler.backend.interpret import State
 from compiler.backend.ir import Product, Program
+from compiler.torch_api.backend import quick
 from compiler.torch_api.cuda_launch import Loaded, launch, raw_stream
 
 _WARM_UP, _REPEAT = 2, 10
@@ -95,10 +96,11 @@ def _seconds_apart(program: Program, product: Product, rest: Candidate, ctx: Con
     call, names = product.call, {*product.call.reads, *rest[0].function.buffers}
     memory = {name: _memory(program, name, ctx, device) for name in sorted(names)}
     state = State(program, ctx.examples, {**memory})
-    args, start = [*map(state.argument, call.args)], _launcher(*rest, memory, ctx, device)
+    function, args = quick(call.function), [*map(state.argument, call.args)]
+    start = _launcher(*rest, memory, ctx, device)
 
     def run() -> None:
-        memory[product.made] = call.function(*args)
+        memory[product.made] = function(*args)
         start()
 
     return _measured(run)
@@ -116,8 +118,7 @@ def _launcher(
     """What launches a kernel on the memory that is there then."""
     function, config = kernel.function, kernel.config
     others = tuple(ctx.examples[name] for name in function.symbols) + (None,) * loaded.spare
-    grid = [-(-ctx.number(points) // config.blocks.get(block, 1)) for points, block in function.grid]
-    x, y, z = [*grid, 1, 1][:3]
+    x, y, z = function.programs(ctx.number, config.blocks)
     stream, start = raw_stream()(device), launch()
 
     def run() -> None:

@@ -351,6 +351,31 @@ def test_memory_walked_along_two_dimensions_gets_two_axes() -> None:
     assert [(points.constant, block) for points, block in function.grid] == [(20000, "XBLOCK")]
 
 
+def test_a_grid_has_one_axis_where_the_second_could_have_more_programs_than_gpus_allow() -> None:
+    def turned(columns: int) -> TritonCode:
+        return code(lambda x: x.t().contiguous() * 2, torch.empty(columns, 64, device="meta"))
+
+    with torch.device("meta"):
+        few, many = turned(65_535 * 16), turned(65_535 * 16 + 1)
+    assert "program_id(1)" in few.text
+    assert "program_id(1)" not in many.text
+    (function,) = many.functions
+    high, wide = (function.configs[0].blocks[name] for name in ("YBLOCK", "XBLOCK"))
+    programs = -(-64 // high) * -(-1_048_561 // wide)
+    assert function.programs(lambda size: size.constant or 0, function.configs[0].blocks) == (programs, 1, 1)
+
+
+def test_points_of_a_grid_of_one_axis_are_all_met() -> None:
+    torch.compiler.reset()
+    fn = lambda x: x.transpose(1, 2).contiguous() * 2  # noqa: E731
+    turn = torch.compile(fn, backend=tcompile, dynamic=True, fullgraph=True, options={"code": "triton"})
+    for shape in ((1, 90, 33), (3, 40, 129), (2, 8, 8), (2, 0, 9)):
+        x = torch.randn(shape)
+        assert torch.equal(turn(x), fn(x))
+    made = code(fn, torch.randn(3, 40, 129), dynamic=True)
+    assert "program // tl.cdiv(" in made.text
+
+
 def test_a_line_says_which_value_it_computes() -> None:
     made = code(lambda x: functional.softmax(x, -1), numbers(8, 1000))
     lines = made.text.splitlines()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,15 +35,15 @@ def scaled(x: Tensor) -> Tensor:
     return torch.softmax(x * 2, -1)
 
 
-def program(*, dynamic: bool = False) -> tuple[Program, TritonCode]:
-    call = opened(scaled, torch.randn(64, 128), dynamic=dynamic).on("h100")
+def program(fn: Callable[[Tensor], Tensor] = scaled, *, dynamic: bool = False) -> tuple[Program, TritonCode]:
+    call = opened(fn, torch.randn(64, 128), dynamic=dynamic).on("h100")
     graph = call.graph
     found = graph.stages.last
     return found, emit(found, graph.context(call.thresholds))
 
 
-def text(*, dynamic: bool = False, assumed: Assumed | None = None) -> str:
-    found, code = program(dynamic=dynamic)
+def text(fn: Callable[[Tensor], Tensor] = scaled, *, dynamic: bool = False, assumed: Assumed | None = None) -> str:
+    found, code = program(fn, dynamic=dynamic)
     return Launcher(found, {function.kernel: function for function in code.functions}, assumed=assumed).text
 
 
@@ -52,6 +52,11 @@ def test_pointers_are_read_once_and_a_kernel_is_one_launch() -> None:
     assert sum(".data_ptr()" in line for line in lines) == 2
     assert sum("launch(" in line for line in lines) == 1
     assert "if current_device() != 0:" in text()
+
+
+def test_programs_of_both_axes_lie_along_one_where_the_second_may_have_too_many() -> None:
+    (line,) = [line for line in text(lambda x: x.t().contiguous() * 2, dynamic=True).splitlines() if "launch(" in line]
+    assert ", -(-(s77) // 64) * -(-(s27) // 64), 1, 1, " in line
 
 
 def test_what_the_code_assumes_of_inputs_and_sizes_is_checked_before_anything_is_changed() -> None:
