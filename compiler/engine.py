@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+import compiler.torch_api.all_of_inductor  # noqa: F401 - first, as it takes longest
 from compiler.builder import Builder, Event, Listener
 from compiler.capture.sources import is_installed
 from compiler.destination import builds

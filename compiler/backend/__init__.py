@@ -10,7 +10,22 @@ Read `ir.py` first, then `pipeline.py`. Each stage prints, is verified, and runs
 Registered by entry point: the name works in any script, with no import.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from compiler.backend.backend import tcompile
-from compiler.backend.opened import Opened, open  # noqa: A004
+
+if TYPE_CHECKING:
+    from compiler.backend.opened import Opened, open  # noqa: A004
 
 __all__ = ["Opened", "open", "tcompile"]
+
+
+def __getattr__(name: str) -> Any:
+    """To open a call takes much that is not needed to compile one."""
+    if name in __all__:
+        from compiler.backend import opened
+
+        return getattr(opened, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

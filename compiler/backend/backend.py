@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +26,8 @@ from compiler.backend.options import BackendOptions, parsed
 from compiler.backend.products import with_alternatives
 from compiler.backend.triton_tiles import MOST_32
 from compiler.backend.watching import watcher
-from compiler.torch_api.backend import Call, boxed, compile_with_autograd
+from compiler.process import made_to_stay
+from compiler.torch_api.backend import Call, boxed, compile_with_autograd, keep_what_is_saved, with_backward
 from compiler.torch_api.direct import without_marks
 from compiler.torch_api.fx import value_of
 from compiler.torch_api.index_bounds import is_below
@@ -32,6 +35,13 @@ from compiler.torch_api.layout import with_channels_last
 
 if TYPE_CHECKING:
     from compiler.torch_api.graph_capture import Graphs
+
+
+FIRST = 4
+"""So many graphs of a process are compiled without full garbage collections: what torch keeps from then on is made with
+them. With all graphs the process would grow.
+"""
+_GRAPHS = count()
 
 
 def tcompile(
@@ -50,7 +60,9 @@ def tcompile(
         partial(compile_graph, name=name, options=chosen, graphs=graphs)
         for name in ("forward", "backward", "inference")
     )
-    return compile_with_autograd(module, inputs, forward, backward, inference, chosen.random)
+    first = next(_GRAPHS) < FIRST
+    with with_backward(), made_to_stay() if first else nullcontext():
+        return compile_with_autograd(module, inputs, forward, backward, inference, chosen.random)
 
 
 def compile_graph(
@@ -63,6 +75,8 @@ def compile_graph(
     passes: Mapping[str, pipeline.Pass] = pipeline.PASSES,
 ) -> Call:
     """Compile one graph of ATen operators, as AOTAutograd gives it. `graphs` gives what replays it on a GPU."""
+    if name == "forward":
+        keep_what_is_saved()
     ctx = context_of(module, inputs, name, options)
     if options.tuned and (ctx.processors or options.code == "triton"):
         passes = pipeline.tuned(passes)

@@ -12,7 +12,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from getpass import getuser
 from pathlib import Path
@@ -23,11 +23,12 @@ import triton
 from compiler.backend.emit_triton import TritonCode, TritonConfig, TritonFunction, signature
 from compiler.backend.ir import BackendError, Program
 from compiler.backend.launch import Assumed
-from compiler.binary.jobs import Job, Output, alone
+from compiler.backend.triton_alike import alike
+from compiler.binary.jobs import Job, Output
 from compiler.binary.workers import Crew, cores
 from compiler.torch_api.cuda_launch import Loaded, load
 
-MOST_WORKERS, WARM = 12, 6
+MOST_WORKERS = 12
 _FILE = "<tcompile kernels>"
 _FIRST = """
 import triton
@@ -71,17 +72,20 @@ def cache_folder() -> Path:
 def wanted(
     program: Program, code: TritonCode, function: TritonFunction, config: TritonConfig, assumed: Assumed, device: int
 ) -> Wanted:
-    """What Triton is asked for: a kernel with its constants, and what may be taken as a multiple of 16."""
-    types = signature(program, function)
+    """What Triton is asked for: a kernel with its constants, and what may be taken as a multiple of 16. Kernels that do
+    the same are one job.
+    """
+    first, last = function.lines
+    source, names = alike("\n".join(code.text.splitlines()[first - 1 : last]), function)
+    types = {names.get(name, name): kind for name, kind in signature(program, function).items()}
     multiples = [*_aligned(program, function, assumed), *(name in assumed.multiples for name in function.symbols)]
     attributes = {(place,): [["tt.divisibility", 16]] for place, holds in enumerate(multiples) if holds}
     major, minor = torch.cuda.get_device_capability(device)
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
     if function.checks:
         options |= {"debug": True, "sanitize_overflow": False}
-    arguments = repr((dict(types), dict(config.blocks), attributes))
-    source = alone(code.text, min(other.lines[0] for other in code.functions), function.lines)
-    job = Job(function.name, _FILE, source, arguments, options, "cuda", 10 * major + minor, 32, to_run=True)
+    arguments = repr((types, dict(config.blocks), attributes))
+    job = Job(names[function.name], _FILE, source, arguments, options, "cuda", 10 * major + minor, 32, to_run=True)
     return Wanted(function, config, types, job)
 
 
@@ -95,27 +99,32 @@ def _aligned(program: Program, function: TritonFunction, assumed: Assumed) -> It
 
 @dataclass(frozen=True, slots=True)
 class Builds:
-    """Binaries that are being made, or were on disk, by key of their job."""
+    """Binaries that are being made, or were on disk, by key of their job; and those of them that are on the GPU."""
 
     made: Mapping[str, Future[Output]]
+    there: dict[str, Loaded] = field(default_factory=dict)
 
     @staticmethod
     def start(kernels: Sequence[Wanted]) -> Builds:
         """Begin with those that are not on disk."""
-        return Builds({_key(kernel.job): _begun(kernel.job) for kernel in kernels})
+        jobs = {_key(kernel.job): kernel.job for kernel in kernels}
+        return Builds({key: _begun(key, job) for key, job in jobs.items()})
 
     def loaded(self, kernel: Wanted, device: int) -> Loaded:
         """The kernel on the GPU. Raises BackendError with what Triton said if it did not compile."""
+        key = _key(kernel.job)
+        if key in self.there:
+            return self.there[key]
         try:
-            output = self.made[_key(kernel.job)].result()
+            output = self.made[key].result()
         except (OSError, CancelledError) as error:
             raise BackendError(f"no process could be started that compiles kernels: {error}") from error
         if output.error:
             raise BackendError(f"Triton did not take the kernel {kernel.function.name}: {output.error}")
         types = [name for name in kernel.types.values() if name != "constexpr"]
-        path = _path(_key(kernel.job), "cubin")
         warps, shared = output.threads // 32, output.shared_memory or 0
-        return load(path, output.function, warps, shared, types, output.spare, device)
+        found = load(_path(key, "cubin"), output.function, warps, shared, types, output.spare, device)
+        return self.there.setdefault(key, found)
 
 
 @cache
@@ -125,22 +134,22 @@ def crew() -> Crew:
 
 
 def warm_up(device: int) -> None:
-    """Start a few of the processes, unless they run, each with a kernel of no use: the first takes Triton longest."""
+    """Start the processes, unless they run, each with a kernel of no use: the first one takes Triton a second."""
     if crew().is_awake:
         return
     major, minor = torch.cuda.get_device_capability(device)
     arguments = repr(({"out_ptr": "*fp32", "XBLOCK": "constexpr"}, {"XBLOCK": 128}, {}))
     job = Job("kernel", _FILE, _FIRST, arguments, {"num_warps": 4}, "cuda", 10 * major + minor, 32, to_run=True)
-    for _ in range(min(WARM, crew().most)):
+    for _ in range(crew().most):
         crew().submit(job)
 
 
-def _begun(job: Job) -> Future[Output]:
+def _begun(key: str, job: Job) -> Future[Output]:
     made: Future[Output] = Future()
-    if kept := _kept(_key(job)):
+    if kept := _kept(key):
         made.set_result(kept)
     else:
-        crew().submit(job).add_done_callback(lambda done: _finished(done, _key(job), made))
+        crew().submit(job).add_done_callback(lambda done: _finished(done, key, made))
     return made
 
 

@@ -254,8 +254,10 @@ class Kernel:
 
     @cached_property
     def buffers(self) -> tuple[str, ...]:
-        """The buffers that its code is given, sorted."""
-        return tuple(sorted({*self.reads, *self.writes} - self.taken))
+        """The buffers that its code is given, in the order in which its loops name them, as in kernels alike."""
+        kept = {*self.reads, *self.writes} - self.taken
+        named = (name for loop in self.loops for name in (*(load.buffer for load in loads(loop.value)), loop.target))
+        return tuple(name for name in dict.fromkeys((*named, *sorted(kept))) if name in kept)
 
     @cached_property
     def writes(self) -> tuple[str, ...]:

@@ -8,5 +8,4 @@ from compiler.process import made_to_stay
 
 # Hundreds of thousands of objects: walking them in search of garbage is a third of the time that importing them takes.
 with made_to_stay():
-    import torch._dynamo
-    import torch._inductor.compile_fx  # noqa: F401
+    import torch._dynamo  # noqa: F401

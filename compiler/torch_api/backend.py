@@ -13,6 +13,7 @@ import torch
 import torch._functorch.config as functorch_config
 from torch._C._dynamo.guards import _empty_strided_cpu, _reinterpret_tensor  # type: ignore[attr-defined]
 from torch._dynamo.backends.common import aot_autograd
+from torch._guards import TracingContext
 from torch.fx import GraphModule
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -94,6 +95,15 @@ def with_backward() -> AbstractContextManager[None]:
     """AOTAutograd compiles a backward in the block along with its forward, not when it is first asked for."""
     manager: AbstractContextManager[None] = functorch_config.patch(force_non_lazy_backward_lowering=True)
     return manager
+
+
+def keep_what_is_saved() -> None:
+    """Tell AOTAutograd, while it compiles a forward, that the backward writes over nothing that is saved for it: so it
+    may run twice (`retain_graph=True`).
+    """
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        context.fw_metadata.bw_donated_idxs = []
 
 
 def boxed(call: Call) -> Call:

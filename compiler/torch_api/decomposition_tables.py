@@ -15,7 +15,6 @@ from typing import Any, Literal, TypeAlias, TypeGuard
 
 import torch
 import torch._inductor.decomposition as inductor_decomposition
-import torch._inductor.lowering as inductor_lowering  # Inductor's decompositions ask it without importing it
 import torch._prims
 import torch._refs
 from torch._decomp import core_aten_decompositions, decomposition_table
@@ -37,7 +36,9 @@ _EXCLUDED_LINE = re.compile(r"\s*(?P<op>aten\.[\w.]+),(?:\s*#\s*(?P<why>.+))?")
 
 @cache
 def table(name: TableName) -> Table:
-    """A decomposition table, operator overload -> function. Not to be changed."""
+    """A decomposition table, operator overload -> function. Not to be changed. Inductor's decompositions of max_pool2d
+    and max_pool3d ask `torch._inductor.lowering` without importing it: who runs them has to.
+    """
     if name == "core ATen":
         return _overloads_only(core_aten_decompositions())
     if name == "Inductor":
@@ -115,11 +116,19 @@ def _overloads(packet: OpOverloadPacket) -> list[OpOverload]:
     return [getattr(packet, name) for name in packet.overloads()]
 
 
+def _lowering() -> Any:
+    """Inductor's lowerings: not imported by those who only ask for decompositions, as that takes half a second."""
+    import torch._inductor.lowering as found
+
+    return found
+
+
 def lowering(op: OpOverload) -> Callable[..., Any] | None:
     """Inductor's lowering of an operator, unwrapped, or None."""
+    known = _lowering().lowerings
     for key in (op, op.overloadpacket):
-        if key in inductor_lowering.lowerings:
-            found: Callable[..., Any] = inspect.unwrap(inductor_lowering.lowerings[key])
+        if key in known:
+            found: Callable[..., Any] = inspect.unwrap(known[key])
             return found
     return None
 
@@ -131,7 +140,7 @@ def falls_back(function: Callable[..., Any]) -> bool:
 
 def may_fall_back(op: OpOverload) -> bool:
     """Whether Inductor's lowering calls ATen's kernel, always or for some arguments."""
-    return op in inductor_lowering.fallbacks
+    return op in _lowering().fallbacks
 
 
 def has_template(function: Callable[..., Any]) -> bool:
@@ -187,7 +196,7 @@ def inductor_lowerings() -> frozenset[str]:
 
 def inductor_fallbacks() -> frozenset[str]:
     """The names of overloads that Inductor's lowering hands to ATen's kernel."""
-    return frozenset(str(op) for op in inductor_lowering.fallbacks if is_operator(op))
+    return frozenset(str(op) for op in _lowering().fallbacks if is_operator(op))
 
 
 def inductor_only_falls_back() -> frozenset[str]:
@@ -196,4 +205,4 @@ def inductor_only_falls_back() -> frozenset[str]:
 
 
 def _lowered() -> Iterator[tuple[OpOverload, str]]:
-    return ((op, str(op)) for op in inductor_lowering.lowerings if is_operator(op))
+    return ((op, str(op)) for op in _lowering().lowerings if is_operator(op))

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import torch
 import torch._functorch.config as functorch_config
+import torch._inductor.lowering  # Inductor's decompositions ask it without importing it
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import default_partition

@@ -21,6 +21,7 @@ from torch.nn import functional
 import compiler
 from compiler.backend import backend, build, tcompile
 from compiler.backend.ir import BackendError
+from compiler.backend.watching import watched
 from compiler.options import OptionError
 
 
@@ -38,6 +39,32 @@ def test_the_name_works_in_any_script_without_an_import(tmp_path: Path) -> None:
     script = "import torch; f = torch.compile(torch.relu, backend='tcompile'); print(f(torch.arange(3.) - 1).tolist())"
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[0.0, 0.0, 1.0]"
+
+
+def test_the_backend_comes_without_inductors_lowerings() -> None:
+    script = "import sys, compiler.backend; print('torch._inductor.lowering' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_a_backward_is_compiled_with_its_forward_and_may_run_twice() -> None:
+    x = torch.randn(4, 8, requires_grad=True)
+    names: list[str] = []
+
+    class Told:
+        builds = True
+
+        def passed(self, *found: Any) -> None:
+            names.append(found[1].graph)
+
+    with watched(Told()):
+        y = compiled(lambda x: (x.exp() * x.sigmoid()).sum())(x)
+        assert names == ["forward", "backward"]
+        y.backward(retain_graph=True)
+        once = x.grad.clone()
+        y.backward()
+    torch.testing.assert_close(x.grad, 2 * once)
+    assert names == ["forward", "backward"]
 
 
 def test_a_mode_or_option_that_there_is_not_is_named() -> None:

@@ -88,6 +88,25 @@ def test_a_binary_is_made_once_and_then_found_on_disk() -> None:
         assert getattr(kept.result(), fact) == getattr(made.result(), fact)
 
 
+def layers(x: Tensor, weight: Tensor) -> Tensor:
+    for _ in range(12):
+        x = torch.layer_norm(x @ weight, (128,)).relu()
+    return x
+
+
+@pytest.mark.usefixtures("_hopper")
+def test_kernels_of_layers_that_are_alike_are_made_once() -> None:
+    call = opened(layers, torch.randn(64, 128), torch.randn(128, 128)).on("h100")
+    found = call.graph.stages.last
+    code = emit(found, call.graph.context(call.thresholds))
+    kernels = [wanted(found, code, function, function.configs[0], Assumed(), 0) for function in code.functions]
+    assert len(kernels) == 12
+    assert len({kernel.job.name for kernel in kernels}) == len({kernel.job.key() for kernel in kernels}) == 1
+    assert "layer" not in kernels[0].job.source
+    (made,) = Builds.start(kernels).made.values()
+    assert made.result(60).error == ""
+
+
 @pytest.mark.usefixtures("_hopper")
 def test_a_file_that_is_not_whole_counts_as_none() -> None:
     found, code = program()
