@@ -72,11 +72,11 @@ class OnGpu:
         return self.calls[assumed]
 
     def made(self, assumed: Assumed, kernels: Sequence[Wanted], builds: Builds) -> Call:
+        self.ctx.pass_name = "tune"
         found: dict[str, list[Candidate]] = {}
         for kernel in kernels:
             if (loaded := self.loaded(kernel, builds)) is not None:
                 found.setdefault(kernel.function.kernel, []).append((kernel, loaded))
-        self.ctx.pass_name = "tune"
         products = self.products if self.tuned else {}
         chosen = {name: self.choice(candidates) for name, candidates in found.items() if name not in products}
         for name, product in products.items():
