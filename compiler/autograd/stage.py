@@ -1,19 +1,21 @@
 """The eager autograd graph as a stage of an exploration: what autograd builds as the captured graph runs.
 
 Without a build a user's call runs the captured graph itself, so the graph behind its outputs is eager's own, and each
-of its nodes was made by one node of the captured graph. With a build it is that of the compiled function: one node.
+of its nodes was made by one node of the captured graph. With a build it is that of the compiled function: one node. Of
+where gradients stop it has no trace; the captured graph has, and is run once more for that, on the same arguments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Interpreter, Node
 
-from compiler.autograd.eager_graph import EagerGraph, GraphNode, eager_graph
+from compiler.autograd.eager_graph import EagerGraph, GraphNode, GraphStop, eager_graph
 from compiler.autograd.graph_artifact import Settings, autograd_artifact
 from compiler.autograd.saved import saved_tensors
 from compiler.autograd.stops import Stops
@@ -72,6 +74,8 @@ class AutogradStage:
         names = {id(value): name for name, _, value in self._named(inputs)}
         boundary = {value.grad_fn: name for name, _, value in self._named(inputs) if value.grad_fn is not None}
         graph = eager_graph(outputs, names=names, boundary=boundary, stops=self.stops)
+        if not self.spans:  # compiled code ran, and `run` did not
+            graph = replace(graph, stops=tuple(self._stops_inside(args, names, graph)))
         settings = Settings(
             f"autograd[{self.captured.graph}]", "what autograd built as it ran", self.captured.graph, "the outputs"
         )
@@ -82,6 +86,21 @@ class AutogradStage:
         origins = {name: (entity.id,) for name, entity in makers.items()}
         self.builder.autograd_saved.extend(saved)
         self.builder.add(autograd_artifact(graph, saved, settings, places, origins))
+
+    def _stops_inside(self, args: Sequence[Any], names: Mapping[int, str], graph: EagerGraph) -> Iterator[GraphStop]:
+        """Where gradients stop in the captured graph, as stops of the node that was made of all of it."""
+        whole = next(node.name for node in graph.nodes if node.kind not in ("accumulate", "outer"))
+        with unchanged(args) as given:
+            results = self.run_again(*given)
+        outputs = [leaf for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        for stop in eager_graph(outputs, names=names, stops=self.stops).stops if outputs else ():
+            yield replace(stop, takers=(whole,), source="")
+
+    def run_again(self, *args: Any) -> Any:
+        """The captured graph in eager mode, for what it tells of stops."""
+        self.stops = Stops()
+        with torch.random.fork_rng():
+            return _Counting(self.module, [], self.stops).run(*args)
 
     def _placeholders(self) -> list[Node]:
         return [node for node in self.module.graph.nodes if node.op == "placeholder"]
@@ -113,6 +132,25 @@ class AutogradStage:
             return inputs.get(node.name)
         name = by_number.get(-1 if node.number is None else node.number)
         return self.captured.entity(name) if name is not None else None
+
+
+@contextmanager
+def unchanged(args: Sequence[Any]) -> Iterator[list[Any]]:
+    """Arguments to run a graph with again: what it changes in them is put back. Those that were computed with gradients
+    are cut off from where they come from, so that autograd's graph of them stays as it is.
+    """
+    saved = [(each, each._version, each.detach().clone()) for each in args if isinstance(each, torch.Tensor)]
+    try:
+        yield [_cut(each) if isinstance(each, torch.Tensor) and not each.is_leaf else each for each in args]
+    finally:
+        for each, version, value in saved:
+            if each._version != version:
+                each.data.copy_(value)
+
+
+def _cut(value: torch.Tensor) -> torch.Tensor:
+    """A copy that is no leaf either: one can be changed in place."""
+    return value.detach().requires_grad_(value.requires_grad).clone()
 
 
 class _Counting(Interpreter):

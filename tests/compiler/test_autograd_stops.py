@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -14,7 +15,9 @@ from compiler.autograd.chain import ChainStep, chain_steps
 from compiler.autograd.eager_graph import EagerGraph
 from compiler.autograd.explore import autograd_record, graph_of
 from compiler.autograd.recording import Recording
+from compiler.autograd.stage import unchanged
 from compiler.engine import explore
+from compiler.options import Options
 from compiler.record import Record
 
 
@@ -186,7 +189,11 @@ def test_hooks_that_watched_the_first_pass_are_taken_off() -> None:
     assert autograd_nodes.node_hooks(kept[0]) == ()
 
 
-def test_as_a_stage_of_a_run_stops_come_from_the_captured_nodes_that_cut() -> None:
+@pytest.mark.parametrize("backend", ["inductor", "tcompile"])
+@pytest.mark.parametrize("check", [False, True], ids=["captured", "compiled"])
+def test_as_a_stage_of_a_run_stops_come_from_the_captured_nodes_that_cut(backend: str, check: bool) -> None:
+    """With a check the compiled code runs, which is one node to autograd."""
+
     class Mixed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -200,7 +207,8 @@ def test_as_a_stage_of_a_run_stops_come_from_the_captured_nodes_that_cut() -> No
                 goal = self.target(h)
             return functional.mse_loss(q, goal) + (q * q.sigmoid().detach()).mean()
 
-    record = explore(Mixed(), (torch.tensor([1, 2]),)).record
+    options = Options(backend=backend, check=check, target="cpu" if check else "")
+    record = explore(Mixed(), (torch.tensor([1, 2]),), options=options).record
     stops = {entity.label: entity for entity in record["autograd"].entities if entity.kind == "stop"}
     assert {name: stop.attrs["stops"] for name, stop in stops.items()} == {
         "embed.weight": "frozen", "no_grad": "no_grad", "detach": "detached",
@@ -209,4 +217,20 @@ def test_as_a_stage_of_a_run_stops_come_from_the_captured_nodes_that_cut() -> No
     assert captured[stops["detach"].origins[0]].attrs["target"] == "detach"
     assert captured[stops["no_grad"].origins[0]].attrs["code"] == "goal = self.target(h)"
     assert captured[stops["embed.weight"].origins[0]].kind == "placeholder"
-    assert record.problems == ()
+    assert not [problem for problem in record.problems if problem.stage == "autograd"]
+
+
+def test_what_a_graph_changes_when_it_is_run_again_is_put_back() -> None:
+    buffer, leaf = torch.ones(4), torch.ones(4, requires_grad=True)
+    inner = leaf * 2
+    made_by = inner.grad_fn
+    with unchanged([buffer, leaf, inner, 3]) as given:
+        given[0].add_(1)
+        with torch.no_grad():
+            given[1].mul_(3)
+        given[2].sin_()
+        assert given[3] == 3
+    assert torch.equal(buffer, torch.ones(4))
+    assert torch.equal(leaf, torch.ones(4))
+    assert torch.equal(inner, torch.full((4,), 2.0))
+    assert inner.grad_fn is made_by
