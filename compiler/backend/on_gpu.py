@@ -13,7 +13,7 @@ from compiler.backend.build_triton import Builds, Wanted, wanted
 from compiler.backend.context import Context
 from compiler.backend.emit_cpp import Function
 from compiler.backend.emit_triton import TritonCode, TritonFunction
-from compiler.backend.ir import Product, Program
+from compiler.backend.ir import BackendError, Product, Program
 from compiler.backend.launch import Assumed, Launcher
 from compiler.backend.products import apart
 from compiler.backend.symbols import sources
@@ -91,10 +91,12 @@ class OnGpu:
         return launcher.made({**handles, **self.library, **_driver(), "again": partial(self.again, program)})
 
     def loaded(self, kernel: Wanted, builds: Builds) -> Loaded | None:
-        """The kernel on the GPU; None for a product's tile that is too large for it, which is one of several."""
+        """The kernel on the GPU; None for a product's tile that is too large for it, or that Triton does not take there:
+        others are tried too, and PyTorch has the product.
+        """
         try:
             return builds.loaded(kernel, self.device)
-        except torch.OutOfMemoryError as error:
+        except (torch.OutOfMemoryError, BackendError) as error:
             if not self.tuned or kernel.function.kernel not in self.products:
                 raise
             said = str(error).partition("\n")[0]

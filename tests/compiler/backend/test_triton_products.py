@@ -20,7 +20,7 @@ from compiler.backend.build_triton import Wanted, wanted
 from compiler.backend.context import Context
 from compiler.backend.emit_triton import emit
 from compiler.backend.interpret import interpret
-from compiler.backend.ir import Extern, Kernel, Product, Program
+from compiler.backend.ir import BackendError, Extern, Kernel, Product, Program
 from compiler.backend.launch import Assumed, Launcher
 from compiler.backend.on_gpu import OnGpu
 from compiler.backend.opened import Opened
@@ -427,24 +427,25 @@ def test_the_call_launches_what_was_chosen(monkeypatch: pytest.MonkeyPatch, *, f
     assert text.count("launch(kernel_") == 1
     assert ("call_aten_addmm_default(" in text) is not faster
     assert ("_after, " in text) is not faster
-    too_large = [found for found in ctx.decisions if "shared memory" in found.why]
-    assert len(too_large) == 1
+    assert [said for said in ("shared memory", "not take it") for found in ctx.decisions if said in found.why] == [
+        "shared memory",
+        "not take it",
+    ]
 
 
 class NoBuilds:
-    """Binaries of nothing; of the first configuration of a product it is said to be too large."""
+    """Binaries of nothing; the first two configurations of a product fail."""
 
     def __init__(self) -> None:
-        self.first = True
+        self.errors: list[Exception] = [BackendError("Triton did not take it"), torch.OutOfMemoryError("shared memory")]
 
     @staticmethod
     def start(_kernels: Iterator[Wanted]) -> NoBuilds:
         return NoBuilds()
 
     def loaded(self, _kernel: Wanted, _device: int) -> Loaded:
-        if self.first:
-            self.first = False
-            raise torch.OutOfMemoryError("out of resource: shared memory")
+        if self.errors:
+            raise self.errors.pop()
         return LOADED
 
 
