@@ -91,7 +91,7 @@ class OnGpu:
         return launcher.made({**handles, **self.library, **_driver(), "again": partial(self.again, program)})
 
     def loaded(self, kernel: Wanted, builds: Builds) -> Loaded | None:
-        """The kernel on the GPU; None for a product's tile that is too large for it, or that Triton does not take there:
+        """The kernel on the GPU; None for a product's tile that is too large for it, or that Triton refuses there:
         others are tried too, and PyTorch has the product.
         """
         try:
