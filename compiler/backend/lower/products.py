@@ -15,9 +15,9 @@ import torch
 from torch.fx import Node
 
 from compiler.backend.index import Index
-from compiler.backend.ir import Buffer, Extern, Load, Loop, Shape, Strided
+from compiler.backend.ir import Buffer, Expr, Extern, Load, Loop, Shape, Strided, operation
 from compiler.backend.lower.indexing import guarded
-from compiler.backend.lower.pointwise import element
+from compiler.backend.lower.pointwise import POINTWISE, element
 from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, contiguous, walk
 from compiler.torch_api.fx import value_of
 
@@ -26,6 +26,8 @@ WIDTH = 16
 RATE, BANDWIDTH = 600e12, 4e12
 """Operations and bytes a second of a large GPU: what a product takes when aligned, and what its padding takes."""
 LEAST_SECONDS = 20e-6
+_ROUNDED_ALIKE = (torch.float32, torch.float64)
+"""Products are computed in these as they are stored, so that a bias can be added afterwards."""
 Rule = Callable[..., Any]
 
 
@@ -35,10 +37,25 @@ def product(low: Lowering, node: Node, left: Tensor, right: Tensor) -> Tensor:
 
 
 def product_and_bias(low: Lowering, node: Node, bias: Tensor, left: Tensor, right: Tensor, **factors: Any) -> Tensor:
-    """aten.addmm, with a bias for each column."""
+    """aten.addmm, with a bias for each column. Kernels that read it add the bias: a library takes less time to call
+    without one, as it has no kernel to look for. In low precision it stays, as eager mode rounds the sum only.
+    """
     if len(bias.shape) != 1 or factors:
         raise NoRuleError("PyTorch's own kernel")
-    return _padded_product(low, node, bias, left, right)
+    try:
+        return _padded_product(low, node, bias, left, right)
+    except NoRuleError:
+        if left.dtype not in _ROUNDED_ALIKE or not all(str(user.target) in POINTWISE for user in node.users):
+            raise
+    product = low.temporary("product", left.dtype, (left.shape[0], right.shape[1]), low.buffers[left.buffer].device)
+    function, args = torch.ops.aten.mm.default, (left.strided, right.strided)
+    bare = low.add(product)
+    low.steps.append(Extern(str(function), function, args, (), product.name, origins=(node.name,), source=low.source))
+
+    def biased(at: Shape) -> Expr:
+        return operation("add", bare.load(at), element(bias, at[1:], left.dtype))
+
+    return low.fill(node.name, value_of(node), biased)
 
 
 def _padded_product(low: Lowering, node: Node, bias: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
