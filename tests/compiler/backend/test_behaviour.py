@@ -338,6 +338,27 @@ def test_after_an_error_the_next_call_is_right() -> None:
     torch.testing.assert_close(take(table, torch.tensor([4, 0])), table[[4, 0]].sin())
 
 
+def test_an_error_in_the_midst_of_a_call_leaves_modes_as_they_were() -> None:
+    good = torch.eye(4) * 2
+
+    def root(x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.cholesky(x * 2).sum(0)
+
+    for first in (good, -good):
+        torch.compiler.reset()
+        fn = compiled(root)
+        for x in (first, good, -good, good):
+            for on in (True, False):
+                with torch.set_grad_enabled(on), torch.autocast(x.device.type, enabled=on):
+                    if x is good:
+                        torch.testing.assert_close(fn(x), root(x))
+                    else:
+                        with pytest.raises(torch.linalg.LinAlgError):
+                            fn(x)
+                    assert torch.is_grad_enabled() == on
+                    assert torch.is_autocast_enabled(x.device.type) == on
+
+
 def test_complex_numbers_are_left_to_pytorch() -> None:
     x = torch.randn(4, dtype=torch.complex64)
     torch.testing.assert_close(compiled(lambda x: (x * x + 1).abs())(x), (x * x + 1).abs())

@@ -134,6 +134,16 @@ def test_calls_from_several_threads() -> None:
     torch.testing.assert_close(found, [torch.softmax(x.sin() * 2, -1) for x in inputs])
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_a_gpu_that_is_not_the_current_one() -> None:
+    fn = compiled(lambda x, w: ((x @ w).relu() * 2).sum(0))
+    for device in ("cuda:1", "cuda:0", "cuda:1"):
+        x, w = torch.randn(32, 16, device=device), torch.randn(16, 8, device=device)
+        for _ in range(3):
+            torch.testing.assert_close(fn(x, w), ((x @ w).relu() * 2).sum(0))
+            assert torch.cuda.current_device() == 0
+
+
 def test_a_call_on_a_stream_of_the_users() -> None:
     x, stream = torch.randn(1 << 20), torch.cuda.Stream()
     fn = compiled(lambda x: (x.sin() + x.roll(1)).softmax(0))
