@@ -60,9 +60,9 @@ def _math(name: str, torch_name: str = "", cost: int = 10, arity: int = 1) -> Op
     )
 
 
-def _builtin(name: str, torch_name: str = "", triton: str = "") -> Operation:
+def _builtin(name: str, torch_name: str = "") -> Operation:
     function = getattr(torch, torch_name or name)
-    return Operation(name, 1, function, f"__builtin_{name}{{f}}({{0}})", triton=f"libdevice.{triton or name}({{0}})")
+    return Operation(name, 1, function, f"__builtin_{name}{{f}}({{0}})", triton=f"libdevice.{name}({{0}})")
 
 
 def _prelude(name: str, function: Callable[..., Any], cost: int = 2, arity: int = 2) -> Operation:
@@ -86,7 +86,7 @@ OPERATIONS: dict[str, Operation] = {
         _infix("add", "+", torch.add),
         _infix("sub", "-", torch.sub),
         _infix("mul", "*", torch.mul),
-        replace(_infix("div", "/", torch.div, cost=4), triton="libdevice.div_rn({0}, {1})"),
+        replace(_infix("div", "/", torch.div, cost=4), triton="tl.div_rn({0}, {1})"),
         _infix("lt", "<", torch.lt, "compare"),
         _infix("le", "<=", torch.le, "compare"),
         _infix("gt", ">", torch.gt, "compare"),
@@ -108,7 +108,7 @@ OPERATIONS: dict[str, Operation] = {
         _prelude("sign", torch.sign, arity=1),
         _prelude("absolute", torch.abs, cost=1, arity=1),
         Operation("isnan", 1, torch.isnan, "({0} != {0})", "compare", triton="({0} != {0})"),
-        _builtin("sqrt", triton="sqrt_rn"),
+        replace(_builtin("sqrt"), triton="tl.sqrt_rn({0})"),
         _builtin("floor"),
         _builtin("ceil"),
         _builtin("trunc"),

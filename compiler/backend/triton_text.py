@@ -53,6 +53,12 @@ _WORDS = {"tl", "triton", "libdevice", "float", "range", "x", "y", "r", "mask", 
 _IDENTIFIER = re.compile(r"\W")
 
 FUNCTIONS: Mapping[str, str] = {
+    "divided": """
+def divided(a, b):  # rounded as PyTorch does it, which `/` is not in float32
+    if a.dtype == tl.float32:
+        return tl.div_rn(a, b)
+    else:
+        return a / b""",
     "maximum": """
 def maximum(a, b):  # NaN if one is
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)""",
@@ -68,17 +74,17 @@ def sign(a):
     "truncdiv": """
 def truncdiv(a, b):
     if a.dtype.is_floating():
-        return libdevice.trunc(libdevice.div_rn(a, b))
+        return libdevice.trunc(divided(a, b))
     else:
         return a // b""",
     "floordiv": """
 def floordiv(a, b):  # as PyTorch divides, and Python
     if a.dtype.is_floating():
         rest = libdevice.fmod(a, b)
-        exact = libdevice.div_rn(a - rest, b) - tl.where((rest != 0) & ((b < 0) != (rest < 0)), 1.0, 0.0).to(a.dtype)
+        exact = divided(a - rest, b) - tl.where((rest != 0) & ((b < 0) != (rest < 0)), 1.0, 0.0).to(a.dtype)
         whole = libdevice.floor(exact)
         whole += tl.where(exact - whole > 0.5, 1.0, 0.0).to(a.dtype)
-        quotient = libdevice.div_rn(a, b)
+        quotient = divided(a, b)
         return tl.where(b == 0, quotient, tl.where(exact == 0, libdevice.copysign(exact * 0, quotient), whole))
     else:
         return a // b - ((a % b != 0) & ((a < 0) != (b < 0))).to(a.dtype)""",
@@ -137,9 +143,13 @@ def first_smallest(a, i, b, j):  # NaN counts as the smallest; of equal ones the
 
 def functions(body: str) -> Iterator[str]:
     """The functions of the prelude that a text calls."""
-    for name, text in FUNCTIONS.items():
-        if re.search(rf"(?<![\w.]){name}\b", body):
-            yield f"@triton.jit{text}"
+    called = {name for name in FUNCTIONS if _calls(body, name)}
+    called |= {inner for inner in FUNCTIONS for name in called if _calls(FUNCTIONS[name], inner)}
+    yield from (f"@triton.jit{text}" for name, text in FUNCTIONS.items() if name in called)
+
+
+def _calls(body: str, name: str) -> bool:
+    return bool(re.search(rf"(?<![\w.]){name}\b", body))
 
 
 class Names:
@@ -266,6 +276,8 @@ class Text:
         pattern = OPERATIONS[value.name].triton
         if value.dtype == torch.bool and value.args[0].dtype == torch.bool:
             pattern = _OF_BOOLS.get(value.name, pattern)
+        if value.dtype == torch.float64:
+            pattern = _OF_DOUBLES.get(value.name, pattern)
         if value.dtype == torch.float32:
             pattern = PATTERNS.get((value.name, self.levels.get(value.key, EXACT)), pattern)
         if _is_reciprocal_root(value):
@@ -355,6 +367,10 @@ _OF_BOOLS: Mapping[str, str] = {
     "eq": "(~({0} ^ {1}))",
 }
 """A bool is one bit, whose value Triton takes for -1 where it compares."""
+
+
+_OF_DOUBLES: Mapping[str, str] = {"div": "({0} / {1})", "sqrt": "tl.sqrt({0})"}
+"""Exact as they are; Triton has no others for float64."""
 
 
 def _operand(text: str) -> str:

@@ -35,7 +35,9 @@ def constants_of(launch: Mapping[str, Any], config: int) -> dict[str, int]:
 
 def grid_of(launch: Mapping[str, Any], config: int) -> tuple[int, int, int]:
     """How many programs there are along each axis."""
-    x, y, z = launch["grid"][config]
+    blocks = constants_of(launch, config)
+    grid = [-(-points // blocks.get(block, 1)) for points, block in launch["grid"]]
+    x, y, z = (*([prod(grid)] if launch.get("is_folded") else grid), 1, 1)[:3]
     return x, y, z
 
 

@@ -11,7 +11,8 @@ from compiler.backend.ir import Program
 
 def launch_facts(program: Program, function: TritonFunction, ctx: Context) -> dict[str, Any]:
     """`types` of all arguments by name, `aligned` (those that are a multiple of 16), `configs` in the order in which
-    they would be tried, and `grid`: for each of them how many programs the explored call has along each axis.
+    they would be tried, and `grid`: for each axis its points in the explored call, and the constant that divides them;
+    a launch that `is_folded` has one axis for the programs of all.
     """
     names = list(types := dict(signature(program, function)))
     symbols = {name: ctx.sizes.get(name, 0) for name in function.symbols}
@@ -24,7 +25,8 @@ def launch_facts(program: Program, function: TritonFunction, ctx: Context) -> di
             {**config.blocks, "num_warps": config.num_warps, "num_stages": config.num_stages}
             for config in function.configs
         ],
-        "grid": [[*function.programs(ctx.number, config.blocks)] for config in function.configs],
+        "grid": [[ctx.number(points), block] for points, block in function.grid],
+        "is_folded": function.is_folded,
     }
 
 

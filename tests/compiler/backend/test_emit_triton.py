@@ -19,6 +19,7 @@ from compiler.backend.context import Context
 from compiler.backend.emit_triton import TritonCode, emit, signature
 from compiler.backend.ir import Program
 from compiler.backend.scalar import OPERATIONS
+from compiler.backend.triton_precision import PATTERNS
 from compiler.backend.triton_text import FUNCTIONS
 from compiler.binary.jobs import Job, Output
 from compiler.binary.workers import outputs
@@ -398,11 +399,14 @@ def test_a_kernel_has_other_configurations_to_try() -> None:
 
 
 def test_each_operation_has_its_triton() -> None:
-    from triton.language.extra import libdevice
+    from triton.language.extra.cuda import libdevice as nvidia
+    from triton.language.extra.hip import libdevice as amd
 
+    texts = [*(operation.triton for operation in OPERATIONS.values()), *PATTERNS.values(), *FUNCTIONS.values()]
+    for name in re.findall(r"libdevice\.(\w+)", " ".join(texts)):
+        assert hasattr(nvidia, name), name
+        assert hasattr(amd, name), name
     for operation in OPERATIONS.values():
-        for name in re.findall(r"libdevice\.(\w+)", operation.triton):
-            assert hasattr(libdevice, name), operation.name
         own = re.match(r"(\w+)\(", operation.triton)
         assert own is None or own[1] in FUNCTIONS, operation.name
         assert operation.triton or operation.kind == "cast", operation.name
@@ -411,7 +415,10 @@ def test_each_operation_has_its_triton() -> None:
 # Real Triton.
 
 
-def jobs(program: Program) -> Iterator[Job]:
+H100, MI300X = ("cuda", 90, 32), ("hip", "gfx942", 64)
+
+
+def jobs(program: Program, target: tuple[str, int | str, int] = H100) -> Iterator[Job]:
     made = emit(program, H200)
     for function in made.functions:
         config = function.configs[0]
@@ -419,7 +426,7 @@ def jobs(program: Program) -> Iterator[Job]:
         arguments = repr((dict(signature(program, function)), dict(config.blocks), aligned))
         options: dict[str, Any] = {"num_warps": config.num_warps, "num_stages": config.num_stages}
         options |= {"debug": True, "sanitize_overflow": False} if function.checks else {}
-        yield Job(function.name, "kernels.py", made.text, arguments, options, "cuda", 90, 32, to_run=True)
+        yield Job(function.name, "kernels.py", made.text, arguments, options, *target, to_run=target == H100)
 
 
 @cache
@@ -438,3 +445,16 @@ def test_real_triton_makes_binaries_of_all_kernels() -> None:
     assert {name: output.error for name, output in binaries().items() if output.error} == {}
     assert len(binaries()) > 50
     assert all(output.binary.startswith(b"\x7fELF") for output in binaries().values())
+
+
+def test_kernels_are_compiled_for_amd_too() -> None:
+    def fn(x: Tensor) -> list[Tensor]:
+        half = functional.gelu(x.bfloat16()) + x.bfloat16().softmax(-1).tanh()
+        return [rounded(x)[1], x.double().sqrt() / 3, x.rsqrt(), functional.layer_norm(x, (300,)), x.argmax(-1), half]
+
+    program = compiler.open(fn, numbers(40, 300)).scheduled
+    with closing(outputs({job.name: job for job in jobs(program, MI300X)}, 2)) as found:
+        made = dict(found)
+    assert {name: output.error for name, output in made.items() if output.error} == {}
+    assert made
+    assert all("amdgcn" in output.texts for output in made.values())

@@ -16,5 +16,5 @@ def kernel_mean(arg0_1_ptr, mean_ptr, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr
         arg0_1 = tl.load(arg0_1_ptr + (64*r + x), mask_r)
         mean_sum_sum += tl.where(mask_r, arg0_1, 0.0)
     mean_sum = tl.sum(mean_sum_sum, 1, keep_dims=True)
-    mean = libdevice.div_rn(mean_sum, 500.0)
+    mean = tl.div_rn(mean_sum, 500.0)
     tl.store(mean_ptr + x, mean)

@@ -39,5 +39,5 @@ def kernel_sub_exp_sum_div(arg2_1_ptr, div_ptr, s27, s77, RBLOCK: tl.constexpr):
         arg2_1 = tl.load(arg2_1_ptr + (r + s27*x), mask_r)
         sub = arg2_1 - amax
         exp = libdevice.exp(sub)
-        div = libdevice.div_rn(exp, sum_1)
+        div = tl.div_rn(exp, sum_1)
         tl.store(div_ptr + (r + s27*x), div, mask_r)

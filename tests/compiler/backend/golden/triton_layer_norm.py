@@ -14,10 +14,10 @@ def kernel_rsqrt_sub_mul_erf(
     # test_emit_triton.py:LINE lambda x, w, b: functional.gelu(functional.layer_norm(x, (64,), w, b)),
     arg0_1 = tl.load(arg0_1_ptr + (64*x + r))
     var_mean_sum = tl.sum(arg0_1, 1, keep_dims=True)
-    var_mean_center = libdevice.div_rn(var_mean_sum, 64.0)
+    var_mean_center = tl.div_rn(var_mean_sum, 64.0)
     sub = arg0_1 - var_mean_center
     var_mean_squares = tl.sum(sub * sub, 1, keep_dims=True)
-    var_mean_variance = libdevice.div_rn(var_mean_squares, 64.0)
+    var_mean_variance = tl.div_rn(var_mean_squares, 64.0)
     add = var_mean_variance + 1e-05
     rsqrt = libdevice.rsqrt(add)
     sub_2 = arg0_1 - var_mean_center

@@ -39,5 +39,5 @@ def kernel_sub_exp_sum_div(arg0_1_ptr, div_ptr, RBLOCK: tl.constexpr):
         arg0_1 = tl.load(arg0_1_ptr + (50000*x + r), mask_r)
         sub = arg0_1 - amax
         exp = libdevice.exp(sub)
-        div = libdevice.div_rn(exp, sum_1)
+        div = tl.div_rn(exp, sum_1)
         tl.store(div_ptr + (50000*x + r), div, mask_r)

@@ -21,5 +21,5 @@ def kernel_sub_exp_sum_div(arg0_1_ptr, div_ptr, RBLOCK: tl.constexpr):
     sub = arg0_1 - amax
     exp = libdevice.exp(sub)
     sum_1 = tl.sum(tl.where(mask_r, exp, 0.0), 0)
-    div = libdevice.div_rn(exp, sum_1)
+    div = tl.div_rn(exp, sum_1)
     tl.store(div_ptr + (1000*x + r), div, mask_r)
