@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -57,6 +58,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that take long come first, so that processes that are each given a file at a time end together."""
     places = {file: place for place, file in enumerate(SLOW)}
     items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(SLOW)))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What test modules import lives on: full collections of garbage, of which there are thousands, pass it over."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def same_threads() -> Iterator[None]:
+    """A test that sets how many threads PyTorch has sets it for itself: those of one process would spin for cores that
+    other processes have, and each small operation of all later tests would take milliseconds.
+    """
+    torch = sys.modules.get("torch")
+    threads = torch and torch.get_num_threads()
+    yield
+    if torch and torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -51,11 +52,21 @@ def test_full_collections_go_on_after_an_interrupt() -> None:
     assert gc.get_threshold() == before
 
 
+@pytest.fixture
+def nothing_frozen() -> Iterator[None]:
+    """As in a user's process: the suite freezes what its test modules import."""
+    gc.unfreeze()
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 class Cyclic:
     def __init__(self) -> None:
         self.me = self
 
 
+@pytest.mark.usefixtures("nothing_frozen")
 def test_what_is_made_to_stay_is_old_and_still_garbage_when_nobody_has_it() -> None:
     with made_to_stay():
         found = weakref.ref(Cyclic())
@@ -67,12 +78,10 @@ def test_what_is_made_to_stay_is_old_and_still_garbage_when_nobody_has_it() -> N
     assert found() is None
 
 
+@pytest.mark.usefixtures("nothing_frozen")
 def test_what_the_user_has_frozen_stays_frozen() -> None:
     gc.freeze()
-    try:
-        before = gc.get_freeze_count()
-        with made_to_stay():
-            pass
-        assert before * 0.9 < gc.get_freeze_count()
-    finally:
-        gc.unfreeze()
+    before = gc.get_freeze_count()
+    with made_to_stay():
+        pass
+    assert before * 0.9 < gc.get_freeze_count()

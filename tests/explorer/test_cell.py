@@ -165,9 +165,8 @@ def magic_shell() -> Iterator[InteractiveShell]:
     registered = magics.TcompileMagics(shell, lambda _args: NoOutput())
     shell.register_magics(registered)
     shell.input_transformers_post.append(registered.rewrite_call)
-    gc.freeze()  # a reset collects garbage, which takes long with all of torch
+    gc.freeze()  # a reset collects garbage, which takes long with what has been loaded since the tests were collected
     yield shell
-    gc.unfreeze()
     magics.unload(shell)
     InteractiveShell.clear_instance()
 

@@ -6,13 +6,13 @@ may differ from eager's where it is as near to the exact one: both round.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.common_utils import set_rng_seed
 
 from compiler.backend import tcompile
 
@@ -57,8 +57,12 @@ def samples(name: str, device: str) -> Iterator[tuple[Any, torch.dtype, Any]]:
     for info in (info for info in op_db if info.name == name and info.variant_test_name in MODES):
         for dtype in (dtype for dtype in DTYPES if info.supports_dtype(dtype, device)):
             torch.manual_seed(0)
-            for sample in itertools.islice(info.sample_inputs(device, dtype), SAMPLES):
-                yield info.op, dtype, sample
+            # As `info.sample_inputs` draws them, which looks for a unittest in the stack for half a second each time.
+            drawn = iter(info.sample_inputs_func(info, device, dtype, requires_grad=False))
+            for _ in range(SAMPLES):
+                set_rng_seed()
+                if (sample := next(drawn, None)) is not None:
+                    yield info.op, dtype, sample
 
 
 def called(calls: Any) -> list[Any]:
