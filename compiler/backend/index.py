@@ -31,6 +31,7 @@ __all__ = [
     "is_natural",
     "is_one_to_one",
     "product",
+    "scalar_product",
     "substitute",
     "variables",
 ]
@@ -154,19 +155,19 @@ class Index(_Keyed):
         return atoms[0] if factor == 1 and len(atoms) == 1 else None
 
     def __add__(self, other: int | Atom | Index) -> Index:
-        return _add(self, Index.of(other))
+        return _add(self, other if isinstance(other, Index) else Index.of(other))
 
     def __sub__(self, other: int | Atom | Index) -> Index:
         return _add(self, _multiply(Index.of(other), _constant(-1)))
 
     def __mul__(self, other: int | Atom | Index) -> Index:
-        return _multiply(self, Index.of(other))
+        return _multiply(self, other if isinstance(other, Index) else Index.of(other))
 
     def __floordiv__(self, other: int | Atom | Index) -> Index:
-        return _divide(self, Index.of(other))
+        return _divide(self, other if isinstance(other, Index) else Index.of(other))
 
     def __mod__(self, other: int | Atom | Index) -> Index:
-        return _remainder(self, Index.of(other))
+        return _remainder(self, other if isinstance(other, Index) else Index.of(other))
 
     def __str__(self) -> str:
         text = " + ".join(_term_text(*term) for term in self.terms) or "0"
@@ -175,10 +176,21 @@ class Index(_Keyed):
 
 def product(factors: Iterable[Index]) -> Index:
     """The product of indices, 1 for none: the number of points of a loop nest with these sizes."""
-    result = _constant(1)
-    for factor in factors:
-        result = result * factor
-    return result
+    return _product(tuple(factors))
+
+
+@lru_cache(1 << 14)
+def _product(factors: tuple[Index, ...]) -> Index:
+    return _product(factors[:-1]) * factors[-1] if factors else _constant(1)
+
+
+@lru_cache(1 << 16)
+def scalar_product(places: tuple[Index, ...], steps: tuple[Index, ...]) -> Index:
+    """The sum of each place times its step: where coordinates lie in memory that has these strides."""
+    total = _constant(0)
+    for place, step in zip(places, steps, strict=True):
+        total = total + place * step
+    return total
 
 
 @lru_cache(4096)
@@ -440,6 +452,17 @@ def _is_natural_for_sizes(index: Index) -> bool:
 
 def substitute(index: Index, values: Mapping[str, Index], inside: Callable[[Any], Any] | None = None) -> Index:
     """The index with other indices for its variables, by name. `inside` does the same to the value of an `Indirect`."""
+    if inside is None or not any(isinstance(atom, Indirect) for atom in atoms_of(index)):
+        return _with_values(index, tuple(values.items()))
+    return _with(index, values, inside)
+
+
+@lru_cache(1 << 16)
+def _with_values(index: Index, values: tuple[tuple[str, Index], ...]) -> Index:
+    return _with(index, dict(values), None)
+
+
+def _with(index: Index, values: Mapping[str, Index], inside: Callable[[Any], Any] | None) -> Index:
     total = _constant(0)
     for atoms, factor in index.terms:
         term = _constant(factor)
@@ -458,14 +481,16 @@ def _substituted(atom: Atom, values: Mapping[str, Index], inside: Callable[[Any]
     return of // by if isinstance(atom, Quotient) else of % by
 
 
-def atoms_of(index: Index) -> Iterator[Atom]:
+@lru_cache(1 << 16)
+def atoms_of(index: Index) -> tuple[Atom, ...]:
     """All atoms in it, those inside quotients and remainders too; not those inside an `Indirect`."""
+    found: list[Atom] = []
     for atoms, _ in index.terms:
         for atom in atoms:
-            yield atom
+            found.append(atom)
             if isinstance(atom, _Ratio):
-                yield from atoms_of(atom.of)
-                yield from atoms_of(atom.by)
+                found += (*atoms_of(atom.of), *atoms_of(atom.by))
+    return tuple(found)
 
 
 def variables(index: Index) -> set[Var]:
@@ -498,6 +523,11 @@ def is_one_to_one(coordinates: Sequence[Index], shape: Sequence[Index], ranges: 
     """Whether a loop nest over `ranges` is certain to meet each element of a tensor once: the position in row-major
     order must be a sum in which the variables, sorted by their factors, fill the shape without gap or overlap.
     """
+    return _is_one_to_one(tuple(coordinates), tuple(shape), tuple(ranges))
+
+
+@lru_cache(1 << 14)
+def _is_one_to_one(coordinates: tuple[Index, ...], shape: tuple[Index, ...], ranges: tuple[Var, ...]) -> bool:
     position, covered = _constant(0), _constant(1)
     for coordinate, size in zip(coordinates, shape, strict=True):
         position = position * size + coordinate
@@ -514,7 +544,7 @@ def is_one_to_one(coordinates: Sequence[Index], shape: Sequence[Index], ranges: 
 
 def _unfolded(position: Index, ranges: list[Var]) -> tuple[Index, list[Var]]:
     """With two variables in place of one that is met as a quotient and as a remainder, where its size allows that."""
-    for atom in list(atoms_of(position)):
+    for atom in atoms_of(position):
         if not isinstance(atom, _Ratio) or not isinstance(var := atom.of.atom, Var) or var not in ranges:
             continue
         outer, rest = _split(var.size, atom.by)
@@ -525,6 +555,7 @@ def _unfolded(position: Index, ranges: list[Var]) -> tuple[Index, list[Var]]:
     return position, ranges
 
 
+@lru_cache(1 << 16)
 def factor_of(index: Index, var: Var) -> Index:
     """What one step of a variable adds to the index, by its plain terms."""
     return _summed({left: factor for atoms, factor in index.terms if (left := _without(atoms, (var,))) is not None})

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from compiler.backend.index import Index, Indirect, Var, _Keyed, atoms_of, product, substitute
+from compiler.backend.index import Index, Indirect, Var, _Keyed, atoms_of, product, scalar_product, substitute
 from compiler.backend.scalar import NAMES, OPERATIONS
 
 Shape: TypeAlias = tuple[Index, ...]
@@ -52,10 +52,7 @@ class Buffer:
 
     def offset(self, index: Shape) -> Index:
         """Where an element lies: in elements from the buffer's first one."""
-        total = Index.of(0)
-        for coordinate, stride in zip(index, self.strides, strict=True):
-            total = total + coordinate * stride
-        return total
+        return scalar_product(index, self.strides)
 
     def __str__(self) -> str:
         return f"{self.name}: {dtype_name(self.dtype)}[{', '.join(map(str, self.shape))}]"
@@ -468,8 +465,13 @@ def loads(value: Expr) -> tuple[Load, ...]:
     return tuple(part for part in parts(value) if isinstance(part, Load))
 
 
-def parts(value: Expr) -> Iterator[Expr]:
+@lru_cache(1 << 14)
+def parts(value: Expr) -> tuple[Expr, ...]:
     """The expression and all expressions in it, outer ones first, those inside indices too."""
+    return tuple(_parts(value))
+
+
+def _parts(value: Expr) -> Iterator[Expr]:
     yield value
     if isinstance(value, Op):
         children: tuple[Expr, ...] = value.args
@@ -479,7 +481,7 @@ def parts(value: Expr) -> Iterator[Expr]:
         children = tuple(indirect.value for index in indices(value) for indirect in _indirects(index))
         children = (*children, value.value) if isinstance(value, Put) else children
     for child in children:
-        yield from parts(child)
+        yield from _parts(child)
 
 
 def indices(value: Expr) -> Shape:
