@@ -80,6 +80,8 @@ def _fitted(guest: Kernel, host: Kernel) -> Kernel | Refusal:
         inner = _correspondence(guest, host, guest.reduced, host.reduced)
         if outer is None or inner is None:
             return Refusal("they reduce over different elements")
+        if any(loop.is_scan for loop in guest.loops) and [*inner.values()] != [*map(Index.of, host.reduced)]:
+            return Refusal("one goes along a range in its order, the other in another one")
         return _moved(guest, host.ranges, host.reduced, {**outer, **inner})
     space = host.ranges + host.reduced
     for target in (space, host.ranges) if host.reduced else (space,):

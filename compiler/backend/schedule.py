@@ -20,7 +20,7 @@ def schedule(program: Program, ctx: Context) -> Program:
     frees = lifetimes(program)
     taken = _reuse(program, frees, ctx)
     for new, old in taken.items():
-        size = ctx.number(program.by_name[new].size) * program.by_name[new].dtype.itemsize
+        size = _bytes(program.by_name[new], ctx)
         ctx.decide((new, old), "reused", f"{new} takes over the memory of {old}", bytes=size)
     over = {*taken.values(), *program.taken}
     kept = tuple(tuple(name for name in names if name not in over) for names in frees)
@@ -43,23 +43,58 @@ def lifetimes(program: Program) -> tuple[tuple[str, ...], ...]:
 
 
 def _reuse(program: Program, frees: tuple[tuple[str, ...], ...], ctx: Context) -> dict[str, str]:
-    """For buffers that kernels write: a buffer that is freed at that step or before, as large and of the same dtype."""
+    """For buffers that kernels write: a buffer that is freed at that step or before, as large and of the same dtype.
+    One is kept for a later step only where that does not make the most that is held at once any more.
+    """
     fixed = _fixed(program)
-    free: dict[str, list[str]] = {}
+    spare = [[name for name in freed if name not in fixed] for freed in frees]
+    held = held_bytes(program, frees, ctx)
     taken: dict[str, str] = {}
-    for step, freed in zip(program.steps, frees, strict=True):
-        spare = [name for name in freed if name not in fixed]
-        for name in step.writes if isinstance(step, Kernel) else ():
-            if name in program.mutated or program.by_name[name].reuses:
-                continue
-            if (old := _in_place(step, name, spare, program, ctx)) is not None:
-                spare.remove(old)
+    for number, step in enumerate(program.steps):
+        for name in _made(step, program):
+            if (old := _in_place(step, name, spare[number], program, ctx)) is not None:
+                spare[number].remove(old)
                 taken[name] = old
-            elif older := free.get(_kind(program.by_name[name])):
-                taken[name] = older.pop()
-        for name in spare:
-            free.setdefault(_kind(program.by_name[name]), []).append(name)
+                held[number] -= _bytes(program.by_name[name], ctx)
+    most = max(held, default=0)
+    free: dict[str, list[tuple[str, int]]] = {}
+    for number, step in enumerate(program.steps):
+        for name in _made(step, program):
+            older = free.get(_kind(program.by_name[name]), []) if name not in taken else []
+            size = _bytes(program.by_name[name], ctx)
+            while older and name not in taken:
+                old, since = older.pop()
+                if all(bytes_ + size <= most for bytes_ in held[since + 1 : number]):
+                    held[since + 1 : number] = [bytes_ + size for bytes_ in held[since + 1 : number]]
+                    taken[name] = old
+        for name in spare[number]:
+            free.setdefault(_kind(program.by_name[name]), []).append((name, number))
     return taken
+
+
+def _made(step: Step, program: Program) -> list[str]:
+    """What a kernel writes to memory that is to be found for it."""
+    if not isinstance(step, Kernel):
+        return []
+    return [name for name in step.writes if name not in program.mutated and not program.by_name[name].reuses]
+
+
+def held_bytes(program: Program, frees: Sequence[Sequence[str]], ctx: Context) -> list[int]:
+    """The bytes that are held while each step runs: of what steps made and of what is still to be read."""
+    found: list[int] = []
+    made: set[str] = set()
+    now = 0
+    for step, freed in zip(program.steps, frees, strict=True):
+        new = {*(step.writes if isinstance(step, Kernel) else step.targets)} - program.mutated
+        made |= new
+        now += sum(_bytes(program.by_name[name], ctx) for name in new)
+        found.append(now)
+        now -= sum(_bytes(program.by_name[name], ctx) for name in made.intersection(freed))
+    return found
+
+
+def _bytes(buffer: Buffer, ctx: Context) -> int:
+    return ctx.number(buffer.size) * buffer.dtype.itemsize
 
 
 def _in_place(step: Step, name: str, spare: Sequence[str], program: Program, ctx: Context) -> str | None:
@@ -67,26 +102,24 @@ def _in_place(step: Step, name: str, spare: Sequence[str], program: Program, ctx
     assert isinstance(step, Kernel)
     if step.reduced or any(loop.reduction for loop in step.loops) or not ctx.processors:
         return None  # in C++ what is read and what is written is `__restrict`: different memory
-    buffer = program.by_name[name]
     if isinstance(step, Product):  # all of its operands are read by several programs, at any time
         if name == step.made:
             return None
         spare = [old for old in spare if old not in step.call.reads]
     for old in spare:
-        before = program.by_name[old]
-        alike = (before.shape, before.strides) == (buffer.shape, buffer.strides) and _kind(before) == _kind(buffer)
-        if alike and old in step.reads and _reads_first(step, name, old):
+        is_alike = _kind(program.by_name[old]) == _kind(program.by_name[name])
+        if is_alike and old in step.reads and _reads_first(step, name, old, program):
             return old
     return None
 
 
-def _reads_first(kernel: Kernel, name: str, old: str) -> bool:
-    """Whether no loop after the one that writes `name` reads `old`, and none reads it at another place."""
+def _reads_first(kernel: Kernel, name: str, old: str, program: Program) -> bool:
+    """Whether no loop after the one that writes `name` reads `old`, and none reads it at another place in memory."""
+    before, after = program.by_name[old], program.by_name[name]
     place = [loop.target for loop in kernel.loops].index(name)
-    index = kernel.loops[place].index
-    at = {load.index for loop in kernel.loops for load in loads(loop.value) if load.buffer == old}
+    at = {before.offset(load.index) for loop in kernel.loops for load in loads(loop.value) if load.buffer == old}
     late = any(load.buffer == old for loop in kernel.loops[place + 1 :] for load in loads(loop.value))
-    return at == {index} and not late
+    return at == {after.offset(kernel.loops[place].index)} and not late
 
 
 def _kind(buffer: Buffer) -> str:

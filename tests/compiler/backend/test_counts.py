@@ -18,8 +18,9 @@ from torch.nn import functional as F  # noqa: N812
 import compiler.backend as backend
 from compiler.backend.context import Context, Thresholds
 from compiler.backend.interpret import interpret
-from compiler.backend.ir import Program
+from compiler.backend.ir import Kernel, Program
 from compiler.backend.pipeline import PASSES, run
+from compiler.backend.schedule import lifetimes
 from compiler.backend.traffic import Totals
 
 ROWS, WIDE = 2048, 768
@@ -218,10 +219,48 @@ def test_a_pointwise_kernel_writes_over_what_it_read_for_the_last_time() -> None
     torch.testing.assert_close(interpret(program, inputs)[0], torch.relu(x @ weight + 1) @ weight)
 
 
+def test_a_pointwise_kernel_writes_over_what_it_sees_in_another_shape() -> None:
+    x, weight = numbers(8, 8), numbers(8, 8)
+    fn = lambda x, w: torch.relu((x @ w).view(2, 4, 8) + 1) @ w  # noqa: E731
+    program, inputs = scheduled(fn, x, weight)
+    assert reuses(program) == {"relu": "mm"}
+    torch.testing.assert_close(interpret(program, inputs)[0], fn(x, weight))
+
+
+def most_held(program: Program, reused: bool) -> int:
+    """The most elements of steps' results that there are at once, as the launcher asks for them and frees them."""
+    sizes = {buffer.name: buffer.size.constant or 0 for buffer in program.buffers}
+    frees = program.frees if reused else lifetimes(program)
+    now, most, mine = 0, 0, set()
+    for step, freed in zip(program.steps, frees, strict=True):
+        for name in step.writes if isinstance(step, Kernel) else step.targets:
+            mine.add(name)
+            now += 0 if reused and program.by_name[name].reuses else sizes[name]
+        most = max(most, now)
+        now -= sum(sizes[name] for name in freed if name in mine)
+    return most
+
+
+def test_memory_is_not_kept_for_a_later_kernel_where_that_needs_more_at_once() -> None:
+    def fn(x: Tensor, wide: Tensor, small: Tensor) -> Tensor:
+        first = F.softmax(x @ small, -1)  # its memory would do for the last softmax
+        return F.softmax((first @ wide).relu() @ wide.t(), -1) @ small
+
+    arguments = (numbers(64, 8), numbers(8, 512), numbers(8, 8))
+    program, inputs = scheduled(fn, *arguments)
+    assert most_held(program, reused=True) <= 64 * 512 + 64 * 8, str(program)
+    assert most_held(program, reused=True) <= most_held(program, reused=False)
+    torch.testing.assert_close(interpret(program, inputs)[0], fn(*arguments))
+
+
+def transposed_sum(x: Tensor) -> Tensor:
+    return x.t() + x.sin()
+
+
 def test_a_kernel_does_not_write_over_what_it_reads_at_another_place_or_in_another_sweep() -> None:
     square = numbers(8, 8)
     for fn in (
-        lambda x: (x @ x).t() + (x @ x).sin(),  # the same product, read at two places
+        lambda x: transposed_sum(x @ x),  # read at two places
         lambda x: F.softmax(x @ x, -1) @ x,  # a row is read again after it was reduced
         lambda x: (x @ x).flip(0) @ x,
     ):
