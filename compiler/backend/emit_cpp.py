@@ -18,7 +18,7 @@ from compiler.backend import philox
 from compiler.backend.context import Context
 from compiler.backend.cpp_text import PRELUDE, TYPES, Text, constant, identifier
 from compiler.backend.index import Index, Indirect, Var, atoms_of, factor_of, product
-from compiler.backend.ir import Kernel, Load, Loop, Program, Put, cost
+from compiler.backend.ir import SCANS, Kernel, Load, Loop, Program, Put, cost
 from compiler.backend.order import offsets
 from compiler.backend.scalar import OPERATIONS
 from compiler.backend.sweeps import Sweep, sweeps
@@ -27,7 +27,7 @@ from compiler.backend.symbols import kernel_indices, symbols_of
 _MATH = re.compile(r"::(\w+)\{f\}")
 _CALLED = re.compile(r"::(\w+)\(")
 _RANDOM = tuple(f"::{name}(" for name, operation in OPERATIONS.items() if operation.kind == "random")
-_STARTS = {"sum": 0, "prod": 1, "any": False, "all": True}
+_STARTS = {"sum": 0, "prod": 1, "any": False, "all": True, "cumsum": 0, "cumprod": 1}
 _CLAUSES = {"sum": "+", "prod": "*", "any": "|", "all": "&", "max": "most", "min": "least"}
 _VECTOR = '__attribute__((simd("notinbranch"))) '
 
@@ -101,6 +101,7 @@ class _Writer:
         self.depth = 0
         self.source = ""
         self.names: dict[str, str] = {}
+        self.started: set[str] = set()
         self.text = Text(self.load)
         own = set(kernel_indices(kernel, program))
         symbols = tuple(sorted({name for index in own for name in symbols_of(index)}))
@@ -257,7 +258,8 @@ class _Writer:
         self.rows(sweep)
         for loop in reductions:
             self.start(loop)
-        plain = not any(loop.reduction.startswith("arg") for loop in reductions) and not self.function.checks
+        is_ordered = any(loop.reduction.startswith("arg") or loop.is_scan for loop in reductions)
+        plain = not is_ordered and not self.function.checks
         clauses = "".join(f" reduction({_CLAUSES[o.reduction]}:{self.total(o)})" for o in reductions) if plain else ""
         *outer, last = self.kernel.reduced or (None,)
         if last is None:
@@ -268,7 +270,8 @@ class _Writer:
         else:
             self.inside(sweep, outer, last, clauses if plain else None)
         for loop in reductions:
-            self.finish(loop)
+            if not loop.is_scan:
+                self.finish(loop)
 
     def inside(self, sweep: Sweep, outer: Sequence[Var], last: Var, clauses: str | None) -> None:
         with self.nest(outer):
@@ -281,7 +284,9 @@ class _Writer:
         """What a sweep does at each of its points."""
         before = dict(self.names)
         for loop in sweep.body:
-            if loop.reduction:
+            if loop.is_scan:
+                self.scan(loop, loop.target in sweep.again)
+            elif loop.reduction:
                 self.comment(loop)
                 self.take(loop, self.text.value(loop.value))
             elif loop.target not in before:
@@ -290,6 +295,16 @@ class _Writer:
                     self.line(f"row_{loop.target}[{self.kernel.reduced[-1]}] = {self.names[loop.target]};")
         kept = {o.target: self.kept(o) for o in sweep.body if not o.reduction and self.is_kept(o)}
         self.names = {**before, **kept}
+
+    def scan(self, loop: Loop, again: bool, lane: str = "") -> None:
+        """What a reduction has come to: a new variable."""
+        self.comment(loop)
+        self.take(loop, self.text.value(loop.value), lane)
+        name, kind = identifier(loop.target), TYPES[self.program.by_name[loop.target].dtype]
+        self.line(f"const {kind} {name} = ({kind}){self.total(loop)}{lane};", loop.target)
+        self.names[loop.target] = name
+        if not again:
+            self.store(loop)
 
     def rows(self, sweep: Sweep) -> None:
         """Room for values that a later sweep reads again."""
@@ -313,7 +328,7 @@ class _Writer:
         return f"{identifier(loop.target)}_{loop.reduction}"
 
     def total_type(self, loop: Loop) -> str:
-        is_sum = loop.reduction in ("sum", "prod") and loop.value.dtype == torch.float32
+        is_sum = loop.reduction in ("sum", "prod", *SCANS) and loop.value.dtype == torch.float32
         return "double" if is_sum else TYPES[loop.value.dtype]
 
     def first(self, loop: Loop) -> str:
@@ -330,7 +345,9 @@ class _Writer:
         return constant(limits.min if is_most else limits.max, dtype)
 
     def start(self, loop: Loop) -> None:
-        self.line(f"{self.total_type(loop)} {self.total(loop)} = {self.first(loop)};")
+        kind = "" if loop.target in self.started else f"{self.total_type(loop)} "
+        self.started.add(loop.target)
+        self.line(f"{kind}{self.total(loop)} = {self.first(loop)};")
         if loop.reduction.startswith("arg"):
             self.line(f"long {self.total(loop)}_at = -1;")
 
@@ -346,7 +363,7 @@ class _Writer:
             test = f"{place} < 0 || ::{better}<{kind}>({value}, {total})"
             self.line(f"if ({test}) {{ {total} = {value}; {place} = {self.text.index(position)}; }}", loop.target)
             return
-        sign = {"sum": "+=", "prod": "*=", "any": "|=", "all": "&="}.get(loop.reduction)
+        sign = {"sum": "+=", "prod": "*=", "any": "|=", "all": "&="}.get(loop.reduction.removeprefix("cum"))
         if sign is None:
             name = "maximum" if loop.reduction == "max" else "minimum"
             self.line(f"{total} = ::{name}<{self.total_type(loop)}>({total}, {value});", loop.target)
@@ -379,7 +396,8 @@ class _Writer:
         """Arrays for a value at each lane."""
         if len(loop.ranges) > len(self.kernel.ranges):
             return
-        self.line(f"{TYPES[self.program.by_name[loop.target].dtype]} {identifier(loop.target)}[{tile}];")
+        if not loop.is_scan:
+            self.line(f"{TYPES[self.program.by_name[loop.target].dtype]} {identifier(loop.target)}[{tile}];")
         if loop.reduction:
             self.line(f"{self.total_type(loop)} {self.total(loop)}[{tile}];")
         if loop.reduction.startswith("arg"):
@@ -399,7 +417,9 @@ class _Writer:
         with self.nest(self.kernel.reduced), self.lanes(last):
             before = dict(self.names)
             for loop in sweep.body:
-                if loop.reduction:
+                if loop.is_scan:
+                    self.scan(loop, loop.target in sweep.again, "[lane]")
+                elif loop.reduction:
                     self.comment(loop)
                     self.take(loop, self.text.value(loop.value), "[lane]")
                 else:
@@ -408,7 +428,8 @@ class _Writer:
         if reductions:
             with self.lanes(last):
                 for loop in reductions:
-                    self.finish(loop, "[lane]")
+                    if not loop.is_scan:
+                        self.finish(loop, "[lane]")
 
     @contextmanager
     def lanes(self, last: Var) -> Iterator[None]:

@@ -13,7 +13,22 @@ from typing import Any
 import torch
 
 from compiler.backend.index import Index, Indirect, Var, evaluate
-from compiler.backend.ir import At, Const, Expr, Extern, Guard, Kernel, Load, Loop, Op, Product, Program, Put, Strided
+from compiler.backend.ir import (
+    SCANS,
+    At,
+    Const,
+    Expr,
+    Extern,
+    Guard,
+    Kernel,
+    Load,
+    Loop,
+    Op,
+    Product,
+    Program,
+    Put,
+    Strided,
+)
 from compiler.backend.scalar import OPERATIONS
 from compiler.backend.symbols import sources
 
@@ -99,10 +114,10 @@ class State:
         if loop.reduction:
             value = _reduced(loop.reduction, value, len(loop.reduced))
         target = self.target(loop.target)  # it may take over what the value was read from
-        if not loop.ranges:
+        if not loop.stored:
             target.copy_(value.reshape(target.shape))
         elif value.numel():
-            places = _Points(self, loop.ranges)
+            places = _Points(self, loop.stored)
             target[tuple(places.full(places.index(index)) for index in loop.index)] = value
 
     def add(self, target: str, put: Put, points: _Points) -> None:
@@ -192,6 +207,10 @@ def _reduced(name: str, value: torch.Tensor, count: int) -> torch.Tensor:
     value = value.flatten(-count)
     if name == "sum" and value.dtype == torch.float32:
         return value.sum(-1, dtype=torch.float64).to(torch.float32)
+    if name in SCANS:
+        wide = torch.float64 if value.dtype == torch.float32 else value.dtype
+        scanned: torch.Tensor = getattr(value, name)(-1, dtype=wide)
+        return scanned.to(value.dtype)
     if name in ("sum", "prod"):
         return getattr(value, name)(-1, dtype=value.dtype)
     found: torch.Tensor = _REDUCE[name](value, -1)

@@ -174,7 +174,10 @@ Expr: TypeAlias = Const | Load | At | Op | Guard | Put
 ADDED = (torch.float32, torch.float64, torch.int32, torch.int64)
 """The dtypes that a `Put` adds in: GPUs have atomic additions of these."""
 
-REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
+SCANS = ("cumsum", "cumprod")
+"""Reductions that store what they have come to at each point: along one range, in its order."""
+
+REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", *SCANS)
 """`argmax` and `argmin` give the first position, counted in row-major order over the loop's `reduced`, as int64."""
 
 
@@ -203,6 +206,16 @@ class Loop:
     def space(self) -> tuple[Var, ...]:
         """All variables that its value may use."""
         return self.ranges + self.reduced
+
+    @property
+    def is_scan(self) -> bool:
+        """Whether it stores at each point of its space, although it reduces."""
+        return self.reduction in SCANS
+
+    @property
+    def stored(self) -> tuple[Var, ...]:
+        """The variables at whose points it stores."""
+        return self.space if self.is_scan else self.ranges
 
     @property
     def place(self) -> Shape:

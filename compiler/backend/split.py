@@ -164,7 +164,7 @@ def _kernel(loop: Loop) -> Kernel:
 
 def _parts(kernel: Kernel, program: Program, ctx: Context) -> Parts | None:
     """The two loops, if it is one reduction that is worth it."""
-    if len(kernel.loops) != 1 or not kernel.reduced or kernel.loops[0].reduction.startswith("arg"):
+    if len(kernel.loops) != 1 or not kernel.reduced or kernel.loops[0].reduction.startswith(("arg", "cum")):
         return None
     kernel = with_reduced_sorted(kernel, program, ctx)
     (loop,) = kernel.loops

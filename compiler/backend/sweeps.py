@@ -42,13 +42,13 @@ def sweeps(kernel: Kernel) -> tuple[Sweep, ...]:
 
 
 def _is_inner(loop: Loop, kernel: Kernel) -> bool:
-    return not loop.reduction and len(loop.ranges) > len(kernel.ranges)
+    return loop.is_scan or (not loop.reduction and len(loop.ranges) > len(kernel.ranges))
 
 
 def _levels(kernel: Kernel) -> Mapping[str, int]:
     """After how many sweeps each loop can run."""
     levels: dict[str, int] = {}
-    reductions = {loop.target for loop in kernel.loops if loop.reduction}
+    reductions = {loop.target for loop in kernel.loops if loop.reduction and not loop.is_scan}
     for loop in kernel.loops:
         needs = [levels[name] + (name in reductions) for name in _reads(loop) if name in levels]
         levels[loop.target] = max(needs, default=0)
@@ -62,7 +62,7 @@ def _reads(loop: Loop) -> set[str]:
 def _needed(kernel: Kernel, due: set[str], inner: set[str]) -> set[str]:
     """What a sweep computes: what is due and has a use, and values at each point that this needs."""
     by_name = {loop.target: loop for loop in kernel.loops}
-    waiting = [name for name in due if by_name[name].reduction or name not in kernel.local]
+    waiting = [name for name in due if name not in inner or name not in kernel.local]
     needed: set[str] = set()
     while waiting:
         name = waiting.pop()

@@ -156,7 +156,9 @@ class KernelWriter:
 
     def span(self, loop: Loop) -> set[str]:
         """The axes of the tile that a loop's value has."""
-        is_reduced = loop.reduction and self.tiles.inner
+        is_reduced = loop.reduction and not loop.is_scan and self.tiles.inner
+        if loop.is_scan:
+            return {axis.var.name for axis in self.axes}
         return {axis.var.name for axis in self.tiles.outer} if is_reduced else self.axes_of(loop.value)
 
     def masked(self, names: Iterable[str], guard: str = "") -> str:
@@ -265,7 +267,7 @@ class KernelWriter:
         if loop.target in self.kernel.local:
             return
         place = self.program.by_name[loop.target].offset(loop.index)
-        where, mask = self.place(loop.target, place), self.masked(var.name for var in loop.ranges)
+        where, mask = self.place(loop.target, place), self.masked(var.name for var in loop.stored)
         self.line(f"tl.store({where}, {self.known[loop.target]}{f', {mask}' if mask else ''})")
 
 

@@ -21,7 +21,7 @@ from compiler.backend.triton_tiles import Axis
 
 _COMBINED = {
     "prod": "multiply", "any": "either", "all": "both", "max": "maximum", "min": "minimum",
-    "argmax": "first_largest", "argmin": "first_smallest",
+    "argmax": "first_largest", "argmin": "first_smallest", "cumsum": "plus", "cumprod": "multiply",
 }  # fmt: skip
 _OF_BOOLS = {"max": "either", "min": "both"}
 
@@ -39,7 +39,10 @@ class ReductionWriter(KernelWriter):
         if inner:
             self.inner_axis(inner, "")
         for loop in self.kernel.loops:
-            self.reduce(loop) if loop.reduction else self.value(loop)
+            if loop.is_scan:
+                self.scan(loop)
+            else:
+                self.reduce(loop) if loop.reduction else self.value(loop)
 
     def reduce(self, loop: Loop) -> None:
         """A reduction of values that the tile holds."""
@@ -54,6 +57,30 @@ class ReductionWriter(KernelWriter):
                 self.finish(loop, self.position(loop, value, self.spread(self.position_of())))
             else:
                 self.finish(loop, self.combined(loop, value))
+
+    def scan(self, loop: Loop, carry: str = "", again: bool = False) -> None:
+        """What a reduction comes to at each point of the tile; `carry` is what it came to before, and comes to then."""
+        with self.at(loop):
+            value = self.whole(loop, self.text.value(loop.value))
+            if carry:
+                name = self.names.new(f"{identifier(loop.target)}_value")
+                self.line(f"{name} = {value}")
+                value = name
+            function = self.function_of(loop)
+            found = f"tl.associative_scan({value}, {self.along_rows[0]}, {function})"
+            name = self.known[loop.target] = self.names.new(loop.target)
+            self.line(f"{name} = {f'{function}({carry}, {found})' if carry else found}")
+            if carry:
+                self.line(f"{carry} = {function}({carry}, {self.reduced(value, function)})")
+            if not again:
+                self.store(loop)
+
+    def carry(self, loop: Loop) -> str:
+        """What a scan has come to before the first tile."""
+        name, (value, dtype) = self.names.new(f"{identifier(loop.target)}_before"), _start(loop)
+        shape = "[]" if len(self.tiles.tiled) == 1 else self.shape([axis.var.name for axis in self.tiles.outer])
+        self.line(f"{name} = tl.full({shape}, {constant_in(value, dtype)}, tl.{TYPES[dtype]})")
+        return name
 
     def whole(self, loop: Loop, text: str) -> str:
         """The value over the whole tile, with what changes nothing where there are no points."""
@@ -120,14 +147,15 @@ class ReductionWriter(KernelWriter):
                 self.value(loop)
             if sweep.body:
                 self.sweep(sweep, inner, stored)
-            stored |= {loop.target for loop in sweep.body if not loop.reduction} - set(self.kernel.local)
+            stored |= {loop.target for loop in sweep.body if loop.is_scan or not loop.reduction} - self.kernel.local
 
     def sweep(self, sweep: Sweep, inner: Axis, stored: set[str]) -> None:
         """One walk over the rows."""
-        reductions = [loop for loop in sweep.body if loop.reduction]
+        reductions = [loop for loop in sweep.body if loop.reduction and not loop.is_scan]
         if stored & {load.buffer for loop in sweep.body for load in loads(loop.value)}:
             self.line("tl.debug_barrier()  # what other threads stored is read")
         totals = {loop.target: self.total(loop) for loop in reductions}
+        carries = {loop.target: self.carry(loop) for loop in sweep.body if loop.is_scan}
         self.before(sweep, inner)
         before = dict(self.known)
         self.line(f"for start in range(0, {self.end(inner)}, {inner.block}):")
@@ -137,6 +165,8 @@ class ReductionWriter(KernelWriter):
         for loop in sweep.body:
             if loop.target in self.pairs:
                 self.take_pair(self.pairs[loop.target], totals)
+            elif loop.is_scan:
+                self.scan(loop, carries[loop.target], loop.target in sweep.again)
             elif loop.reduction:
                 if loop.target not in paired:
                     self.take(loop, totals[loop.target])
@@ -244,8 +274,8 @@ class ReductionWriter(KernelWriter):
 def _start(loop: Loop) -> tuple[bool | int | float, torch.dtype]:
     """What changes nothing, and the dtype that is reduced in."""
     dtype = loop.value.dtype
-    if loop.reduction in ("sum", "prod", "any", "all"):
-        return {"sum": 0, "prod": 1, "any": False, "all": True}[loop.reduction], dtype
+    if loop.reduction in (starts := {"sum": 0, "prod": 1, "any": False, "all": True, "cumsum": 0, "cumprod": 1}):
+        return starts[loop.reduction], dtype
     is_most = loop.reduction in ("max", "argmax")
     if dtype == torch.bool:
         return (not is_most, dtype) if not loop.reduction.startswith("arg") else (0 if is_most else 1, torch.int8)

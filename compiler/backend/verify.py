@@ -126,6 +126,8 @@ def _wrong_loop(loop: Loop, kernel: Kernel, program: Program) -> Iterator[str]:
             yield f"there is no reduction {loop.reduction}"
         if (loop.ranges, loop.reduced) != (kernel.ranges, kernel.reduced):
             yield "reduces over other ranges than its kernel"
+        if loop.is_scan and len(loop.reduced) != 1:
+            yield f"a {loop.reduction} goes along one range"
     elif loop.reduced or loop.ranges not in (kernel.ranges, kernel.ranges + kernel.reduced):
         yield "walks other ranges than its kernel"
     if isinstance(loop.value, Put):
@@ -133,7 +135,7 @@ def _wrong_loop(loop: Loop, kernel: Kernel, program: Program) -> Iterator[str]:
     elif len(loop.index) != len(target.shape):
         yield f"{len(loop.index)} coordinates for {target}"
     elif not any(size.constant == 0 for size in target.shape) and not is_one_to_one(
-        loop.index, target.shape, loop.ranges
+        loop.index, target.shape, loop.stored
     ):
         yield f"does not write each element of {target} once"
     if (dtype := result_dtype(loop)) != target.dtype:

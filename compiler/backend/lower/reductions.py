@@ -7,19 +7,21 @@ in two passes, the mean first: exact where one pass would cancel, and the values
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.fx import Node
 
 from compiler.backend.index import Index, product
-from compiler.backend.ir import At, Const, Expr, Loop, Shape, cast, operation
+from compiler.backend.ir import SCANS, At, Const, Expr, Loop, Shape, cast, operation
 from compiler.backend.lower.pointwise import as_bool, number, scalar
 from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, checked_dtype, computing_dtype, dimension, walk
 from compiler.torch_api.fx import value_of
 
 Rule = Callable[..., Any]
 Value = Callable[[Expr, Shape], Expr]
+LONGEST_SCAN = 2**16
 
 
 def reduced_dims(x: Tensor, dims: Any) -> tuple[int, ...]:
@@ -192,6 +194,33 @@ def variance(with_mean: bool, root: bool = False) -> Rule:
     return rule
 
 
+def scan(name: str) -> Rule:
+    """What a reduction comes to at each element along a dimension. On a GPU one program goes along a row."""
+
+    def rule(low: Lowering, node: Node, x: Tensor, dim: int, **_: Any) -> Tensor:
+        meta = value_of(node)
+        dtype = computing_dtype(checked_dtype(meta.dtype))
+        checked_dtype(x.dtype)
+        if dtype == torch.bool:
+            raise NoRuleError(f"a {name} of bools")
+        dims = reduced_dims(x, dim)
+        ranges, at = walk(kept_shape(x, dims), "i")
+        reduced, along = walk([x.shape[dims[0]]] if dims else [], "r")
+        if not reduced:
+            return low.fill(node.name, meta, lambda at: _converted(x.load(at), meta.dtype))
+        if meta.device.type != "cpu" and (along[0].atom.size.constant or 0) > LONGEST_SCAN:
+            raise NoRuleError(f"a row of more than {LONGEST_SCAN:,} elements is shared by several multiprocessors")
+        place = (*at[: dims[0]], *along, *at[dims[0] + 1 :])
+        total = low.whole(node.name if dtype == meta.dtype else f"{node.name}_total", meta)
+        total = low.add(replace(low.buffers[total.buffer], dtype=dtype))
+        low.append(Loop(total.buffer, ranges, place, _converted(x.load(place), dtype), name, reduced))
+        if dtype == meta.dtype:
+            return total
+        return low.fill(node.name, meta, lambda at: cast(total.load(at), meta.dtype))
+
+    return rule
+
+
 def _freedom(size: Index, correction: float, like: Expr) -> Expr:
     """Degrees of freedom: never below 0, so that a variance of too few values is NaN or infinite as in eager mode."""
     if size.constant is not None:
@@ -209,6 +238,7 @@ REDUCTIONS: dict[str, Rule] = {
     **{f"aten.{name}.dim": with_position(name) for name in ("max", "min")},
     **{f"aten.{name}.{kind}": truth(name) for name in ("any", "all") for kind in ("default", "dim", "dims")},
     **{f"aten.{name}.default": position(name) for name in ("argmax", "argmin")},
+    **{f"aten.{name}.default": scan(name) for name in SCANS},
     "aten.var.correction": variance(with_mean=False),
     "aten.std.correction": variance(with_mean=False, root=True),
     "aten.var_mean.correction": variance(with_mean=True),

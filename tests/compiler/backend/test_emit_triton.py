@@ -69,6 +69,8 @@ def rounded(x: Tensor) -> tuple[Tensor, ...]:
 
 CASES: dict[str, tuple[Callable[..., Any], Callable[[], Sequence[Tensor]]]] = {
     "pointwise, with a mask": (lambda x, b: ((x + b).relu() * x).sin(), lambda: (numbers(30, 77), numbers(77))),
+    "running sums": (lambda x: (x.exp().cumsum(-1) * 2, (x * 0.1).cumsum(0) - 1), lambda: (numbers(9, 70),)),
+    "running sums of long rows": (lambda x: x.exp().cumsum(-1) / x.exp().sum(-1, True), lambda: (numbers(2, 9001),)),
     "pointwise, gradients": (
         lambda x, b: (x * b).tanh().sigmoid(),
         lambda: (numbers(9, 7, grad=True), numbers(7, grad=True)),

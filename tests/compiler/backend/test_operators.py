@@ -26,7 +26,7 @@ POINTWISE = """
 """
 REDUCTIONS = """
     sum mean prod amax amin max argmax argmin var std var_mean any all logsumexp softmax log_softmax count_nonzero
-    cumsum nn.functional.layer_norm nn.functional.group_norm
+    cumsum cumprod nn.functional.layer_norm nn.functional.group_norm
 """
 VIEWS = """
     permute reshape expand squeeze unsqueeze narrow select split chunk unbind diagonal flip roll repeat t unfold
