@@ -47,7 +47,8 @@ class Kernels:
         if entity is None:
             return None
         own = entity.id if entity.kind == "extern" else f"{call.rpartition('.')[0]}.{entity.label}"
-        return self._kernels.get(own)
+        known = (self._kernels[name] for name in (own, *entity.origins) if name in self._kernels)
+        return next(known, None)
 
     def with_work(self, time: KernelTime, runs: float) -> KernelTime:
         """The time with bytes and operations of so many runs of its call, and shares of the GPU's peaks."""

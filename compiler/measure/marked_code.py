@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from types import CodeType
 
 from compiler.inductor.kernels import WRAPPER_PARAMETERS, canonical
+from compiler.measure.own_calls import own_calls
 from compiler.measure.versions import with_code
 from compiler.record import Artifact
 from compiler.torch_api.generated_modules import function_of, generated_modules
@@ -34,15 +35,23 @@ def marked(artifacts: Iterable[Artifact]) -> Iterator[frozenset[str]]:
                         if (function := function_of(module, name)) is not None:
                             stack.enter_context(with_code(function, code))
                             found.add(artifact.id)
+        for artifact, (function, lines, calls) in own_calls([*wanted.values()]):
+            code = next(iter(_marked("\n".join(lines), calls, artifact.id).values()))
+            stack.enter_context(with_code(function, code))
+            found.add(artifact.id)
         yield frozenset(found)
 
 
 def _codes(artifact: Artifact) -> Mapping[str, CodeType]:
     """The code, with marks, of each function that calls kernels, by its qualified name."""
-    tree = ast.parse(artifact.text)
     calls = {int(each.attrs["line"]): each.id for each in artifact.entities if each.kind in ("call", "extern")}
+    return _marked(artifact.text, calls, artifact.id)
+
+
+def _marked(source: str, calls: Mapping[int, str], name: str) -> Mapping[str, CodeType]:
+    tree = ast.parse(source)
     names = dict(_marked_functions(tree, "", calls))
-    module = compile(ast.fix_missing_locations(tree), f"<{artifact.id}, with marks>", "exec", dont_inherit=True)
+    module = compile(ast.fix_missing_locations(tree), f"<{name}, with marks>", "exec", dont_inherit=True)
     return {code.co_qualname: code for code in _all_codes(module) if code.co_qualname in names}
 
 
