@@ -1,8 +1,8 @@
 """mode="max-autotune": each kernel in several configurations, timed on the GPU; the fastest is kept on disk.
 
-Timed by triton.testing.do_bench, which empties the L2 cache between launches, on memory of the kernel's own sizes that
-holds random numbers, or zeros where it may hold indices: zero is never out of range. A kernel with a product is timed
-beside what it may be taken apart to, PyTorch's product and a kernel after it.
+Timed as triton.testing.do_bench does it, with an empty L2 cache, on memory of the kernel's own sizes that holds random
+numbers, or zeros where it may hold indices: zero is never out of range. A kernel with a product is timed beside what it
+may be taken apart to, PyTorch's product and a kernel after it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from statistics import median
 from typing import TypeAlias
 
 import torch
@@ -22,8 +23,10 @@ from compiler.backend.ir import Product, Program
 from compiler.torch_api.backend import quick
 from compiler.torch_api.cuda_launch import Loaded, launch, raw_stream
 
-_WARM_UP, _REPEAT = 2, 10
-"""Milliseconds for each configuration, as do_bench takes them."""
+_WARM_UP, _REPEAT, _AHEAD = 3, 21, 4
+"""Launches that do not count and that do, and how often memory is filled before each, some 70 µs at a time."""
+_CACHE = 2**28
+"""Bytes, more than any cache holds."""
 
 Candidate: TypeAlias = tuple[Wanted, Loaded]
 """A kernel in one configuration, and its code on the GPU."""
@@ -88,7 +91,7 @@ def _key(candidates: Sequence[Candidate], ctx: Context, device: int) -> str:
 
 def _seconds(program: Program, kernel: Wanted, loaded: Loaded, ctx: Context, device: int) -> float:
     memory = {name: _memory(program, name, ctx, device) for name in kernel.function.buffers}
-    return _measured(_launcher(kernel, loaded, memory, ctx, device))
+    return _measured(_launcher(kernel, loaded, memory, ctx, device), device)
 
 
 def _seconds_apart(program: Program, product: Product, rest: Candidate, ctx: Context, device: int) -> float:
@@ -103,13 +106,24 @@ def _seconds_apart(program: Program, product: Product, rest: Candidate, ctx: Con
         memory[product.made] = function(*args)
         start()
 
-    return _measured(run)
+    return _measured(run, device)
 
 
-def _measured(run: Callable[[], None]) -> float:
-    from triton.testing import do_bench
-
-    return float(do_bench(run, warmup=_WARM_UP, rep=_REPEAT, return_mode="median")) / 1e3
+def _measured(run: Callable[[], None], device: int) -> float:
+    """The median of what the GPU takes: it is kept busy before, so that the host is never what it waits for."""
+    with torch.cuda.device(device):
+        busy = torch.empty(_CACHE, dtype=torch.uint8, device="cuda")
+        found = []
+        for _ in range(_WARM_UP + _REPEAT):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            for _ in range(_AHEAD):
+                busy.zero_()
+            start.record()
+            run()
+            end.record()
+            found.append((start, end))
+        torch.cuda.synchronize()
+    return median(start.elapsed_time(end) for start, end in found[_WARM_UP:]) / 1e3
 
 
 def _launcher(

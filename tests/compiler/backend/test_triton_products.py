@@ -373,7 +373,7 @@ def test_both_ways_are_timed_on_memory_of_their_sizes(monkeypatch: pytest.Monkey
     monkeypatch.setattr(tune, "launch", lambda: lambda *given: launched.append(given))
     monkeypatch.setattr(tune, "raw_stream", lambda: lambda _: 7)
     monkeypatch.setattr(tune, "_memory", partial(on_cpu, tune._memory))
-    monkeypatch.setattr(tune, "_measured", lambda run: run() or 1.0)
+    monkeypatch.setattr(tune, "_measured", lambda run, _device: run() or 1.0)
     kernel = next(kernel for kernel in kernels if kernel.function.kernel == product.name)
     assert tune._seconds(program, kernel, LOADED, ctx, 0) == 1.0
     blocks = kernel.config.blocks
