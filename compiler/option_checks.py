@@ -95,6 +95,11 @@ def _check_together(options: Options) -> None:
         _check_kernels_check(options)
     if is_virtual(options.target):
         _check_virtual(options)
+    if options.mode != "default" and options.options and options.backend == "tcompile":
+        raise OptionError(
+            f"torch.compile takes a mode or options, not both: leave out mode={options.mode!r} to set thresholds, or "
+            "the options for the mode"
+        )
     if options.mode != "default" and options.options:
         stands_for = settings.modes().get(options.mode, {})
         raise OptionError(

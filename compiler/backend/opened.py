@@ -27,6 +27,7 @@ from compiler.backend.launch import Launcher
 from compiler.backend.lower.graph import lower
 from compiler.backend.options import BackendOptions
 from compiler.backend.traffic import Totals, totals, traffic
+from compiler.backend.verify import BrokenProgramError
 from compiler.backend.watching import watched
 from compiler.backend.why import Lookup
 from compiler.decompose.drawn import seeded
@@ -238,7 +239,10 @@ class Opened:
         if name not in self.passes:
             meant = _meant(name, self.passes)
             raise BackendError(f"there is no pass {name!r}, only {', '.join(self.passes)}{meant}")
-        return self._again({**self.passes, name: change}, self.thresholds)
+        try:
+            return self._again({**self.passes, name: change}, self.thresholds)
+        except BrokenProgramError as error:
+            raise error.with_traceback(None) from None  # how the verifier got there says nothing of the pass
 
     @property
     def tuned(self) -> Opened:
@@ -351,7 +355,8 @@ class Opened:
         parts = [f"{self.asked.title}: {self.summary}"]
         for number, graph in enumerate(self.graphs):
             table = replace(self, selected=number).stages.drop(columns="pass")
-            parts.append(f"{graph.name}\n{table.to_string(formatters={'seconds': _milliseconds})}")
+            seconds = table.seconds.map(_milliseconds)
+            parts.append(f"{graph.name}\n{table.assign(seconds=seconds).to_string()}")
         return "\n\n".join([*parts, "\n".join(self.next_steps())])
 
     __repr__ = __str__
@@ -400,7 +405,7 @@ def _counted(count: int, name: str) -> str:
 def _milliseconds(seconds: Any) -> str:
     import pandas as pd
 
-    return "" if pd.isna(seconds) else f"{1000 * seconds:.1f} ms"
+    return "" if pd.isna(seconds) else f"{1000 * seconds:.3f} ms"
 
 
 def _meant(name: str, known: Any) -> str:

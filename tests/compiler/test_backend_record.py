@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 from collections.abc import Callable
 from functools import cache
@@ -278,3 +279,15 @@ def test_max_autotune_says_which_configurations_it_would_time() -> None:
     assert found.verdict == "not timed"
     assert found.numbers["configurations"] > 1
     assert "by rule; also tried would be XBLOCK" in found.why
+
+
+def test_lines_of_a_cell_are_named_as_the_cells_of_the_source_are() -> None:
+    code = "def f(x):\n    return x.sin() + 1\n"
+    file = "/tmp/ipykernel_12/345678.py"
+    linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)
+    names: dict[str, Callable[..., object]] = {}
+    exec(compile(code, file, "exec"), names)
+    record = explore(names["f"], (torch.randn(8),), options=Options.of(backend="tcompile", target="h100")).record
+    [kernels] = [found for found in record.of_stage("kernels") if found.attrs.get("language") == "triton"]
+    assert "# cell:2 return x.sin() + 1" in kernels.text
+    assert "345678" not in kernels.text

@@ -118,6 +118,10 @@ def test_a_wrong_option_is_told_the_right_spelling(keywords: dict[str, Any], exp
         ({"options": {"cudagraphs": True}}, "did you mean 'triton.cudagraphs'?"),
         ({"options": {"cpu_backend": "rust"}}, "it is one of 'cpp', 'triton'"),
         ({"mode": "max-autotune", "options": {"max_autotune": True}}, "a mode or options, not both"),
+        (
+            {"backend": "tcompile", "mode": "max-autotune", "options": {"fused_loops": 3}},
+            "leave out mode='max-autotune' to set thresholds, or the options for the mode",
+        ),
         ({"mode": "max-autotune", "backend": "eager"}, "backend 'eager' has none"),
     ],
     ids=str,

@@ -17,6 +17,7 @@ from compiler.backend.lower.sizes import index_of
 from compiler.backend.lower.table import RULES
 from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, walk
 from compiler.backend.scalar import NAMES
+from compiler.capture.sources import is_cell
 from compiler.torch_api import fx
 from compiler.torch_api.backend import has_effect, returns_alias, written_arguments
 from compiler.torch_api.index_bounds import specialized
@@ -219,4 +220,5 @@ def source_line(node: Node) -> str:
     frames = fx.source_frames(node)
     if not frames:
         return ""
-    return f"{frames[-1].file.replace(chr(92), '/').rpartition('/')[2]}:{frames[-1].line} {frames[-1].code}"
+    file = frames[-1].file.replace(chr(92), "/").rpartition("/")[2]
+    return f"{'cell' if is_cell(frames[-1].file) else file}:{frames[-1].line} {frames[-1].code}"

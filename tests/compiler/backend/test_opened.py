@@ -301,6 +301,18 @@ def test_a_format_that_a_gpu_lacks_is_said() -> None:
         opened.on("t4")
 
 
+def test_a_broken_program_is_told_of_without_the_way_to_the_verifier(trained: Opened) -> None:
+    with pytest.raises(BrokenProgramError, match="after the pass fuse") as raised:
+        trained.replace("fuse", lambda program, _: program.with_steps(program.steps[:-1]))
+    assert [entry.name for entry in raised.traceback] == [
+        "test_a_broken_program_is_told_of_without_the_way_to_the_verifier", "replace",
+    ]  # fmt: skip
+
+
+def test_text_has_no_value_for_what_is_not_timed(trained: Opened) -> None:
+    assert "<NA>" not in str(trained)
+
+
 def test_the_call_and_the_kernels_can_be_read(trained: Opened) -> None:
     assert trained.call.startswith("def call(args):")
     assert all(kernel.name in trained.code for kernel in trained.scheduled.kernels)
