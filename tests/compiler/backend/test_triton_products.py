@@ -463,3 +463,52 @@ def test_the_record_links_a_product_from_python_to_its_kernel() -> None:
     [decision] = (item for item in found.decisions if item.pass_name == "products")
     assert decision.verdict == "product"
     assert all(subject.startswith("recompute[") for subject in decision.subjects)
+
+
+# On a GPU
+
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@on_a_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("sizes", [(2, 3, 5), (33, 70, 130), (127, 129, 65), (500, 1000, 776)], ids=str)
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_gpu_computes_what_eager_mode_does(
+    monkeypatch: pytest.MonkeyPatch, made: list[Product], sizes: tuple[int, int, int], dtype: torch.dtype, place: int
+) -> None:
+    """One kernel, whatever is faster: as near to float64 as eager mode, but for a factor."""
+    monkeypatch.setattr(tune, "fastest_product", lambda _program, _product, candidates, *_: candidates[place])
+    monkeypatch.setattr(tune, "fastest", lambda _program, candidates, *_: candidates[0])
+    rows, inner, columns = sizes
+    given = [numbers(*shape, dtype=dtype).cuda() for shape in ((rows, inner), (columns, inner), (columns,))]
+    torch._dynamo.reset()
+    found = torch.compile(gelu, backend=partial(tcompile, mode="max-autotune-no-cudagraphs"))(*given)
+    exact = gelu(*(value.double() for value in given))
+    own = (gelu(*given).double() - exact).abs().max()
+    assert (found.double() - exact).abs().max() <= 4 * own + 1e-5 * exact.abs().max()
+    assert len(made) == 1
+
+
+@on_a_gpu
+@pytest.mark.parametrize("mode", ["max-autotune", "max-autotune-no-cudagraphs"])
+def test_a_gpu_times_both(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: str) -> None:
+    monkeypatch.setenv("TCOMPILE_CACHE_DIR", str(tmp_path))
+    said: list[str] = []
+    real = tune.fastest_product
+
+    def heard(program: Program, product: Product, own: Any, rest: Any, ctx: Context, device: int) -> Any:
+        chosen = real(program, product, own, rest, ctx, device)
+        said.append(ctx.decisions[-1].why)
+        return chosen
+
+    monkeypatch.setattr(tune, "fastest_product", heard)
+    given = [numbers(*shape, dtype=torch.bfloat16).cuda() for shape in ((512, 768), (3072, 768), (3072,))]
+    torch._dynamo.reset()
+    with torch.no_grad():
+        call = torch.compile(gelu, backend=partial(tcompile, mode=mode))
+        for _ in range(3):
+            torch.testing.assert_close(call(*given), gelu(*given), rtol=0.02, atol=0.02)
+    [why] = said
+    assert why.count("µs") == 2
+    assert "aten.addmm" in why
