@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -157,18 +158,32 @@ def test_training_is_as_it_was() -> None:
 
 
 def test_first_calls_of_several_threads() -> None:
-    caller, barrier = Caller(), threading.Barrier(6)
-    fn = torch.compile(lambda x: (x.sin(), x + 1), backend=caller)
+    """Each sees its own call; which of them settles it is all one."""
+    barrier, wrappers = threading.Barrier(6), 0
+
+    def call(args: list[Any]) -> Sequence[Any]:
+        (x,) = args
+        time.sleep(0.01)  # others come in between
+        return [x + 1]
+
+    def wrapped(x: Tensor) -> Sequence[Any]:
+        nonlocal wrappers
+        wrappers += 1
+        with torch.no_grad():
+            return watched.seen([x])
+
+    watched = Watched(call, autocast=False)
+    fn = watched.around(wrapped)
 
     def calls(start: int) -> list[Any]:
-        barrier.wait()
+        barrier.wait(20)
         return [fn(torch.full((3,), float(start + step))) for step in range(20)]
 
     with ThreadPoolExecutor(6) as pool:
         for start, found in enumerate(pool.map(calls, range(6))):
-            expected = [torch.full((3,), float(start + step)) for step in range(20)]
-            torch.testing.assert_close(found, [(x.sin(), x + 1) for x in expected])
-    assert not all(caller.wrapped)
+            torch.testing.assert_close(found, [[torch.full((3,), start + step + 1.0)] for step in range(20)])
+    assert watched.is_direct
+    assert 1 <= wrappers <= 6, "only first calls go through the wrappers"
 
 
 def test_wrappers_that_hand_on_other_inputs_or_outputs_stay() -> None:
