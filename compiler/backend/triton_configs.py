@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 
 from compiler.backend.context import Context
 from compiler.backend.ir import Program
-from compiler.backend.triton_tiles import Tiles
+from compiler.backend.sweeps import sweeps
+from compiler.backend.triton_tiles import Tiles, walked
 
 _PROCESSORS = 132
 _MOST_WARPS = 32
 _BYTES_OF_WARP = 1024
+_LONG_ROW = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +99,9 @@ def _persistent(tiles: Tiles, program: Program, ctx: Context) -> Iterator[Triton
         blocks = {"XBLOCK": block} if tiles.outer and tiles.outer[0].block else {}
         size = row * block
         each = {"RBLOCK": row} if tiles.inner else {}
-        for per_warp in (elements, elements // 2, 2 * elements):
-            yield TritonConfig({**blocks, **each}, _warps(size, per_warp))
+        first = min(16, _warps(size, elements)) if row > _LONG_ROW else _warps(size, elements)
+        for warps in (first, _warps(size, elements // 2), _warps(size, 2 * elements)):
+            yield TritonConfig({**blocks, **each}, warps)
 
 
 def _row_blocks(tiles: Tiles, row: int, ctx: Context) -> Iterable[int]:
@@ -123,8 +126,10 @@ def _looped(tiles: Tiles, program: Program, ctx: Context) -> Iterator[TritonConf
             wide, high = min(columns, above(_rows(tiles, ctx))), min(rows, row)
             yield TritonConfig({"XBLOCK": wide, "RBLOCK": high}, _warps(wide * high))
         return
-    many = len({*tiles.kernel.reads, *tiles.kernel.writes}) > 6
-    first = 1024 if many else 4096 if row >= 8192 else 2048
+    many = len(walked(tiles.kernel)) > 6
+    first = 1024 if many else 4096 if row >= _LONG_ROW else 2048
+    each = 128 if row >= _LONG_ROW and len(sweeps(tiles.kernel)) > 1 else 256
+    yield TritonConfig({"RBLOCK": min(first, row)}, _warps(min(first, row), each))
     for most in (first, 1024, 2048, 4096, 8192):
         block = min(most, row)
         yield TritonConfig({"RBLOCK": block}, _warps(block))

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from compiler.backend.context import Context
-from compiler.backend.index import Index, Var, factor_of, product, substitute
-from compiler.backend.ir import Kernel, Loop, Program, loads, with_index
+from compiler.backend.index import Index, Var, factor_of, product, substitute, variables
+from compiler.backend.ir import Kernel, Loop, Program, Shape, loads, with_index
 from compiler.backend.sweeps import sweeps
 
 Kind = Literal["pointwise", "persistent", "looped"]
@@ -29,10 +29,15 @@ MOST_PROGRAMS = 2**16 - 1
 LEAST_BLOCK = 16
 """The fewest points of a block of the second axis."""
 
-_LONGEST_ROW = 8192
+_LONGEST_ROWS = (32768, 16384, 8192)
+"""Rows that a program holds whole if it reads those of one tensor, of two, or of more: registers are what bounds it."""
+
 _LONGEST_ROW_READ_ONCE = 1024
 _LONGEST_COLUMN = 64
-_ALONE = 1024
+_ALONE = 512
+_BYTES_OF_PROGRAM = 4096
+"""Programs that move less take less time than it takes a GPU to start them."""
+
 _LEAST_TILED = 8
 
 
@@ -89,12 +94,35 @@ def tiled(kernel: Kernel, program: Program, ctx: Context) -> Tiles:
     by_columns = is_by_columns(kernel, program, ctx)
     inner = _axis("r", kernel.reduced, "RBLOCK")
     row = inner.size.constant if inner else 1
-    longest = _LONGEST_COLUMN if by_columns else _LONGEST_ROW if len(sweeps(kernel)) > 1 else _LONGEST_ROW_READ_ONCE
-    kind: Kind = "persistent" if row is not None and row <= longest else "looped"
-    is_alone = not by_columns and (kind == "looped" or row is None or row > _ALONE // 2)
+    kind: Kind = "persistent" if row is not None and row <= _longest(kernel, by_columns) else "looped"
+    is_alone = not by_columns and (kind == "looped" or row is None or _fills_a_program(row, kernel, program))
     x = _axis("x", kernel.ranges, "" if is_alone else "XBLOCK")
     outer = (x,) if x else ()
     return Tiles(moved(kernel, outer, inner), kind, outer, inner, by_columns, is_wide)
+
+
+def _longest(kernel: Kernel, by_columns: bool) -> int:
+    """The longest row, or column, that a program holds whole."""
+    if by_columns:
+        return _LONGEST_COLUMN
+    if len(sweeps(kernel)) < 2:
+        return _LONGEST_ROW_READ_ONCE
+    read = sum(buffer not in kernel.targets for buffer, _ in walked(kernel))
+    return _LONGEST_ROWS[min(max(read, 1), len(_LONGEST_ROWS)) - 1]
+
+
+def _fills_a_program(row: int, kernel: Kernel, program: Program) -> bool:
+    bytes_ = row * sum(program.by_name[buffer].dtype.itemsize for buffer, _ in walked(kernel))
+    return row > _ALONE and bytes_ >= _BYTES_OF_PROGRAM
+
+
+def walked(kernel: Kernel) -> set[tuple[str, Shape]]:
+    """The buffers and the places in them that differ from one point of what is reduced to the next."""
+    inner = {*kernel.reduced}
+    read = {(load.buffer, load.index) for loop in kernel.loops for load in loads(loop.value)}
+    places = {(buffer, at) for buffer, at in read if buffer not in kernel.targets}
+    places |= {(loop.target, loop.place) for loop in kernel.loops if loop.target not in kernel.local}
+    return {(buffer, at) for buffer, at in places if any(inner & variables(index) for index in at)}
 
 
 def _grouped(groups: Sequence[Sequence[Var]], blocks: Sequence[str]) -> tuple[Axis, ...]:

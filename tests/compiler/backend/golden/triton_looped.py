@@ -13,11 +13,12 @@ def maximum(a, b):  # NaN if one is
 @triton.jit
 def running_exp_sum(largest, total, a, IS_ROUNDED: tl.constexpr):  # the largest yet, the sum of exp(a - largest)
     largest_yet = tl.maximum(largest, a, propagate_nan=tl.PropagateNan.ALL)
-    base = tl.where(largest_yet == float("-inf"), 0.0, largest_yet)
+    gap = tl.minimum(largest, a) - tl.where(largest_yet == float("-inf"), 0.0, largest_yet)
     if IS_ROUNDED:
-        return largest_yet, total * tl.exp(largest - base) + tl.exp(a - base)
+        scale = tl.exp(gap)
     else:
-        return largest_yet, total * libdevice.exp(largest - base) + libdevice.exp(a - base)
+        scale = libdevice.exp(gap)
+    return largest_yet, tl.where(a > largest, total * scale + 1.0, total + scale)  # exp(0) is 1
 
 
 @triton.jit
