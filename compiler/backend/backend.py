@@ -18,7 +18,7 @@ from compiler.backend.context import Context
 from compiler.backend.emit_cpp import emit as emit_cpp
 from compiler.backend.emit_triton import emit as emit_triton
 from compiler.backend.interpret import interpret
-from compiler.backend.ir import Program
+from compiler.backend.ir import Kernel, Program
 from compiler.backend.launch import Launcher, by_kernel, gpu_of
 from compiler.backend.lower.graph import lower
 from compiler.backend.lower.table import RULES
@@ -41,6 +41,8 @@ FIRST = 4
 """So many graphs of a process are compiled without full garbage collections: what torch keeps from then on is made with
 them. With all graphs the process would grow.
 """
+CALL = 4
+"""A call of PyTorch takes the host as long as so many launches of a kernel."""
 _GRAPHS = count()
 
 
@@ -101,12 +103,22 @@ def _is_replayed(graphs: Graphs, module: GraphModule, program: Program, ctx: Con
     """Whether a graph is replayed as a CUDA graph. It is a decision about all its steps."""
     ctx.pass_name = "cudagraphs"
     steps = tuple(step.targets[0] for step in program.steps if step.targets)
-    why = graphs.refusal(module, program.name)
+    why = graphs.refusal(module, program.name) or _quicker_launched(program, ctx)
     if why:
         ctx.decide(steps, "refused", f"{program.name}: {why}")
     else:
         ctx.decide(steps, "captured", f"{program.name}: {graphs.words(module, program.name)}", operations=len(steps))
     return not why
+
+
+def _quicker_launched(program: Program, ctx: Context) -> str:
+    """Why a graph of inference takes the host less time without a replay, "" if it takes more. With a forward its
+    backward goes, whose launches are not known yet.
+    """
+    launches = sum(1 if isinstance(step, Kernel) else CALL for step in program.steps)
+    if program.name != "inference" or launches >= ctx.thresholds.replayed:
+        return ""
+    return f"launched one by one, its steps ({len(program.steps)}) take the host less time than a replay"
 
 
 def context_of(module: GraphModule, inputs: Sequence[Any], name: str, options: BackendOptions) -> Context:

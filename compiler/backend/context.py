@@ -26,6 +26,7 @@ class Thresholds:
     split_length       on a GPU, a reduction of fewer elements than this to one result is not split in two
     split_part         on a GPU, the fewest elements that one program of a split reduction is to have
     programs           on a GPU, how many programs of a kernel each multiprocessor should have at least
+    replayed           with CUDA graphs, inference of fewer launches is not replayed; a call of PyTorch counts as four
     """
 
     inline_cost: int = 4
@@ -41,6 +42,7 @@ class Thresholds:
     split_length: int = 512
     split_part: int = 2048
     programs: int = 4
+    replayed: int = 7
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -14,6 +15,8 @@ from torch import nn
 from compiler.backend.pipeline import PASSES, stage_name
 from compiler.binary.compiling import compiled
 from compiler.engine import explore
+from compiler.interpret.check import kernel_checks
+from compiler.interpret.process import Interpreter
 from compiler.options import OptionError, Options
 from compiler.record import OWN_STAGES, STAGES, Artifact, Decision, Record, ordered_stages, stage_rank
 
@@ -274,6 +277,17 @@ def test_cuda_graphs_that_are_taken_say_what_is_copied_and_those_that_are_not_wh
     assert decisions_of(model, torch.randn(4, 8), mode="default") == {"cudagraphs": [], "tune": []}
 
 
+def test_few_launches_of_inference_are_not_replayed() -> None:
+    def few(x: torch.Tensor) -> torch.Tensor:
+        return x.softmax(0)
+
+    [refused] = decisions_of(few, torch.randn(8, 8), mode="reduce-overhead")["cudagraphs"]
+    assert refused.verdict == "refused"
+    assert "inference: launched one by one, its steps (1) take the host less time than a replay" in refused.why
+    [taken] = decisions_of(lambda x: (few(x) @ x @ x).relu(), torch.randn(8, 8), mode="reduce-overhead")["cudagraphs"]
+    assert taken.verdict == "captured"
+
+
 def test_max_autotune_says_which_configurations_it_would_time() -> None:
     [found] = decisions_of(lambda x: x.softmax(-1), torch.randn(64, 512), mode="max-autotune-no-cudagraphs")["tune"]
     assert found.verdict == "not timed"
@@ -291,3 +305,33 @@ def test_lines_of_a_cell_are_named_as_the_cells_of_the_source_are() -> None:
     [kernels] = [found for found in record.of_stage("kernels") if found.attrs.get("language") == "triton"]
     assert "# cell:2 return x.sin() + 1" in kernels.text
     assert "345678" not in kernels.text
+
+
+class Looked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.table = nn.LayerNorm(16), nn.Embedding(10, 16)
+
+    def forward(self, index: torch.Tensor) -> torch.Tensor:
+        y = self.norm(self.table(index))
+        y = nn.functional.scaled_dot_product_attention(y, y, y)
+        return (nn.functional.dropout(y, 0.25).tanh() * 3).sum()
+
+
+@pytest.mark.needs("triton")
+def test_check_kernels_runs_each_triton_kernel_and_finds_the_one_that_is_wrong() -> None:
+    """Forward and backward, with random numbers, attention as only a GPU has it, and additions to rows by index."""
+    asked = Options.of(backend="tcompile", target="h100", check="kernels")
+    explored = explore(Looked(), (torch.randint(0, 10, (1, 2, 32)),), options=asked)
+    record = explored.record
+    kernels = [kernel.id for kernel in record.kernels if kernel.language == "triton"]
+    assert [check.subject for check in record.checks] == kernels
+    assert {check.verdict for check in record.checks} <= {"equal", "close"}
+
+    changed = tuple(replace(found, text=found.text.replace("1e-05", "1e-01")) for found in record.artifacts)
+    with Interpreter() as interpreter:
+        checks = [*kernel_checks(record.with_(artifacts=changed), explored.kept, interpreter)]
+    assert [check.verdict for check in checks].count("differs") == 1
+    [wrong] = [check for check in checks if check.verdict == "differs"]
+    assert wrong.subject == kernels[0]
+    assert wrong.max_absolute

@@ -157,6 +157,16 @@ def test_a_call_on_a_stream_of_the_users() -> None:
     assert not torch.equal(found, expected)
 
 
+@torch.no_grad()
+def test_replayed_calls_compute_what_launched_ones_do() -> None:
+    layers = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(4)))
+    for fn in (lambda x: x.sin() * 2, lambda x: layers(x).softmax(-1)):
+        replayed = compiled(fn, mode="reduce-overhead")
+        for _ in range(6):
+            x = torch.randn(16, 32)
+            torch.testing.assert_close(replayed(x).clone(), fn(x))
+
+
 def test_inputs_that_begin_anywhere() -> None:
     fn = compiled(lambda x, y: (x.sin() + y, (x * y).sum(-1)))
     memory = torch.randn(64 * 64 + 16)
