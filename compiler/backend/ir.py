@@ -86,7 +86,8 @@ class Load(_Keyed):
     dtype: torch.dtype
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", f"{self.buffer}[{', '.join(index.key for index in self.index)}]")
+        index = ", ".join(index.key for index in self.index)
+        object.__setattr__(self, "key", f"{self.buffer}:{dtype_name(self.dtype)}[{index}]")
 
     def __str__(self) -> str:
         return f"{self.buffer}[{', '.join(map(str, self.index))}]"

@@ -145,15 +145,14 @@ def first_smallest(a, i, b, j):  # NaN counts as the smallest; of equal ones the
 """What Triton has no function for, or one with other rules for NaN. A module has those that it calls."""
 
 
+_CALLED = re.compile(rf"(?<![\w.])(?:{'|'.join(FUNCTIONS)})\b")
+
+
 def functions(body: str) -> Iterator[str]:
     """The functions of the prelude that a text calls."""
-    called = {name for name in FUNCTIONS if _calls(body, name)}
-    called |= {inner for inner in FUNCTIONS for name in called if _calls(FUNCTIONS[name], inner)}
+    called = set(_CALLED.findall(body))
+    called |= {inner for name in called for inner in _CALLED.findall(FUNCTIONS[name])}
     yield from (f"@triton.jit{text}" for name, text in FUNCTIONS.items() if name in called)
-
-
-def _calls(body: str, name: str) -> bool:
-    return bool(re.search(rf"(?<![\w.]){name}\b", body))
 
 
 class Names:

@@ -43,14 +43,14 @@ def verify(program: Program, before: Program | None = None) -> None:
 
 
 def _unchanged(program: Program, before: Program) -> frozenset[int]:
-    """Steps, by their identity, that were there before and name the same buffers."""
+    """Steps and loops, by their identity, that were there before and name the same buffers."""
     for buffer in program.buffers:
         known = before.by_name.get(buffer.name, buffer)
         if known is not buffer and replace(buffer, reuses=known.reuses) != known:
             return frozenset()
     if (program.mutated, program.returned) != (before.mutated, before.returned):
         return frozenset()
-    return frozenset(map(id, before.steps))
+    return frozenset(map(id, (*before.steps, *(loop for kernel in before.kernels for loop in kernel.loops))))
 
 
 def _wrong(program: Program, unchanged: frozenset[int]) -> Iterator[str]:
@@ -70,7 +70,7 @@ def _wrong(program: Program, unchanged: frozenset[int]) -> Iterator[str]:
         )
         yield from (f"{_name(step)} overwrites {name}" for name in sorted(changed - program.mutated))
         if isinstance(step, Kernel):
-            yield from _wrong_kernel(step, program) if id(step) not in unchanged else ()
+            yield from _wrong_kernel(step, program, unchanged) if id(step) not in unchanged else ()
             hidden |= step.local
             rewritten |= changed | step.taken
         written.update(step.targets)
@@ -83,11 +83,13 @@ def _name(step: Kernel | Extern) -> str:
     return f"kernel {step.name}" if isinstance(step, Kernel) else str(step)
 
 
-def _wrong_kernel(kernel: Kernel, program: Program) -> Iterator[str]:
+def _wrong_kernel(kernel: Kernel, program: Program, unchanged: frozenset[int]) -> Iterator[str]:
     done: dict[str, Loop] = {}
     for loop in kernel.loops:
         where = f"kernel {kernel.name}, loop {loop.target}"
-        yield from (f"{where}: {what}" for what in _wrong_loop(loop, kernel, program))
+        yield from (f"{where}: {what}" for what in _wrong_place(loop, kernel, program))
+        if id(loop) not in unchanged:
+            yield from (f"{where}: {what}" for what in _wrong_loop(loop, program))
         for load in loads(loop.value):
             if (before := done.get(load.buffer)) and load.index != before.index:
                 yield f"{where}: reads {load} where the same kernel writes {before.target} at another place"
@@ -119,8 +121,8 @@ def _wrong_product(kernel: Product, program: Program) -> Iterator[str]:
         yield f"overwrites {', '.join(sorted(over))}, which is multiplied"
 
 
-def _wrong_loop(loop: Loop, kernel: Kernel, program: Program) -> Iterator[str]:
-    target = program.by_name[loop.target]
+def _wrong_place(loop: Loop, kernel: Kernel, program: Program) -> Iterator[str]:
+    """What is wrong with a loop where it is: in this kernel."""
     if loop.reduction:
         if loop.reduction not in REDUCTIONS:
             yield f"there is no reduction {loop.reduction}"
@@ -132,10 +134,18 @@ def _wrong_loop(loop: Loop, kernel: Kernel, program: Program) -> Iterator[str]:
         yield "walks other ranges than its kernel"
     if isinstance(loop.value, Put):
         yield from _wrong_put(loop.value, loop, kernel, program)
-    elif len(loop.index) != len(target.shape):
+
+
+def _wrong_loop(loop: Loop, program: Program) -> Iterator[str]:
+    """What is wrong with a loop wherever it is."""
+    target = program.by_name[loop.target]
+    is_put = isinstance(loop.value, Put)
+    if not is_put and len(loop.index) != len(target.shape):
         yield f"{len(loop.index)} coordinates for {target}"
-    elif not any(size.constant == 0 for size in target.shape) and not is_one_to_one(
-        loop.index, target.shape, loop.stored
+    elif (
+        not is_put
+        and not any(size.constant == 0 for size in target.shape)
+        and not is_one_to_one(loop.index, target.shape, loop.stored)
     ):
         yield f"does not write each element of {target} once"
     if (dtype := result_dtype(loop)) != target.dtype:
