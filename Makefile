@@ -41,9 +41,10 @@ lab: $(VENV)/ready
 test: programs lint frontend
 	$(MAKE) --no-print-directory --jobs 2 types suite
 
+# Three processes for two cores, as tests wait for browsers and kernels; each takes 1.5 GB.
 # Files in the order of tests/conftest.py: xdist's own puts those with few tests last, and they take longest.
 suite: $(VENV)/ready-to-test
-	$(PYTHON_HERE) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(PYTHON_HERE) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 programs:
 	@build_tools/require_programs

@@ -21,18 +21,27 @@ PRIVATE_FOLDERS = (
     "JUPYTER_RUNTIME_DIR",
     "TORCHINDUCTOR_CACHE_DIR",
 )
-#: Files whose tests take a minute or more in sum, the longest first.
+#: Files whose tests take more than half a minute in sum, the longest first.
 SLOW = (
     "tests/test_notebooks.py",
     "tests/browser/test_live_widget.py",
-    "tests/compiler/test_models.py",
+    "tests/explorer/test_kernel_lab.py",
+    "tests/compiler/test_timing.py",
+    "tests/compiler/test_torch_cuda.py",
     "tests/compiler/test_engine.py",
     "tests/compiler/test_breaks.py",
-    "tests/explorer/test_magics.py",
-    "tests/compiler/test_virtual.py",
+    "tests/compiler/backend/test_emit_triton.py",
+    "tests/compiler/test_modes.py",
+    "tests/compiler/test_line_links.py",
+    "tests/compiler/test_without_build.py",
+    "tests/compiler/test_profile.py",
+    "tests/browser/test_live_machine_code.py",
+    "tests/compiler/test_models.py",
+    "tests/compiler/backend/test_operators.py",
     "tests/compiler/test_partition.py",
+    "tests/compiler/test_virtual.py",
     "tests/compiler/test_interpret.py",
-    "tests/compiler/test_stage_check.py",
+    "tests/explorer/test_magics.py",
 )
 
 

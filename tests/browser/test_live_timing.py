@@ -12,7 +12,11 @@ from tests.browser.explorer_view import ExplorerView
 from tests.browser.jupyter_server import JupyterServer
 from tests.browser.notebook_page import NotebookPage
 
-LOAD = "%load_ext explorer\nimport torch\nfrom torch import nn"
+LOAD = """%load_ext explorer
+import torch
+from torch import nn
+from compiler.measure import timing
+timing.IN_TURNS_SECONDS = 0.1"""
 EXPLORE = """%%tcompile -o run --backend aot_eager --time aot_eager
 model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
 model(torch.randn(32, 64)).square().mean().backward()"""

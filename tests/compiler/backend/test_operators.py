@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_utils import set_rng_seed
 
 from compiler.backend import tcompile
@@ -54,6 +53,8 @@ MODES = (
 
 
 def samples(name: str, device: str) -> Iterator[tuple[Any, torch.dtype, Any]]:
+    from torch.testing._internal.common_methods_invocations import op_db  # takes 4 s, in each process that collects
+
     for info in (info for info in op_db if info.name == name and info.variant_test_name in MODES):
         for dtype in (dtype for dtype in DTYPES if info.supports_dtype(dtype, device)):
             torch.manual_seed(0)
