@@ -126,13 +126,8 @@ def _check_own(options: Options) -> None:
 
 
 def _check_kernels_check(options: Options) -> None:
-    """Only Triton's kernels can be run in its interpreter, and those of our own backend are by another way."""
-    if options.backend == "tcompile":
-        raise OptionError(
-            "check='kernels' runs the Triton kernels of backend 'inductor'. Those of 'tcompile' run in Triton's "
-            "interpreter with options={'code': 'triton'} and check=True (--options code=triton --check)."
-        )
-    if options.target.partition(":")[0] == "cpu" or options.backend != "inductor":
+    """Only Triton's kernels can be run in its interpreter."""
+    if options.target.partition(":")[0] == "cpu" or options.backend not in WRITERS:
         raise OptionError(
             f"check='kernels' runs Triton kernels, and {_not_triton(options)}: name a GPU as target, such as h100, "
             "which need not be here; check=True compares what built code returns."
@@ -147,7 +142,7 @@ def _check_kernels_check(options: Options) -> None:
 
 
 def _not_triton(options: Options) -> str:
-    if options.backend != "inductor":
+    if options.backend not in WRITERS:
         return f"backend {options.backend!r} writes none"
     return "code for the CPU is C++"
 

@@ -42,7 +42,11 @@ def kernel_checks(record: Record, kept: Mapping[str, KeptFrame], interpreter: In
         programs = Programs(kept.get(frame), artifacts)
         for artifact in artifacts:
             kernels = [kernel for kernel in record.kernels if kernel.artifact == artifact.id and _is_triton(kernel)]
-            if kernels:
+            if kernels and frame in kept and kept[frame].programs:
+                from compiler.passes.check import own_checks  # it imports our own backend
+
+                yield from own_checks(artifact, kernels, kept[frame], interpreter)
+            elif kernels:
                 yield from _artifact_checks(artifact, kernels, programs, interpreter)
 
 

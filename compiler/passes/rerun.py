@@ -45,15 +45,24 @@ def launched(frame: KeptFrame, kind: Kind, name: str) -> Launched:
     """What the function of this name is launched with, when the graph is called as the exploration called it. Steps
     before it run in the reference interpreter. Raises ProgramError where that can't be.
     """
+    for found, launch in launches(frame, kind):
+        if found == name:
+            return launch
+    raise ProgramError(f"{name} is not launched")
+
+
+def launches(frame: KeptFrame, kind: Kind) -> Iterator[tuple[str, Launched]]:
+    """What each function of a graph is launched with, by name. Its arguments are live: when the next one is asked for,
+    those that it stores to are what they should be. Raises ProgramError where that can't be.
+    """
     own = frame.programs[kind]
-    function = own.functions[name]
+    by_kernel = {function.kernel: name for name, function in own.functions.items()}
     with torch.random.fork_rng(devices=()), torch.no_grad():
         given, note = _inputs(frame, kind)
         host = _Host.of(own.program, given)
         for step in host.steps():
-            if step.name == function.kernel:
-                return _at(host, step, function, note)
-    raise ProgramError(f"{name} is not launched")
+            if (name := by_kernel.get(step.name)) is not None:
+                yield name, _at(host, step, own.functions[name], note)
 
 
 def _at(state: State, kernel: Any, function: TritonFunction, note: str) -> Launched:
