@@ -368,7 +368,7 @@ class Product(Kernel):
     def parts(self) -> tuple[Extern, Kernel]:
         """The call, and a kernel of the loops."""
         own = self.local - {self.made}
-        return self.call, Kernel(f"{self.name}_after", self.ranges, self.reduced, self.loops, own)
+        return self.call, Kernel(f"after_{self.name}", self.ranges, self.reduced, self.loops, own)
 
     def __str__(self) -> str:
         head, *loops = super().__str__().splitlines()

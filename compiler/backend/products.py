@@ -7,6 +7,7 @@ the kernel after it (`tune.py`), and takes it apart again (`apart`) where that i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,6 +23,7 @@ CALLS: Mapping[str, int] = {"aten.mm.default": 0, "aten.bmm.default": 0, "aten.a
 """The products that kernels compute, and which argument of each is the left one."""
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+_NUMBER = re.compile(r"_\d+$")
 MOST_MATRICES, MOST_COLUMNS = 2**16 - 1, 2**19
 """A grid's third axis has no more programs, nor has its second, of 16 columns each."""
 
@@ -130,7 +132,10 @@ def _names(step: Step, call: Extern) -> bool:
 
 def _merged(call: Extern, kernel: Kernel, *, local: bool) -> Product:
     own = kernel.local | set(call.targets if local else ())
-    return Product(f"{call.targets[0]}_{kernel.name}", kernel.ranges, (), kernel.loops, own, call=call)
+    name = (
+        f"{_NUMBER.sub('', call.targets[0])}_{kernel.name}"  # of layers that are alike it differs in its number alone
+    )
+    return Product(name, kernel.ranges, (), kernel.loops, own, call=call)
 
 
 def _places(kernel: Kernel, name: str) -> set[Shape]:

@@ -13,7 +13,7 @@ import torch
 
 from compiler.backend.context import Context
 from compiler.backend.index import Index, Var
-from compiler.backend.ir import Kernel, Load, Loop, Product, Program, Strided
+from compiler.backend.ir import Kernel, Load, Loop, Product, Program, Strided, loads, strided
 from compiler.backend.products import Factors, coordinates
 from compiler.backend.triton_configs import TritonConfig, above, processors
 from compiler.backend.triton_kernel import KernelWriter
@@ -48,6 +48,9 @@ class ProductWriter(KernelWriter):
         self.dtype = program.by_name[product.made].dtype
         super().__init__(product, program, ctx)
         self.names.taken |= _NAMES
+        read = [load.buffer for loop in product.loops for load in loads(loop.value)]
+        order = [*(view.buffer for view in strided(product.call.args)), *read, *product.writes]
+        self.buffers = tuple(name for name in dict.fromkeys(order) if name in product.buffers)
 
     def laid_out(self, kernel: Kernel) -> Tiles:
         *outer, m, n = self.factors.axes

@@ -85,7 +85,9 @@ def words(config: TritonConfig) -> str:
 
 
 def _key(candidates: Sequence[Candidate], ctx: Context, device: int) -> str:
+    """What the times depend on: the code, and how many points there are, which code without masks does not say."""
     said = [*(kernel.job.key() for kernel, _ in candidates), *map(str, sorted(ctx.sizes.items()))]
+    said += [str(ctx.number(points)) for kernel, _ in candidates for points, _ in kernel.function.grid]
     return hashlib.sha256("\n".join([*said, torch.cuda.get_device_name(device)]).encode()).hexdigest()[:40]
 
 

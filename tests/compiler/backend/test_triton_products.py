@@ -321,6 +321,17 @@ def emit_of(x: Tensor, weight: Tensor) -> str:
     return emit(pipeline.run(lower(module, "inference", ctx), ctx, pipeline.tuned(pipeline.PASSES)).last, ctx).text
 
 
+def test_kernels_of_layers_that_are_alike_are_one_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _=None: (9, 0))
+    layers = [torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()) for _ in range(12)]
+    model = torch.nn.Sequential(*layers).bfloat16()
+    program, _, kernels = alternatives(stages(model, numbers(128, 64, dtype=torch.bfloat16)))
+    assert [type(step) for step in program.steps] == [Product] * 12
+    configs = {function: {repr(kernel.config) for kernel in kernels if kernel.function.name.startswith(function)}
+               for function in ("kernel_addmm", "kernel_after")}  # fmt: skip
+    assert len({kernel.job.key() for kernel in kernels}) == sum(map(len, configs.values()))
+
+
 # The choice
 
 
@@ -349,7 +360,7 @@ def test_the_faster_one_is_taken_and_kept_on_disk(monkeypatch: pytest.MonkeyPatc
     [product] = program.kernels
     assert isinstance(product, Product)
     own = [(kernel, LOADED) for kernel in kernels if kernel.function.kernel == product.name]
-    [*_, rest] = [(kernel, LOADED) for kernel in kernels if kernel.function.kernel == f"{product.name}_after"]
+    [*_, rest] = [(kernel, LOADED) for kernel in kernels if kernel.function.kernel == f"after_{product.name}"]
     times = iter([1e-5 if number == 1 else 3e-5 for number in range(len(own))])
     monkeypatch.setattr(tune, "_seconds", lambda *_: next(times))
     monkeypatch.setattr(tune, "_seconds_apart", lambda *_: apart_takes)
@@ -361,6 +372,18 @@ def test_the_faster_one_is_taken_and_kept_on_disk(monkeypatch: pytest.MonkeyPatc
         assert said.subjects == (product.made, product.targets[-1])
         assert "10.0 µs" in said.why
         assert f"{1e6 * apart_takes:.1f} µs" in said.why
+
+
+@pytest.mark.usefixtures("_gpu")
+def test_other_sizes_are_timed_anew() -> None:
+    """The code is the same for 512 rows and for 1024: no mask says how many there are."""
+    keys, jobs = set(), set()
+    for rows in (512, 1024):
+        _, ctx, [kernel, *_] = alternatives(stages(gelu, numbers(rows, 32, dtype=torch.bfloat16), *LINEAR[1:]))
+        keys.add(tune._key([(kernel, LOADED)], ctx, 0))
+        jobs.add(kernel.job.source)
+    assert len(jobs) == 1
+    assert len(keys) == 2
 
 
 @pytest.mark.usefixtures("_gpu")
@@ -380,7 +403,7 @@ def test_both_ways_are_timed_on_memory_of_their_sizes(monkeypatch: pytest.Monkey
     grid = (-(-64 // blocks["MBLOCK"]), -(-48 // blocks["NBLOCK"]), 1)
     assert launched[-1][1:4] == grid
     assert len(launched[-1][7]) == len(kernel.function.buffers) == 4
-    rest = next(kernel for kernel in kernels if kernel.function.kernel == f"{product.name}_after")
+    rest = next(kernel for kernel in kernels if kernel.function.kernel == f"after_{product.name}")
     assert tune._seconds_apart(program, product, (rest, LOADED), ctx, 0) == 1.0
     assert len(launched[-1][7]) == 2
 
@@ -426,7 +449,7 @@ def test_the_call_launches_what_was_chosen(monkeypatch: pytest.MonkeyPatch, *, f
     [text] = texts
     assert text.count("launch(kernel_") == 1
     assert ("call_aten_addmm_default(" in text) is not faster
-    assert ("_after, " in text) is not faster
+    assert ("launch(kernel_after_" in text) is not faster
     assert [said for said in ("shared memory", "not take it") for found in ctx.decisions if said in found.why] == [
         "shared memory",
         "not take it",
