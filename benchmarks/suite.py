@@ -2,8 +2,9 @@
 
 Each case (a model, inference or training, float32 or mixed precision) has a fresh process with empty caches, where
 `compiler.measure` times the candidates in turns. Training is forward, backward and an AdamW step. With several GPUs
-each takes a share of the cases, one at a time. What is done is written after each case, so that a run that is stopped
-keeps it; `--add` goes on from a file, with the cases that are not in it yet.
+each takes a share of the cases, one at a time, or `--at-once` so many: these compile side by side, and while one is
+timed the others wait. What is done is written after each case, so that a run that is stopped keeps it; `--add` goes on
+from a file, with the cases that are not in it yet.
 
 Candidates are compiled one after another, and the first one finds what torch loads once and keeps not loaded yet: every
 other case has them in the opposite order.
@@ -15,6 +16,7 @@ import argparse
 import json
 import os
 import queue
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -100,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         (model, case) for model in chosen.models for case in chosen.cases if suite.has(model, case) == chosen.again
     ]
     candidates = list(_in_both_modes(chosen.backends)) if chosen.backends else _listed(chosen.candidates)
-    job = Job(candidates, loop=not chosen.no_loop, until=time.monotonic() + chosen.seconds)
+    job = Job(candidates, not chosen.no_loop, time.monotonic() + chosen.seconds, chosen.at_once)
     _run(suite, wanted, job, chosen.gpus)
     print(summary(suite.found))
     print(f"written to {chosen.out}")
@@ -108,11 +110,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @dataclass(frozen=True)
 class Job:
-    """What each case is measured by; after `until` none is begun."""
+    """What each case is measured by; after `until` none is begun. On each GPU `at_once` cases are compiled side by
+    side, and timed one after another.
+    """
 
     candidates: Sequence[str]
     loop: bool
     until: float
+    at_once: int = 1
 
     def candidates_of(self, model: str, case: str) -> str:
         """In their order, or in the opposite one."""
@@ -125,17 +130,20 @@ def _run(suite: Suite, wanted: Iterable[tuple[str, str]], job: Job, gpus: int) -
     todo: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
     for item in wanted:
         todo.put(item)
-    workers = [
-        threading.Thread(target=_work, args=(suite, todo, job, gpu, max(gpus, 1))) for gpu in range(max(gpus, 1))
-    ]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    every = list(range(max(gpus, 1)))
+    with tempfile.TemporaryDirectory() as folder:
+        workers = [
+            threading.Thread(target=_work, args=(suite, todo, job, gpu, len(every), f"{folder}/{gpu}"))
+            for gpu in every * job.at_once
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
 
 
-def _work(suite: Suite, todo: queue.SimpleQueue[tuple[str, str]], job: Job, gpu: int, gpus: int) -> None:
-    environment = {"CUDA_VISIBLE_DEVICES": str(gpu)} if gpus > 1 else {}
+def _work(suite: Suite, todo: queue.SimpleQueue[tuple[str, str]], job: Job, gpu: int, gpus: int, lock: str) -> None:
+    environment = {"TCOMPILE_SUITE_GPU": lock} | ({"CUDA_VISIBLE_DEVICES": str(gpu)} if gpus > 1 else {})
     while time.monotonic() < job.until:
         try:
             model, case = todo.get_nowait()
@@ -164,6 +172,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--models", type=_listed, default=list(WORKLOADS), help=", ".join(WORKLOADS))
     parser.add_argument("--cases", type=_listed, default=list(CASES), help=", ".join(CASES))
     parser.add_argument("--gpus", type=int, default=1, help="so many GPUs take cases side by side")
+    parser.add_argument("--at-once", type=int, default=1, help="so many cases of a GPU are compiled side by side")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no case is begun after so long")
     parser.add_argument("--out", type=Path, default=RESULTS / "suite.json")
     parser.add_argument("--add", action="store_true", help="keep the cases that are in the file already")

@@ -1,20 +1,24 @@
 """One case of the suite in a process of its own: `python -m benchmarks.suite_case MODEL CASE CANDIDATES SHARE LOOP`.
 
-SHARE is "1/2" for the second of two processes side by side: it keeps to its half of the cores. With LOOP "loop" the
-engine's clock is compared with a plain loop. Prints a JSON object:
+SHARE is "1/2" for the second of two GPUs: the process keeps to that half of the cores. With LOOP "loop" the engine's
+clock is compared with a plain loop. Where the variable TCOMPILE_SUITE_GPU names a file, processes that share a GPU take
+turns by it: while one times, no other uses the GPU; they compile side by side. Prints a JSON object:
 the case with its candidates, and the machine.
 """
 
 from __future__ import annotations
 
 import copy
+import fcntl
 import json
 import os
 import statistics
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,7 +29,7 @@ from benchmarks.suite_models import WORKLOADS
 from compiler.environment import environment
 from compiler.measure.calls import Call, Surroundings
 from compiler.measure.rounds import clock_for
-from compiler.measure.timing import Plan, measured
+from compiler.measure.timing import IN_TURNS, Plan, Progress, measured
 from compiler.options import Options
 
 ROUNDS = 9
@@ -47,18 +51,41 @@ class WithLoss(nn.Module):
 def main(arguments: Sequence[str]) -> None:
     model, case, candidates, share, loop = arguments
     _keep_to(share)
-    call, training = prepared(model, case)
-    plan = Plan(candidates, backward=training, optimizer="AdamW" if training else None, rounds=ROUNDS)
-    found = measured(call, Options(), plan)
+    with tempfile.NamedTemporaryFile() as own, Shared(Path(os.environ.get("TCOMPILE_SUITE_GPU", own.name))) as gpu:
+        call, training = prepared(model, case)
+        plan = Plan(candidates, backward=training, optimizer="AdamW" if training else None, rounds=ROUNDS)
+        found = measured(call, Options(), plan, gpu.when_timed)
+        independent = list(_agreement(call, training)) if loop else []
     done = {
         "model": model,
         "about": WORKLOADS[model].about,
         "case": case,
         "candidates": [asdict(candidate) for candidate in found.candidates],
         "measurement": asdict(found.measurement),
-        "independent": list(_agreement(call, training)) if loop else [],
+        "independent": independent,
     }
     print(json.dumps({"case": done, "machine": _machine()}))
+
+
+class Shared:
+    """A GPU that several processes compile for, and one at a time measures on: a lock on a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> Shared:
+        self.file = self.path.open("a")
+        fcntl.flock(self.file, fcntl.LOCK_SH)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+    def when_timed(self, progress: Progress) -> None:
+        """From the first round on, and for what is looked at afterwards, alone."""
+        if progress.candidate == IN_TURNS and not progress.done:
+            fcntl.flock(self.file, fcntl.LOCK_UN)
+            fcntl.flock(self.file, fcntl.LOCK_EX)
 
 
 def prepared(model: str, case: str) -> tuple[Call, bool]:

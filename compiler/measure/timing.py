@@ -37,6 +37,8 @@ IN_TURNS_SECONDS = 6.0
 """About so long are candidates called in turns: the speed of a machine changes by the second."""
 LEAST_CALLS = {"cpu": 1, "cuda": 5}
 """So many calls a round: on a GPU each is timed, and the median is taken."""
+IN_TURNS = "all in turns"
+"""What `Progress.candidate` is from then on that all are timed."""
 ALONE = "timed by itself, not in turns with the others: the measurement was stopped"
 LEAST_ROUNDS = 3
 """So many rounds in turns are worth more than those alone, when the user stops the measurement."""
@@ -242,13 +244,14 @@ class _Bench:
         rounds = self._rounds()
         functions = {name: self._guarded_step(entry) for name, entry in entries.items()}
         counts = {name: entry.calls for name, entry in entries.items()}
+        self.tell(IN_TURNS, "rounds", 0, rounds)
         self._note_clock()
         for name, seconds in turns(functions, counts, rounds, self.clock):
             entry = entries[name]
             if entry.work is not None:
                 entry.rounds.append(seconds)
             if name == next(iter(entries)):
-                self.tell("all in turns", "rounds", len(entry.rounds), rounds)
+                self.tell(IN_TURNS, "rounds", len(entry.rounds), rounds)
         self._note_clock()
 
     def _guarded_step(self, entry: _Entry) -> Callable[[], None]:

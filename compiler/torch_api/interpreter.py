@@ -82,7 +82,7 @@ class GpuBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
 
     def create_masked_load(self, ptrs: Any, mask: Any, other: Any, *cache: Any) -> Any:
         self.bounds.check("tl.load reads", ptrs.data, mask.data, _width(ptrs))
-        return super().create_masked_load(ptrs, mask, other, *cache)
+        return super().create_masked_load(ptrs, mask, _undefined(ptrs) if other is None else other, *cache)
 
     def create_masked_store(self, ptrs: Any, value: Any, mask: Any, *cache: Any) -> Any:
         self.bounds.check("tl.store writes", ptrs.data, mask.data, _width(ptrs))
@@ -191,6 +191,17 @@ class _Results(list[Any]):
 
     def get_result(self, index: int) -> Any:
         return self[index]
+
+
+def _undefined(ptrs: Any) -> Any:
+    """What a load gives where its mask is off and nothing stands for that: on a GPU whatever the register held. Here
+    it is nothing that a kernel could take for a number of its own, or for an index.
+    """
+    kind = ptrs.get_element_ty()
+    dtype = _np_dtype(kind)
+    is_number = np.issubdtype(dtype, np.floating)
+    value = np.nan if is_number else True if dtype == np.bool_ else np.iinfo(dtype).max // 3
+    return TensorHandle(np.full_like(ptrs.data, value, dtype=dtype), kind)
 
 
 def _width(ptrs: Any) -> int:
