@@ -208,7 +208,10 @@ class _Writer:
         self.comment(loop)
         if isinstance(loop.value, Put):
             place = self.text.index(self.program.by_name[loop.target].offset(loop.place))
-            self.line(f"{self.pointer(loop.target)}[{place}] += {self.text.value(loop.value.value)};", loop.target)
+            self.line(
+                f"{self.pointer(loop.target)}[{place}] {loop.value.sign} {self.text.value(loop.value.value)};",
+                loop.target,
+            )
             return
         name, dtype = identifier(loop.target), self.program.by_name[loop.target].dtype
         declared = f"{name}[{lane}]" if lane else f"const {TYPES[dtype]} {name}"
@@ -408,10 +411,7 @@ class _Writer:
         if sweep.scalars or reductions:
             with self.lanes(last):
                 self.values(sweep.scalars, "lane")
-                for loop in reductions:
-                    self.line(f"{self.total(loop)}[lane] = {self.first(loop)};")
-                    if loop.reduction.startswith("arg"):
-                        self.line(f"{self.total(loop)}_at[lane] = -1;")
+                self.starts(reductions)
         if not sweep.body:
             return
         with self.nest(self.kernel.reduced), self.lanes(last):
@@ -425,11 +425,16 @@ class _Writer:
                 else:
                     self.value(loop, again=loop.target in sweep.again)
             self.names = before
-        if reductions:
+        if finished := [loop for loop in reductions if not loop.is_scan]:
             with self.lanes(last):
-                for loop in reductions:
-                    if not loop.is_scan:
-                        self.finish(loop, "[lane]")
+                for loop in finished:
+                    self.finish(loop, "[lane]")
+
+    def starts(self, reductions: Iterable[Loop]) -> None:
+        for loop in reductions:
+            self.line(f"{self.total(loop)}[lane] = {self.first(loop)};")
+            if loop.reduction.startswith("arg"):
+                self.line(f"{self.total(loop)}_at[lane] = -1;")
 
     @contextmanager
     def lanes(self, last: Var) -> Iterator[None]:

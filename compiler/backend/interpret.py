@@ -121,14 +121,16 @@ class State:
             target[tuple(places.full(places.index(index)) for index in loop.index)] = value
 
     def add(self, target: str, put: Put, points: _Points) -> None:
-        """Add the values at all points to the elements that they meet."""
+        """Add the values at all points to the elements that they meet, or put them there."""
         value = points.full(points.value(put.value, guarded=False))
         places = [points.full(points.index(index)) for index in put.index]
         total = self.target(target)
         if places:
-            total.index_put_(tuple(places), value, accumulate=True)
-        else:
+            total.index_put_(tuple(places), value, accumulate=put.adds)
+        elif put.adds:
             total.add_(value.sum())
+        elif value.numel():
+            total.copy_(value.flatten()[-1])
 
     def target(self, name: str) -> torch.Tensor:
         """A buffer's memory, made when it is first written to."""

@@ -151,23 +151,30 @@ class Guard(_Keyed):
 @dataclass(frozen=True, slots=True, eq=False)
 class Put(_Keyed):
     """As all of a loop's value: at each point `value` is added to the element at `index`, which may be met often, or
-    never. The loop's target has the elements of `onto` before that, and takes over its memory.
+    never; or, unless it `adds`, takes its place, where one of those that meet counts: on a CPU the last. The loop's
+    target has the elements of `onto` before that, and takes over its memory.
     """
 
     onto: str
     index: Shape
     value: Expr
+    adds: bool = True
 
     def __post_init__(self) -> None:
         index = ", ".join(index.key for index in self.index)
-        object.__setattr__(self, "key", f"{self.onto}[{index}] += {self.value.key}")
+        object.__setattr__(self, "key", f"{self.onto}[{index}] {self.sign} {self.value.key}")
+
+    @property
+    def sign(self) -> str:
+        """What stands between place and value."""
+        return "+=" if self.adds else "="
 
     @property
     def dtype(self) -> torch.dtype:
         return self.value.dtype
 
     def __str__(self) -> str:
-        return f"{self.onto}, [{', '.join(map(str, self.index))}] += {self.value}"
+        return f"{self.onto}, [{', '.join(map(str, self.index))}] {self.sign} {self.value}"
 
 
 Expr: TypeAlias = Const | Load | At | Op | Guard | Put
@@ -524,7 +531,7 @@ def rebuilt(value: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
         return Guard(*(rebuilt(part, change) for part in (value.condition, value.value, value.other)))
     if isinstance(value, Put):
         index = tuple(substitute(index, {}, lambda inner: rebuilt(inner, change)) for index in value.index)
-        return Put(value.onto, index, rebuilt(value.value, change))
+        return replace(value, index=index, value=rebuilt(value.value, change))
     if isinstance(value, Load) and any(True for index in value.index for _ in _indirects(index)):
         index = tuple(substitute(index, {}, lambda inner: rebuilt(inner, change)) for index in value.index)
         return Load(value.buffer, index, value.dtype)
@@ -539,7 +546,7 @@ def with_index(value: Expr, values: Mapping[str, Index]) -> Expr:
             return Load(part.buffer, tuple(substitute(index, values, inside) for index in part.index), part.dtype)
         if isinstance(part, Put):
             index = tuple(substitute(place, values, inside) for place in part.index)
-            return Put(part.onto, index, rebuilt(part.value, change))
+            return replace(part, index=index, value=rebuilt(part.value, change))
         return At(substitute(part.index, values, inside)) if isinstance(part, At) else None
 
     def inside(inner: Expr) -> Expr:

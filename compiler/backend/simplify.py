@@ -113,7 +113,7 @@ def folded(value: Expr) -> Expr:
         return Guard(condition, _narrowed(folded(value.value), condition), folded(value.other))
     if isinstance(value, At) and value.index.constant is not None:
         return Const(value.index.constant, torch.int64)
-    return Put(value.onto, value.index, folded(value.value)) if isinstance(value, Put) else value
+    return replace(value, value=folded(value.value)) if isinstance(value, Put) else value
 
 
 def _narrowed(value: Expr, condition: Expr) -> Expr:

@@ -245,14 +245,17 @@ class KernelWriter:
         return f"tl.full([], {text}, tl.{TYPES[loop.value.dtype]})"
 
     def add(self, loop: Loop, put: Put) -> None:
-        """Values added to elements that other points may meet too."""
+        """Values added to elements that other points may meet too, or put in their place."""
         place = self.program.by_name[loop.target].offset(put.index)
         value, where = bare(self.text.value(put.value)), self.place(loop.target, place)
         over = {var.name for var in loop.ranges}
         if self.tiles.tiled and not over <= {atom.name for atom in atoms_of(place) if isinstance(atom, Var)}:
             where = f"tl.broadcast_to({where}, {self.shape(over)})"
         mask = self.masked(over)
-        self.line(f'tl.atomic_add({where}, {value}{f", {mask}" if mask else ""}, sem="relaxed")')
+        more = f", {mask}" if mask else ""
+        self.line(
+            f'tl.atomic_add({where}, {value}{more}, sem="relaxed")' if put.adds else f"tl.store({where}, {value}{more})"
+        )
 
     @contextmanager
     def at(self, loop: Loop) -> Iterator[None]:

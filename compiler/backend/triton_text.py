@@ -186,6 +186,8 @@ def constant(value: bool | int | float, dtype: torch.dtype) -> str:
     text = plain(value, dtype)
     if dtype == torch.bool:
         return text
+    if dtype == torch.bfloat16:
+        return f"tl.full([], {text}, tl.float32).to(tl.bfloat16)"  # Triton's interpreter has no such numbers
     if dtype == torch.float32:
         is_plain = not math.isfinite(value) or value == 0 or _SMALLEST <= abs(value) <= _LARGEST
     else:

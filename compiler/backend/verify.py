@@ -159,7 +159,7 @@ def _wrong_put(put: Put, loop: Loop, kernel: Kernel, program: Program) -> Iterat
         yield f"adds to {before}, which is not like {target}"
     if target.reuses != put.onto or put.onto in {*program.inputs, *program.constants, *program.returned}:
         yield f"adds to {put.onto} without taking over its memory"
-    if put.dtype not in ADDED:
+    if put.adds and put.dtype not in ADDED:
         yield f"adds in {put.dtype}"
     if loop.index or loop.reduction or len(put.index) != len(target.shape):
         yield f"{put} is no place in {target}"

@@ -1,4 +1,5 @@
-"""Rules of operators that add to elements which a tensor picks: several may be added to one, in no order.
+"""Rules of operators that add to elements which a tensor picks, or replace them: several may be added to one, in no
+order; of several that are to replace one PyTorch does not say which does.
 
 One loop fills a buffer, the next adds to it: see `ir.Put`. Low precision adds in float32, and is rounded once.
 """
@@ -6,6 +7,7 @@ One loop fills a buffer, the next adds to it: see `ir.Put`. Low precision adds i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -38,6 +40,19 @@ def added(low: Lowering, node: Node, before: Any, shape: Shape, where: Callable[
     if dtype == meta.dtype:
         return total
     return low.fill(node.name, meta, lambda at: cast(total.load(at), meta.dtype))
+
+
+def placed(low: Lowering, node: Node, x: Tensor, shape: Shape, where: Callable[[Shape], Shape], value: Any) -> Tensor:
+    """`x` with `value(at)` in the place of the element at `where(at)`, for each point of a shape."""
+    meta = value_of(node)
+    checked_dtype(meta.dtype)
+    if torch.are_deterministic_algorithms_enabled():
+        raise NoRuleError("where places are given twice, the last value counts")
+    start = low.fill(f"{node.name}_start", meta, lambda at: element(x, at, meta.dtype))
+    target = low.add(replace(low.buffers[start.buffer], name=node.name, reuses=start.buffer))
+    ranges, at = walk(shape, "i")
+    low.append(Loop(node.name, ranges, (), Put(start.buffer, where(at), cast(value(at), meta.dtype), adds=False)))
+    return target
 
 
 def scatter_add(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, source: Tensor, **_: Any) -> Tensor:
@@ -81,9 +96,11 @@ def scatter_reduce(
 def index_put(
     low: Lowering, node: Node, x: Tensor, rows: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
 ) -> Tensor:
-    """`x[rows] += values`: the indices are broadcast together, and stand where they stood if they are side by side."""
-    if not accumulate:
-        raise NoRuleError("where places are given twice, the last value counts")
+    """`x[rows] += values`, or `=`: the indices are broadcast together, and stand where they stood if they are side by
+    side.
+    """
+    if len(rows) == 1 and rows[0] is not None and rows[0].dtype == torch.bool and not values.shape and not accumulate:
+        return masked(low, node, x, rows[0], values)
     given = [dim for dim, row in enumerate(rows) if row is not None]
     tensors = [row for row in rows if row is not None]
     if not tensors or any(row.dtype not in _WHOLE for row in tensors):
@@ -102,7 +119,19 @@ def index_put(
         return tuple(found)
 
     shape = (*others[:first], *by, *others[first:])
-    return added(low, node, x, shape, where, lambda at: values.load(broadcast(values.shape, at)))
+    put = added if accumulate else placed
+    return put(low, node, x, shape, where, lambda at: values.load(broadcast(values.shape, at)))
+
+
+def masked(low: Lowering, node: Node, x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
+    """One number where a mask of the first dimensions holds."""
+    meta = value_of(node)
+    checked_dtype(meta.dtype)
+
+    def chosen(at: Shape) -> Expr:
+        return operation("where", mask.load(at[: len(mask.shape)]), element(value, at, meta.dtype), x.load(at))
+
+    return low.fill(node.name, meta, chosen)
 
 
 def together(shapes: Sequence[Shape]) -> Shape:
@@ -131,14 +160,14 @@ def embedding_backward(
     return added(low, node, 0, gradient.shape, where, value)
 
 
-def scatter_one(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, source: Any, **_: Any) -> Tensor:
-    """One element of each row is replaced: no element can be met twice, and each asks whether it is the one."""
+def scatter(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, source: Any, **_: Any) -> Tensor:
+    """Elements are replaced. Where it is one of each row, no element is met twice, and each asks whether it is it."""
     meta = value_of(node)
     checked_dtype(meta.dtype)
     dim = dimension(dim, len(x.shape))
     wanted = tuple(Index.of(1) if other == dim else size for other, size in enumerate(x.shape))
     if not x.shape or rows.shape != wanted:
-        raise NoRuleError("where places are given twice, the last value counts")
+        return placed(low, node, x, rows.shape, _along(x, dim, rows), lambda at: element(source, at, meta.dtype))
 
     def value(at: Shape) -> Expr:
         own = (*at[:dim], Index.of(0), *at[dim + 1 :])
@@ -162,6 +191,6 @@ SCATTERING: dict[str, Rule] = {
     "aten.scatter_reduce.two": scatter_reduce,
     "aten.index_put.default": index_put,
     "aten.embedding_dense_backward.default": embedding_backward,
-    "aten.scatter.value": scatter_one,
-    "aten.scatter.src": scatter_one,
+    "aten.scatter.value": scatter,
+    "aten.scatter.src": scatter,
 }

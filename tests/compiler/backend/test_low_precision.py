@@ -49,3 +49,19 @@ def test_what_is_computed_once_is_found_in_indices_too() -> None:
 
     x = torch.randn(2, 3, 8, 8).bfloat16()
     torch.testing.assert_close(torch.compile(twice, backend=tcompile)(x), twice(x))
+
+
+def test_logarithms_of_sums_are_rounded_once_and_no_farther_off_than_eagers() -> None:
+    """On a CPU eager mode rounds a row's logarithm, or each exponential, before it goes on; on a GPU it does not."""
+
+    def logarithms(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x.log_softmax(-1), x.log_softmax(0), x.logsumexp(-1), x.logsumexp(0)]
+
+    for shape in ((64, 128), (7, 5000), (300, 3)):
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).bfloat16() * 3
+        torch.compiler.reset()
+        found = torch.compile(logarithms, backend=tcompile, fullgraph=True)(x)
+        for ours, theirs, exact in zip(found, logarithms(x), logarithms(x.double()), strict=True):
+            off, eagers = ((value.double() - exact).abs().mean() for value in (ours, theirs))
+            assert off <= eagers * 1.001
+            assert (ours == exact.bfloat16()).double().mean() > 0.999

@@ -32,6 +32,12 @@ SCATTERS: dict[str, Scatter] = {
     "counted": lambda x: x.new_zeros(5).index_add(0, torch.tensor([0, 1, 1, 3]), x.new_ones(4)) * x.sum(),
     "one of each row": lambda x: x.scatter(1, torch.ones(6, 1, 4).long(), 2.0) + x,
     "one of each row, from a tensor": lambda x: x.scatter(1, torch.ones(6, 1, 4).long(), x[:, :1].exp()),
+    "rows replaced": lambda x: x.index_copy(0, torch.tensor([4, 0, 1]), x[:3] * 2) + x,
+    "rows filled": lambda x: x.index_fill(1, torch.tensor([2, 0]), 3.0).sin(),
+    "elements replaced by two indices": lambda x: x.index_put(PICKED, x[0, 0].exp()),
+    "several of each row replaced": lambda x: x.scatter(0, IDS[:, :3, None].expand(2, 3, 4) % 3 + 1, 2.0) * x,
+    "replaced by a mask": lambda x: x.index_put((x > 0,), torch.zeros(())).cos(),
+    "replaced by a mask of rows": lambda x: x.index_put((x[:, 0, 0] > 0,), torch.ones(())) * x,
     "cross entropy": lambda x: functional.cross_entropy(x.view(6, 12), torch.tensor([0, 1, -100, 11, 3, 3])),
 }
 
@@ -82,6 +88,34 @@ def test_an_index_out_of_range_is_an_error_as_in_eager_mode() -> None:
     put = torch.compile(lambda x, rows: x.scatter(1, rows, 1.0), backend=tcompile)
     with pytest.raises(IndexError, match="out of range"):
         put(torch.zeros(2, 3), torch.tensor([[1], [3]]))
+
+
+@pytest.mark.parametrize("options", [{}, {"interpret": True}, {"code": "triton"}], ids=["C++", "interpreted", "Triton"])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.bfloat16, torch.int64])
+def test_what_replaces_elements_is_of_any_dtype_and_size(dtype: torch.dtype, options: dict[str, Any]) -> None:
+    torch.compiler.reset()
+
+    def fn(x: Tensor, rows: Tensor) -> list[Tensor]:
+        return [x.index_fill(0, rows, 1), x.index_copy(0, rows, x[: len(rows)]), x.t().index_fill(1, rows, 0)]
+
+    put = torch.compile(fn, backend=tcompile, dynamic=True, fullgraph=True, options=options)
+    for shape, rows in (((5, 3), [4, 1]), ((9, 4), [0, 3, 8]), ((4, 0), [1, 2]), ((3, 2), [])):
+        x = (torch.arange(shape[0] * shape[1]) % 5).view(shape).to(dtype)
+        assert all(map(torch.equal, put(x, torch.tensor(rows).long()), fn(x, torch.tensor(rows).long())))
+
+
+def test_of_several_that_replace_one_element_the_last_counts_on_a_cpu() -> None:
+    x, rows = torch.zeros(3), torch.tensor([1, 2, 1, 1])
+    values = torch.tensor([1.0, 2, 3, 4])
+    found = torch.compile(lambda x, rows, values: x.index_put((rows,), values), backend=tcompile)(x, rows, values)
+    assert found.tolist() == [0, 4, 2]
+
+
+def test_what_replaces_prints_so_and_stores() -> None:
+    opened = compiler.open(lambda x, rows: x.index_fill(0, rows, 1.0), torch.ones(5, 3), torch.tensor([1, 2]))
+    assert not any(isinstance(step, Extern) for step in opened.scheduled.steps)
+    assert "] = 1.0" in str(opened.lowered)
+    assert "tl.atomic_add" not in emit(opened.scheduled, Context(processors=132)).text
 
 
 def test_sizes_may_change_and_be_zero() -> None:
