@@ -65,7 +65,7 @@ class Sliders:
         words = {item.name: item.words for item in thresholds_of(self.control.opened)}
         sliders = [_with_words(slider, words[name]) for name, slider in self.sliders.items()]
         chosen = widgets.HBox([self.graph, self.stage, self.usual, self.measure],
-                              layout=widgets.Layout(flex_flow="row wrap"))  # fmt: skip
+                              layout=widgets.Layout(flex_flow="row wrap", align_items="center"))  # fmt: skip
         parts = [
             widgets.HTML(_STYLE),
             widgets.GridBox(sliders, layout=grid),
