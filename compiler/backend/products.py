@@ -65,6 +65,7 @@ class Factors:
 def products(program: Program, ctx: Context) -> Program:
     """The program with products merged into the first kernels that read them, where that is legal."""
     steps: list[Step | None] = list(program.steps)
+    taken = {kernel.name for kernel in program.kernels}
     for place, call in reversed([*enumerate(program.steps)]):
         if not isinstance(call, Extern) or call.name not in CALLS:
             continue
@@ -77,7 +78,7 @@ def products(program: Program, ctx: Context) -> Program:
             ctx.decide(subjects, "refused", f"{call.name} is not computed by the kernel {kernel.name}: {why}")
             continue
         only = len(later) == 1 and call.targets[0] not in program.returned
-        steps[place], steps[later[0]] = None, _merged(call, kernel, local=only)
+        steps[place], steps[later[0]] = None, _merged(call, kernel, _name(call, kernel, taken), local=only)
         buffer = program.by_name[call.targets[0]]
         bytes_saved = ctx.number(buffer.size) * buffer.dtype.itemsize * (2 if only else 1)
         why = f"{call.name} and {kernel.name} are one kernel, where that is not slower than both"
@@ -130,12 +131,18 @@ def _names(step: Step, call: Extern) -> bool:
     return call.targets[0] in step.reads
 
 
-def _merged(call: Extern, kernel: Kernel, *, local: bool) -> Product:
+def _merged(call: Extern, kernel: Kernel, name: str, *, local: bool) -> Product:
     own = kernel.local | set(call.targets if local else ())
-    name = (
-        f"{_NUMBER.sub('', call.targets[0])}_{kernel.name}"  # of layers that are alike it differs in its number alone
-    )
     return Product(name, kernel.ranges, (), kernel.loops, own, call=call)
+
+
+def _name(call: Extern, kernel: Kernel, taken: set[str]) -> str:
+    """A new one: `addmm_gelu_1`. Of layers that are alike it differs in its number alone."""
+    name = f"{_NUMBER.sub('', call.targets[0])}_{kernel.name}"
+    while name in taken:
+        name = f"{name}_0"
+    taken.add(name)
+    return name
 
 
 def _places(kernel: Kernel, name: str) -> set[Shape]:
