@@ -373,6 +373,7 @@ POINTWISE: dict[str, Rule] = {
     "aten.clone.default": convert,
     "aten._to_copy.default": convert,
     "prims.convert_element_type.default": convert,
+    "prims.device_put.default": convert,
     "aten.copy.default": copy_functional,
     "aten.native_dropout_backward.default": arithmetic(lambda x, kept, scale: mul(x, mul(kept, scale))),
     "prims.fma.default": arithmetic(lambda x, y, z: add(mul(x, y), z)),

@@ -205,10 +205,10 @@ def scan(name: str) -> Rule:
             raise NoRuleError(f"a {name} of bools")
         dims = reduced_dims(x, dim)
         ranges, at = walk(kept_shape(x, dims), "i")
-        reduced, along = walk([x.shape[dims[0]]] if dims else [], "r")
+        reduced, along = walk([x.shape[axis] for axis in dims], "r")
         if not reduced:
             return low.fill(node.name, meta, lambda at: _converted(x.load(at), meta.dtype))
-        if meta.device.type != "cpu" and (along[0].atom.size.constant or 0) > LONGEST_SCAN:
+        if meta.device.type != "cpu" and (reduced[0].size.constant or 0) > LONGEST_SCAN:
             raise NoRuleError(f"a row of more than {LONGEST_SCAN:,} elements is shared by several multiprocessors")
         place = (*at[: dims[0]], *along, *at[dims[0] + 1 :])
         total = low.whole(node.name if dtype == meta.dtype else f"{node.name}_total", meta)
