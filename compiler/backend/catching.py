@@ -20,7 +20,7 @@ from compiler.measure.calls import Surroundings
 from compiler.record import Decision
 from compiler.targets import Target
 from compiler.torch_api.backend import Call, boxed, compile_with_autograd, with_backward
-from compiler.torch_api.dynamo import Unheard, observing
+from compiler.torch_api.dynamo import Unheard, is_restart, observing
 from compiler.torch_api.dynamo import compiled as observed
 from compiler.torch_api.retargeting import NoInstructionsError, retargeted
 
@@ -98,7 +98,8 @@ def catch(asked: Asked, gpu: Target | None = None) -> list[Caught]:
         try:
             compiled = compile_with_autograd(module, inputs, forward, backward, inference)
         except Exception as error:
-            errors.append(error)
+            if not is_restart(error):  # of which TorchDynamo calls again
+                errors.append(error)
             raise
         return compiled if gpu is None else module.forward
 

@@ -205,7 +205,7 @@ class Launcher:
         """How many programs there are along one axis."""
         if points.constant is not None:
             return str(-(-points.constant // block))
-        return f"-(-({self.python.index(points)}) // {block})" if block > 1 else self.python.index(points)
+        return f"-(-({self.python.index(points)}) // {block})" if block > 1 else f"({self.python.index(points)})"
 
     def pointer(self, name: str) -> tuple[list[str], str]:
         """Where a buffer lies, as a variable; and the line that reads it, the first time."""

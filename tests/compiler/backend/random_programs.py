@@ -329,6 +329,8 @@ def check(case: Case) -> None:
         return  # a gradient needs what the program overwrites: eager mode refuses it
     try:
         found = compiled_results(case, tcompile, case.options)
+    except torch.AcceleratorError:
+        raise  # after it nothing runs on the GPU, whatever is right
     except Exception:
         try:
             compiled_results(replace(case, device="cpu"), "aot_eager")

@@ -343,3 +343,10 @@ def test_calls_of_many_kinds_can_be_opened_checked_and_shown(what: str) -> None:
     assert p.totals.kernels >= 1
     assert len(p.kernels) == len(p.scheduled.steps)
     assert p.call
+
+
+def test_a_number_that_torch_takes_for_a_constant_on_second_thoughts() -> None:
+    """TorchDynamo calls the backend again then: that is no error."""
+    x = torch.linspace(-4, 4, 12).view(4, 3)
+    call = compiler.open(lambda x, limit: x.clamp(-limit, limit) + 1, x, 1.5, dynamic=True)
+    torch.testing.assert_close(call.run(), x.clamp(-1.5, 1.5) + 1)
