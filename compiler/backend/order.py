@@ -6,12 +6,12 @@ follow by their strides. Then neighbouring ranges that every access walks as if 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from compiler.backend.context import Context
-from compiler.backend.index import Index, Var, atoms_of, factor_of, substitute
+from compiler.backend.index import Index, Var, atoms_of, factor_of, product, substitute, variables
 from compiler.backend.ir import At, Buffer, Guard, Kernel, Loop, Product, Program, indices, loads, parts, with_index
 
 
@@ -56,6 +56,15 @@ def _with_ranges(kernel: Kernel, ranges: tuple[Var, ...], reduced: tuple[Var, ..
 def offsets(kernel: Kernel, program: Program) -> Iterator[Index]:
     """Where the kernel reads and writes memory: offsets in elements."""
     return (offset for _, offset in _accesses(kernel, program))
+
+
+def points_along(places: Iterable[Index], var: Var, ctx: Context) -> int:
+    """How many points are met at places where the next one along a variable is the next one in memory."""
+    return sum(
+        ctx.number(product(own.size for own in variables(place)))
+        for place in places
+        if ctx.number(factor_of(place, var)) == 1
+    )
 
 
 def _accesses(kernel: Kernel, program: Program) -> Iterator[tuple[Buffer, Index]]:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from compiler.backend.context import Context
-from compiler.backend.index import Index, Var, divisors, factor_of, product
+from compiler.backend.index import Index, Var, divisors, product
 from compiler.backend.ir import (
     At,
     Buffer,
@@ -35,7 +35,7 @@ from compiler.backend.ir import (
     operation,
     with_index,
 )
-from compiler.backend.order import offsets, with_reduced_sorted
+from compiler.backend.order import offsets, points_along, with_reduced_sorted
 from compiler.backend.simplify import folded
 
 COLUMNS = 32
@@ -188,10 +188,10 @@ def _is_by_columns(kernel: Kernel, program: Program, ctx: Context) -> bool:
     """Whether neighbours in what it reads belong to neighbouring results."""
     places = [*offsets(kernel, program)][:-1]
 
-    def beside(group: Sequence[Var]) -> int:
-        return sum(ctx.number(factor_of(place, var)) == 1 for place in places for var in group)
+    def along(group: Sequence[Var]) -> int:
+        return sum(points_along(places, var, ctx) for var in group)
 
-    return beside(kernel.ranges) > beside(kernel.reduced)
+    return along(kernel.ranges) > along(kernel.reduced)
 
 
 def _wanted(loop: Loop, by_columns: bool, ctx: Context) -> int:

@@ -16,6 +16,7 @@ from typing import Literal
 from compiler.backend.context import Context
 from compiler.backend.index import Index, Var, factor_of, product, substitute, variables
 from compiler.backend.ir import Kernel, Loop, Program, Shape, loads, with_index
+from compiler.backend.order import points_along
 from compiler.backend.sweeps import sweeps
 
 Kind = Literal["pointwise", "persistent", "looped"]
@@ -177,11 +178,7 @@ def is_by_columns(kernel: Kernel, program: Program, ctx: Context) -> bool:
         return False
     places = [place for place, _ in _accesses(kernel, program)]
     inner, outer = kernel.reduced[-1], kernel.ranges[-1]
-    return _beside(places, outer, ctx) > _beside(places, inner, ctx)
-
-
-def _beside(places: Sequence[Index], var: Var, ctx: Context) -> int:
-    return sum(ctx.number(factor_of(place, var)) == 1 for place in places)
+    return points_along(places, outer, ctx) > points_along(places, inner, ctx)
 
 
 def _two(kernel: Kernel, program: Program, ctx: Context) -> tuple[tuple[Var, ...], tuple[Var, ...]] | None:

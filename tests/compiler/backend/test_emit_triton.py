@@ -393,6 +393,28 @@ def test_a_line_says_which_value_it_computes() -> None:
     assert set(computed) == {"amax", "sub", "exp", "sum_1", "div"}
 
 
+def test_rows_stay_rows_where_most_that_is_read_has_one_value_a_row() -> None:
+    def scaled(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return (x * (a * b - c)[:, None]).sum(-1)
+
+    rows = [numbers(4096) for _ in range(3)]
+    (function,) = code(scaled, numbers(4096, 5000), *rows).functions
+    assert dict(function.configs[0].blocks) == {"RBLOCK": 4096}
+    (function,) = code(lambda x, a: (x * a[:, None]).sum(0), numbers(64, 8192), numbers(64)).functions
+    assert "XBLOCK" in function.configs[0].blocks
+
+
+def test_short_rows_of_16_bits_share_a_program_and_long_ones_are_held_whole() -> None:
+    def blocks(fn: Callable[..., Any], rows: int, length: int, dtype: torch.dtype) -> dict[str, int]:
+        (function,) = code(fn, torch.empty(rows, length, dtype=dtype)).functions
+        return dict(function.configs[0].blocks)
+
+    assert blocks(lambda x: x.sum(-1), 16384, 1024, torch.bfloat16) == {"XBLOCK": 2, "RBLOCK": 1024}
+    assert blocks(lambda x: x.sum(-1), 16384, 1024, torch.float32) == {"RBLOCK": 1024}
+    assert blocks(lambda x: functional.softmax(x, -1), 256, 30000, torch.bfloat16) == {"RBLOCK": 32768}
+    assert blocks(lambda x: functional.softmax(x, -1), 256, 33000, torch.bfloat16) == {"RBLOCK": 4096}
+
+
 def test_a_kernel_has_other_configurations_to_try() -> None:
     for fn, args in GOLDEN.values():
         for function in code(fn, *args).functions:
