@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import shutil
 import signal
@@ -71,7 +72,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """What test modules import lives on: full collections of garbage, of which there are thousands, pass it over."""
+    """What test modules import lives on: full collections of garbage, of which there are thousands, pass it over.
+
+    And pytest listens to loggers that pass nothing on to the root, of which torch's structured trace is one: torch
+    writes it, at length, as soon as anything listens.
+    """
+    logging.getLogger("torch.__trace").propagate = True
     gc.collect()
     gc.freeze()
 
