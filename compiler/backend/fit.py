@@ -138,8 +138,8 @@ def _from_buffers(guest: Kernel, host: Kernel, own: tuple[Var, ...], target: tup
                     for var, value in solved(mine, yours, own):
                         values.setdefault(var.name, value)
             for var in own:
-                if var.name not in values and (value := _of_digits(var, pairs)) is not None:
-                    values[var.name] = value
+                if var.name not in values and (digits := _of_digits(var, pairs)) is not None:
+                    values[var.name] = digits
     return values
 
 

@@ -45,8 +45,8 @@ def _merge_all(graph: Steps, candidates: Callable[[Context], Iterator[Pair]], ct
             near.setdefault(pair.second, set()).add(pair.first)
         waiting = sorted((-pair.saved, pair.first, pair.second) for pair in pairs)
         while waiting:
-            minus, *numbers = heappop(waiting)
-            pair = Pair(*numbers, -minus)
+            minus, first, second = heappop(waiting)
+            pair = Pair(first, second, -minus)
             if not pair.key <= graph.steps.keys() or pair.key in refused:
                 continue
             if pair.saved and graph.saved(pair.first, pair.second, ctx) != pair.saved:
