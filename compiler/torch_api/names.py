@@ -83,6 +83,7 @@ REQUIRED: tuple[str, ...] = (
     "torch._functorch._aot_autograd.utils:make_boxed_func",
     "torch._functorch.aot_autograd:aot_module_simplified",
     "torch._functorch.config:enable_autograd_cache",
+    "torch._functorch.config:cse",
     "torch._functorch.config:force_non_lazy_backward_lowering",
     "torch._functorch.partitioners:default_partition",
     "torch._functorch.partitioners:min_cut_rematerialization_partition",

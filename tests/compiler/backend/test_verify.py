@@ -10,7 +10,7 @@ import torch
 
 import compiler
 from compiler.backend.index import Index, Var
-from compiler.backend.ir import Const, Kernel, Load, Loop, Op, Program
+from compiler.backend.ir import Const, Kernel, Load, Loop, Op, Program, cast, loads
 from compiler.backend.verify import BrokenProgramError, verify
 
 X = torch.ones(4, 6)
@@ -122,3 +122,9 @@ def test_a_pass_that_breaks_the_program_is_named() -> None:
 
     with pytest.raises(BrokenProgramError, match="after the pass inline"):
         opened.replace("inline", wrong)
+
+
+def test_an_expression_of_another_dtype_is_another_one() -> None:
+    for dtype in (torch.int8, torch.int64):
+        (found,) = loads(cast(Load("x", (), dtype), torch.float32))
+        assert found.dtype == dtype
