@@ -136,14 +136,15 @@ class Steps:
                 yield Pair(first, second, saved)
 
     def small(self, ctx: Context) -> Iterator[Pair]:
-        """Pairs of kernels of one shape that take a GPU less time than it takes to launch them."""
+        """Pairs of kernels of one shape and device that take a GPU less time than it takes to launch them."""
         last: dict[tuple[str, ...], int] = {}
         for number, step in sorted(self.steps.items()):
             if not isinstance(step, Kernel):
                 continue
             sizes = [var.size for var in (*step.ranges, *step.reduced)]
             if ctx.number(product(sizes)) <= ctx.thresholds.inline_points:
-                shape = (*(size.key for size in sizes), str(len(step.reduced)))
+                device = self.program.by_name[step.targets[-1]].device
+                shape = (device, *(size.key for size in sizes), str(len(step.reduced)))
                 if shape in last:
                     yield Pair(last[shape], number, 0)
                 last[shape] = number

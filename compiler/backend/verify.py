@@ -102,6 +102,9 @@ def _wrong_kernel(kernel: Kernel, program: Program, unchanged: frozenset[int]) -
         ):
             yield f"{where}: overwrites {loop.target}, which the kernel reads at another place"
         done[loop.target] = loop
+    devices = sorted({program.by_name[name].device for name in (*kernel.targets, *kernel.reads)})
+    if len(devices) > 1:
+        yield f"kernel {kernel.name}: it runs on one device, and its buffers are on {' and '.join(devices)}"
     if isinstance(kernel, Product):
         yield from (f"kernel {kernel.name}: {what}" for what in _wrong_product(kernel, program))
     never = kernel.local - set(kernel.targets)

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import compiler
+from compiler.backend.context import Context
+from compiler.backend.fuse import fuse
 from compiler.backend.index import Index, Var
 from compiler.backend.ir import Const, Kernel, Load, Loop, Op, Program, cast, loads
 from compiler.backend.verify import BrokenProgramError, verify
@@ -42,7 +44,17 @@ def moved(loop: Loop) -> Loop:
     return replace(loop, value=Op("sin", (Load(load.buffer, place, load.dtype),), torch.float32))
 
 
+def on_two_devices(before: Program) -> Program:
+    """Its first input is on a GPU."""
+    elsewhere = before.inputs[0]
+    buffers = (replace(x, device="cuda:0") if x.name == elsewhere else x for x in before.buffers)
+    return replace(before, buffers=tuple(buffers))
+
+
 BROKEN: dict[str, tuple[Callable[[], Program], str]] = {
+    "a kernel that reads another device's memory": (
+        lambda: on_two_devices(program()), "its buffers are on cpu and cuda:0",
+    ),
     "steps in the wrong order": (
         lambda: replace(unfused(), steps=unfused().steps[::-1]), "before it is written",
     ),
@@ -128,3 +140,13 @@ def test_an_expression_of_another_dtype_is_another_one() -> None:
     for dtype in (torch.int8, torch.int64):
         (found,) = loads(cast(Load("x", (), dtype), torch.float32))
         assert found.dtype == dtype
+
+
+def test_small_kernels_of_two_devices_stay_apart() -> None:
+    lowered = compiler.open(lambda x, y: (x.exp(), y.sin()), torch.ones(4), torch.ones(4)).lowered
+    second = {*lowered.kernels[1].targets, *lowered.kernels[1].reads}
+    buffers = tuple(replace(x, device="cuda:0") if x.name in second else x for x in lowered.buffers)
+    apart = fuse(replace(lowered, buffers=buffers), Context(processors=132))
+    verify(apart)
+    assert [len(kernel.loops) for kernel in apart.kernels] == [1, 1]
+    assert [len(kernel.loops) for kernel in fuse(lowered, Context(processors=132)).kernels] == [2]
