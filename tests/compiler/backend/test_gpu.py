@@ -114,6 +114,14 @@ def test_work_on_both_devices_in_one_graph() -> None:
     torch.testing.assert_close(compiled(both)(x, y), both(x, y))
 
 
+def test_small_work_on_both_devices_in_one_graph() -> None:
+    def both(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        return x.abs().exp(), y.sin() + 1
+
+    x, y = torch.tensor(2.0), torch.tensor(3.0, device="cpu")
+    torch.testing.assert_close(compiled(both)(x, y), both(x, y))
+
+
 def test_gradients_on_both_devices() -> None:
     x, y = torch.randn(6, 5, requires_grad=True), torch.randn(5, device="cpu", requires_grad=True)
 
