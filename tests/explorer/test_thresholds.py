@@ -156,6 +156,7 @@ def test_without_a_kernel_it_is_a_table_of_what_other_values_would_change(
 
 
 def test_the_extension_shows_opened_calls_as_html_and_takes_that_back(opened: Opened) -> None:
+    InteractiveShell.clear_instance()  # a terminal's, which shows no HTML
     shell = InteractiveShell.instance()
     explorer.load_ipython_extension(shell)
     try:
