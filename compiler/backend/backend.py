@@ -28,6 +28,7 @@ from compiler.backend.triton_tiles import MOST_32
 from compiler.backend.watching import watcher
 from compiler.process import made_to_stay
 from compiler.torch_api.backend import Call, boxed, compile_with_autograd, keep_what_is_saved, with_backward
+from compiler.torch_api.constants import with_known_constants
 from compiler.torch_api.direct import without_marks
 from compiler.torch_api.fx import value_of
 from compiler.torch_api.index_bounds import is_below
@@ -122,7 +123,10 @@ def _quicker_launched(program: Program, ctx: Context) -> str:
 
 
 def context_of(module: GraphModule, inputs: Sequence[Any], name: str, options: BackendOptions) -> Context:
-    """What lowering and the passes are given for a graph, which is changed where a GPU likes other layouts better."""
+    """What lowering and the passes are given for a graph. It is changed where it makes constants that are known, and
+    where a GPU likes other layouts better.
+    """
+    with_known_constants(module)
     ctx = Context(options.thresholds, example_sizes(module), name, "lower", processors=processors(module))
     if ctx.processors and (changed := with_channels_last(module, inputs, name, RULES.__contains__)):
         ctx.decide((name,), "channels-last", f"for convolutions {changed} values lie in memory by channels")

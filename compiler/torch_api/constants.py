@@ -1,0 +1,88 @@
+"""Constants of one element in a captured graph, such as `torch.tensor(2.0, device="cuda")` in the user's code.
+
+torch traces them as a tensor on the CPU that the graph holds, a copy of it (aten.lift_fresh_copy) and a move to the
+device. Their value is known: here they become aten.full where they are used. Else a graph for a GPU would have work on
+the CPU in it, which CUDA graphs refuse. Inductor does the same (torch._inductor.graph.GraphLowering.get_attr, and
+torch._inductor.fx_passes.post_grad.ConstructorMoverPass).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.fx import GraphModule, Node
+
+from compiler.torch_api.fx import value_of
+
+_FULL = torch.ops.aten.full.default
+_MOVES = (torch.ops.prims.device_put.default, torch.ops.aten._to_copy.default)
+
+
+def with_known_constants(module: GraphModule) -> None:
+    """Change the graph in place. Nodes keep their names."""
+    changed = [node for node in module.graph.nodes if _becomes_known(module, node)]
+    for node in changed:
+        for user in list(node.users):
+            _moved(node, user)
+        if not node.users:
+            module.graph.erase_node(node)
+        elif len(devices := set(_devices_of_users(node))) == 1:
+            _put(node, devices.pop())
+    if changed:
+        module.recompile()
+
+
+def _becomes_known(module: GraphModule, node: Node) -> bool:
+    """Make a copy of a constant aten.full, if it is one element of a number that Python has too."""
+    if node.target != torch.ops.aten.lift_fresh_copy.default:
+        return False
+    held, value = node.args[0], value_of(node)
+    if not isinstance(held, Node) or held.op != "get_attr" or not isinstance(value, torch.Tensor):
+        return False
+    constant: Any = module
+    for part in str(held.target).split("."):
+        constant = getattr(constant, part)
+    if isinstance(constant, FakeTensor) or constant.device.type != "cpu":
+        return False
+    if constant.numel() != 1 or constant.requires_grad or constant.is_complex():
+        return False
+    with unset_fake_temporarily():
+        number = constant.item()
+    node.target = _FULL
+    node.args = (list(value.shape), number)
+    node.kwargs = {"dtype": value.dtype, "device": value.device}
+    if not held.users:
+        module.graph.erase_node(held)
+    return True
+
+
+def _moved(node: Node, move: Node) -> None:
+    """A node that only moves the constant, or gives it another dtype, is the constant itself."""
+    value = value_of(move)
+    if move.target not in _MOVES or not isinstance(value, torch.Tensor) or "memory_format" in move.kwargs:
+        return
+    had = value_of(node)
+    if value.dtype != had.dtype:
+        return
+    move.target, move.args = _FULL, node.args
+    move.kwargs = {"dtype": value.dtype, "device": value.device}
+
+
+def _devices_of_users(node: Node) -> Iterator[torch.device]:
+    """Where what uses a constant computes; nothing says so of a graph's output, which has to be where it is."""
+    for user in node.users:
+        value = value_of(user)
+        yield value.device if isinstance(value, torch.Tensor) else value_of(node).device
+
+
+def _put(node: Node, device: torch.device) -> None:
+    value = value_of(node)
+    if value.device == device:
+        return
+    with value.fake_mode:
+        node.meta["val"] = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
+    node.meta.pop("tensor_meta", None)
+    node.kwargs = {**node.kwargs, "device": device}

@@ -1,0 +1,106 @@
+"""Tensors of one element that the user's code makes, such as `torch.tensor(2.0)`, are numbers in the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import compiler
+from compiler.backend import tcompile
+from compiler.torch_api.constants import with_known_constants
+from compiler.torch_api.fx import value_of
+
+NUMBERS = (
+    torch.tensor(2.0),
+    torch.tensor([[1.5]], dtype=torch.float64),
+    torch.tensor(0.1, dtype=torch.bfloat16),
+    torch.tensor(7),
+    torch.tensor(200, dtype=torch.uint8),
+    torch.tensor(True),
+    torch.tensor(float("-inf")),
+    torch.tensor(float("nan")),
+)
+
+
+def times(number: Tensor) -> Callable[[Tensor], Tensor]:
+    value, dtype, shape = number.item(), number.dtype, number.shape
+    return lambda x: x * torch.tensor(value, dtype=dtype).view(shape) + x
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=str)
+@pytest.mark.parametrize("options", [None, {"interpret": True}], ids=["machine code", "interpreted"])
+def test_it_is_what_it_is_in_eager_mode(number: Tensor, options: dict[str, bool] | None) -> None:
+    torch.compiler.reset()
+    fn, x = times(number), torch.randn(3, 4)
+    found = torch.compile(fn, backend=tcompile, options=options, fullgraph=True)(x)
+    torch.testing.assert_close(found, fn(x), rtol=0, atol=0, equal_nan=True)
+
+
+def test_it_is_a_number_in_the_kernel_of_what_reads_it() -> None:
+    program = compiler.open(
+        lambda x: x.masked_fill(x > 0, torch.tensor(-3.0)) * torch.tensor(2.5), torch.randn(8)
+    ).fused
+    assert len(program.steps) == 1
+    assert not program.constants
+    assert "-3.0" in str(program)
+    assert "2.5" in str(program)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"], ids=["the CPU's", "moved"])
+def test_on_a_gpu_nothing_is_left_on_the_cpu(device: str) -> None:
+    def fn(x: Tensor) -> Tensor:
+        number = torch.tensor(2.0) if device == "cpu" else torch.tensor(2.0, device=x.device)
+        return (x * number).relu()
+
+    program = compiler.open(fn, torch.randn(8)).on("h200").scheduled
+    assert {buffer.device.partition(":")[0] for buffer in program.buffers} == {"cuda"}
+    assert len(program.steps) == 1
+
+
+def traced(fn: Callable[[Tensor], object]) -> list[str]:
+    """Where each value of the graph is, as torch traces it for a GPU, with its constants known: "name: device"."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        module = make_fx(fn)(torch.empty(8, device="cuda"))
+    with_known_constants(module)
+    module.graph.lint()
+    values = {node.name: value_of(node) for node in module.graph.nodes}
+    return [f"{name}: {value.device.type}" for name, value in values.items() if isinstance(value, Tensor)]
+
+
+def test_one_of_the_cpu_is_made_where_it_is_read() -> None:
+    assert traced(lambda x: x * torch.tensor(2.0)) == ["x_1: cuda", "lift_fresh_copy: cuda", "mul: cuda"]
+
+
+def test_one_that_is_returned_stays_where_it_is() -> None:
+    def fn(x: Tensor) -> tuple[Tensor, Tensor]:
+        number = torch.tensor(2.0)
+        return number, x * number
+
+    assert "lift_fresh_copy: cpu" in traced(fn)
+    torch.compiler.reset()
+    call = torch.compile(fn, backend=tcompile, fullgraph=True)
+    first, second = call(torch.ones(8)), call(torch.ones(8))
+    first[0].fill_(5)
+    assert second[0].item() == 2.0
+
+
+def test_one_that_is_written_over_begins_anew_in_each_call() -> None:
+    def fn(x: Tensor) -> Tensor:
+        total = torch.tensor(1.0)
+        total.add_(x.sum())
+        return total * x
+
+    torch.compiler.reset()
+    call, x = torch.compile(fn, backend=tcompile, fullgraph=True), torch.ones(4)
+    for _ in range(3):
+        torch.testing.assert_close(call(x), fn(x))
+
+
+def test_more_elements_are_a_tensor_still() -> None:
+    fn, x = lambda x: x + torch.tensor([1.0, 2.0, 3.0]), torch.randn(4, 3)
+    torch.testing.assert_close(torch.compile(fn, backend=tcompile, fullgraph=True)(x), fn(x))
