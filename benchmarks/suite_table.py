@@ -51,7 +51,7 @@ def _beside(cases: Sequence[Case], own: str, other: str) -> list[str]:
         _table(f"Time of the GPU alone, {other} ÷ {own}", cases, ratio("gpu")),
         _table(f"Seconds of the first call, {other} ÷ {own}", cases, ratio("compile_seconds")),
         _table(f"Seconds of the first call, {own}", cases, lambda case: _of(case, own, "compile_seconds")),
-        _table(f"Peak memory, {other} ÷ {own}", cases, ratio("peak_bytes")),
+        _table(f"Peak memory, {other} ÷ {own}", cases, ratio("peak_bytes"), mean=False),
     ]
 
 
