@@ -129,7 +129,11 @@ def without_marks() -> None:
 _unmarked: list[bool] = []
 
 
+@torch._dynamo.disable
 def _with_marks(_: Any) -> None:
+    """Called while torch holds the lock of its callbacks: a frame that TorchDynamo compiled now would wait for it, as
+    where a backward is compiled within a compiled function.
+    """
     if _unmarked:
         _unmarked.clear()
         dynamo_config.record_runtime_overhead = True

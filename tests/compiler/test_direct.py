@@ -254,6 +254,20 @@ def test_only_the_frame_that_is_compiled_tells_the_profiler_nothing() -> None:
     assert dynamo_config.record_runtime_overhead, "nothing is compiled here"
 
 
+@pytest.mark.timeout(120, method="thread")
+def test_a_backward_that_is_compiled_within_a_compiled_function_does_not_wait_for_itself() -> None:
+    """Callbacks at the end of a compilation run under a lock, and TorchDynamo must not compile them in turn."""
+    torch.compiler.reset()
+    torch.compile(lambda x: x.sin(), backend="tcompile")(torch.ones(3))
+    weight = torch.ones(3, requires_grad=True)
+
+    def step(x: torch.Tensor) -> None:
+        (x * weight).sin().sum().backward()
+
+    torch.compile(step, backend="inductor")(torch.ones(3))
+    assert weight.grad is not None
+
+
 def test_a_setting_of_the_users_stays() -> None:
     with dynamo_config.patch(record_runtime_overhead=False):
         assert not prologue_is_marked(Caller())
