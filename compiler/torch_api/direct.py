@@ -129,7 +129,7 @@ def without_marks() -> None:
 _unmarked: list[bool] = []
 
 
-@torch._dynamo.disable
+@torch._dynamo.disable  # type: ignore[untyped-decorator]
 def _with_marks(_: Any) -> None:
     """Called while torch holds the lock of its callbacks: a frame that TorchDynamo compiled now would wait for it, as
     where a backward is compiled within a compiled function.
