@@ -33,17 +33,21 @@ def runner(program: Program, ctx: Context) -> Callable[[list[Any]], Sequence[Any
 
 
 def _launch(state: State, kernel: Kernel, code: TritonCode, function: TritonFunction) -> None:
-    read = {name: state.memory[name] for name in kernel.reads}
-    tensors = read | {name: state.target(name) for name in kernel.writes}
+    arguments = launch_arguments(state, kernel, function)
     blocks = function.configs[0].blocks
     grid = function.programs(state.size, blocks)
     if 0 in grid:
         return
-    arguments = [*(tensors[name] for name in function.buffers), *(state.sizes[name] for name in function.symbols)]
     types = signature(state.program, function)
     found = _interpreter().run_plain(code.text, function.name, arguments, types, blocks, grid)
     if found.error:
         raise _raised(found.error, function)
+
+
+def launch_arguments(state: State, kernel: Kernel, function: TritonFunction) -> list[Any]:
+    """What a kernel's function is given in a run: its buffers, with memory for what it writes, and sizes."""
+    tensors = {name: state.memory[name] for name in kernel.reads} | {name: state.target(name) for name in kernel.writes}
+    return [*(tensors[name] for name in function.buffers), *(state.sizes[name] for name in function.symbols)]
 
 
 def _raised(error: KernelError, function: TritonFunction) -> Exception:

@@ -12,6 +12,7 @@ from torch import Tensor
 from compiler.backend.emit_triton import TritonFunction
 from compiler.backend.interpret import State
 from compiler.backend.ir import Buffer, Extern, Kernel, Program
+from compiler.backend.run_triton_interpreted import launch_arguments
 from compiler.backend.symbols import sources
 from compiler.interpret import gpu_attention
 from compiler.interpret.inputs import MADE_UP, argument
@@ -66,11 +67,8 @@ def launches(frame: KeptFrame, kind: Kind) -> Iterator[tuple[str, Launched]]:
 
 
 def _at(state: State, kernel: Any, function: TritonFunction, note: str) -> Launched:
-    read = {name: state.memory[name] for name in kernel.reads}
-    memory = read | {name: state.target(name) for name in kernel.writes}
     written = tuple(place for place, name in enumerate(function.buffers) if name in kernel.writes)
-    arguments = [*(memory[name] for name in function.buffers), *(state.sizes[name] for name in function.symbols)]
-    return Launched(arguments, function.buffers + function.symbols, written, note)
+    return Launched(launch_arguments(state, kernel, function), function.buffers + function.symbols, written, note)
 
 
 class _Host(State):

@@ -9,7 +9,7 @@ torch._inductor.fx_passes.post_grad.ConstructorMoverPass).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from operator import attrgetter
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
@@ -42,9 +42,7 @@ def _becomes_known(module: GraphModule, node: Node) -> bool:
     held, value = node.args[0], value_of(node)
     if not isinstance(held, Node) or held.op != "get_attr" or not isinstance(value, torch.Tensor):
         return False
-    constant: Any = module
-    for part in str(held.target).split("."):
-        constant = getattr(constant, part)
+    constant = attrgetter(str(held.target))(module)
     if isinstance(constant, FakeTensor) or constant.device.type != "cpu":
         return False
     if constant.numel() != 1 or constant.requires_grad or constant.is_complex():
@@ -60,12 +58,9 @@ def _becomes_known(module: GraphModule, node: Node) -> bool:
 
 
 def _moved(node: Node, move: Node) -> None:
-    """A node that only moves the constant, or gives it another dtype, is the constant itself."""
+    """A node that only moves the constant is the constant itself."""
     value = value_of(move)
-    if move.target not in _MOVES or not isinstance(value, torch.Tensor) or "memory_format" in move.kwargs:
-        return
-    had = value_of(node)
-    if value.dtype != had.dtype:
+    if move.target not in _MOVES or value.dtype != value_of(node).dtype or "memory_format" in move.kwargs:
         return
     move.target, move.args = _FULL, node.args
     move.kwargs = {"dtype": value.dtype, "device": value.device}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, cast
 
 import torch
@@ -80,9 +81,7 @@ class _Walk:
         return self.low.whole(name, meta)
 
     def constant(self, node: Node) -> Any:
-        value: Any = self.module
-        for part in str(node.target).split("."):
-            value = getattr(value, part)
+        value = attrgetter(str(node.target))(self.module)
         if not isinstance(value, torch.Tensor):
             return value
         self.constants[node.name] = value
