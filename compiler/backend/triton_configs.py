@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from compiler.backend.context import Context
 from compiler.backend.ir import Program
 from compiler.backend.sweeps import sweeps
-from compiler.backend.triton_tiles import Tiles, walked
+from compiler.backend.triton_tiles import LONG_ROW, Tiles, walked
 
 _PROCESSORS = 132
 _MOST_WARPS = 32
 _BYTES_OF_WARP = 1024
-_LONG_ROW = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ def _persistent(tiles: Tiles, program: Program, ctx: Context) -> Iterator[Triton
         blocks = {"XBLOCK": block} if tiles.outer and tiles.outer[0].block else {}
         size = row * block
         each = {"RBLOCK": row} if tiles.inner else {}
-        first = min(16, _warps(size, elements)) if row > _LONG_ROW else _warps(size, elements)
+        first = min(16, _warps(size, elements)) if row > LONG_ROW else _warps(size, elements)
         for warps in (first, _warps(size, elements // 2), _warps(size, 2 * elements)):
             yield TritonConfig({**blocks, **each}, warps)
 
@@ -121,14 +120,16 @@ def _looped(tiles: Tiles, program: Program, ctx: Context) -> Iterator[TritonConf
     row = above(ctx.number(tiles.inner.size)) if tiles.inner else 1
     if tiles.by_columns:
         lanes = 32 if _widest(tiles, program) >= 4 else 64
+        if _rows(tiles, ctx) < 2 * lanes * processors(ctx):
+            lanes = 16
         sizes = [(lanes, 2048 // lanes), (lanes, 1024 // lanes), (2 * lanes, 2048 // lanes), (16, 64), (128, 16)]
         for columns, rows in sizes:
             wide, high = min(columns, above(_rows(tiles, ctx))), min(rows, row)
             yield TritonConfig({"XBLOCK": wide, "RBLOCK": high}, _warps(wide * high))
         return
     many = len(walked(tiles.kernel)) > 6
-    first = 1024 if many else 4096 if row >= _LONG_ROW else 2048
-    each = 128 if row >= _LONG_ROW and len(sweeps(tiles.kernel)) > 1 else 256
+    first = 1024 if many else 4096 if row >= LONG_ROW else 2048
+    each = 128 if row >= LONG_ROW and len(sweeps(tiles.kernel)) > 1 else 256
     yield TritonConfig({"RBLOCK": min(first, row)}, _warps(min(first, row), each))
     for most in (first, 1024, 2048, 4096, 8192):
         block = min(most, row)

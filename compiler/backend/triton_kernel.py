@@ -36,7 +36,7 @@ class KernelWriter:
         self.levels = precision(self.kernel, program)
         self.lines: list[str] = []
         self.targets: dict[int, str] = {}
-        self.depth, self.source, self.target = 0, "", ""
+        self.depth, self.source, self.target, self.policy = 0, "", "", ""
         self.names = Names()
         self.known: dict[str, str] = {}
         self.given: dict[str, str] = {}
@@ -197,7 +197,9 @@ class KernelWriter:
         over = self.guarded.get(guard, set()) | axes
         if self.shape(over) != self.shape(axes) and self.tiles.tiled:
             where = f"tl.broadcast_to({where}, {self.shape(over)})"
-        return f"tl.load({where}, {mask})" if mask else f"tl.load({where})"
+        inner = self.tiles.inner
+        policy = f'eviction_policy="{self.policy}"' if self.policy and inner and inner.var.name in axes else ""
+        return f"tl.load({', '.join(filter(None, (where, mask, policy)))})"
 
     def guards(self, guard: str, condition: Expr, outer: str) -> None:
         self.guarded[guard] = self.axes_of(condition) | self.guarded.get(outer, set())

@@ -6,13 +6,13 @@ reduction's result waits for the next walk: see `sweeps`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 
 from compiler.backend.index import Index, Quotient, Remainder, atoms_of
 from compiler.backend.ir import Guard, Loop, loads, parts
-from compiler.backend.sweeps import Sweep
+from compiler.backend.sweeps import Sweep, sweeps
 from compiler.backend.triton_kernel import KernelWriter, mask_of
 from compiler.backend.triton_precision import EXACT
 from compiler.backend.triton_softmax import Pair, joined
@@ -38,11 +38,34 @@ class ReductionWriter(KernelWriter):
             return
         if inner:
             self.inner_axis(inner, "")
-        for loop in self.kernel.loops:
+        if self.tiles.is_read_again:
+            self.read_again()
+        else:
+            self.held(self.kernel.loops)
+
+    def held(self, loops: Iterable[Loop], again: frozenset[str] = frozenset()) -> None:
+        """Loops over a row that the tile holds; those of `again` are computed and not stored."""
+        for loop in loops:
             if loop.is_scan:
                 self.scan(loop)
+            elif loop.reduction:
+                self.reduce(loop)
             else:
-                self.reduce(loop) if loop.reduction else self.value(loop)
+                self.value(loop, loop.target in again)
+
+    def read_again(self) -> None:
+        """A walk over a long row for each reduction that waits for another: what one has loaded is let go of, so that
+        registers are left for a second program, whose loads are under way meanwhile. Cache policies keep the row in
+        the cache, and Triton from taking a later load for an earlier one.
+        """
+        walks = sweeps(self.kernel)
+        for number, walk in enumerate(walks):
+            self.held(walk.scalars)
+            self.policy = "evict_first" if number == len(walks) - 1 else "" if number else "evict_last"
+            kept = set(self.known) | {loop.target for loop in walk.body if loop.reduction}
+            kept |= {loop.target for loop in walk.body} - self.kernel.local
+            self.held(walk.body, walk.again)
+            self.known = {key: name for key, name in self.known.items() if key in kept}
 
     def reduce(self, loop: Loop) -> None:
         """A reduction of values that the tile holds."""

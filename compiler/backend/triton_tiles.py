@@ -39,6 +39,9 @@ _ALONE = 512
 _BYTES_OF_PROGRAM = 4096
 """Programs that move less take less time than it takes a GPU to start them."""
 
+LONG_ROW = 8192
+"""Elements of a row from which on a program that held it in registers would leave few for another."""
+
 _LEAST_TILED = 8
 
 
@@ -78,6 +81,14 @@ class Tiles:
         """
         size = self.outer[1].size.constant if self.kind == "pointwise" and len(self.outer) == 2 else 0
         return size is None or size > MOST_PROGRAMS * LEAST_BLOCK
+
+    @property
+    def is_read_again(self) -> bool:
+        """Whether a program reads its row anew for each walk over it, and not what it writes itself."""
+        row = self.inner.size.constant if self.inner and self.kind == "persistent" else None
+        is_written = not {*self.kernel.reads}.isdisjoint(self.kernel.writes)
+        is_walked_twice = len(sweeps(self.kernel)) > 1 and not any(loop.is_scan for loop in self.kernel.loops)
+        return bool(row and row > LONG_ROW) and is_walked_twice and not is_written
 
     @property
     def tiled(self) -> tuple[Axis, ...]:
@@ -173,12 +184,17 @@ def _accesses(kernel: Kernel, program: Program) -> list[tuple[Index, int]]:
 
 
 def is_by_columns(kernel: Kernel, program: Program, ctx: Context) -> bool:
-    """Whether neighbours in memory belong to neighbouring results, not to one result."""
+    """Whether neighbours in memory belong to neighbouring results, not to one result: in most places that are read or
+    written, or in any large one where rows are walked once, as tiles of both are then as good for the other places.
+    """
     if not kernel.ranges or not kernel.reduced:
         return False
     places = [place for place, _ in _accesses(kernel, program)]
-    inner, outer = kernel.reduced[-1], kernel.ranges[-1]
-    return points_along(places, outer, ctx) > points_along(places, inner, ctx)
+    across, along = (points_along(places, var, ctx) for var in (kernel.ranges[-1], kernel.reduced[-1]))
+    if across > along or 8 * across < along:
+        return across > along
+    is_long = min(ctx.number(var.size) for var in (kernel.ranges[-1], kernel.reduced[-1])) >= LEAST_BLOCK
+    return is_long and sum(bool(sweep.body) for sweep in sweeps(kernel)) < 2
 
 
 def _two(kernel: Kernel, program: Program, ctx: Context) -> tuple[tuple[Var, ...], tuple[Var, ...]] | None:
