@@ -13,6 +13,7 @@ backend beside ours is a control: what both fail lies in the case.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import time
@@ -174,24 +175,22 @@ def measured(case: Row, device: str, small: bool, compile_: Compile) -> Row:
         return replace(case, seconds=time.perf_counter() - start, error=" ".join(told.split())[:2000])
 
 
-def cases(
-    name: str, device: str, small: bool, mode: str | None, options: Mapping[str, Any], backends: Sequence[str]
-) -> list[Row]:
-    """All cases of a model."""
+def alone(case: Row, device: str, small: bool, mode: str | None, options: Mapping[str, Any]) -> Row:
+    """A case in a process that may be its own."""
     torch.backends.cudnn.allow_tf32 = False
-    wanted = [Row(name, kind, precision, by) for precision in PRECISIONS for kind in KINDS for by in backends]
-    return [measured(row, device, small, compiled(row.backend, mode, options)) for row in wanted]
+    return measured(case, device, small, compiled(case.backend, mode, options))
 
 
-def rows(names: Sequence[str], processes: int, *rest: Any) -> Iterator[list[Row]]:
+def rows(cases: Sequence[Row], processes: int, *rest: Any) -> Iterator[Row]:
+    """The cases as they are done, with several processes each in a fresh one."""
     if processes == 1:
-        yield from (cases(name, *rest) for name in names)
+        yield from (alone(case, *rest) for case in cases)
         return
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
-        running = {pool.submit(cases, name, *rest): name for name in names}
+        running = {pool.submit(alone, case, *rest): case for case in cases}
         for done in as_completed(running):
             error = done.exception()
-            yield [Row(running[done], "all", "", "", error=f"the process died: {error}")] if error else done.result()
+            yield replace(running[done], error=f"the process died: {error}") if error else done.result()
 
 
 def main() -> None:
@@ -208,9 +207,10 @@ def main() -> None:
     start, found = time.perf_counter(), []
     names = given.models or list(TRIALS)
     backends = given.backend.split(",")
-    for made in rows(names, given.processes, given.device, given.small, given.mode, given.options, backends):
-        found += made
-        print("\n".join(map(str, made)), flush=True)
+    cases = [Row(*case) for case in itertools.product(names, KINDS, PRECISIONS, backends)]
+    for made in rows(cases, given.processes, given.device, given.small, given.mode, given.options):
+        found.append(made)
+        print(made, flush=True)
         if given.out:
             given.out.write_text(json.dumps([asdict(row) for row in found], indent=1) + "\n")
     wrong = [row for row in found if not row.is_right]
