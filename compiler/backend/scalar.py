@@ -112,7 +112,7 @@ OPERATIONS: dict[str, Operation] = {
         _builtin("floor"),
         _builtin("ceil"),
         _builtin("trunc"),
-        _builtin("rint", "round"),
+        replace(_builtin("rint", "round"), triton="libdevice.nearbyint({0})"),  # Triton 3.6 has no rint for AMD
         Operation(
             "copysign", 2, torch.copysign, "__builtin_copysign{f}({0}, {1})", triton="libdevice.copysign({0}, {1})"
         ),

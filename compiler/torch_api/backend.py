@@ -10,15 +10,18 @@ from functools import cache, partial
 from typing import Any
 
 import torch
+import torch._dynamo.backends.common as aot_backends
 import torch._functorch.config as functorch_config
 from torch._C._dynamo.guards import _empty_strided_cpu, _reinterpret_tensor  # type: ignore[attr-defined]
-from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.utils import flatten_graph_inputs
 from torch._guards import TracingContext
 from torch.fx import GraphModule
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.utils._python_dispatch import _disable_current_modes
 
 from compiler.torch_api.decomposition_tables import is_operator, is_random, table
 from compiler.torch_api.direct import Watched, is_autocast_on, is_plain
+from compiler.torch_api.mended import MENDED
 from compiler.torch_api.random_numbers import DECOMPOSITIONS, partition
 
 Call = Callable[[list[Any]], Sequence[Any]]
@@ -56,7 +59,7 @@ def decompositions(random: str = "philox") -> dict[Any, Callable[..., Any]]:
     """Inductor's decompositions, less those that hurt us. With `random` "eager", random operators stay as they are."""
     kept, own = (_KEPT_WHOLE + _RANDOM, {}) if random == "eager" else (_KEPT_WHOLE, DECOMPOSITIONS)
     found = {op: function for op, function in table("Inductor").items() if str(op.overloadpacket) not in kept}
-    return {**found, **own}
+    return {**found, **own, **MENDED}
 
 
 def compile_with_autograd(
@@ -70,6 +73,11 @@ def compile_with_autograd(
     """AOTAutograd with torch's min-cut partitioner: each of the three compiles one graph of ATen operators. `random`
     numbers are to be "eager" mode's, or those of "philox".
     """
+    if any(isinstance(value, list | tuple | dict) for value in inputs):
+        again = partial(
+            compile_with_autograd, forward=forward, backward=backward, inference=inference, random=random
+        )
+        return flatten_graph_inputs(module, inputs, again)  # type: ignore[no-any-return]
     plain: list[Watched] = []
     autocast = is_autocast_on()  # it is off while AOTAutograd compiles
 
@@ -80,15 +88,31 @@ def compile_with_autograd(
         plain.append(Watched(call, autocast))
         return boxed(partial(plain[0].seen))
 
-    wrapped = aot_autograd(
-        fw_compiler=forward,
-        bw_compiler=backward,
-        inference_compiler=watched,
-        decompositions=decompositions(random),
-        partition_fn=partition,
-        keep_inference_input_mutations=True,
-    )(module, inputs)
+    with _use_lazy_graph_module(True):  # nobody calls these modules, so nobody needs their Python code
+        made = aot_backends.aot_module_simplified(
+            module,
+            inputs,
+            fw_compiler=forward,
+            bw_compiler=_untraced(backward),
+            inference_compiler=watched,
+            decompositions=decompositions(random),
+            partition_fn=partition,
+            keep_inference_input_mutations=True,
+        )
+    wrapped = torch._dynamo.disable(made, reason="it is compiled")
     return plain[0].around(wrapped) if plain else wrapped
+
+
+def _untraced(compile_graph: Compile) -> Compile:
+    """The same, of which TorchDynamo traces nothing, nor of what it returns. AOTAutograd may ask for a backward while
+    a call is traced. `torch._dynamo.backends.common.aot_autograd` does that too; it imports Inductor's IR for a log.
+    """
+
+    @torch._dynamo.disable(reason="it compiles a backward")  # type: ignore[untyped-decorator]
+    def compiled(graph: GraphModule, inputs: Sequence[Any]) -> Call:
+        return torch._dynamo.disable(compile_graph(graph, inputs), reason="it is compiled")  # type: ignore[no-any-return]
+
+    return compiled  # type: ignore[no-any-return]
 
 
 def with_backward() -> AbstractContextManager[None]:

@@ -346,6 +346,7 @@ def install() -> None:
     for module in (tl, tl.core, tl.math, tl.tensor, tl.core.tensor_descriptor_base):
         interpreter._patch_builtin(module, builder, scope)
     interpreter._patch_lang_tensor(tl.tensor, scope)
+    scope.set_attr(tl.tensor, "__index__", lambda tensor: int(tensor.handle.data.squeeze()))  # 3.6's: no NumPy 2.4
     for module in (tl, tl.core):
         interpreter._patch_lang_core(module, scope)
     for module in (tl, tl.core):  # after all of Triton's own: each of its calls replaces both modules' reductions
