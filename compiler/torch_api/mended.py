@@ -1,6 +1,6 @@
 """Decompositions that take the place of torch's where those fail in a version that we support.
 
-torch 2.11's of `index_fill` writes into an empty tensor where the input does not lie in row-major order, and AOTAutograd
+torch 2.11's of `index_fill` writes into an empty tensor where the input does not lie in row-major order. AOTAutograd
 refuses a graph with such a write, Inductor's too.
 """
 
