@@ -14,6 +14,9 @@ from compiler.backend.context import Context
 from compiler.backend.index import Index, Var, atoms_of, factor_of, product, substitute, variables
 from compiler.backend.ir import At, Buffer, Guard, Kernel, Loop, Product, Program, indices, loads, parts, with_index
 
+MOST_OF_THREAD = 16
+"""Neighbours in memory that one thread may take at once."""
+
 
 def order(program: Program, ctx: Context) -> Program:
     """The program with the ranges of its kernels sorted and merged."""
@@ -27,6 +30,7 @@ def ordered(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
     if isinstance(kernel, Product) or any(var.size.constant == 0 for var in kernel.ranges + kernel.reduced):
         return kernel
     ranges, reduced = (_sorted(group, kernel, program, ctx) for group in (kernel.ranges, kernel.reduced))
+    reduced = _short_last(reduced, kernel, program, ctx)
     if any(loop.reduction.startswith("arg") for loop in kernel.loops):
         reduced = kernel.reduced
     if (ranges, reduced) != (kernel.ranges, kernel.reduced):
@@ -91,6 +95,22 @@ def _sorted(group: tuple[Var, ...], kernel: Kernel, program: Program, ctx: Conte
         return close < most, sum(size * step for size, step in steps) / whole if whole else 0.0
 
     return tuple(sorted(group, key=distance, reverse=True))
+
+
+def _short_last(group: tuple[Var, ...], kernel: Kernel, program: Program, ctx: Context) -> tuple[Var, ...]:
+    """On a GPU, what is reduced with a short range last that memory is walked along, as the channels of a group are in
+    channels-last memory: one thread takes all of it, and the threads beside it what follows along the next range.
+    """
+    if not ctx.processors or len(group) < 2:
+        return group
+    places = [(ctx.number(buffer.size), offset) for buffer, offset in _accesses(kernel, program)]
+    least = max(size for size, _ in places) / 4
+
+    def is_walked(var: Var) -> bool:
+        return any(size >= least and ctx.number(factor_of(place, var)) == 1 for size, place in places)
+
+    short = [var for var in group if ctx.number(var.size) <= MOST_OF_THREAD and is_walked(var)]
+    return (*(var for var in group if var not in short[-1:]), *short[-1:])
 
 
 def _mergeable(kernel: Kernel, program: Program) -> tuple[Var, Var] | None:

@@ -1,7 +1,8 @@
 """Convolutions that read and write channels-last memory, as cuDNN's fast kernels do on GPUs, and what that changes.
 
-A convolution's image is copied to channels-last memory where it is not there yet; its result then is too, and so is
-what is computed from it, up to where strides have to be the user's. Fake tensors say which strides follow from that.
+A convolution's image and weight are copied to channels-last memory where they are not there yet; its result then is
+too, and so is what is computed from it, up to where strides have to be the user's. Of what is saved for the backward
+it is the copy. Fake tensors say which strides follow from that.
 """
 
 from __future__ import annotations
@@ -96,12 +97,15 @@ def _report(graph: Graph) -> None:
 
 @dataclass(slots=True)
 class _Layout:
-    """Walks a graph. `before` has the values of nodes whose strides have changed as they were."""
+    """Walks a graph. `before` has the values of nodes whose strides have changed as they were; `read` are the copies
+    that convolutions read.
+    """
 
     graph: Graph
     is_loop: Callable[[str], bool]
     before: dict[Node, Any] = field(default_factory=dict)
     copies: dict[Any, Node] = field(default_factory=dict)
+    read: set[Node] = field(default_factory=set)
 
     def keep(self, node: Node, value: Any) -> None:
         """A node's new value."""
@@ -114,7 +118,7 @@ class _Layout:
         if node.op != "call_function":
             return
         if node.target in (_FORWARD, _BACKWARD):
-            for place in range(1 if node.target is _FORWARD else 2):
+            for place in range(2 if node.target is _FORWARD else 3):
                 self.channels_last(node, place)
         if not any(source in self.before for source in node.all_input_nodes):
             if node.target in (_FORWARD, _BACKWARD):
@@ -139,7 +143,9 @@ class _Layout:
         assert isinstance(source, Node)
         value = source.meta["val"]
         if not value.is_contiguous(memory_format=torch.channels_last):
-            node.update_arg(place, self.copied(source, value.clone(memory_format=torch.channels_last), node))
+            copy = self.copied(source, value.clone(memory_format=torch.channels_last), node)
+            node.update_arg(place, copy)
+            self.read.add(copy)
 
     def copied(self, source: Node, value: Any, user: Node) -> Node:
         """A copy of a node's value with the strides of `value`, made before the first who uses it."""
@@ -158,11 +164,18 @@ class _Layout:
                 user.replace_input_with(source, self.copied(source, old, user))
 
     def end(self, kept: int | None) -> None:
-        """Outputs that the caller sees have the strides that they had: the first ones, or all."""
+        """Outputs that the caller sees have the strides that they had: the first ones, or all. Of the others, which
+        are saved, it is the copy that a convolution reads, as backwards it reads that again; but inputs take no more
+        memory if they are saved as they are.
+        """
         output = self.graph.output_node()
         values = list(output.args[0])  # type: ignore[arg-type]
+        copies = ((source, copy) for (source, _), copy in self.copies.items() if copy in self.read)
+        last = {source: copy for source, copy in copies if source.op != "placeholder"}
         for place, source in enumerate(values):
-            if source in self.before and (kept is None or place < kept):
+            if kept is not None and place >= kept:
+                values[place] = last.get(source, source)
+            elif source in self.before:
                 values[place] = self.copied(source, self.before[source], output)
         output.args = (tuple(values),)
 

@@ -1,8 +1,8 @@
-"""Products of matrices on a GPU with sizes that are no multiple of 16 bytes: padded with zeros, where that pays.
+"""Products of matrices on a GPU, with operands as libraries read them best: laid out, and padded where that pays.
 
-Libraries load 16 bytes at once where all rows begin at a multiple of these; other products take several times as long
-(torch._inductor.fx_passes.pad_mm pads for the same reason). A padded operand is a loop, which others are inlined into;
-of a result whose rows are too long the right part is read by a loop, which is inlined into those that read it.
+Libraries load 16 bytes at once where all rows begin at a multiple of these; products with other sizes take several
+times as long (torch._inductor.fx_passes.pad_mm pads for the same reason). A padded operand is a loop, which others are
+inlined into; of a result whose rows are too long the right part is read by a loop, which is inlined into its readers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from compiler.backend.index import Index
 from compiler.backend.ir import Buffer, Expr, Extern, Load, Loop, Shape, Strided, operation
 from compiler.backend.lower.indexing import guarded
 from compiler.backend.lower.pointwise import POINTWISE, element
-from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, contiguous, walk
+from compiler.backend.lower.sizes import shape_of
+from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, checked_dtype, contiguous, is_on_gpu, walk
+from compiler.backend.lower.views import VIEWS
 from compiler.torch_api.fx import value_of
 
 WIDTH = 16
@@ -45,7 +47,7 @@ def product_and_bias(low: Lowering, node: Node, bias: Tensor, left: Tensor, righ
     try:
         return _padded_product(low, node, bias, left, right)
     except NoRuleError:
-        if left.dtype not in _ROUNDED_ALIKE or not all(str(user.target) in POINTWISE for user in node.users):
+        if left.dtype not in _ROUNDED_ALIKE or not _is_for_kernels(node):
             raise
     product = low.temporary("product", left.dtype, (left.shape[0], right.shape[1]), low.buffers[left.buffer].device)
     function, args = torch.ops.aten.mm.default, (left.strided, right.strided)
@@ -56,6 +58,54 @@ def product_and_bias(low: Lowering, node: Node, bias: Tensor, left: Tensor, righ
         return operation("add", bare.load(at), element(bias, at[1:], left.dtype))
 
     return low.fill(node.name, value_of(node), biased)
+
+
+def _is_for_kernels(node: Node) -> bool:
+    """Whether all that reads a value, as it is or as a view, are loops that can add to it."""
+    return all(
+        str(user.target) in POINTWISE or (str(user.target) in VIEWS and _is_for_kernels(user)) for user in node.users
+    )
+
+
+def batch(low: Lowering, node: Node, left: Tensor, right: Tensor) -> Tensor:
+    """aten.bmm on a GPU. Matrices that are all multiplied by the same one are the rows of one product; an operand that
+    a library would copy first, as neither its rows nor its columns lie in memory one by one, is written so at once.
+    """
+    meta = value_of(node)
+    if not is_on_gpu(meta):
+        raise NoRuleError("PyTorch's own kernel")
+    count, rows, _ = left.shape
+    steps = left.strided.strides
+    if right.strided.strides[0].constant != 0 or count.constant == 1:
+        operands = [_readable(low, node, left, "left"), _readable(low, node, right, "right")]
+        if operands == [left, right]:
+            raise NoRuleError("PyTorch's own kernel")
+        low.steps.append(_call(low, node, operands, node.name))
+        return low.whole(node.name, meta)
+    left = _readable(low, node, left, "left", again=steps[0] != rows * steps[1])
+    shape, strides = (count * rows, right.shape[2]), shape_of(meta.stride())
+    made = low.add(Buffer(node.name, meta.dtype, shape, strides[1:], str(meta.device)))
+    args = (_matrix(left.strided, (count * rows, left.shape[2])), _matrix(right.strided, right.shape[1:]))
+    function = torch.ops.aten.mm.default
+    low.steps.append(Extern(str(function), function, args, (), made.buffer, origins=(node.name,), source=low.source))
+    view = Strided(node.name, (count, rows, right.shape[2]), strides, Index.of(0))
+    return replace(made, shape=view.shape, at=lambda at: (at[0] * rows + at[1], at[2]), strided=view)
+
+
+def _matrix(view: Strided, shape: Shape) -> Strided:
+    """A batch as one matrix, by the strides of its last dimensions."""
+    return Strided(view.buffer, shape, view.strides[1:], view.offset)
+
+
+def _readable(low: Lowering, node: Node, x: Tensor, side: str, again: bool = False) -> Tensor:
+    """An operand as a library reads it: as it lies, or a copy."""
+    if not again and any(step.constant == 1 for step in x.strided.strides[1:]):
+        return x
+    name = f"{node.name}_{side}"
+    ranges, at = walk(x.shape, "i")
+    made = low.add(Buffer(name, checked_dtype(x.dtype), x.shape, contiguous(x.shape), low.buffers[x.buffer].device))
+    low.append(Loop(name, ranges, at, x.load(at)))
+    return made
 
 
 def _padded_product(low: Lowering, node: Node, bias: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
@@ -87,7 +137,7 @@ def _call(low: Lowering, node: Node, operands: list[Tensor], made: str) -> Exter
 
 def _unit(meta: Any) -> int:
     """Elements in 16 bytes, on a GPU; 1 where nothing is to be gained, as with float32 that is no TF32."""
-    if meta.device.type != "cuda" or meta.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+    if not is_on_gpu(meta) or meta.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return 1
     if meta.dtype == torch.float32 and not torch.backends.cuda.matmul.allow_tf32:
         return 1
@@ -134,4 +184,8 @@ def _transposed(x: Tensor) -> Tensor:
     return Tensor(x.buffer, x.dtype, x.shape[::-1], lambda at: x.at(at[::-1]), strided)
 
 
-PRODUCTS: dict[str, Rule] = {"aten.mm.default": product, "aten.addmm.default": product_and_bias}
+PRODUCTS: dict[str, Rule] = {
+    "aten.mm.default": product,
+    "aten.addmm.default": product_and_bias,
+    "aten.bmm.default": batch,
+}

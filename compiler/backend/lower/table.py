@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from compiler.backend.lower.convolutions import CONVOLUTIONS
 from compiler.backend.lower.indexing import INDEXING
 from compiler.backend.lower.pointwise import POINTWISE
 from compiler.backend.lower.products import PRODUCTS
@@ -20,4 +21,6 @@ from compiler.backend.lower.windows import WINDOWS
 
 Rule = Callable[..., Any]
 
-RULES: dict[str, Rule] = {**POINTWISE, **VIEWS, **REDUCTIONS, **INDEXING, **PRODUCTS, **RANDOM, **SCATTERING, **WINDOWS}
+RULES: dict[str, Rule] = {
+    **POINTWISE, **VIEWS, **REDUCTIONS, **INDEXING, **PRODUCTS, **CONVOLUTIONS, **RANDOM, **SCATTERING, **WINDOWS,
+}  # fmt: skip

@@ -132,6 +132,11 @@ def checked_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype
 
 
+def is_on_gpu(meta: Any) -> bool:
+    """Whether a tensor, by its fake one, is a GPU's."""
+    return bool(meta.device.type == "cuda")
+
+
 def dimension(dim: int, rank: int) -> int:
     """A dimension counted from the front."""
     return dim % rank if rank else 0

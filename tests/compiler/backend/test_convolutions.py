@@ -1,0 +1,171 @@
+"""Convolutions as a GPU has them: biases in our kernels, weights and what is saved in channels-last memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import compiler.backend as backend
+from compiler.backend.context import Context
+from compiler.backend.emit_triton import emit
+from compiler.backend.interpret import interpret
+from compiler.backend.ir import Extern, Kernel, Program, strided
+from compiler.backend.lower import convolutions, products
+from compiler.backend.opened import Opened
+from compiler.torch_api.fx import value_of
+
+
+@pytest.fixture
+def taken_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lowering as for a GPU, on the CPU, where the numbers can be had."""
+    for module in (convolutions, products):
+        monkeypatch.setattr(module, "is_on_gpu", lambda _meta: True)
+
+
+def calls(program: Program, name: str) -> list[Extern]:
+    return [step for step in program.steps if isinstance(step, Extern) and name in step.name]
+
+
+def made_up(value: Tensor) -> Tensor:
+    strides = value.stride()
+    if value.dtype == torch.bool:
+        return torch.empty_strided(value.shape, strides, dtype=value.dtype).bernoulli_()
+    return torch.empty_strided(value.shape, strides, dtype=value.dtype).normal_()
+
+
+def checked(call: Opened, tolerance: float = 1e-4) -> None:
+    """Each stage of each graph computes what the graph does."""
+    for graph in call.graphs:
+        given = [made_up(value_of(node)) for node in graph.caught.module.graph.find_nodes(op="placeholder")]
+        expected = list(graph.caught.module(*given))
+        for program in graph.stages.programs.values():
+            torch.testing.assert_close(interpret(program, list(given)), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.usefixtures("taken_for_a_gpu")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_bias_is_added_and_summed_up_by_kernels(dtype: torch.dtype) -> None:
+    layer, x = nn.Conv2d(3, 4, 3, dtype=dtype), torch.randn(2, 3, 8, 8, dtype=dtype)
+    call = backend.open(lambda x: functional.relu(layer(x)), x)
+    (forward,), (backwards,) = (
+        calls(call.of(name).graph.stages.last, "convolution") for name in ("forward", "backward")
+    )
+    assert forward.args[2] is None
+    assert backwards.args[-1][2] is False
+    assert backwards.outputs[2] is None
+    checked(call, 1e-4 if dtype == torch.float32 else 0.02)  # a CPU rounds once, where a GPU rounds twice
+
+
+@pytest.mark.usefixtures("taken_for_a_gpu")
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_bias_of_one_dimension_alone_has_a_gradient(transposed: bool) -> None:
+    weight, bias = torch.randn(4, 4, 3), torch.randn(4, requires_grad=True)
+    convolve = functional.conv_transpose1d if transposed else functional.conv1d
+    call = backend.open(lambda x, bias: convolve(x, weight, bias).sin(), torch.randn(2, 4, 9), bias)
+    assert not calls(call.backward.graph.stages.last, "convolution_backward")
+    checked(call)
+
+
+def test_on_a_cpu_the_library_adds_the_bias() -> None:
+    layer, x = nn.Conv2d(3, 4, 3), torch.randn(2, 3, 8, 8)
+    (call,) = calls(backend.open(layer, x).lowered, "convolution")
+    assert isinstance(call.args[2], type(next(strided(call.args))))
+
+
+@pytest.mark.usefixtures("taken_for_a_gpu")
+def test_matrices_that_are_all_multiplied_by_one_are_one_product() -> None:
+    def fn(x: Tensor, weight: Tensor) -> Tensor:
+        return torch.bmm(x.sin().transpose(0, 2), weight.expand(7, 5, 3)) + 1
+
+    call = backend.open(fn, torch.randn(5, 4, 7), torch.randn(5, 3))
+    (product,) = calls(call.graph.stages.last, "mm")
+    assert product.name == "aten.mm.default"
+    assert len(call.graph.stages.last.kernels) == 2, "what makes the rows writes them as the product reads them"
+    checked(call)
+
+
+@pytest.mark.usefixtures("taken_for_a_gpu")
+def test_an_operand_that_lies_across_memory_is_written_as_the_product_reads_it() -> None:
+    def fn(x: Tensor, y: Tensor) -> Tensor:
+        return torch.bmm(x.sin().permute(2, 1, 0), y)
+
+    call = backend.open(fn, torch.randn(5, 4, 7), torch.randn(7, 5, 3))
+    left, right = strided(calls(call.graph.stages.last, "bmm")[0].args)
+    assert [step.constant for step in left.strides] == [20, 5, 1]
+    assert right.buffer in call.graph.stages.last.inputs
+    assert len(call.graph.stages.last.kernels) == 1
+    checked(call)
+
+
+@pytest.mark.usefixtures("taken_for_a_gpu")
+@pytest.mark.parametrize("fn", [torch.bmm, lambda x, y: torch.bmm(x, y.transpose(1, 2).contiguous().transpose(1, 2))])
+def test_operands_that_a_library_reads_stay(fn: Any) -> None:
+    call = backend.open(fn, torch.randn(7, 4, 5), torch.randn(7, 5, 3))
+    assert calls(call.lowered, "bmm")[0].targets == ("bmm",)
+    assert not any("left" in name or "right" in name for name in call.lowered.by_name)
+
+
+class Block(nn.Module):
+    """Half a residual block of a U-Net."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.conv = nn.GroupNorm(8, 64), nn.Conv2d(64, 128, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.silu(self.conv(functional.silu(self.norm(x))))
+
+
+def test_what_is_saved_lies_as_a_convolution_reads_it() -> None:
+    """Weights too. So neither the forward nor the backward writes it twice, and no call copies it."""
+    with torch.autocast("cpu", torch.bfloat16):
+        call = backend.open(Block(), torch.randn(4, 64, 32, 32)).on("h200")
+    forward, backwards = (call.of(name).graph.stages.last for name in ("forward", "backward"))
+    (step,), (back,) = calls(forward, "convolution"), calls(backwards, "convolution")
+    for view in (*strided(step.args), *strided(back.args)):
+        assert view.strides[1].constant == 1, str(view)
+    saved = {view.buffer for view in strided(forward.outputs)}
+    assert {view.buffer for view in strided(step.args)} <= saved
+    assert {view.buffer for view in list(strided(back.args))[1:]} <= {*backwards.inputs}
+
+
+def test_an_input_is_saved_as_it_is() -> None:
+    """A copy of it would be more memory."""
+    call = backend.open(Block(), torch.randn(4, 64, 32, 32)).on("h200")
+    forward = call.of("forward").graph.stages.last
+    (step,) = calls(forward, "convolution")
+    image, weight = strided(step.args)
+    saved = {view.buffer for view in strided(forward.outputs)}
+    assert image.buffer in saved
+    assert weight.buffer not in saved
+    assert any(view.buffer in forward.inputs and len(view.shape) == 4 for view in strided(forward.outputs))
+
+
+def norm(x: Tensor, weight: Tensor) -> Tensor:
+    return functional.group_norm(x, 8, weight).contiguous(memory_format=torch.channels_last)
+
+
+def test_channels_of_a_group_are_taken_by_one_thread() -> None:
+    """A row of pixels and channels, read along pixels and written along channels: channels come last."""
+    call = backend.open(norm, torch.randn(32, 64, 32, 32), torch.randn(64)).on("h200")
+    (kernel,) = call.graph.stages.last.kernels
+    assert [var.size.constant for var in kernel.reduced] == [1024, 8]
+
+
+def columns(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    z = x + y.transpose(1, 2)
+    return z, z.sum(2)
+
+
+def test_rows_that_are_written_one_way_and_read_the_other_are_tiles() -> None:
+    """And those of which nothing is read along another way are not."""
+    call = backend.open(columns, torch.randn(64, 256, 1024), torch.randn(64, 1024, 256)).on("h200")
+    ctx = Context(processors=132)
+    assert sorted(emit(call.graph.stages.last, ctx).functions[0].configs[0].blocks) == ["RBLOCK", "XBLOCK"]
+    call = backend.open(columns, torch.randn(64, 256, 1024), torch.randn(64, 256, 1024).transpose(1, 2)).on("h200")
+    assert isinstance(call.graph.stages.last.steps[0], Kernel)
+    assert sorted(emit(call.graph.stages.last, ctx).functions[0].configs[0].blocks) == ["RBLOCK"]
