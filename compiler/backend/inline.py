@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
 
 from compiler.backend.context import Context
 from compiler.backend.index import Index, Var, is_one_to_one, product
@@ -49,7 +51,31 @@ class _Inlining:
             for load in loads(loop.value):
                 readers.setdefault(load.buffer, set()).add(loop.target)
         stored = {name for step in program.steps if isinstance(step, Extern) for name in step.reads}
-        return _Inlining(program, loops, readers, stored | program.returned | program.mutated)
+        found = _Inlining(program, loops, readers, stored | program.returned | program.mutated)
+        found.stored |= found.kept()
+        return found
+
+    def kept(self) -> set[str]:
+        """Values that calls of PyTorch depend on, and that are read again, each element once, by what depends on these
+        calls: they are in memory meanwhile. If they were put into others, all that they are made of would be, too.
+        """
+        bits: dict[str, int] = {}
+        needs: dict[str, int] = {}
+        called: dict[str, int] = {}
+        found: set[str] = set()
+        for step in self.program.steps:
+            if isinstance(step, Extern):
+                before = reduce(or_, (needs[name] for name in step.reads if name in needs), 0)
+                called.update(dict.fromkeys(step.targets, before))
+            for target in step.targets:
+                made = [] if isinstance(step, Extern) else loads(self.loops[target].value)
+                known = [load for load in made if load.buffer in needs]
+                called[target] = reduce(or_, (called[load.buffer] for load in known), called.get(target, 0))
+                bits[target] = 1 << len(bits)
+                needs[target] = reduce(or_, (needs[load.buffer] for load in known), bits[target] | called[target])
+                late = (load for load in known if bits[load.buffer] & called[target])
+                found.update(load.buffer for load in late if self.is_once(load, self.loops[target]))
+        return found
 
     def step(self, step: Step) -> Step:
         if not isinstance(step, Kernel) or not self.changed & set(step.targets):

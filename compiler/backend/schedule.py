@@ -9,10 +9,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from compiler.backend.context import Context
-from compiler.backend.ir import Buffer, Extern, Kernel, Product, Program, Step, loads
+from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Product, Program, Step, loads
+from compiler.backend.sweeps import sweeps
 
-_FRESH = tuple(f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm"))
-"""Calls whose result is new memory, as large as its shape says, whatever their arguments are."""
+_FRESH = tuple(
+    f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward")
+)
+"""Calls whose results are new memory, as large as their shapes say, whatever their arguments are."""
 
 
 def schedule(program: Program, ctx: Context) -> Program:
@@ -100,7 +103,7 @@ def _bytes(buffer: Buffer, ctx: Context) -> int:
 def _in_place(step: Step, name: str, spare: Sequence[str], program: Program, ctx: Context) -> str | None:
     """A buffer that the same kernel reads for the last time, if each element is read before its place is written."""
     assert isinstance(step, Kernel)
-    if step.reduced or any(loop.reduction for loop in step.loops) or not ctx.processors:
+    if not ctx.processors:
         return None  # in C++ what is read and what is written is `__restrict`: different memory
     if isinstance(step, Product):  # all of its operands are read by several programs, at any time
         if name == step.made:
@@ -114,12 +117,23 @@ def _in_place(step: Step, name: str, spare: Sequence[str], program: Program, ctx
 
 
 def _reads_first(kernel: Kernel, name: str, old: str, program: Program) -> bool:
-    """Whether no loop after the one that writes `name` reads `old`, and none reads it at another place in memory."""
+    """Whether nothing of the kernel after the loop that writes `name` reads `old`, and none reads it at another place
+    in memory. Both orders of its loops count: their own, and that of the walks over what it reduces.
+    """
     before, after = program.by_name[old], program.by_name[name]
-    place = [loop.target for loop in kernel.loops].index(name)
+    (index,) = (loop.index for loop in kernel.loops if loop.target == name)
     at = {before.offset(load.index) for loop in kernel.loops for load in loads(loop.value) if load.buffer == old}
-    late = any(load.buffer == old for loop in kernel.loops[place + 1 :] for load in loads(loop.value))
-    return at == {after.offset(kernel.loops[place].index)} and not late
+    if at != {after.offset(index)}:
+        return False
+    orders = [kernel.loops]
+    if kernel.reduced:
+        orders.append(tuple(loop for sweep in sweeps(kernel) for loop in (*sweep.scalars, *sweep.body)))
+    return not any(_is_read_late(order, name, old) for order in orders)
+
+
+def _is_read_late(loops: Sequence[Loop], name: str, old: str) -> bool:
+    written = next(number for number, loop in enumerate(loops) if loop.target == name)
+    return any(load.buffer == old for loop in loops[written + 1 :] for load in loads(loop.value))
 
 
 def _kind(buffer: Buffer) -> str:

@@ -90,6 +90,8 @@ def test_a_bias_is_added_by_the_kernel_that_reads_the_product() -> None:
     call = opened(lambda x: layer(x).relu() * 2, x)
     assert calls(call.lowered) == ["aten.mm.default", "kernel", "kernel", "kernel"]
     assert calls(call.graph.stages.last) == ["aten.mm.default", "kernel"]
+    rows = opened(lambda x: layer(x.view(2, 16, 48)).relu(), x)  # the product's rows are seen as 2 x 16
+    assert calls(rows.graph.stages.last) == ["aten.mm.default", "kernel"]
     given = {(64, 48): layer.weight, (64,): layer.bias, (32, 48): x}
     shapes = [value_of(node).shape for node in call.graph.caught.module.graph.find_nodes(op="placeholder")]
     found = interpret(call.lowered, [given[tuple(shape)] for shape in shapes])
@@ -100,5 +102,6 @@ def test_a_bias_stays_with_its_product_where_no_kernel_reads_it_or_eager_rounds_
     layer, x = nn.Linear(48, 64).requires_grad_(False), torch.randn(32, 48)
     low = nn.Linear(48, 64, dtype=torch.bfloat16).requires_grad_(False)
     assert calls(opened(layer, x).lowered) == ["aten.addmm.default"]
+    assert calls(opened(lambda x: layer(x).view(-1, 8), x).lowered) == ["aten.addmm.default"]
     assert calls(opened(lambda x: layer(x) @ x.repeat(2, 1), x).lowered)[0] == "aten.addmm.default"
     assert calls(opened(lambda x: low(x).relu(), x.bfloat16()).lowered) == ["aten.addmm.default", "kernel"]

@@ -1,0 +1,82 @@
+"""How much memory our backend's programs hold at once on a GPU: bytes beside a program are worked out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+import compiler.backend as backend
+from compiler.backend import pipeline
+from compiler.backend.context import Context
+from compiler.backend.ir import Program
+from compiler.backend.run_triton_interpreted import runner
+from compiler.passes.memory import memory_facts
+
+ROWS, WIDE = 512, 256
+UNIT = 4 * ROWS * WIDE
+
+
+def numbers(*shape: int) -> Tensor:
+    return torch.linspace(-2, 2, torch.Size(shape).numel()).reshape(shape)
+
+
+def most_held(program: Program, ctx: Context) -> int:
+    """The most bytes that there are at once of what a program's steps make, as its call asks for and frees them."""
+    bytes_of: dict[str, int] = {}
+    most = 0
+    for line in memory_facts(program, ctx).lines:
+        if line.what == "free":
+            bytes_of.pop(line.buffer, None)
+        else:
+            bytes_of[line.buffer] = bytes_of.pop(line.of, 0) if line.of else line.bytes
+        most = max(most, sum(bytes_of.values()))
+    return most
+
+
+def on_gpu(fn: Callable[..., Any], *arguments: Any) -> tuple[Program, Context]:
+    """A call's only program for an H200."""
+    opened = backend.open(fn, *arguments).on("h200")
+    (graph,) = opened.graphs
+    return graph.stages.last, graph.context(opened.thresholds)
+
+
+def convolved(x: Tensor, first: Tensor, second: Tensor, scale: Tensor) -> Tensor:
+    return F.conv2d(F.conv2d(x, first, padding=1).mul(scale).relu(), second, padding=1)
+
+
+def test_a_kernel_takes_over_what_a_convolution_made() -> None:
+    x, first, second, scale = numbers(4, 16, 32, 32), numbers(16, 16, 3, 3), numbers(2, 16, 3, 3), numbers(16, 1, 1)
+    program, ctx = on_gpu(convolved, x, first, second, scale)
+    pixels = 4 * 4 * 32 * 32
+    assert most_held(program, ctx) == (16 + 2) * pixels, str(program)  # the activation, and the second result
+
+
+def first_rows(x: Tensor, *weights: Tensor) -> Tensor:
+    """Sums that grow, as in a transformer, of which a few elements are read at the end."""
+    for weight in weights:
+        x = x + (x @ weight).relu()
+    return x[:, 0] @ weights[0]
+
+
+def test_what_a_sum_is_made_of_does_not_wait_for_its_last_reader() -> None:
+    x, weights = numbers(4, ROWS // 4, WIDE), [numbers(WIDE, WIDE) / WIDE for _ in range(6)]
+    program, ctx = on_gpu(first_rows, x, *weights)
+    assert most_held(program, ctx) == 2 * UNIT, str(program)  # the sum, and a product
+
+
+@pytest.mark.parametrize("width", [40, 3000], ids=["rows that are held", "rows that are walked"])
+def test_a_reduction_writes_over_what_it_read_for_the_last_time(width: int) -> None:
+    def fn(x: Tensor, weight: Tensor) -> Tensor:
+        return F.softmax(x @ weight, -1) @ weight.t()
+
+    x, weight = numbers(6, 24), numbers(24, width)
+    graph = backend.open(fn, x, weight).graph
+    ctx = Context(processors=132)
+    program = pipeline.run(graph.stages.programs["lowered"], ctx).last
+    assert "takes over" in str(program), str(program)
+    torch.testing.assert_close(runner(program, ctx)(list(graph.caught.inputs))[0], fn(x, weight))
