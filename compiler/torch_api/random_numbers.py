@@ -16,8 +16,8 @@ from torch._inductor import inductor_prims
 from torch.fx import GraphModule
 from torch.utils.checkpoint import CheckpointPolicy
 
-from compiler.torch_api import fx
 from compiler.torch_api.decomposition_tables import is_random
+from compiler.torch_api.repeats import without_repeats
 
 _BITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24}
 _aten, _prims = torch.ops.aten, torch.ops.prims
@@ -112,18 +112,13 @@ DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = {
 
 
 def partition(joint: GraphModule, inputs: Any, **options: Any) -> Any:
-    """The min-cut partitioner, told to save what is drawn even where all is to be recomputed. Where no node repeats
-    another it need not look for these: for that it imports Inductor's lowerings, half a second of a first call.
-    """
+    """The min-cut partitioner, told to save what is drawn even where all is to be recomputed."""
     for node in joint.graph.nodes:
         if is_random(node.target):
             for made in (node, *(user for user in node.users if user.target is operator.getitem)):
                 made.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-    with functorch_config.patch(cse=functorch_config.cse and _repeats(joint)):
+    joint.graph.eliminate_dead_code()
+    if functorch_config.cse:
+        without_repeats(joint)
+    with functorch_config.patch(cse=False):
         return min_cut_rematerialization_partition(joint, inputs, **options)
-
-
-def _repeats(module: GraphModule) -> bool:
-    """Whether two nodes call the same with the same arguments, by their text; constants apart, which cost nothing."""
-    calls = [(node.target, str(node.args), str(node.kwargs)) for node in fx.calls(module) if node.all_input_nodes]
-    return len({*calls}) < len(calls)

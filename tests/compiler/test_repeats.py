@@ -1,0 +1,73 @@
+"""Equal nodes of a graph are made one, where that changes nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from compiler.torch_api import fx
+from compiler.torch_api.repeats import without_repeats
+
+FIRST_STEP = """
+import sys, torch
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5))
+x = torch.randn(8, 4)
+compiled = torch.compile(lambda x: torch.sigmoid(model(x)) * model(x).exp() + model(x).exp(), backend="tcompile")
+compiled(x).sum().backward()
+print([name for name in ("lowering", "ir", "pattern_matcher", "scheduler") if f"torch._inductor.{name}" in sys.modules])
+"""
+
+
+def _left(function: Callable[..., Any], *args: torch.Tensor) -> list[str]:
+    module = make_fx(function, tracing_mode="fake")(*args)
+    expected = module(*args)
+    without_repeats(module)
+    module.recompile()
+    torch.testing.assert_close(module(*args), expected)
+    return _targets(module)
+
+
+def _targets(module: GraphModule) -> list[str]:
+    return [str(node.target).removeprefix("aten.") for node in fx.calls(module)]
+
+
+def test_what_reads_a_repeated_node_reads_the_first_one() -> None:
+    x = torch.randn(3)
+    left = _left(lambda x: (x.sin() + 1) * (x.sin() + 1) + (x.sin() + 1.0), x)
+    assert left == ["sin.default", "add.Tensor", "mul.Tensor", "add.Tensor", "add.Tensor"], "1 and 1.0 are two"
+
+
+def test_results_stay_apart() -> None:
+    x = torch.randn(3)
+    assert _left(lambda x: (x.sin(), x.sin()), x) == ["sin.default"] * 2
+
+
+def test_what_is_read_before_a_change_is_not_what_is_read_after_it() -> None:
+    def changed(x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        before = y.sin() * 2
+        y.add_(1)
+        return before + y.sin() + y.sin()
+
+    left = _left(changed, torch.randn(3))
+    assert left.count("sin.default") == 2
+    assert left.count("add_.Tensor") == 1
+
+
+def test_random_numbers_and_memory_that_is_not_set_are_not_the_same_twice() -> None:
+    x = torch.randn(3)
+    module = make_fx(lambda x: torch.rand_like(x) + torch.rand_like(x) + x.new_empty(3) * x.new_empty(3))(x)
+    before = _targets(module)
+    without_repeats(module)
+    assert _targets(module) == before
+
+
+def test_a_first_training_step_imports_none_of_inductors_lowerings() -> None:
+    done = subprocess.run([sys.executable, "-c", FIRST_STEP], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]", f"imported in a first call: {done.stdout}"
