@@ -1,4 +1,4 @@
-"""A Triton kernel of a record, edited: its source in the place of the original's, with another launch configuration."""
+"""A kernel of a record, edited: its source in the place of the original's, with another launch configuration."""
 
 from __future__ import annotations
 
@@ -16,8 +16,18 @@ from compiler.targets import target
 def source_of(record: Record, kernel: Kernel) -> str:
     """The kernel's source, whose line 1 is empty: the one after the quotes. Raises CannotCompileError."""
     artifact = record[kernel.artifact]
+    if kernel.language == "cpp":
+        return f"\n{cpp_source(record, kernel)[1]}"
     _, source = kernel_source(artifact, kernel)
     return f"\n{source}" if launch_of(artifact, kernel) else source
+
+
+def cpp_source(record: Record, kernel: Kernel) -> tuple[str, str]:
+    """What all kernels of a text in C++ share, and the kernel's own function."""
+    artifact = record[kernel.artifact]
+    start = min(known.lines[0] for known in record.kernels if known.artifact == kernel.artifact)
+    rows = artifact.text.split("\n")
+    return "\n".join(rows[: start - 1]), "\n".join(rows[kernel.lines[0] - 1 : kernel.lines[1]]) + "\n"
 
 
 def function_of(record: Record, kernel: Kernel) -> str:

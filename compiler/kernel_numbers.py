@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from compiler.binary.own_kernels import constants_of, grid_of
+from compiler.interpret import wrapper
 from compiler.interpret.kept import KeptFrame
-from compiler.interpret.kernel_inputs import KernelInputs, kernel_inputs, own_copies
+from compiler.interpret.kernel_inputs import RANDOM, KernelInputs, kernel_inputs, own_copies
 from compiler.interpret.launch import KernelError, Outcome
 from compiler.interpret.process import Interpreter, InterpreterError
 from compiler.interpret.program import Launch, ProgramError
@@ -35,12 +39,15 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A version of a kernel, in the configuration of this number. `launch` is empty for one of Inductor's."""
+    """A version of a kernel, in the configuration of this number. `launch` is empty for one of Inductor's. `prelude`
+    is what comes before one in C++.
+    """
 
     function: str
     source: str
     config: int
     launch: Mapping[str, Any]
+    prelude: str = ""
 
     def interpreted(self, interpreter: Interpreter, arguments: Sequence[Any], most: int) -> Outcome:
         """Run it on CPU tensors, which it changes; of Inductor's at most so many programs."""
@@ -61,6 +68,8 @@ class Tried:
 
 def numbers(record: Record, kernel: Kernel, kept: Mapping[str, KeptFrame], original: Tried, edited: Tried) -> Numbers:
     """Run the original and the edited one, on the arguments of the exploration where it kept them."""
+    if kernel.language == "cpp":
+        return _native(kernel, kept, original, edited)
     try:
         with Interpreter() as interpreter:
             given = _given(record, kernel, kept, original, interpreter)
@@ -80,17 +89,67 @@ def _given(
         given = kernel_inputs(record, kernel, kept, interpreter)
         names = signature(original.function, original.source).arguments
         return replace(given, launch=replace(given.launch, names=names))
+    return _given_to_ours(kernel, kept, original)
+
+
+def _given_to_ours(kernel: Kernel, kept: Mapping[str, KeptFrame], original: Tried) -> KernelInputs:
     from compiler.passes.rerun import launched
 
     kind: Any = kernel.artifact.rstrip("]").split(" ")[1]  # kernels[0/0 forward], kernels[0/0 forward Triton]
-    if kernel.graph not in kept or kind not in kept[kernel.graph].programs:
-        raise ProgramError("what the exploration made was not kept: explore it in this session")
-    found = launched(kept[kernel.graph], kind, original.function)
-    launch = Launch(
-        kernel.name, original.function, original.source, own_copies(found.arguments), [*original.launch["types"]],
-        dict.fromkeys(found.written), lambda _: [],
-    )  # fmt: skip
-    return KernelInputs(launch, found.note)
+    how, note = original.launch, RANDOM
+    if kernel.graph in kept and kind in kept[kernel.graph].programs:
+        found = launched(kept[kernel.graph], kind, original.function)
+        given, note = own_copies(found.arguments), found.note
+    elif "arguments" in how:
+        given = [_random(*value) if isinstance(value, list) else value for value in how["arguments"]]
+    else:
+        raise ProgramError("an earlier version saved it, without its arguments: explore it again")
+    written: dict[int, Tensor | None] = dict.fromkeys(how["written"])
+    names = [*how["types"]] if "types" in how else parameters(original.source, original.function)
+    launch = Launch(kernel.name, original.function, original.source, given, names, written, lambda _: [])
+    return KernelInputs(launch, note)
+
+
+def _random(dtype: str, shape: Sequence[int], strides: Sequence[int]) -> Tensor:
+    made = torch.empty_strided(tuple(shape), tuple(strides), dtype=getattr(torch, dtype))
+    return made.copy_(wrapper.random_values(made.shape, made.dtype))
+
+
+def parameters(source: str, function: str) -> list[str]:
+    """The names of a C++ function's parameters."""
+    found = re.search(rf"\b{function}\(([^)]*)\) {{", source)
+    return [parameter.split()[-1] for parameter in found[1].split(",")] if found else []
+
+
+def _native(kernel: Kernel, kept: Mapping[str, KeptFrame], original: Tried, edited: Tried) -> Numbers:
+    """Of kernels in C++, on the CPU: numbers and times."""
+    from compiler.passes.native import BuildError, Native, built
+
+    try:
+        given = _given_to_ours(kernel, kept, original)
+    except ProgramError as error:
+        return Numbers(notes=(f"its numbers could not be checked: {error}",))
+    launch = given.launch
+    with tempfile.TemporaryDirectory(prefix="tcompile-", ignore_cleanup_errors=True) as folder:
+        libraries = [Path(folder, f"{name}.so") for name in ("original", "edited")]
+        try:
+            for version, library in zip((original, edited), libraries, strict=True):
+                built(version.prelude, version.source, library)
+        except BuildError as error:
+            return Numbers(error=KernelError("error", str(error), error.line))
+        native = Native(Path(folder), original.function, launch.names, launch.arguments)
+        theirs, failed = native.run(libraries[0])
+        if failed is not None:
+            return Numbers(notes=(*filter(None, (given.note,)), f"the original does not run: {failed.message}"))
+        mine, failed = native.run(libraries[1])
+        if failed is not None:
+            return Numbers(error=failed, notes=tuple(filter(None, (given.note,))))
+        times = native.times(libraries)
+    timings = tuple(
+        Timing(name, "kernel call", *found) for name, found in zip(("original", "edited"), times, strict=False)
+    )
+    notes = (*filter(None, (given.note,)), f"numbers and times on this CPU, {torch.get_num_threads()} threads")
+    return Numbers(_checks(launch, theirs, mine), timings, notes=notes)
 
 
 def _interpreted(

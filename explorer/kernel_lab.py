@@ -1,4 +1,4 @@
-"""The kernel lab: `%tkernel RUN KERNEL` puts a Triton kernel in a cell, `%%tkernel` compiles and checks what it became.
+"""The kernel lab: `%tkernel RUN KERNEL` puts a kernel in a cell, `%%tkernel` compiles and checks what it became.
 
 The cell's first line is the magic, and an empty line stands for it in the source that is compiled, as Inductor's begin
 with one: lines in errors are those that the user sees.
@@ -18,10 +18,9 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_exp
 from IPython.display import display
 from IPython.utils.process import arg_split  # type: ignore[attr-defined]
 
-from compiler.kernel_edit import source_of
-from compiler.record import Kernel
 from compiler.targets import UnknownTargetError, target
-from explorer.compiling import triton_kernels
+from explorer import kernel_cell
+from explorer.kernel_cell import NoSuchKernelError, find
 from explorer.kernel_trial import KernelTrial, tried
 from explorer.run import Run
 
@@ -59,16 +58,17 @@ class KernelMagics(Magics):
     @no_var_expand
     @line_cell_magic
     def tkernel(self, line: str, cell: str | None = None) -> None:
-        """`%tkernel RUN KERNEL` puts a kernel's Triton source in a new cell, to be edited and run. RUN is a variable
-        that holds the result of an exploration, KERNEL a kernel's name or a part of it.
+        """`%tkernel RUN KERNEL` puts a kernel's source in a new cell, to be edited and run. RUN is a variable with the
+        result of an exploration, KERNEL a kernel's name or a part of it: one in Triton, or in C++ of our own backend.
 
         `%%tkernel` compiles the edited kernel, and shows its facts and its numbers beside the original's:
 
         %%tkernel RUN KERNEL [--target GPU] [--config N] [--XBLOCK N] [--num-warps N] [--no-check] [-o NAME]
 
-        Numbers are checked on the exploration's real inputs, on the GPU when there is one, else in Triton's
-        interpreter; with a GPU both are timed. `--config` chooses among the configurations that would be tried, block
-        sizes and `--num-warps` make one of your own. The result is kept under NAME (`_tk`).
+        Numbers are checked on the exploration's real inputs (random ones where it was loaded), on the GPU when there is
+        one, else in Triton's interpreter; on a GPU both are timed, and so are kernels in C++. `--config` chooses among
+        the configurations that would be tried, block sizes and `--num-warps` make one of your own. The result is kept
+        under NAME (`_tk`).
         """
         words = [word.strip("\"'") for word in arg_split(line)]
         if cell is None:
@@ -79,11 +79,17 @@ class KernelMagics(Magics):
     def _open(self, words: Sequence[str]) -> None:
         if len(words) != 2:
             raise UsageError("%tkernel takes a run and a kernel: %tkernel _tc triton_poi_fused_0")
-        self.shell.set_next_input(cell_text(self._run(words[0]), words[1], words[0]))
+        try:
+            self.shell.set_next_input(cell_text(self._run(words[0]), words[1], words[0]))
+        except NoSuchKernelError as error:
+            raise UsageError(str(error)) from None
 
     def _try(self, args: argparse.Namespace, cell: str) -> None:
         run = self._run(args.run)
-        kernel = find(run, args.kernel)
+        try:
+            kernel = find(run.record, args.kernel)
+        except NoSuchKernelError as error:
+            raise UsageError(str(error)) from None
         chosen = {name: getattr(args, name) for name in _BLOCKS if getattr(args, name) is not None}
         trial = tried(run, kernel, "\n" + cell, _target(args.target), args.config, chosen, check=not args.no_check)
         self.shell.push({args.output: trial})
@@ -99,34 +105,12 @@ class KernelMagics(Magics):
         raise UsageError(f"{name} is no result of %%tcompile.{meant or ' Explore something first.'}")
 
 
-def find(run: Run, name: str) -> Kernel:
-    """The Triton kernel with this name or id, or the only one whose name or id has it as a part. Raises UsageError."""
-    kernels = triton_kernels(run.record)
-    if not kernels:
-        raise UsageError("this run has no Triton kernels: explore something for a GPU, such as --target h100")
-    exact = [kernel for kernel in kernels if name in (kernel.id, kernel.name)]
-    parts = exact or [kernel for kernel in kernels if name in kernel.id]
-    if len(parts) == 1:
-        return parts[0]
-    if parts:
-        listed = "\n".join(f"  {kernel.id}" for kernel in parts)
-        raise UsageError(f"{len(parts)} kernels have {name!r} in their names; say more, or the id in quotes:\n{listed}")
-    names = [kernel.name for kernel in kernels]
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    meant = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"
-    raise UsageError(f"no Triton kernel {name!r}; {meant}")
-
-
 def cell_text(run: Run, kernel_name: str, run_name: str = "") -> str:
-    """A cell with a kernel's source, headed by the magic that tries what is made of it. Raises UsageError.
+    """A cell with a kernel's source, headed by the magic that tries what is made of it. Raises NoSuchKernelError.
 
     `run_name` is the variable that holds the run; "" looks for it in the shell.
     """
-    kernel = find(run, kernel_name)
-    same = [known for known in triton_kernels(run.record) if known.name == kernel.name]
-    name = kernel.name if len(same) == 1 else f'"{kernel.id}"'
-    header = f"%%tkernel {run_name or _name_of(run)} {name}"
-    return f"{header}\n{source_of(run.record, kernel).removeprefix(chr(10))}"
+    return kernel_cell.cell_text(run.record, kernel_name, run_name or _name_of(run))
 
 
 def _name_of(run: Run) -> str:
@@ -142,4 +126,4 @@ def _target(name: str) -> str:
         raise UsageError(f"--target {name}: {error}") from None
 
 
-__all__ = ["KernelMagics", "KernelTrial", "cell_text", "find"]
+__all__ = ["KernelMagics", "KernelTrial", "cell_text"]

@@ -1,4 +1,4 @@
-"""One edit of a Triton kernel tried out: facts, numbers and times beside the original's, as data, text and HTML."""
+"""One edit of a kernel tried out: facts, numbers and times beside the original's, as data, text and HTML."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from compiler.binary.own_kernels import launch_of
 from compiler.binary.sources import CannotCompileError
 from compiler.destination import DEFAULT_TARGET
-from compiler.kernel_edit import configurations, function_of, source_of, with_configuration, with_edit
+from compiler.kernel_edit import configurations, cpp_source, function_of, source_of, with_configuration, with_edit
 from compiler.record import Artifact, Binary, Check, Kernel, Record, Timing
 from explorer.kernel_table import config_text, occupancy_percent
 from explorer.run import Run
@@ -110,7 +110,8 @@ class KernelTrial:
 
     def _verdict(self) -> str:
         if self.findings:
-            return "the edited kernel is wrong" if self.edited.binary else "the edited kernel does not work"
+            runs = self.edited.binary or self.checks
+            return "the edited kernel is wrong" if runs else "the edited kernel does not work"
         verdicts = {check.verdict for check in self.checks}
         if not verdicts:
             return "compiled; its numbers were not checked"
@@ -219,6 +220,8 @@ def tried(
     `chosen` are numbers of a launch configuration of the user's own. What is wrong with the edit is in the result.
     """
     original, gpu = source_of(run.record, kernel), target or run.record.target or DEFAULT_TARGET
+    if kernel.language == "cpp":
+        return _tried_in_cpp(run, kernel, edited, bool(target or config or chosen), check=check)
     try:
         ast.parse(edited)
         source, launch = _configured(run.record, kernel, edited, gpu, config, chosen)
@@ -229,6 +232,23 @@ def tried(
         return KernelTrial(kernel, Version(original), Version(edited), findings=(Finding(str(error)),))
     own = 0 if chosen else config
     return _Trial(run, kernel, original, edited, source, gpu, launch).result(config, own, check)
+
+
+def _tried_in_cpp(run: Run, kernel: Kernel, edited: str, is_configured: bool, *, check: bool) -> KernelTrial:
+    """The same for a kernel in C++, whose function alone is edited."""
+    from compiler.kernel_numbers import Tried, numbers
+
+    prelude, original = cpp_source(run.record, kernel)
+    before, after = Version(f"\n{original}"), Version(edited)
+    wrong = "a kernel in C++ has no GPU to be compiled for, and no configuration" if is_configured else ""
+    if wrong or not check:
+        return KernelTrial(kernel, before, after, findings=(Finding(wrong),) if wrong else ())
+    launch = launch_of(run.record[kernel.artifact], kernel)
+    versions = (Tried(kernel.name, version.source, 0, launch, prelude) for version in (before, after))
+    found = numbers(run.record, kernel, run.kept, *versions)
+    findings = [Finding(found.error.message, found.error.line)] if found.error else []
+    findings += [_difference(check, edited) for check in found.checks if check.verdict == "differs"]
+    return KernelTrial(kernel, before, after, found.checks, found.timings, tuple(findings), found.notes)
 
 
 def _configured(
@@ -309,7 +329,8 @@ class _Trial:
 def _difference(check: Check, source: str) -> Finding:
     """A wrong result, on the line where the kernel stores it."""
     rows = source.split("\n")
-    stores = [line for line, row in enumerate(rows, 1) if re.search(rf"\.(?:store|atomic_\w+)\({check.subject}\b", row)]
+    store = re.compile(rf"\.(?:store|atomic_\w+)\({check.subject}\b|\b{check.subject}\[.*\] ?\S?= ")
+    stores = [line for line, row in enumerate(rows, 1) if store.search(row)]
     what = f"what it stores to {check.subject} differs from the original's{_off_by(check)}"
     return Finding(what, stores[-1] if stores else 0)
 

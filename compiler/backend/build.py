@@ -57,6 +57,13 @@ def has_vector_math() -> bool:
         return False
 
 
+def command_for(program: str, source: Path, library: Path) -> list[str]:
+    """How a compiler makes a shared library of generated code."""
+    native = ["-march=native"] if platform.machine() in ("x86_64", "AMD64") else []
+    vector = ["-lmvec"] if has_vector_math() else []
+    return [program, *_FLAGS, *native, str(source), "-o", str(library), *vector, "-lm"]
+
+
 @dataclass(slots=True)
 class Build:
     """A library that is being compiled."""
@@ -73,9 +80,7 @@ class Build:
         folder = tempfile.TemporaryDirectory(prefix="tcompile-", ignore_cleanup_errors=True)
         source = Path(folder.name, "kernels.cpp")
         source.write_text(code.text + entries(code))
-        native = ["-march=native"] if platform.machine() in ("x86_64", "AMD64") else []
-        vector = ["-lmvec"] if has_vector_math() else []
-        command = [program, *_FLAGS, *native, str(source), "-o", f"{folder.name}/kernels.so", *vector, "-lm"]
+        command = command_for(program, source, Path(folder.name, "kernels.so"))
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         return Build(code, folder, process)
 

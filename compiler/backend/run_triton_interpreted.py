@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from compiler.backend.context import Context
+from compiler.backend.emit_cpp import Function
 from compiler.backend.emit_triton import TritonCode, TritonFunction, emit, signature
 from compiler.backend.interpret import State, interpret
 from compiler.backend.ir import BackendError, Kernel, Program
@@ -44,7 +45,7 @@ def _launch(state: State, kernel: Kernel, code: TritonCode, function: TritonFunc
         raise _raised(found.error, function)
 
 
-def launch_arguments(state: State, kernel: Kernel, function: TritonFunction) -> list[Any]:
+def launch_arguments(state: State, kernel: Kernel, function: Function | TritonFunction) -> list[Any]:
     """What a kernel's function is given in a run: its buffers, with memory for what it writes, and sizes."""
     tensors = {name: state.memory[name] for name in kernel.reads} | {name: state.target(name) for name in kernel.writes}
     return [*(tensors[name] for name in function.buffers), *(state.sizes[name] for name in function.symbols)]

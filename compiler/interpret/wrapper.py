@@ -104,11 +104,12 @@ class _Nobody:
 
 
 def _random(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, **_device: Any) -> torch.Tensor:
+    return torch.empty_strided(tuple(size), tuple(stride), dtype=dtype).copy_(random_values(size, dtype))
+
+
+def random_values(size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """As torch._dynamo.testing.rand_strided, with small numbers where integers are asked for: they may be indices."""
-    made = torch.empty_strided(tuple(size), tuple(stride), dtype=dtype)
-    if dtype.is_floating_point:
-        return made.copy_(torch.randn(tuple(size)))
-    return made.copy_(torch.randint(0, 2, tuple(size)))
+    return torch.randn(tuple(size)) if dtype.is_floating_point else torch.randint(0, 2, tuple(size))
 
 
 class _Torch(types.ModuleType):

@@ -35,7 +35,7 @@ def own_checks(
         for name, launch in launches(frame, kind):
             if waiting is not None:
                 yield _against(*waiting)
-            waiting = _ran(artifact, known.pop(name), launch, interpreter)
+            waiting = _ran(artifact, known.pop(name), launch, interpreter) if name in known else None
     except ProgramError as error:
         why = str(error)
     if waiting is not None:

@@ -71,13 +71,14 @@ class PassRecorder:
         kind, frame = cast("Kind", ctx.graph), self.recorder.frame
         texts = list(codes(made.program, ctx, options))
         functions = [function for code in texts for function in code.functions]
-        call = Launcher(made.program, {**_by_kernel(made.program, texts)}).text
+        named = _by_kernel(made.program, texts)
+        call = Launcher(made.program, named).text
         seconds = self.recorder.recorder.clock.lap()
         found: list[Written] = []
+        launches = {named[kernel.name].name: launch_facts(made.program, kernel, named[kernel.name], ctx)
+                    for kernel in made.program.kernels}  # fmt: skip
         for code in texts:
             language = "" if len(texts) == 1 else " C++" if isinstance(code, Code) else " Triton"
-            launches = {function.name: launch_facts(made.program, function, ctx) for function in code.functions
-                        if isinstance(function, TritonFunction)}  # fmt: skip
             found.append(kernels_artifact(
                 code, launches, made, artifact_id=f"kernels[{frame} {kind}{language}]",
                 title=f"{kind}, generated kernels", graph=frame,
@@ -89,8 +90,7 @@ class PassRecorder:
             call, functions, made, ids, artifact_id=f"kernels[{frame} {kind} call]",
             title=f"{kind}, the call: allocates and launches", graph=frame,
         ))  # fmt: skip
-        triton = {function.name: function for function in functions if isinstance(function, TritonFunction)}
-        kept = KeptProgram(made.program, triton, self.recorder.outputs.get(kind, ()))
+        kept = KeptProgram(made.program, named, self.recorder.outputs.get(kind, ()))
         self.recorder.recorder.kept[frame].programs[kind] = kept
         for place, written in enumerate(found):
             self.builder.kernels.extend(written.kernels)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from compiler.backend.emit_cpp import Function
 from compiler.backend.emit_triton import TritonFunction
 from compiler.backend.interpret import State
 from compiler.backend.ir import Buffer, Extern, Kernel, Program
@@ -25,10 +26,10 @@ _GENERATED_AS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 @dataclass(frozen=True, slots=True)
 class KeptProgram:
-    """A program after the last pass, its functions in Triton by name, and what the graph calls its outputs."""
+    """A program after the last pass, the function of each kernel, and what the graph calls its outputs."""
 
     program: Program
-    functions: Mapping[str, TritonFunction]
+    functions: Mapping[str, Function | TritonFunction]
     outputs: tuple[str, ...]
 
 
@@ -57,16 +58,16 @@ def launches(frame: KeptFrame, kind: Kind) -> Iterator[tuple[str, Launched]]:
     those that it stores to are what they should be. Raises ProgramError where that can't be.
     """
     own = frame.programs[kind]
-    by_kernel = {function.kernel: name for name, function in own.functions.items()}
     with torch.random.fork_rng(devices=()), torch.no_grad():
         given, note = _inputs(frame, kind)
         host = _Host.of(own.program, given)
         for step in host.steps():
-            if (name := by_kernel.get(step.name)) is not None:
-                yield name, _at(host, step, own.functions[name], note)
+            if isinstance(step, Kernel):
+                function = own.functions[step.name]
+                yield function.name, _at(host, step, function, note)
 
 
-def _at(state: State, kernel: Any, function: TritonFunction, note: str) -> Launched:
+def _at(state: State, kernel: Kernel, function: Function | TritonFunction, note: str) -> Launched:
     written = tuple(place for place, name in enumerate(function.buffers) if name in kernel.writes)
     return Launched(launch_arguments(state, kernel, function), function.buffers + function.symbols, written, note)
 

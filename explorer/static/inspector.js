@@ -125,7 +125,7 @@ export class Inspector {
     const pairs = list.columns.map(({ title, unit }, index) => [title, cellText(row.cells[index], unit)]);
     const known = facts(/** @type {[string, string][]} */ (pairs.slice(1)));
     const { openLab } = this.actions;
-    if (!openLab || entity.attrs.language !== "triton") return h("div", {}, known);
+    if (!openLab || !(entity.attrs.language === "triton" || entity.attrs.launch)) return h("div", {}, known);
     const onclick = () => openLab(entity.id);
     const title = "Copies a cell in which the kernel can be changed, run and compared with the original";
     return h("div", {}, h("button", { class: "tc-lab", type: "button", title, onclick }, "Open in the kernel lab"), known);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from IPython.core.error import UsageError
@@ -59,6 +60,7 @@ def shell() -> Iterator[InteractiveShell]:
         "%%tcompile --target h100 -o run\nf(torch.randn(60, 64), torch.randn(64, 256))",
         "%%tcompile --target h100 -o trained\nNet()(torch.randn(8, 16)).backward()",
         "%%tcompile --backend tcompile --target h100 -o plain\nsoftmax_of(torch.randn(60, 64))",
+        "%%tcompile --backend tcompile --target cpu -o on_cpu\nsoftmax_of(torch.randn(60, 64))",
         "%%tcompile --backend tcompile --target h100 -o ours\nAttention()(torch.randn(1, 2, 32, 16)).backward()",
     ):
         with capture_output():
@@ -234,20 +236,79 @@ def test_a_kernel_of_ours_in_a_configuration_of_ones_own(shell: InteractiveShell
     assert "this kernel has no NBLOCK; it has XBLOCK" in text
 
 
-def test_a_loaded_kernel_of_ours_is_compiled_and_not_run(shell: InteractiveShell, tmp_path: object) -> None:
-    path = f"{tmp_path}/plain.json"
+def loaded(shell: InteractiveShell, name: str, folder: object) -> str:
+    """The name of a run that was saved and loaded."""
+    path = f"{folder}/{name}.json"
+    shell.user_ns[name].save(path)
+    shell.user_ns[f"loaded_{name}"] = explorer.load(path)
+    return f"loaded_{name}"
+
+
+@pytest.mark.parametrize(("name", "code"), [("plain", "exp(sub"), ("on_cpu", "expf(sub")])
+def test_a_loaded_kernel_of_ours_is_tried_on_random_inputs(
+    shell: InteractiveShell, tmp_path: object, name: str, code: str
+) -> None:
+    cell = opened(shell, f"{loaded(shell, name, tmp_path)} kernel")
+    trial, text, _ = ran(shell, cell)
+    assert [check.verdict for check in trial.checks] == ["equal"]
+    assert "inputs are random: the exploration's own were not kept" in text
+    trial, _, _ = ran(shell, cell.replace(code, f"{code} + 0.5 * sub"))
+    assert [check.verdict for check in trial.checks] == ["differs"]
+
+
+def test_what_an_earlier_version_saved_says_so(shell: InteractiveShell, tmp_path: Path) -> None:
+    path = tmp_path / "old.json"
     shell.user_ns["plain"].save(path)
-    shell.user_ns["loaded_plain"] = explorer.load(path)
-    trial, text, _ = ran(shell, opened(shell, "loaded_plain kernel"))
+    path.write_text(path.read_text().replace('"arguments"', '"other"'))
+    shell.user_ns["old"] = explorer.load(path)
+    trial, text, _ = ran(shell, opened(shell, "old kernel"))
     assert trial.edited.binary is not None
-    assert "what the exploration made was not kept: explore it in this session" in text
+    assert "an earlier version saved it, without its arguments: explore it again" in text
+
+
+def test_a_kernel_in_cpp_is_built_run_and_timed(shell: InteractiveShell) -> None:
+    """The cell has the kernel alone, not what all share."""
+    cell = opened(shell, "on_cpu kernel")
+    assert cell.split("\n")[1].startswith('extern "C" int kernel_sub_exp_sum_div(')
+    trial, text, html = ran(shell, cell)
+    assert trial.is_right
+    assert [(check.subject, check.verdict) for check in trial.checks] == [("out_div", "equal")]
+    assert [timing.subject for timing in trial.timings] == ["original", "edited"]
+    assert all(0 < timing.low <= timing.seconds <= timing.high for timing in trial.timings)
+    assert "same numbers as the original" in text
+    assert "µs" in html
+
+
+@pytest.mark.parametrize(
+    ("code", "edit", "message", "has_line"),
+    [
+        ("::expf(sub)", "::expf(sun)", "was not declared in this scope", True),
+        ("::expf(sub)", "::expf(sub);;+", "expected", True),
+        ("out_div[", "out_div[1 + ", "it writes out of bounds: element 3840 of out_div", False),
+        ("out_div[", "out_div[-1 + ", "it writes out of bounds: element -1 of out_div", False),
+        ("out_div[", "out_div[3000000000 + ", "it ended its process (SIGSEGV)", False),
+        ("= div;", "= div * 2;", "what it stores to out_div differs from the original's", True),
+    ],
+)
+def test_a_mistake_in_cpp_is_reported_and_ends_nothing(
+    shell: InteractiveShell, code: str, edit: str, message: str, has_line: bool
+) -> None:
+    cell = opened(shell, "on_cpu kernel")
+    assert code in cell
+    edited = cell.replace(code, edit)
+    trial, _, _ = ran(shell, edited)
+    (finding,) = trial.findings
+    assert message in finding.what
+    assert finding.line == (line_of(edited, edit) if has_line else 0)
+
+
+def test_a_kernel_in_cpp_has_no_configuration(shell: InteractiveShell) -> None:
+    _, text, _ = ran(shell, opened(shell, "on_cpu kernel").replace("\n", " --XBLOCK 4\n", 1))
+    assert "a kernel in C++ has no GPU to be compiled for, and no configuration" in text
 
 
 def test_a_loaded_run_is_tried_on_random_inputs(shell: InteractiveShell, tmp_path: object) -> None:
-    path = f"{tmp_path}/run.json"
-    shell.user_ns["run"].save(path)
-    shell.user_ns["loaded"] = explorer.load(path)
-    trial, text, _ = ran(shell, opened(shell, "loaded softmax"))
+    trial, text, _ = ran(shell, opened(shell, f"{loaded(shell, 'run', tmp_path)} softmax"))
     assert trial.is_right
     assert "inputs are random: the exploration's own were not kept" in text
 

@@ -1,0 +1,59 @@
+"""The kernel that is meant by a name, and the cell to edit it in. It needs no notebook."""
+
+from __future__ import annotations
+
+import difflib
+
+from compiler.kernel_edit import source_of
+from compiler.record import Kernel, Record
+
+
+class NoSuchKernelError(LookupError):
+    """No kernel, or not only one, has this name; the message says which there are."""
+
+
+def find(record: Record, name: str) -> Kernel:
+    """The kernel with this name or id that can be edited, or the only one whose name or id has it as a part.
+
+    Raises NoSuchKernelError.
+    """
+    kernels = editable(record)
+    if not kernels:
+        raise NoSuchKernelError(
+            "this run has no Triton kernels, and none in C++ of our own backend: explore something for a GPU, such as "
+            "--target h100"
+        )
+    exact = [kernel for kernel in kernels if name in (kernel.id, kernel.name)]
+    parts = exact or [kernel for kernel in kernels if name in kernel.id]
+    if len(parts) == 1:
+        return parts[0]
+    if parts:
+        listed = "\n".join(f"  {kernel.id}" for kernel in parts)
+        raise NoSuchKernelError(
+            f"{len(parts)} kernels have {name!r} in their names; say more, or the id in quotes:\n{listed}"
+        )
+    names = [kernel.name for kernel in kernels]
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    meant = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"
+    raise NoSuchKernelError(f"no kernel {name!r}; {meant}")
+
+
+def editable(record: Record) -> tuple[Kernel, ...]:
+    """The kernels that the lab takes: those in Triton, and those of our own backend in C++."""
+    own = {entity.id for artifact in record.of_stage("kernels") for entity in artifact.entities
+           if "launch" in entity.attrs}  # fmt: skip
+    return tuple(
+        kernel
+        for kernel in record.kernels
+        if kernel.language == "triton" or (kernel.language, kernel.id in own) == ("cpp", True)
+    )
+
+
+def cell_text(record: Record, kernel_name: str, run_name: str) -> str:
+    """A cell with a kernel's source, headed by the magic that tries what is made of it; `run_name` is the variable that
+    holds the run. Raises NoSuchKernelError.
+    """
+    kernel = find(record, kernel_name)
+    same = [known for known in editable(record) if known.name == kernel.name]
+    name = kernel.name if len(same) == 1 else f'"{kernel.id}"'
+    return f"%%tkernel {run_name} {name}\n{source_of(record, kernel).removeprefix(chr(10))}"
