@@ -75,9 +75,7 @@ def compile_with_autograd(
     numbers are to be "eager" mode's, or those of "philox".
     """
     if any(isinstance(value, list | tuple | dict) for value in inputs):
-        again = partial(
-            compile_with_autograd, forward=forward, backward=backward, inference=inference, random=random
-        )
+        again = partial(compile_with_autograd, forward=forward, backward=backward, inference=inference, random=random)
         return flatten_graph_inputs(module, inputs, again)  # type: ignore[no-any-return]
     forward, backward, inference = _in_pieces(forward, inference), _in_pieces(backward), _in_pieces(inference)
     plain: list[Watched] = []

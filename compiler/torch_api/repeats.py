@@ -1,7 +1,7 @@
 """Nodes of a graph that call the same operator with the same arguments, made one before the graph is divided.
 
-torch's own pass for that (torch._functorch.compile_utils.fx_graph_cse) imports Inductor's lowerings, which takes most of
-a second of a first call, to ask which nodes change memory. What is kept apart here is the same.
+torch's own pass for that (torch._functorch.compile_utils.fx_graph_cse) imports Inductor's lowerings, most of a second of
+a first call, to ask which nodes change memory. What is kept apart here is the same.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def without_repeats(module: GraphModule) -> None:
     for memory that is not set; nor across a node that changes memory, or of which that is not known; nor for what the
     graph returns, which are tensors of their own, and whose memory the caller may change.
     """
-    returned = {storage for value in map(value_of, module.graph.output_node().all_input_nodes) for storage in _of(value)}
+    outputs = map(value_of, module.graph.output_node().all_input_nodes)
+    returned = {storage for value in outputs for storage in _of(value)}
     first: dict[Any, Node] = {}
     for node in list(module.graph.nodes):
         if node.op != "call_function":
