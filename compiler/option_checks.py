@@ -273,9 +273,9 @@ def _stages(value: Any) -> tuple[str, ...]:
 
 def _new_stages() -> tuple[str, ...]:
     """Those of passes of our own backend that the record's list does not name."""
-    from compiler.backend.pipeline import PASSES, stage_name, tuned
+    from compiler.backend.pipeline import PASSES, stage_name
 
-    return tuple(name for name in map(stage_name, tuned(PASSES)) if name not in STAGES)
+    return tuple(name for name in map(stage_name, PASSES) if name not in STAGES)
 
 
 def _dynamic(value: Any) -> bool | None:

@@ -105,6 +105,7 @@ STAGES: tuple[str, ...] = (
     "split",
     "fused",
     "recompute",
+    "products",
     "ordered",
     "scheduled",
     "kernels",

@@ -20,9 +20,9 @@ class StageWords:
 _CALLS = frozenset({"call"})
 _LOOPS = frozenset({"pointwise", "reduction", "extern", "template", "fused", "other"})
 _STEPS = frozenset({"kernel", "extern"})
-_PYTHON, _FINDINGS, _GRAPHS, _INDUCTOR = "Python", "TorchDynamo", "Graphs", "Inductor"
-_OWN = "tcompile"
-_MACHINE, _MEASURED = "Kernel code", "Measured"
+_PYTHON, _FINDINGS, _GRAPHS = "Python", "TorchDynamo", "Graphs"
+_INDUCTOR, _OWN = "Inductor", "tcompile"
+_CODE, _MACHINE, _MEASURED = "Generated code", "Machine code", "Measured"
 
 STAGE_WORDS: dict[str, StageWords] = {
     "source": StageWords("Source", "The Python code that was run.", _PYTHON, frozenset({"line"})),
@@ -99,6 +99,9 @@ STAGE_WORDS: dict[str, StageWords] = {
     "recompute": StageWords(
         "Recomputed", "Values computed again in several kernels, where that moves fewer bytes.", _OWN, _STEPS, "steps"
     ),
+    "products": StageWords(
+        "Products", "On GPUs, products of matrices in one kernel with what reads them.", _OWN, _STEPS, "steps"
+    ),
     "ordered": StageWords(
         "Ordered", "Loops walk memory in its order, and are as few as it takes.", _OWN, _STEPS, "steps"
     ),
@@ -112,12 +115,12 @@ STAGE_WORDS: dict[str, StageWords] = {
     "fusion": StageWords(
         "Fusion",
         "Which loops became one kernel, in which round, what that saves, and why others were not joined.",
-        _INDUCTOR,
+        _CODE,
         frozenset({"fused kernel"}),
         "kernels",
     ),
     "kernels": StageWords(
-        "Kernels", "Generated kernels, and the code that calls them.", _INDUCTOR, frozenset({"kernel"}), "kernels"
+        "Kernels", "Generated kernels, and the code that calls them.", _CODE, frozenset({"kernel"}), "kernels"
     ),
     "ttir": StageWords("TTIR", "Triton's intermediate representation.", _MACHINE),
     "ttgir": StageWords("TTGIR", "Triton's representation with GPU layouts.", _MACHINE),

@@ -19,6 +19,7 @@ class Thresholds:
     recompute_cost     on a GPU, a value is computed again, not stored, only if that costs at most this (in additions)
     fused_loops        the most loops that one kernel may have
     fused_buffers      the most buffers that one kernel may read and write
+    shared_points      on a GPU, kernels of at most so many elements share a launch, of at most twice as many together
     fusion_distance    kernels that only read the same are merged if at most this many steps lie between them
     row_buffer         on the CPU, the longest row, in elements, that a kernel keeps instead of computing it twice
     parallel_work      on the CPU, loops over fewer elements than this run on one thread
@@ -26,6 +27,7 @@ class Thresholds:
     split_length       on a GPU, a reduction of fewer elements than this to one result is not split in two
     split_part         on a GPU, the fewest elements that one program of a split reduction is to have
     programs           on a GPU, how many programs of a kernel each multiprocessor should have at least
+    own_product        on a GPU, a product of matrices of at most so many multiplications is a kernel of ours
     replayed           with CUDA graphs, inference of fewer launches is not replayed; a call of PyTorch counts as four
     """
 
@@ -35,6 +37,7 @@ class Thresholds:
     recompute_cost: int = 80
     fused_loops: int = 64
     fused_buffers: int = 48
+    shared_points: int = 2**20
     fusion_distance: int = 64
     row_buffer: int = 8192
     parallel_work: int = 32768
@@ -42,6 +45,7 @@ class Thresholds:
     split_length: int = 512
     split_part: int = 2048
     programs: int = 4
+    own_product: int = 2**19
     replayed: int = 7
 
 

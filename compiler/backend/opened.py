@@ -26,6 +26,7 @@ from compiler.backend.ir import BackendError, Kernel, Program
 from compiler.backend.launch import Launcher
 from compiler.backend.lower.graph import lower
 from compiler.backend.options import BackendOptions
+from compiler.backend.products import products
 from compiler.backend.traffic import Totals, totals, traffic
 from compiler.backend.verify import BrokenProgramError
 from compiler.backend.watching import watched
@@ -311,7 +312,7 @@ class Opened:
 
     @property
     def _options(self) -> BackendOptions:
-        return BackendOptions(self.thresholds, tuned="products" in self.passes)
+        return BackendOptions(self.thresholds, tuned=self.passes["products"] is products)
 
     def _decided(self, graph: Graph) -> Sequence[Decision]:
         """By the passes, and by what was measured when the call was run."""

@@ -12,7 +12,7 @@ from compiler.backend.fuse import fuse
 from compiler.backend.inline import inline
 from compiler.backend.ir import Program
 from compiler.backend.order import order
-from compiler.backend.products import products
+from compiler.backend.products import products, small_products
 from compiler.backend.recompute import recompute
 from compiler.backend.schedule import schedule
 from compiler.backend.simplify import simplify
@@ -27,7 +27,8 @@ PASSES: Mapping[str, Pass] = {
     "split": split,  # on GPUs, long reductions with few results in two steps
     "fuse": fuse,  # kernels merged that share what they read and write
     "recompute": recompute,  # on GPUs, values computed again where that moves fewer bytes
-    "order": order,  # loops walk memory in its order, and as few of them as it takes
+    "products": small_products,  # on GPUs, small products of matrices in one kernel with what reads them
+    "order": order,  # loops walk memory in its order, and as few of them as it takes; small kernels share launches
     "schedule": schedule,  # steps in the order that frees memory soonest, and who takes over whose
 }
 """A pass is a pure function: Program, Context -> Program. It returns the same object if it changes nothing."""
@@ -43,10 +44,8 @@ def stage_name(pass_name: str) -> str:
 
 
 def tuned(passes: Mapping[str, Pass]) -> Mapping[str, Pass]:
-    """The passes of mode="max-autotune" on a GPU: before loops are put in order, products are merged with kernels."""
-    names = [name for name in passes if name != "products"]
-    place = names.index("order")
-    return {name: {"products": products, **passes}[name] for name in (*names[:place], "products", *names[place:])}
+    """The passes of mode="max-autotune" on a GPU: products of any size may be merged with kernels."""
+    return {**passes, "products": products} if passes["products"] is small_products else passes
 
 
 @dataclass(frozen=True, slots=True)

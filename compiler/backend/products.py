@@ -1,8 +1,10 @@
-"""Pass, for mode="max-autotune": a product of matrices and the kernel that reads it become one, whose program holds a
-tile of the product.
+"""Pass, on GPUs: a product of matrices and the kernel that reads it become one, whose program holds a tile of the
+product.
 
-What is merged is a choice still to be made: the first call on a GPU times such a kernel against PyTorch's product and
-the kernel after it (`tune.py`), and takes it apart again (`apart`) where that is not faster.
+Small ones, which PyTorch takes longer to call than the GPU to compute, are kernels of ours without more ado. With
+mode="max-autotune" all are merged, and that is a choice still to be made: the first call on a GPU times such a kernel
+against PyTorch's product and the kernel after it (`tune.py`), and takes it apart again (`apart`) where that is not
+faster.
 """
 
 from __future__ import annotations
@@ -10,12 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import torch
 
 from compiler.backend.context import Context
 from compiler.backend.index import Index, Var, factor_of
-from compiler.backend.ir import Extern, Kernel, Product, Program, Put, Shape, Step, Strided, loads
+from compiler.backend.ir import Buffer, Extern, Kernel, Load, Loop, Product, Program, Put, Shape, Step, Strided, loads
 from compiler.backend.order import ordered
 from compiler.backend.schedule import schedule
 
@@ -26,6 +29,8 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _NUMBER = re.compile(r"_\d+$")
 MOST_MATRICES, MOST_COLUMNS = 2**16 - 1, 2**19
 """A grid's third axis has no more programs, nor has its second, of 16 columns each."""
+LONGEST_SUM = 256
+"""The most products that are added for an element of a small one: one program adds them one step after another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,30 +67,67 @@ class Factors:
         )
 
 
+def small_products(program: Program, ctx: Context) -> Program:
+    """The program with its small products as kernels, of which nothing is timed."""
+    return merged(program, ctx, ctx.thresholds.own_product) if ctx.processors else program
+
+
 def products(program: Program, ctx: Context) -> Program:
     """The program with products merged into the first kernels that read them, where that is legal."""
+    return merged(program, ctx)
+
+
+def merged(program: Program, ctx: Context, most: int = 0) -> Program:
+    """The same of products with at most so many multiplications, or of all. A small one that no kernel may read at once
+    is a kernel of its own.
+    """
     steps: list[Step | None] = list(program.steps)
     taken = {kernel.name for kernel in program.kernels}
+    locals_: list[Buffer] = []
     for place, call in reversed([*enumerate(program.steps)]):
-        if not isinstance(call, Extern) or call.name not in CALLS:
+        if not isinstance(call, Extern) or call.name not in CALLS or (most and not _is_small(call, program, ctx, most)):
             continue
         later = [number for number in range(place + 1, len(steps)) if (step := steps[number]) and _names(step, call)]
         kernel = steps[later[0]] if later else None
-        if not isinstance(kernel, Kernel):
-            continue
-        subjects, between = (call.targets[0], kernel.targets[-1]), steps[place + 1 : later[0]]
-        if why := _refusal(call, kernel, [step for step in between if step], program, ctx):
-            ctx.decide(subjects, "refused", f"{call.name} is not computed by the kernel {kernel.name}: {why}")
-            continue
-        only = len(later) == 1 and call.targets[0] not in program.returned
-        steps[place], steps[later[0]] = None, _merged(call, kernel, _name(call, kernel, taken), local=only)
+        between = [step for step in steps[place + 1 : later[0]] if step] if later else []
+        why = _refusal(call, kernel, between, program, ctx) if isinstance(kernel, Kernel) else "no kernel reads it"
         buffer = program.by_name[call.targets[0]]
-        bytes_saved = ctx.number(buffer.size) * buffer.dtype.itemsize * (2 if only else 1)
-        why = f"{call.name} and {kernel.name} are one kernel, where that is not slower than both"
-        ctx.decide(subjects, "product", why, bytes=bytes_saved)
-    if None not in steps:
+        if not why and isinstance(kernel, Kernel):
+            only = len(later) == 1 and call.targets[0] not in program.returned
+            steps[place], steps[later[0]] = None, _merged(call, kernel, _name(call, kernel.name, taken), local=only)
+            size = ctx.number(buffer.size) * buffer.dtype.itemsize * (2 if only else 1)
+            said = f"{call.name} and {kernel.name} are one kernel{', where that is not slower than both' * (not most)}"
+            ctx.decide((call.targets[0], kernel.targets[-1]), "product", said, bytes=size)
+        elif most:
+            locals_.append(replace(buffer, name=f"{buffer.name}_product"))
+            steps[place] = _alone(call, locals_[-1], _name(call, "", taken))
+            ctx.decide(call.targets, "product", f"{call.name} is a kernel of its own: {why}")
+        elif isinstance(kernel, Kernel):
+            subjects = call.targets[0], kernel.targets[-1]
+            ctx.decide(subjects, "refused", f"{call.name} is not computed by the kernel {kernel.name}: {why}")
+    if steps == [*program.steps]:
         return program
-    return program.with_steps(tuple(step for step in steps if step))
+    return replace(program.with_steps(tuple(step for step in steps if step)), buffers=(*program.buffers, *locals_))
+
+
+def _is_small(call: Extern, program: Program, ctx: Context, most: int) -> bool:
+    """Whether a product that our kernels take has few multiplications, of which few make an element."""
+    factors = Factors.of(call)
+    sizes = [size.constant for size in (*factors.shape, factors.inner)]
+    is_known = None not in sizes and not _unfit(call, program) and not _is_off_gpu(call, program, ctx)
+    return is_known and prod(size or 0 for size in sizes) <= most and (factors.inner.constant or 0) <= LONGEST_SUM
+
+
+def _is_off_gpu(call: Extern, program: Program, ctx: Context) -> bool:
+    return bool(ctx.processors) and program.by_name[call.targets[0]].device == "cpu"
+
+
+def _alone(call: Extern, whole: Buffer, name: str) -> Product:
+    """A kernel that computes a product and does nothing more."""
+    axes = Factors.of(call).axes
+    at = tuple(map(Index.of, axes))
+    loop = Loop(call.targets[0], axes, at, Load(whole.name, at, whole.dtype), origins=call.origins, source=call.source)
+    return Product(name, axes, (), (loop,), frozenset({whole.name}), call=replace(call, outputs=whole.name))
 
 
 def apart(program: Program, names: Collection[str], ctx: Context) -> Program:
@@ -136,9 +178,9 @@ def _merged(call: Extern, kernel: Kernel, name: str, *, local: bool) -> Product:
     return Product(name, kernel.ranges, (), kernel.loops, own, call=call)
 
 
-def _name(call: Extern, kernel: Kernel, taken: set[str]) -> str:
+def _name(call: Extern, kernel: str, taken: set[str]) -> str:
     """A new one: `addmm_gelu_1`. Of layers that are alike it differs in its number alone."""
-    name = f"{_NUMBER.sub('', call.targets[0])}_{kernel.name}"
+    name = f"{_NUMBER.sub('', call.targets[0])}_{kernel}" if kernel else call.targets[0]
     while name in taken:
         name = f"{name}_0"
     taken.add(name)
@@ -152,7 +194,7 @@ def _places(kernel: Kernel, name: str) -> set[Shape]:
 
 def _refusal(call: Extern, kernel: Kernel, between: Sequence[Step], program: Program, ctx: Context) -> str:
     """Why a product is not computed by the kernel that reads it, "" if it may be."""
-    if ctx.processors and program.by_name[call.targets[0]].device == "cpu":
+    if _is_off_gpu(call, program, ctx):
         return "it is on the CPU"
     if why := _unfit(call, program):
         return why

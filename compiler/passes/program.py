@@ -163,11 +163,13 @@ class _Writer:
         return (self.before.names[name],) if name in self.before.names else ()
 
     def origins(self, loop: Loop) -> Ids:
-        """Loops of the pass before: that of the same target and those that were put into it; or nodes of the graph."""
+        """Loops of the pass before: that of the same target and those that were put into it; of one that is new the
+        loops of the same nodes, or the call that made its target; or nodes of the graph.
+        """
         if not isinstance(self.before, Made):
             return tuple(self.graph[name] for name in loop.origins if name in self.graph)
         found = dict.fromkeys(self.before.loops[name] for name in self.ancestors(loop))
-        return tuple(found) or self.by_nodes(loop.origins)
+        return tuple(found) or self.by_nodes(loop.origins) or self.same(loop.target)
 
     def whole(self, loop: Loop) -> Ids:
         """As `origins`, of a kernel: the kernels that it was made of, and loops where they are alone."""

@@ -153,8 +153,8 @@ def test_kernels_have_bytes_and_loops_and_calls_of_pytorch_are_named(name: str, 
         first, last = kernel.lines
         body = "\n".join(record[kernel.artifact].text.split("\n")[first - 1 : last])
         assert (kernel.name if kernel.language != "aten" else kernel.name.replace(".", "_")) in body
-    if name != "norm and gelu":
-        assert "extern" in {kernel.category for kernel in record.kernels}
+    if name != "norm and gelu":  # small products are kernels on GPUs
+        assert ("extern" if target == "cpu" else "template") in {kernel.category for kernel in record.kernels}
 
 
 @CASES
@@ -265,7 +265,7 @@ def decisions_of(fn: Callable[..., object], *args: torch.Tensor, mode: str) -> d
 
 
 def test_cuda_graphs_that_are_taken_say_what_is_copied_and_those_that_are_not_why() -> None:
-    model = nn.Sequential(nn.Linear(8, 16), nn.GELU())
+    model = nn.Sequential(nn.Linear(8, 16), nn.Softmax(1))
     halves = decisions_of(model, torch.randn(4, 8), mode="reduce-overhead")["cudagraphs"]
     assert [found.verdict for found in halves] == ["captured", "captured"]
     assert "2 of its 3 inputs stay where they are, the rest are copied in" in halves[0].why
@@ -284,7 +284,9 @@ def test_few_launches_of_inference_are_not_replayed() -> None:
     [refused] = decisions_of(few, torch.randn(8, 8), mode="reduce-overhead")["cudagraphs"]
     assert refused.verdict == "refused"
     assert "inference: launched one by one, its steps (1) take the host less time than a replay" in refused.why
-    [taken] = decisions_of(lambda x: (few(x) @ x @ x).relu(), torch.randn(8, 8), mode="reduce-overhead")["cudagraphs"]
+    [taken] = decisions_of(lambda x: (few(x) @ x @ x).relu(), torch.randn(256, 256), mode="reduce-overhead")[
+        "cudagraphs"
+    ]
     assert taken.verdict == "captured"
 
 

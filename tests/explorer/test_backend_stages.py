@@ -33,14 +33,14 @@ PASSES = [stage_title(stage) for stage in ("lowered", *map(stage_name, pipeline.
 
 
 def norm_and_gelu(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return nn.functional.gelu(nn.functional.layer_norm(x, (32,)) @ weight)
+    return nn.functional.gelu(nn.functional.layer_norm(x, (512,)) @ weight)
 
 
 @cache
 def beside_inductor() -> Run:
     torch.manual_seed(0)
-    weight = torch.randn(32, 16, requires_grad=True)
-    return explorer.explore(norm_and_gelu, torch.randn(8, 32), weight, backend="tcompile", vs="inductor")
+    weight = torch.randn(512, 16, requires_grad=True)
+    return explorer.explore(norm_and_gelu, torch.randn(512, 512), weight, backend="tcompile", vs="inductor")
 
 
 def test_the_summary_has_a_row_for_each_pass_and_the_table_of_both_sides() -> None:
