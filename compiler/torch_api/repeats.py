@@ -1,7 +1,7 @@
 """Nodes of a graph that call the same operator with the same arguments, made one before the graph is divided.
 
-torch's own pass for that (torch._functorch.compile_utils.fx_graph_cse) imports Inductor's lowerings, most of a second of
-a first call, to ask which nodes change memory. What is kept apart here is the same.
+torch's own pass for that (torch._functorch.compile_utils.fx_graph_cse) imports Inductor's lowerings, to ask which nodes
+change memory: most of a second of a first call. What is kept apart here is the same.
 """
 
 from __future__ import annotations
