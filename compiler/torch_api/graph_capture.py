@@ -23,6 +23,7 @@ from torch.fx import GraphModule
 
 from compiler.torch_api.backend import Call, boxed
 from compiler.torch_api.cudagraphs import WHY_NOT_AT_ALL, explained, replayed_words
+from compiler.torch_api.data_sizes import is_piece
 from compiler.torch_api.fx import value_of
 
 
@@ -37,7 +38,7 @@ class Graphs:
         """Why this half is not replayed, "" if it is."""
         if half == "backward" and self.gave_up:
             return "the forward is not replayed, and then the backward is not either"
-        why = _why_not(module, half)
+        why = "data say how large something in it is" if is_piece(module) else _why_not(module, half)
         self.gave_up |= bool(why) and half != "backward"
         return explained(why, WHY_NOT_AT_ALL) if why else ""
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
+from torch.utils._sympy.functions import Max
 
 from compiler.torch_api.fx import value_of
 
@@ -37,18 +38,22 @@ def _reaches(value: Any) -> Iterator[Any]:
     """Of each tensor one more than the offset of its last element, and how many elements it has."""
     for tensor in tree_leaves(value):
         if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
-            yield tensor.numel()
-            if not tensor.is_contiguous():
+            yield (count := tensor.numel())
+            if (isinstance(count, int) or count.node.hint is not None) and not tensor.is_contiguous():
                 yield 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
-def settled(size: torch.SymInt) -> Any:
+def settled(size: torch.SymInt, is_stride: bool) -> Any:
     """A size's expression with each Max and Min in it the argument that it is in calls that the graph is for. As it is
-    where no guard can be had.
+    where no guard can be had; but for a stride's Max(1, u0), where only data tell u0: it counts as u0, as in an empty
+    tensor there is nothing to be found by it.
     """
-    environment = size.node.shape_env
+    environment, expression = size.node.shape_env, size.node.expr
+    if size.node.hint is None and is_stride:
+        least = [found for found in expression.atoms(Max) if len(found.args) == 2 and 1 in found.args]
+        return expression.subs({found: max(found.args, key=lambda arg: arg != 1) for found in least})
     can_guard = size.node.hint is not None and not environment.frozen
-    return _settled(size.node.expr, environment) if can_guard else size.node.expr
+    return _settled(expression, environment) if can_guard else expression
 
 
 def _settled(expression: Any, environment: Any) -> Any:

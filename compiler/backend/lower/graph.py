@@ -21,6 +21,7 @@ from compiler.backend.scalar import NAMES
 from compiler.capture.sources import is_cell
 from compiler.torch_api import fx
 from compiler.torch_api.backend import has_effect, returns_alias, written_arguments
+from compiler.torch_api.data_sizes import OUTSIDE
 from compiler.torch_api.index_bounds import specialized
 
 
@@ -30,6 +31,8 @@ def lower(module: GraphModule, name: str, ctx: Context) -> Program:
     Raises BackendError for what a program can't say, like sizes that depend on values.
     """
     walker = _Walk(module, ctx)
+    for asked, operator in module.meta.get(OUTSIDE, ()):
+        ctx.decide((asked,), "extern", f"{operator}: what it gives is as large as data say: the graph is divided there")
     for node in module.graph.nodes:
         walker.visit(node)
     walker.draw_seeds()

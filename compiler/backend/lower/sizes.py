@@ -15,14 +15,14 @@ from compiler.torch_api.index_bounds import settled, specialized
 _DIVISIONS = ("FloorDiv", "CleanDiv", "IntTrueDiv")
 
 
-def index_of(size: Any) -> Index:
+def index_of(size: Any, is_stride: bool = False) -> Index:
     """An int or SymInt as an index. What indices have no arithmetic for is held to the value of this call, by a guard;
     where there can be none, it raises BackendError.
     """
     if not isinstance(size, torch.SymInt):
         return Index.of(int(size))
     try:
-        return _index(settled(size))
+        return _index(settled(size, is_stride))
     except BackendError:
         if (number := specialized(size)) is None:
             raise
@@ -30,8 +30,14 @@ def index_of(size: Any) -> Index:
 
 
 def shape_of(sizes: Iterable[Any]) -> Shape:
-    """Sizes or strides as indices."""
+    """Sizes as indices."""
     return tuple(map(index_of, sizes))
+
+
+def strides_of(tensor: torch.Tensor) -> Shape:
+    """The strides of a fake tensor, none where it has another layout."""
+    strides = tensor.stride() if tensor.layout is torch.strided else ()
+    return tuple(index_of(stride, is_stride=True) for stride in strides)
 
 
 @lru_cache(4096)

@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from compiler.backend.index import Index, Var
 from compiler.backend.ir import Buffer, Expr, Kernel, Load, Loop, Shape, Step, Strided
-from compiler.backend.lower.sizes import index_of, shape_of
+from compiler.backend.lower.sizes import index_of, shape_of, strides_of
 from compiler.backend.scalar import HALVES, NAMES
 
 Coordinates: TypeAlias = Callable[[Shape], Shape]
@@ -45,7 +45,7 @@ class Tensor:
             self,
             shape=shape,
             at=lambda coordinates: at(change(coordinates)),
-            strided=Strided(self.buffer, shape, shape_of(meta.stride()), index_of(meta.storage_offset() - base)),
+            strided=Strided(self.buffer, shape, strides_of(meta), index_of(meta.storage_offset() - base)),
         )
 
 
@@ -70,8 +70,7 @@ class Lowering:
 
     def whole(self, name: str, meta: Any) -> Tensor:
         """A new buffer for all of a tensor like `meta`, its fake tensor."""
-        strides = meta.stride() if meta.layout is torch.strided else ()
-        buffer = Buffer(name, meta.dtype, shape_of(meta.shape), shape_of(strides), str(meta.device))
+        buffer = Buffer(name, meta.dtype, shape_of(meta.shape), strides_of(meta), str(meta.device))
         return self.add(buffer)
 
     def add(self, buffer: Buffer) -> Tensor:

@@ -1,0 +1,201 @@
+"""Graphs in which data say how large a tensor is, or what number something is: `x[x > 0]`, `x.sum().item()`.
+
+They are divided where that is found out. PyTorch's own kernels run there, and what lies between is compiled in pieces,
+each of which is given the sizes as arguments. torch names such sizes u0, u1 … (unbacked symbols).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import free_symbols, free_unbacked_symbols
+from torch.utils._pytree import tree_leaves
+
+from compiler.torch_api.fx import value_of
+
+Call = Callable[[list[Any]], Sequence[Any]]
+Compile = Callable[[GraphModule, Sequence[Any]], Call]
+OUTSIDE = "tcompile_outside"
+"""In a piece's `meta`: names and operators of what runs right before it, outside of any piece."""
+
+
+def asks_data(module: GraphModule) -> bool:
+    """Whether a node of the graph gives a size or a number that only its data tell."""
+    return any(node.meta.get("unbacked_bindings") for node in module.graph.nodes)
+
+
+def is_piece(module: GraphModule) -> bool:
+    """Whether it is a part of a divided graph."""
+    return OUTSIDE in module.meta
+
+
+def divided(module: GraphModule, compile_piece: Compile) -> Call:
+    """A call that runs the graph: pieces of it are compiled."""
+    graph = module.graph
+    outside, sizes = _settled_outside(graph)
+    runs = [*_runs(graph, outside)]
+    before: list[tuple[str, str]] = []
+    steps: list[_Outside | _Piece] = []
+    for nodes in runs:
+        if nodes[0] in outside:
+            steps.append(_Outside(nodes[0]))
+            before += [(nodes[0].name, str(nodes[0].target))] if nodes[0].meta.get("unbacked_bindings") else []
+        else:
+            steps.append(_piece(module, nodes, sizes, before, compile_piece))
+            before = []
+    last = {node: number for number, step in enumerate(steps) for node in (*step.given, *step.made)}
+    for node in last.keys() - {*graph.output_node().all_input_nodes}:
+        steps[last[node]].done.append(node)
+    return _Divided(graph.find_nodes(op="placeholder"), steps, graph.output_node().args[0]).run
+
+
+@dataclass(slots=True)
+class _Outside:
+    """One operator, by PyTorch. After it the values of `done` are not needed any more; so it is with a piece."""
+
+    node: Node
+    done: list[Node] = field(default_factory=list)
+
+    @property
+    def given(self) -> Sequence[Node]:
+        return self.node.all_input_nodes
+
+    @property
+    def made(self) -> Sequence[Node]:
+        return (self.node,)
+
+    def run(self, values: dict[Node, Any]) -> None:
+        args, kwargs = torch.fx.map_arg((self.node.args, self.node.kwargs), values.__getitem__)
+        values[self.node] = found = self.node.target(*args, **kwargs)  # type: ignore[operator]
+        told = value_of(self.node)
+        if isinstance(found, torch.Tensor) and found.dtype != told.dtype:  # torch 2.11 says so of `unique`'s counts
+            raise TypeError(f"{self.node.target} gives {found.dtype}, and torch told its compilers {told.dtype}")
+
+
+@dataclass(slots=True)
+class _Piece:
+    given: Sequence[Node]
+    made: Sequence[Node]
+    call: Call
+    done: list[Node] = field(default_factory=list)
+
+    def run(self, values: dict[Node, Any]) -> None:
+        found = self.call([values[node] for node in self.given])
+        values.update(zip(self.made, found, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Divided:
+    inputs: Sequence[Node]
+    steps: Sequence[_Outside | _Piece]
+    outputs: Any
+
+    def run(self, args: list[Any]) -> Sequence[Any]:
+        values = dict(zip(self.inputs, args, strict=True))
+        args.clear()
+        for step in self.steps:
+            step.run(values)
+            for node in step.done:
+                values.pop(node, None)
+        found: Sequence[Any] = torch.fx.map_arg(self.outputs, values.__getitem__)
+        return found
+
+
+def _settled_outside(graph: Graph) -> tuple[dict[Node, None], dict[Any, Node]]:
+    """The nodes to run outside of pieces: those that give sizes by what data say, numbers that follow from these, and
+    what takes such a number that is no size. And for each symbol the node that gives it, right where it is known.
+    """
+    for node in graph.find_nodes(op="call_function", target=operator.getitem):
+        node.args[0].append(node)  # type: ignore[union-attr]
+    sizes: dict[Any, Node] = {}
+    for node in graph.find_nodes(op="placeholder"):
+        if isinstance(value := value_of(node), torch.SymInt):
+            sizes.setdefault(value.node.expr, node)
+    outside: dict[Node, None] = {}
+    for node in list(graph.nodes):
+        value = value_of(node)
+        if isinstance(value, torch.SymInt) and (same := sizes.get(value.node.expr, node)) is not node:
+            node.replace_all_uses_with(same)
+            graph.erase_node(node)
+            continue
+        new = _symbols(value) - sizes.keys() if node.op in ("placeholder", "call_function") else set()
+        if node.op == "call_function" and (_unbacked(new) or _is_outside(node, value, outside)):
+            outside[node] = None
+            if isinstance(value, torch.SymInt):
+                sizes[value.node.expr] = node
+        for symbol, made in _named(graph, node, value, new):
+            sizes[symbol] = made
+            outside[made] = None
+    return outside, sizes
+
+
+def _is_outside(node: Node, value: Any, found: dict[Node, None]) -> bool:
+    is_number = value is None or isinstance(value, torch.SymInt | torch.SymBool | torch.SymFloat)
+    sources = [source for source in node.all_input_nodes if source in found]
+    if is_number or node.target is operator.getitem:
+        return bool(sources)
+    return any(isinstance(value_of(source), torch.SymBool | torch.SymFloat) for source in sources)
+
+
+def _symbols(value: Any) -> set[Any]:
+    kinds = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
+    return {symbol for leaf in tree_leaves(value) if isinstance(leaf, kinds) for symbol in free_symbols(leaf)}
+
+
+def _unbacked(symbols: set[Any]) -> bool:
+    return bool(free_unbacked_symbols(list(symbols)))
+
+
+def _named(graph: Graph, node: Node, value: Any, symbols: set[Any]) -> Iterator[tuple[Any, Node]]:
+    """Nodes that give symbols which are sizes of a tensor."""
+    after = node if node.op != "placeholder" else graph.find_nodes(op="placeholder")[-1]
+    for dim, size in enumerate(value.shape if symbols and isinstance(value, torch.Tensor) else ()):
+        if isinstance(size, torch.SymInt) and size.node.expr in symbols:
+            symbols = symbols - {size.node.expr}
+            with graph.inserting_after(after):
+                made = graph.call_function(torch.ops.aten.sym_size.int, (node, dim))
+            made.meta["val"] = size
+            yield size.node.expr, made
+
+
+def _runs(graph: Graph, outside: dict[Node, None]) -> Iterator[list[Node]]:
+    """The nodes that compute: each one outside alone, the others as long as they follow one another."""
+    run: list[Node] = []
+    for node in graph.nodes:
+        if node.op in ("placeholder", "output"):
+            continue
+        if node not in outside:
+            run.append(node)
+            continue
+        if run:
+            yield run
+        run = []
+        yield [node]
+    if run:
+        yield run
+
+
+def _piece(
+    module: GraphModule, nodes: list[Node], sizes: dict[Any, Node], before: list[tuple[str, str]], compiled: Compile
+) -> _Piece:
+    own = dict.fromkeys(nodes)
+    given = dict.fromkeys(source for node in nodes for source in node.all_input_nodes if source not in own)
+    for symbol in {symbol: None for node in (*nodes, *given) for symbol in _symbols(value_of(node))}:
+        if symbol in sizes:
+            given[sizes[symbol]] = None
+    made = [node for node in nodes if any(user not in own for user in node.users)]
+    graph, copies = Graph(), dict[Node, Node]()
+    for node in given:
+        copies[node] = graph.placeholder(node.name)
+        copies[node].meta = dict(node.meta)
+    for node in nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(tuple(copies[node] for node in made))
+    piece = GraphModule(module, graph)
+    piece.meta[OUTSIDE] = tuple(before)
+    return _Piece([*given], made, compiled(piece, [value_of(node) for node in given]))

@@ -1,0 +1,97 @@
+"""Sizes and numbers that only data tell: the graph is divided where they are found out, and its pieces are compiled."""
+
+# ruff: noqa: ARG005 every function is given all that it may need
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+import compiler
+from compiler.backend import tcompile
+
+ASKED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "put by a mask": lambda x, v: torch.index_put(x, (x > 0,), v) * 2,
+    "stored by a mask": lambda x, v: (y := x.clone()).masked_fill(x > 1, 0) + y.index_put_((x > 0,), v),
+    "picked by a mask": lambda x, v: x[x > 0].sin() * 2,
+    "rows times columns": lambda x, v: (x[x[:, 0] > 0] @ x.t()).relu().sum(1) + 1,
+    "columns": lambda x, v: x[:, x[0] > 0].exp().softmax(-1).sum(0),
+    "a number": lambda x, v: x * x.sum().item() + v[:, None],
+    "a size": lambda x, v: torch.zeros(int(x.abs().sum().long().item()) % 7 + 2) + x.sum(),
+    "places": lambda x, v: torch.nonzero(x > 0).sum(0) + 1,
+    "places by dimension": lambda x, v: torch.stack(torch.where(x > 0)) * 2,
+    "a mean of some": lambda x, v: x.masked_select(x > 0.5).cos().mean() * x,
+    "rows repeated": lambda x, v: x.repeat_interleave((x[:, 0] > 0).long() + 1, 0).sin(),
+    "some rows by another function": lambda x, v: x.index_add(0, torch.nonzero(v > 0)[:, 0], x[v > 0].tanh() * 2),
+    "none": lambda x, v: x[x > 100].sin().sum() + x[x > 100].numel() + x,
+    "rows of none": lambda x, v: functional.layer_norm(x[x[:, 0] > 100].softmax(-1), (4,)),
+    "different ones": lambda x, v: x.detach().round().unique() * v[:1],
+}
+
+
+@pytest.fixture(autouse=True)
+def _captured() -> Iterator[None]:
+    """TorchDynamo captures what asks data; without this it is left to Python, between two graphs."""
+    with torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True):
+        torch.compiler.reset()
+        yield
+
+
+def numbers(rows: int) -> tuple[Tensor, Tensor]:
+    make = torch.Generator().manual_seed(rows)
+    return torch.randn(rows, 4, generator=make), torch.randn(rows, generator=make)[:1].expand(rows).clone()
+
+
+def results(fn: Callable[[Tensor, Tensor], Any], rows: int, single: bool) -> list[Any]:
+    x, v = (value.requires_grad_() for value in numbers(rows))
+    found = fn(x, v[:1] if single else v)
+    if not found.requires_grad:
+        return [found]
+    return [found, *torch.autograd.grad((found * 1.5).sum(), (x, v), allow_unused=True)]
+
+
+@pytest.mark.parametrize("options", [{}, {"code": "triton"}], ids=["C++", "Triton"])
+@pytest.mark.parametrize("what", ASKED)
+def test_results_and_gradients_are_those_of_eager_mode(what: str, options: dict[str, Any]) -> None:
+    fn, single = ASKED[what], what.endswith("by a mask")
+    run = torch.compile(fn, backend=tcompile, fullgraph=True, options=options)
+    for rows in (6, 6, 9):
+        torch.testing.assert_close(results(run, rows, single), results(fn, rows, single), equal_nan=True)
+
+
+def test_what_changes_an_input_changes_it_in_the_last_piece() -> None:
+    def step(x: Tensor) -> Tensor:
+        picked = x[x > 0]
+        x.mul_(2).add_(picked.sum())
+        return picked + 1
+
+    (ours, _), (theirs, _) = numbers(5), numbers(5)
+    with torch.no_grad():
+        found = torch.compile(step, backend=tcompile, fullgraph=True)(ours)
+        torch.testing.assert_close([found, ours], [step(theirs), theirs])
+
+
+def test_pieces_are_shown_and_what_divides_them_is_named() -> None:
+    opened = compiler.open(lambda x: x[x.sin() > 0].exp().sum() * 2, numbers(6)[0])
+    assert [graph.name for graph in opened.graphs] == ["inference", "inference_2"]
+    decisions = opened.graphs[1].decisions
+    assert any("aten.index.Tensor" in decision.why and "as data say" in decision.why for decision in decisions)
+
+
+def test_other_sizes_need_no_other_compilation() -> None:
+    graphs: list[torch.fx.GraphModule] = []
+
+    def counting(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        graphs.append(module)
+        return tcompile(module, inputs)
+
+    run = torch.compile(lambda x: x[x > 0.1].exp() * 2, backend=counting, fullgraph=True)
+    for seed in range(4):
+        x = torch.randn(8, 8, generator=torch.Generator().manual_seed(seed))
+        torch.testing.assert_close(run(x), x[x > 0.1].exp() * 2)
+    assert len(graphs) == 1
