@@ -19,6 +19,7 @@ from torch.fx import GraphModule
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.utils._python_dispatch import _disable_current_modes
 
+from compiler.torch_api.data_sizes import asks_data, divided
 from compiler.torch_api.decomposition_tables import is_operator, is_random, table
 from compiler.torch_api.direct import Watched, is_autocast_on, is_plain
 from compiler.torch_api.mended import MENDED
@@ -76,6 +77,7 @@ def compile_with_autograd(
     if any(isinstance(value, list | tuple | dict) for value in inputs):
         again = partial(compile_with_autograd, forward=forward, backward=backward, inference=inference, random=random)
         return flatten_graph_inputs(module, inputs, again)  # type: ignore[no-any-return]
+    forward, backward, inference = _in_pieces(forward, inference), _in_pieces(backward), _in_pieces(inference)
     plain: list[Watched] = []
     autocast = is_autocast_on()  # it is off while AOTAutograd compiles
 
@@ -99,6 +101,18 @@ def compile_with_autograd(
         )
     wrapped = torch._dynamo.disable(made, reason="it is compiled")
     return plain[0].around(wrapped) if plain else wrapped
+
+
+def _in_pieces(compile_graph: Compile, compile_piece: Compile | None = None) -> Compile:
+    """The same, for graphs too in which data say how large something is: pieces of these are compiled."""
+
+    def compiled(graph: GraphModule, inputs: Sequence[Any]) -> Call:
+        if not asks_data(graph):
+            return compile_graph(graph, inputs)
+        keep_what_is_saved()
+        return boxed(partial(divided(graph, compile_piece or compile_graph)))
+
+    return compiled
 
 
 def _untraced(compile_graph: Compile) -> Compile:
