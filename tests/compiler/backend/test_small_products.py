@@ -1,0 +1,97 @@
+"""Small products of matrices, which are Triton kernels of ours in any mode: which they are, and what they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from compiler.backend import pipeline, tcompile
+from compiler.backend.context import Context
+from compiler.backend.ir import Extern, Product, Program
+from compiler.backend.opened import Opened
+from compiler.backend.opened import open as opened
+from compiler.backend.products import merged
+
+pytest.importorskip("triton")
+
+
+def numbers(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def steps(call: Opened) -> list[str]:
+    return [type(step).__name__ for step in call.graph.stages.last.steps]
+
+
+def layers(x: Tensor, w: Tensor, b: Tensor, v: Tensor) -> Tensor:
+    """Two layers, of which no kernel reads what the second gives."""
+    return functional.linear(x, w, b).relu() @ v
+
+
+SMALL = tuple(numbers(*shape) for shape in ((5, 40), (24, 40), (24,), (24, 3)))
+
+
+def test_small_products_are_kernels_in_the_default_mode() -> None:
+    call = opened(layers, *SMALL).on("h100")
+    assert steps(call) == ["Product", "Product"]
+    decided = [item.why for item in call.graph.decisions if item.pass_name == "products"]
+    assert any("is a kernel of its own: no kernel reads it" in why for why in decided)
+    assert any(why.endswith("are one kernel") for why in decided)
+
+
+LARGE: Mapping[str, tuple[Tensor, ...]] = {
+    "many multiplications": tuple(numbers(*shape) for shape in ((64, 128), (128, 128), (128,), (128, 128))),
+    "a long sum": tuple(numbers(*shape) for shape in ((4, 512), (4, 512), (4,), (4, 2048))),
+    "of float64": tuple(value.double() for value in SMALL),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_others_are_left_to_pytorch(name: str) -> None:
+    call = opened(layers, *LARGE[name]).on("h100")
+    found = [step.name for step in call.graph.stages.last.steps if isinstance(step, Extern)]
+    assert "aten.mm.default" in found or "aten.addmm.default" in found
+    assert "Product" in steps(call.with_thresholds(own_product=2**30)) or name != "many multiplications"
+
+
+def test_nothing_is_small_below_the_threshold() -> None:
+    assert "Product" not in steps(opened(layers, *SMALL).on("h100").with_thresholds(own_product=1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_small_products_compute_what_eager_mode_does(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    made: list[Product] = []
+
+    def kept(program: Program, ctx: Context) -> Program:
+        changed = merged(program, ctx, ctx.thresholds.own_product)
+        made.extend(step for step in changed.steps if isinstance(step, Product))
+        return changed
+
+    monkeypatch.setattr(pipeline, "tuned", lambda passes: {**passes, "products": kept})
+    in_triton: Any = partial(tcompile, mode="max-autotune", options={"code": "triton"})  # in its interpreter
+    args = [value.to(dtype).requires_grad_() for value in SMALL]
+    torch._dynamo.reset()
+    results = []
+    for call in (layers, torch.compile(layers, backend=in_triton)):
+        found = call(*args)
+        results.append((found, *torch.autograd.grad(found.square().sum(), args)))
+    torch.testing.assert_close(results[1], results[0], rtol=0.05 if dtype == torch.bfloat16 else 1e-4, atol=1e-3)
+    assert len(made) == 6
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_gpu_computes_small_products_by_our_kernels(dtype: torch.dtype) -> None:
+    args = [value.to("cuda", dtype).requires_grad_() for value in SMALL]
+    torch._dynamo.reset()
+    exact = layers(*(value.double() for value in args))
+    found, own = torch.compile(layers, backend="tcompile")(*args), layers(*args)
+    assert (found - exact).abs().max() <= 4 * (own - exact).abs().max() + 1e-5 * exact.abs().max()
+    grads, owns = (torch.autograd.grad(value.square().sum(), args) for value in (found, own))
+    torch.testing.assert_close(grads, owns, rtol=0.05 if dtype == torch.bfloat16 else 1e-4, atol=1e-2)
