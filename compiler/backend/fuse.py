@@ -110,7 +110,7 @@ class Steps:
 
     @staticmethod
     def of(program: Program) -> Steps:
-        needs = _needs(program)
+        needs = needs_of(program)
         before: dict[int, int] = {}
         for number, needed in needs.items():
             before[number] = 0
@@ -218,7 +218,7 @@ def _users(program: Program) -> dict[str, list[int]]:
     return users
 
 
-def _needs(program: Program) -> dict[int, set[int]]:
+def needs_of(program: Program) -> dict[int, set[int]]:
     """For each step those that have to run before it: what writes its inputs, what still reads or writes what it
     overwrites, and the last call that is pinned if it is.
     """
@@ -227,7 +227,8 @@ def _needs(program: Program) -> dict[int, set[int]]:
     pinned: int | None = None
     needs: dict[int, set[int]] = {}
     for number, step in enumerate(program.steps):
-        overwritten = set(step.writes if isinstance(step, Extern) else ()) | (set(step.targets) & program.mutated)
+        overwritten = set(step.writes if isinstance(step, Extern) else step.taken)
+        overwritten |= set(step.targets) & program.mutated
         needs[number] = {writer[name] for name in (*step.reads, *overwritten) if name in writer}
         needs[number] |= {reader for name in overwritten for reader in readers.get(name, ())}
         if isinstance(step, Extern) and step.pinned:

@@ -1,16 +1,24 @@
 """Pass: which buffers are freed after each step, and which take over the memory of one that is not needed any more.
 
-The order of steps stays as it is, but for kernels and externs of which nothing depends on each other.
+On a GPU the order of steps changes where less is held at once in another one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
 
 from compiler.backend.context import Context
 from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Product, Program, Step, loads
+from compiler.backend.sequence import sequences
 from compiler.backend.sweeps import sweeps
+from compiler.backend.together import Together
+
+Frees: TypeAlias = Sequence[Sequence[str]]
+WORTHWHILE = 0.98
+"""Steps stay in their order where another one holds more than this share of what it holds."""
 
 _FRESH = tuple(
     f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward")
@@ -20,6 +28,7 @@ _FRESH = tuple(
 
 def schedule(program: Program, ctx: Context) -> Program:
     """The program with its memory planned."""
+    program = _least_held(program, ctx)
     frees = lifetimes(program)
     taken = _reuse(program, frees, ctx)
     for new, old in taken.items():
@@ -31,6 +40,25 @@ def schedule(program: Program, ctx: Context) -> Program:
         replace(buffer, reuses=taken[buffer.name]) if buffer.name in taken else buffer for buffer in program.buffers
     )
     return replace(program, buffers=buffers, frees=kept)
+
+
+def _least_held(program: Program, ctx: Context) -> Program:
+    """The program with its steps in the order that needs least memory at once, of those that are tried."""
+    if not ctx.processors or len(program.steps) < 3:
+        return program
+    most = _most_held(program, ctx)
+    best, least = program, int(most * WORTHWHILE)
+    for other in sequences(program, partial(_bytes, ctx=ctx), frozenset()):
+        if (held := _most_held(other, ctx)) < least:
+            best, least = other, held
+    if best is not program:
+        names = tuple(step.targets[-1] for step in best.steps if step.targets)
+        ctx.decide(names, "reordered", f"{least:,} bytes are held at once, not {most:,}", bytes=most - least)
+    return best
+
+
+def _most_held(program: Program, ctx: Context) -> int:
+    return max(_written_over(program, lifetimes(program), ctx)[2], default=0)
 
 
 def lifetimes(program: Program) -> tuple[tuple[str, ...], ...]:
@@ -45,20 +73,11 @@ def lifetimes(program: Program) -> tuple[tuple[str, ...], ...]:
     return tuple(reversed(frees))
 
 
-def _reuse(program: Program, frees: tuple[tuple[str, ...], ...], ctx: Context) -> dict[str, str]:
+def _reuse(program: Program, frees: Frees, ctx: Context) -> dict[str, str]:
     """For buffers that kernels write: a buffer that is freed at that step or before, as large and of the same dtype.
     One is kept for a later step only where that does not make the most that is held at once any more.
     """
-    fixed = _fixed(program)
-    spare = [[name for name in freed if name not in fixed] for freed in frees]
-    held = held_bytes(program, frees, ctx)
-    taken: dict[str, str] = {}
-    for number, step in enumerate(program.steps):
-        for name in _made(step, program):
-            if (old := _in_place(step, name, spare[number], program, ctx)) is not None:
-                spare[number].remove(old)
-                taken[name] = old
-                held[number] -= _bytes(program.by_name[name], ctx)
+    taken, spare, held = _written_over(program, frees, ctx)
     most = max(held, default=0)
     free: dict[str, list[tuple[str, int]]] = {}
     for number, step in enumerate(program.steps):
@@ -73,6 +92,23 @@ def _reuse(program: Program, frees: tuple[tuple[str, ...], ...], ctx: Context) -
         for name in spare[number]:
             free.setdefault(_kind(program.by_name[name]), []).append((name, number))
     return taken
+
+
+def _written_over(program: Program, frees: Frees, ctx: Context) -> tuple[dict[str, str], list[list[str]], list[int]]:
+    """For buffers that kernels write: one that the same kernel reads for the last time. What else is freed at each step
+    and may be taken over; and the bytes that are held while each step runs.
+    """
+    fixed = _fixed(program)
+    spare = [[name for name in freed if name not in fixed] for freed in frees]
+    held = held_bytes(program, frees, ctx)
+    taken: dict[str, str] = {}
+    for number, step in enumerate(program.steps):
+        for name in _made(step, program):
+            if (old := _in_place(step, name, spare[number], program, ctx)) is not None:
+                spare[number].remove(old)
+                taken[name] = old
+                held[number] -= _bytes(program.by_name[name], ctx)
+    return taken, spare, held
 
 
 def _made(step: Step, program: Program) -> list[str]:
@@ -109,6 +145,9 @@ def _in_place(step: Step, name: str, spare: Sequence[str], program: Program, ctx
         if name == step.made:
             return None
         spare = [old for old in spare if old not in step.call.reads]
+    if isinstance(step, Together):  # programs of one part may run before or after those of another
+        spare = [old for old in spare if sum(old in part.reads for part in step.parts) < 2]
+        (step,) = (part for part in step.parts if name in part.targets)
     for old in spare:
         is_alike = _kind(program.by_name[old]) == _kind(program.by_name[name])
         if is_alike and old in step.reads and _reads_first(step, name, old, program):

@@ -80,3 +80,17 @@ def test_a_reduction_writes_over_what_it_read_for_the_last_time(width: int) -> N
     program = pipeline.run(graph.stages.programs["lowered"], ctx).last
     assert "takes over" in str(program), str(program)
     torch.testing.assert_close(runner(program, ctx)(list(graph.caught.inputs))[0], fn(x, weight))
+
+
+def rectangles(x: Tensor, wide: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    """Two results: a small one that needs all of `large`, and one by way of something as large as that."""
+    large = x @ wide
+    other = (x @ wide.flip(0)).relu()
+    return kept @ other.t(), kept @ large.t()
+
+
+def test_steps_that_free_more_than_they_make_come_first() -> None:
+    x, wide, kept = numbers(64, 32), numbers(32, 2048), numbers(8, 2048)
+    program, ctx = on_gpu(rectangles, x, wide, kept)
+    large, flipped = 4 * 64 * 2048, 4 * 32 * 2048
+    assert most_held(program, ctx) == large + flipped, str(program)  # not two large ones

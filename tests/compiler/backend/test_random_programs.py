@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compiler.backend import backend
+from compiler.backend import backend, schedule
 from tests.compiler.backend.random_programs import NAMES, Case, Step, case_of, check, valid
 
 numbers = st.integers(0, 98)
@@ -46,4 +46,13 @@ def test_what_passes_do_for_a_gpu(seed: int, monkeypatch: pytest.MonkeyPatch) ->
     """As if there were one, in Triton's interpreter. These were wrong on a GPU once."""
     monkeypatch.setattr(backend, "processors", lambda _module: 132)
     monkeypatch.setattr(backend, "compiled", lambda program, ctx, _options: backend.triton_interpreted(program, ctx))
+    check(case_of(seed))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_steps_in_an_order_that_needs_less_memory(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is taken in any case, with what kernels write over on a GPU."""
+    monkeypatch.setattr(backend, "processors", lambda _module: 132)
+    monkeypatch.setattr(backend, "compiled", lambda program, _ctx, _options: backend.interpreted(program))
+    monkeypatch.setattr(schedule, "WORTHWHILE", 100)
     check(case_of(seed))

@@ -1,0 +1,162 @@
+"""Other orders of a program's steps, in which less memory may be held at once. The scheduler tries them.
+
+Where a step can run, one that frees more than it makes does so at once; seen from the end, one that makes more than it
+frees waits as long as it can. All others stay in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from compiler.backend.fuse import needs_of
+from compiler.backend.ir import Buffer, Extern, Program
+
+Needs = Mapping[int, set[int]]
+
+
+@dataclass(slots=True)
+class _Memory:
+    """Of one buffer: it is held from the first of some steps on, or from the start if there are none, and until the
+    last of some others has run, or for good. `left` is how many of these have not.
+    """
+
+    size: int
+    begins: frozenset[int]
+    ends: frozenset[int]
+    is_held: bool = False
+    left: int = 0
+
+    def __post_init__(self) -> None:
+        self.is_held, self.left = not self.begins, len(self.ends)
+
+    def from_the_end(self, last: int) -> _Memory:
+        """The same with steps counted from the last one."""
+        begins, ends = (frozenset(last - number for number in group) for group in (self.ends, self.begins))
+        return _Memory(self.size, begins, ends)
+
+
+def sequences(program: Program, size: Callable[[Buffer], int], given: frozenset[str]) -> Iterator[Program]:
+    """The program with its steps in other orders. `given` are inputs that are freed with their last reader."""
+    steps = program.steps
+    if any(isinstance(step, Extern) and step.aliases for step in steps) and (
+        program.mutated or any(isinstance(step, Extern) and step.writes for step in steps)
+    ):
+        return  # what is written may be seen under another name
+    for changes in ((False,), (True,), (True, False)):
+        found = program
+        for is_from_the_end in changes:
+            found = _from_the_end(found, size, given) if is_from_the_end else _from_the_start(found, size, given)
+        yield found
+
+
+def _from_the_start(program: Program, size: Callable[[Buffer], int], given: frozenset[str]) -> Program:
+    return _reordered(program, _greedy(needs_of(program), _memories(program, size, given)))
+
+
+def _from_the_end(program: Program, size: Callable[[Buffer], int], given: frozenset[str]) -> Program:
+    """The same with time reversed: a buffer is held from its last reader on, until what makes it."""
+    last = len(program.steps) - 1
+    users: dict[int, set[int]] = {number: set() for number in range(last + 1)}
+    for number, needed in needs_of(program).items():
+        for other in needed:
+            users[last - other].add(last - number)
+    memories = [memory.from_the_end(last) for memory in _memories(program, size, given)]
+    return _reordered(program, [last - number for number in reversed(_greedy(users, memories))])
+
+
+def _reordered(program: Program, places: Sequence[int]) -> Program:
+    return program.with_steps(tuple(program.steps[number] for number in places))
+
+
+def _memories(program: Program, size: Callable[[Buffer], int], given: frozenset[str]) -> list[_Memory]:
+    makers: dict[str, int] = {}
+    readers: dict[str, set[int]] = {}
+    for number, step in enumerate(program.steps):
+        written = step.targets if isinstance(step, Extern) else step.writes
+        makers.update((name, number) for name in written if name not in program.mutated)
+        for name in step.reads:
+            readers.setdefault(name, set()).add(number)
+    found = []
+    for name in (*makers, *given):
+        begins = frozenset([makers[name]]) if name in makers else frozenset[int]()
+        ends = frozenset() if name in program.returned else frozenset(readers.get(name, begins))
+        found.append(_Memory(size(program.by_name[name]), begins, ends))
+    return found
+
+
+class _Line:
+    """Steps that wait for others, or can run: those that free more than they make come first, then all in their order.
+
+    `cost` is what a step makes less what it frees, were it to run now.
+    """
+
+    def __init__(self, needed: Needs, memories: Sequence[_Memory]) -> None:
+        self.waiting = {number: len(others) for number, others in needed.items()}
+        self.cost = dict.fromkeys(needed, 0)
+        self.named: dict[int, list[_Memory]] = {number: [] for number in needed}
+        self.users: dict[int, list[int]] = {number: [] for number in needed}
+        self.freeing: list[tuple[int, int]] = []
+        self.ready: list[int] = []
+        for number, others in needed.items():
+            for other in others:
+                self.users[other].append(number)
+        for memory in memories:
+            self.add(memory)
+        for number, others in needed.items():
+            if not others:
+                self.can_run(number)
+
+    def add(self, memory: _Memory) -> None:
+        for number in memory.begins | memory.ends:
+            self.named[number].append(memory)
+        for number in memory.begins:
+            self.cost[number] += memory.size
+        if memory.left == 1:
+            self.cost[next(iter(memory.ends))] -= memory.size
+
+    def can_run(self, number: int) -> None:
+        heappush(self.ready, number)
+        self.lower(number, 0)
+
+    def lower(self, number: int, by: int) -> None:
+        """The step costs less now."""
+        self.cost[number] -= by
+        if self.waiting[number] == 0 and self.cost[number] < 0:
+            heappush(self.freeing, (self.cost[number], number))
+
+    def next(self) -> int:
+        while self.freeing:
+            cost, number = heappop(self.freeing)
+            if self.waiting[number] == 0 and self.cost[number] == cost:
+                return number
+        while self.waiting[number := heappop(self.ready)]:
+            pass
+        return number
+
+    def run(self, number: int) -> None:
+        """The step runs: others cost less, and those that waited for it may be next."""
+        self.waiting[number] = -1
+        for memory in self.named[number]:
+            if number in memory.begins and not memory.is_held:
+                memory.is_held = True
+                for other in memory.begins - {number}:
+                    self.lower(other, memory.size)
+            memory.left -= number in memory.ends
+            if memory.left == 1 and number in memory.ends:
+                (last,) = (other for other in memory.ends if self.waiting[other] >= 0)
+                self.lower(last, memory.size)
+        for user in self.users[number]:
+            self.waiting[user] -= 1
+            if not self.waiting[user]:
+                self.can_run(user)
+
+
+def _greedy(needed: Needs, memories: Sequence[_Memory]) -> list[int]:
+    line = _Line(needed, memories)
+    found = []
+    for _ in needed:
+        found.append(number := line.next())
+        line.run(number)
+    return found
