@@ -178,13 +178,13 @@ class Steps:
         first, second = pair.first, pair.second
         self.steps[second] = kernel
         self.needs[second] = (self.needs[second] | self.needs.pop(first)) - {first, second}
-        bit, whole = 1 << first, self.before.pop(first) | self.before[second]
-        whole &= ~(bit | 1 << second)
+        bit, own = 1 << first, 1 << second
+        both = bit | own
+        whole = (self.before.pop(first) | self.before[second]) & ~both
         del self.steps[first]
         self.before[second] = whole
-        for number, before in self.before.items():
-            if number != second and before & (bit | 1 << second):
-                self.before[number] = before & ~bit | whole | 1 << second
+        for number in [number for number, before in self.before.items() if before & both]:
+            self.before[number] = self.before[number] & ~bit | whole | own
             if first in self.needs[number]:
                 self.needs[number] = self.needs[number] - {first} | {second}
         for name in {*kernel.targets, *kernel.reads}:

@@ -39,9 +39,11 @@ def recompute(program: Program, ctx: Context) -> Program:
     if not ctx.processors:
         return program
     tried: set[str] = set()
-    while (found := next(_candidates(program, tried), None)) is not None:
+    candidates = _candidates(program, tried)
+    while (found := next(candidates, None)) is not None:
         tried.add(found.target)
-        program = _changed(program, found, ctx) or program
+        if (changed := _changed(program, found, ctx)) is not None:
+            program, candidates = changed, _candidates(changed, tried)
     return program
 
 

@@ -58,7 +58,7 @@ def _wrong(program: Program, unchanged: frozenset[int]) -> Iterator[str]:
     rewritten: set[str] = set()
     hidden: set[str] = set()
     for step in program.steps:
-        unknown = {*step.reads, *step.targets} - set(program.by_name)
+        unknown = {name for name in (*step.reads, *step.targets) if name not in program.by_name}
         yield from (f"{_name(step)}: there is no buffer {name}" for name in sorted(unknown))
         if unknown:
             continue
