@@ -17,11 +17,13 @@ from dataclasses import dataclass, field
 from compiler.backend.context import Context
 from compiler.backend.index import Index
 from compiler.backend.ir import Kernel, Product, Program
+from compiler.backend.together import Together
 from compiler.backend.triton_configs import TritonConfig
 from compiler.backend.triton_kernel import KernelWriter, pointer
 from compiler.backend.triton_product import ProductWriter
 from compiler.backend.triton_reductions import ReductionWriter
 from compiler.backend.triton_text import POINTERS, functions
+from compiler.backend.triton_together import TogetherWriter
 
 __all__ = ["TritonCode", "TritonConfig", "TritonFunction", "emit", "signature"]
 
@@ -89,13 +91,15 @@ def signature(program: Program, function: TritonFunction) -> Mapping[str, str]:
     }
 
 
-def _writer(kernel: Kernel, program: Program, ctx: Context) -> KernelWriter:
+def _writer(kernel: Kernel, program: Program, ctx: Context) -> KernelWriter | TogetherWriter:
+    if isinstance(kernel, Together):
+        return TogetherWriter(kernel, program, ctx)
     if isinstance(kernel, Product):
         return ProductWriter(kernel, program, ctx)
     return ReductionWriter(kernel, program, ctx)
 
 
-def _function(writer: KernelWriter, first: int, last: int) -> TritonFunction:
+def _function(writer: KernelWriter | TogetherWriter, first: int, last: int) -> TritonFunction:
     grid = tuple((axis.size, axis.block) for axis in writer.tiles.outer) or ((Index.of(1), ""),)
     return TritonFunction(
         writer.name, writer.kernel.name, writer.buffers, writer.symbols, grid, writer.configs, writer.checks,

@@ -1,4 +1,4 @@
-"""Pass: loops walk memory in its order, and as few of them as it takes.
+"""Pass: loops walk memory in its order, and as few of them as it takes; small kernels share launches.
 
 Of a kernel's ranges, the one along which most accesses are next to each other becomes the innermost, and the others
 follow by their strides. Then neighbouring ranges that every access walks as if they were one become one.
@@ -13,16 +13,17 @@ from itertools import pairwise
 from compiler.backend.context import Context
 from compiler.backend.index import Index, Var, atoms_of, factor_of, product, substitute, variables
 from compiler.backend.ir import At, Buffer, Guard, Kernel, Loop, Product, Program, indices, loads, parts, with_index
+from compiler.backend.together import together
 
 MOST_OF_THREAD = 16
 """Neighbours in memory that one thread may take at once."""
 
 
 def order(program: Program, ctx: Context) -> Program:
-    """The program with the ranges of its kernels sorted and merged."""
+    """The program with the ranges of its kernels sorted and merged, then with kernels together."""
     steps = tuple(ordered(step, program, ctx) if isinstance(step, Kernel) else step for step in program.steps)
     unchanged = all(new is old for new, old in zip(steps, program.steps, strict=True))
-    return program if unchanged else program.with_steps(steps)
+    return together(program if unchanged else program.with_steps(steps), ctx)
 
 
 def ordered(kernel: Kernel, program: Program, ctx: Context) -> Kernel:

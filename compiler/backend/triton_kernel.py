@@ -25,10 +25,40 @@ def pointer(name: str) -> str:
     return f"{identifier(name)}_ptr"
 
 
-class KernelWriter:
+class Lines:
+    """Lines of code. `targets` says of some, by their number, which loop's value they are for."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.targets: dict[int, str] = {}
+        self.depth, self.target = 0, ""
+
+    def line(self, text: str) -> None:
+        if self.target:
+            self.targets[len(self.lines)] = self.target
+        self.lines.append("    " * self.depth + text)
+
+    def head(self, start: str, arguments: list[str], end: str) -> None:
+        """A function's head, or a call."""
+        if len(start) + sum(len(argument) + 2 for argument in arguments) < 110:
+            self.line(f"{start}{', '.join(arguments)}{end}")
+            return
+        self.line(start)
+        row = ""
+        for argument in arguments:
+            if len(row) + len(argument) > 100:
+                self.line(f"    {row.rstrip()}")
+                row = ""
+            row += f"{argument}, "
+        self.line(f"    {row.rstrip()}")
+        self.line(end)
+
+
+class KernelWriter(Lines):
     """Writes one kernel: its head, where its points are, and values at each point."""
 
     def __init__(self, kernel: Kernel, program: Program, ctx: Context) -> None:
+        super().__init__()
         self.program, self.ctx = program, ctx
         self.tiles = self.laid_out(kernel)
         self.kernel = self.tiles.kernel
@@ -65,12 +95,16 @@ class KernelWriter:
     def axes(self) -> tuple[Axis, ...]:
         return (*self.tiles.outer, *([self.tiles.inner] if self.tiles.inner else []))
 
+    @property
+    def arguments(self) -> list[str]:
+        """What the function is given, as its head says it."""
+        blocks = (f"{name}: tl.constexpr" for name in self.configs[0].blocks)
+        return [*map(pointer, self.buffers), *self.symbols, *blocks]
+
     def written(self) -> list[str]:
         """The function's lines."""
-        arguments = [*map(pointer, self.buffers), *self.symbols]
-        arguments += [f"{name}: tl.constexpr" for name in self.configs[0].blocks]
         self.line("@triton.jit")
-        self.head(f"def {self.name}(", arguments)
+        self.head(f"def {self.name}(", self.arguments, "):")
         self.depth = 1
         self.outer_axes()
         self.body()
@@ -81,36 +115,20 @@ class KernelWriter:
         for loop in self.kernel.loops:
             self.value(loop)
 
-    def line(self, text: str) -> None:
-        if self.target:
-            self.targets[len(self.lines)] = self.target
-        self.lines.append("    " * self.depth + text)
-
-    def head(self, start: str, arguments: list[str]) -> None:
-        if len(start) + sum(len(argument) + 2 for argument in arguments) < 110:
-            self.line(f"{start}{', '.join(arguments)}):")
-            return
-        self.line(start)
-        row = ""
-        for argument in arguments:
-            if len(row) + len(argument) > 100:
-                self.line(f"    {row.rstrip()}")
-                row = ""
-            row += f"{argument}, "
-        self.line(f"    {row.rstrip()}")
-        self.line("):")
-
     # The axes: where a program's points are.
 
-    def outer_axes(self) -> None:
+    def starts(self) -> list[str]:
+        """Which block of each outer axis is the program's."""
         wide = ".to(tl.int64)" if self.tiles.is_wide else ""
-        starts = [f"tl.program_id({place}){wide}" for place in range(len(self.tiles.outer))]
-        if self.tiles.is_folded:
-            first, program = self.tiles.outer[0], self.names.new("program")
-            self.line(f"{program} = tl.program_id(0){wide}")
-            high = f"tl.cdiv({self.text.index(first.size)}, {first.block})"
-            starts = [f"{program} % {high}", f"{program} // {high}"]
-        for start, axis in zip(starts, self.tiles.outer, strict=True):
+        if not self.tiles.is_folded:
+            return [f"tl.program_id({place}){wide}" for place in range(len(self.tiles.outer))]
+        first, program = self.tiles.outer[0], self.names.new("program")
+        self.line(f"{program} = tl.program_id(0){wide}")
+        high = f"tl.cdiv({self.text.index(first.size)}, {first.block})"
+        return [f"{program} % {high}", f"{program} // {high}"]
+
+    def outer_axes(self) -> None:
+        for start, axis in zip(self.starts(), self.tiles.outer, strict=True):
             if not axis.block:
                 self.line(f"{axis.var} = {start}")
             else:

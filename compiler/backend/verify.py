@@ -28,6 +28,7 @@ from compiler.backend.ir import (
     strided,
 )
 from compiler.backend.scalar import HALVES, OPERATIONS
+from compiler.backend.together import Together
 
 
 class BrokenProgramError(BackendError):
@@ -70,7 +71,9 @@ def _wrong(program: Program, unchanged: frozenset[int]) -> Iterator[str]:
         )
         yield from (f"{_name(step)} overwrites {name}" for name in sorted(changed - program.mutated))
         if isinstance(step, Kernel):
-            yield from _wrong_kernel(step, program, unchanged) if id(step) not in unchanged else ()
+            for kernel in step.parts if isinstance(step, Together) else (step,):
+                yield from _wrong_kernel(kernel, program, unchanged) if id(kernel) not in unchanged else ()
+            yield from _wrong_together(step) if isinstance(step, Together) else ()
             hidden |= step.local
             rewritten |= changed | step.taken
         written.update(step.targets)
@@ -122,6 +125,14 @@ def _wrong_product(kernel: Product, program: Program) -> Iterator[str]:
         yield "reduces, or adds to memory, beside a product"
     if over := {*kernel.call.reads} & {*kernel.targets, *kernel.taken}:
         yield f"overwrites {', '.join(sorted(over))}, which is multiplied"
+
+
+def _wrong_together(kernel: Together) -> Iterator[str]:
+    """The programs of one kernel may run before or after those of another."""
+    for part in kernel.parts:
+        others = {name for other in kernel.parts if other is not part for name in other.targets}
+        if met := others & {*part.reads, *part.targets}:
+            yield f"kernel {kernel.name}: {part.name} needs or writes {min(met)}, which another of its parts makes"
 
 
 def _wrong_place(loop: Loop, kernel: Kernel, program: Program) -> Iterator[str]:

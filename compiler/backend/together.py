@@ -1,0 +1,107 @@
+"""Kernels that share a launch: pointwise ones on a GPU of which none needs another, each with programs of its own.
+
+A launch takes some microseconds, in which a GPU moves millions of bytes: more than weights have that are cast to low
+precision, or their gradients. At most they move to the front, to the first that only reads what the call is given, or
+to the back, to the last that makes what only the caller reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from compiler.backend.context import Context
+from compiler.backend.index import Indirect, atoms_of, product
+from compiler.backend.ir import Kernel, Loop, Program, Put, indices, parts
+from compiler.backend.symbols import kernel_indices, symbols_of
+
+
+@dataclass(frozen=True, repr=False)
+class Together(Kernel):
+    """`parts` in one launch. It has no ranges of its own, and all their loops."""
+
+    parts: tuple[Kernel, ...] = field(kw_only=True)
+
+    @staticmethod
+    def of(kernels: Sequence[Kernel]) -> Together:
+        """Named after the first."""
+        loops = tuple(loop for kernel in kernels for loop in kernel.loops)
+        local = frozenset(name for kernel in kernels for name in kernel.local)
+        return Together(f"{kernels[0].name}_and_{len(kernels) - 1}_more", (), (), loops, local, parts=tuple(kernels))
+
+    def __str__(self) -> str:
+        lines = [line for part in self.parts for line in self._lines(part)]
+        return "\n".join([f"kernel {self.name}, {len(self.parts)} in one launch:", *lines])
+
+    __repr__ = __str__
+
+    @staticmethod
+    def _lines(part: Kernel) -> Iterator[str]:
+        head, *loops = str(part).splitlines()
+        over = head.partition(" over ")[2].rstrip(":")
+        yield from (f"{loop}  # over {over}" for loop in loops)
+
+
+def together(program: Program, ctx: Context) -> Program:
+    """The program with such kernels in one launch."""
+    if not ctx.processors:
+        return program
+    given, read = {*program.inputs, *program.constants}, {name for step in program.steps for name in step.reads}
+    small = [kernel for kernel in program.kernels if _is_small(kernel, program, ctx)]
+    early = [kernel for kernel in small if given.issuperset(kernel.reads)]
+    late = [kernel for kernel in small if read.isdisjoint(kernel.writes) and not given.issuperset(kernel.reads)]
+    places: dict[int, Kernel] = {}
+    gone: set[int] = set()
+    for kernels, place in ((early, 0), (late, -1)):
+        for group in _groups(kernels, program, ctx):
+            one = places[id(group[place])] = Together.of(group)
+            gone.update(map(id, group))
+            ctx.decide(one.writes, "together", f"one launch of {len(group)} kernels, of which none needs another")
+    steps = (places.get(id(step), step) for step in program.steps if id(step) in places or id(step) not in gone)
+    return program.with_steps(tuple(steps)) if places else program
+
+
+def _is_small(kernel: Kernel, program: Program, ctx: Context) -> bool:
+    """Whether it takes less than a launch does, and computes each point by itself at places that are known."""
+    points = product(var.size for var in kernel.ranges).constant or 0
+    if type(kernel) is not Kernel or kernel.reduced or not 0 < points <= ctx.thresholds.shared_points:
+        return False
+    if any(True for index in kernel_indices(kernel, program) for _ in symbols_of(index)):
+        return False
+    names = {*kernel.reads, *kernel.targets}
+    gpus = {buffer.device for buffer in program.buffers} - {"cpu"} or {"cpu"}  # a GPU's code may run on a CPU
+    on_gpu = gpus.issuperset(program.by_name[name].device for name in names)
+    return on_gpu and names.isdisjoint(program.mutated) and all(map(_is_plain, kernel.loops))
+
+
+def _is_plain(loop: Loop) -> bool:
+    held = (index for part in parts(loop.value) for index in indices(part))
+    is_by_value = any(isinstance(atom, Indirect) for index in held for atom in atoms_of(index))
+    return not loop.reduction and not isinstance(loop.value, Put) and not is_by_value
+
+
+def _groups(kernels: Sequence[Kernel], program: Program, ctx: Context) -> Iterator[list[Kernel]]:
+    """Kernels of one device that follow each other, as many as a launch may have, two at least."""
+    found: dict[str, list[Kernel]] = {}
+    for kernel in kernels:
+        device = program.by_name[kernel.targets[0]].device
+        group = [*found.get(device, ()), kernel]
+        if _is_too_much(group, ctx):
+            yield from _if_several(found[device]) if device in found else ()
+            group = [kernel]
+        found[device] = group
+    for group in found.values():
+        yield from _if_several(group)
+
+
+def _if_several(group: list[Kernel]) -> Iterator[list[Kernel]]:
+    if len(group) > 1:
+        yield group
+
+
+def _is_too_much(group: Sequence[Kernel], ctx: Context) -> bool:
+    limits = ctx.thresholds
+    points = sum(ctx.number(product(var.size for var in kernel.ranges)) for kernel in group)
+    buffers = {name for kernel in group for name in (*kernel.reads, *kernel.writes)}
+    loops = sum(len(kernel.loops) for kernel in group)
+    return points > 2 * limits.shared_points or len(buffers) > limits.fused_buffers or loops > limits.fused_loops
