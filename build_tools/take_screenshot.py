@@ -87,7 +87,7 @@ gelu_norm(torch.randn(1000, 768), torch.randn(768), torch.randn(768)).shape""",
 def gpt2(notebook: NotebookPage, view: ExplorerView) -> None:
     """The graph that was captured, beside the kernels, with an activation function selected."""
     view.open_stage("captured", "Graph")
-    view.root.locator(".tc-ribbon [data-stage=kernels]").click(modifiers=["Shift"])
+    view.chip("kernels").click(modifiers=["Shift"])
     notebook.run_cell(2)
     view.root.get_by_label("Show or hide the inspector").click()
     for _ in range(MIDDLE):
@@ -97,7 +97,7 @@ def gpt2(notebook: NotebookPage, view: ExplorerView) -> None:
 def kernel(_: NotebookPage, view: ExplorerView) -> None:
     """A kernel beside its machine code, with one of its two lines of Python selected."""
     view.open_stage("kernels")
-    view.root.locator(".tc-ribbon [data-stage=sass]").click(modifiers=["Shift"])
+    view.chip("sass").click(modifiers=["Shift"])
     expect(view.root.locator(".tc-pane").nth(2).locator(".tc-row").first).to_be_visible(timeout=COMPILE_MS)
     view.root.get_by_label("Show or hide the inspector").click()
     view.line(view.source, "gelu(x)").click()
@@ -106,7 +106,7 @@ def kernel(_: NotebookPage, view: ExplorerView) -> None:
 def breaks(_: NotebookPage, view: ExplorerView) -> None:
     """The source by graph, the frame map, and the card of a break of the five that notebook 03 removes."""
     view.open_stage("frame_map", "Graph")
-    view.root.locator(".tc-ribbon [data-stage=breaks]").click(modifiers=["Shift"])
+    view.chip("breaks").click(modifiers=["Shift"])
     view.root.get_by_label("Show or hide the inspector").click()
     card = view.root.locator(".tc-break-card").nth(1)
     card.click(position={"x": 8, "y": 8})

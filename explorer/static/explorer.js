@@ -347,6 +347,7 @@ export class Explorer {
     const width = this.root.clientWidth;
     this.root.classList.toggle("tc-narrow", width < NARROW);
     this.root.classList.toggle("tc-medium", width >= NARROW && width < MEDIUM);
+    this.ribbon.fit();
   }
 
   toggleTheme() {

@@ -1,12 +1,15 @@
-// The pipeline across the top: a chip a stage, in order.
+// The pipeline across the top: a chip a stage, in order, in at most two rows. Groups of stages fold to one chip with a
+// list below it where they would take more.
 
 import { counted, h, icon, replaceKeepingFocus, secondsInWords } from "./dom.js";
+import { StageGroup } from "./stage_group.js";
 
 /** @typedef {import("./store.js").Store} Store */
 /** @typedef {import("./store.js").StageInfo} StageInfo */
 
 /** Stages of what had better not be there. */
 const WARNING = new Set(["breaks", "recompiles"]);
+const MOST_ROWS = 2;
 
 export class Ribbon {
   /**
@@ -19,6 +22,8 @@ export class Ribbon {
     this.root = h("nav", { class: "tc-ribbon", "aria-label": "Stages of the pipeline" });
     /** @type {Map<string, HTMLButtonElement>} */
     this.chips = new Map();
+    /** @type {StageGroup[]} */
+    this.groups = [];
     /** @type {Set<string>} */
     this.openStages = new Set();
     this.timer = 0;
@@ -31,9 +36,30 @@ export class Ribbon {
     this.chips = new Map(stages.map((stage, index) => [stage.name, chips[index]]));
     const missing = running.stage && !this.chips.has(running.stage);
     if (missing) chips.push(this.runningChip(running.title ?? running.stage ?? ""));
-    replaceKeepingFocus(this.root, inGroups(stages, chips));
+    const unfurled = this.groups.find((group) => group.isOpen)?.name;
+    this.groups.forEach((group) => group.destroy());
+    this.groups = inGroups(stages, chips);
+    replaceKeepingFocus(this.root, this.groups.map((group) => group.root));
     this.clock();
     this.mark(this.openStages);
+    this.groups.find((group) => group.name === unfurled)?.open();
+  }
+
+  /** Fold groups, the widest first, until the rest has room. */
+  fit() {
+    const room = this.root.clientWidth;
+    if (!room) return;
+    const widths = new Map(this.groups.map((group) => [group, group.widths()]));
+    /** @type {Set<StageGroup>} */
+    const folded = new Set();
+    const width = (/** @type {StageGroup} */ group) => widths.get(group)?.[folded.has(group) ? "folded" : "whole"] ?? 0;
+    const saved = (/** @type {StageGroup} */ group) => width(group) - (widths.get(group)?.folded ?? 0);
+    while (rowsOf(this.groups.map(width), room) > MOST_ROWS) {
+      const next = this.groups.filter((group) => group.chips.length > 1 && saved(group) > 0).sort((one, two) => saved(two) - saved(one))[0];
+      if (!next) break;
+      folded.add(next);
+    }
+    for (const group of this.groups) group.fold(folded.has(group));
   }
 
   /** @param {StageInfo} stage @returns {HTMLButtonElement} */
@@ -91,6 +117,7 @@ export class Ribbon {
     if (!stage) return;
     const chip = this.chips.get(stage) ?? this.root.querySelector(".tc-running");
     chip?.classList.add("tc-running");
+    this.groups.forEach((group) => group.mark());
     const time = chip?.querySelector(".tc-chip-time");
     const show = () => {
       if (time) time.textContent = `${((performance.now() - this.store.runningSince) / 1000).toFixed(1)} s`;
@@ -111,24 +138,37 @@ export class Ribbon {
       chip.classList.toggle("tc-has-links", linked > 0);
       chip.setAttribute("aria-pressed", String(open.has(stage.name)));
     }
+    this.groups.forEach((group) => group.mark());
+    this.fit();
   }
 
   destroy() {
     clearInterval(this.timer);
+    this.groups.forEach((group) => group.destroy());
   }
 }
 
-/** The chips, those of one group together. @param {StageInfo[]} stages @param {HTMLElement[]} chips */
+/** The chips, those of one group together. @param {StageInfo[]} stages @param {HTMLButtonElement[]} chips */
 function inGroups(stages, chips) {
-  /** @type {HTMLElement[]} */
+  /** @type {{name: string, chips: HTMLButtonElement[]}[]} */
   const groups = [];
   chips.forEach((chip, index) => {
     const name = stages[index]?.group;
     const last = groups.at(-1);
-    if (last && (!name || last.getAttribute("aria-label") === name)) last.append(chip);
-    else groups.push(h("div", { class: "tc-group", role: "group", "aria-label": name ?? "" }, chip));
+    if (last && (!name || last.name === name)) last.chips.push(chip);
+    else groups.push({ name: name ?? "", chips: [chip] });
   });
-  return groups;
+  return groups.map((group) => new StageGroup(group.name, group.chips));
+}
+
+/** How many rows boxes of these widths take. @param {number[]} widths @param {number} room */
+function rowsOf(widths, room) {
+  let [rows, left] = [1, room];
+  for (const width of widths) {
+    if (width > left && left < room) [rows, left] = [rows + 1, room];
+    left -= width;
+  }
+  return rows;
 }
 
 /** How much is in a stage, or why nothing is. @param {StageInfo} stage */

@@ -90,7 +90,7 @@ def open_page(page: Page, requests: list[str], console_errors: list[str], tmp_pa
         path.write_text(page_of(record), encoding="utf-8")
         page.goto(path.as_uri())
         view = ExplorerView(page.locator("body"))
-        expect(view.root.locator(".tc-ribbon .tc-chip").first).to_be_visible()
+        expect(view.root.locator(".tc-ribbon .tc-chip:visible").first).to_be_visible()
         return view
 
     yield open_record

@@ -27,8 +27,16 @@ class ExplorerView:
         """The pane of the stage that was opened first."""
         return self.root.locator(".tc-pane:not(.tc-home)").first
 
+    def chip(self, name: str) -> Locator:
+        """A stage's chip on the ribbon, in sight: its group is opened where it is folded."""
+        chip = self.root.locator(f".tc-ribbon [data-stage={name}]")
+        chip.wait_for(state="attached")
+        if not chip.is_visible():
+            self.root.locator(f".tc-group:has([data-stage={name}]) > .tc-group-head").click()
+        return chip
+
     def open_stage(self, name: str, view: str = "Text") -> None:
-        self.root.locator(f".tc-ribbon [data-stage={name}]").click()
+        self.chip(name).click()
         choice = self.stage.locator(".tc-modes").get_by_text(view, exact=True)
         if choice.count():
             choice.click()

@@ -32,7 +32,7 @@ def chosen(view: ExplorerView) -> Locator:
 
 def test_the_bytecode_chip_shows_both_sides_and_each_lights_up_its_source(open_page: OpenPage) -> None:
     view = open_page(stepped())
-    view.root.locator("[data-stage=bytecode]").click()
+    view.chip("bytecode").click()
     heading = cell(view, 1, "call the compiled graph 0/0")
     expect(heading).to_contain_class("tc-inserted")
     cell(view, 0, "STORE_DEREF").click()
@@ -44,7 +44,7 @@ def test_the_bytecode_chip_shows_both_sides_and_each_lights_up_its_source(open_p
 
 def test_resume_functions_have_rows_that_both_sides_share_and_python(open_page: OpenPage, page: Page) -> None:
     view = open_page(stepped())
-    view.root.locator("[data-stage=bytecode]").click()
+    view.chip("bytecode").click()
     view.stage.get_by_label("Frame").select_option(index=1)
     expect(view.stage.locator(".tc-bc-row").first).to_be_visible()
     view.stage.get_by_label("Bytecode").focus()
@@ -61,7 +61,7 @@ def test_resume_functions_have_rows_that_both_sides_share_and_python(open_page: 
 
 def test_a_column_alone_has_no_empty_rows(open_page: OpenPage) -> None:
     view = open_page(stepped())
-    view.root.locator("[data-stage=bytecode]").click()
+    view.chip("bytecode").click()
     view.stage.get_by_role("button", name="As Dynamo rewrote it").click()
     written = view.stage.locator(".tc-side-0")
     expect(written.first).to_be_visible()
@@ -71,7 +71,7 @@ def test_a_column_alone_has_no_empty_rows(open_page: OpenPage) -> None:
 
 def test_a_jump_is_an_arrow_that_leads_to_its_target(open_page: OpenPage, page: Page) -> None:
     view = open_page(stepped())
-    view.root.locator("[data-stage=bytecode]").click()
+    view.chip("bytecode").click()
     view.stage.get_by_label("Bytecode").focus()
     page.keyboard.press("End")
     jump = view.stage.locator(".tc-side-0 .tc-bc-jump", has_text="to ").last
@@ -85,7 +85,7 @@ def test_a_jump_is_an_arrow_that_leads_to_its_target(open_page: OpenPage, page: 
 def test_the_stepper_goes_to_the_break_and_back_and_the_source_follows(open_page: OpenPage, page: Page) -> None:
     record = stepped()
     view = open_page(record)
-    view.root.locator("[data-stage=steps]").click()
+    view.chip("steps").click()
     view.stage.get_by_label("Instructions").focus()
     page.keyboard.press("b")
     state = Replay(record).before_break(0)
@@ -105,7 +105,7 @@ def test_stepping_over_calls_stays_in_the_function_and_the_path_leads_out_of_the
     open_page: OpenPage, page: Page
 ) -> None:
     view = open_page(stepped())
-    view.root.locator("[data-stage=steps]").click()
+    view.chip("steps").click()
     view.stage.get_by_label("Instructions").focus()
     page.keyboard.press("/")
     page.keyboard.type("scaled")
@@ -121,7 +121,7 @@ def test_stepping_over_calls_stays_in_the_function_and_the_path_leads_out_of_the
 
 def test_selecting_a_line_brings_the_stepper_to_it(open_page: OpenPage) -> None:
     view = open_page(stepped())
-    view.root.locator("[data-stage=steps]").click()
+    view.chip("steps").click()
     view.line(view.source, "return y + shift").click()
     expect(view.stage.locator(".tc-steps-line code")).to_have_text("return y + shift")
     expect(view.stage.locator(".tc-steps-call").last).to_have_text("shifted")
@@ -129,7 +129,7 @@ def test_selecting_a_line_brings_the_stepper_to_it(open_page: OpenPage) -> None:
 
 def test_the_source_follows_into_the_files_of_packages(open_page: OpenPage, page: Page) -> None:
     view = open_page(stepped())
-    view.root.locator("[data-stage=steps]").click()
+    view.chip("steps").click()
     view.stage.get_by_label("Instructions").focus()
     page.keyboard.press("/")
     page.keyboard.type("forward")

@@ -119,7 +119,7 @@ def test_in_jupyterlab_it_is_shown_and_levels_are_made_by_a_click(
     chain = ExplorerView(notebook.output(1))
     expect(heading(chain)).to_contain_text("sigmoid", timeout=MADE_MS)
     run = ExplorerView(notebook.output(2))
-    chip = run.root.locator(".tc-ribbon [data-stage=decomposed]")
+    chip = run.chip("decomposed")
     expect(chip).to_contain_text("not made")
     chip.click()
     levels = run.root.get_by_role("group", name="Level of decomposition")

@@ -35,7 +35,7 @@ def test_the_mark_beside_a_line_opens_the_card_that_the_view_has(open_page: Open
     marked = card.locator(".tc-snippet").first.locator(".tc-culprit").all_inner_texts()
     assert "".join(marked) == "h.max().item()"
     expect(card.locator(".tc-rewrite .tc-added")).to_contain_text("h / h.max()")
-    view.root.locator("[data-stage=breaks]").click()
+    view.chip("breaks").click()
     same = view.stage.locator(".tc-break-card.tc-primary")
     assert same.locator(".tc-lead").inner_text() == card.locator(".tc-lead").inner_text()
     expect(same).to_have_attribute("aria-current", "true")
@@ -57,7 +57,7 @@ def test_a_break_leads_to_its_line_and_its_graph_beside_it(open_page: OpenPage, 
 
 def test_a_mark_on_the_timeline_opens_the_card_and_that_the_two_graphs(open_page: OpenPage, record: Record) -> None:
     view = open_page(record)
-    view.root.locator("[data-stage=recompiles]").click()
+    view.chip("recompiles").click()
     mark = view.stage.locator(".tc-timeline .tc-recompiled").first
     expect(mark).to_contain_text("x")
     mark.click()
@@ -73,7 +73,7 @@ def test_guards_are_made_when_their_fold_is_opened_or_a_search_finds_them(
     open_page: OpenPage, page: Page, record: Record
 ) -> None:
     view = open_page(record)
-    view.root.locator("[data-stage=guards]").click()
+    view.chip("guards").click()
     guards = view.stage.locator(".tc-guard")
     expect(guards.filter(has_text="x is float32, contiguous, 2×8, on cpu")).to_be_visible()
     bias = guards.filter(has_text="self.layers.2.bias is float32")

@@ -17,7 +17,7 @@ def bytes_in_use(view: ExplorerView) -> str:
 
 def test_memory_opens_at_the_peak_and_the_keys_go_along(open_page: OpenPage, page: Page) -> None:
     view = open_page(mlp_record())
-    view.root.locator("[data-stage=memory]").click()
+    view.chip("memory").click()
     expect(view.stage.locator(".tc-memory-badge")).to_be_visible()
     peak = bytes_in_use(view)
     chart = view.stage.get_by_role("slider", name="Step of the call")
@@ -33,8 +33,8 @@ def test_memory_opens_at_the_peak_and_the_keys_go_along(open_page: OpenPage, pag
 
 def test_what_is_in_memory_leads_to_its_line_and_its_kernel(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
-    view.root.locator("[data-stage=memory]").click()
-    view.root.locator("[data-stage=kernels]").click(modifiers=["Shift"])
+    view.chip("memory").click()
+    view.chip("kernels").click(modifiers=["Shift"])
     memory, kernels = view.root.locator(".tc-pane:not(.tc-home)").all()
     row = memory.locator(".tc-memory-row").filter(has_text="self.hidden(x)").first
     row.locator(".tc-memory-bytes").click()
@@ -45,7 +45,7 @@ def test_what_is_in_memory_leads_to_its_line_and_its_kernel(open_page: OpenPage)
 
 def test_a_line_of_python_shows_when_its_tensors_are_in_memory(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
-    view.root.locator("[data-stage=memory]").click()
+    view.chip("memory").click()
     view.line(view.source, "x = self.deeper(x)").click()
     expect(view.stage.locator(".tc-memory-row.tc-linked").first).to_be_visible()
     width = view.stage.locator(".tc-memory-band").get_attribute("width")
@@ -55,7 +55,7 @@ def test_a_line_of_python_shows_when_its_tensors_are_in_memory(open_page: OpenPa
 
 def test_eager_has_steps_of_its_own(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
-    view.root.locator("[data-stage=memory]").click()
+    view.chip("memory").click()
     view.stage.get_by_role("button", name="eager").click()
     expect(view.stage.get_by_role("button", name="eager")).to_be_focused()
     expect(view.stage.locator(".tc-memory-row").first).to_contain_text("torch")
@@ -63,7 +63,7 @@ def test_eager_has_steps_of_its_own(open_page: OpenPage) -> None:
 
 def test_a_kernel_opens_as_the_tree_of_its_nodes(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
-    view.root.locator("[data-stage=fusion]").click()
+    view.chip("fusion").click()
     card = view.stage.locator(".tc-fusion-kernel").filter(has_text="native_dropout_relu_0").first
     card.locator("summary").click()
     expect(card.locator(".tc-fusion-tree")).to_contain_text("round 1")
@@ -74,7 +74,7 @@ def test_a_kernel_opens_as_the_tree_of_its_nodes(open_page: OpenPage) -> None:
 
 def test_pairs_that_were_not_joined_are_chosen_by_reason(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
-    view.root.locator("[data-stage=fusion]").click()
+    view.chip("fusion").click()
     view.stage.get_by_role("button", name="Not joined").click()
     pairs = view.stage.locator(".tc-fusion-pair")
     every = pairs.count()
@@ -87,7 +87,7 @@ def test_pairs_that_were_not_joined_are_chosen_by_reason(open_page: OpenPage) ->
 
 def test_a_line_of_python_shows_the_kernel_that_computes_it(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
-    view.root.locator("[data-stage=fusion]").click()
+    view.chip("fusion").click()
     view.stage.get_by_role("button", name="Not joined").click()
     view.line(view.source, "return self.head(x)").click()
     expect(view.stage.locator(".tc-fusion-kernel.tc-linked").first).to_be_visible()

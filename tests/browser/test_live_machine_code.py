@@ -39,7 +39,7 @@ def test_a_stage_is_compiled_when_it_is_opened(
     explored: tuple[NotebookPage, ExplorerView], console_errors: list[str]
 ) -> None:
     notebook, view = explored
-    chip = view.root.locator("[data-stage=sass]")
+    chip = view.chip("sass")
     expect(chip).to_contain_text("not compiled")
     chip.click()
     expect(view.stage.locator(".tc-compiling")).to_contain_text("Compiling")
@@ -50,7 +50,7 @@ def test_a_stage_is_compiled_when_it_is_opened(
     assert notebook.run_cell(2).startswith("True")
     view.line(view.source, "gelu").click()
     expect(view.stage.locator(".tc-row.tc-linked")).not_to_have_count(0)
-    view.root.locator("[data-stage=kernels]").click(modifiers=["Shift"])
+    view.chip("kernels").click(modifiers=["Shift"])
     for theme in ("Light", "Dark"):
         notebook.use_theme(theme)
         notebook.page.wait_for_timeout(500)

@@ -22,7 +22,7 @@ def compiled(target: str = "h100") -> Record:
 
 def open_two(view: ExplorerView, *stages: str) -> None:
     for stage in stages:
-        view.root.locator(f"[data-stage={stage}]").click(modifiers=["Shift"] if stage != stages[0] else [])
+        view.chip(stage).click(modifiers=["Shift"] if stage != stages[0] else [])
 
 
 def test_a_python_line_lights_its_lines_of_triton_strongly_and_the_rest_of_the_kernel_weakly(
@@ -132,7 +132,7 @@ def test_places_in_the_source_are_left_out_until_they_are_asked_for(open_page: O
 
 def test_a_stage_that_was_not_compiled_says_how_to_get_it(open_page: OpenPage) -> None:
     view = open_page(fused_record())
-    chip = view.root.locator("[data-stage=sass]")
+    chip = view.chip("sass")
     expect(chip).to_contain_text("not compiled")
     chip.click()
     expect(view.stage).to_contain_text("run.compile_kernels() before saving")
@@ -157,7 +157,7 @@ def test_two_runs_in_one_view(open_page: OpenPage) -> None:
     view = open_page(both_sides(compiled("h100"), compiled("a100"), ("h100", "a100")))
     expect(view.stage.locator(".tc-legend")).to_contain_text("h100")
     expect(view.stage.locator(".tc-legend")).to_contain_text("a100")
-    view.root.locator("[data-stage=sass]").click()
+    view.chip("sass").click()
     assert [choice.input_value() for choice in view.stage.locator(".tc-choose").all()] == [
         f"sass[0/0 inference {SUM}]",
         f"a100: sass[0/0 inference {SUM}]",
@@ -178,7 +178,7 @@ def test_it_looks_right(browser: Browser, tmp_path_factory: pytest.TempPathFacto
     page.goto(path.as_uri())
     view = ExplorerView(page.locator("body"))
     view.open_stage("kernels", "List")
-    view.root.locator("[data-stage=sass]").click(modifiers=["Shift"])
+    view.chip("sass").click(modifiers=["Shift"])
     view.line(view.source, "torch.sigmoid").locator(".tc-number").click()
     overflow = "root => [...root.querySelectorAll('.tc-chip')].some(chip => chip.getBoundingClientRect().right > 950)"
     assert not view.root.evaluate(overflow)

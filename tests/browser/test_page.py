@@ -43,7 +43,7 @@ def rows(view: ExplorerView, pane: str = ".tc-pane:not(.tc-home)") -> list[int]:
 def test_a_line_lights_up_what_it_became_in_every_pane(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
     view.open_stage("forward")
-    view.root.locator("[data-stage=kernels]").click(modifiers=["Shift"])
+    view.chip("kernels").click(modifiers=["Shift"])
     view.line(view.source, "x = self.hidden(x)").click()
     forward, kernels = view.root.locator(".tc-pane:not(.tc-home)").all()
     expect(view.line(view.source, "x = self.hidden(x)")).to_contain_class("tc-primary")
@@ -126,7 +126,7 @@ def test_what_users_wrote_is_shown_as_text(open_page: OpenPage, page: Page) -> N
 
 def test_a_stage_that_could_not_be_had_says_why(open_page: OpenPage) -> None:
     view = open_page(small_record())
-    view.root.locator("[data-stage=ttir]").click()
+    view.chip("ttir").click()
     expect(view.stage).to_contain_text("this machine has no Triton")
     expect(view.stage).to_contain_text("install triton")
 
@@ -281,7 +281,7 @@ def test_a_graph_is_searched_and_its_groups_open_and_close(open_page: OpenPage, 
 
 def test_a_second_stage_opens_beside_the_first_and_closes(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
-    view.root.locator("[data-stage=backward]").click(modifiers=["Shift"])
+    view.chip("backward").click(modifiers=["Shift"])
     panes = view.root.locator(".tc-pane:not(.tc-home)")
     expect(panes).to_have_count(2)
     expect(view.root.locator(".tc-chip[aria-pressed=true]")).to_have_count(3)
@@ -301,7 +301,7 @@ def test_it_looks_right(browser: Browser, tmp_path: Path, scheme: str, width: in
     view = ExplorerView(page.locator("body"))
     view.open_stage("kernels")
     view.open_stage("forward", "Graph")
-    view.root.locator("[data-stage=backward]").click(modifiers=["Shift"] if name == "wide" else [])
+    view.chip("backward").click(modifiers=["Shift"] if name == "wide" else [])
     view.line(view.source, "x = self.hidden(x)").locator(".tc-number").click()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     background = view.root.evaluate("root => getComputedStyle(root).backgroundColor")

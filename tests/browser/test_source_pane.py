@@ -51,7 +51,7 @@ def test_a_graph_is_selected_in_the_legend(open_page: OpenPage) -> None:
 
 def test_the_frame_map_opens_as_a_graph_and_a_node_lights_its_lines(open_page: OpenPage, page: Page) -> None:
     view = open_page(looping())
-    view.root.locator(".tc-ribbon [data-stage=frame_map]").click()
+    view.chip("frame_map").click()
     expect(view.stage.locator(".tc-modes [aria-pressed=true]")).to_have_text("Graph")
     view.stage.locator("canvas").first.focus()
     page.keyboard.press("l")
