@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
@@ -11,14 +12,14 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from compiler.backend import build, pipeline
 from compiler.backend.context import Context
 from compiler.backend.emit_cpp import emit as emit_cpp
 from compiler.backend.emit_triton import emit as emit_triton
 from compiler.backend.interpret import interpret
-from compiler.backend.ir import Kernel, Program
+from compiler.backend.ir import Extern, Kernel, Program, Strided, strided
 from compiler.backend.launch import Launcher, by_kernel, gpu_of
 from compiler.backend.lower.graph import lower
 from compiler.backend.lower.table import RULES
@@ -27,12 +28,13 @@ from compiler.backend.products import with_alternatives
 from compiler.backend.triton_tiles import MOST_32
 from compiler.backend.watching import watcher
 from compiler.process import made_to_stay
-from compiler.torch_api.backend import Call, boxed, compile_with_autograd, keep_what_is_saved, with_backward
+from compiler.torch_api.backend import Call, boxed, compile_with_autograd, with_backward
 from compiler.torch_api.constants import with_known_constants
 from compiler.torch_api.direct import without_marks
 from compiler.torch_api.fx import value_of
 from compiler.torch_api.index_bounds import is_below
 from compiler.torch_api.layout import with_channels_last
+from compiler.torch_api.saved import give, given, keep_what_is_saved
 
 if TYPE_CHECKING:
     from compiler.torch_api.graph_capture import Graphs
@@ -78,13 +80,16 @@ def compile_graph(
     passes: Mapping[str, pipeline.Pass] = pipeline.PASSES,
 ) -> Call:
     """Compile one graph of ATen operators, as AOTAutograd gives it. `graphs` gives what replays it on a GPU."""
-    if name == "forward":
-        keep_what_is_saved()
+    saved = _saved(module) if name == "forward" else {}
+    mine = given() if name == "backward" else frozenset()
     ctx = context_of(module, inputs, name, options)
+    if ctx.processors and graphs is None:  # a replay can't look whether the graph is kept
+        ctx.given = frozenset(node.name for node in _on_gpu(module) if node.name in mine)
     if options.tuned and (ctx.processors or options.code == "triton"):
         passes = pipeline.tuned(passes)
     stages = pipeline.run(lower(module, name, ctx), ctx, passes)
     program = stages.last
+    give(_alone(program, saved))
     replays = graphs() if graphs is not None and ctx.processors else None
     is_replayed = replays is not None and _is_replayed(replays, module, program, ctx)
     ctx.pass_name = "tune"
@@ -98,6 +103,35 @@ def compile_graph(
     if is_replayed:
         return replays.replayed(call, module, inputs, name, program.constants.values())
     return replays.beside(call) if name == "backward" else call
+
+
+def _on_gpu(module: GraphModule) -> Iterator[Node]:
+    """The inputs of a graph that are on a GPU."""
+    for node in module.graph.find_nodes(op="placeholder"):
+        if isinstance(value := value_of(node), torch.Tensor) and value.device.type == "cuda":
+            yield node
+
+
+def _saved(module: GraphModule) -> Mapping[int, str]:
+    """Of a forward: what it saves for its backward and nobody else holds, by the place among its results."""
+    [output] = module.graph.find_nodes(op="output")
+    return {place: output.args[0][place].name for place in keep_what_is_saved()}
+
+
+def _alone(program: Program, saved: Mapping[int, str]) -> Iterator[str]:
+    """Those of them that are in memory of their own: passes may have found that two results are the same."""
+    made = Counter(view.buffer for view in strided(program.outputs))
+    shared = {*program.inputs, *program.constants}
+    shared.update(
+        name
+        for step in program.steps
+        if isinstance(step, Extern) and step.aliases
+        for name in (*step.targets, *step.reads)
+    )
+    for place, name in saved.items():
+        output = program.outputs[place]
+        if isinstance(output, Strided) and made[output.buffer] == 1 and output.buffer not in shared:
+            yield name
 
 
 def _is_replayed(graphs: Graphs, module: GraphModule, program: Program, ctx: Context) -> bool:

@@ -54,7 +54,8 @@ class Context:
     """For one run of the pipeline. `sizes` are example values of symbols, `graph` names the graph in decisions.
 
     `processors` is how many multiprocessors the GPU has that code is for, 0 for a CPU. `is_small` says that symbolic
-    sizes are guarded so that 32 bits are enough for indices.
+    sizes are guarded so that 32 bits are enough for indices. `given` are inputs that nobody else holds, unless the call
+    is a backward that may run again: it looks, and writes over them only if it is not.
     """
 
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -64,6 +65,7 @@ class Context:
     decisions: list[Decision] = field(default_factory=list)
     processors: int = 0
     is_small: bool = False
+    given: frozenset[str] = frozenset()
 
     def decide(self, subjects: tuple[str, ...], verdict: str, why: str = "", **numbers: float) -> None:
         """Report what the running pass decided about some loops, operators or buffers."""

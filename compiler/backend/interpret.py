@@ -137,7 +137,7 @@ class State:
         if name not in self.memory:
             buffer = self.program.by_name[name]
             shape, strides = [*map(self.size, buffer.shape)], [*map(self.size, buffer.strides)]
-            if buffer.reuses:
+            if buffer.reuses and buffer.reuses not in self.program.inputs:  # it may be needed again
                 self.memory[name] = self.memory.pop(buffer.reuses).as_strided(shape, strides, 0)
             else:
                 self.memory[name] = torch.empty_strided(shape, strides, dtype=buffer.dtype, device=buffer.device)

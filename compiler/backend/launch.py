@@ -22,11 +22,12 @@ from compiler.backend.ir import Extern, Kernel, Load, Program, Shape, Strided
 from compiler.backend.symbols import Source, sources
 from compiler.torch_api.backend import empty_on_cpu, quick, view_of_memory
 from compiler.torch_api.cuda_launch import Loaded, letters
+from compiler.torch_api.saved import keeps_graph
 
 _numbers = count()
 _TAKEN = frozenset({
     "torch", "args", "threads", "empty", "empty_on_gpu", "view", "with_strides", "count_threads", "launch", "stream",
-    "stream_of", "current_device", "again", "call",
+    "stream_of", "current_device", "again", "call", "kept", "keeps_graph",
 })  # fmt: skip
 """Names that the function's text uses itself."""
 _CHOOSES_STRIDES = ("aten.convolution.default", "aten.convolution_backward.default")
@@ -114,6 +115,7 @@ class Launcher:
             "torch": torch,
             "empty": empty_on_cpu,
             "view": view_of_memory,
+            "keeps_graph": keeps_graph,
             "count_threads": torch.get_num_threads,
             "with_strides": with_strides,
             **{f"constant_{name}": value for name, value in program.constants.items()},
@@ -165,6 +167,8 @@ class Launcher:
             wrong = [f"{'' if holds else 'not '}{value} & 15" for value, holds in expected.items()]
             yield f"if {' or '.join(wrong)}:"
             yield f"    return again(args, ({''.join(f'{value} & 15 == 0, ' for value in expected)}))"
+        if any(buffer.reuses in self.program.inputs for buffer in self.program.buffers):
+            yield "kept = keeps_graph()"
         yield f"stream = stream_of({self.gpu})"
 
     def kernel(self, kernel: Kernel) -> Iterator[str]:
@@ -223,13 +227,16 @@ class Launcher:
             yield f"{_input(name)} = {empty}({shape}, {strides}, {buffer.dtype})"
             return
         old, before = _input(buffer.reuses), self.program.by_name[buffer.reuses]
+        is_alike = (before.shape, before.strides) == (buffer.shape, buffer.strides)
+        view = old if is_alike else f"view({old}, {shape}, {strides}, 0)"
+        if buffer.reuses in self.program.inputs:
+            yield from self.pointer(buffer.reuses)[0]
+            yield f"{_input(name)} = empty_on_gpu({shape}, {strides}, {buffer.dtype}) if kept else {view}; del {old}"
+            return
         if self.gpu is not None:  # the kernel may still read what it writes over
             lines, self.pointers[name] = self.pointer(buffer.reuses)
             yield from lines
-        if (before.shape, before.strides) == (buffer.shape, buffer.strides):
-            yield f"{_input(name)} = {old}; del {old}"
-        else:
-            yield f"{_input(name)} = view({old}, {shape}, {strides}, 0); del {old}"
+        yield f"{_input(name)} = {view}; del {old}"
 
     def extern(self, extern: Extern) -> Iterator[str]:
         function = self.named(f"call_{extern.name}", quick(extern.function))

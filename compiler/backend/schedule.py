@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from compiler.backend.context import Context
 from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Product, Program, Step, loads
+from compiler.backend.lower.value import contiguous
 from compiler.backend.sequence import sequences
 from compiler.backend.sweeps import sweeps
 from compiler.backend.together import Together
@@ -48,7 +49,7 @@ def _least_held(program: Program, ctx: Context) -> Program:
         return program
     most = _most_held(program, ctx)
     best, least = program, int(most * WORTHWHILE)
-    for other in sequences(program, partial(_bytes, ctx=ctx), frozenset()):
+    for other in sequences(program, partial(_bytes, ctx=ctx), ctx.given):
         if (held := _most_held(other, ctx)) < least:
             best, least = other, held
     if best is not program:
@@ -98,7 +99,7 @@ def _written_over(program: Program, frees: Frees, ctx: Context) -> tuple[dict[st
     """For buffers that kernels write: one that the same kernel reads for the last time. What else is freed at each step
     and may be taken over; and the bytes that are held while each step runs.
     """
-    fixed = _fixed(program)
+    fixed = _fixed(program, ctx)
     spare = [[name for name in freed if name not in fixed] for freed in frees]
     held = held_bytes(program, frees, ctx)
     taken: dict[str, str] = {}
@@ -119,10 +120,10 @@ def _made(step: Step, program: Program) -> list[str]:
 
 
 def held_bytes(program: Program, frees: Sequence[Sequence[str]], ctx: Context) -> list[int]:
-    """The bytes that are held while each step runs: of what steps made and of what is still to be read."""
+    """The bytes that are held while each step runs: of what steps made or what was given, and is still to be read."""
     found: list[int] = []
-    made: set[str] = set()
-    now = 0
+    made: set[str] = set(ctx.given)
+    now = sum(_bytes(program.by_name[name], ctx) for name in made)
     for step, freed in zip(program.steps, frees, strict=True):
         new = {*(step.writes if isinstance(step, Kernel) else step.targets)} - program.mutated
         made |= new
@@ -139,7 +140,8 @@ def _bytes(buffer: Buffer, ctx: Context) -> int:
 def _in_place(step: Step, name: str, spare: Sequence[str], program: Program, ctx: Context) -> str | None:
     """A buffer that the same kernel reads for the last time, if each element is read before its place is written."""
     assert isinstance(step, Kernel)
-    if not ctx.processors:
+    is_of_library = program.by_name[name].device == "cpu" and any(other.device != "cpu" for other in program.buffers)
+    if is_of_library or not ctx.processors:
         return None  # in C++ what is read and what is written is `__restrict`: different memory
     if isinstance(step, Product):  # all of its operands are read by several programs, at any time
         if name == step.made:
@@ -148,7 +150,7 @@ def _in_place(step: Step, name: str, spare: Sequence[str], program: Program, ctx
     if isinstance(step, Together):  # programs of one part may run before or after those of another
         spare = [old for old in spare if sum(old in part.reads for part in step.parts) < 2]
         (step,) = (part for part in step.parts if name in part.targets)
-    for old in spare:
+    for old in sorted(spare, key=lambda old: (old in ctx.given, old)):
         is_alike = _kind(program.by_name[old]) == _kind(program.by_name[name])
         if is_alike and old in step.reads and _reads_first(step, name, old, program):
             return old
@@ -175,13 +177,28 @@ def _is_read_late(loops: Sequence[Loop], name: str, old: str) -> bool:
     return any(load.buffer == old for loop in loops[written + 1 :] for load in loads(loop.value))
 
 
+def _is_dense(buffer: Buffer) -> bool:
+    """Whether its elements lie side by side, in whatever order; with sizes that are not known, row by row."""
+    if any(size.constant is None for size in (*buffer.shape, *buffer.strides)):
+        return buffer.strides == contiguous(buffer.shape)
+    pairs = zip(buffer.strides, buffer.shape, strict=True)
+    filled = 1
+    for stride, size in sorted((stride.constant or 0, size.constant or 0) for stride, size in pairs):
+        if size != 1 and stride != filled:
+            return False
+        filled *= size
+    return True
+
+
 def _kind(buffer: Buffer) -> str:
     return f"{buffer.dtype} {buffer.device} {buffer.size.key}"
 
 
-def _fixed(program: Program) -> set[str]:
+def _fixed(program: Program, ctx: Context) -> set[str]:
     """Buffers whose memory is not ours to give away: inputs, and what calls of PyTorch made or may still refer to."""
-    fixed = {*program.taken, *program.inputs, *program.constants, *program.returned, *program.mutated}
+    given = {name for name in ctx.given if _is_dense(program.by_name[name])}
+    fixed = {*program.taken, *program.inputs} - given
+    fixed |= {*program.constants, *program.returned, *program.mutated}
     for step in program.steps:
         if isinstance(step, Extern):
             fixed.update(() if step.name in _FRESH else step.targets)

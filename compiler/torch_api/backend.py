@@ -14,7 +14,6 @@ import torch._dynamo.backends.common as aot_backends
 import torch._functorch.config as functorch_config
 from torch._C._dynamo.guards import _empty_strided_cpu, _reinterpret_tensor  # type: ignore[attr-defined]
 from torch._dynamo.utils import flatten_graph_inputs
-from torch._guards import TracingContext
 from torch.fx import GraphModule
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.utils._python_dispatch import _disable_current_modes
@@ -24,6 +23,7 @@ from compiler.torch_api.decomposition_tables import is_operator, is_random, tabl
 from compiler.torch_api.direct import Watched, is_autocast_on, is_plain
 from compiler.torch_api.mended import MENDED
 from compiler.torch_api.random_numbers import DECOMPOSITIONS, partition
+from compiler.torch_api.saved import keep_what_is_saved
 
 Call = Callable[[list[Any]], Sequence[Any]]
 Compile = Callable[[GraphModule, Sequence[Any]], Call]
@@ -131,15 +131,6 @@ def with_backward() -> AbstractContextManager[None]:
     """AOTAutograd compiles a backward in the block along with its forward, not when it is first asked for."""
     manager: AbstractContextManager[None] = functorch_config.patch(force_non_lazy_backward_lowering=True)
     return manager
-
-
-def keep_what_is_saved() -> None:
-    """Tell AOTAutograd, while it compiles a forward, that the backward writes over nothing that is saved for it: so it
-    may run twice (`retain_graph=True`).
-    """
-    context = TracingContext.try_get()
-    if context is not None and context.fw_metadata is not None:
-        context.fw_metadata.bw_donated_idxs = []
 
 
 def boxed(call: Call) -> Call:

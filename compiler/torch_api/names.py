@@ -9,6 +9,8 @@ REQUIRED: tuple[str, ...] = (
     "torch._C._autograd:SavedTensor.data",
     "torch._C._autograd:SavedTensor.unpack_hook",
     "torch._C._autograd:DeviceType",
+    "torch._C._autograd:_get_current_graph_task_keep_graph",
+    "torch._functorch._aot_autograd.schemas:ViewAndMutationMeta.tensors_saved_for_backwards_slice",
     "torch._C._dynamo.eval_frame:reset_code",
     "torch._C._dynamo.guards:GlobalStateGuard",
     "torch._C._dynamo.guards:RootGuardManager.check",
