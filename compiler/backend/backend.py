@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from itertools import count
@@ -29,6 +29,7 @@ from compiler.backend.triton_tiles import MOST_32
 from compiler.backend.watching import watcher
 from compiler.process import made_to_stay
 from compiler.torch_api.backend import Call, boxed, compile_with_autograd, with_backward
+from compiler.torch_api.compilations import Around
 from compiler.torch_api.constants import with_known_constants
 from compiler.torch_api.direct import without_marks
 from compiler.torch_api.fx import value_of
@@ -40,13 +41,11 @@ if TYPE_CHECKING:
     from compiler.torch_api.graph_capture import Graphs
 
 
-FIRST = 4
-"""So many graphs of a process are compiled without full garbage collections: what torch keeps from then on is made with
-them. With all graphs the process would grow.
-"""
+COLLECTED = 5
+"""One of so many compilations has full garbage collections. With none the process would grow."""
 CALL = 4
 """A call of PyTorch takes the host as long as so many launches of a kernel."""
-_GRAPHS = count()
+_COMPILATIONS = count()
 
 
 def tcompile(
@@ -65,9 +64,18 @@ def tcompile(
         partial(compile_graph, name=name, options=chosen, graphs=graphs)
         for name in ("forward", "backward", "inference")
     )
-    first = next(_GRAPHS) < FIRST
-    with with_backward(), made_to_stay() if first else nullcontext():
+    _UNCOLLECTED.listen()
+    with with_backward():
         return compile_with_autograd(module, inputs, forward, backward, inference, chosen.random)
+
+
+def _without_collections() -> AbstractContextManager[None]:
+    """Most of what is made while a model is compiled stays."""
+    return made_to_stay() if (next(_COMPILATIONS) + 1) % COLLECTED else nullcontext()
+
+
+_UNCOLLECTED = Around(tcompile, _without_collections)
+_UNCOLLECTED.listen()
 
 
 def compile_graph(

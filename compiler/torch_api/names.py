@@ -45,6 +45,7 @@ REQUIRED: tuple[str, ...] = (
     "torch._dynamo.backends.common:aot_module_simplified",
     "torch._dynamo.callback:CompilationCallbackHandler.register_end_callback",
     "torch._dynamo.callback:callback_handler.end_callbacks",
+    "torch._dynamo.callback:callback_handler.start_callbacks",
     "torch._dynamo.config:accumulated_recompile_limit",
     "torch._dynamo.config:recompile_limit",
     "torch._dynamo.config:record_runtime_overhead",

@@ -5,11 +5,15 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.callback import callback_handler
 
+import compiler.backend.backend
 from compiler.engine import Event, Exploration
 from compiler.process import made_to_stay
 
@@ -85,3 +89,29 @@ def test_what_the_user_has_frozen_stays_frozen() -> None:
     with made_to_stay():
         pass
     assert before * 0.9 < gc.get_freeze_count()
+
+
+def thresholds_of_compilations(backend: Any, calls: int) -> list[int]:
+    """The third threshold when TorchDynamo begins with a function, for so many compilations."""
+    heard: list[int] = []
+    told = partial(lambda _: heard.append(gc.get_threshold()[2]))
+    torch._dynamo.reset()
+    compiler.backend.backend._UNCOLLECTED.listen()
+    callback_handler.register_start_callback(told)
+    compiled = torch.compile(lambda x: x.sin(), backend=backend, dynamic=False)
+    for number in range(calls):
+        compiled(torch.ones(2 + number))
+    torch._dynamo.reset()
+    return heard
+
+
+def test_most_compilations_of_our_own_are_without_full_collections_from_their_beginning() -> None:
+    before = gc.get_threshold()
+    heard = thresholds_of_compilations("tcompile", compiler.backend.backend.COLLECTED)
+    assert sorted(heard) == [before[2]] + [1_000_000 * before[2]] * (len(heard) - 1)
+    assert gc.get_threshold() == before
+
+
+def test_compilations_for_other_backends_have_all_their_collections() -> None:
+    before = gc.get_threshold()
+    assert set(thresholds_of_compilations("eager", 3)) == {before[2]}

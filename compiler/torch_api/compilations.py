@@ -1,0 +1,49 @@
+"""TorchDynamo's compilations for one backend, from their beginning: it traces a frame before it calls a backend."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+import torch
+from torch._dynamo.callback import callback_handler
+
+
+class Around:
+    """Enters a block when TorchDynamo begins to compile for `backend`, and leaves it when it is done."""
+
+    def __init__(self, backend: Callable[..., Any], block: Callable[[], AbstractContextManager[None]]) -> None:
+        self.backend, self.block, self.entered = backend, block, ExitStack()
+        self.begin, self.end = (torch._dynamo.disable(function) for function in (self._begin, self._end))
+
+    def listen(self) -> None:
+        """From now on. `torch._dynamo.reset` drops all callbacks: to be said again then."""
+        if self.begin not in callback_handler.start_callbacks:
+            callback_handler.register_start_callback(self.begin)
+        if self.end not in callback_handler.end_callbacks:
+            callback_handler.register_end_callback(self.end)
+
+    def _begin(self, _: Any) -> None:
+        if compiled_for() is self.backend:
+            self.entered.enter_context(self.block())
+
+    def _end(self, _: Any) -> None:
+        self.entered.close()
+
+
+def compiled_for() -> Any:
+    """The backend that TorchDynamo compiles a frame for now, as it was given to torch.compile; None outside of that.
+    Its callbacks are not told: the frame of `torch._dynamo.convert_frame._compile` has it.
+    """
+    frame = sys._getframe()
+    while frame is not None and not _compiles(frame.f_code):
+        frame = frame.f_back  # type: ignore[assignment]
+    found = frame.f_locals.get("compiler_fn") if frame is not None else None
+    found = getattr(found, "_torchdynamo_orig_backend", found)
+    return getattr(found, "compiler_fn", found)
+
+
+def _compiles(code: Any) -> bool:
+    return code.co_name == "_compile" and code.co_filename == sys.modules["torch._dynamo.convert_frame"].__file__
