@@ -148,7 +148,8 @@ def _native(kernel: Kernel, kept: Mapping[str, KeptFrame], original: Tried, edit
     timings = tuple(
         Timing(name, "kernel call", *found) for name, found in zip(("original", "edited"), times, strict=False)
     )
-    notes = (*filter(None, (given.note,)), f"numbers and times on this CPU, {torch.get_num_threads()} threads")
+    threads = torch.get_num_threads()
+    notes = (*filter(None, (given.note,)), f"numbers and times on this CPU, {threads} thread{'s' * (threads != 1)}")
     return Numbers(_checks(launch, theirs, mine), timings, notes=notes)
 
 

@@ -163,7 +163,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]], strong: Sequenc
 
 
 def _row(tag: str, cells: Sequence[str], style: str) -> str:
-    styles = [f"{style};text-align:left", *[style] * (len(cells) - 1)]
+    styles = [f"{style};text-align:left;white-space:nowrap", *[style] * (len(cells) - 1)]
     each = [f'<{tag} style="{own}">{html.escape(cell)}</{tag}>' for cell, own in zip(cells, styles, strict=True)]
     return f"<tr>{''.join(each)}</tr>"
 

@@ -260,13 +260,17 @@ class Opened:
 
     def why(self, first: str, second: str) -> str:
         """Whether two values are computed by one kernel, and if not, why not. They may be named as any stage, or the
-        graph, names them: loops, calls, kernels, inputs, views. Raises BackendError for a name that there is nowhere.
+        graph, names them (loops, calls, kernels, inputs, views), or as before decompositions ("gelu"). Raises
+        BackendError for a name that there is nowhere.
         """
         lookups = [Lookup(graph.caught.module, graph.programs, self._decided(graph)) for graph in self.graphs]
         for name in (first, second):
             if not any(lookup.knows(name) for lookup in lookups):
                 known = [known for lookup in lookups for known in lookup.names]
-                raise BackendError(f"there is no value {name!r}{_meant(name, known)}")
+                there = (
+                    _meant(name, known) or f"; each stage shows its names: print(p.{next(iter(self.graph.programs))})"
+                )
+                raise BackendError(f"there is no value {name!r}{there}")
         homes = [self._home(name, lookups) for name in (first, second)]
         if homes[0] != homes[1]:
             places = (

@@ -12,6 +12,7 @@ from compiler.backend.fit import Refusal
 from compiler.backend.fuse import Pair, Steps, legal
 from compiler.backend.ir import Extern, Kernel, Program
 from compiler.record import Decision
+from compiler.torch_api.fx import made_from
 
 Found = tuple[tuple[str, ...], tuple[int, ...]]
 """What there is to say of a name, and the steps that compute it, by number."""
@@ -35,7 +36,18 @@ class Lookup:
         """All names that something can be asked of."""
         kernels = (kernel.name for kernel in self.fused.kernels)
         buffers = (buffer.name for program in self.programs.values() for buffer in program.buffers)
-        return tuple(dict.fromkeys((*buffers, *self.nodes, *kernels, *self.fused.inputs)))
+        return tuple(dict.fromkeys((*buffers, *self.nodes, *kernels, *self.fused.inputs, *self.before)))
+
+    @cached_property
+    def before(self) -> Mapping[str, Sequence[str]]:
+        """Nodes by what they were before decompositions, as the user's code or ATen calls it: gelu, layer_norm."""
+        found: dict[str, list[str]] = {}
+        computed = {origin for step in self.programs["lowered"].steps for origin in _origins(step)}
+        for node in self.nodes.values():
+            for name in made_from(node) if node.name in computed else ():
+                if name not in self.nodes:
+                    found.setdefault(name, []).append(node.name)
+        return found
 
     def knows(self, name: str) -> bool:
         """Whether the graph has the name."""
@@ -61,6 +73,8 @@ class Lookup:
         if name in self.fused.inputs or name in self.fused.constants:
             what = "a constant that the graph holds" if name in self.fused.constants else "an input of the graph"
             return (f"{name} is {what}: no kernel computes it",), ()
+        if made := self.before.get(name, ()):
+            return self._of_all(made, (f"{name} is {', '.join(made)}",))
         return self._gone(name) or self._node(name) or self._kernel(name)
 
     def _call(self, step: Extern) -> str:
@@ -92,20 +106,22 @@ class Lookup:
         """A node of the graph that has no loop of its own name: it became several, or is a view."""
         if name not in self.nodes:
             return None
-        made = [target for _, target, origins in self._origins() if name in origins]
-        if made:
+        if made := self._made_of(name):
             return self._of_all(made, (f"{name} is computed by {', '.join(made)}",))
         base = next((arg for arg in self.nodes[name].args if isinstance(arg, Node)), None)
         if base is None:
             return (f"{name} is no value of a loop ({self.nodes[name].target})",), ()
         return self._of_all([base.name], (f"{name} is a view of {base.name}, which costs nothing",))
 
-    def _origins(self) -> Iterator[tuple[int, str, tuple[str, ...]]]:
-        for number, step in self.steps.steps.items():
-            for loop in step.loops if isinstance(step, Kernel) else ():
-                yield number, loop.target, loop.origins
-            if isinstance(step, Extern):
-                yield from ((number, target, step.origins) for target in step.targets)
+    def _made_of(self, name: str) -> list[str]:
+        """What a node of the graph became, after fusion."""
+        return [
+            target
+            for step in self.steps.steps.values()
+            for part in (step.loops if isinstance(step, Kernel) else (step,))
+            if name in part.origins
+            for target in (step.targets if isinstance(step, Extern) else (part.target,))
+        ]
 
     def _kernel(self, name: str) -> Found:
         """A kernel by its name; else a value of a stage that nothing has recorded anything about."""
@@ -119,7 +135,9 @@ class Lookup:
         if both := [number for number in one if number in two]:
             step = steps[both[0]]
             made = "are computed by one kernel" if isinstance(step, Kernel) else "come from one call of PyTorch"
-            return f"{first} and {second} {made}, {step.name}"
+            rest = [steps[number].name for number in (*one, *two) if number not in both]
+            partly = f"; parts of them by {', '.join(dict.fromkeys(rest))}" if rest else ""
+            return f"{first} and {second} {made}, {step.name}{partly}"
         pairs = [(a, b) for a in one for b in two]
         kernels = [(a, b) for a, b in pairs if isinstance(steps[a], Kernel) and isinstance(steps[b], Kernel)]
         if not kernels:
@@ -169,3 +187,9 @@ class Lookup:
             f"they only share {', '.join(shared)}, and {second - first} steps lie between them, more than "
             f"fusion_distance ({ctx.thresholds.fusion_distance})"
         )
+
+
+def _origins(step: Kernel | Extern) -> Iterator[str]:
+    """The nodes of the graph that a step computes."""
+    for part in step.loops if isinstance(step, Kernel) else (step,):
+        yield from part.origins

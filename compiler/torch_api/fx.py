@@ -194,6 +194,16 @@ def parents(node: Node) -> tuple[str, ...]:
     return tuple(found)
 
 
+def made_from(node: Node) -> tuple[str, ...]:
+    """What a node was before it was decomposed: the nodes of earlier graphs, the function called there ("softmax"), and
+    the ATen operation ("_softmax").
+    """
+    functions = [getattr(function, "__name__", function) for _, function in node.meta.get("source_fn_stack") or ()]
+    operation = node.meta.get("original_aten")
+    aten = str(operation).split(".")[1:2] if operation is not None else []
+    return tuple(dict.fromkeys((*parents(node), *map(str, functions), *aten)))
+
+
 def input_source(node: Node) -> str:
     """What a captured graph's placeholder stands for (`L['x']`), or ""."""
     argument = node.meta.get("grapharg")

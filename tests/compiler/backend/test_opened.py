@@ -143,6 +143,24 @@ def test_why_knows_what_was_inlined_left_out_or_merged_and_suggests_names() -> N
         p.why("mull", "mul")
 
 
+def test_why_knows_what_operations_were_before_they_were_decomposed() -> None:
+    """The user's own names: a call of theirs is several loops, which may be in several kernels."""
+
+    def block(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = functional.layer_norm(x @ w, (16,))
+        return torch.softmax(y, 0)
+
+    p = compiler.open(block, numbers(8, 8), numbers(8, 16))
+    assert p.why("matmul", "softmax").startswith("matmul is mm; mm is a call of PyTorch")
+    why = p.why("layer_norm", "softmax")
+    assert "softmax is amax, sub_1, exp, sum_1, div; " in why
+    assert re.search(
+        r"layer_norm and softmax are computed by one kernel, \w+; parts of them by \w+|not in one kernel", why
+    )
+    with pytest.raises(BackendError, match=r"no value 'attention'; each stage shows its names: print\(p.lowered\)"):
+        p.why("attention", "softmax")
+
+
 def test_a_threshold_that_keeps_two_apart_is_the_answer() -> None:
     p = compiler.open(block, numbers(8, 16), numbers(16, 32)).with_thresholds(fused_loops=2)
     assert "more than 2 loops in one kernel" in p.why("mul_3", "sum_1")
