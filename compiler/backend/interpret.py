@@ -31,6 +31,7 @@ from compiler.backend.ir import (
 )
 from compiler.backend.scalar import OPERATIONS
 from compiler.backend.symbols import sources
+from compiler.torch_api.saved import keeps_graph
 
 
 def interpret(
@@ -137,7 +138,7 @@ class State:
         if name not in self.memory:
             buffer = self.program.by_name[name]
             shape, strides = [*map(self.size, buffer.shape)], [*map(self.size, buffer.strides)]
-            if buffer.reuses and buffer.reuses not in self.program.inputs:  # it may be needed again
+            if buffer.reuses and not (buffer.reuses in self.program.inputs and keeps_graph()):
                 self.memory[name] = self.memory.pop(buffer.reuses).as_strided(shape, strides, 0)
             else:
                 self.memory[name] = torch.empty_strided(shape, strides, dtype=buffer.dtype, device=buffer.device)

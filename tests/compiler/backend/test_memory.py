@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-import compiler.backend as backend
-from compiler.backend import pipeline
+import compiler.backend as ours
+from compiler.backend import backend, pipeline
 from compiler.backend.context import Context
 from compiler.backend.ir import Program
 from compiler.backend.run_triton_interpreted import runner
@@ -40,7 +40,7 @@ def most_held(program: Program, ctx: Context) -> int:
 
 def on_gpu(fn: Callable[..., Any], *arguments: Any) -> tuple[Program, Context]:
     """A call's only program for an H200."""
-    opened = backend.open(fn, *arguments).on("h200")
+    opened = ours.open(fn, *arguments).on("h200")
     (graph,) = opened.graphs
     return graph.stages.last, graph.context(opened.thresholds)
 
@@ -75,7 +75,7 @@ def test_a_reduction_writes_over_what_it_read_for_the_last_time(width: int) -> N
         return F.softmax(x @ weight, -1) @ weight.t()
 
     x, weight = numbers(6, 24), numbers(24, width)
-    graph = backend.open(fn, x, weight).graph
+    graph = ours.open(fn, x, weight).graph
     ctx = Context(processors=132)
     program = pipeline.run(graph.stages.programs["lowered"], ctx).last
     assert "takes over" in str(program), str(program)
@@ -94,3 +94,41 @@ def test_steps_that_free_more_than_they_make_come_first() -> None:
     program, ctx = on_gpu(rectangles, x, wide, kept)
     large, flipped = 4 * 64 * 2048, 4 * 32 * 2048
     assert most_held(program, ctx) == large + flipped, str(program)  # not two large ones
+
+
+def as_if_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
+    """Programs are made as for a GPU, and run by the interpreter, which writes over what a launch does."""
+    programs: list[Program] = []
+
+    def interpreted(program: Program, *_: Any) -> Any:
+        programs.append(program)
+        return backend.interpreted(program)
+
+    monkeypatch.setattr(backend, "processors", lambda _module: 132)
+    monkeypatch.setattr(backend, "_on_gpu", lambda module: module.graph.find_nodes(op="placeholder"))
+    monkeypatch.setattr(backend, "compiled", interpreted)
+    return programs
+
+
+def saved_twice(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The first result is the user's and the backward's; `tanh` and `gelu` keep what they read or make."""
+    shown = (x @ weight).tanh()
+    return shown, F.gelu(shown @ weight.t()).exp().sum(-1)
+
+
+def test_a_backward_writes_over_what_was_saved_for_it_alone_unless_the_graph_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    programs = as_if_on_a_gpu(monkeypatch)
+    x, weight = numbers(8, 6).requires_grad_(), (numbers(6, 10) / 4).requires_grad_()
+    torch.compiler.reset()
+    results = torch.compile(saved_twice, backend="tcompile")(x, weight)
+    forward, backward = programs
+    over = {buffer.reuses for buffer in backward.buffers} & {*backward.inputs}
+    assert over == {"mm_1"}, str(backward)  # what gelu read: neither inputs, nor the results that the user has
+    shown = results[0].clone()
+    expected = torch.autograd.grad([one.sum() for one in saved_twice(x, weight)], (x, weight))
+    for is_kept in (True, True, False):
+        found = torch.autograd.grad([one.sum() for one in results], (x, weight), retain_graph=is_kept)
+        torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(results[0], shown)
