@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from compiler.backend.context import Context
 from compiler.backend.index import (
+    Atom,
     Index,
     Quotient,
     Remainder,
@@ -169,22 +170,49 @@ def _unit(digit: Index, var: Var) -> tuple[Index, Index] | None:
 
 def solved(mine: Index, yours: Index, own: tuple[Var, ...]) -> Iterator[tuple[Var, Index]]:
     """The variables of `mine` where it is `yours`, if it is one of them or counts through several as through digits."""
-    if isinstance(mine.atom, Var):
-        if mine.atom in own:
-            yield mine.atom, yours
-        return
-    left = [atoms[0] for atoms, _ in mine.terms if len(atoms) == 1 and isinstance(atoms[0], Var)]
+    found = _by_digits(mine, yours)
+    if {atom for atom, _ in found} <= set(own):
+        yield from ((atom, value) for atom, value in found if isinstance(atom, Var))
+
+
+def values_at(index: Shape, at: Shape, own: tuple[Var, ...]) -> dict[str, Index]:
+    """Variables where coordinates are those of a place: as far as they are told, by digits of theirs too."""
+    found = [pair for mine, yours in zip(index, at, strict=True) for pair in _by_digits(mine, yours)]
+    values = {atom.name: value for atom, value in found if isinstance(atom, Var) and atom in own}
+    pairs = [(Index.of(atom), value) for atom, value in found]
+    told = ((var.name, _of_digits(var, pairs)) for var in own if var.name not in values)
+    return values | {name: value for name, value in told if value is not None}
+
+
+def _by_digits(mine: Index, yours: Index) -> list[tuple[Atom, Index]]:
+    """What each atom of `mine` is where that is `yours`: its only one, or the digits that it counts through."""
+    if mine.atom is not None:
+        return [(mine.atom, yours)]
+    left = [atoms[0] for atoms, _ in mine.terms if len(atoms) == 1]
     rest, step = mine, Index.of(1)
-    digits: list[tuple[Var, Index]] = []
-    while (var := next((var for var in left if factor_of(mine, var) == step), None)) is not None:
-        left.remove(var)
-        digits.append((var, step))
-        rest, step = rest - Index.of(var) * step, step * var.size
-    if rest.terms or not digits or not {var for var, _ in digits} <= set(own):
-        return
-    for var, unit in digits[:-1]:
-        yield var, (yours // unit) % var.size
-    yield digits[-1][0], yours // digits[-1][1]
+    digits: list[tuple[Atom, Index, Index]] = []
+    while (atom := next((atom for atom in left if factor_of(mine, atom) == step), None)) is not None:
+        if (size := _count(atom)) is None:
+            return []
+        left.remove(atom)
+        digits.append((atom, step, size))
+        rest, step = rest - Index.of(atom) * step, step * size
+    if rest.terms or not digits:
+        return []
+    *low, (last, unit, _) = digits
+    return [*((atom, (yours // step) % size) for atom, step, size in low), (last, yours // unit)]
+
+
+def _count(atom: Atom) -> Index | None:
+    """How many values a variable has, or a digit of one; None for what is neither."""
+    if isinstance(atom, Var):
+        return atom.size
+    if isinstance(atom, Remainder):
+        return atom.by
+    if isinstance(atom, Quotient) and isinstance(var := atom.of.atom, Var):
+        count = var.size // atom.by
+        return count if count * atom.by == var.size else None
+    return None
 
 
 def _places(kernel: Kernel) -> Places:

@@ -556,6 +556,6 @@ def _unfolded(position: Index, ranges: list[Var]) -> tuple[Index, list[Var]]:
 
 
 @lru_cache(1 << 16)
-def factor_of(index: Index, var: Var) -> Index:
+def factor_of(index: Index, var: Atom) -> Index:
     """What one step of a variable adds to the index, by its plain terms."""
     return _summed({left: factor for atoms, factor in index.terms if (left := _without(atoms, (var,))) is not None})

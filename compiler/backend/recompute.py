@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from compiler.backend.context import Context
-from compiler.backend.fit import solved
+from compiler.backend.fit import values_at
 from compiler.backend.index import Index, Indirect, Var, atoms_of, is_one_to_one, product, substitute
 from compiler.backend.ir import (
     Buffer,
@@ -147,7 +147,7 @@ def _again(
     space = next((space for space in spaces if is_one_to_one(at, shape, space)), None)
     if places or space is None or len(reader.loops) + len(found.loops) > ctx.thresholds.fused_loops:
         return None
-    values = _values(found.loops[-1], at)
+    values = values_at(found.loops[-1].index, at, found.loops[-1].ranges)
     if {var.name for var in found.loops[-1].ranges} - values.keys():
         return None
     names = {loop.target: f"{loop.target}_in_{reader.name}" for loop in found.loops}
@@ -172,7 +172,7 @@ def _inlined(reader: Kernel, found: Candidate, program: Program, ctx: Context) -
     points = ctx.number(product(var.size for var in loop.space))
     if len(sites) > 1 or points > 2 * ctx.number(program.by_name[found.target].size):
         return None
-    values = _values(last, load.index)
+    values = values_at(last.index, load.index, last.ranges)
     if {var.name for var in last.ranges} - values.keys():
         return None
     whole: dict[str, Expr] = {}
@@ -185,12 +185,6 @@ def _inlined(reader: Kernel, found: Candidate, program: Program, ctx: Context) -
     value = with_index(whole[last.target], values)
     changed = replace(loop, value=folded(rebuilt(loop.value, lambda part: value if part == load else None)))
     return replace(reader, loops=tuple(changed if one is loop else one for one in reader.loops))
-
-
-def _values(loop: Loop, at: Shape) -> dict[str, Index]:
-    """The loop's variables where it writes the element at a place."""
-    pairs = zip(loop.index, at, strict=True)
-    return {var.name: value for mine, yours in pairs for var, value in solved(mine, yours, loop.ranges)}
 
 
 def _reads(loop: Loop, name: str) -> bool:

@@ -300,6 +300,23 @@ def test_what_is_cheap_is_computed_again_by_its_reader_and_not_stored() -> None:
     torch.testing.assert_close(interpret(program, inputs)[0], fn(x, y))
 
 
+def test_a_value_is_computed_again_where_its_place_is_told_by_digits() -> None:
+    """Its kernel walks pixels as one range, its reader a part of each row of a part of all rows."""
+
+    def fn(x: Tensor) -> tuple[Tensor, Tensor]:
+        doubled = x.float() * 2
+        total = doubled.flatten(2).sum(2)
+        return total, (doubled + total[..., None, None]).sum((0, 2, 3))
+
+    x = numbers(32, 64, 32, 32, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
+    opened = backend.open(fn, x).on("h200")
+    (again,) = [found for found in opened.graph.decisions if found.verdict == "computed again"]
+    assert again.subjects[0] == "mul"
+    program, inputs = scheduled(fn, x)
+    assert "mul" not in {name for kernel in program.kernels for name in kernel.writes}
+    torch.testing.assert_close(tuple(interpret(program, inputs)), fn(x), rtol=1e-4, atol=1e-3)
+
+
 def test_a_kernel_of_which_nothing_is_left_to_store_is_gone() -> None:
     def fn(x: Tensor, row: Tensor) -> Tensor:
         return (x * 2 + row).exp().sum(1)
