@@ -45,12 +45,13 @@ def kernel(out_ptr, XBLOCK: tl.constexpr):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One kernel in one configuration."""
+    """One kernel in one configuration. `starts` says of each buffer where it is given one from, in bytes."""
 
     function: TritonFunction
     config: TritonConfig
     types: Mapping[str, str]
     job: Job
+    starts: tuple[int, ...]
 
 
 def why_not() -> str:
@@ -76,17 +77,21 @@ def wanted(
     the same are one job.
     """
     first, last = function.lines
-    source, names = alike("\n".join(code.text.splitlines()[first - 1 : last]), function)
-    types = {names.get(name, name): kind for name, kind in signature(program, function).items()}
-    multiples = [*_aligned(program, function, assumed), *(name in assumed.multiples for name in function.symbols)]
+    made = alike("\n".join(code.text.splitlines()[first - 1 : last]), function)
+    types = {made.names.get(name, name): kind for name, kind in signature(program, function).items()}
+    pointers = zip(function.buffers, _aligned(program, function, assumed), strict=True)
+    multiples = [is_aligned and name not in made.elements for name, is_aligned in pointers]
+    multiples += [name in assumed.multiples for name in function.symbols]
     attributes = {(place,): [["tt.divisibility", 16]] for place, holds in enumerate(multiples) if holds}
     major, minor = torch.cuda.get_device_capability(device)
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
     if function.checks:
         options |= {"debug": True, "sanitize_overflow": False}
     arguments = repr((types, dict(config.blocks), attributes))
-    job = Job(names[function.name], _FILE, source, arguments, options, "cuda", 10 * major + minor, 32, to_run=True)
-    return Wanted(function, config, types, job)
+    name, target = made.names[function.name], 10 * major + minor
+    job = Job(name, _FILE, made.source, arguments, options, "cuda", target, 32, to_run=True)
+    starts = (made.elements.get(name, 0) * program.by_name[name].dtype.itemsize for name in function.buffers)
+    return Wanted(function, config, types, job, tuple(starts))
 
 
 def _aligned(program: Program, function: TritonFunction, assumed: Assumed) -> Iterator[bool]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import linecache
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, repeat
 from typing import Any
 
 import torch
@@ -190,12 +190,13 @@ class Launcher:
 
     def launch(self, function: TritonFunction) -> Iterator[str]:
         """A kernel on the GPU."""
+        config, loaded = self.loaded.get(function.kernel) or (function.configs[0], None)
         arguments = []
-        for name in function.buffers:
+        starts = loaded.starts if loaded and loaded.starts else repeat(0)
+        for name, start in zip(function.buffers, starts, strict=False):
             lines, pointer = self.pointer(name)
             yield from lines
-            arguments.append(pointer)
-        config, loaded = self.loaded.get(function.kernel) or (function.configs[0], None)
+            arguments.append(f"{pointer} + {start}" if start else pointer)
         arguments += [*function.symbols, *(["None"] * loaded.spare if loaded else [])]
         grid = [self.programs(points, config.blocks.get(block, 1)) for points, block in function.grid]
         grid = [" * ".join(grid)] if function.is_folded else grid

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -85,7 +86,11 @@ class OnGpu:
             chosen |= {name: best} if best else {}
         program = apart(self.program, {name for name in products if name not in chosen}, self.ctx)
         functions = {step.name: self.functions[step.name] for step in program.kernels}
-        configs = {name: (kernel.config, loaded) for name, (kernel, loaded) in chosen.items() if name in functions}
+        configs = {
+            name: (kernel.config, replace(loaded, starts=kernel.starts))
+            for name, (kernel, loaded) in chosen.items()
+            if name in functions
+        }
         launcher = Launcher(program, functions, loaded=configs, assumed=assumed)
         handles = {functions[name].name: loaded.function for name, (_, loaded) in configs.items()}
         return launcher.made({**handles, **self.library, **_driver(), "again": partial(self.again, program)})

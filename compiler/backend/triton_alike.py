@@ -1,4 +1,6 @@
-"""A kernel's source without what tells it from one that does the same: names of buffers and values, comments, a number.
+"""A kernel's source without what tells it from one that does the same: names of buffers and values, comments, a number,
+and which element of a buffer it reads, where that is one alone: of the seeds of a graph's random numbers each layer has
+its own.
 
 A model's layers have the same kernels under other names: so each of these is compiled, and loaded, once.
 """
@@ -6,7 +8,8 @@ A model's layers have the same kernels under other names: so each of these is co
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from compiler.backend.emit_triton import IMPORTS, TritonFunction
 from compiler.backend.triton_kernel import pointer
@@ -17,11 +20,26 @@ _ASSIGNED = re.compile(r"^ *([\w, ]+?) \+?= ", re.MULTILINE)
 _WORD = re.compile(r'"[^"]*"|(?<![\w.])[A-Za-z_]\w*(?!\w|=[^=])')  # no keyword of a call, which `=` follows at once
 _HEAD = re.compile(r"(?<=\()\n[^()]*(?=\):\n)")  # functions' arguments, in as many lines as their names take
 _NUMBER = re.compile(r"_\d+$")
+_ELEMENT = re.compile(r"tl\.load\((\w+)(?: \+ (\d+))?\)")
 
 
-def alike(text: str, function: TritonFunction) -> tuple[str, Mapping[str, str]]:
-    """A module with the function alone, of whose text it is made, and the new names of the old ones."""
-    text = _HEAD.sub(lambda head: " ".join(head[0].split()), _COMMENT.sub("", text))
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """A module with one function alone, the new names of the old ones, and the buffers of which the function reads one
+    element: it takes a pointer to that, so many elements from where the buffer starts.
+    """
+
+    source: str
+    names: Mapping[str, str]
+    elements: Mapping[str, int]
+
+
+def alike(text: str, function: TritonFunction) -> Alike:
+    """What is compiled for a function, of whose text it is made."""
+    text = _HEAD.sub(lambda head: " ".join(head[0].split()).removesuffix(","), _COMMENT.sub("", text))
+    elements = dict(_elements(text, function.buffers))
+    starts = set(map(pointer, elements))
+    text = _ELEMENT.sub(lambda load: f"tl.load({load[1]})" if load[1] in starts else load[0], text)
     assigned = {name for match in _ASSIGNED.finditer(text) for name in match[1].split(", ")}
     given = {*assigned, *map(pointer, function.buffers), function.name}
     names = {function.name: _NUMBER.sub("", function.name)}
@@ -30,4 +48,15 @@ def alike(text: str, function: TritonFunction) -> tuple[str, Mapping[str, str]]:
         word = match[0]
         return names.setdefault(word, f"v{len(names)}") if word in given else word
 
-    return "\n\n".join([IMPORTS, *functions(text), _WORD.sub(renamed, text)]) + "\n", names
+    return Alike("\n\n".join([IMPORTS, *functions(text), _WORD.sub(renamed, text)]) + "\n", names, elements)
+
+
+def _elements(text: str, buffers: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """The buffers that are named in the function's head, and then in loads of one element only, always the same."""
+    read: dict[str, list[int]] = {}
+    for load in _ELEMENT.finditer(text):
+        read.setdefault(load[1], []).append(int(load[2] or 0))
+    for name in buffers:
+        places = read.get(pointer(name), [])
+        if len({*places}) == 1 and len(re.findall(rf"\b{pointer(name)}\b", text)) == len(places) + 1:
+            yield name, places[0]

@@ -138,7 +138,8 @@ def _launcher(
     stream, start = raw_stream()(device), launch()
 
     def run() -> None:
-        arguments = (*(memory[name].data_ptr() for name in function.buffers), *others)
+        places = zip(function.buffers, kernel.starts, strict=True)
+        arguments = (*(memory[name].data_ptr() + place for name, place in places), *others)
         start(loaded.function, x, y, z, loaded.warps, loaded.shared, loaded.letters, arguments, stream)
 
     return run

@@ -22,7 +22,8 @@ class NoLauncherError(RuntimeError):
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A kernel on a GPU: the driver's handle, warps of a program, bytes of shared memory, and the letters of its
-    arguments as `launch` takes them; `spare` so many null pointers follow them.
+    arguments as `launch` takes them; `spare` so many null pointers follow them. `starts` says how many bytes into each
+    buffer its pointer goes, nothing for all at their beginnings.
     """
 
     function: int
@@ -32,6 +33,7 @@ class Loaded:
     spare: int
     registers: int = 0
     spills: int = 0
+    starts: tuple[int, ...] = ()
 
 
 def launcher() -> Any:

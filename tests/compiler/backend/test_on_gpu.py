@@ -12,12 +12,14 @@ from torch import Tensor
 
 from compiler.backend import build_triton
 from compiler.backend.build_triton import Builds, wanted
-from compiler.backend.emit_triton import TritonCode, emit
+from compiler.backend.emit_triton import TritonCode, TritonFunction, emit
 from compiler.backend.ir import Program
 from compiler.backend.launch import Assumed, Launcher
 from compiler.backend.opened import open as opened
+from compiler.backend.triton_alike import alike
 from compiler.binary.jobs import Job
 from compiler.binary.workers import Crew
+from compiler.torch_api.cuda_launch import Loaded
 
 pytest.importorskip("triton")
 
@@ -105,6 +107,40 @@ def test_kernels_of_layers_that_are_alike_are_made_once() -> None:
     assert "layer" not in kernels[0].job.source
     (made,) = Builds.start(kernels).made.values()
     assert made.result(60).error == ""
+
+
+def dropping(x: Tensor) -> Tensor:
+    for _ in range(4):
+        x = torch.nn.functional.dropout(x, 0.25).relu() @ x
+    return x
+
+
+@pytest.mark.usefixtures("_hopper")
+def test_kernels_that_read_different_seeds_are_one_and_given_where_theirs_lies() -> None:
+    call = opened(dropping, torch.randn(128, 128)).on("h100")
+    found = call.graph.stages.last
+    code = emit(found, call.graph.context(call.thresholds))
+    kernels = [wanted(found, code, function, function.configs[0], Assumed(), 0) for function in code.functions]
+    seeds = [kernel.function.buffers.index("random_seeds_cuda_0") for kernel in kernels]
+    assert [kernel.starts[place] for kernel, place in zip(kernels, seeds, strict=True)] == [0, 8, 16, 24]
+    assert [sum(kernel.starts) for kernel in kernels] == [0, 8, 16, 24]
+    assert "tl.load(random_seeds_cuda_0_ptr + 3)" in code.text
+    assert len({kernel.job.key() for kernel in kernels}) == 1
+    assert kernels[0].job.arguments.count("divisibility") == len(kernels[0].function.buffers) - 1, "a seed may be odd"
+    configs = {
+        kernel.function.kernel: (kernel.config, Loaded(1, 4, 0, "", 0, starts=kernel.starts)) for kernel in kernels
+    }
+    lines = Launcher(found, {function.kernel: function for function in code.functions}, loaded=configs).text
+    assert [f"at_random_seeds_cuda_0 + {8 * number}, " in lines for number in range(5)] == [False, *[True] * 3, False]
+
+
+def test_a_buffer_of_which_more_is_read_is_given_from_its_beginning() -> None:
+    text = "@triton.jit\ndef kernel_f(a_ptr, b_ptr, c_ptr, d_ptr,):\n    v = tl.load(a_ptr + 2) + tl.load(b_ptr)\n"
+    text += (
+        "    w = tl.load(b_ptr + 1) * tl.load(c_ptr + x, mask)\n    tl.store(d_ptr + 3, v * w * tl.load(a_ptr + 2))\n"
+    )
+    function = TritonFunction("kernel_f", "f", ("a", "b", "c", "d"), (), (), (), False, (1, 5))
+    assert alike(text, function).elements == {"a": 2}
 
 
 @pytest.mark.usefixtures("_hopper")
