@@ -123,7 +123,7 @@ def test_a_backward_writes_over_what_was_saved_for_it_alone_unless_the_graph_is_
     x, weight = numbers(8, 6).requires_grad_(), (numbers(6, 10) / 4).requires_grad_()
     torch.compiler.reset()
     results = torch.compile(saved_twice, backend="tcompile")(x, weight)
-    forward, backward = programs
+    _, backward = programs
     over = {buffer.reuses for buffer in backward.buffers} & {*backward.inputs}
     assert over == {"mm_1"}, str(backward)  # what gelu read: neither inputs, nor the results that the user has
     shown = results[0].clone()
