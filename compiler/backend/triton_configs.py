@@ -17,6 +17,8 @@ from compiler.backend.triton_tiles import LONG_ROW, Tiles, walked
 _PROCESSORS = 132
 _MOST_WARPS = 32
 _BYTES_OF_WARP = 1024
+_EVEN = 8
+"""Elements of two bytes that a thread loads at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +100,17 @@ def _persistent(tiles: Tiles, program: Program, ctx: Context) -> Iterator[Triton
         blocks = {"XBLOCK": block} if tiles.outer and tiles.outer[0].block else {}
         size = row * block
         each = {"RBLOCK": row} if tiles.inner else {}
-        first = min(16, _warps(size, elements)) if row > LONG_ROW else _warps(size, elements)
+        first = min(_most_warps(tiles, row), _warps(size, elements))
         for warps in (first, _warps(size, elements // 2), _warps(size, 2 * elements)):
             yield TritonConfig({**blocks, **each}, warps)
+
+
+def _most_warps(tiles: Tiles, row: int) -> int:
+    """With fewer warps two programs of long rows share a multiprocessor; but where rows begin anywhere in memory, loads
+    are so narrow that it takes more threads.
+    """
+    is_even = not tiles.inner or (tiles.inner.size.constant or 0) % _EVEN == 0
+    return 16 if row > LONG_ROW and (is_even or not tiles.is_read_again) else _MOST_WARPS
 
 
 def _row_blocks(tiles: Tiles, row: int, ctx: Context) -> Iterable[int]:

@@ -40,7 +40,7 @@ _BYTES_OF_PROGRAM = 4096
 """Programs that move less take less time than it takes a GPU to start them."""
 
 LONG_ROW = 8192
-"""Elements of a row from which on a program that held it in registers would leave few for another."""
+"""Of more elements a program that holds them leaves few registers to another."""
 
 _LEAST_TILED = 8
 
@@ -64,7 +64,8 @@ class Axis:
 @dataclass(frozen=True, slots=True)
 class Tiles:
     """A kernel on tiles: `kernel` has one range for each axis of `outer`, and `reduced` as `inner`, None for none or
-    where only one element is reduced. `by_columns` says that neighbours in memory belong to neighbouring results.
+    where only one element is reduced. `by_columns` says that neighbours in memory belong to neighbouring results,
+    `is_read_again` that a program reads its row anew for each walk over it.
     """
 
     kernel: Kernel
@@ -73,6 +74,7 @@ class Tiles:
     inner: Axis | None
     by_columns: bool
     is_wide: bool
+    is_read_again: bool = False
 
     @property
     def is_folded(self) -> bool:
@@ -81,14 +83,6 @@ class Tiles:
         """
         size = self.outer[1].size.constant if self.kind == "pointwise" and len(self.outer) == 2 else 0
         return size is None or size > MOST_PROGRAMS * LEAST_BLOCK
-
-    @property
-    def is_read_again(self) -> bool:
-        """Whether a program reads its row anew for each walk over it, and not what it writes itself."""
-        row = self.inner.size.constant if self.inner and self.kind == "persistent" else None
-        is_written = not {*self.kernel.reads}.isdisjoint(self.kernel.writes)
-        is_walked_twice = len(sweeps(self.kernel)) > 1 and not any(loop.is_scan for loop in self.kernel.loops)
-        return bool(row and row > LONG_ROW) and is_walked_twice and not is_written
 
     @property
     def tiled(self) -> tuple[Axis, ...]:
@@ -110,7 +104,18 @@ def tiled(kernel: Kernel, program: Program, ctx: Context) -> Tiles:
     is_alone = not by_columns and (kind == "looped" or row is None or _fills_a_program(row, kernel, program))
     x = _axis("x", kernel.ranges, "" if is_alone else "XBLOCK")
     outer = (x,) if x else ()
-    return Tiles(moved(kernel, outer, inner), kind, outer, inner, by_columns, is_wide)
+    again = kind == "persistent" and (row or 0) > LONG_ROW and _may_be_read_again(kernel, program)
+    return Tiles(moved(kernel, outer, inner), kind, outer, inner, by_columns, is_wide, again)
+
+
+def _may_be_read_again(kernel: Kernel, program: Program) -> bool:
+    """Whether it walks its rows more than once, and memory has them in half of the bytes that registers would hold, as
+    these are of float32. The cache has as much as is read again while two programs share a multiprocessor.
+    """
+    read = {name for name, _ in walked(kernel) if name not in kernel.targets}
+    is_short = all(program.by_name[name].dtype.itemsize <= 2 for name in read)
+    is_written = not read.isdisjoint(kernel.writes) or any(loop.is_scan for loop in kernel.loops)
+    return is_short and not is_written and len(sweeps(kernel)) > 1
 
 
 def _longest(kernel: Kernel, by_columns: bool) -> int:

@@ -110,6 +110,10 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], Sequence[Tensor]]]] = {
     "one row in a program": (lambda x: functional.softmax(x, -1), lambda: (numbers(5, 1000, grad=True),)),
     "several rows in a program": (lambda x: functional.softmax(x, -1), lambda: (numbers(300, 7, grad=True),)),
     "a long row, held whole": (lambda x: functional.log_softmax(x, -1), lambda: (numbers(2, 9001, grad=True),)),
+    "a long row, read again": (
+        lambda x: (functional.log_softmax(x, -1), functional.layer_norm(x, (9001,)), (x * 2).softmax(-1)),
+        lambda: (numbers(2, 9001, dtype=torch.bfloat16),),
+    ),
     "a row in steps": (lambda x: functional.log_softmax(x, -1), lambda: (numbers(2, 40001, grad=True),)),
     "infinities in a row in steps": (
         lambda x: (functional.softmax(x, -1), x.logsumexp(-1)),
@@ -413,6 +417,18 @@ def test_short_rows_of_16_bits_share_a_program_and_long_ones_are_held_whole() ->
     assert blocks(lambda x: x.sum(-1), 16384, 1024, torch.float32) == {"RBLOCK": 1024}
     assert blocks(lambda x: functional.softmax(x, -1), 256, 30000, torch.bfloat16) == {"RBLOCK": 32768}
     assert blocks(lambda x: functional.softmax(x, -1), 256, 33000, torch.bfloat16) == {"RBLOCK": 4096}
+
+
+def test_long_rows_are_read_again_where_memory_has_them_in_fewer_bytes_than_registers() -> None:
+    def reads(length: int, dtype: torch.dtype) -> tuple[list[str], int]:
+        made = code(lambda x: functional.softmax(x, -1), torch.empty(256, length, dtype=dtype))
+        lines = [line for line in made.text.splitlines() if "tl.load(" in line]
+        return [line.partition("policy=")[2].strip('")') for line in lines], made.functions[0].configs[0].num_warps
+
+    assert reads(16384, torch.bfloat16) == (["evict_last", "", "evict_first"], 16)
+    assert reads(30001, torch.bfloat16) == (["evict_last", "", "evict_first"], 32)
+    assert reads(16384, torch.float32)[0] == [""]
+    assert reads(8192, torch.bfloat16)[0] == [""]
 
 
 def test_a_kernel_has_other_configurations_to_try() -> None:
