@@ -103,11 +103,15 @@ STAGE_WORDS: dict[str, StageWords] = {
         "Products", "On GPUs, products of matrices in one kernel with what reads them.", _OWN, _STEPS, "steps"
     ),
     "ordered": StageWords(
-        "Ordered", "Loops walk memory in its order, and are as few as it takes.", _OWN, _STEPS, "steps"
+        "Ordered",
+        "Loops walk memory in its order, and are as few as it takes; on GPUs small kernels share launches.",
+        _OWN,
+        _STEPS,
+        "steps",
     ),
     "scheduled": StageWords(
         "Scheduled",
-        "Steps in the order that frees memory soonest, and what takes over whose memory.",
+        "Steps in an order that holds little memory at once, and what takes over whose memory.",
         _OWN,
         _STEPS,
         "steps",
