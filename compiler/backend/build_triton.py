@@ -111,8 +111,8 @@ class Builds:
 
     @staticmethod
     def start(kernels: Sequence[Wanted]) -> Builds:
-        """Begin with those that are not on disk."""
-        jobs = {_key(kernel.job): kernel.job for kernel in kernels}
+        """Begin with those that are not on disk, long ones first: what is begun last is waited for."""
+        jobs = {_key(kernel.job): kernel.job for kernel in sorted(kernels, key=lambda kernel: -len(kernel.job.source))}
         return Builds({key: _begun(key, job) for key, job in jobs.items()})
 
     def loaded(self, kernel: Wanted, device: int) -> Loaded:

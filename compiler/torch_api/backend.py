@@ -4,13 +4,16 @@ us, what an operator's schema says, and views made in the least time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
 import torch
 import torch._dynamo.backends.common as aot_backends
+import torch._functorch._aot_autograd.graph_compile as graph_compile
 import torch._functorch.config as functorch_config
 from torch._C._dynamo.guards import _empty_strided_cpu, _reinterpret_tensor  # type: ignore[attr-defined]
 from torch._dynamo.utils import flatten_graph_inputs
@@ -22,6 +25,7 @@ from compiler.torch_api.data_sizes import asks_data, divided
 from compiler.torch_api.decomposition_tables import is_operator, is_random, table
 from compiler.torch_api.direct import Watched, is_autocast_on, is_plain
 from compiler.torch_api.mended import MENDED
+from compiler.torch_api.patching import replaced
 from compiler.torch_api.random_numbers import DECOMPOSITIONS, partition
 from compiler.torch_api.saved import keep_what_is_saved
 
@@ -88,7 +92,7 @@ def compile_with_autograd(
         plain.append(Watched(call, autocast))
         return boxed(partial(plain[0].seen))
 
-    with _use_lazy_graph_module(True):  # nobody calls these modules, so nobody needs their Python code
+    with _use_lazy_graph_module(True), _untold():  # nobody calls these modules: they need no Python code
         made = aot_backends.aot_module_simplified(
             module,
             inputs,
@@ -125,6 +129,21 @@ def _untraced(compile_graph: Compile) -> Compile:
         return torch._dynamo.disable(compile_graph(graph, inputs), reason="it is compiled")  # type: ignore[no-any-return]
 
     return compiled  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _untold() -> Iterator[None]:
+    """AOTAutograd writes its graphs as text for torch's structured trace and logs: not where nobody is to read it."""
+    logs = (graph_compile.aot_joint_log, graph_compile.aot_graphs_log)
+    with ExitStack() as stack:
+        if not logging.getLogger("torch.__trace").handlers and not any(log.isEnabledFor(logging.INFO) for log in logs):
+            for name in ("_log_inference_graph", "_log_joint_graph", "_log_fw_bw_graphs"):
+                stack.enter_context(replaced(graph_compile, name, _without_log))
+        yield
+
+
+def _without_log(told: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *graphs_and_config: told(*graphs_and_config[:-1], replace(graphs_and_config[-1], enable_log=False))
 
 
 def with_backward() -> AbstractContextManager[None]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,15 +11,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from compiler.torch_api import fx
 from compiler.torch_api.repeats import without_repeats
-
-FIRST_STEP = """
-import sys, torch
-model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5))
-x = torch.randn(8, 4)
-compiled = torch.compile(lambda x: torch.sigmoid(model(x)) * model(x).exp() + model(x).exp(), backend="tcompile")
-compiled(x).sum().backward()
-print([name for name in ("lowering", "ir", "pattern_matcher", "scheduler") if f"torch._inductor.{name}" in sys.modules])
-"""
 
 
 def _left(function: Callable[..., Any], *args: torch.Tensor) -> list[str]:
@@ -66,8 +55,3 @@ def test_random_numbers_and_memory_that_is_not_set_are_not_the_same_twice() -> N
     before = _targets(module)
     without_repeats(module)
     assert _targets(module) == before
-
-
-def test_a_first_training_step_imports_none_of_inductors_lowerings() -> None:
-    done = subprocess.run([sys.executable, "-c", FIRST_STEP], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]", f"imported in a first call: {done.stdout}"

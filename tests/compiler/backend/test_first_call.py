@@ -1,0 +1,38 @@
+"""What a first call does not do, as nobody needs it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+FIRST_STEP = """
+import sys, torch
+printed = []
+printer = torch.fx.GraphModule.print_readable
+torch.fx.GraphModule.print_readable = lambda *args, **kwargs: printed.append(1) or printer(*args, **kwargs)
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5))
+compiled = torch.compile(lambda x: torch.sigmoid(model(x)) * model(x).exp() + model(x).exp(), backend="tcompile")
+compiled(torch.randn(8, 4)).sum().backward()
+lowering = ("lowering", "ir", "pattern_matcher", "scheduler")
+print([name for name in lowering if f"torch._inductor.{name}" in sys.modules], len(printed))
+"""
+
+
+def first_step(**variables: str) -> tuple[str, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_STEP], env=os.environ | variables, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip(), done.stderr
+
+
+def test_it_imports_none_of_inductors_lowerings_and_prints_no_graph() -> None:
+    assert first_step()[0] == "[] 0"
+
+
+@pytest.mark.parametrize("log", ["aot_graphs", "aot_joint_graph"])
+def test_graphs_are_printed_for_those_who_ask_for_them(log: str) -> None:
+    _, said = first_step(TORCH_LOGS=log)
+    assert ("Forward graph" if log == "aot_graphs" else "Joint graph") in said
