@@ -13,6 +13,7 @@ from typing import Any
 from compiler.backend.context import Context
 from compiler.backend.index import Index, product
 from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Product, Program, Step, loads, strided
+from compiler.backend.together import Together
 from compiler.backend.traffic import moved
 from compiler.record import Artifact, Entity
 
@@ -216,6 +217,7 @@ class _Writer:
     def moves(self, kernel: Kernel) -> Attrs:
         moves = {name: moved(name, kernel, self.program, self.ctx) for name in sorted({*kernel.reads, *kernel.writes})}
         over = ", ".join(f"{var} < {var.size}" for var in (*kernel.ranges, *kernel.reduced)) or "one point"
+        over = f"{len(kernel.parts)} kernels' points" if isinstance(kernel, Together) else over
         what = next((loop.reduction for loop in kernel.loops if loop.reduction), "pointwise")
         named = f"{len(kernel.targets)} loops" if len(kernel.targets) > 1 else what
         return {"what": named, "category": category_of(kernel), "over": over, "bytes": sum(moves.values()),
