@@ -297,7 +297,7 @@ class _Trial:
             found = numbers(record, self.kernel, self.run.kept, before, after)
             checks, timings = found.checks, found.timings
             self.notes += found.notes
-            if found.error is not None:
+            if found.error is not None and not self.findings:  # what can't be compiled can't be run either
                 self.findings.append(Finding(found.error.message, found.error.line))
             self.findings += [_difference(check, self.edited) for check in checks if check.verdict == "differs"]
         distinct = {finding.line or finding.what: finding for finding in reversed(self.findings)}

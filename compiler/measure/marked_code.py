@@ -1,6 +1,6 @@
 """Generated code that marks each of its calls for the profiler, for the length of a block.
 
-The functions of the generated module get other code, made from the same source with `record_function` around each
+The functions of the generated module get other code, made from the same source with a range of the profiler around each
 statement that calls a kernel; the kernels, and all else, are the module's own. After the block their code is as it was.
 """
 
@@ -15,9 +15,11 @@ from compiler.inductor.kernels import WRAPPER_PARAMETERS, canonical
 from compiler.measure.own_calls import own_calls
 from compiler.measure.versions import with_code
 from compiler.record import Artifact
+from compiler.torch_api import profiled
 from compiler.torch_api.generated_modules import function_of, generated_modules
 
 MARK = "tcompile call "
+_OPERATION = profiled.__name__
 
 
 @contextmanager
@@ -78,7 +80,8 @@ def _with_marks(statement: ast.stmt, calls: Mapping[int, str]) -> ast.stmt:
         return statement
     if statement.lineno not in calls:
         return statement
-    mark = ast.parse(f"__import__('torch').profiler.record_function({MARK + calls[statement.lineno]!r})", mode="eval")
+    name = MARK + calls[statement.lineno]
+    mark = ast.parse(f"__import__('{_OPERATION}', fromlist=['']).operation({name!r})", mode="eval")
     around = ast.With([ast.withitem(mark.body)], [statement])
     return ast.copy_location(around, statement)
 

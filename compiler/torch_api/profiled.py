@@ -10,7 +10,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,13 @@ MEMORY = "[memory]"
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 # What asks the driver for work: kernels, graphs, copies, fills (CUDA's and ROCm's runtime, and the driver's own names).
 LAUNCHES = ("LaunchKernel", "GraphLaunch", "MemcpyAsync", "MemsetAsync", "LaunchCooperativeKernel")
+
+
+def operation(name: str) -> AbstractContextManager[object]:
+    """A range of the profiler's that counts as an operator: what is launched in it is its own. (`record_function` makes
+    annotations: a kernel that is launched in one, by no operator, counts for what is around it.)
+    """
+    return torch._C._profiler._RecordFunctionFast(name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,10 +37,13 @@ def gpt() -> tuple[nn.Module, tuple[Tensor, ...], dict[str, Any]]:
     )
 
 
-@pytest.mark.parametrize("case", [mlp, resnet, gpt])
-def test_gpu_time_is_matched_to_kernels_and_lines(case: Any) -> None:
+@pytest.mark.parametrize(
+    ("case", "backend"),
+    [(mlp, "inductor"), (resnet, "inductor"), (gpt, "inductor"), (mlp, "tcompile"), (gpt, "tcompile")],
+)
+def test_gpu_time_is_matched_to_kernels_and_lines(case: Any, backend: str) -> None:
     model, args, kwargs = case()
-    record, profile = explored(model, args, kwargs)
+    record, profile = explored(model, args, kwargs, backend)
     assert not [problem for problem in profile.problems if "varied" not in problem.reason]  # that is the machine's
     for side in ("eager", "compiled"):
         times = [time for time in profile.kernel_times if time.side == side]
@@ -54,8 +57,10 @@ def test_gpu_time_is_matched_to_kernels_and_lines(case: Any) -> None:
     assert {time.call for time in times if time.call} <= called
 
 
-def explored(model: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> tuple[Record, Profile]:
-    with Exploration() as exploration:
+def explored(
+    model: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any], backend: str = "inductor"
+) -> tuple[Record, Profile]:
+    with Exploration(Options.of(backend=backend)) as exploration:
         exploration.compile(model)(*args, **kwargs)
         assert exploration.call is not None
         record = exploration.record
