@@ -15,8 +15,9 @@ from itertools import pairwise
 
 from compiler.backend.context import Context
 from compiler.backend.fit import Refusal, merged
-from compiler.backend.index import product
-from compiler.backend.ir import Extern, Kernel, Program, Step
+from compiler.backend.index import is_one_to_one, product
+from compiler.backend.ir import Extern, Kernel, Loop, Program, Put, Step
+from compiler.backend.sweeps import overwritten_early
 
 MOST_READERS = 32
 NAMED_OPERATIONS = 4
@@ -93,7 +94,12 @@ def legal(graph: Steps, pair: Pair, ctx: Context) -> Kernel | Refusal:
     assert isinstance(second, Kernel)
     if graph.is_between(pair.first, pair.second):
         return Refusal("a step between them needs the first and is needed by the second")
-    return merged(first, second, ctx)
+    found = merged(first, second, ctx)
+    if isinstance(found, Kernel) and not all(graph.is_certain(loop) for loop in found.loops):
+        return Refusal("it is not certain that what one of them writes is still written once")
+    if isinstance(found, Kernel) and (name := overwritten_early(found, graph.program.mutated)):
+        return Refusal(f"{name} would be overwritten before all that reads it is done with it")
+    return found
 
 
 @dataclass(slots=True)
@@ -172,6 +178,12 @@ class Steps:
             for other in self.needs[late]
             if other != early
         )
+
+    def is_certain(self, loop: Loop) -> bool:
+        """Whether it is known that a loop meets each element of its target once."""
+        shape = self.program.by_name[loop.target].shape
+        is_empty = any(size.constant == 0 for size in shape)
+        return isinstance(loop.value, Put) or is_empty or is_one_to_one(loop.index, shape, loop.stored)
 
     def merge(self, pair: Pair, kernel: Kernel) -> None:
         """Put the merged kernel in the place of the second."""

@@ -14,7 +14,7 @@ from compiler.backend.context import Context
 from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Product, Program, Step, loads
 from compiler.backend.lower.value import contiguous
 from compiler.backend.sequence import sequences
-from compiler.backend.sweeps import sweeps
+from compiler.backend.sweeps import in_order
 from compiler.backend.together import Together
 
 Frees: TypeAlias = Sequence[Sequence[str]]
@@ -166,10 +166,7 @@ def _reads_first(kernel: Kernel, name: str, old: str, program: Program) -> bool:
     at = {before.offset(load.index) for loop in kernel.loops for load in loads(loop.value) if load.buffer == old}
     if at != {after.offset(index)}:
         return False
-    orders = [kernel.loops]
-    if kernel.reduced:
-        orders.append(tuple(loop for sweep in sweeps(kernel) for loop in (*sweep.scalars, *sweep.body)))
-    return not any(_is_read_late(order, name, old) for order in orders)
+    return not any(_is_read_late(order, name, old) for order in (kernel.loops, in_order(kernel)))
 
 
 def _is_read_late(loops: Sequence[Loop], name: str, old: str) -> bool:

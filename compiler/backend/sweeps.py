@@ -7,7 +7,7 @@ can be read back), or computed again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -39,6 +39,24 @@ def sweeps(kernel: Kernel) -> tuple[Sweep, ...]:
         body = tuple(loop for loop in kernel.loops if loop.target in needed)
         found.append(Sweep(scalars, body, frozenset(needed - due)))
     return tuple(found)
+
+
+def in_order(kernel: Kernel) -> tuple[Loop, ...]:
+    """The loops of a kernel in the order in which they run at a point; some of them run again."""
+    if not kernel.reduced:
+        return kernel.loops
+    return tuple(loop for sweep in sweeps(kernel) for loop in (*sweep.scalars, *sweep.body))
+
+
+def overwritten_early(kernel: Kernel, names: Iterable[str]) -> str:
+    """One of these buffers that a kernel writes before it has read all that it reads of the old one, "" if none is."""
+    for name in sorted({*names} & {*kernel.targets}):
+        (writer,) = (loop for loop in kernel.loops if loop.target == name)
+        loops = in_order(kernel)
+        late = (loop for loop in loops[loops.index(writer) + 1 :] if loop.order < writer.order)
+        if any(name in _reads(loop) for loop in late):
+            return name
+    return ""
 
 
 def _is_inner(loop: Loop, kernel: Kernel) -> bool:

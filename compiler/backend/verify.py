@@ -164,7 +164,8 @@ def _wrong_loop(loop: Loop, program: Program) -> Iterator[str]:
         yield f"does not write each element of {target} once"
     if (dtype := result_dtype(loop)) != target.dtype:
         yield f"makes {dtype} for {target}"
-    yield from _wrong_value(loop.value, {var.key for var in loop.space}, program)
+    runs = all(var.size.constant != 0 for var in loop.space)
+    yield from _wrong_value(loop.value, {var.key for var in loop.space}, program, runs)
 
 
 def _wrong_put(put: Put, loop: Loop, kernel: Kernel, program: Program) -> Iterator[str]:
@@ -187,13 +188,13 @@ def result_dtype(loop: Loop) -> torch.dtype:
     return torch.int64 if loop.reduction.startswith("arg") else loop.value.dtype
 
 
-def _wrong_value(value: Expr, known: set[str], program: Program) -> Iterator[str]:
+def _wrong_value(value: Expr, known: set[str], program: Program, runs: bool) -> Iterator[str]:
     guarded = {inner for part in parts(value) if isinstance(part, Guard) for inner in parts(part.value)}
     for part in parts(value):
         for index in indices(part):
             yield from (f"{part} uses {var}, which it has not" for var in _unknown(index, known))
         if isinstance(part, Load):
-            yield from _wrong_load(part, program, part in guarded)
+            yield from _wrong_load(part, program, part in guarded or not runs)
         elif isinstance(part, Op):
             yield from _wrong_operation(part)
         elif isinstance(part, Guard) and (part.condition.dtype, part.other.dtype) != (torch.bool, part.value.dtype):
@@ -219,14 +220,8 @@ def _wrong_load(load: Load, program: Program, guarded: bool) -> Iterator[str]:
         yield f"{load} is read as {load.dtype} from {buffer}"
     if len(load.index) != len(buffer.shape):
         yield f"{load} has {len(load.index)} coordinates for {buffer}"
-    elif not guarded and any(
-        is_below(size - 1, place) and not _is_empty(place) for place, size in zip(load.index, buffer.shape, strict=True)
-    ):
+    elif not guarded and any(is_below(size - 1, at) for at, size in zip(load.index, buffer.shape, strict=True)):
         yield f"{load} lies outside {buffer}"
-
-
-def _is_empty(index: Index) -> bool:
-    return any(isinstance(atom, Var) and atom.size.constant == 0 for atoms, _ in index.terms for atom in atoms)
 
 
 def _wrong_operation(value: Op) -> Iterator[str]:

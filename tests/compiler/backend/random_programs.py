@@ -22,6 +22,7 @@ from compiler.backend import tcompile
 
 MOST = 400
 """Elements that a value has at most."""
+NEAR: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4, "equal_nan": True}
 Unary = Callable[[Tensor, int], Tensor]
 Binary = Callable[[Tensor, Tensor, int], Tensor]
 
@@ -320,6 +321,7 @@ def compiled_results(case: Case, backend: Any, options: dict[str, Any] | None = 
 def check(case: Case) -> None:
     """Hold a program against eager mode. Raises AssertionError where a result differs, or what compiling raised; but
     not where torch's own capture can't say it either: a mutation of what overlaps itself, or of what a gradient needs.
+    Then what is captured counts, as torch itself runs it.
     """
     try:
         expected = [case.results(program(case.steps), grow) for grow in case.grows]
@@ -337,7 +339,17 @@ def check(case: Case) -> None:
         except Exception:  # noqa: BLE001 neither can
             return
         raise
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4, equal_nan=True)
+    if differ(found, expected) and differ(captured := compiled_results(case, "aot_eager"), expected):
+        expected = captured
+    torch.testing.assert_close(found, expected, **NEAR)
+
+
+def differ(found: list[list[Any]], expected: list[list[Any]]) -> bool:
+    try:
+        torch.testing.assert_close(found, expected, **NEAR)
+    except AssertionError:
+        return True
+    return False
 
 
 def case_of(seed: int, device: str = "cpu", options: dict[str, Any] | None = None) -> Case:

@@ -103,6 +103,47 @@ def test_an_input_overwritten_by_a_view_of_itself() -> None:
     torch.testing.assert_close([compiled(turned)(ours), ours], [turned(theirs), theirs])
 
 
+@pytest.mark.parametrize("options", [{}, {"code": "triton"}], ids=["C++", "Triton"])
+def test_an_input_is_overwritten_once_all_of_it_is_read(options: dict[str, Any]) -> None:
+    """Its variance goes over it twice."""
+
+    def replaced(x: torch.Tensor) -> torch.Tensor:
+        spread = x.var(1, correction=0)
+        x.copy_(torch.arange(15.0).view(5, 3))
+        return spread
+
+    ours, theirs = torch.arange(15.0).view(5, 3).sin(), torch.arange(15.0).view(5, 3).sin()
+    found = compiled(replaced, options=options)(ours)
+    torch.testing.assert_close([found, ours], [replaced(theirs), theirs])
+
+
+def test_what_lies_in_digits_of_a_reduced_dimension() -> None:
+    """The backward sums over what `repeat` made, of which three dimensions come from one."""
+
+    def shuffled(x: torch.Tensor) -> torch.Tensor:
+        return functional.pixel_shuffle(x.repeat(1, 4, 1, 1), 2) * 2
+
+    gradients = []
+    for fn in (compiled(shuffled), shuffled):
+        x = torch.ones(2, 3, 4, 5, requires_grad=True)
+        gradients.append(torch.autograd.grad((fn(x) * torch.arange(10.0)).sum(), x)[0])
+    torch.testing.assert_close(*gradients)
+
+
+def test_reductions_of_tensors_without_elements() -> None:
+    def reduced(x: torch.Tensor) -> list[torch.Tensor]:
+        none = x[:, :0]
+        return [x[:0].amax(1), x[:0].softmax(1), none.sum(1), none.mean(1), none.prod(1), none.var(1), none.all(1)]
+
+    results = []
+    for fn in (compiled(reduced), reduced):
+        x = torch.ones(2, 3, 4, requires_grad=True)
+        found = fn(x)
+        total = sum(y.sum() for y in found if y.requires_grad)
+        results.append([*found, torch.autograd.grad(total, x)[0]])
+    torch.testing.assert_close(*results, equal_nan=True)
+
+
 def test_outputs_that_are_views_of_inputs_and_of_each_other_stay_so() -> None:
     def views(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = x * 2
