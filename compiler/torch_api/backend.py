@@ -26,6 +26,7 @@ from compiler.torch_api.decomposition_tables import is_operator, is_random, tabl
 from compiler.torch_api.direct import Watched, is_autocast_on, is_plain
 from compiler.torch_api.mended import MENDED
 from compiler.torch_api.patching import replaced
+from compiler.torch_api.pooling import POOLING
 from compiler.torch_api.random_numbers import DECOMPOSITIONS, partition
 from compiler.torch_api.saved import keep_what_is_saved
 
@@ -48,7 +49,7 @@ without_modes = _disable_current_modes
 
 _KEPT_WHOLE = (
     "aten.addmm", "aten.mm", "aten.bmm", "aten.baddbmm", "aten.mv", "aten.addmv", "aten.dot",
-    "aten.max_pool2d_with_indices", "aten.max_pool3d_with_indices", "aten.max_pool2d_with_indices_backward",
+    "aten.max_pool2d_with_indices_backward",
     "aten.avg_pool2d_backward", "aten.convolution_backward", "aten.embedding_dense_backward",
     "aten._scaled_dot_product_flash_attention_for_cpu", "aten.native_dropout_backward",
     "aten.binary_cross_entropy_with_logits_backward", "aten.grid_sampler_2d", "aten.logit", "aten.lerp",
@@ -64,7 +65,7 @@ def decompositions(random: str = "philox") -> dict[Any, Callable[..., Any]]:
     """Inductor's decompositions, less those that hurt us. With `random` "eager", random operators stay as they are."""
     kept, own = (_KEPT_WHOLE + _RANDOM, {}) if random == "eager" else (_KEPT_WHOLE, DECOMPOSITIONS)
     found = {op: function for op, function in table("Inductor").items() if str(op.overloadpacket) not in kept}
-    return {**found, **own, **MENDED}
+    return {**found, **own, **MENDED, **POOLING}
 
 
 def compile_with_autograd(

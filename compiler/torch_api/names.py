@@ -28,6 +28,8 @@ REQUIRED: tuple[str, ...] = (
     "torch._inductor.cudagraph_utils:format_default_skip_message",
     "torch._inductor.cudagraph_utils:get_mutation_stack_trace",
     "torch._inductor.cudagraph_utils:get_placeholder_info",
+    "torch._inductor.inductor_prims:_low_memory_max_pool_offsets_to_indices",
+    "torch._inductor.inductor_prims:_low_memory_max_pool_with_offsets",
     "torch._inductor.utils:count_tangents",
     "torch._inductor.utils:get_first_incompatible_cudagraph_node",
     "torch._C:_DisableAutocast",

@@ -21,10 +21,9 @@ from compiler.backend.lower.pointwise import scalar
 from compiler.backend.lower.sizes import shape_of
 from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, checked_dtype, computing_dtype, walk
 from compiler.torch_api.fx import value_of
+from compiler.torch_api.pooling import LARGEST
 
 Rule = Callable[..., Any]
-LARGEST = 25
-"""The most places of a window that are written out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +92,21 @@ def unrolled(over: Windows, places: int) -> None:
         raise NoRuleError(f"windows of {places} elements; expressions have {LARGEST} at most")
 
 
-def most(low: Lowering, node: Node, x: Tensor, *geometry: Any, **_: Any) -> tuple[Tensor, Tensor]:
-    """The largest value of each window, and its place in the plane: the first one, but of NaNs the last."""
-    values, places = value_of(node)
+@dataclass(frozen=True, slots=True)
+class Places(Tensor):
+    """Places in the plane, one for each window; `taps` says the same as places in the window."""
+
+    taps: Tensor
+
+
+def most(low: Lowering, node: Node, x: Tensor, *geometry: Any) -> tuple[Tensor, Tensor]:
+    """The largest value of each window, and its place in the window: the first one, but of NaNs the last."""
+    values, taps = value_of(node)
     over = windows(x, shape_of(values.shape), *geometry[:4])
     unrolled(over, math.prod(over.kernel))
     dtype = computing_dtype(checked_dtype(x.dtype))
     least = -math.inf if dtype.is_floating_point else torch.iinfo(dtype).min
+    numbers = [(place, Const(number, torch.int32)) for number, place in enumerate(over.places)]
 
     def element(at: Shape, place: Sequence[int]) -> Expr:
         inside = over.inside(at, place)
@@ -112,25 +119,43 @@ def most(low: Lowering, node: Node, x: Tensor, *geometry: Any, **_: Any) -> tupl
     kept = low.fill(f"{node.name}_values", values, best)
 
     def which(at: Shape) -> Expr:
-        largest, taps = cast(kept.load(at), dtype), [*over.places]
-        found = _from_first(over, taps[0])
-        for place in taps if dtype.is_floating_point else ():
-            is_nan = operation("isnan", element(at, place))
-            found = operation("where", is_nan, _from_first(over, place), found)
-        for place in reversed(taps):
+        largest = cast(kept.load(at), dtype)
+        found: Expr = numbers[0][1]
+        for place, number in numbers if dtype.is_floating_point else ():
+            found = operation("where", operation("isnan", element(at, place)), number, found)
+        for place, number in reversed(numbers):
             conditions = bounds(over.inside(at, place)[-over.rank :], over.sizes)
             here = reduce(both, conditions, operation("eq", element(at, place), largest))
-            found = operation("where", here, _from_first(over, place), found)
-        first = plane(over.inside(at, taps[0])[-over.rank :], over.sizes)
-        return operation("add", first, cast(found, torch.int64))
+            found = operation("where", here, number, found)
+        return cast(found, torch.int8)
 
-    return kept, low.fill(f"{node.name}_places", places, which)
+    return kept, low.fill(f"{node.name}_taps", taps, which)
 
 
-def _from_first(over: Windows, place: Sequence[int]) -> Expr:
-    """How far a place is from the window's first one, in int32, which is as wide as most values are."""
-    steps = [Index.of(step * spread) for step, spread in zip(place, over.dilation, strict=True)]
-    return cast(plane(steps, over.sizes), torch.int32)
+def most_of_many(_low: Lowering, node: Node, x: Tensor, *geometry: Any, **_: Any) -> Any:
+    """Of ATen's operator where its decomposition (`torch_api.pooling`) leaves it as it is."""
+    over = windows(x, shape_of(value_of(node)[0].shape), *geometry[:4])
+    raise NoRuleError(f"windows of {math.prod(over.kernel)} elements; expressions have {LARGEST} at most")
+
+
+def places_of_taps(low: Lowering, node: Node, taps: Tensor, kernel: Any, sizes: Any, *geometry: Any) -> Places:
+    """Places in the plane, of those in windows."""
+    rank = len(kernel)
+    sizes = tuple(size if isinstance(size, Index) else Index.of(size) for size in sizes)
+    over = Windows(sizes, taps.shape[-rank:], tuple(kernel), *map(tuple, geometry))
+
+    def value(at: Shape) -> Expr:
+        tap = cast(taps.load(at), torch.int64)
+        found: Expr = plane(over.inside(at, (0,) * rank)[-rank:], over.sizes)
+        for dim in range(rank):
+            inner = scalar(math.prod(over.kernel[dim + 1 :]), torch.int64)
+            step = operation("remainder", operation("floordiv", tap, inner), scalar(over.kernel[dim], torch.int64))
+            unit = [Index.of(over.dilation[dim] if dim == other else 0) for other in range(rank)]
+            found = operation("add", found, operation("mul", step, plane(unit, over.sizes)))
+        return found
+
+    made = low.fill(node.name, value_of(node), value)
+    return Places(made.buffer, made.dtype, made.shape, made.at, made.strided, taps)
 
 
 def plane(at: Sequence[Index], sizes: Sequence[Index]) -> Expr:
@@ -150,15 +175,29 @@ def most_backward(low: Lowering, node: Node, gradient: Tensor, x: Tensor, *geome
     def value(at: Shape) -> Expr:
         around = over.around(at)
         unrolled(over, len(around))
-        own = plane(at[-over.rank :], over.sizes)
         terms = []
-        for window, _ in around:
-            is_own = operation("eq", chosen.load(window), own)
+        for window, back in around:
+            is_own = _is_chosen(chosen, over, at, window, back)
             share = operation("where", is_own, cast(gradient.load(window), dtype), scalar(0, dtype))
             terms.append(guarded(window[-over.rank :], over.count, share, 0))
         return cast(reduce(_add, terms), meta.dtype)
 
     return low.fill(node.name, meta, value)
+
+
+def _is_chosen(chosen: Tensor, over: Windows, at: Shape, window: Shape, back: Sequence[int]) -> Expr:
+    """Whether what a window chose is the element at `at`; `back` is as in `Windows.around`."""
+    if not isinstance(chosen, Places) or set(over.dilation) != {1}:
+        return operation("eq", chosen.load(window), plane(at[-over.rank :], over.sizes))
+    geometry = [*zip(at[-over.rank :], window[-over.rank :], over.stride, over.padding, strict=True)]
+    steps = [own + pad - place * stride for own, place, stride, pad in geometry]
+    tap = plane(steps, [Index.of(size) for size in over.kernel])
+    beyond = [  # of the first dimension there is no such place in any window
+        operation("lt", At(step), scalar(size, torch.int64))
+        for step, size, stride, steps_back in [*zip(steps, over.kernel, over.stride, back, strict=True)][1:]
+        if (steps_back + 1) * stride > size
+    ]
+    return reduce(both, beyond, operation("eq", cast(chosen.taps.load(window), torch.int64), tap))
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +309,9 @@ def adaptive_average_backward(low: Lowering, node: Node, gradient: Tensor, x: Te
 
 
 WINDOWS: dict[str, Rule] = {
-    **{f"aten.max_pool{rank}d_with_indices.default": most for rank in (2, 3)},
+    **{f"aten.max_pool{rank}d_with_indices.default": most_of_many for rank in (2, 3)},
+    "prims._low_memory_max_pool_with_offsets.default": most,
+    "prims._low_memory_max_pool_offsets_to_indices.default": places_of_taps,
     "aten.max_pool2d_with_indices_backward.default": most_backward,
     "aten.max_pool3d_with_indices_backward.default": most_backward,
     **{f"aten.avg_pool{rank}d.default": average for rank in (2, 3)},

@@ -101,6 +101,14 @@ def test_pools_are_fused_with_what_is_around_them() -> None:
     assert len(backward.fused.kernels) == 1
 
 
+def test_a_forward_keeps_one_byte_a_window_for_its_backward() -> None:
+    x = torch.randn(1, 2, 8, 8, requires_grad=True)
+    opened = compiler.open(lambda x: functional.max_pool2d(x.sin(), 3, 2, 1), x)
+    inputs = [opened.backward.lowered.by_name[name] for name in opened.backward.lowered.inputs]
+    assert [buffer.size.constant for buffer in inputs if buffer.dtype == torch.int8] == [2 * 4 * 4]
+    assert not [buffer for buffer in inputs if buffer.dtype == torch.int64], str(opened.backward.lowered)
+
+
 @pytest.mark.parametrize(
     ("pool", "why"),
     [
