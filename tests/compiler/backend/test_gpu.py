@@ -132,6 +132,23 @@ def test_gradients_on_both_devices() -> None:
     torch.testing.assert_close(found, expected)
 
 
+def test_a_backward_writes_over_what_was_saved_unless_the_graph_is_kept() -> None:
+    layers = torch.nn.Sequential(torch.nn.Linear(64, 1024), torch.nn.GELU(), torch.nn.Linear(1024, 64))
+    x = torch.randn(4096, 64, requires_grad=True)
+    leaves, result = (x, *layers.parameters()), compiled(layers)(x)
+    weights = torch.randn_like(result)
+    expected = torch.autograd.grad((layers(x) * weights).sum(), leaves)
+    most = []
+    for is_kept in (True, True, False):
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        found = torch.autograd.grad((result * weights).sum(), leaves, retain_graph=is_kept)
+        most.append(torch.cuda.max_memory_allocated() - before)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        del found
+    assert most[2] <= most[1] - 4 * 4096 * 1024  # what GELU read, or what it made
+
+
 def test_calls_from_several_threads() -> None:
     torch.set_default_device(None)
     fn = compiled(lambda x: torch.softmax(x.sin() * 2, -1))
