@@ -30,6 +30,7 @@ from compiler.torch_api.pooling import POOLING
 from compiler.torch_api.random_numbers import DECOMPOSITIONS, partition
 from compiler.torch_api.saved import keep_what_is_saved
 
+_backends: Any = aot_backends
 Call = Callable[[list[Any]], Sequence[Any]]
 Compile = Callable[[GraphModule, Sequence[Any]], Call]
 
@@ -81,7 +82,7 @@ def compile_with_autograd(
     """
     if any(isinstance(value, list | tuple | dict) for value in inputs):
         again = partial(compile_with_autograd, forward=forward, backward=backward, inference=inference, random=random)
-        return flatten_graph_inputs(module, inputs, again)  # type: ignore[no-any-return]
+        return flatten_graph_inputs(module, inputs, again)
     forward, backward, inference = _in_pieces(forward, inference), _in_pieces(backward), _in_pieces(inference)
     plain: list[Watched] = []
     autocast = is_autocast_on()  # it is off while AOTAutograd compiles
@@ -94,7 +95,7 @@ def compile_with_autograd(
         return boxed(partial(plain[0].seen))
 
     with _use_lazy_graph_module(True), _untold():  # nobody calls these modules: they need no Python code
-        made = aot_backends.aot_module_simplified(
+        made = _backends.aot_module_simplified(
             module,
             inputs,
             fw_compiler=forward,
@@ -127,9 +128,9 @@ def _untraced(compile_graph: Compile) -> Compile:
 
     @torch._dynamo.disable(reason="it compiles a backward")  # type: ignore[untyped-decorator]
     def compiled(graph: GraphModule, inputs: Sequence[Any]) -> Call:
-        return torch._dynamo.disable(compile_graph(graph, inputs), reason="it is compiled")  # type: ignore[no-any-return]
+        return torch._dynamo.disable(compile_graph(graph, inputs), reason="it is compiled")
 
-    return compiled  # type: ignore[no-any-return]
+    return compiled
 
 
 @contextmanager
