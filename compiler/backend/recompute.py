@@ -7,8 +7,9 @@ reduction in it, and costs little, is computed again; all readers do so, or none
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
+from itertools import count
 
 from compiler.backend.context import Context
 from compiler.backend.fit import values_at
@@ -112,7 +113,7 @@ def _changed(program: Program, found: Candidate, ctx: Context) -> Program | None
     made: dict[int, Kernel] = {}
     buffers: list[Buffer] = []
     for reader in found.readers:
-        again = _again(reader, found, program, ctx)
+        again = _again(reader, found, program, ctx, {*program.by_name, *(buffer.name for buffer in buffers)})
         if again is not None:
             made[id(reader)], extra = again
             buffers += extra
@@ -136,9 +137,11 @@ def _changed(program: Program, found: Candidate, ctx: Context) -> Program | None
 
 
 def _again(
-    reader: Kernel, found: Candidate, program: Program, ctx: Context
+    reader: Kernel, found: Candidate, program: Program, ctx: Context, taken: Set[str]
 ) -> tuple[Kernel, tuple[Buffer, ...]] | None:
-    """A reader with loops that make the value in place of loads, and the buffers of these loops."""
+    """A reader with loops that make the value in place of loads, and the buffers of these loops: `taken` are names that
+    others have.
+    """
     places = {load.index for loop in reader.loops for load in loads(loop.value) if load.buffer == found.target}
     shape = program.by_name[found.target].shape
     first = next(number for number, loop in enumerate(reader.loops) if _reads(loop, found.target))
@@ -150,7 +153,7 @@ def _again(
     values = values_at(found.loops[-1].index, at, found.loops[-1].ranges)
     if {var.name for var in found.loops[-1].ranges} - values.keys():
         return None
-    names = {loop.target: f"{loop.target}_in_{reader.name}" for loop in found.loops}
+    names = {loop.target: _name(loop.target, reader, taken) for loop in found.loops}
     moved = tuple(_moved(loop, space, values, names) for loop in found.loops)
     there = {loop.target: loop.index for loop in reader.loops}
     if any(there.get(loop.target, loop.index) != loop.index for loop in moved):
@@ -163,6 +166,12 @@ def _again(
     own = {names[loop.target]: program.by_name[loop.target] for loop in found.loops}
     buffers = tuple(replace(buffer, name=name) for name, buffer in own.items() if name not in there)
     return replace(reader, loops=loops, local=reader.local.union(own)), buffers
+
+
+def _name(target: str, reader: Kernel, taken: Set[str]) -> str:
+    """What a value is called that a reader computes again: the same each time."""
+    names = (f"{target}_again{f'_{number}' if number else ''}" for number in count())
+    return next(name for name in names if name in reader.targets or name not in taken)
 
 
 def _inlined(reader: Kernel, found: Candidate, program: Program, ctx: Context) -> Kernel | None:
