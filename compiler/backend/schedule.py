@@ -5,9 +5,8 @@ On a GPU the order of steps changes where less is held at once in another one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TypeAlias
 
 from compiler.backend.context import Context
@@ -18,6 +17,8 @@ from compiler.backend.sweeps import in_order
 from compiler.backend.together import Together
 
 Frees: TypeAlias = Sequence[Sequence[str]]
+Sizes: TypeAlias = Mapping[str, int]
+"""The bytes of each buffer."""
 WORTHWHILE = 0.98
 """Steps stay in their order where another one holds more than this share of what it holds."""
 
@@ -29,12 +30,12 @@ _FRESH = tuple(
 
 def schedule(program: Program, ctx: Context) -> Program:
     """The program with its memory planned."""
-    program = _least_held(program, ctx)
+    sizes = {buffer.name: ctx.number(buffer.size) * buffer.dtype.itemsize for buffer in program.buffers}
+    program = _least_held(program, sizes, ctx)
     frees = lifetimes(program)
-    taken = _reuse(program, frees, ctx)
+    taken = _reuse(program, frees, sizes, ctx)
     for new, old in taken.items():
-        size = _bytes(program.by_name[new], ctx)
-        ctx.decide((new, old), "reused", f"{new} takes over the memory of {old}", bytes=size)
+        ctx.decide((new, old), "reused", f"{new} takes over the memory of {old}", bytes=sizes[new])
     over = {*taken.values(), *program.taken}
     kept = tuple(tuple(name for name in names if name not in over) for names in frees)
     buffers = tuple(
@@ -43,14 +44,16 @@ def schedule(program: Program, ctx: Context) -> Program:
     return replace(program, buffers=buffers, frees=kept)
 
 
-def _least_held(program: Program, ctx: Context) -> Program:
+def _least_held(program: Program, sizes: Sizes, ctx: Context) -> Program:
     """The program with its steps in the order that needs least memory at once, of those that are tried."""
     if not ctx.processors or len(program.steps) < 3:
         return program
-    most = _most_held(program, ctx)
+    most = _most_held(program, sizes, ctx)
     best, least = program, int(most * WORTHWHILE)
-    for other in sequences(program, partial(_bytes, ctx=ctx), ctx.given):
-        if (held := _most_held(other, ctx)) < least:
+    if least <= _needed(program, sizes, ctx):
+        return program
+    for other in sequences(program, sizes, ctx.given):
+        if (held := _most_held(other, sizes, ctx)) < least:
             best, least = other, held
     if best is not program:
         names = tuple(step.targets[-1] for step in best.steps if step.targets)
@@ -58,8 +61,17 @@ def _least_held(program: Program, ctx: Context) -> Program:
     return best
 
 
-def _most_held(program: Program, ctx: Context) -> int:
-    return max(_written_over(program, lifetimes(program), ctx)[2], default=0)
+def _needed(program: Program, sizes: Sizes, ctx: Context) -> int:
+    """The bytes that any order holds at once: of what one call of PyTorch reads and makes."""
+    made = {name for step in program.steps for name in step.targets} | ctx.given
+    calls = (step for step in program.steps if isinstance(step, Extern))
+    return max(
+        (sum(sizes[name] for name in made.intersection((*call.targets, *call.reads))) for call in calls), default=0
+    )
+
+
+def _most_held(program: Program, sizes: Sizes, ctx: Context) -> int:
+    return max(_written_over(program, lifetimes(program), sizes, ctx)[2], default=0)
 
 
 def lifetimes(program: Program) -> tuple[tuple[str, ...], ...]:
@@ -74,17 +86,17 @@ def lifetimes(program: Program) -> tuple[tuple[str, ...], ...]:
     return tuple(reversed(frees))
 
 
-def _reuse(program: Program, frees: Frees, ctx: Context) -> dict[str, str]:
+def _reuse(program: Program, frees: Frees, sizes: Sizes, ctx: Context) -> dict[str, str]:
     """For buffers that kernels write: a buffer that is freed at that step or before, as large and of the same dtype.
     One is kept for a later step only where that does not make the most that is held at once any more.
     """
-    taken, spare, held = _written_over(program, frees, ctx)
+    taken, spare, held = _written_over(program, frees, sizes, ctx)
     most = max(held, default=0)
     free: dict[str, list[tuple[str, int]]] = {}
     for number, step in enumerate(program.steps):
         for name in _made(step, program):
             older = free.get(_kind(program.by_name[name]), []) if name not in taken else []
-            size = _bytes(program.by_name[name], ctx)
+            size = sizes[name]
             while older and name not in taken:
                 old, since = older.pop()
                 if all(bytes_ + size <= most for bytes_ in held[since + 1 : number]):
@@ -95,20 +107,22 @@ def _reuse(program: Program, frees: Frees, ctx: Context) -> dict[str, str]:
     return taken
 
 
-def _written_over(program: Program, frees: Frees, ctx: Context) -> tuple[dict[str, str], list[list[str]], list[int]]:
+def _written_over(
+    program: Program, frees: Frees, sizes: Sizes, ctx: Context
+) -> tuple[dict[str, str], list[list[str]], list[int]]:
     """For buffers that kernels write: one that the same kernel reads for the last time. What else is freed at each step
     and may be taken over; and the bytes that are held while each step runs.
     """
     fixed = _fixed(program, ctx)
     spare = [[name for name in freed if name not in fixed] for freed in frees]
-    held = held_bytes(program, frees, ctx)
+    held = held_bytes(program, frees, sizes, ctx.given)
     taken: dict[str, str] = {}
     for number, step in enumerate(program.steps):
         for name in _made(step, program):
             if (old := _in_place(step, name, spare[number], program, ctx)) is not None:
                 spare[number].remove(old)
                 taken[name] = old
-                held[number] -= _bytes(program.by_name[name], ctx)
+                held[number] -= sizes[name]
     return taken, spare, held
 
 
@@ -119,22 +133,18 @@ def _made(step: Step, program: Program) -> list[str]:
     return [name for name in step.writes if name not in program.mutated and not program.by_name[name].reuses]
 
 
-def held_bytes(program: Program, frees: Sequence[Sequence[str]], ctx: Context) -> list[int]:
+def held_bytes(program: Program, frees: Frees, sizes: Sizes, given: frozenset[str]) -> list[int]:
     """The bytes that are held while each step runs: of what steps made or what was given, and is still to be read."""
     found: list[int] = []
-    made: set[str] = set(ctx.given)
-    now = sum(_bytes(program.by_name[name], ctx) for name in made)
+    made = set(given)
+    now = sum(sizes[name] for name in made)
     for step, freed in zip(program.steps, frees, strict=True):
         new = {*(step.writes if isinstance(step, Kernel) else step.targets)} - program.mutated
         made |= new
-        now += sum(_bytes(program.by_name[name], ctx) for name in new)
+        now += sum(sizes[name] for name in new)
         found.append(now)
-        now -= sum(_bytes(program.by_name[name], ctx) for name in made.intersection(freed))
+        now -= sum(sizes[name] for name in made.intersection(freed))
     return found
-
-
-def _bytes(buffer: Buffer, ctx: Context) -> int:
-    return ctx.number(buffer.size) * buffer.dtype.itemsize
 
 
 def _in_place(step: Step, name: str, spare: Sequence[str], program: Program, ctx: Context) -> str | None:
@@ -150,9 +160,9 @@ def _in_place(step: Step, name: str, spare: Sequence[str], program: Program, ctx
     if isinstance(step, Together):  # programs of one part may run before or after those of another
         spare = [old for old in spare if sum(old in part.reads for part in step.parts) < 2]
         (step,) = (part for part in step.parts if name in part.targets)
-    for old in sorted(spare, key=lambda old: (old in ctx.given, old)):
-        is_alike = _kind(program.by_name[old]) == _kind(program.by_name[name])
-        if is_alike and old in step.reads and _reads_first(step, name, old, program):
+    wanted = _kind(program.by_name[name])
+    for old in sorted(set(spare).intersection(step.reads), key=lambda old: (old in ctx.given, old)):
+        if _kind(program.by_name[old]) == wanted and _reads_first(step, name, old, program):
             return old
     return None
 

@@ -6,12 +6,12 @@ frees waits as long as it can. All others stay in their order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from compiler.backend.fuse import needs_of
-from compiler.backend.ir import Buffer, Extern, Program
+from compiler.backend.ir import Extern, Program
 
 Needs = Mapping[int, set[int]]
 
@@ -37,7 +37,7 @@ class _Memory:
         return _Memory(self.size, begins, ends)
 
 
-def sequences(program: Program, size: Callable[[Buffer], int], given: frozenset[str]) -> Iterator[Program]:
+def sequences(program: Program, sizes: Mapping[str, int], given: frozenset[str]) -> Iterator[Program]:
     """The program with its steps in other orders. `given` are inputs that are freed with their last reader."""
     steps = program.steps
     if any(isinstance(step, Extern) and step.aliases for step in steps) and (
@@ -47,22 +47,22 @@ def sequences(program: Program, size: Callable[[Buffer], int], given: frozenset[
     for changes in ((False,), (True,), (True, False)):
         found = program
         for is_from_the_end in changes:
-            found = _from_the_end(found, size, given) if is_from_the_end else _from_the_start(found, size, given)
+            found = _from_the_end(found, sizes, given) if is_from_the_end else _from_the_start(found, sizes, given)
         yield found
 
 
-def _from_the_start(program: Program, size: Callable[[Buffer], int], given: frozenset[str]) -> Program:
-    return _reordered(program, _greedy(needs_of(program), _memories(program, size, given)))
+def _from_the_start(program: Program, sizes: Mapping[str, int], given: frozenset[str]) -> Program:
+    return _reordered(program, _greedy(needs_of(program), _memories(program, sizes, given)))
 
 
-def _from_the_end(program: Program, size: Callable[[Buffer], int], given: frozenset[str]) -> Program:
+def _from_the_end(program: Program, sizes: Mapping[str, int], given: frozenset[str]) -> Program:
     """The same with time reversed: a buffer is held from its last reader on, until what makes it."""
     last = len(program.steps) - 1
     users: dict[int, set[int]] = {number: set() for number in range(last + 1)}
     for number, needed in needs_of(program).items():
         for other in needed:
             users[last - other].add(last - number)
-    memories = [memory.from_the_end(last) for memory in _memories(program, size, given)]
+    memories = [memory.from_the_end(last) for memory in _memories(program, sizes, given)]
     return _reordered(program, [last - number for number in reversed(_greedy(users, memories))])
 
 
@@ -70,7 +70,7 @@ def _reordered(program: Program, places: Sequence[int]) -> Program:
     return program.with_steps(tuple(program.steps[number] for number in places))
 
 
-def _memories(program: Program, size: Callable[[Buffer], int], given: frozenset[str]) -> list[_Memory]:
+def _memories(program: Program, sizes: Mapping[str, int], given: frozenset[str]) -> list[_Memory]:
     makers: dict[str, int] = {}
     readers: dict[str, set[int]] = {}
     for number, step in enumerate(program.steps):
@@ -82,7 +82,7 @@ def _memories(program: Program, size: Callable[[Buffer], int], given: frozenset[
     for name in (*makers, *given):
         begins = frozenset([makers[name]]) if name in makers else frozenset[int]()
         ends = frozenset() if name in program.returned else frozenset(readers.get(name, begins))
-        found.append(_Memory(size(program.by_name[name]), begins, ends))
+        found.append(_Memory(sizes[name], begins, ends))
     return found
 
 
