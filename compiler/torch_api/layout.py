@@ -41,7 +41,7 @@ def with_channels_last(
                 layout.visit(node)
             layout.end(_kept(name))
             module.recompile()
-    if layout.before and name.startswith("forward"):
+    if (layout.before or layout.copies) and name.startswith("forward"):
         _report(module.graph)
     return len(layout.before)
 

@@ -28,11 +28,12 @@ def pictures() -> nn.Sequential:
     )  # fmt: skip
 
 
-def laid_out(programs: list[Program]) -> Callable[..., Any]:
+def laid_out(programs: list[Program], any_change: bool = True) -> Callable[..., Any]:
     """A backend whose graphs have channels-last convolutions, as they have on a GPU; the interpreter runs them."""
 
     def compile_graph(module: GraphModule, inputs: Sequence[Any], name: str) -> Call:
-        assert with_channels_last(module, inputs, name, RULES.__contains__, "cpu") > 0
+        changed = with_channels_last(module, inputs, name, RULES.__contains__, "cpu")
+        assert changed > 0 or not any_change
         ctx = Context(sizes=example_sizes(module), graph=name)
         programs.append(run(lower(module, name, ctx), ctx).last)
         return interpreted(programs[-1])
@@ -75,3 +76,27 @@ def test_every_convolution_reads_and_makes_channels_last_memory() -> None:
     for call in convolutions(program):
         image, result = call.args[0], program.by_name[call.targets[0]]
         assert image.strides[1].constant == result.strides[1].constant == 1
+
+
+def test_a_weight_is_saved_as_the_convolution_reads_it_though_nothing_else_changes() -> None:
+    """The image and the result are in channels-last memory anyway; the backward is told where the weight lies."""
+    model = nn.Conv2d(72, 80, 3, bias=False)
+    x = torch.randn(2, 72, 8, 8).contiguous(memory_format=torch.channels_last).requires_grad_()
+
+    def call(model: Callable[..., Any]) -> list[Any]:
+        x.grad = model.weight.grad = None
+        with torch.autocast("cpu", torch.bfloat16):
+            y = model(x)
+        y.float().square().sum().backward()
+        return [x.grad, model.weight.grad]
+
+    expected = call(model)
+    torch.compiler.reset()
+    programs: list[Program] = []
+    compiled = torch.compile(model, backend=laid_out(programs, any_change=False))
+    found = call(compiled)
+    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+    (backwards,) = convolutions(programs[1])
+    weight = backwards.args[2]
+    assert weight.strides[1].constant == 1
+    assert weight.buffer in programs[1].inputs
