@@ -75,7 +75,8 @@ def compile_job(job: Job, log: _Log) -> Output:
     """Compile one kernel; what fails is in the output, with the stages before it."""
     log.clear()
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["TRITON_CACHE_DIR"] = folder  # Triton puts each stage there as it comes
+        os.environ["TRITON_CACHE_DIR"] = folder  # Triton puts each stage there as it comes,
+        os.environ["TRITON_STORE_BINARY_ONLY"] = str(int(job.to_run))  # or the last one alone
         output = Output()
         try:
             kernel = _compile(job)
