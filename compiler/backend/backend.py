@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
@@ -88,16 +88,16 @@ def compile_graph(
     passes: Mapping[str, pipeline.Pass] = pipeline.PASSES,
 ) -> Call:
     """Compile one graph of ATen operators, as AOTAutograd gives it. `graphs` gives what replays it on a GPU."""
-    saved = _saved(module) if name == "forward" else {}
+    saved = saved_alone(module) if name == "forward" else {}
     mine = given() if name == "backward" else frozenset()
     ctx = context_of(module, inputs, name, options)
     if ctx.processors and graphs is None:  # a replay can't look whether the graph is kept
-        ctx.given = frozenset(node.name for node in _on_gpu(module) if node.name in mine)
+        ctx.given = given_inputs(module, mine)
     if options.tuned and (ctx.processors or options.code == "triton"):
         passes = pipeline.tuned(passes)
     stages = pipeline.run(lower(module, name, ctx), ctx, passes)
     program = stages.last
-    give(_alone(program, saved))
+    give(alone(program, saved))
     replays = graphs() if graphs is not None and ctx.processors else None
     is_replayed = replays is not None and _is_replayed(replays, module, program, ctx)
     ctx.pass_name = "tune"
@@ -120,13 +120,18 @@ def _on_gpu(module: GraphModule) -> Iterator[Node]:
             yield node
 
 
-def _saved(module: GraphModule) -> Mapping[int, str]:
+def given_inputs(module: GraphModule, names: Iterable[str]) -> frozenset[str]:
+    """Of a backward: the inputs with these names that are on a GPU."""
+    return frozenset(node.name for node in _on_gpu(module)).intersection(names)
+
+
+def saved_alone(module: GraphModule) -> Mapping[int, str]:
     """Of a forward: what it saves for its backward and nobody else holds, by the place among its results."""
     [output] = module.graph.find_nodes(op="output")
     return {place: output.args[0][place].name for place in keep_what_is_saved()}
 
 
-def _alone(program: Program, saved: Mapping[int, str]) -> Iterator[str]:
+def alone(program: Program, saved: Mapping[int, str]) -> Iterator[str]:
     """Those of them that are in memory of their own: passes may have found that two results are the same."""
     made = Counter(view.buffer for view in strided(program.outputs))
     shared = {*program.inputs, *program.constants}

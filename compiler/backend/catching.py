@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from compiler.backend.backend import context_of
+from compiler.backend.backend import context_of, saved_alone
 from compiler.backend.context import Context
 from compiler.backend.ir import BackendError
 from compiler.backend.options import BackendOptions
@@ -54,7 +54,8 @@ class Asked:
 @dataclass(frozen=True)
 class Caught:
     """A graph of ATen operators, and what its lowering starts with. `inputs` are what it was called with: empty as long
-    as it was not. `forward` is the graph that a backward belongs to.
+    as it was not. `forward` is the graph that a backward belongs to; `saved` is what a forward saves for it alone, by
+    the place among its results.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Caught:
     start: Context
     inputs: list[Any] = field(default_factory=list)
     forward: Caught | None = None
+    saved: Mapping[int, str] = field(default_factory=dict)
 
     def call(self, args: list[Any]) -> Sequence[Any]:
         """Run it in eager mode, and keep the arguments of its first call."""
@@ -87,10 +89,11 @@ def catch(asked: Asked, gpu: Target | None = None) -> list[Caught]:
         number = sum(graph.name.partition("_")[0] == name for graph in found)
         forward = found[-1] if name == "backward" else None
         called = f"{name}_{number + 1}" if number else name
+        saved = saved_alone(module) if name == "forward" else {}
         start = context_of(module, inputs, called, BackendOptions())
         start.decisions[:0] = chosen
         chosen.clear()
-        found.append(graph := Caught(called, module, start, forward=forward))
+        found.append(graph := Caught(called, module, start, forward=forward, saved=saved))
         return boxed(partial(graph.call))
 
     def backend(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 from torch.utils.benchmark import Timer
 
 from compiler.backend import build, pipeline
-from compiler.backend.backend import compile_graph, compiled
+from compiler.backend.backend import alone, compile_graph, compiled, given_inputs
 from compiler.backend.catching import KINDS, Asked, Caught, catch, catch_again
 from compiler.backend.context import Context, Thresholds, with_options
 from compiler.backend.departures import Departures, copies, departures
@@ -229,8 +229,7 @@ class Opened:
         Raises UnknownTargetError, BackendError where the GPU lacks a format that the call uses.
         """
         found = target(gpu)
-        caught = catch_again(self.asked, found)
-        graphs = tuple(_lowered(graph, self.passes, self.thresholds) for graph in caught)
+        graphs = _all_lowered(catch_again(self.asked, found), self.passes, self.thresholds)
         return replace(self, graphs=graphs, target=found, ran=[])
 
     def replace(self, name: str, change: pipeline.Pass) -> Opened:
@@ -422,6 +421,20 @@ def _is_on_gpu(program: Program) -> bool:
     return any(buffer.device.startswith("cuda") for buffer in program.buffers)
 
 
+def _all_lowered(
+    caught: Sequence[Caught], passes: Mapping[str, pipeline.Pass], thresholds: Thresholds
+) -> tuple[Graph, ...]:
+    """All graphs; a backward is told what its forward saved for it alone."""
+    graphs: list[Graph] = []
+    for one in caught:
+        for before in graphs:
+            if before.caught is one.forward and one.start.processors:
+                names = alone(before.stages.last, before.caught.saved)
+                one.start.given = given_inputs(one.module, names)
+        graphs.append(_lowered(one, passes, thresholds))
+    return tuple(graphs)
+
+
 def _lowered(caught: Caught, passes: Mapping[str, pipeline.Pass], thresholds: Thresholds) -> Graph:
     ctx = replace(caught.start, thresholds=thresholds, decisions=list(caught.start.decisions))
     lowered = lower(caught.module, caught.name, ctx)
@@ -445,4 +458,4 @@ def open(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwar
     caught = catch(asked)
     if not caught:
         raise BackendError("the call has no tensor operations that torch.compile captures")
-    return Opened(asked, tuple(_lowered(graph, pipeline.PASSES, Thresholds()) for graph in caught))
+    return Opened(asked, _all_lowered(caught, pipeline.PASSES, Thresholds()))
