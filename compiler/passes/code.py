@@ -61,7 +61,9 @@ def kernels_artifact(
         inner = _line_entities(identity, language, rows, span, before, _targets(code, rows, span), made.loops)
         entities += inner.values()
         lines |= dict.fromkeys(range(span[0], span[1] + 1), (identity,))
-        lines |= {number: (identity, entity.id) for number, entity in inner.items()}
+        body = _body(rows, span)
+        # A line of the signature is about the kernel, not about itself.
+        lines |= {number: (identity, entity.id) for number, entity in inner.items() if number >= body}
         facts.append(
             KernelFacts(identity, function.name, graph, artifact_id, language, category, span, (node,), 1, moved)
         )
@@ -99,6 +101,11 @@ def _spans(code: Code | TritonCode, rows: Sequence[str]) -> Iterator[tuple[str, 
         elif row == "}" and name:
             yield name, (first, number)
             name = ""
+
+
+def _body(rows: Sequence[str], span: Span) -> int:
+    """The first line of a function under its signature."""
+    return next(number + 1 for number in range(span[0], span[1] + 1) if rows[number - 1].endswith(("):", "{")))
 
 
 def _targets(code: Code | TritonCode, rows: Sequence[str], span: Span) -> dict[int, str]:

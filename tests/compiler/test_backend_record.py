@@ -211,6 +211,18 @@ def test_thresholds_reach_the_passes() -> None:
     assert any(found.pass_name == "fuse" and found.verdict == "refused" for found in fewest.record.decisions)
 
 
+@CASES
+def test_the_signature_of_a_kernel_is_about_the_kernel(name: str, target: str) -> None:
+    """A click there selects the kernel: its facts, and the way to the lab."""
+    found = record_of(name, target)
+    for kernel in found.kernels:
+        if kernel.language in ("cpp", "triton"):
+            artifact = found[kernel.artifact]
+            rows = artifact.text.split("\n")
+            opening = next(line for line in range(*kernel.lines) if kernel.name in rows[line - 1])
+            assert artifact.lines[opening] == (kernel.id,)
+
+
 @pytest.mark.parametrize(
     ("keywords", "words"),
     [
