@@ -44,6 +44,6 @@ def made_to_stay() -> Iterator[None]:
     """What the block makes counts as old at its end, and no full garbage collection has been through it."""
     with fewer_full_collections(1_000_000):
         yield
-    if not gc.get_freeze_count():
-        gc.freeze()  # takes all objects out of the young generations, without a look at them,
-        gc.unfreeze()  # and this puts them into the oldest one
+        if not gc.get_freeze_count():  # now: under the old thresholds the next object may start one
+            gc.freeze()  # takes all objects out of the young generations, without a look at them,
+            gc.unfreeze()  # and this puts them into the oldest one
