@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, cast
 
@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 
 from compiler.backend.context import Context
 from compiler.backend.index import Symbol
-from compiler.backend.ir import BackendError, Extern, Loop, Program
+from compiler.backend.ir import BackendError, Extern, Loop, Program, Step
 from compiler.backend.lower.pointwise import element
 from compiler.backend.lower.sizes import index_of
 from compiler.backend.lower.table import RULES
@@ -23,6 +23,7 @@ from compiler.torch_api import fx
 from compiler.torch_api.backend import has_effect, returns_alias, written_arguments
 from compiler.torch_api.data_sizes import OUTSIDE
 from compiler.torch_api.index_bounds import specialized
+from compiler.torch_api.pytrees import tree_map
 
 
 def lower(module: GraphModule, name: str, ctx: Context) -> Program:
@@ -40,7 +41,7 @@ def lower(module: GraphModule, name: str, ctx: Context) -> Program:
         name,
         tuple(walker.low.buffers.values()),
         tuple(walker.inputs),
-        tuple(walker.low.steps),
+        tuple(_apart(step, walker.low.mutated) for step in walker.low.steps),
         walker.outputs,
         frozenset(walker.low.mutated),
         walker.constants,
@@ -202,6 +203,29 @@ class _Walk:
             options = (("dtype", torch.int64), ("device", torch.device(buffer.device)))
             call = Extern(str(draw), draw, (0, 2**63 - 1, buffer.shape), options, name, pinned=True)
             self.low.steps.insert(0, call)
+
+
+def _apart(step: Step, mutated: set[str]) -> Step:
+    """A call whose results may share memory with an input that is overwritten later is made of a copy of that memory:
+    else what reads the result would have to come before.
+    """
+    if not isinstance(step, Extern) or not step.aliases or step.writes or mutated.isdisjoint(step.reads):
+        return step
+    function = step.function
+
+    def of_copies(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = tree_map(_copied, (args, kwargs))
+        return function(*args, **kwargs)
+
+    return replace(step, function=of_copies, aliases=False)
+
+
+def _copied(x: Any) -> Any:
+    """A tensor in the same place in a copy of all of its memory; what is no tensor as it is."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    empty = torch.empty(0, dtype=x.dtype, device=x.device)
+    return empty.set_(x.untyped_storage().clone(), x.storage_offset(), x.shape, x.stride())  # type: ignore[call-overload]
 
 
 def _devices(meta: Any) -> Iterator[str]:

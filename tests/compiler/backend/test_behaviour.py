@@ -117,6 +117,24 @@ def test_an_input_is_overwritten_once_all_of_it_is_read(options: dict[str, Any])
     torch.testing.assert_close([found, ours], [replaced(theirs), theirs])
 
 
+@pytest.mark.parametrize("start", [0, 3])
+def test_inputs_that_share_memory_are_read_before_they_are_overwritten(start: int) -> None:
+    """Of two inputs that overlap there is one, whose parts are read by calls of `as_strided`."""
+
+    def step(whole: torch.Tensor, part: torch.Tensor, other: torch.Tensor) -> None:
+        other.copy_(whole[:, :3])
+        whole.add_(part.sum())
+        other.sub_(part)
+
+    results = []
+    for fn in (compiled(step), step):
+        memory, other = torch.arange(40.0), torch.zeros(4, 3)
+        whole = memory[start : start + 24].view(4, 6)
+        fn(whole, whole[0, 1:4], other)
+        results.append([memory, other])
+    torch.testing.assert_close(*results)
+
+
 def test_what_lies_in_digits_of_a_reduced_dimension() -> None:
     """The backward sums over what `repeat` made, of which three dimensions come from one."""
 

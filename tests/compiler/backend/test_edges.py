@@ -1,0 +1,121 @@
+"""Values and settings at the edge of what operators are made for: infinities and ties, nothing to reduce, resizing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils._pytree import tree_leaves
+
+from compiler.backend import tcompile
+
+INF, NAN = float("inf"), float("nan")
+NEAREST = ("nearest", "nearest-exact")
+MODES = pytest.mark.parametrize("options", [{}, {"code": "triton"}], ids=["C++", "Triton"])
+
+
+def check(fn: Callable[[Tensor], Any], x: Tensor, options: dict[str, Any]) -> None:
+    """The results of each, and what they give back where every element counts differently, are eager's."""
+
+    def results(call: Callable[[Tensor], Any]) -> list[Tensor]:
+        given = x.clone().requires_grad_()
+        found = tree_leaves(call(given))
+        weighted = [(y * torch.arange(1.0, y.numel() + 1).view(y.shape)).sum() for y in found if y.requires_grad]
+        return [*found, torch.autograd.grad(sum(weighted), given)[0]] if weighted else found
+
+    torch.compiler.reset()
+    compiled = torch.compile(fn, backend=tcompile, fullgraph=True, options=options)
+    torch.testing.assert_close(results(compiled), results(fn), equal_nan=True, rtol=1e-4, atol=1e-5)
+
+
+ROWS = torch.tensor(
+    [
+        [1.0, NAN, -INF, 3.0],
+        [NAN, NAN, 2.0, 1.0],
+        [-INF] * 4,
+        [INF, INF, 1.0, -INF],
+        [2.0, 2.0, 1.0, 2.0],
+        [-0.0, 0, 0, 0],
+    ]
+)
+
+
+@MODES
+def test_ties_and_nan(options: dict[str, Any]) -> None:
+    """Of equal values the first has the place; a NaN is the largest and the smallest."""
+
+    def places(x: Tensor) -> list[Any]:
+        found = [f(dim) for f in (x.argmax, x.argmin, x.max, x.min) for dim in (0, 1)]
+        return [*found, x.argmax(), x.bfloat16().argmax(1), x.nan_to_num(0, 9, -9).long().argmin(1), x.amax(1), x.max()]
+
+    check(places, ROWS.detach(), options)
+
+
+@MODES
+def test_rows_of_infinities(options: dict[str, Any]) -> None:
+    def of_rows(x: Tensor) -> list[Tensor]:
+        return [x.logsumexp(1), x.softmax(1), x.log_softmax(1), x.logsumexp(0), x.exp().cumsum(1), x.prod(1)]
+
+    for rows in (ROWS[2:3], ROWS[2:5], ROWS):
+        check(of_rows, rows, options)
+
+
+@MODES
+def test_spread_of_one_value_and_of_fewer_than_are_taken_off(options: dict[str, Any]) -> None:
+    def spreads(x: Tensor) -> list[Any]:
+        return [x[:, :1].var(1), x[:, :1].std(1), x.var(1, correction=4), x.var(1, correction=9), x[0, 0].var()]
+
+    check(spreads, torch.randn(3, 4).detach(), options)
+
+
+def test_products() -> None:
+    x = torch.randn(4, 5)
+    x[1, 2] = x[3, 0] = x[3, 1] = 0
+    check(lambda x: [x.prod(), x.prod(0), x.prod(1, keepdim=True), (x > 0).prod(1), x.long().prod(0)], x, {})
+
+
+def test_embeddings_that_scale_their_gradient_or_their_rows() -> None:
+    ids = torch.tensor([[0, 2, 1], [2, 2, 5]])
+
+    def embedded(w: Tensor) -> list[Tensor]:
+        return [
+            functional.embedding(ids, w, padding_idx=-1, scale_grad_by_freq=True),
+            functional.embedding(ids, w * 1.0, max_norm=1.0).sin(),
+            functional.embedding_bag(ids, w, mode="mean"),
+            functional.embedding_bag(ids.view(-1), w, torch.tensor([0, 2, 4]), mode="sum", padding_idx=2),
+        ]
+
+    check(embedded, torch.randn(6, 4), {})
+
+
+def test_rows_that_max_norm_shortens_are_shortened_in_place() -> None:
+    ours, theirs = torch.ones(4, 3), torch.ones(4, 3)
+    fn = lambda w: functional.embedding(torch.tensor([1, 1, 3]), w, max_norm=1.0) * 2  # noqa: E731
+    found = torch.compile(fn, backend=tcompile)(ours)
+    torch.testing.assert_close([found, ours], [fn(theirs), theirs])
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_pictures_of_other_sizes(mode: str) -> None:
+    def resized(x: Tensor) -> list[Tensor]:
+        return [
+            functional.interpolate(x, size=size, mode=mode, align_corners=corners, antialias=smooth)
+            for size, corners, smooth in itertools.product(((5, 7), (13, 16), (1, 1)), (False, True), (False, True))
+        ]
+
+    check(resized, torch.randn(2, 3, 8, 10), {})
+
+
+@MODES
+def test_pictures_of_nearest_values(options: dict[str, Any]) -> None:
+    def resized(x: Tensor) -> list[Tensor]:
+        scales: tuple[Any, ...] = (2, 1.7, (0.5, 3.0))
+        found = [functional.interpolate(x, scale_factor=scale, mode=mode) for scale in scales for mode in NEAREST]
+        return [*found, functional.interpolate(x[0], size=17, mode="linear", align_corners=True)]
+
+    check(resized, torch.randn(1, 2, 6, 5), options)
