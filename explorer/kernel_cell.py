@@ -18,6 +18,9 @@ def find(record: Record, name: str) -> Kernel:
     Raises NoSuchKernelError.
     """
     kernels = editable(record)
+    if record.versus is not None and name.startswith(f"{record.versus.options.backend}: "):
+        backend = record.versus.options.backend
+        raise NoSuchKernelError(f"{name} is of the other side: explore the call with --backend {backend} to edit it")
     if not kernels:
         raise NoSuchKernelError(
             "this run has no Triton kernels, and none in C++ of our own backend: explore something for a GPU, such as "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anywidget
 import traitlets
@@ -12,9 +12,13 @@ from IPython.core.getipython import get_ipython
 from compiler.record import MACHINE_STAGES, Record
 from explorer import frontend
 from explorer.compiling import KernelCompiler
+from explorer.kernel_cell import NoSuchKernelError
 from explorer.payload import Payload
 from explorer.payload_part import Part
 from explorer.stages import stage_words
+
+if TYPE_CHECKING:
+    from explorer.run import Run
 
 #: A part of more bytes than this, compressed, is sent when somebody opens it.
 LARGE: Final = 64 * 1024
@@ -135,9 +139,16 @@ class Explorer(anywidget.AnyWidget):
 
         shell = get_ipython()
         names = {} if shell is None else shell.user_ns
-        runs = [value for value in names.values() if isinstance(value, Run) and value.compiler is self.compiler]
-        text = cell_text(runs[0], kernel) if runs else cell_text(Run(self.compiler.record), kernel, "_tc")
+        runs = [value for value in names.values() if isinstance(value, Run) and self._shows(value)]
+        try:
+            text = cell_text(runs[0], kernel) if runs else cell_text(Run(self.compiler.record), kernel, "_tc")
+        except NoSuchKernelError as error:
+            text = f"# {error}"
         self.send({"type": "lab", "text": text})
+
+    def _shows(self, run: Run) -> bool:
+        """Whether it is the view of a run: of one side by side with another backend's it has a record of both."""
+        return run.compiler is self.compiler or run._widget is self
 
     def close(self) -> None:
         """Take it off the page, and let go of the record."""

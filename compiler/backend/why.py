@@ -73,8 +73,8 @@ class Lookup:
         if name in self.fused.inputs or name in self.fused.constants:
             what = "a constant that the graph holds" if name in self.fused.constants else "an input of the graph"
             return (f"{name} is {what}: no kernel computes it",), ()
-        if made := self.before.get(name, ()):
-            return self._of_all(made, (f"{name} is {', '.join(made)}",))
+        if parts := self.before.get(name, ()):
+            return self._of_all(parts, (f"{name} is {', '.join(parts)}",))
         return self._gone(name) or self._node(name) or self._kernel(name)
 
     def _call(self, step: Extern) -> str:
@@ -115,13 +115,13 @@ class Lookup:
 
     def _made_of(self, name: str) -> list[str]:
         """What a node of the graph became, after fusion."""
-        return [
-            target
-            for step in self.steps.steps.values()
-            for part in (step.loops if isinstance(step, Kernel) else (step,))
-            if name in part.origins
-            for target in (step.targets if isinstance(step, Extern) else (part.target,))
-        ]
+        found: list[str] = []
+        for step in self.steps.steps.values():
+            if isinstance(step, Kernel):
+                found += [loop.target for loop in step.loops if name in loop.origins]
+            elif name in step.origins:
+                found += step.targets
+        return found
 
     def _kernel(self, name: str) -> Found:
         """A kernel by its name; else a value of a stage that nothing has recorded anything about."""

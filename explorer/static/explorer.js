@@ -259,6 +259,7 @@ export class Explorer {
   async openLab(text) {
     if (!this.wantsLab) return;
     this.wantsLab = false;
+    if (text.startsWith("# ")) return this.notify(text.slice(2));
     await copyText(text);
     this.notify("Copied: paste it into a new cell, edit the kernel, and run it.");
   }

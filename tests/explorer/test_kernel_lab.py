@@ -12,7 +12,7 @@ from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
 import explorer
-from explorer import check_flag, kernel_lab
+from explorer import check_flag, kernel_cell, kernel_lab
 from explorer.kernel_trial import KernelTrial
 from explorer.run import Run
 
@@ -343,6 +343,17 @@ def test_options_that_do_not_fit(shell: InteractiveShell, options: str, message:
         result = shell.run_cell(opened(shell).replace("\n", f" {options}\n", 1))
     shown = "".join(output.data["text/plain"] for output in captured.outputs)
     assert message in shown + str(result.error_in_exec)
+
+
+def test_a_kernel_of_the_other_side_says_how_to_get_it(shell: InteractiveShell) -> None:
+    with capture_output():
+        cell = "%%tcompile --backend tcompile --vs inductor --target h100 -o both\nsoftmax_of(torch.randn(60, 64))"
+        assert shell.run_cell(cell).success
+    run = shell.user_ns["both"]
+    (own,) = kernel_cell.editable(run.record)
+    assert kernel_lab.cell_text(run, own.id).startswith(f"%%tkernel both {own.name}\n")
+    with pytest.raises(kernel_cell.NoSuchKernelError, match="explore the call with --backend inductor to edit it"):
+        kernel_lab.cell_text(run, f"inductor: {run.record.versus.kernels[0].id}")
 
 
 def test_check_kernels_in_the_magic(shell: InteractiveShell) -> None:
