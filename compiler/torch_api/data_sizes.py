@@ -111,7 +111,7 @@ def _settled_outside(graph: Graph) -> tuple[dict[Node, None], dict[Any, Node]]:
     what takes such a number that is no size. And for each symbol the node that gives it, right where it is known.
     """
     for node in graph.find_nodes(op="call_function", target=operator.getitem):
-        node.args[0].append(node)  # type: ignore[union-attr]
+        node.args[0].append(node)
     sizes: dict[Any, Node] = {}
     for node in graph.find_nodes(op="placeholder"):
         if isinstance(value := value_of(node), torch.SymInt):
@@ -154,7 +154,8 @@ def _unbacked(symbols: set[Any]) -> bool:
 def _named(graph: Graph, node: Node, value: Any, symbols: set[Any]) -> Iterator[tuple[Any, Node]]:
     """Nodes that give symbols which are sizes of a tensor."""
     after = node if node.op != "placeholder" else graph.find_nodes(op="placeholder")[-1]
-    for dim, size in enumerate(value.shape if symbols and isinstance(value, torch.Tensor) else ()):
+    shape: Any = value.shape if symbols and isinstance(value, torch.Tensor) else ()
+    for dim, size in enumerate(shape):
         if isinstance(size, torch.SymInt) and size.node.expr in symbols:
             symbols = symbols - {size.node.expr}
             with graph.inserting_after(after):

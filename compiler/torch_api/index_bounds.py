@@ -38,7 +38,8 @@ def _reaches(value: Any) -> Iterator[Any]:
     """Of each tensor one more than the offset of its last element, and how many elements it has."""
     for tensor in tree_leaves(value):
         if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
-            yield (count := tensor.numel())
+            count: Any = tensor.numel()
+            yield count
             if (isinstance(count, int) or count.node.hint is not None) and not tensor.is_contiguous():
                 yield 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 

@@ -225,7 +225,7 @@ def _copied(x: Any) -> Any:
     if not isinstance(x, torch.Tensor):
         return x
     empty = torch.empty(0, dtype=x.dtype, device=x.device)
-    return empty.set_(x.untyped_storage().clone(), x.storage_offset(), x.shape, x.stride())  # type: ignore[call-overload]
+    return empty.set_(x.untyped_storage().clone(), x.storage_offset(), x.shape, x.stride())
 
 
 def _devices(meta: Any) -> Iterator[str]:
