@@ -92,6 +92,8 @@ def joined(low: Lowering, node: Node, tensors: Sequence[Tensor], dim: int = 0) -
     if not kept or len(kept) > MOST_JOINED:
         raise NoRuleError(f"of {len(kept)} tensors; loops join 1 to {MOST_JOINED}")
     dim = dimension(dim, len(meta.shape))
+    if all(x.shape[dim].constant == 0 for x in kept):
+        return low.fill(node.name, meta, lambda at: scalar(0, meta.dtype))
 
     def value(at: Shape) -> Expr:
         start, pieces = Index.of(0), []

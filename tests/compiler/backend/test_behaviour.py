@@ -148,6 +148,15 @@ def test_what_lies_in_digits_of_a_reduced_dimension() -> None:
     torch.testing.assert_close(*gradients)
 
 
+def test_tensors_without_elements_are_joined() -> None:
+    def joined(x: torch.Tensor) -> list[torch.Tensor]:
+        none = x[:, :0]
+        return [torch.cat([none, none * 2], 1), torch.cat([none, x, none], 1), torch.cat([x[0, :0], none[0]]) + 1]
+
+    x = torch.ones(2, 3)
+    torch.testing.assert_close(compiled(joined)(x), joined(x))
+
+
 def test_reductions_of_tensors_without_elements() -> None:
     def reduced(x: torch.Tensor) -> list[torch.Tensor]:
         none = x[:, :0]
