@@ -155,6 +155,11 @@ def _again(
         return None
     names = {loop.target: _name(loop.target, reader, taken) for loop in found.loops}
     moved = tuple(_moved(loop, space, values, names) for loop in found.loops)
+    if not all(
+        is_one_to_one(new.index, program.by_name[old.target].shape, space)
+        for new, old in zip(moved, found.loops, strict=True)
+    ):
+        return None
     there = {loop.target: loop.index for loop in reader.loops}
     if any(there.get(loop.target, loop.index) != loop.index for loop in moved):
         return None  # it is there already, for another place

@@ -327,3 +327,13 @@ def test_a_kernel_of_which_nothing_is_left_to_store_is_gone() -> None:
     program = run(graph.stages.programs["lowered"], Context(processors=132), passes).last
     assert [kernel.writes for kernel in program.kernels] == [("sum_1",)]
     torch.testing.assert_close(interpret(program, [x, row])[0], fn(x, row))
+
+
+def test_what_lies_in_digits_of_a_reduced_dimension_is_not_computed_again_more_than_once() -> None:
+    """Three dimensions of what `repeat` made come from one: at a point of the sum its loops are not at one element."""
+
+    def shuffled(x: Tensor) -> Tensor:
+        return (F.pixel_shuffle(x.repeat(1, 4, 1, 1), 2) * 2 * torch.arange(10.0, device=x.device)).sum()
+
+    opened = backend.open(shuffled, torch.ones(2, 3, 4, 5, requires_grad=True)).on("h200")
+    assert [len(graph.stages.last.kernels) for graph in opened.graphs] == [1, 1]
