@@ -548,7 +548,7 @@ def _unfolded(position: Index, ranges: list[Var]) -> tuple[Index, list[Var]]:
         if not isinstance(atom, _Ratio) or not isinstance(var := atom.of.atom, Var) or var not in ranges:
             continue
         outer, rest = _split(var.size, atom.by)
-        if outer.terms and not rest.terms:
+        if outer.terms and outer.constant != 1 and not rest.terms:
             high, low = Var(f"{var.name}h", outer), Var(f"{var.name}l", atom.by)
             changed = substitute(position, {var.name: Index.of(high) * atom.by + low})
             return _unfolded(changed, [other for other in ranges if other != var] + [high, low])

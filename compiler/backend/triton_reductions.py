@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from compiler.backend.index import Index, Quotient, Remainder, atoms_of
-from compiler.backend.ir import Guard, Loop, loads, parts
+from compiler.backend.ir import Const, Guard, Loop, loads, parts
 from compiler.backend.sweeps import Sweep, sweeps
 from compiler.backend.triton_kernel import KernelWriter, mask_of
 from compiler.backend.triton_precision import EXACT
@@ -111,7 +111,7 @@ class ReductionWriter(KernelWriter):
             text = f"({text}).to(tl.int8)"
         inner = self.tiles.inner
         assert inner is not None
-        text = bare(text)
+        text = f"tl.full([], {text}, tl.{TYPES[loop.value.dtype]})" if isinstance(loop.value, Const) else bare(text)
         if self.is_masked(inner):
             return f"tl.where({mask_of(inner)}, {text}, {self.first(loop)})"
         return text if inner.var.name in self.axes_of(loop.value) else self.spread(text)

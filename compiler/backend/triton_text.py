@@ -358,6 +358,8 @@ class Text:
         of, by = self.index(atom.of, guard), self.index(atom.by, guard)
         if is_natural(atom.of):
             return f"{_operand(of)} {atom.sign} {_operand(by)}"
+        if atom.of.constant is not None:  # a function of Triton's takes a number for one without a dtype
+            of = f"tl.full([], {of}, tl.{'int64' if self.writer.tiles.is_wide else 'int32'})"
         return f"{'floordiv' if isinstance(atom, Quotient) else 'remainder'}({of}, {by})"
 
 

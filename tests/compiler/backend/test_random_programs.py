@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,12 +42,12 @@ def test_interpreted(code: str, steps: list[Step], kind: dict[str, bool]) -> Non
     held_against_eager(steps, kind, {"interpret": True} if code == "interpret" else {"code": "triton"})
 
 
-@pytest.mark.parametrize("seed", [29, 86])
-def test_what_passes_do_for_a_gpu(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if there were one, in Triton's interpreter. These were wrong on a GPU once."""
+@pytest.mark.parametrize(("seed", "gradients"), [(29, False), (86, False), (573, True), (705, True), (816, True)])
+def test_what_passes_do_for_a_gpu(seed: int, *, gradients: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if there were one, in Triton's interpreter. These were wrong once, or not compiled."""
     monkeypatch.setattr(backend, "processors", lambda _module: 132)
     monkeypatch.setattr(backend, "compiled", lambda program, ctx, _options: backend.triton_interpreted(program, ctx))
-    check(case_of(seed))
+    check(replace(case_of(seed), gradients=gradients))
 
 
 @pytest.mark.parametrize("seed", range(8))
