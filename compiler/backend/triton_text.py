@@ -359,7 +359,7 @@ class Text:
         if is_natural(atom.of):
             return f"{_operand(of)} {atom.sign} {_operand(by)}"
         if atom.of.constant is not None:  # a function of Triton's takes a number for one without a dtype
-            of = f"tl.full([], {of}, tl.{'int64' if self.writer.tiles.is_wide else 'int32'})"
+            of = f"tl.full([], {of}, tl.int64)"
         return f"{'floordiv' if isinstance(atom, Quotient) else 'remainder'}({of}, {by})"
 
 
