@@ -6,12 +6,12 @@ which is merged with what makes the gradient that it sums up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from torch.fx import Node
 
-from compiler.backend.ir import Expr, Extern, Shape, cast, operation
+from compiler.backend.ir import Expr, Shape, cast, operation
 from compiler.backend.lower.pointwise import element
 from compiler.backend.lower.reductions import cast_up, finished, reduce, temporary
 from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, checked_dtype, computing_dtype, is_on_gpu
@@ -27,7 +27,7 @@ def convolution(low: Lowering, node: Node, image: Tensor, weight: Tensor, bias: 
         raise NoRuleError("PyTorch's own kernel")
     dtype, name = computing_dtype(checked_dtype(meta.dtype)), f"{node.name}_without_bias"
     bare = low.whole(name, meta)
-    _call(low, node, (image, weight, None, *rest), name)
+    low.call(node.target, (image, weight, None, *rest), name)
 
     def biased(at: Shape) -> Expr:
         return cast(operation("add", element(bare, at, dtype), element(bias, at[1:2], dtype)), meta.dtype)
@@ -43,7 +43,7 @@ def backward(low: Lowering, node: Node, gradient: Tensor, *args: Any) -> tuple[T
     names = tuple(f"{node.name}_{place}" if asked else None for place, asked in enumerate(others))
     made = tuple(low.whole(name, metas[place]) if name else None for place, name in enumerate(names))
     if any(others):
-        _call(low, node, (gradient, *args[:2], None, *args[3:-1], [*others, False]), (*names, None))
+        low.call(node.target, (gradient, *args[:2], None, *args[3:-1], [*others, False]), (*names, None))
     return *made, _summed(low, node, gradient, metas[2])
 
 
@@ -53,12 +53,6 @@ def _summed(low: Lowering, node: Node, gradient: Tensor, meta: Any) -> Tensor:
     total = temporary(low, gradient, dims, "sum", computing_dtype(checked_dtype(meta.dtype)))
     reduce(low, gradient, dims, "sum", total, lambda value, _: cast_up(value))
     return finished(low, node, meta, f"{node.name}_2", gradient, dims, lambda at: cast(total.load(at), meta.dtype))
-
-
-def _call(low: Lowering, node: Node, args: Sequence[Any], made: Any) -> None:
-    function: Any = node.target
-    given = tuple(arg.strided if isinstance(arg, Tensor) else arg for arg in args)
-    low.steps.append(Extern(str(function), function, given, (), made, origins=(node.name,), source=low.source))
 
 
 CONVOLUTIONS: dict[str, Rule] = {

@@ -15,7 +15,7 @@ import torch
 from torch.fx import Node
 
 from compiler.backend.index import Index
-from compiler.backend.ir import Buffer, Expr, Extern, Load, Loop, Shape, Strided, operation
+from compiler.backend.ir import Buffer, Expr, Load, Loop, Shape, Strided, operation
 from compiler.backend.lower.indexing import guarded
 from compiler.backend.lower.pointwise import POINTWISE, element
 from compiler.backend.lower.sizes import shape_of
@@ -50,9 +50,8 @@ def product_and_bias(low: Lowering, node: Node, bias: Tensor, left: Tensor, righ
         if left.dtype not in _ROUNDED_ALIKE or not _is_for_kernels(node):
             raise
     product = low.temporary("product", left.dtype, (left.shape[0], right.shape[1]), low.buffers[left.buffer].device)
-    function, args = torch.ops.aten.mm.default, (left.strided, right.strided)
     bare = low.add(product)
-    low.steps.append(Extern(str(function), function, args, (), product.name, origins=(node.name,), source=low.source))
+    low.call(torch.ops.aten.mm.default, (left, right), product.name)
 
     def biased(at: Shape) -> Expr:
         return operation("add", bare.load(at), element(bias, at[1:], left.dtype))
@@ -80,14 +79,13 @@ def batch(low: Lowering, node: Node, left: Tensor, right: Tensor) -> Tensor:
         operands = [_readable(low, node, left, "left"), _readable(low, node, right, "right")]
         if operands == [left, right]:
             raise NoRuleError("PyTorch's own kernel")
-        low.steps.append(_call(low, node, operands, node.name))
+        low.call(node.target, operands, node.name)
         return low.whole(node.name, meta)
     left = _readable(low, node, left, "left", again=steps[0] != rows * steps[1])
     shape, strides = (count * rows, right.shape[2]), shape_of(meta.stride())
     made = low.add(Buffer(node.name, meta.dtype, shape, strides[1:], str(meta.device)))
     args = (_matrix(left.strided, (count * rows, left.shape[2])), _matrix(right.strided, right.shape[1:]))
-    function = torch.ops.aten.mm.default
-    low.steps.append(Extern(str(function), function, args, (), made.buffer, origins=(node.name,), source=low.source))
+    low.call(torch.ops.aten.mm.default, args, made.buffer)
     view = Strided(node.name, (count, rows, right.shape[2]), strides, Index.of(0))
     return replace(made, shape=view.shape, at=lambda at: (at[0] * rows + at[1], at[2]), strided=view)
 
@@ -123,16 +121,10 @@ def _padded_product(low: Lowering, node: Node, bias: Tensor | None, left: Tensor
     name = node.name if (wide_rows, wide_columns) == (rows, columns) else f"{node.name}_padded"
     strides = (wide_columns, Index.of(1))
     whole = low.add(Buffer(name, meta.dtype, (wide_rows, wide_columns), strides, str(meta.device)))
-    low.steps.append(_call(low, node, operands, name))
+    low.call(node.target, operands, name)
     if wide_columns == columns:  # the first rows, as they lie
         return replace(whole, shape=(rows, columns), strided=Strided(name, (rows, columns), strides, Index.of(0)))
     return low.fill(node.name, meta, lambda at: Load(name, at, meta.dtype))
-
-
-def _call(low: Lowering, node: Node, operands: list[Tensor], made: str) -> Extern:
-    args = tuple(operand.strided for operand in operands)
-    function: Any = node.target
-    return Extern(str(function), function, args, (), made, origins=(node.name,), source=low.source)
 
 
 def _unit(meta: Any) -> int:

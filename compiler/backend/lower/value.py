@@ -10,7 +10,7 @@ import torch
 from torch.fx import Node
 
 from compiler.backend.index import Index, Var
-from compiler.backend.ir import Buffer, Expr, Kernel, Load, Loop, Shape, Step, Strided
+from compiler.backend.ir import Buffer, Expr, Extern, Kernel, Load, Loop, Shape, Step, Strided
 from compiler.backend.lower.sizes import index_of, shape_of, strides_of
 from compiler.backend.scalar import HALVES, NAMES
 
@@ -99,6 +99,14 @@ class Lowering:
         assert self.node is not None
         loop = replace(loop, order=len(self.steps), origins=(self.node.name,), source=self.source)
         self.steps.append(Kernel(loop.target, loop.ranges, loop.reduced, (loop,)))
+
+    def call(self, function: Any, args: Sequence[Any], made: Any) -> None:
+        """Make a call of PyTorch the next step: tensors among its arguments are given as they lie in memory."""
+        assert self.node is not None
+        given = tuple(arg.strided if isinstance(arg, Tensor) else arg for arg in args)
+        self.steps.append(
+            Extern(str(function), function, given, (), made, origins=(self.node.name,), source=self.source)
+        )
 
 
 def walk(shape: Sequence[Index], prefix: str) -> tuple[tuple[Var, ...], Shape]:
