@@ -82,6 +82,10 @@ class NotebookPage:
         )
         return "".join(_text(output) for output in outputs)
 
+    def cells(self) -> list[str]:
+        """The ids of the cells, in order. They are the model's: JupyterLab draws only cells near the window."""
+        return self.page.evaluate(f"() => Array.from({PANEL}.content.model.cells, cell => cell.id)")
+
     def save(self) -> nbformat.NotebookNode:
         """Save as the menu would. Returns what is on disk."""
         self.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")

@@ -35,11 +35,12 @@ def view_of(notebook: NotebookPage, cell: int) -> ExplorerView:
 
 def test_plain_keys_are_the_widgets(notebook: NotebookPage) -> None:
     view = view_of(notebook, 1)
-    cells = notebook.page.locator(".jp-Notebook .jp-Cell").count()
+    cells = notebook.cells()
     view.source.locator(".tc-scroll").focus()
     for key in ("d", "d", "a", "x", "ArrowDown", "]", "d", "d"):
         notebook.page.keyboard.press(key)
-    assert notebook.page.locator(".jp-Notebook .jp-Cell").count() == cells
+    assert len(cells) == 3
+    assert notebook.cells() == cells
     assert view.root.evaluate("root => root.contains(document.activeElement)")
 
 
