@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from compiler.backend.index import Index, evaluate
+from compiler.backend.index import Index
+from compiler.backend.index_maps import evaluate
 from compiler.record import Decision
 
 

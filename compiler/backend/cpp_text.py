@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from compiler.backend.expr import At, Const, Expr, Guard, Load, Op
 from compiler.backend.index import Atom, Index, Indirect, Quotient, Remainder, is_natural
-from compiler.backend.ir import At, Const, Expr, Guard, Load, Op
 from compiler.backend.scalar import OPERATIONS
 
 TYPES: Mapping[torch.dtype, str] = {

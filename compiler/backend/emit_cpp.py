@@ -17,8 +17,10 @@ import torch
 from compiler.backend import philox
 from compiler.backend.context import Context
 from compiler.backend.cpp_text import PRELUDE, TYPES, Text, constant, identifier
-from compiler.backend.index import Index, Indirect, Var, atoms_of, factor_of, product
-from compiler.backend.ir import SCANS, Kernel, Load, Loop, Program, Put, cost
+from compiler.backend.expr import Load, Put, cost
+from compiler.backend.index import Index, Indirect, Var, factor_of, product
+from compiler.backend.index_maps import atoms_of
+from compiler.backend.ir import SCANS, Kernel, Loop, Program
 from compiler.backend.order import offsets
 from compiler.backend.scalar import OPERATIONS
 from compiler.backend.sweeps import Sweep, sweeps

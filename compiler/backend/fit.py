@@ -11,19 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from compiler.backend.context import Context
-from compiler.backend.index import (
-    Atom,
-    Index,
-    Quotient,
-    Remainder,
-    Var,
-    factor_of,
-    is_one_to_one,
-    product,
-    substitute,
-    variables,
-)
-from compiler.backend.ir import Kernel, Loop, Put, Shape, loads, with_index
+from compiler.backend.expr import Put, Shape, loads, with_index
+from compiler.backend.index import Atom, Index, Quotient, Remainder, Var, factor_of, product
+from compiler.backend.index_maps import is_one_to_one, substitute, variables
+from compiler.backend.ir import Kernel, Loop
 
 Places = Mapping[str, Sequence[Shape]]
 

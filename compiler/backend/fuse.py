@@ -14,9 +14,11 @@ from heapq import heappop, heappush
 from itertools import pairwise
 
 from compiler.backend.context import Context
+from compiler.backend.expr import Put
 from compiler.backend.fit import Refusal, merged
-from compiler.backend.index import is_one_to_one, product
-from compiler.backend.ir import Extern, Kernel, Loop, Program, Put, Step
+from compiler.backend.index import product
+from compiler.backend.index_maps import is_one_to_one
+from compiler.backend.ir import Extern, Kernel, Loop, Program, Step
 from compiler.backend.sweeps import overwritten_early
 
 MOST_READERS = 32

@@ -6,12 +6,14 @@ indices, or an `Indirect` (a value that a tensor holds). Two equal indices have 
 
 Simplification is valid at every point of the loops that its variables belong to, so sizes are at least 1 there; of a
 loop that has no points nothing is ever computed. Division and remainder are Python's: they round down.
+
+What is done with indices, but for arithmetic and bounds, is in `index_maps.py`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -20,38 +22,35 @@ __all__ = [
     "Atom",
     "Index",
     "Indirect",
+    "Keyed",
     "Quotient",
     "Remainder",
     "Symbol",
     "Var",
     "divisors",
-    "evaluate",
     "factor_of",
     "is_below",
     "is_natural",
-    "is_one_to_one",
     "product",
     "scalar_product",
-    "substitute",
-    "variables",
 ]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Keyed:
+class Keyed:
     """Equal by `key`, a text that says everything: names alone would take variables of different sizes for one."""
 
     key: str = field(init=False, repr=False)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Keyed) and self.key == other.key
+        return isinstance(other, Keyed) and self.key == other.key
 
     def __hash__(self) -> int:
         return hash(self.key)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Var(_Keyed):
+class Var(Keyed):
     """A loop's variable: 0 ≤ name < size."""
 
     name: str
@@ -65,7 +64,7 @@ class Var(_Keyed):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Symbol(_Keyed):
+class Symbol(Keyed):
     """A size that is known when the program is called; at least 1 wherever something is computed."""
 
     name: str
@@ -78,7 +77,7 @@ class Symbol(_Keyed):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Indirect(_Keyed):
+class Indirect(Keyed):
     """An index that a tensor holds: `value` is a scalar expression of the IR, 0 ≤ value < size once it was checked."""
 
     value: Any
@@ -92,7 +91,7 @@ class Indirect(_Keyed):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Ratio(_Keyed):
+class _Ratio(Keyed):
     of: Index
     by: Index
     sign = ""
@@ -121,7 +120,7 @@ Product: TypeAlias = tuple[Atom, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Index(_Keyed):
+class Index(Keyed):
     """A sum: each term is a product of atoms and a factor that is not 0. `Index.of` makes one of an int or an atom."""
 
     terms: tuple[tuple[Product, int], ...]
@@ -448,111 +447,6 @@ def _is_natural_for_sizes(index: Index) -> bool:
             term = _multiply_plain(term, Index.of(atom) + 1)
         shifted = shifted + term
     return all(factor > 0 for _, factor in shifted.terms)
-
-
-def substitute(index: Index, values: Mapping[str, Index], inside: Callable[[Any], Any] | None = None) -> Index:
-    """The index with other indices for its variables, by name. `inside` does the same to the value of an `Indirect`."""
-    if inside is None or not any(isinstance(atom, Indirect) for atom in atoms_of(index)):
-        return _with_values(index, tuple(values.items()))
-    return _with(index, values, inside)
-
-
-@lru_cache(1 << 16)
-def _with_values(index: Index, values: tuple[tuple[str, Index], ...]) -> Index:
-    return _with(index, dict(values), None)
-
-
-def _with(index: Index, values: Mapping[str, Index], inside: Callable[[Any], Any] | None) -> Index:
-    total = _constant(0)
-    for atoms, factor in index.terms:
-        term = _constant(factor)
-        for atom in atoms:
-            term = term * _substituted(atom, values, inside)
-        total = total + term
-    return total
-
-
-def _substituted(atom: Atom, values: Mapping[str, Index], inside: Callable[[Any], Any] | None) -> Index:
-    if isinstance(atom, Var | Symbol):
-        return values.get(atom.name) or Index.of(atom)
-    if isinstance(atom, Indirect):
-        return Index.of(Indirect(inside(atom.value), atom.size) if inside else atom)
-    of, by = substitute(atom.of, values, inside), substitute(atom.by, values, inside)
-    return of // by if isinstance(atom, Quotient) else of % by
-
-
-@lru_cache(1 << 16)
-def atoms_of(index: Index) -> tuple[Atom, ...]:
-    """All atoms in it, those inside quotients and remainders too; not those inside an `Indirect`."""
-    found: list[Atom] = []
-    for atoms, _ in index.terms:
-        for atom in atoms:
-            found.append(atom)
-            if isinstance(atom, _Ratio):
-                found += (*atoms_of(atom.of), *atoms_of(atom.by))
-    return tuple(found)
-
-
-def variables(index: Index) -> set[Var]:
-    """The loop variables in it; not those inside an `Indirect`."""
-    return {atom for atom in atoms_of(index) if isinstance(atom, Var)}
-
-
-def evaluate(index: Index, values: Mapping[str, Any], indirect: Callable[[Any], Any] | None = None) -> Any:
-    """Its value, an int or an integer tensor, for ints or integer tensors as values of variables and symbols."""
-    total: Any = 0
-    for atoms, factor in index.terms:
-        term: Any = factor
-        for atom in atoms:
-            term = term * _evaluated(atom, values, indirect)
-        total = total + term
-    return total
-
-
-def _evaluated(atom: Atom, values: Mapping[str, Any], indirect: Callable[[Any], Any] | None) -> Any:
-    if isinstance(atom, Var | Symbol):
-        return values[atom.name]
-    if isinstance(atom, Indirect):
-        assert indirect is not None, "an index that a tensor holds needs the tensors"
-        return indirect(atom)
-    of, by = evaluate(atom.of, values, indirect), evaluate(atom.by, values, indirect)
-    return of // by if isinstance(atom, Quotient) else of % by
-
-
-def is_one_to_one(coordinates: Sequence[Index], shape: Sequence[Index], ranges: Sequence[Var]) -> bool:
-    """Whether a loop nest over `ranges` is certain to meet each element of a tensor once: the position in row-major
-    order must be a sum in which the variables, sorted by their factors, fill the shape without gap or overlap.
-    """
-    return _is_one_to_one(tuple(coordinates), tuple(shape), tuple(ranges))
-
-
-@lru_cache(1 << 14)
-def _is_one_to_one(coordinates: tuple[Index, ...], shape: tuple[Index, ...], ranges: tuple[Var, ...]) -> bool:
-    position, covered = _constant(0), _constant(1)
-    for coordinate, size in zip(coordinates, shape, strict=True):
-        position = position * size + coordinate
-    position, left = _unfolded(position, list(ranges))
-    while left:
-        step = next((var for var in left if factor_of(position, var) == covered), None)
-        if step is None:
-            return False
-        left.remove(step)
-        position = position - Index.of(step) * covered
-        covered = covered * step.size
-    return not position.terms and covered == product(shape)
-
-
-def _unfolded(position: Index, ranges: list[Var]) -> tuple[Index, list[Var]]:
-    """With two variables in place of one that is met as a quotient and as a remainder, where its size allows that."""
-    for atom in atoms_of(position):
-        if not isinstance(atom, _Ratio) or not isinstance(var := atom.of.atom, Var) or var not in ranges:
-            continue
-        outer, rest = _split(var.size, atom.by)
-        if outer.terms and outer.constant != 1 and not rest.terms:
-            high, low = Var(f"{var.name}h", outer), Var(f"{var.name}l", atom.by)
-            changed = substitute(position, {var.name: Index.of(high) * atom.by + low})
-            return _unfolded(changed, [other for other in ranges if other != var] + [high, low])
-    return position, ranges
 
 
 @lru_cache(1 << 16)

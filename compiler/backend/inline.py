@@ -13,8 +13,10 @@ from functools import reduce
 from operator import or_
 
 from compiler.backend.context import Context
-from compiler.backend.index import Index, Var, is_one_to_one, product
-from compiler.backend.ir import Expr, Extern, Kernel, Load, Loop, Program, Put, Step, cost, loads, rebuilt, with_index
+from compiler.backend.expr import Expr, Load, Put, cost, loads, rebuilt, with_index
+from compiler.backend.index import Index, Var, product
+from compiler.backend.index_maps import is_one_to_one
+from compiler.backend.ir import Extern, Kernel, Loop, Program, Step
 from compiler.backend.simplify import folded, without_unused
 
 LARGEST = 400

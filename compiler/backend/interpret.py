@@ -12,23 +12,10 @@ from typing import Any
 
 import torch
 
-from compiler.backend.index import Index, Indirect, Var, evaluate
-from compiler.backend.ir import (
-    SCANS,
-    At,
-    Const,
-    Expr,
-    Extern,
-    Guard,
-    Kernel,
-    Load,
-    Loop,
-    Op,
-    Product,
-    Program,
-    Put,
-    Strided,
-)
+from compiler.backend.expr import At, Const, Expr, Guard, Load, Op, Put
+from compiler.backend.index import Index, Indirect, Var
+from compiler.backend.index_maps import evaluate
+from compiler.backend.ir import SCANS, Extern, Kernel, Loop, Product, Program, Strided
 from compiler.backend.scalar import OPERATIONS
 from compiler.backend.symbols import sources
 from compiler.torch_api.saved import keeps_graph

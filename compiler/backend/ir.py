@@ -5,7 +5,7 @@
     Kernel    loops that run as one loop nest: over `ranges`, and for each point of these over `reduced`
     Product   a kernel that multiplies matrices first: an Extern's product, whose elements its loops are given
     Loop      fills one buffer: `target[index] = value`, at each point; or reduces `value` over the kernel's `reduced`
-    Expr      the scalar value: Const, Load, At (an index as a number), Op, Guard; or all of a loop: Put
+    Expr      the scalar value of a loop, see `expr.py`
 
 Lowering gives each ATen operation one loop in a kernel of its own; the passes then only merge kernels, put expressions
 in place of loads, and change how loops are walked. A loop addresses buffers by coordinates, one index for each
@@ -17,15 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
 
-from compiler.backend.index import Index, Indirect, Var, _Keyed, atoms_of, product, scalar_product, substitute
-from compiler.backend.scalar import NAMES, OPERATIONS
-
-Shape: TypeAlias = tuple[Index, ...]
+from compiler.backend.expr import Expr, Put, Shape, dtype_name, loads
+from compiler.backend.index import Index, Var, product, scalar_product
 
 
 class BackendError(RuntimeError):
@@ -57,130 +55,6 @@ class Buffer:
     def __str__(self) -> str:
         return f"{self.name}: {dtype_name(self.dtype)}[{', '.join(map(str, self.shape))}]"
 
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """`f32` for float32; of dtypes without loops torch's own name."""
-    return NAMES.get(dtype) or str(dtype).removeprefix("torch.")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Const(_Keyed):
-    """A number. Floats print so that they can be read back exactly."""
-
-    value: bool | int | float
-    dtype: torch.dtype
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "key", f"{self.value!r}:{dtype_name(self.dtype)}")
-
-    def __str__(self) -> str:
-        return repr(self.value)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Load(_Keyed):
-    """One element of a buffer, of the buffer's dtype."""
-
-    buffer: str
-    index: Shape
-    dtype: torch.dtype
-
-    def __post_init__(self) -> None:
-        index = ", ".join(index.key for index in self.index)
-        object.__setattr__(self, "key", f"{self.buffer}:{dtype_name(self.dtype)}[{index}]")
-
-    def __str__(self) -> str:
-        return f"{self.buffer}[{', '.join(map(str, self.index))}]"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class At(_Keyed):
-    """An index as a number, of dtype int64."""
-
-    index: Index
-    dtype = torch.int64
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "key", f"<{self.index.key}>")
-
-    def __str__(self) -> str:
-        return f"int({self.index})"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Op(_Keyed):
-    """An operation of `scalar.OPERATIONS`. `dtype` is its result's."""
-
-    name: str
-    args: tuple[Expr, ...]
-    dtype: torch.dtype
-
-    def __post_init__(self) -> None:
-        arguments = ", ".join(arg.key for arg in self.args)
-        object.__setattr__(self, "key", f"{self.name}:{dtype_name(self.dtype)}({arguments})")
-
-    def __str__(self) -> str:
-        if self.name == "cast":
-            return f"{dtype_name(self.dtype)}({self.args[0]})"
-        if text := OPERATIONS[self.name].text:
-            return text.format(*self.args)
-        return f"{self.name}({', '.join(map(str, self.args))})"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Guard(_Keyed):
-    """`value` where `condition` holds, else `other`. Unlike with the operation `where`, nothing of `value` is computed
-    where the condition fails: its loads may lie outside their buffers there.
-    """
-
-    condition: Expr
-    value: Expr
-    other: Expr
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "key", f"guard({self.condition.key}, {self.value.key}, {self.other.key})")
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.value.dtype
-
-    def __str__(self) -> str:
-        return f"({self.value} if {self.condition} else {self.other})"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Put(_Keyed):
-    """As all of a loop's value: at each point `value` is added to the element at `index`, which may be met often, or
-    never; or, unless it `adds`, takes its place, where one of those that meet counts: on a CPU the last. The loop's
-    target has the elements of `onto` before that, and takes over its memory.
-    """
-
-    onto: str
-    index: Shape
-    value: Expr
-    adds: bool = True
-
-    def __post_init__(self) -> None:
-        index = ", ".join(index.key for index in self.index)
-        object.__setattr__(self, "key", f"{self.onto}[{index}] {self.sign} {self.value.key}")
-
-    @property
-    def sign(self) -> str:
-        """What stands between place and value."""
-        return "+=" if self.adds else "="
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.value.dtype
-
-    def __str__(self) -> str:
-        return f"{self.onto}, [{', '.join(map(str, self.index))}] {self.sign} {self.value}"
-
-
-Expr: TypeAlias = Const | Load | At | Op | Guard | Put
-
-ADDED = (torch.float32, torch.float64, torch.int32, torch.int64)
-"""The dtypes that a `Put` adds in: GPUs have atomic additions of these."""
 
 SCANS = ("cumsum", "cumprod")
 """Reductions that store what they have come to at each point: along one range, in its order."""
@@ -478,95 +352,3 @@ class Program:
         for target in step.targets:
             if target in self.by_name and (before := self.by_name[target].reuses):
                 yield f"{target} takes over {before}"
-
-
-@lru_cache(1 << 14)
-def loads(value: Expr) -> tuple[Load, ...]:
-    """The loads of an expression, those that compute indices of others too."""
-    return tuple(part for part in parts(value) if isinstance(part, Load))
-
-
-@lru_cache(1 << 14)
-def parts(value: Expr) -> tuple[Expr, ...]:
-    """The expression and all expressions in it, outer ones first, those inside indices too."""
-    return tuple(_parts(value))
-
-
-def _parts(value: Expr) -> Iterator[Expr]:
-    yield value
-    if isinstance(value, Op):
-        children: tuple[Expr, ...] = value.args
-    elif isinstance(value, Guard):
-        children = (value.condition, value.value, value.other)
-    else:
-        children = tuple(indirect.value for index in indices(value) for indirect in _indirects(index))
-        children = (*children, value.value) if isinstance(value, Put) else children
-    for child in children:
-        yield from _parts(child)
-
-
-def indices(value: Expr) -> Shape:
-    """The indices that an expression itself has, not those of expressions in it."""
-    if isinstance(value, Load | Put):
-        return value.index
-    return (value.index,) if isinstance(value, At) else ()
-
-
-def _indirects(index: Index) -> Iterator[Indirect]:
-    return (atom for atom in atoms_of(index) if isinstance(atom, Indirect))
-
-
-def rebuilt(value: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
-    """The expression with parts exchanged: `change` gives for a part what to put in its place, or None to keep it and
-    look inside.
-    """
-    if (changed := change(value)) is not None:
-        return changed
-    if isinstance(value, Op):
-        args = tuple(rebuilt(arg, change) for arg in value.args)
-        return (
-            value if all(a is b for a, b in zip(args, value.args, strict=True)) else Op(value.name, args, value.dtype)
-        )
-    if isinstance(value, Guard):
-        return Guard(*(rebuilt(part, change) for part in (value.condition, value.value, value.other)))
-    if isinstance(value, Put):
-        index = tuple(substitute(index, {}, lambda inner: rebuilt(inner, change)) for index in value.index)
-        return replace(value, index=index, value=rebuilt(value.value, change))
-    if isinstance(value, Load) and any(True for index in value.index for _ in _indirects(index)):
-        index = tuple(substitute(index, {}, lambda inner: rebuilt(inner, change)) for index in value.index)
-        return Load(value.buffer, index, value.dtype)
-    return value
-
-
-def with_index(value: Expr, values: Mapping[str, Index]) -> Expr:
-    """The expression with other indices for loop variables, by name."""
-
-    def change(part: Expr) -> Expr | None:
-        if isinstance(part, Load):
-            return Load(part.buffer, tuple(substitute(index, values, inside) for index in part.index), part.dtype)
-        if isinstance(part, Put):
-            index = tuple(substitute(place, values, inside) for place in part.index)
-            return replace(part, index=index, value=rebuilt(part.value, change))
-        return At(substitute(part.index, values, inside)) if isinstance(part, At) else None
-
-    def inside(inner: Expr) -> Expr:
-        return rebuilt(inner, change)
-
-    return rebuilt(value, change)
-
-
-@lru_cache(1 << 14)
-def cost(value: Expr) -> int:
-    """About how many additions an expression is worth. Loads count as one."""
-    return sum(OPERATIONS[part.name].cost if isinstance(part, Op) else isinstance(part, Load) for part in parts(value))
-
-
-def operation(name: str, *args: Expr) -> Expr:
-    """An operation on arguments of one dtype: the result's dtype follows. Comparisons give bool."""
-    is_bool = OPERATIONS[name].kind == "compare"
-    return Op(name, args, torch.bool if is_bool else args[-1].dtype)
-
-
-def cast(value: Expr, dtype: torch.dtype) -> Expr:
-    """The value in a dtype, rounded as PyTorch's `to` does it; the value itself where it has that dtype."""
-    return value if value.dtype == dtype else Op("cast", (value,), dtype)

@@ -11,8 +11,10 @@ from dataclasses import replace
 from itertools import pairwise
 
 from compiler.backend.context import Context
-from compiler.backend.index import Index, Var, atoms_of, factor_of, product, substitute, variables
-from compiler.backend.ir import At, Buffer, Guard, Kernel, Loop, Product, Program, indices, loads, parts, with_index
+from compiler.backend.expr import At, Guard, indices, loads, parts, with_index
+from compiler.backend.index import Index, Var, factor_of, product
+from compiler.backend.index_maps import atoms_of, substitute, variables
+from compiler.backend.ir import Buffer, Kernel, Loop, Product, Program
 from compiler.backend.together import together
 
 MOST_OF_THREAD = 16

@@ -17,8 +17,9 @@ from math import prod
 import torch
 
 from compiler.backend.context import Context
+from compiler.backend.expr import Load, Put, Shape, loads
 from compiler.backend.index import Index, Var, factor_of
-from compiler.backend.ir import Buffer, Extern, Kernel, Load, Loop, Product, Program, Put, Shape, Step, Strided, loads
+from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Product, Program, Step, Strided
 from compiler.backend.order import ordered
 from compiler.backend.schedule import schedule
 

@@ -12,25 +12,11 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from compiler.backend.context import Context
+from compiler.backend.expr import Expr, Load, Put, Shape, cost, indices, loads, parts, rebuilt, with_index
 from compiler.backend.fit import values_at
-from compiler.backend.index import Index, Indirect, Var, atoms_of, is_one_to_one, product, substitute
-from compiler.backend.ir import (
-    Buffer,
-    Expr,
-    Extern,
-    Kernel,
-    Load,
-    Loop,
-    Program,
-    Put,
-    Shape,
-    cost,
-    indices,
-    loads,
-    parts,
-    rebuilt,
-    with_index,
-)
+from compiler.backend.index import Index, Indirect, Var, product
+from compiler.backend.index_maps import atoms_of, is_one_to_one, substitute
+from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Program
 from compiler.backend.simplify import folded
 from compiler.backend.traffic import traffic
 

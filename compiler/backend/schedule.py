@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from compiler.backend.context import Context
-from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Product, Program, Step, loads
+from compiler.backend.expr import loads
+from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Product, Program, Step
 from compiler.backend.lower.value import contiguous
 from compiler.backend.sequence import sequences
 from compiler.backend.sweeps import in_order

@@ -8,24 +8,10 @@ from dataclasses import replace
 import torch
 
 from compiler.backend.context import Context
-from compiler.backend.index import Index, Var, substitute
-from compiler.backend.ir import (
-    At,
-    Const,
-    Expr,
-    Extern,
-    Guard,
-    Kernel,
-    Load,
-    Loop,
-    Op,
-    Program,
-    Put,
-    Step,
-    parts,
-    rebuilt,
-    with_index,
-)
+from compiler.backend.expr import At, Const, Expr, Guard, Load, Op, Put, parts, rebuilt, with_index
+from compiler.backend.index import Index, Var
+from compiler.backend.index_maps import substitute
+from compiler.backend.ir import Extern, Kernel, Loop, Program, Step
 from compiler.backend.scalar import HALVES, OPERATIONS
 from compiler.torch_api.backend import without_modes
 

@@ -18,23 +18,9 @@ from typing import Any
 import torch
 
 from compiler.backend.context import Context
+from compiler.backend.expr import At, Const, Expr, Guard, Load, Op, cast, operation, with_index
 from compiler.backend.index import Index, Var, divisors, product
-from compiler.backend.ir import (
-    At,
-    Buffer,
-    Const,
-    Expr,
-    Guard,
-    Kernel,
-    Load,
-    Loop,
-    Op,
-    Program,
-    Step,
-    cast,
-    operation,
-    with_index,
-)
+from compiler.backend.ir import Buffer, Kernel, Loop, Program, Step
 from compiler.backend.order import offsets, points_along, with_reduced_sorted
 from compiler.backend.simplify import folded
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from compiler.backend.ir import Kernel, Loop, loads
+from compiler.backend.expr import loads
+from compiler.backend.ir import Kernel, Loop
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from compiler.backend.index import Index, Symbol, atoms_of
-from compiler.backend.ir import BackendError, Extern, Kernel, Product, Program, indices, parts, strided
+from compiler.backend.expr import indices, parts
+from compiler.backend.index import Index, Symbol
+from compiler.backend.index_maps import atoms_of
+from compiler.backend.ir import BackendError, Extern, Kernel, Product, Program, strided
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from compiler.backend.context import Context
-from compiler.backend.index import Indirect, atoms_of, product
-from compiler.backend.ir import Kernel, Loop, Program, Put, indices, parts
+from compiler.backend.expr import Put, indices, parts
+from compiler.backend.index import Indirect, product
+from compiler.backend.index_maps import atoms_of
+from compiler.backend.ir import Kernel, Loop, Program
 from compiler.backend.symbols import kernel_indices, symbols_of
 
 

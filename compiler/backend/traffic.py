@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compiler.backend.context import Context
-from compiler.backend.index import Index, Indirect, Var, atoms_of, product
-from compiler.backend.ir import Kernel, Product, Program, Shape, indices, loads, parts, strided
+from compiler.backend.expr import Shape, indices, loads, parts
+from compiler.backend.index import Index, Indirect, Var, product
+from compiler.backend.index_maps import atoms_of
+from compiler.backend.ir import Kernel, Product, Program, strided
 
 
 def traffic(kernel: Kernel, program: Program, ctx: Context) -> int:

@@ -11,8 +11,10 @@ from contextlib import contextmanager
 import torch
 
 from compiler.backend.context import Context
-from compiler.backend.index import Index, Indirect, Var, atoms_of
-from compiler.backend.ir import Const, Expr, Kernel, Load, Loop, Program, Put, indices, loads, parts
+from compiler.backend.expr import Const, Expr, Load, Put, indices, loads, parts
+from compiler.backend.index import Index, Indirect, Var
+from compiler.backend.index_maps import atoms_of
+from compiler.backend.ir import Kernel, Loop, Program
 from compiler.backend.symbols import kernel_indices, symbols_of
 from compiler.backend.triton_configs import TritonConfig, configs
 from compiler.backend.triton_precision import precision

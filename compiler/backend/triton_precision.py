@@ -14,8 +14,10 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from compiler.backend.index import Indirect, atoms_of
-from compiler.backend.ir import Const, Expr, Guard, Kernel, Load, Loop, Op, Program, Put, indices
+from compiler.backend.expr import Const, Expr, Guard, Load, Op, Put, indices
+from compiler.backend.index import Indirect
+from compiler.backend.index_maps import atoms_of
+from compiler.backend.ir import Kernel, Loop, Program
 from compiler.backend.scalar import HALVES
 
 EXACT, RELATIVE, ABSOLUTE = range(3)

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import torch
 
 from compiler.backend.context import Context
+from compiler.backend.expr import Load, loads
 from compiler.backend.index import Index, Var
-from compiler.backend.ir import Kernel, Load, Loop, Product, Program, Strided, loads, strided
+from compiler.backend.ir import Kernel, Loop, Product, Program, Strided, strided
 from compiler.backend.products import Factors, coordinates
 from compiler.backend.triton_configs import TritonConfig, above, processors
 from compiler.backend.triton_kernel import KernelWriter

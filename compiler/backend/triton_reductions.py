@@ -10,8 +10,10 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from compiler.backend.index import Index, Quotient, Remainder, atoms_of
-from compiler.backend.ir import Const, Guard, Loop, loads, parts
+from compiler.backend.expr import Const, Guard, loads, parts
+from compiler.backend.index import Index, Quotient, Remainder
+from compiler.backend.index_maps import atoms_of
+from compiler.backend.ir import Loop
 from compiler.backend.sweeps import Sweep, sweeps
 from compiler.backend.triton_kernel import KernelWriter, mask_of
 from compiler.backend.triton_precision import EXACT

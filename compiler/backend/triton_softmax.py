@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from compiler.backend.ir import Expr, Kernel, Load, Loop, Op, rebuilt
+from compiler.backend.expr import Expr, Load, Op, rebuilt
+from compiler.backend.ir import Kernel, Loop
 from compiler.backend.sweeps import Sweep, sweeps
 
 

@@ -16,8 +16,9 @@ from typing import Protocol
 
 import torch
 
-from compiler.backend.index import Atom, Index, Indirect, Quotient, Remainder, atoms_of, is_natural
-from compiler.backend.ir import At, Const, Expr, Guard, Load, Op, Put, parts
+from compiler.backend.expr import At, Const, Expr, Guard, Load, Op, Put, parts
+from compiler.backend.index import Atom, Index, Indirect, Quotient, Remainder, is_natural
+from compiler.backend.index_maps import atoms_of
 from compiler.backend.scalar import OPERATIONS
 from compiler.backend.triton_precision import EXACT, PATTERNS
 

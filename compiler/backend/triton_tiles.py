@@ -14,8 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from compiler.backend.context import Context
-from compiler.backend.index import Index, Var, factor_of, product, substitute, variables
-from compiler.backend.ir import Kernel, Loop, Program, Shape, loads, with_index
+from compiler.backend.expr import Shape, loads, with_index
+from compiler.backend.index import Index, Var, factor_of, product
+from compiler.backend.index_maps import substitute, variables
+from compiler.backend.ir import Kernel, Loop, Program
 from compiler.backend.order import points_along
 from compiler.backend.sweeps import sweeps
 

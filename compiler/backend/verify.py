@@ -7,26 +7,10 @@ from dataclasses import replace
 
 import torch
 
-from compiler.backend.index import Index, Quotient, Remainder, Var, is_below, is_one_to_one
-from compiler.backend.ir import (
-    ADDED,
-    REDUCTIONS,
-    BackendError,
-    Expr,
-    Extern,
-    Guard,
-    Kernel,
-    Load,
-    Loop,
-    Op,
-    Product,
-    Program,
-    Put,
-    indices,
-    loads,
-    parts,
-    strided,
-)
+from compiler.backend.expr import ADDED, Expr, Guard, Load, Op, Put, indices, loads, parts
+from compiler.backend.index import Index, Quotient, Remainder, Var, is_below
+from compiler.backend.index_maps import is_one_to_one
+from compiler.backend.ir import REDUCTIONS, BackendError, Extern, Kernel, Loop, Product, Program, strided
 from compiler.backend.scalar import HALVES, OPERATIONS
 from compiler.backend.together import Together
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from compiler.backend.context import Context
+from compiler.backend.expr import loads
 from compiler.backend.index import Index, product
-from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Product, Program, Step, loads, strided
+from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Product, Program, Step, strided
 from compiler.backend.together import Together
 from compiler.backend.traffic import moved
 from compiler.record import Artifact, Entity

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from compiler.backend.ir import Expr, Shape, cast, operation
+from compiler.backend.expr import Expr, Shape, cast, operation
 from compiler.backend.lower.pointwise import element
 from compiler.backend.lower.reductions import cast_up, finished, reduce, temporary
 from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, checked_dtype, computing_dtype, is_on_gpu

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from compiler.backend.expr import At, Const, Expr, Guard, Shape, cast, operation
 from compiler.backend.index import Index, Indirect, is_below
-from compiler.backend.ir import At, Const, Expr, Guard, Shape, cast, operation
 from compiler.backend.lower.pointwise import broadcast, element, scalar
 from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, checked_dtype, dimension
 from compiler.backend.lower.views import slice_start

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from compiler.backend.expr import At, Const, Expr, Shape, cast, operation
 from compiler.backend.index import Index
-from compiler.backend.ir import At, Const, Expr, Shape, cast, operation
 from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, checked_dtype, computing_dtype
 from compiler.backend.scalar import HALVES
 from compiler.torch_api.fx import value_of

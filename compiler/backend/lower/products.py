@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from compiler.backend.expr import Expr, Load, Shape, operation
 from compiler.backend.index import Index
-from compiler.backend.ir import Buffer, Expr, Load, Loop, Shape, Strided, operation
+from compiler.backend.ir import Buffer, Loop, Strided
 from compiler.backend.lower.indexing import guarded
 from compiler.backend.lower.pointwise import POINTWISE, element
 from compiler.backend.lower.sizes import shape_of

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from compiler.backend.expr import At, Expr, Op, Shape, operation
 from compiler.backend.index import Index
-from compiler.backend.ir import At, Buffer, Expr, Op, Shape, Strided, operation
+from compiler.backend.ir import Buffer, Strided
 from compiler.backend.lower.pointwise import scalar
 from compiler.backend.lower.value import Lowering, Tensor
 from compiler.torch_api.fx import value_of

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from compiler.backend.expr import At, Const, Expr, Shape, cast, operation
 from compiler.backend.index import Index, product
-from compiler.backend.ir import SCANS, At, Const, Expr, Loop, Shape, cast, operation
+from compiler.backend.ir import SCANS, Loop
 from compiler.backend.lower.pointwise import as_bool, number, scalar
 from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, checked_dtype, computing_dtype, dimension, walk
 from compiler.torch_api.fx import value_of

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from compiler.backend.expr import ADDED, At, Const, Expr, Put, Shape, cast, operation
 from compiler.backend.index import Index
-from compiler.backend.ir import ADDED, At, Buffer, Const, Expr, Loop, Put, Shape, cast, operation
+from compiler.backend.ir import Buffer, Loop
 from compiler.backend.lower.indexing import place
 from compiler.backend.lower.pointwise import broadcast, element, scalar
 from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, checked_dtype, computing_dtype, dimension, walk

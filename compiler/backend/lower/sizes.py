@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from compiler.backend.expr import Shape
 from compiler.backend.index import Index, Symbol
-from compiler.backend.ir import BackendError, Shape
+from compiler.backend.ir import BackendError
 from compiler.torch_api.index_bounds import settled, specialized
 
 _DIVISIONS = ("FloorDiv", "CleanDiv", "IntTrueDiv")

@@ -9,8 +9,9 @@ from typing import Any, TypeAlias
 import torch
 from torch.fx import Node
 
+from compiler.backend.expr import Expr, Load, Shape
 from compiler.backend.index import Index, Var
-from compiler.backend.ir import Buffer, Expr, Extern, Kernel, Load, Loop, Shape, Step, Strided
+from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Step, Strided
 from compiler.backend.lower.sizes import index_of, shape_of, strides_of
 from compiler.backend.scalar import HALVES, NAMES
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch.fx import Node
 
+from compiler.backend.expr import Shape
 from compiler.backend.index import Index, is_below
-from compiler.backend.ir import Shape
 from compiler.backend.lower.sizes import shape_of
 from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, dimension
 from compiler.torch_api.fx import value_of

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from compiler.backend.expr import At, Const, Expr, Shape, cast, operation
 from compiler.backend.index import Index
-from compiler.backend.ir import At, Const, Expr, Loop, Shape, cast, operation
+from compiler.backend.ir import Loop
 from compiler.backend.lower.indexing import both, bounds, guarded
 from compiler.backend.lower.pointwise import scalar
 from compiler.backend.lower.sizes import shape_of

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from compiler.backend.index import Index, Symbol, Var, evaluate, is_below, is_one_to_one, product, substitute
+from compiler.backend.index import Index, Symbol, Var, is_below, product
+from compiler.backend.index_maps import evaluate, is_one_to_one, substitute
 
 S, T = Index.of(Symbol("s0")), Index.of(Symbol("s1"))
 SIZES = ((1, 1), (2, 3), (3, 2), (5, 4))

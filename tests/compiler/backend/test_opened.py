@@ -15,8 +15,9 @@ from torch.nn import functional
 import compiler
 from compiler.backend import build
 from compiler.backend.context import Context
+from compiler.backend.expr import Const, Expr, rebuilt
 from compiler.backend.fuse import fuse
-from compiler.backend.ir import BackendError, Const, Expr, Kernel, Program, rebuilt
+from compiler.backend.ir import BackendError, Kernel, Program
 from compiler.backend.opened import Opened
 from compiler.backend.verify import BrokenProgramError
 from compiler.engine import explore

@@ -10,9 +10,10 @@ import torch
 
 import compiler
 from compiler.backend.context import Context
+from compiler.backend.expr import Const, Load, Op, cast, loads
 from compiler.backend.fuse import fuse
 from compiler.backend.index import Index, Var
-from compiler.backend.ir import Const, Kernel, Load, Loop, Op, Program, cast, loads
+from compiler.backend.ir import Kernel, Loop, Program
 from compiler.backend.verify import BrokenProgramError, verify
 
 X = torch.ones(4, 6)

@@ -1,0 +1,116 @@
+"""Indices as maps from the points of loops to elements of memory: what is in them, other indices put in place of their
+variables, their value, and whether a loop nest meets each element once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from compiler.backend.index import Atom, Index, Indirect, Quotient, Remainder, Symbol, Var, factor_of, product
+
+
+def substitute(index: Index, values: Mapping[str, Index], inside: Callable[[Any], Any] | None = None) -> Index:
+    """The index with other indices for its variables, by name. `inside` does the same to the value of an `Indirect`."""
+    if inside is None or not any(isinstance(atom, Indirect) for atom in atoms_of(index)):
+        return _with_values(index, tuple(values.items()))
+    return _with(index, values, inside)
+
+
+@lru_cache(1 << 16)
+def _with_values(index: Index, values: tuple[tuple[str, Index], ...]) -> Index:
+    return _with(index, dict(values), None)
+
+
+def _with(index: Index, values: Mapping[str, Index], inside: Callable[[Any], Any] | None) -> Index:
+    total = Index.of(0)
+    for atoms, factor in index.terms:
+        term = Index.of(factor)
+        for atom in atoms:
+            term = term * _substituted(atom, values, inside)
+        total = total + term
+    return total
+
+
+def _substituted(atom: Atom, values: Mapping[str, Index], inside: Callable[[Any], Any] | None) -> Index:
+    if isinstance(atom, Var | Symbol):
+        return values.get(atom.name) or Index.of(atom)
+    if isinstance(atom, Indirect):
+        return Index.of(Indirect(inside(atom.value), atom.size) if inside else atom)
+    of, by = substitute(atom.of, values, inside), substitute(atom.by, values, inside)
+    return of // by if isinstance(atom, Quotient) else of % by
+
+
+@lru_cache(1 << 16)
+def atoms_of(index: Index) -> tuple[Atom, ...]:
+    """All atoms in it, those inside quotients and remainders too; not those inside an `Indirect`."""
+    found: list[Atom] = []
+    for atoms, _ in index.terms:
+        for atom in atoms:
+            found.append(atom)
+            if isinstance(atom, Quotient | Remainder):
+                found += (*atoms_of(atom.of), *atoms_of(atom.by))
+    return tuple(found)
+
+
+def variables(index: Index) -> set[Var]:
+    """The loop variables in it; not those inside an `Indirect`."""
+    return {atom for atom in atoms_of(index) if isinstance(atom, Var)}
+
+
+def evaluate(index: Index, values: Mapping[str, Any], indirect: Callable[[Any], Any] | None = None) -> Any:
+    """Its value, an int or an integer tensor, for ints or integer tensors as values of variables and symbols."""
+    total: Any = 0
+    for atoms, factor in index.terms:
+        term: Any = factor
+        for atom in atoms:
+            term = term * _evaluated(atom, values, indirect)
+        total = total + term
+    return total
+
+
+def _evaluated(atom: Atom, values: Mapping[str, Any], indirect: Callable[[Any], Any] | None) -> Any:
+    if isinstance(atom, Var | Symbol):
+        return values[atom.name]
+    if isinstance(atom, Indirect):
+        assert indirect is not None, "an index that a tensor holds needs the tensors"
+        return indirect(atom)
+    of, by = evaluate(atom.of, values, indirect), evaluate(atom.by, values, indirect)
+    return of // by if isinstance(atom, Quotient) else of % by
+
+
+def is_one_to_one(coordinates: Sequence[Index], shape: Sequence[Index], ranges: Sequence[Var]) -> bool:
+    """Whether a loop nest over `ranges` is certain to meet each element of a tensor once: the position in row-major
+    order must be a sum in which the variables, sorted by their factors, fill the shape without gap or overlap.
+    """
+    return _is_one_to_one(tuple(coordinates), tuple(shape), tuple(ranges))
+
+
+@lru_cache(1 << 14)
+def _is_one_to_one(coordinates: tuple[Index, ...], shape: tuple[Index, ...], ranges: tuple[Var, ...]) -> bool:
+    position, covered = Index.of(0), Index.of(1)
+    for coordinate, size in zip(coordinates, shape, strict=True):
+        position = position * size + coordinate
+    position, left = _unfolded(position, list(ranges))
+    while left:
+        step = next((var for var in left if factor_of(position, var) == covered), None)
+        if step is None:
+            return False
+        left.remove(step)
+        position = position - Index.of(step) * covered
+        covered = covered * step.size
+    return not position.terms and covered == product(shape)
+
+
+def _unfolded(position: Index, ranges: list[Var]) -> tuple[Index, list[Var]]:
+    """With two variables in place of one that is met as a quotient and as a remainder, where its size allows that."""
+    for atom in atoms_of(position):
+        if not isinstance(atom, Quotient | Remainder) or not isinstance(var := atom.of.atom, Var) or var not in ranges:
+            continue
+        outer, rest = var.size // atom.by, var.size % atom.by
+        if outer.constant != 1 and not rest.terms:
+            high, low = Var(f"{var.name}h", outer), Var(f"{var.name}l", atom.by)
+            changed = substitute(position, {var.name: Index.of(high) * atom.by + low})
+            return _unfolded(changed, [other for other in ranges if other != var] + [high, low])
+    return position, ranges
