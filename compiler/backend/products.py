@@ -13,13 +13,14 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import TypeAlias
 
 import torch
 
 from compiler.backend.context import Context
 from compiler.backend.expr import Load, Put, Shape, loads
 from compiler.backend.index import Index, Var, factor_of
-from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Product, Program, Step, Strided
+from compiler.backend.ir import Extern, Kernel, Loop, Product, Program, Step, Strided
 from compiler.backend.order import ordered
 from compiler.backend.schedule import schedule
 
@@ -70,65 +71,90 @@ class Factors:
 
 def small_products(program: Program, ctx: Context) -> Program:
     """The program with its small products as kernels, of which nothing is timed."""
-    return merged(program, ctx, ctx.thresholds.own_product) if ctx.processors else program
+    return small_merged(program, ctx) if ctx.processors else program
+
+
+def small_merged(program: Program, ctx: Context) -> Program:
+    """The program with small products merged into the first kernels that read them, where that is legal, and else as
+    kernels of their own.
+    """
+    program, refused = _merged(program, ctx, [call for call in _calls(program) if _is_small(call, program, ctx)])
+    taken = {kernel.name for kernel in program.kernels}
+    own: dict[int, Step] = {}
+    buffers = [*program.buffers]
+    for call, _, why in refused:
+        product = own[id(call)] = _alone(call, program, _name(call, "", taken))
+        buffers.append(replace(program.by_name[call.targets[0]], name=product.made))
+        ctx.decide(call.targets, "product", f"{call.name} is a kernel of its own: {why}")
+    steps = tuple(own.get(id(step), step) for step in program.steps)
+    return replace(program, steps=steps, buffers=tuple(buffers)) if own else program
 
 
 def products(program: Program, ctx: Context) -> Program:
     """The program with products merged into the first kernels that read them, where that is legal."""
-    return merged(program, ctx)
-
-
-def merged(program: Program, ctx: Context, most: int = 0) -> Program:
-    """The same of products with at most so many multiplications, or of all. A small one that no kernel may read at once
-    is a kernel of its own.
-    """
-    steps: list[Step | None] = list(program.steps)
-    taken = {kernel.name for kernel in program.kernels}
-    locals_: list[Buffer] = []
-    for place, call in reversed([*enumerate(program.steps)]):
-        if not isinstance(call, Extern) or call.name not in CALLS or (most and not _is_small(call, program, ctx, most)):
-            continue
-        later = [number for number in range(place + 1, len(steps)) if (step := steps[number]) and _names(step, call)]
-        kernel = steps[later[0]] if later else None
-        between = [step for step in steps[place + 1 : later[0]] if step] if later else []
-        why = _refusal(call, kernel, between, program, ctx) if isinstance(kernel, Kernel) else "no kernel reads it"
-        buffer = program.by_name[call.targets[0]]
-        if not why and isinstance(kernel, Kernel):
-            only = len(later) == 1 and call.targets[0] not in program.returned
-            steps[place], steps[later[0]] = None, _merged(call, kernel, _name(call, kernel.name, taken), local=only)
-            size = ctx.number(buffer.size) * buffer.dtype.itemsize * (2 if only else 1)
-            said = f"{call.name} and {kernel.name} are one kernel{', where that is not slower than both' * (not most)}"
-            ctx.decide((call.targets[0], kernel.targets[-1]), "product", said, bytes=size)
-        elif most:
-            locals_.append(replace(buffer, name=f"{buffer.name}_product"))
-            steps[place] = _alone(call, locals_[-1], _name(call, "", taken))
-            ctx.decide(call.targets, "product", f"{call.name} is a kernel of its own: {why}")
-        elif isinstance(kernel, Kernel):
+    program, refused = _merged(program, ctx, _calls(program), ", where that is not slower than both")
+    for call, kernel, why in refused:
+        if kernel:
             subjects = call.targets[0], kernel.targets[-1]
             ctx.decide(subjects, "refused", f"{call.name} is not computed by the kernel {kernel.name}: {why}")
-    if steps == [*program.steps]:
-        return program
-    return replace(program.with_steps(tuple(step for step in steps if step)), buffers=(*program.buffers, *locals_))
+    return program
 
 
-def _is_small(call: Extern, program: Program, ctx: Context, most: int) -> bool:
+Refused: TypeAlias = tuple[Extern, Kernel | None, str]
+"""A product, the kernel that reads it first, and why it is not merged with that."""
+
+
+def _calls(program: Program) -> list[Extern]:
+    return [step for step in program.steps if isinstance(step, Extern) and step.name in CALLS]
+
+
+def _merged(program: Program, ctx: Context, calls: Sequence[Extern], unless: str = "") -> tuple[Program, list[Refused]]:
+    """The program with these products in the first kernels that read them, but for what is refused: last ones first."""
+    steps: dict[int, Step] = dict(enumerate(program.steps))
+    places = {id(step): place for place, step in steps.items()}
+    taken = {kernel.name for kernel in program.kernels}
+    refused: list[Refused] = []
+    for call in reversed(calls):
+        place, buffer = places[id(call)], program.by_name[call.targets[0]]
+        later = [number for number, step in steps.items() if number > place and buffer.name in step.reads]
+        kernel = steps[later[0]] if later else None
+        if not isinstance(kernel, Kernel):
+            refused.append((call, None, "no kernel reads it"))
+            continue
+        between = [step for number, step in steps.items() if place < number < later[0]]
+        if why := _refusal(call, kernel, between, program, ctx):
+            refused.append((call, kernel, why))
+            continue
+        only = len(later) == 1 and buffer.name not in program.returned
+        local = kernel.local | {buffer.name} if only else kernel.local
+        name = _name(call, kernel.name, taken)
+        steps[later[0]] = Product(name, kernel.ranges, (), kernel.loops, local, call=call)
+        del steps[place]
+        size = ctx.number(buffer.size) * buffer.dtype.itemsize * (2 if only else 1)
+        said = f"{call.name} and {kernel.name} are one kernel{unless}"
+        ctx.decide((buffer.name, kernel.targets[-1]), "product", said, bytes=size)
+    return program if len(steps) == len(program.steps) else replace(program, steps=tuple(steps.values())), refused
+
+
+def _is_small(call: Extern, program: Program, ctx: Context) -> bool:
     """Whether a product that our kernels take has few multiplications, of which few make an element."""
     factors = Factors.of(call)
     sizes = [size.constant for size in (*factors.shape, factors.inner)]
     is_known = None not in sizes and not _unfit(call, program) and not _is_off_gpu(call, program, ctx)
-    return is_known and prod(size or 0 for size in sizes) <= most and (factors.inner.constant or 0) <= LONGEST_SUM
+    is_short = (factors.inner.constant or 0) <= LONGEST_SUM
+    return is_known and is_short and prod(size or 0 for size in sizes) <= ctx.thresholds.own_product
 
 
 def _is_off_gpu(call: Extern, program: Program, ctx: Context) -> bool:
     return bool(ctx.processors) and program.by_name[call.targets[0]].device == "cpu"
 
 
-def _alone(call: Extern, whole: Buffer, name: str) -> Product:
+def _alone(call: Extern, program: Program, name: str) -> Product:
     """A kernel that computes a product and does nothing more."""
-    axes = Factors.of(call).axes
-    at = tuple(map(Index.of, axes))
-    loop = Loop(call.targets[0], axes, at, Load(whole.name, at, whole.dtype), origins=call.origins, source=call.source)
-    return Product(name, axes, (), (loop,), frozenset({whole.name}), call=replace(call, outputs=whole.name))
+    axes, buffer = Factors.of(call).axes, program.by_name[call.targets[0]]
+    at, whole = tuple(map(Index.of, axes)), f"{buffer.name}_product"
+    loop = Loop(buffer.name, axes, at, Load(whole, at, buffer.dtype), origins=call.origins, source=call.source)
+    return Product(name, axes, (), (loop,), frozenset({whole}), call=replace(call, outputs=whole))
 
 
 def apart(program: Program, names: Collection[str], ctx: Context) -> Program:
@@ -168,15 +194,6 @@ def coordinates(product: Product) -> Mapping[str, Index]:
     if found is None:
         raise ValueError(f"{product.name} does not walk {product.made}")
     return found
-
-
-def _names(step: Step, call: Extern) -> bool:
-    return call.targets[0] in step.reads
-
-
-def _merged(call: Extern, kernel: Kernel, name: str, *, local: bool) -> Product:
-    own = kernel.local | set(call.targets if local else ())
-    return Product(name, kernel.ranges, (), kernel.loops, own, call=call)
 
 
 def _name(call: Extern, kernel: str, taken: set[str]) -> str:

@@ -1,7 +1,7 @@
 """Blocks and warps for a kernel on tiles: what the heuristics choose, then what `max-autotune` tries besides.
 
-The numbers follow what Inductor's heuristics have learnt (torch/_inductor/runtime/triton_heuristics.py): a thread takes
-about eight elements, there are programs for every multiprocessor, a warp takes about a kilobyte of a row.
+The numbers follow what Inductor's heuristics have learnt: a thread takes about eight elements, there are programs for
+every multiprocessor, a warp takes about a kilobyte of a row.
 """
 
 from __future__ import annotations

@@ -124,8 +124,13 @@ class KernelWriter(Lines):
         wide = ".to(tl.int64)" if self.tiles.is_wide else ""
         if not self.tiles.is_folded:
             return [f"tl.program_id({place}){wide}" for place in range(len(self.tiles.outer))]
-        first, program = self.tiles.outer[0], self.names.new("program")
+        program = self.names.new("program")
         self.line(f"{program} = tl.program_id(0){wide}")
+        return self.folded(program)
+
+    def folded(self, program: str) -> list[str]:
+        """The same where programs are counted along the first of two axes first."""
+        first = self.tiles.outer[0]
         high = f"tl.cdiv({self.text.index(first.size)}, {first.block})"
         return [f"{program} % {high}", f"{program} // {high}"]
 

@@ -40,12 +40,8 @@ class PartWriter(ReductionWriter):
         return ["program", *super().arguments]
 
     def starts(self) -> list[str]:
-        wide = ".to(tl.int64)" if self.tiles.is_wide else ""
-        if len(self.tiles.outer) < 2:
-            return [f"program{wide}"] * len(self.tiles.outer)
-        first = self.tiles.outer[0]
-        high = -(-self.ctx.number(first.size) // self.configs[0].blocks[first.block])
-        return [f"program{wide} % {high}", f"program{wide} // {high}"]
+        program = f"program{'.to(tl.int64)' if self.tiles.is_wide else ''}"
+        return self.folded(program) if len(self.tiles.outer) == 2 else [program] * len(self.tiles.outer)
 
 
 class TogetherWriter(Lines):

@@ -1,8 +1,8 @@
 """Products of matrices on a GPU, with operands as libraries read them best: laid out, and padded where that pays.
 
 Libraries load 16 bytes at once where all rows begin at a multiple of these; products with other sizes take several
-times as long (torch._inductor.fx_passes.pad_mm pads for the same reason). A padded operand is a loop, which others are
-inlined into; of a result whose rows are too long the right part is read by a loop, which is inlined into its readers.
+times as long, for which Inductor pads them too. A padded operand is a loop, which others are inlined into; of a result
+whose rows are too long the right part is read by a loop, which is inlined into its readers.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from compiler.backend.context import Context
 from compiler.backend.ir import Extern, Product, Program
 from compiler.backend.opened import Opened
 from compiler.backend.opened import open as opened
-from compiler.backend.products import merged
+from compiler.backend.products import small_merged
 
 pytest.importorskip("triton")
 
@@ -69,7 +69,7 @@ def test_small_products_compute_what_eager_mode_does(monkeypatch: pytest.MonkeyP
     made: list[Product] = []
 
     def kept(program: Program, ctx: Context) -> Program:
-        changed = merged(program, ctx, ctx.thresholds.own_product)
+        changed = small_merged(program, ctx)
         made.extend(step for step in changed.steps if isinstance(step, Product))
         return changed
 
