@@ -28,6 +28,7 @@ from compiler.torch_api.mended import MENDED
 from compiler.torch_api.patching import replaced
 from compiler.torch_api.pooling import POOLING
 from compiler.torch_api.random_numbers import DECOMPOSITIONS, partition
+from compiler.torch_api.repeats import without_repeats
 from compiler.torch_api.saved import keep_what_is_saved
 
 _backends: Any = aot_backends
@@ -88,6 +89,7 @@ def compile_with_autograd(
     autocast = is_autocast_on()  # it is off while AOTAutograd compiles
 
     def watched(graph: GraphModule, given: Sequence[Any]) -> Call:
+        without_repeats(graph)  # as the partitioner does it for graphs that are divided
         call = inference(graph, given)
         if not is_plain():
             return call

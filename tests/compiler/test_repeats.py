@@ -9,6 +9,7 @@ import torch
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import compiler
 from compiler.torch_api import fx
 from compiler.torch_api.repeats import without_repeats
 
@@ -55,3 +56,13 @@ def test_random_numbers_and_memory_that_is_not_set_are_not_the_same_twice() -> N
     before = _targets(module)
     without_repeats(module)
     assert _targets(module) == before
+
+
+def test_a_graph_of_inference_casts_what_two_products_read_once() -> None:
+    def two(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return x @ a + x @ b
+
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        program = compiler.open(two, torch.randn(4, 8), torch.randn(8, 4), torch.randn(8, 4)).simplified
+    casts = [kernel for kernel in program.kernels if "convert_element_type" in kernel.targets[0]]
+    assert len(casts) == 3, program
