@@ -7,7 +7,6 @@ after a reduction, and reductions of one shape are all the same case: two loop n
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
@@ -19,11 +18,10 @@ from compiler.backend.fit import Refusal, merged
 from compiler.backend.index import product
 from compiler.backend.index_maps import is_one_to_one
 from compiler.backend.ir import Extern, Kernel, Loop, Program, Step
+from compiler.backend.names import named
 from compiler.backend.sweeps import overwritten_early
 
 MOST_READERS = 32
-NAMED_OPERATIONS = 4
-_NUMBER = re.compile(r"_\d+$|_(sum|max|min|center|squares|variance|mean|default)$")
 
 
 def fuse(program: Program, ctx: Context) -> Program:
@@ -99,7 +97,7 @@ def legal(graph: Steps, pair: Pair, ctx: Context) -> Kernel | Refusal:
     found = merged(first, second, ctx)
     if isinstance(found, Kernel) and not all(graph.is_certain(loop) for loop in found.loops):
         return Refusal("it is not certain that what one of them writes is still written once")
-    if isinstance(found, Kernel) and (name := overwritten_early(found, graph.program.mutated)):
+    if isinstance(found, Kernel) and (name := graph.overwritten_early(found, pair)):
         return Refusal(f"{name} would be overwritten before all that reads it is done with it")
     return found
 
@@ -187,6 +185,13 @@ class Steps:
         is_empty = any(size.constant == 0 for size in shape)
         return isinstance(loop.value, Put) or is_empty or is_one_to_one(loop.index, shape, loop.stored)
 
+    def overwritten_early(self, kernel: Kernel, pair: Pair) -> str:
+        """An input that the merged kernel writes before it has read all of it, "" if there is none."""
+        if not (names := self.program.mutated.intersection(kernel.targets)):
+            return ""
+        own = {name for name in kernel.targets if pair.key.issuperset(self.users[name])}
+        return overwritten_early(replace(kernel, local=frozenset(own - _kept(self.program))), names)
+
     def merge(self, pair: Pair, kernel: Kernel) -> None:
         """Put the merged kernel in the place of the second."""
         first, second = pair.first, pair.second
@@ -255,6 +260,11 @@ def needs_of(program: Program) -> dict[int, set[int]]:
     return needs
 
 
+def _kept(program: Program) -> set[str]:
+    """The buffers that are not local to any kernel."""
+    return {*program.returned, *program.mutated, *program.inputs}
+
+
 def localized(steps: Iterable[Step], program: Program) -> tuple[Step, ...]:
     """The steps with each kernel named after what it computes, and what only one kernel names local to it."""
     steps = tuple(steps)
@@ -262,21 +272,14 @@ def localized(steps: Iterable[Step], program: Program) -> tuple[Step, ...]:
     for step in steps:
         for name in {*step.reads, *step.targets}:
             readers[name] = readers.get(name, 0) + 1
-    kept = {*program.returned, *program.mutated, *program.inputs}
+    kept = _kept(program)
     taken: dict[str, int] = {}
     return tuple(_localized(step, readers, kept, taken) if isinstance(step, Kernel) else step for step in steps)
 
 
 def _localized(kernel: Kernel, readers: dict[str, int], kept: set[str], taken: dict[str, int]) -> Kernel:
     local = frozenset(name for name in kernel.targets if readers[name] == 1 and name not in kept)
-    name = _named(kernel)
+    kernel = replace(kernel, local=local)
+    name = named(kernel)
     taken[name] = number = taken.get(name, -1) + 1
-    return replace(kernel, name=f"{name}_{number}" if number else name, local=local)
-
-
-def _named(kernel: Kernel) -> str:
-    """After its last few different operations: `add_relu`, `sub_exp_sum_div`."""
-    names = list(
-        dict.fromkeys(_NUMBER.sub("", _NUMBER.sub("", loop.origins[-1])) for loop in kernel.loops if loop.origins)
-    )
-    return "_".join(names[-NAMED_OPERATIONS:]) or kernel.name
+    return replace(kernel, name=f"{name}_{number}" if number else name)

@@ -12,6 +12,7 @@ from compiler.backend.index import Index, Quotient, Remainder, Var, is_below
 from compiler.backend.index_maps import is_one_to_one
 from compiler.backend.ir import REDUCTIONS, BackendError, Extern, Kernel, Loop, Product, Program, strided
 from compiler.backend.scalar import HALVES, OPERATIONS
+from compiler.backend.sweeps import overwritten_early
 from compiler.backend.together import Together
 
 
@@ -94,6 +95,8 @@ def _wrong_kernel(kernel: Kernel, program: Program, unchanged: frozenset[int]) -
         yield f"kernel {kernel.name}: it runs on one device, and its buffers are on {' and '.join(devices)}"
     if isinstance(kernel, Product):
         yield from (f"kernel {kernel.name}: {what}" for what in _wrong_product(kernel, program))
+    if name := overwritten_early(kernel, program.mutated):
+        yield f"kernel {kernel.name}: overwrites {name} before all that reads it is done with it"
     never = kernel.local - set(kernel.targets)
     yield from (f"kernel {kernel.name}: {name} is local and never written" for name in never)
     yield from (f"kernel {kernel.name}: {name} is local and an output" for name in kernel.local & program.returned)

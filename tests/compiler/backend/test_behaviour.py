@@ -117,6 +117,20 @@ def test_an_input_is_overwritten_once_all_of_it_is_read(options: dict[str, Any])
     torch.testing.assert_close([found, ours], [replaced(theirs), theirs])
 
 
+@pytest.mark.parametrize("options", [{}, {"code": "triton"}], ids=["C++", "Triton"])
+def test_what_is_computed_again_reads_an_input_before_it_is_overwritten(options: dict[str, Any]) -> None:
+    """Softmax goes over the sum three times."""
+
+    def added(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(y)
+        return x.softmax(1) * 10.3
+
+    ours, theirs = torch.arange(60.0).view(3, 4, 5).sin() * 9, torch.arange(60.0).view(3, 4, 5).sin() * 9
+    y = torch.arange(9.0, -3.0, -1).view(3, 4, 1)
+    found = compiled(added, options=options)(ours, y)
+    torch.testing.assert_close([found, ours], [added(theirs, y), theirs])
+
+
 @pytest.mark.parametrize("start", [0, 3])
 def test_inputs_that_share_memory_are_read_before_they_are_overwritten(start: int) -> None:
     """Of two inputs that overlap there is one, whose parts are read by calls of `as_strided`."""
