@@ -279,7 +279,6 @@ def localized(steps: Iterable[Step], program: Program) -> tuple[Step, ...]:
 
 def _localized(kernel: Kernel, readers: dict[str, int], kept: set[str], taken: dict[str, int]) -> Kernel:
     local = frozenset(name for name in kernel.targets if readers[name] == 1 and name not in kept)
-    kernel = replace(kernel, local=local)
     name = named(kernel)
     taken[name] = number = taken.get(name, -1) + 1
-    return replace(kernel, name=f"{name}_{number}" if number else name)
+    return replace(kernel, name=f"{name}_{number}" if number else name, local=local)

@@ -71,7 +71,8 @@ class Loop:
 
     Of a kernel's loops, each has as `ranges` the kernel's, and if it reduces also the same `reduced`; one that does
     not reduce may walk the kernel's `ranges + reduced` instead. `order` is its place in the lowered program. `origins`
-    are names of FX nodes; `source` is the line of Python that it implements ("file.py:12 y = x + 1", "" if unknown).
+    are names of FX nodes; `source` is the line of Python that it implements ("file.py:12 y = x + 1", "" if unknown),
+    `operator` what it is part of there ("layer_norm").
     """
 
     target: str
@@ -83,6 +84,7 @@ class Loop:
     order: int = 0
     origins: tuple[str, ...] = ()
     source: str = ""
+    operator: str = ""
 
     @property
     def space(self) -> tuple[Var, ...]:

@@ -9,9 +9,9 @@ faster.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from math import prod
 from typing import TypeAlias
 
@@ -21,6 +21,7 @@ from compiler.backend.context import Context
 from compiler.backend.expr import Load, Put, Shape, loads
 from compiler.backend.index import Index, Var, factor_of
 from compiler.backend.ir import Extern, Kernel, Loop, Product, Program, Step, Strided
+from compiler.backend.names import without_number
 from compiler.backend.order import ordered
 from compiler.backend.schedule import schedule
 
@@ -28,7 +29,6 @@ CALLS: Mapping[str, int] = {"aten.mm.default": 0, "aten.bmm.default": 0, "aten.a
 """The products that kernels compute, and which argument of each is the left one."""
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-_NUMBER = re.compile(r"_\d+$")
 MOST_MATRICES, MOST_COLUMNS = 2**16 - 1, 2**19
 """A grid's third axis has no more programs, nor has its second, of 16 columns each."""
 LONGEST_SUM = 256
@@ -198,9 +198,10 @@ def coordinates(product: Product) -> Mapping[str, Index]:
 
 def _name(call: Extern, kernel: str, taken: set[str]) -> str:
     """A new one: `addmm_gelu_1`. Of layers that are alike it differs in its number alone."""
-    name = f"{_NUMBER.sub('', call.targets[0])}_{kernel}" if kernel else call.targets[0]
+    first = name = "_".join([call.name.split(".")[1], *([kernel] if kernel else [])])
+    numbers = count(1)
     while name in taken:
-        name = f"{name}_0"
+        name = f"{without_number(first)}_{next(numbers)}"
     taken.add(name)
     return name
 

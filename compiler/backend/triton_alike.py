@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from compiler.backend.emit_triton import IMPORTS, TritonFunction
+from compiler.backend.names import without_number
 from compiler.backend.triton_kernel import pointer
 from compiler.backend.triton_text import functions
 
@@ -19,7 +20,6 @@ _COMMENT = re.compile(r"^ *#.*\n| +#.*$", re.MULTILINE)
 _ASSIGNED = re.compile(r"^ *([\w, ]+?) \+?= ", re.MULTILINE)
 _WORD = re.compile(r'"[^"]*"|(?<![\w.])[A-Za-z_]\w*(?!\w|=[^=])')  # no keyword of a call, which `=` follows at once
 _HEAD = re.compile(r"(?<=\()\n[^()]*(?=\):\n)")  # functions' arguments, in as many lines as their names take
-_NUMBER = re.compile(r"_\d+$")
 _ELEMENT = re.compile(r"tl\.load\((\w+)(?: \+ (\d+))?\)")
 
 
@@ -42,7 +42,7 @@ def alike(text: str, function: TritonFunction) -> Alike:
     text = _ELEMENT.sub(lambda load: f"tl.load({load[1]})" if load[1] in starts else load[0], text)
     assigned = {name for match in _ASSIGNED.finditer(text) for name in match[1].split(", ")}
     given = {*assigned, *map(pointer, function.buffers), function.name}
-    names = {function.name: _NUMBER.sub("", function.name)}
+    names = {function.name: without_number(function.name)}
 
     def renamed(match: re.Match[str]) -> str:
         word = match[0]

@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
 from torch._guards import detect_fake_mode
 from torch.fx import GraphModule, Node
+from torch.nn import functional
 
 _FRAME = re.compile(r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)\n(?:    (?P<code>.*))?')
 _INDEX = re.compile(r"\[['\"]?([^'\"\]]+)['\"]?\]")
@@ -202,6 +203,34 @@ def made_from(node: Node) -> tuple[str, ...]:
     operation = node.meta.get("original_aten")
     aten = str(operation).split(".")[1:2] if operation is not None else []
     return tuple(dict.fromkeys((*parents(node), *map(str, functions), *aten)))
+
+
+@cache
+def _functionals() -> dict[str, str]:
+    """The functions of torch.nn.functional by their names as modules write these: `layernorm`."""
+    named = (name for name in dir(functional) if name.islower() and name == name.strip("_"))
+    return {**{name.replace("_", ""): name for name in named}, "scaleddotproductattention": "attention"}
+
+
+_COPIES = {"clone": "copy", "device_put": "copy", "to_copy": "cast", "convert_element_type": "cast"}
+_MODULE = re.compile(r"loss$|\dd$")
+
+
+def operator_of(node: Node) -> str:
+    """What a node is part of, as users call it, before decompositions: `layer_norm`, `cross_entropy`, `gelu_backward`;
+    where torch.nn.functional has no name for it, ATen's. `cast` and `copy` for what only moves values.
+    """
+    name = str(node.meta.get("original_aten") or node.target)
+    name = "".join(name.split(".")[1:2]) or getattr(node.target, "__name__", "")
+    name, backward, _ = name.strip("_").removeprefix("native_").partition("_backward")
+    if name in _COPIES:
+        return _COPIES[name]
+    for key, suffix in (("source_fn_stack", backward), ("fwd_source_fn_stack", "_backward")):
+        if stack := node.meta.get(key):
+            function = str(getattr(stack[-1][1], "__name__", stack[-1][1])).lower().replace("_", "")
+            if known := _functionals().get(function) or _functionals().get(_MODULE.sub("", function)):
+                return f"{known}{suffix}"
+    return f"{name}{backward}"
 
 
 def input_source(node: Node) -> str:

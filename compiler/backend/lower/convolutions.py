@@ -28,6 +28,7 @@ def convolution(low: Lowering, node: Node, image: Tensor, weight: Tensor, bias: 
     dtype, name = computing_dtype(checked_dtype(meta.dtype)), f"{node.name}_without_bias"
     bare = low.whole(name, meta)
     low.call(node.target, (image, weight, None, *rest), name)
+    low.operator = "bias"
 
     def biased(at: Shape) -> Expr:
         return cast(operation("add", element(bare, at, dtype), element(bias, at[1:2], dtype)), meta.dtype)

@@ -61,6 +61,7 @@ class _Walk:
     def visit(self, node: Node) -> None:
         self.low.node = node
         self.low.source = source_line(node)
+        self.low.operator = self.operator(node)
         if node.op == "placeholder":
             self.values[node] = self.input(node)
         elif node.op == "get_attr":
@@ -69,6 +70,11 @@ class _Walk:
             self.outputs = tuple(map(self.argument, node.args[0]))  # type: ignore[arg-type]
         else:
             self.values[node] = self.call(node)
+
+    def operator(self, node: Node) -> str:
+        """What loops of a node are part of. What a forward computes for its backward belongs to its own operator."""
+        operator = fx.operator_of(node) if node.op == "call_function" else ""
+        return operator.removesuffix("_backward") if self.ctx.graph == "forward" else operator
 
     def input(self, node: Node) -> Any:
         meta = fx.value_of(node)

@@ -19,7 +19,7 @@ from compiler.backend.index import Index
 from compiler.backend.ir import Buffer, Loop, Strided
 from compiler.backend.lower.indexing import guarded
 from compiler.backend.lower.pointwise import POINTWISE, element
-from compiler.backend.lower.sizes import shape_of
+from compiler.backend.lower.sizes import shape_of, strides_of
 from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, checked_dtype, contiguous, is_on_gpu, walk
 from compiler.backend.lower.views import VIEWS
 from compiler.torch_api.fx import value_of
@@ -53,6 +53,8 @@ def product_and_bias(low: Lowering, node: Node, bias: Tensor, left: Tensor, righ
     product = low.temporary("product", left.dtype, (left.shape[0], right.shape[1]), low.buffers[left.buffer].device)
     bare = low.add(product)
     low.call(torch.ops.aten.mm.default, (left, right), product.name)
+
+    low.operator = "bias"
 
     def biased(at: Shape) -> Expr:
         return operation("add", bare.load(at), element(bias, at[1:], left.dtype))
@@ -100,11 +102,22 @@ def _readable(low: Lowering, node: Node, x: Tensor, side: str, again: bool = Fal
     """An operand as a library reads it: as it lies, or a copy."""
     if not again and any(step.constant == 1 for step in x.strided.strides[1:]):
         return x
-    name = f"{node.name}_{side}"
+    name, low.operator = f"{node.name}_{side}", "copy"
     ranges, at = walk(x.shape, "i")
     made = low.add(Buffer(name, checked_dtype(x.dtype), x.shape, contiguous(x.shape), low.buffers[x.buffer].device))
     low.append(Loop(name, ranges, at, x.load(at)))
     return made
+
+
+def row_pitch(node: Node) -> int:
+    """How many elements lie between the beginnings of rows of an mm's or addmm's result, 0 for as many as a row has."""
+    *added, left, right = map(value_of, node.args)  # type: ignore[arg-type]
+    meta = value_of(node)
+    if (unit := _unit(meta)) == 1 or node.kwargs or any(bias.dim() != 1 for bias in added):
+        return 0
+    rows, inner, columns = shape_of((*left.shape, right.shape[1]))
+    wide = _up(columns, unit)
+    return 0 if wide == columns or not _pays(rows, inner, columns, meta) else wide.constant or 0
 
 
 def _padded_product(low: Lowering, node: Node, bias: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
@@ -113,18 +126,21 @@ def _padded_product(low: Lowering, node: Node, bias: Tensor | None, left: Tensor
     (rows, inner), columns = left.shape, right.shape[1]
     wide_rows = _up(rows, unit) if _is_transposed(left) else rows
     wide_inner, wide_columns = _up(inner, unit), _up(columns, unit)
-    if (wide_rows, wide_inner, wide_columns) == (rows, inner, columns) or not _pays(rows, inner, columns, meta):
+    strides = (wide_columns, Index.of(1))
+    is_laid_out = strides_of(meta) == strides and wide_columns != columns
+    pays = is_laid_out or _pays(rows, inner, columns, meta)
+    if (wide_rows, wide_inner, wide_columns) == (rows, inner, columns) or not pays:
         raise NoRuleError("PyTorch's own kernel")
     operands = [_padded(low, node, left, (wide_rows, wide_inner), "left")]
     operands += [_padded(low, node, right, (wide_inner, wide_columns), "right")]
     if bias is not None:
         operands = [_padded(low, node, bias, (wide_columns,), "bias"), *operands]
     name = node.name if (wide_rows, wide_columns) == (rows, columns) else f"{node.name}_padded"
-    strides = (wide_columns, Index.of(1))
     whole = low.add(Buffer(name, meta.dtype, (wide_rows, wide_columns), strides, str(meta.device)))
     low.call(node.target, operands, name)
-    if wide_columns == columns:  # the first rows, as they lie
+    if wide_columns == columns or is_laid_out:  # the first rows and columns, as they lie
         return replace(whole, shape=(rows, columns), strided=Strided(name, (rows, columns), strides, Index.of(0)))
+    low.operator = "copy"
     return low.fill(node.name, meta, lambda at: Load(name, at, meta.dtype))
 
 
@@ -165,7 +181,7 @@ def _padded(low: Lowering, node: Node, x: Tensor, shape: Shape, side: str) -> Te
     inside = element(x, at, x.dtype)
     key = f"{inside.key} of {', '.join(map(str, shape))}"
     if key not in low.padded:
-        name = f"{node.name}_{side}"
+        name, low.operator = f"{node.name}_{side}", "pad"
         low.padded[key] = low.add(Buffer(name, x.dtype, shape, contiguous(shape), low.buffers[x.buffer].device))
         low.append(Loop(name, ranges, at, guarded(at, x.shape, inside, 0)))
     return low.padded[key]

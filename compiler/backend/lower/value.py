@@ -64,6 +64,7 @@ class Lowering:
     padded: dict[str, Tensor] = field(default_factory=dict)
     node: Node | None = None
     source: str = ""
+    operator: str = ""
 
     def view(self, tensor: Tensor, change: Coordinates, meta: Any) -> Tensor:
         """A view of a tensor: `meta` is its fake tensor."""
@@ -98,7 +99,8 @@ class Lowering:
     def append(self, loop: Loop) -> None:
         """Make a loop the next step, a kernel of its own."""
         assert self.node is not None
-        loop = replace(loop, order=len(self.steps), origins=(self.node.name,), source=self.source)
+        origins = (self.node.name,)
+        loop = replace(loop, order=len(self.steps), origins=origins, source=self.source, operator=self.operator)
         self.steps.append(Kernel(loop.target, loop.ranges, loop.reduced, (loop,)))
 
     def call(self, function: Any, args: Sequence[Any], made: Any) -> None:

@@ -1,0 +1,40 @@
+"""What kernels are called: after the operators of the user's code that they compute. `dropout_add_layer_norm`."""
+
+from __future__ import annotations
+
+import re
+
+from compiler.backend.ir import Kernel
+
+MOST = 4
+"""Operators in a name."""
+
+COPIES = frozenset({"cast", "copy"})
+ARITHMETIC = frozenset(
+    ("add", "sub", "mul", "div", "neg", "pow", "where", "full", "eq", "ne", "ge", "gt", "le", "lt", "bitwise_and")
+)
+_NUMBER = re.compile(r"_\d+$")
+
+
+def without_number(name: str) -> str:
+    """`add` for `add_3`."""
+    return _NUMBER.sub("", name)
+
+
+def named(kernel: Kernel) -> str:
+    """After the operators that it computes, in their order, without copies and then without arithmetic where there are
+    others and too many. `backward` is said once, at the end, then how an operator's part reduces that ends the kernel:
+    `layer_norm_backward_sum`.
+    """
+    operators = [loop.operator for loop in kernel.loops if loop.operator]
+    names = [*dict.fromkeys(name.removesuffix("_backward") for name in operators)]
+    names = [name for name in names if name not in COPIES] or names
+    if len(names) > MOST:
+        names = [name for name in names if name not in ARITHMETIC] or names
+    names = names[-MOST:]
+    if any(name.endswith("_backward") for name in operators):
+        names.append("backward")
+    last = next((loop for loop in reversed(kernel.loops) if loop.operator not in COPIES), None)
+    if last and last.reduction and last.operator and last.operator != without_number(last.origins[-1]):
+        names.append(last.reduction)
+    return "_".join(names) or kernel.name
