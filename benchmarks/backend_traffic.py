@@ -28,19 +28,19 @@ from benchmarks.models import Step
 from benchmarks.suite_models import UNetBlock
 from compiler import Options, explore
 from compiler.backend import pipeline
-from compiler.backend.backend import example_sizes, interpreted
+from compiler.backend.backend import LAYOUTS, example_sizes, interpreted
 from compiler.backend.context import Context
 from compiler.backend.ir import Program
 from compiler.backend.lower.graph import lower
-from compiler.backend.lower.table import RULES
 from compiler.backend.traffic import traffic
 from compiler.targets import target
 from compiler.torch_api.attention import attention_kernels
 from compiler.torch_api.autocast import CudaRegions, autocast_kernels
 from compiler.torch_api.backend import compile_with_autograd, with_backward
+from compiler.torch_api.constants import with_known_constants
 from compiler.torch_api.dynamo import compiled
 from compiler.torch_api.fx import fake_mode, value_of
-from compiler.torch_api.layout import with_channels_last
+from compiler.torch_api.layout import with_layouts
 from compiler.torch_api.moving import CPU, Mover
 from compiler.torch_api.python_kernels import python_kernels
 from compiler.torch_api.virtual import DEVICE, virtual_gpu
@@ -157,7 +157,8 @@ def tcompile(step: Step, training: bool, amp: bool = False) -> list[Ours]:
         with virtual_gpu(gpu), mode:
             mover = Mover(mode, CPU, DEVICE)
             mover.graph(module)
-            with_channels_last(module, mover.values(inputs), name, RULES.__contains__)
+            with_known_constants(module)
+            with_layouts(module, mover.values(inputs), name, LAYOUTS)
         ctx = Context(sizes=example_sizes(module), graph=name, pass_name="lower", processors=gpu.multiprocessors)
         stages = pipeline.run(lower(module, name, ctx), ctx)
         found.append(Ours(ctx, stages))

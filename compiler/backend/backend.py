@@ -22,6 +22,7 @@ from compiler.backend.interpret import interpret
 from compiler.backend.ir import Extern, Kernel, Program, Strided, strided
 from compiler.backend.launch import Launcher, by_kernel, gpu_of
 from compiler.backend.lower.graph import lower
+from compiler.backend.lower.products import row_pitch
 from compiler.backend.lower.table import RULES
 from compiler.backend.options import BackendOptions, parsed
 from compiler.backend.products import with_alternatives
@@ -34,13 +35,14 @@ from compiler.torch_api.constants import with_known_constants
 from compiler.torch_api.direct import without_marks
 from compiler.torch_api.fx import value_of
 from compiler.torch_api.index_bounds import is_below
-from compiler.torch_api.layout import with_channels_last
+from compiler.torch_api.layout import Rules, with_layouts
 from compiler.torch_api.saved import give, given, keep_what_is_saved
 
 if TYPE_CHECKING:
     from compiler.torch_api.graph_capture import Graphs
 
 
+LAYOUTS = Rules(RULES.__contains__, row_pitch)
 COLLECTED = 5
 """One of so many compilations has full garbage collections. With none the process would grow."""
 CALL = 4
@@ -175,8 +177,8 @@ def context_of(module: GraphModule, inputs: Sequence[Any], name: str, options: B
     """
     with_known_constants(module)
     ctx = Context(options.thresholds, example_sizes(module), name, "lower", processors=processors(module))
-    if ctx.processors and (changed := with_channels_last(module, inputs, name, RULES.__contains__)):
-        ctx.decide((name,), "channels-last", f"for convolutions {changed} values lie in memory by channels")
+    if ctx.processors and (changed := with_layouts(module, inputs, name, LAYOUTS)):
+        ctx.decide((name,), "laid out", f"{changed} values lie in memory as convolutions and padded products like it")
     ctx.is_small = (bool(ctx.processors) or options.code == "triton") and is_below(module, MOST_32)
     return ctx
 

@@ -1,8 +1,9 @@
-"""Convolutions that read and write channels-last memory, as cuDNN's fast kernels do on GPUs, and what that changes.
+"""Layouts that a GPU's libraries like, and what follows from them: fake tensors say which strides.
 
-A convolution's image and weight are copied to channels-last memory where they are not there yet; its result then is
-too, and so is what is computed from it, up to where strides have to be the user's. Of what is saved for the backward
-it is the copy. Fake tensors say which strides follow from that.
+Convolutions read and write channels-last memory, as cuDNN's fast kernels do: a convolution's image and weight are
+copied there where they are not yet; its result then is too, and so is what is computed from it, up to where strides
+have to be the user's. Of what is saved for the backward it is the copy. Products whose rows are made longer leave them
+as they lie: what is saved of them for the backward, or seen as another shape, is not copied out of them.
 """
 
 from __future__ import annotations
@@ -19,24 +20,35 @@ from compiler.torch_api import fx
 
 aten = torch.ops.aten
 _FORWARD, _BACKWARD = aten.convolution.default, aten.convolution_backward.default
-_FREE = frozenset({_FORWARD, _BACKWARD, aten.mm.default, aten.addmm.default, aten.bmm.default})
+_PRODUCTS = aten.mm.default, aten.addmm.default
+_FREE = frozenset({_FORWARD, _BACKWARD, *_PRODUCTS, aten.bmm.default})
 _MOST_NODES = 300
 _FEW_CHANNELS = 64
 
 
-def with_channels_last(
-    module: GraphModule, inputs: Sequence[Any], name: str, is_loop: Callable[[str], bool], device: str = "cuda"
-) -> int:
-    """Change a graph for a GPU, if its convolutions gain by it; `inputs` are its fake inputs, with the strides that the
-    forward gave what it saved. `is_loop` says of an operator that it reads its arguments by index, whatever their
-    strides. Returns how many tensors have other strides now.
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a compiler tells of operators: `is_loop`, by their names, that its code for them reads arguments by index,
+    whatever their strides; `pitch`, how many elements lie between the beginnings of a product's rows, 0 for as many as
+    it has columns.
     """
-    layout = _Layout(module.graph, is_loop)
+
+    is_loop: Callable[[str], bool]
+    pitch: Callable[[Node], int]
+
+
+def with_layouts(module: GraphModule, inputs: Sequence[Any], name: str, rules: Rules, device: str = "cuda") -> int:
+    """Change a graph for a GPU, if its convolutions gain by it, or its products are padded; `inputs` are its fake
+    inputs, with the strides that the forward gave what it saved. Returns how many tensors have other strides now.
+    """
+    layout = _Layout(module.graph, rules)
     with fx.fake_mode(inputs):
         for node, value in zip(module.graph.find_nodes(op="placeholder"), inputs, strict=True):
             if isinstance(value, torch.Tensor):
                 layout.keep(node, value)
-        if layout.before or _gains([*_convolutions(module.graph)], len(module.graph.nodes), device):
+        pictures = any(value.dim() > 3 for value in layout.before.values())
+        layout.turns = pictures or _gains([*_convolutions(module.graph)], len(module.graph.nodes), device)
+        if layout.before or layout.turns or any(map(rules.pitch, _products(module.graph))):
             for node in list(module.graph.nodes):
                 layout.visit(node)
             layout.end(_kept(name))
@@ -48,6 +60,11 @@ def with_channels_last(
 
 def _convolutions(graph: Graph) -> Iterator[Node]:
     for target in (_FORWARD, _BACKWARD):
+        yield from graph.find_nodes(op="call_function", target=target)
+
+
+def _products(graph: Graph) -> Iterator[Node]:
+    for target in _PRODUCTS:
         yield from graph.find_nodes(op="call_function", target=target)
 
 
@@ -98,11 +115,12 @@ def _report(graph: Graph) -> None:
 @dataclass(slots=True)
 class _Layout:
     """Walks a graph. `before` has the values of nodes whose strides have changed as they were; `read` are the copies
-    that convolutions read.
+    that convolutions read, which are made where the walk `turns` their images and weights.
     """
 
     graph: Graph
-    is_loop: Callable[[str], bool]
+    rules: Rules
+    turns: bool = False
     before: dict[Node, Any] = field(default_factory=dict)
     copies: dict[Any, Node] = field(default_factory=dict)
     read: set[Node] = field(default_factory=set)
@@ -117,15 +135,19 @@ class _Layout:
     def visit(self, node: Node) -> None:
         if node.op != "call_function":
             return
-        if node.target in (_FORWARD, _BACKWARD):
+        if node.target in _PRODUCTS and (pitch := self.rules.pitch(node)):
+            value = fx.value_of(node)
+            self.keep(node, value.new_empty_strided(value.shape, (pitch, 1)))
+            return
+        if self.turns and node.target in (_FORWARD, _BACKWARD):
             for place in range(2 if node.target is _FORWARD else 3):
                 self.channels_last(node, place)
         if not any(source in self.before for source in node.all_input_nodes):
-            if node.target in (_FORWARD, _BACKWARD):
+            if self.turns and node.target in (_FORWARD, _BACKWARD):
                 self.keep(node, self.computed(node))
             return
         name = str(node.target)
-        is_free = node.target in _FREE or name.startswith("<built-in function getitem") or self.is_loop(name)
+        is_free = node.target in _FREE or name.startswith("<built-in function getitem") or self.rules.is_loop(name)
         if not is_free or "as_strided" in name:
             self.restored(node)
             return

@@ -1,4 +1,4 @@
-"""Graphs whose convolutions read channels-last memory: the same numbers and the same strides for the user."""
+"""Graphs with the layouts that libraries like: the same numbers and the same strides for the user."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.fx import GraphModule
+from torch.nn import functional
 
-from compiler.backend.backend import example_sizes, interpreted
+from compiler.backend.backend import LAYOUTS, example_sizes, interpreted
 from compiler.backend.context import Context
 from compiler.backend.ir import Extern, Program
+from compiler.backend.lower import products
 from compiler.backend.lower.graph import lower
-from compiler.backend.lower.table import RULES
 from compiler.backend.pipeline import run
 from compiler.torch_api.backend import Call, compile_with_autograd
-from compiler.torch_api.layout import with_channels_last
+from compiler.torch_api.layout import with_layouts
 
 
 def pictures() -> nn.Sequential:
@@ -29,10 +31,10 @@ def pictures() -> nn.Sequential:
 
 
 def laid_out(programs: list[Program], any_change: bool = True) -> Callable[..., Any]:
-    """A backend whose graphs have channels-last convolutions, as they have on a GPU; the interpreter runs them."""
+    """A backend whose graphs have the layouts that they have on a GPU; the interpreter runs them."""
 
     def compile_graph(module: GraphModule, inputs: Sequence[Any], name: str) -> Call:
-        changed = with_channels_last(module, inputs, name, RULES.__contains__, "cpu")
+        changed = with_layouts(module, inputs, name, LAYOUTS, "cpu")
         assert changed > 0 or not any_change
         ctx = Context(sizes=example_sizes(module), graph=name)
         programs.append(run(lower(module, name, ctx), ctx).last)
@@ -100,3 +102,65 @@ def test_a_weight_is_saved_as_the_convolution_reads_it_though_nothing_else_chang
     weight = backwards.args[2]
     assert weight.strides[1].constant == 1
     assert weight.buffer in programs[1].inputs
+
+
+class Head(nn.Module):
+    """Scores of a vocabulary whose size no library likes: the loss, and if they are asked for, the scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.scores = nn.Linear(24, 1003)
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor, both: bool = False) -> tuple[torch.Tensor, ...]:
+        found = self.scores(x)
+        loss = functional.cross_entropy(found.view(-1, 1003).float(), target)
+        return (loss, found) if both else (loss,)
+
+
+@pytest.fixture
+def _padded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU, where the numbers can be had: products are padded as on a GPU."""
+    monkeypatch.setattr(products, "_unit", lambda meta: 8 if meta.dtype == torch.bfloat16 else 1)
+    monkeypatch.setattr(products, "_pays", lambda *_: True)
+
+
+def trained(model: Callable[..., Any], x: torch.Tensor, *given: Any) -> list[Any]:
+    """The results of a step under autocast, and the gradient of the input."""
+    x.grad = None
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model(x, *given)
+    found[0].backward()
+    return [*found, x.grad]
+
+
+@pytest.mark.usefixtures("_padded")
+@pytest.mark.parametrize("both", [False, True])
+def test_rows_of_a_product_that_are_longer_for_a_library_are_saved_as_they_lie(both: bool) -> None:
+    model, programs = Head(), list[Program]()
+    x, target = torch.randn(2, 16, 24, requires_grad=True), torch.randint(0, 1003, (32,))
+    expected = trained(model, x, target, both)
+    torch.compiler.reset()
+    found = trained(torch.compile(model, backend=laid_out(programs)), x, target, both)
+    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+    assert [value.stride() for value in found] == [value.stride() for value in expected]
+    forward, backward = programs
+    rows = [view for view in forward.outputs if view.buffer == "addmm_padded"]
+    assert [[stride.constant for stride in view.strides][-2:] for view in rows] == [[1008, 1]]
+    inputs = [backward.by_name[name].strides for name in backward.inputs]
+    assert [[stride.constant for stride in strides][-2:] for strides in inputs].count([1008, 1]) == 1
+    written = [forward.by_name[name].shape for kernel in forward.kernels for name in kernel.writes]
+    assert [[size.constant for size in shape] for shape in written].count([2, 16, 1003]) == both, (
+        "a copy for the caller"
+    )
+
+
+@pytest.mark.usefixtures("_padded")
+def test_such_a_result_of_inference_lies_as_in_eager_mode() -> None:
+    model, x, programs = Head().scores.bfloat16(), torch.randn(2, 16, 24, dtype=torch.bfloat16), list[Program]()
+    with torch.no_grad():
+        expected = model(x).exp(), model(x)
+        torch.compiler.reset()
+        found = torch.compile(lambda x: (model(x).exp(), model(x)), backend=laid_out(programs))(x)
+    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+    assert [value.stride() for value in found] == [value.stride() for value in expected]

@@ -278,7 +278,11 @@ def test_it_is_lowered_anew_for_a_gpu_that_is_not_here(trained: Opened) -> None:
 CHOSEN_BY_A_GPU: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...], str]] = {
     "channels-last memory": (
         nn.Sequential(nn.Conv2d(3, 128, 3), nn.BatchNorm2d(128), nn.ReLU(), nn.Conv2d(128, 128, 3)),
-        (numbers(2, 3, 8, 8),), "channels-last",
+        (numbers(2, 3, 8, 8),), "laid out",
+    ),
+    "longer rows": (
+        lambda x, weight: (x @ weight).float().logsumexp(-1),
+        (numbers(512, 768).bfloat16().requires_grad_(), numbers(768, 30522).bfloat16()), "laid out",
     ),
     "its kernel for attention": (
         functional.scaled_dot_product_attention, tuple(numbers(1, 2, 32, 16, grad=True) for _ in range(3)), "efficient",
