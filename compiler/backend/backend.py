@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from itertools import count
@@ -37,6 +37,7 @@ from compiler.torch_api.fx import value_of
 from compiler.torch_api.index_bounds import is_below
 from compiler.torch_api.layout import Rules, with_layouts
 from compiler.torch_api.saved import give, given, keep_what_is_saved
+from compiler.torch_api.unread import without_unread
 
 if TYPE_CHECKING:
     from compiler.torch_api.graph_capture import Graphs
@@ -66,18 +67,21 @@ def tcompile(
         partial(compile_graph, name=name, options=chosen, graphs=graphs)
         for name in ("forward", "backward", "inference")
     )
-    _UNCOLLECTED.listen()
+    _AROUND.listen()
     with with_backward():
         return compile_with_autograd(module, inputs, forward, backward, inference, chosen.random)
 
 
-def _without_collections() -> AbstractContextManager[None]:
-    """Most of what is made while a model is compiled stays."""
-    return made_to_stay() if (next(_COMPILATIONS) + 1) % COLLECTED else nullcontext()
+@contextmanager
+def _with_less() -> Iterator[None]:
+    """What TorchDynamo works out for nobody is left out. Most of what is made while a model is compiled stays."""
+    is_uncollected = (next(_COMPILATIONS) + 1) % COLLECTED
+    with without_unread(), made_to_stay() if is_uncollected else nullcontext():
+        yield
 
 
-_UNCOLLECTED = Around(tcompile, _without_collections)
-_UNCOLLECTED.listen()
+_AROUND = Around(tcompile, _with_less)
+_AROUND.listen()
 
 
 def compile_graph(

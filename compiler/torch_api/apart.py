@@ -12,11 +12,11 @@ from typing import Any
 
 import torch._dynamo.config as dynamo_config
 import torch._dynamo.guards as guards
-from torch._C._dynamo.guards import profile_guard_manager
 from torch._inductor.utils import fresh_cache
 
 from compiler.torch_api import dynamo
 from compiler.torch_api.patching import replaced
+from compiler.torch_api.unread import checked_once
 
 # Each candidate has an entry of its own for each code object; torch gives up at 8.
 MOST_ENTRIES = 256
@@ -33,7 +33,7 @@ def apart(guarded: Callable[[float], None]) -> Iterator[None]:
     def wrap_profile(_: Callable[..., float]) -> Callable[..., float]:
         def timed(root: Any, f_locals: dict[str, Any], *args: Any) -> float:
             guarded(_check_seconds(root, f_locals))
-            return profile_guard_manager(root, f_locals, *args)
+            return checked_once(root, f_locals, *args)
 
         return timed
 

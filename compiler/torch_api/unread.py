@@ -1,0 +1,62 @@
+"""What TorchDynamo works out for each frame that it compiles, and nobody reads.
+
+It checks the frame's guards once with the processor's caches emptied (20 ms), for a log and a metric. It reads whole
+files for the names of functions, for a log. It imports what shards tensors, torch.distributed.tensor.experimental
+(0.1 s of a process), to ask whether a value is a function of that, which it heeds only where that is enabled.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch._dynamo.guards as guards
+import torch._dynamo.output_graph as output_graph
+import torch._dynamo.symbolic_convert as symbolic_convert
+from torch._C._dynamo.guards import profile_guard_manager
+from torch._dynamo.variables.higher_order_ops import LocalMapWrappedHigherOrderVariable
+
+from compiler.torch_api.patching import replaced
+
+_NAMING_LOGS = (symbolic_convert.trace_source_log, symbolic_convert.trace_call_log, output_graph.trace_call_log)
+_TRACE = logging.getLogger("torch.__trace")
+_inside: list[bool] = []
+
+
+@contextmanager
+def without_unread() -> Iterator[None]:
+    """TorchDynamo leaves these out in the block, but for what a log that is on, torch's trace or tcompile itself reads.
+    The compilation metric `guard_latency_us` is 0 then.
+    """
+    with ExitStack() as stack:
+        _inside.append(True)
+        stack.callback(_inside.clear)
+        stack.enter_context(replaced(guards, "profile_guard_manager", _unless_read))
+        if not _is_on(*_NAMING_LOGS):
+            stack.enter_context(replaced(symbolic_convert, "get_funcname", lambda _: lambda *_: None))
+        stack.enter_context(replaced(LocalMapWrappedHigherOrderVariable, "should_wrap_in_hop", _if_enabled))
+        yield
+
+
+def checked_once(root: Any, f_locals: dict[str, Any], *args: Any) -> float:
+    """One check of guards, in microseconds, as torch measures it; 0.0 where nobody reads it."""
+    if _inside and not _is_on(guards.guards_log) and not _TRACE.handlers:
+        return 0.0
+    return float(profile_guard_manager(root, f_locals, *args))
+
+
+def _is_on(*logs: logging.Logger) -> bool:
+    return any(log.isEnabledFor(logging.DEBUG) for log in logs)
+
+
+def _unless_read(measure: Callable[..., float]) -> Callable[..., float]:
+    return checked_once if measure is profile_guard_manager else measure
+
+
+def _if_enabled(ask: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    def asked(value: Any) -> bool:
+        return LocalMapWrappedHigherOrderVariable._enabled and ask(value)
+
+    return asked

@@ -1,0 +1,84 @@
+"""What TorchDynamo works out for nobody is left out while tcompile compiles, and is there where somebody reads it."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo.funcname_cache as funcname_cache
+import torch._dynamo.guards as guards
+import torch._dynamo.output_graph as output_graph
+from torch import Tensor
+from torch._dynamo.utils import get_compilation_metrics
+
+from compiler.engine import explore
+from compiler.options import Options
+from compiler.torch_api.unread import without_unread
+
+_COLD = """
+import sys
+import torch
+import torch._dynamo.funcname_cache as funcname_cache
+from torch import nn
+
+model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+torch.compile(model, backend=sys.argv[1], options=eval(sys.argv[2]))(torch.ones(2, 4))
+print("torch.distributed.tensor.experimental._func_map" in sys.modules, bool(funcname_cache.cache))
+"""
+
+
+def scaled(x: Tensor) -> Tensor:
+    return torch.relu(x) * 2
+
+
+@pytest.fixture(autouse=True)
+def nothing_known() -> None:
+    torch.compiler.reset()
+    funcname_cache.clearcache()
+
+
+def cold(backend: str, options: dict[str, Any] | None = None) -> str:
+    """Whether a process's first compilation imports what shards tensors, and reads files for names of functions."""
+    command = [sys.executable, "-c", _COLD, backend, repr(options)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def compiled(block: AbstractContextManager[None]) -> tuple[float, bool]:
+    """What torch measured of guards, in microseconds, and whether names of functions were looked for."""
+    with block:
+        found = torch.compile(scaled, backend="eager")(torch.arange(-2.0, 2.0))
+    assert found.tolist() == [0, 0, 0, 2]
+    return get_compilation_metrics()[-1].guard_latency_us, bool(funcname_cache.cache)
+
+
+def test_torch_does_this_by_itself() -> None:
+    """Else there is nothing to leave out any more."""
+    latency, has_names = compiled(nullcontext())
+    assert latency > 0
+    assert has_names
+    assert cold("eager") == "True True"
+
+
+def test_it_is_left_out() -> None:
+    assert compiled(without_unread()) == (0, False)
+    assert cold("tcompile", {"interpret": True}) == "False False"
+
+
+def test_names_are_there_for_a_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, output_graph.trace_call_log.name)
+    assert compiled(without_unread()) == (0, True)
+
+
+def test_guards_are_measured_for_a_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, guards.guards_log.name)
+    assert compiled(without_unread())[0] > 0
+
+
+def test_an_exploration_measures_guards() -> None:
+    found = explore(scaled, (torch.arange(-2.0, 2.0),), options=Options.of(backend="tcompile"))
+    assert any(guard.seconds for guard in found.record.guards)
