@@ -18,7 +18,7 @@ from compiler.backend.fit import Refusal, merged
 from compiler.backend.index import product
 from compiler.backend.index_maps import is_one_to_one
 from compiler.backend.ir import Extern, Kernel, Loop, Program, Step
-from compiler.backend.names import named
+from compiler.backend.names import named, unique
 from compiler.backend.sweeps import overwritten_early
 
 MOST_READERS = 32
@@ -273,12 +273,10 @@ def localized(steps: Iterable[Step], program: Program) -> tuple[Step, ...]:
         for name in {*step.reads, *step.targets}:
             readers[name] = readers.get(name, 0) + 1
     kept = _kept(program)
-    taken: dict[str, int] = {}
+    taken: set[str] = set()
     return tuple(_localized(step, readers, kept, taken) if isinstance(step, Kernel) else step for step in steps)
 
 
-def _localized(kernel: Kernel, readers: dict[str, int], kept: set[str], taken: dict[str, int]) -> Kernel:
+def _localized(kernel: Kernel, readers: dict[str, int], kept: set[str], taken: set[str]) -> Kernel:
     local = frozenset(name for name in kernel.targets if readers[name] == 1 and name not in kept)
-    name = named(kernel)
-    taken[name] = number = taken.get(name, -1) + 1
-    return replace(kernel, name=f"{name}_{number}" if number else name, local=local)
+    return replace(kernel, name=unique(named(kernel), taken), local=local)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import count
 
 from compiler.backend.ir import Kernel
 
@@ -19,6 +20,15 @@ _NUMBER = re.compile(r"_\d+$")
 def without_number(name: str) -> str:
     """`add` for `add_3`."""
     return _NUMBER.sub("", name)
+
+
+def unique(name: str, taken: set[str]) -> str:
+    """The name, with a number where it is taken: `add_2`. It is taken from then on."""
+    base, numbers = without_number(name), count(1)
+    while name in taken:
+        name = f"{base}_{next(numbers)}"
+    taken.add(name)
+    return name
 
 
 def named(kernel: Kernel) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 from math import prod
 from typing import TypeAlias
 
@@ -21,7 +20,7 @@ from compiler.backend.context import Context
 from compiler.backend.expr import Load, Put, Shape, loads
 from compiler.backend.index import Index, Var, factor_of
 from compiler.backend.ir import Extern, Kernel, Loop, Product, Program, Step, Strided
-from compiler.backend.names import without_number
+from compiler.backend.names import unique
 from compiler.backend.order import ordered
 from compiler.backend.schedule import schedule
 
@@ -83,7 +82,7 @@ def small_merged(program: Program, ctx: Context) -> Program:
     own: dict[int, Step] = {}
     buffers = [*program.buffers]
     for call, _, why in refused:
-        product = own[id(call)] = _alone(call, program, _name(call, "", taken))
+        product = own[id(call)] = _alone(call, program, unique(_operator(call), taken))
         buffers.append(replace(program.by_name[call.targets[0]], name=product.made))
         ctx.decide(call.targets, "product", f"{call.name} is a kernel of its own: {why}")
     steps = tuple(own.get(id(step), step) for step in program.steps)
@@ -108,6 +107,10 @@ def _calls(program: Program) -> list[Extern]:
     return [step for step in program.steps if isinstance(step, Extern) and step.name in CALLS]
 
 
+def _operator(call: Extern) -> str:
+    return call.name.split(".")[1]
+
+
 def _merged(program: Program, ctx: Context, calls: Sequence[Extern], unless: str = "") -> tuple[Program, list[Refused]]:
     """The program with these products in the first kernels that read them, but for what is refused: last ones first."""
     steps: dict[int, Step] = dict(enumerate(program.steps))
@@ -127,7 +130,7 @@ def _merged(program: Program, ctx: Context, calls: Sequence[Extern], unless: str
             continue
         only = len(later) == 1 and buffer.name not in program.returned
         local = kernel.local | {buffer.name} if only else kernel.local
-        name = _name(call, kernel.name, taken)
+        name = unique(f"{_operator(call)}_{kernel.name}", taken)
         steps[later[0]] = Product(name, kernel.ranges, (), kernel.loops, local, call=call)
         del steps[place]
         size = ctx.number(buffer.size) * buffer.dtype.itemsize * (2 if only else 1)
@@ -194,16 +197,6 @@ def coordinates(product: Product) -> Mapping[str, Index]:
     if found is None:
         raise ValueError(f"{product.name} does not walk {product.made}")
     return found
-
-
-def _name(call: Extern, kernel: str, taken: set[str]) -> str:
-    """A new one: `addmm_gelu_1`. Of layers that are alike it differs in its number alone."""
-    first = name = "_".join([call.name.split(".")[1], *([kernel] if kernel else [])])
-    numbers = count(1)
-    while name in taken:
-        name = f"{without_number(first)}_{next(numbers)}"
-    taken.add(name)
-    return name
 
 
 def _places(kernel: Kernel, name: str) -> set[Shape]:

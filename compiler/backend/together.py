@@ -15,6 +15,7 @@ from compiler.backend.expr import Put, indices, parts
 from compiler.backend.index import Indirect, product
 from compiler.backend.index_maps import atoms_of
 from compiler.backend.ir import Kernel, Loop, Program
+from compiler.backend.names import unique, without_number
 from compiler.backend.symbols import kernel_indices, symbols_of
 
 
@@ -25,11 +26,12 @@ class Together(Kernel):
     parts: tuple[Kernel, ...] = field(kw_only=True)
 
     @staticmethod
-    def of(kernels: Sequence[Kernel]) -> Together:
-        """Named after the first."""
+    def of(kernels: Sequence[Kernel], taken: set[str]) -> Together:
+        """Named after the first; `taken` are the names of others."""
         loops = tuple(loop for kernel in kernels for loop in kernel.loops)
         local = frozenset(name for kernel in kernels for name in kernel.local)
-        return Together(f"{kernels[0].name}_and_{len(kernels) - 1}_more", (), (), loops, local, parts=tuple(kernels))
+        name = unique(f"{without_number(kernels[0].name)}_and_{len(kernels) - 1}_more", taken)
+        return Together(name, (), (), loops, local, parts=tuple(kernels))
 
     def __str__(self) -> str:
         lines = [line for part in self.parts for line in self._lines(part)]
@@ -54,9 +56,10 @@ def together(program: Program, ctx: Context) -> Program:
     late = [kernel for kernel in small if read.isdisjoint(kernel.writes) and not given.issuperset(kernel.reads)]
     places: dict[int, Kernel] = {}
     gone: set[int] = set()
+    taken = {kernel.name for kernel in program.kernels}
     for kernels, place in ((early, 0), (late, -1)):
         for group in _groups(kernels, program, ctx):
-            one = places[id(group[place])] = Together.of(group)
+            one = places[id(group[place])] = Together.of(group, taken)
             gone.update(map(id, group))
             ctx.decide(one.writes, "together", f"one launch of {len(group)} kernels, of which none needs another")
     steps = (places.get(id(step), step) for step in program.steps if id(step) in places or id(step) not in gone)

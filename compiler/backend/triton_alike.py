@@ -19,6 +19,7 @@ from compiler.backend.triton_text import functions
 _COMMENT = re.compile(r"^ *#.*\n| +#.*$", re.MULTILINE)
 _ASSIGNED = re.compile(r"^ *([\w, ]+?) \+?= ", re.MULTILINE)
 _WORD = re.compile(r'"[^"]*"|(?<![\w.])[A-Za-z_]\w*(?!\w|=[^=])')  # no keyword of a call, which `=` follows at once
+_FUNCTION = re.compile(r"^def (\w+)", re.MULTILINE)
 _HEAD = re.compile(r"(?<=\()\n[^()]*(?=\):\n)")  # functions' arguments, in as many lines as their names take
 _ELEMENT = re.compile(r"tl\.load\((\w+)(?: \+ (\d+))?\)")
 
@@ -41,7 +42,7 @@ def alike(text: str, function: TritonFunction) -> Alike:
     starts = set(map(pointer, elements))
     text = _ELEMENT.sub(lambda load: f"tl.load({load[1]})" if load[1] in starts else load[0], text)
     assigned = {name for match in _ASSIGNED.finditer(text) for name in match[1].split(", ")}
-    given = {*assigned, *map(pointer, function.buffers), function.name}
+    given = {*assigned, *map(pointer, function.buffers), *_FUNCTION.findall(text)}
     names = {function.name: without_number(function.name)}
 
     def renamed(match: re.Match[str]) -> str:

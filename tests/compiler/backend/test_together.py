@@ -121,7 +121,7 @@ def test_the_verifier_says_which_kernel_needs_another() -> None:
     program, _, _ = for_a_gpu(sines, *weights((8,)))
     first, second = program.kernels[0], program.kernels[-1]
     loop = replace(first.loops[0], target=second.targets[-1])
-    wrong = Together.of([second, replace(first, loops=(loop,))])
+    wrong = Together.of([second, replace(first, loops=(loop,))], set())
     with pytest.raises(BrokenProgramError, match="which another of its parts makes"):
         verify(replace(program, steps=(wrong,)))
 

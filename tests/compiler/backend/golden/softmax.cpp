@@ -48,7 +48,7 @@ static inline unsigned short to_bf16(float x) {
 #pragma omp declare reduction(most: bool, double, float, int, long, short, signed char, unsigned char, unsigned short: omp_out = maximum(omp_out, omp_in)) initializer(omp_priv = omp_orig)
 extern "C" __attribute__((simd("notinbranch"))) float expf(float) noexcept;
 
-extern "C" int kernel_sub_exp_sum_div(const float* __restrict in_arg0_1, float* __restrict out_div, int threads) {
+extern "C" int kernel_softmax(const float* __restrict in_arg0_1, float* __restrict out_div, int threads) {
     for (long i0 = 0; i0 < 8L; i0++) {
         float amax_max = -__builtin_inff();
         #pragma omp simd reduction(most:amax_max)

@@ -22,7 +22,7 @@ def running_exp_sum(largest, total, a, IS_ROUNDED: tl.constexpr):  # the largest
 
 
 @triton.jit
-def kernel_sub_exp_sum_div(arg2_1_ptr, div_ptr, s27, s77, RBLOCK: tl.constexpr):
+def kernel_softmax(arg2_1_ptr, div_ptr, s27, s77, RBLOCK: tl.constexpr):
     x = tl.program_id(0).to(tl.int64)
     amax_max = tl.full([RBLOCK], float("-inf"), tl.float32)
     sum_1_sum = tl.full([RBLOCK], 0.0, tl.float32)

@@ -6,7 +6,7 @@ from triton.language.extra import libdevice
 
 
 @triton.jit
-def kernel_rsqrt_sub_mul_erf(
+def kernel_layer_norm_gelu(
     arg0_1_ptr, arg1_1_ptr, arg2_1_ptr, mul_4_ptr, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr,
 ):
     x = (tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK))[:, None]

@@ -11,7 +11,7 @@ def maximum(a, b):  # NaN if one is
 
 
 @triton.jit
-def kernel_sub_exp_sum_div(arg0_1_ptr, div_ptr, RBLOCK: tl.constexpr):
+def kernel_softmax(arg0_1_ptr, div_ptr, RBLOCK: tl.constexpr):
     x = tl.program_id(0)
     r = tl.arange(0, RBLOCK)
     mask_r = r < 1000

@@ -6,7 +6,7 @@ from triton.language.extra import libdevice
 
 
 @triton.jit
-def kernel_clone_mul(arg0_1_ptr, mul_ptr, YBLOCK: tl.constexpr, XBLOCK: tl.constexpr):
+def kernel_mul(arg0_1_ptr, mul_ptr, YBLOCK: tl.constexpr, XBLOCK: tl.constexpr):
     y = (tl.program_id(0) * YBLOCK + tl.arange(0, YBLOCK))[:, None]
     mask_y = y < 100
     x = (tl.program_id(1) * XBLOCK + tl.arange(0, XBLOCK))[None, :]
