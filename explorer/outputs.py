@@ -116,7 +116,9 @@ class NotebookOutput:
 
 
 class GuardedOutput:
-    """An output that can't break the cell: its first error ends it, and is told once the cell is done."""
+    """An output that can't break the cell: after an error it hears no more, but shows what there is in the end. The
+    first error is told once the cell is done.
+    """
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -130,20 +132,21 @@ class GuardedOutput:
         self._guard(self._output.begin)
 
     def hear(self, event: Event, known: Callable[[], Record]) -> None:
-        self._guard(lambda: self._output.hear(event, known))
+        if self._error is None:
+            self._guard(lambda: self._output.hear(event, known))
 
     def end(self, run: Run) -> None:
         self._guard(lambda: self._output.end(run))
         if self._error is not None:
             trace = "".join(traceback.format_exception(self._error))
-            warnings.warn(f"tcompile could not show this exploration; what it found is kept.\n{trace}", stacklevel=2)
+            told = f"tcompile could not show all of this exploration; what it found is kept.\n{trace}"
+            warnings.warn(told, stacklevel=2)
 
     def _guard(self, step: Callable[[], None]) -> None:
-        if self._error is None:
-            try:
-                step()
-            except Exception as error:  # noqa: BLE001 told in `end`: here it would be raised inside torch.compile
-                self._error = error
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 told in `end`: here it would be raised inside torch.compile
+            self._error = self._error or error
 
 
 def _summary(run: Run) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import anywidget
@@ -38,7 +41,8 @@ class Explorer(anywidget.AnyWidget):
     `selection` holds the ids of the selected entities and goes both ways: `observe` it, or set it. `running` says which
     stage is being made, `compiling` how many kernels are compiled of how many. `parts` is what was sent last: the
     kernel can't answer requests while a cell runs, so what is new is sent unasked, and as state, which a front end that
-    is still loading finds when it has loaded.
+    is still loading finds when it has loaded. `version` counts what was sent: a front end that missed some of it, as
+    Jupyter drops messages of a cell that prints much, asks for the state.
 
     `compiler` is where the record is, and what compiles its kernels when a stage that needs that is opened.
     """
@@ -51,6 +55,7 @@ class Explorer(anywidget.AnyWidget):
     running = traitlets.Dict().tag(sync=True)
     compiling = traitlets.Dict().tag(sync=True)
     parts: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    version = traitlets.Int().tag(sync=True)
 
     def __init__(self, record: Record | KernelCompiler, running: str = "") -> None:
         self.compiler = record if isinstance(record, KernelCompiler) else KernelCompiler(record)
@@ -58,6 +63,7 @@ class Explorer(anywidget.AnyWidget):
         self._payload = Payload(compiler.record, compiler.known, pending=compiler.pending(), makes=compiler.makes())
         self._payload.trees = STAGES_OF_CALLS if self.compiler.tree is not None else ()
         self._sent: set[tuple[str, str, str]] = set()
+        self._sending = threading.RLock()  # a cell, a thread that compiles kernels, and Jupyter's for messages
         self._made = self._running_since = time.monotonic()
         super().__init__(manifest=self._payload.manifest(), running=self._runs(running), parts=self._unsent())
         self.on_msg(self._on_message)
@@ -73,25 +79,34 @@ class Explorer(anywidget.AnyWidget):
     def hear_progress(self, progress: object) -> None:
         """Show how far a measurement is; "" ends that."""
         words = str(progress)
-        self.running = self._runs("timing" if words else "", words)
+        with self._told():
+            self.running = self._runs("timing" if words else "", words)
 
     def _compiled(self, record: Record, progress: dict[str, Any]) -> None:
         if record is self._payload.record:
-            self.compiling = progress
+            with self._told():
+                self.compiling = progress
         else:
             self._show(record, progress)
 
     def _show(self, record: Record, compiling: dict[str, Any], running: str = "", words: str = "") -> None:
-        self._payload.pending = {} if running else self.compiler.pending()
-        self._payload.makes = {} if running else self.compiler.makes()
-        self._payload.trees = () if running or self.compiler.tree is None else STAGES_OF_CALLS
-        self._payload.update(record)
-        with self.hold_sync():
+        with self._told():
+            self._payload.pending = {} if running else self.compiler.pending()
+            self._payload.makes = {} if running else self.compiler.makes()
+            self._payload.trees = () if running or self.compiler.tree is None else STAGES_OF_CALLS
+            self._payload.update(record)
             self.manifest = self._payload.manifest()
             self.running = self._runs(running, words)
             self.compiling = compiling
             if unsent := self._unsent():
                 self.parts = unsent
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What is set inside is one message, of the next version."""
+        with self._sending, self.hold_sync():
+            self.version += 1
+            yield
 
     def _runs(self, stage: str, words: str = "") -> dict[str, Any]:
         """What `running` holds: the stage's name and title, and for how many seconds it has been running."""
@@ -126,6 +141,12 @@ class Explorer(anywidget.AnyWidget):
             self.compiler.cancel()
         elif kind == "lab":
             self._send_lab_cell(message["kernel"])
+        elif kind == "version":
+            with self._sending:
+                self.send({"type": "version", "version": self.version})
+        elif kind == "state":
+            with self._sending:
+                self.send_state(("manifest", "running", "compiling", "version"))
 
     def _send_part(self, artifact: str, name: str) -> None:
         part = self._payload.part(artifact, name)

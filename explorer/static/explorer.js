@@ -9,6 +9,7 @@ import { splitter } from "./splitter.js";
 import { TextView } from "./text_view.js";
 
 /** @typedef {import("./store.js").Store} Store */
+/** @typedef {"stages" | "panes" | "ribbon" | "inspector"} Part of the view; stages are the ribbon's chips, made anew */
 
 /** Below this width, in points, panes are stacked; below the second the inspector goes under the panes. */
 const NARROW = 760;
@@ -36,7 +37,7 @@ export class Explorer {
       select: this.select.bind(this),
       hover: this.hover.bind(this),
       showBreaks: this.showBreaks.bind(this),
-      changed: () => this.markOpen(),
+      changed: () => this.soon("ribbon"),
       activate: (/** @type {Pane} */ pane) => {
         this.active = pane;
       },
@@ -50,6 +51,8 @@ export class Explorer {
     this.stagePanes = [];
     this.active = this.source;
     this.frame = 0;
+    /** What is to be brought up to date before the next frame. @type {Set<Part>} */
+    this.due = new Set();
     this.stopping = new AbortController();
     this.build();
     this.stopListening = store.listen((what, from) => this.changed(what, from));
@@ -81,20 +84,18 @@ export class Explorer {
   /** @param {string} what @param {string} from */
   changed(what, from) {
     if (what === "manifest") this.manifestChanged();
-    else if (what === "running") this.ribbon.render();
+    else if (what === "running") this.soon("stages");
     else if (what === "compiling") this.allPanes().forEach((pane) => pane.showCompiling());
     else if (what === "words") return;
     else if (what === "lab") this.openLab(from);
     else if (what === "selection") this.selectionChanged(from);
-    else this.partArrived(what);
+    else this.soon("panes", "inspector", "ribbon");
   }
 
   manifestChanged() {
     this.title?.replaceChildren(h("b", {}, this.store.manifest.title || "tcompile"));
-    this.ribbon.render();
     if (!this.stagePanes.length && !this.closedAll) this.openFirst();
-    for (const pane of this.allPanes()) pane.refresh();
-    this.later(() => this.inspector.render());
+    this.soon("stages", "panes", "inspector");
   }
 
   /** Open the first stage that is a graph; until there is one, whatever comes after the source. */
@@ -115,27 +116,31 @@ export class Explorer {
     if (first) this.addPane().showStage(first.name);
   }
 
-  /** @param {string} what */
-  partArrived(what) {
-    for (const pane of this.allPanes()) pane.refresh();
-    this.later(() => {
-      if (what === "entities") this.ribbon.mark(this.ribbon.openStages);
-      this.inspector.render();
-    });
-  }
-
   /** @param {string} from */
   selectionChanged(from) {
     this.hover([]);
     for (const pane of this.allPanes()) pane.selectionChanged(from);
-    this.ribbon.mark(this.ribbon.openStages);
+    this.soon("ribbon");
     this.inspector.render();
   }
 
-  /** Do it once, before the next frame. @param {() => void} work */
-  later(work) {
-    cancelAnimationFrame(this.frame);
-    this.frame = requestAnimationFrame(work);
+  /**
+   * Bring parts of the view up to date before the next frame: once, however much arrives until then.
+   * @param {Part[]} parts
+   */
+  soon(...parts) {
+    for (const part of parts) this.due.add(part);
+    this.frame ||= requestAnimationFrame(() => this.catchUp());
+  }
+
+  catchUp() {
+    this.frame = 0;
+    if (this.due.delete("panes")) for (const pane of this.allPanes()) pane.refresh();
+    const marks = this.due.delete("ribbon");
+    const open = new Set(this.allPanes().map((pane) => pane.stage));
+    if (this.due.delete("stages")) this.ribbon.render(open);
+    else if (marks) this.ribbon.mark(open);
+    if (this.due.delete("inspector")) this.inspector.render();
   }
 
   // Panes
@@ -204,11 +209,7 @@ export class Explorer {
     pane.destroy();
     this.closedAll = !this.stagePanes.length;
     this.active = this.stagePanes[0] ?? this.source;
-    this.markOpen();
-  }
-
-  markOpen() {
-    this.ribbon.mark(new Set(this.allPanes().map((pane) => pane.stage)));
+    this.soon("ribbon");
   }
 
   // The selection

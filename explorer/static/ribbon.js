@@ -24,12 +24,11 @@ export class Ribbon {
     this.chips = new Map();
     /** @type {StageGroup[]} */
     this.groups = [];
-    /** @type {Set<string>} */
-    this.openStages = new Set();
     this.timer = 0;
   }
 
-  render() {
+  /** @param {Set<string>} open the stages that are */
+  render(open) {
     const { stages } = this.store.manifest;
     const running = this.store.running;
     const chips = stages.map((stage) => this.chip(stage));
@@ -41,25 +40,36 @@ export class Ribbon {
     this.groups = inGroups(stages, chips);
     replaceKeepingFocus(this.root, this.groups.map((group) => group.root));
     this.clock();
-    this.mark(this.openStages);
+    this.mark(open);
     this.groups.find((group) => group.name === unfurled)?.open();
   }
 
-  /** Fold groups, the widest first, until the rest has room. */
+  /** Fold groups until the rest has room: first what is not made yet, then the widest; and unfold what has room again. */
   fit() {
     const room = this.root.clientWidth;
     if (!room) return;
-    const widths = new Map(this.groups.map((group) => [group, group.widths()]));
-    /** @type {Set<StageGroup>} */
-    const folded = new Set();
-    const width = (/** @type {StageGroup} */ group) => widths.get(group)?.[folded.has(group) ? "folded" : "whole"] ?? 0;
-    const saved = (/** @type {StageGroup} */ group) => width(group) - (widths.get(group)?.folded ?? 0);
-    while (rowsOf(this.groups.map(width), room) > MOST_ROWS) {
-      const next = this.groups.filter((group) => group.chips.length > 1 && saved(group) > 0).sort((one, two) => saved(two) - saved(one))[0];
-      if (!next) break;
-      folded.add(next);
+    const [folded, whole] = [true, false].map((fold) => this.widths(fold));
+    const widths = [...whole];
+    const fits = () => rowsOf(widths, room) <= MOST_ROWS;
+    const gain = (/** @type {number} */ at) => (this.groups[at].isPending ? room : 0) + whole[at] - folded[at];
+    const order = widths.map((_, at) => at).filter((at) => this.groups[at].chips.length > 1 && whole[at] > folded[at]);
+    order.sort((one, two) => gain(two) - gain(one));
+    for (const at of order) if (!fits()) widths[at] = folded[at];
+    for (const at of order) {
+      const width = widths[at];
+      widths[at] = whole[at];
+      if (!fits()) widths[at] = width;
     }
-    for (const group of this.groups) group.fold(folded.has(group));
+    this.groups.forEach((group, at) => group.fold(widths[at] < whole[at]));
+  }
+
+  /** The widths of all groups in points, folded or not: all at once, as reading lays out the page. @param {boolean} fold */
+  widths(fold) {
+    const was = this.groups.map((group) => group.isFolded);
+    this.groups.forEach((group) => group.look(fold));
+    const widths = this.groups.map((group) => Math.ceil(group.root.getBoundingClientRect().width));
+    this.groups.forEach((group, at) => group.look(was[at]));
+    return widths;
   }
 
   /** @param {StageInfo} stage @returns {HTMLButtonElement} */
@@ -128,7 +138,6 @@ export class Ribbon {
 
   /** Mark the stages that are open, and say how much of the selection is in each. @param {Set<string>} open */
   mark(open) {
-    this.openStages = open;
     for (const stage of this.store.manifest.stages) {
       const chip = this.chips.get(stage.name);
       if (!chip) continue;

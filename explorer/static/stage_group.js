@@ -34,21 +34,19 @@ export class StageGroup {
     return this.root.classList.contains("tc-group-folded");
   }
 
-  /** The widths that it has in both ways, in points. */
-  widths() {
-    const was = this.isFolded;
-    const width = (/** @type {boolean} */ folded) => {
-      this.root.classList.toggle("tc-group-folded", folded);
-      return Math.ceil(this.root.getBoundingClientRect().width);
-    };
-    const found = { folded: width(true), whole: width(false) };
-    this.root.classList.toggle("tc-group-folded", was);
-    return found;
+  /** Whether none of its stages is made yet. */
+  get isPending() {
+    return this.chips.every((chip) => chip.classList.contains("tc-pending-chip"));
+  }
+
+  /** @param {boolean} folded */
+  look(folded) {
+    this.root.classList.toggle("tc-group-folded", folded);
   }
 
   /** @param {boolean} folded */
   fold(folded) {
-    this.root.classList.toggle("tc-group-folded", folded);
+    this.look(folded);
     if (!folded) this.close();
   }
 

@@ -96,6 +96,8 @@ export class Store {
     this.index = null;
     /** @type {Set<string>} */
     this.asked = new Set();
+    /** Those of them that are being unpacked. @type {Set<string>} */
+    this.arriving = new Set();
     /** @type {Set<(what: string, artifact: string) => void>} */
     this.listeners = new Set();
     /** @type {Set<string>} */
@@ -117,7 +119,13 @@ export class Store {
    * @param {string} [artifact]
    */
   tell(what, artifact = "") {
-    for (const listener of [...this.listeners]) listener(what, artifact);
+    for (const listener of [...this.listeners]) {
+      try {
+        listener(what, artifact);
+      } catch (error) {
+        reportError(error); // one view's fault is not to keep the others, or what is yet to be told, from the record
+      }
+    }
   }
 
   /**
@@ -182,12 +190,16 @@ export class Store {
    * @param {string} id @param {PartName} part @param {string} digest @param {Uint8Array<ArrayBuffer>} bytes
    */
   async receive(id, part, digest, bytes) {
-    this.asked.add(`${id} ${part} ${digest}`);
+    const key = `${id} ${part} ${digest}`;
+    if (this.arriving.has(key) || this.artifacts.get(id)?.have[part] === digest) return;
+    this.arriving.add(key);
+    this.asked.add(key);
     const content = await decompress(bytes);
+    this.arriving.delete(key);
     const artifact = this.artifacts.get(id);
     if (artifact && part === "words") artifact.words = content;
     if (part === "words") return this.tell(part, id);
-    if (!artifact || artifact.info.parts[part]?.digest !== digest) return this.asked.delete(`${id} ${part} ${digest}`);
+    if (!artifact || artifact.info.parts[part]?.digest !== digest) return this.asked.delete(key);
     artifact.have[part] = digest;
     if (part === "entities") this.takeEntities(artifact, content);
     else if (part === "text") takeText(artifact, content);

@@ -13,6 +13,9 @@ import { VIEWS } from "./views.js";
  *   off: (event: string, listener?: (...args: any[]) => void) => void}} Model
  */
 
+/** In milliseconds. */
+const ASK_EVERY = 5000;
+
 /** One per model: its views share what has arrived. */
 export default () => {
   /** @type {Store} */
@@ -21,6 +24,7 @@ export default () => {
     /** @param {{model: Model}} context */
     initialize({ model }) {
       store = connected(model);
+      return keptUpToDate(store, model);
     },
     /** @param {{model: Model, el: HTMLElement}} context */
     render({ el }) {
@@ -56,7 +60,10 @@ function connected(model) {
     else if (message.type === "views") takeViews(message.module).then(() => store.tell("views"));
   });
   model.on("change:parts", receiveSent);
-  model.on("change:manifest", () => store.setManifest(model.get("manifest")));
+  model.on("change:manifest", () => {
+    receiveSent(); // first, so that what has come in the same message is not asked for
+    store.setManifest(model.get("manifest"));
+  });
   model.on("change:compiling", () => store.setCompiling(model.get("compiling")));
   model.on("change:running", () => store.setRunning(model.get("running")));
   model.on("change:selection", () => takeSelection(store, model));
@@ -70,6 +77,21 @@ function connected(model) {
   store.setCompiling(model.get("compiling"));
   takeSelection(store, model);
   return store;
+}
+
+/**
+ * While something runs, ask now and then which version there is: a server drops messages of a cell that prints much,
+ * and the last one of all may be among them. What is missed is asked for.
+ * @param {Store} store @param {Model} model @returns {() => void} stops it
+ */
+function keptUpToDate(store, model) {
+  model.on("msg:custom", ({ type, version }) => {
+    if (type === "version" && version !== model.get("version")) model.send({ type: "state" });
+  });
+  const timer = setInterval(() => {
+    if (store.running.stage) model.send({ type: "version" });
+  }, ASK_EVERY);
+  return () => clearInterval(timer);
 }
 
 /** @param {() => void} ask @returns {() => void} which asks the first time it is called, and never again */

@@ -73,7 +73,8 @@ class NotebookPage:
 
     def output(self, index: int) -> Locator:
         """The element that holds a cell's outputs."""
-        return self.page.locator(".jp-Notebook .jp-Cell").nth(index).locator(".jp-OutputArea").first
+        # JupyterLab draws cells by and by: the first on the page need not be the notebook's.
+        return self.page.locator(f'.jp-Notebook .jp-Cell[data-windowed-list-index="{index}"] .jp-OutputArea').first
 
     def text(self, index: int) -> str:
         """What a cell printed, displayed as text, or raised."""

@@ -111,6 +111,40 @@ def test_running_says_which_stage_and_for_how_long(clock: list[float]) -> None:
     assert made.running == {}
 
 
+def test_a_front_end_that_missed_an_update_is_told_so_and_gets_the_state(
+    sent: Sent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states: list[set[str]] = []
+    record = small_record()
+    made = Explorer(replace(record, artifacts=record.artifacts[:1], decisions=()), running="captured")
+    known = made.version
+    monkeypatch.setattr(Explorer, "send_state", lambda _, key=None: states.append(set(key)))  # the last one is lost
+    made.update(record)
+    made._on_message(made, {"type": "version"}, [])
+    [(message, _)] = sent
+    assert message == {"type": "version", "version": made.version}
+    assert made.version > known
+    states.clear()
+    made._on_message(made, {"type": "state"}, [])
+    assert states == [{"manifest", "running", "compiling", "version"}]
+
+
+def test_each_update_is_one_message_and_one_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    states: list[set[str]] = []
+    made = Explorer(small_record(), running="captured")
+    monkeypatch.setattr(Explorer, "send_state", lambda _, key=None: states.append(set(key)))
+    first = made.version
+    made.update(small_record())
+    made.hear_progress("measuring")
+    made._compiled(made._payload.record, {"done": 1, "total": 2})
+    assert made.version == first + 3
+    assert [state - {"manifest", "parts"} for state in states] == [
+        {"version", "running"},
+        {"version", "running"},
+        {"version", "compiling"},
+    ]
+
+
 def test_python_hears_of_the_selection_and_sets_it() -> None:
     made = Explorer(small_record())
     heard: list[list[str]] = []
