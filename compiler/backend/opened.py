@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -233,12 +234,15 @@ class Opened:
         return replace(self, graphs=graphs, target=found, ran=[])
 
     def replace(self, name: str, change: pipeline.Pass) -> Opened:
-        """The same call with another function as one of the passes. Raises BackendError for a name that no pass has, or
-        if what the function makes breaks a rule of the IR: the message names the loop, and the rule.
+        """The same call with another function as one of the passes. Raises BackendError for a name that no pass has, for
+        what can't be called with a program and a context, and if what it makes breaks a rule of the IR: the message
+        names the loop, and the rule.
         """
         if name not in self.passes:
             meant = _meant(name, self.passes)
             raise BackendError(f"there is no pass {name!r}, only {', '.join(self.passes)}{meant}")
+        if not _takes_two(change):
+            raise BackendError(f"a pass takes a program and its context, and returns a program: def {name}(program, ctx)")
         try:
             return self._again({**self.passes, name: change}, self.thresholds)
         except BrokenProgramError as error:
@@ -415,6 +419,14 @@ def _milliseconds(seconds: Any) -> str:
 def _meant(name: str, known: Any) -> str:
     near = get_close_matches(name, list(known), 3)
     return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def _takes_two(change: Any) -> bool:
+    try:
+        inspect.signature(change).bind(None, None)
+    except TypeError:
+        return False
+    return True
 
 
 def _is_on_gpu(program: Program) -> bool:

@@ -78,6 +78,8 @@ def run(lowered: Program, ctx: Context, passes: Mapping[str, Pass] = PASSES) -> 
 
 
 def _check(program: Program, name: str, before: Program) -> None:
+    if not isinstance(program, Program):
+        raise BrokenProgramError(f"the pass {name} returned {program!r:.40}, not a Program")
     try:
         verify(program, before)
     except BrokenProgramError as error:
