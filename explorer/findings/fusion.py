@@ -41,9 +41,8 @@ def kernel_entity(half: Fusion, kernel: Kernel) -> Entity:
     definition = f"kernels[{half.title}].{call.label}" if call is not None and call.kind == "call" else ""
     origins = (kernel.node.id,) if call is None else (call.id, definition) if definition else (call.id,)
     attrs = {"nodes": max(len(kernel.parts), 1), "bytes before": kernel.before, "bytes": kernel.after}
-    return Entity(
-        kernel_id(half, kernel), "fused kernel", kernel.name, attrs | {"least bytes": kernel.least}, (), origins
-    )
+    kind = "library call" if kernel.is_call else "fused kernel"
+    return Entity(kernel_id(half, kernel), kind, kernel.name, attrs | {"least bytes": kernel.least}, (), origins)
 
 
 def _tell(text: LinkedText, half: Fusion) -> None:
@@ -52,7 +51,7 @@ def _tell(text: LinkedText, half: Fusion) -> None:
     text.add("\n".join(heading(half)))
     if half.refusals:
         text.add("\n".join(refusal_lines(half)))
-    text.add("  Kernels, in the order in which they run: nodes; bytes before fusion, now, and the least")
+    text.add("  Kernels and calls, in the order in which they run: nodes; bytes before fusion, now, and the least")
     rows = columns([kernel_row(kernel) for kernel in half.kernels], right=(1, 2, 3, 4)) if half.kernels else []
     for kernel, row in zip(half.kernels, rows, strict=True):
         text.add(f"    {row}".rstrip(), kernel_entity(half, kernel))
@@ -62,7 +61,10 @@ def heading(half: Fusion) -> Iterator[str]:
     """Nodes and kernels, and the bytes of a call."""
     nodes = sum(max(len(kernel.parts), 1) for kernel in half.kernels)
     rounds = f" in {counted(half.rounds, 'round')}" if half.rounds else ""
-    yield f"Fusion, {half.title}: {counted(nodes, 'node')} became {counted(len(half.kernels), 'kernel')}{rounds}"
+    calls = sum(kernel.is_call for kernel in half.kernels)
+    found = [(len(half.kernels) - calls, "kernel"), (calls, "library call")]
+    became = " and ".join(counted(count, word) for count, word in found if count)
+    yield f"Fusion, {half.title}: {counted(nodes, 'node')} became {became}{rounds}"
     yield (
         f"  A call moves {size_text(half.after)}; without fusion {size_text(half.before)}. With every byte once for "
         f"each kernel {size_text(half.least_each)}, if all were one kernel {size_text(half.least)}"

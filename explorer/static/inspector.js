@@ -20,6 +20,10 @@ import { frameName } from "./source_marks.js";
 
 /** Attributes with a place of their own, so not listed again. */
 const PLACED = new Set("dtype shape stride device bytes module module_type target code op file line eager_time compiled_time measured_µs".split(" "));
+/** What languages and verdicts are called here. @type {Record<string, string>} */
+const LANGUAGES = { triton: "Triton", cpp: "C++" };
+/** @type {Record<string, string>} */
+const VERDICTS = { extern: "left to PyTorch" };
 /** So many of a list are shown before the rest is asked for. */
 const FEW = 6;
 const MOST = 500;
@@ -270,7 +274,9 @@ export class Inspector {
   /** @returns {HTMLElement[]} */
   overview() {
     const { manifest } = this.store;
-    const kernels = manifest.kernels.reduce((sum, kernel) => sum + kernel.count, 0);
+    // Of two backends side by side each has its numbers in their table.
+    const kernels = manifest.versus ? [] : manifest.kernels.filter(({ category }) => category !== "extern");
+    const calls = manifest.versus ? [] : manifest.kernels.filter(({ category }) => category === "extern");
     const parts = [
       h(
         "header",
@@ -283,13 +289,14 @@ export class Inspector {
       facts([
         ["Frames", String(manifest.frames.length)],
         ["Guards", String(manifest.guards || "")],
-        ["Kernels", String(kernels || "")],
+        ["Kernels", sum(kernels)],
+        ["Library calls", sum(calls)],
       ]),
       this.problems(),
       this.breaks(),
       this.frames(),
-      section("Kernels", facts(manifest.kernels.map((item) => [`${item.category}`, `${item.count} ${item.language}`]))),
-      section("Decisions", facts(manifest.decisions.map((item) => [item.pass, `${item.count} ${item.verdict}`]))),
+      section("Kernels", facts(kernels.map((item) => [item.category, `${item.count} in ${LANGUAGES[item.language] ?? item.language}`]))),
+      section("Decisions", facts(manifest.decisions.map((item) => [item.pass, `${item.count} ${VERDICTS[item.verdict] ?? item.verdict}`]))),
       section("Options", facts(changedOptions(manifest.options))),
       section(
         "Environment",
@@ -436,4 +443,9 @@ function changedOptions(options) {
   return Object.entries(options)
     .filter(([, value]) => value !== null && value !== false && value !== "" && JSON.stringify(value).length > 2)
     .map(([name, value]) => [name, valueInWords(value)]);
+}
+
+/** How many these are together, "" for none. @param {{count: number}[]} kernels */
+function sum(kernels) {
+  return String(kernels.reduce((total, { count }) => total + count, 0) || "");
 }
