@@ -234,15 +234,15 @@ class Opened:
         return replace(self, graphs=graphs, target=found, ran=[])
 
     def replace(self, name: str, change: pipeline.Pass) -> Opened:
-        """The same call with another function as one of the passes. Raises BackendError for a name that no pass has, for
-        what can't be called with a program and a context, and if what it makes breaks a rule of the IR: the message
+        """The same call with another function as one of the passes. Raises BackendError for a name that no pass has,
+        for what can't be called with a program and a context, and if what it makes breaks a rule of the IR: the message
         names the loop, and the rule.
         """
         if name not in self.passes:
             meant = _meant(name, self.passes)
             raise BackendError(f"there is no pass {name!r}, only {', '.join(self.passes)}{meant}")
         if not _takes_two(change):
-            raise BackendError(f"a pass takes a program and its context, and returns a program: def {name}(program, ctx)")
+            raise BackendError(f"a pass takes a program and a context, and returns a program: def {name}(program, ctx)")
         try:
             return self._again({**self.passes, name: change}, self.thresholds)
         except BrokenProgramError as error:

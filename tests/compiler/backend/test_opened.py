@@ -227,8 +227,8 @@ def test_an_illegal_pass_is_refused_when_it_is_put_in(trained: Opened) -> None:
     with pytest.raises(BrokenProgramError, match="after the pass order"):
         trained.replace("order", lambda program, _: replace(program, steps=program.steps[::-1]))
     with pytest.raises(BrokenProgramError, match="the pass order returned None, not a Program"):
-        trained.replace("order", lambda program, _: None)
-    with pytest.raises(BackendError, match=r"a pass takes a program and its context.*def order\(program, ctx\)"):
+        trained.replace("order", lambda *_: None)
+    with pytest.raises(BackendError, match=r"a pass takes a program and a context.*def order\(program, ctx\)"):
         trained.replace("order", lambda program: program)
     with pytest.raises(BackendError, match=r"no pass 'order_'.*did you mean order"):
         trained.replace("order_", unfused)
