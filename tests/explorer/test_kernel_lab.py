@@ -269,7 +269,7 @@ def test_what_an_earlier_version_saved_says_so(shell: InteractiveShell, tmp_path
 def test_a_kernel_in_cpp_is_built_run_and_timed(shell: InteractiveShell) -> None:
     """The cell has the kernel alone, not what all share."""
     cell = opened(shell, "on_cpu kernel")
-    assert cell.split("\n")[1].startswith('extern "C" int kernel_sub_exp_sum_div(')
+    assert cell.split("\n")[1].startswith('extern "C" int kernel_softmax(')
     trial, text, html = ran(shell, cell)
     assert trial.is_right
     assert [(check.subject, check.verdict) for check in trial.checks] == [("out_div", "equal")]
