@@ -33,7 +33,7 @@ from compiler.torch_api.backend import Call, boxed, compile_with_autograd, with_
 from compiler.torch_api.compilations import Around
 from compiler.torch_api.constants import with_known_constants
 from compiler.torch_api.direct import without_marks
-from compiler.torch_api.fx import value_of
+from compiler.torch_api.fx import has_fakes, value_of
 from compiler.torch_api.index_bounds import is_below
 from compiler.torch_api.layout import Rules, with_layouts
 from compiler.torch_api.saved import give, given, keep_what_is_saved
@@ -217,7 +217,9 @@ def example_sizes(module: GraphModule) -> dict[str, int]:
     for node in module.graph.find_nodes(op="placeholder"):
         value = value_of(node)
         for size in (value,) if isinstance(value, torch.SymInt) else getattr(value, "shape", ()):
-            if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol and size.node.hint is not None:
+            if not isinstance(size, torch.SymInt) or size.node.is_nested_int():
+                continue  # the latter says that ragged rows are like others, and is no number
+            if size.node.expr.is_Symbol and size.node.hint is not None:
                 sizes[str(size.node.expr)] = int(size.node.hint)
     return sizes
 
@@ -283,7 +285,7 @@ def on_cpu(program: Program, ctx: Context) -> Call:
     code = emit_cpp(program, ctx, build.has_vector_math())
     launcher = Launcher(program, by_kernel(program, code))
     running = build.Build.start(code) if program.kernels else None
-    return _when_called(lambda: launcher.made(running.functions() if running else {}))
+    return _when_called(program, lambda: launcher.made(running.functions() if running else {}))
 
 
 def on_gpu(program: Program, ctx: Context, options: BackendOptions) -> Call:
@@ -296,7 +298,7 @@ def on_gpu(program: Program, ctx: Context, options: BackendOptions) -> Call:
     code = emit_triton(with_alternatives(there, ctx) if options.tuned else there, ctx)
     call = OnGpu(program, code, by_kernel(here, library), ctx, gpu_of(program) or 0, options.tuned)
     running = build.Build.start(library) if here.kernels else None
-    return _when_called(lambda: call.expected_call(running.functions() if running else {}))
+    return _when_called(program, lambda: call.expected_call(running.functions() if running else {}))
 
 
 def _kernels_on(program: Program, device: str) -> Program:
@@ -304,13 +306,15 @@ def _kernels_on(program: Program, device: str) -> Program:
     return replace(program, steps=tuple(kernels), frees=())
 
 
-def _when_called(make: Callable[[], Call]) -> Call:
-    """A call that is made when it is first needed."""
+def _when_called(program: Program, make: Callable[[], Call]) -> Call:
+    """A call of a program that is made when it is first needed. Kernels have no use for tensors without memory, for
+    which TorchDynamo compiles anew: they are interpreted.
+    """
     ready: list[Call] = []
 
     def call(args: list[Any]) -> Sequence[Any]:
         if not ready:
-            ready.append(make())
+            ready.append(interpreted(program) if has_fakes(args) else make())
         return ready[0](args)
 
     return boxed(call)

@@ -18,6 +18,7 @@ from compiler.backend.index_maps import evaluate
 from compiler.backend.ir import SCANS, Extern, Kernel, Loop, Product, Program, Strided
 from compiler.backend.scalar import OPERATIONS
 from compiler.backend.symbols import sources
+from compiler.torch_api.fx import has_fakes
 from compiler.torch_api.saved import keeps_graph
 
 
@@ -29,6 +30,7 @@ def interpret(
     """
     state = State(program, {name: source.of(args) for name, source in sources(program).items()})
     state.memory.update(zip(program.inputs, args, strict=True))
+    state.is_fake = has_fakes(args)
     state.memory.update(program.constants)
     for step, freed in zip(program.steps, program.frees or ((),) * len(program.steps), strict=True):
         if launch is not None and isinstance(step, Kernel):
@@ -47,6 +49,7 @@ class State:
     program: Program
     sizes: Mapping[str, int]
     memory: dict[str, Any] = field(default_factory=dict)
+    is_fake: bool = False
 
     def run(self, step: Kernel | Extern) -> None:
         """One step."""
@@ -93,7 +96,10 @@ class State:
         return tensor.as_strided([*map(self.size, view.shape)], [*map(self.size, view.strides)], start)
 
     def loop(self, loop: Loop) -> None:
-        """Fill the loop's target."""
+        """Fill the loop's target, if there are values."""
+        if self.is_fake or self.program.by_name[loop.target].device == "meta":
+            self.target(loop.target)
+            return
         points = _Points(self, loop.space)
         if isinstance(loop.value, Put):
             self.add(loop.target, loop.value, points)

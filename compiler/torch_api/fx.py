@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 from torch.nn import functional
 
@@ -109,6 +110,11 @@ def dotted(path: str) -> str:
     path = re.sub(r"^(L\['\w+'\]|G\['\w+'\]|L__\w+?___)\.?", "", path)
     path = _INDEX.sub(r".\1", path).replace("._modules.", ".").replace("_modules.", "")
     return path.strip(".")
+
+
+def has_fakes(values: Iterable[Any]) -> bool:
+    """Whether there are tensors without memory among them, as under a FakeTensorMode."""
+    return any(isinstance(value, FakeTensor) for value in values)
 
 
 def value_of(node: Node) -> Any:

@@ -86,6 +86,9 @@ class _Walk:
         return self.whole(node.name, meta) if isinstance(meta, torch.Tensor) else meta
 
     def whole(self, name: str, meta: torch.Tensor) -> Tensor:
+        """A tensor that comes in. Raises BackendError where its numbers are not those in memory."""
+        if meta.dtype in NAMES and meta.is_neg():
+            raise BackendError(f"{name} is the negative of what is in memory (is_neg): give the call x.resolve_neg()")
         if meta.layout is torch.strided:
             self.low.starts[name] = meta.storage_offset()
         return self.low.whole(name, meta)

@@ -351,6 +351,7 @@ POINTWISE: dict[str, Rule] = {
     **{f"aten.bitwise_{name}.{kind}": plain(name) for name in ("and", "or", "xor") for kind in ("Tensor", "Scalar")},
     **{f"aten.logical_{name}.default": logical(name) for name in ("and", "or", "xor", "not")},
     **{f"aten.{name}.default": plain(name) for name in ("maximum", "minimum", "neg", "atan2", "hypot")},
+    "aten._neg_view.default": plain("neg"),
     "aten.bitwise_not.default": plain("not"),
     "aten.copysign.Tensor": plain("copysign"),
     "aten.fmax.default": arithmetic(bounded("maximum")),

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
-from compiler.backend import tcompile
+from compiler.backend import backend, tcompile
 
 INF, NAN = float("inf"), float("nan")
 NEAREST = ("nearest", "nearest-exact")
@@ -119,3 +119,31 @@ def test_pictures_of_nearest_values(options: dict[str, Any]) -> None:
         return [*found, functional.interpolate(x[0], size=17, mode="linear", align_corners=True)]
 
     check(resized, torch.randn(1, 2, 6, 5), options)
+
+
+def test_what_is_the_negative_of_its_memory_is_negated() -> None:
+    """The imaginary parts of conjugated numbers are views, which kernels read as they lie in memory."""
+    x = torch.randn(4, dtype=torch.complex64)
+    torch.testing.assert_close(torch.compile(lambda x: x.conj().imag + 1, backend=tcompile)(x), x.conj().imag + 1)
+    with pytest.raises(Exception, match=r"give the call x.resolve_neg\(\)"):
+        torch.compile(lambda x: x + 1, backend=tcompile)(x.conj().imag)
+
+
+def test_tensors_without_memory_have_shapes() -> None:
+    def block(x: torch.Tensor) -> torch.Tensor:
+        return (x.sin() @ x.t() + x.sum()).softmax(-1)
+
+    backend._say_once.cache_clear()
+    with pytest.warns(UserWarning, match="reference interpreter.*not for meta"):
+        found = torch.compile(block, backend=tcompile)(torch.empty(3, 4, device="meta"))
+    with torch._subclasses.FakeTensorMode():
+        fake = torch.compile(block, backend=tcompile)(torch.empty(3, 4))
+    assert found.is_meta
+    assert (found.shape, fake.shape, fake.device.type) == ((3, 3), (3, 3), "cpu")
+    torch.testing.assert_close(torch.compile(block, backend=tcompile)(torch.eye(3)), block(torch.eye(3)))
+
+
+def test_ragged_rows() -> None:
+    rows = torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(4, 3)], layout=torch.jagged)
+    found = torch.compile(lambda x: (x * 2).sin(), backend=tcompile)(rows)
+    torch.testing.assert_close(found.values(), (rows * 2).sin().values())
