@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from compiler.torch_api.data_sizes import asks_data, divided
 from compiler.torch_api.decomposition_tables import is_operator, is_random, table
 from compiler.torch_api.direct import Watched, is_autocast_on, is_plain
+from compiler.torch_api.direct_training import WatchedTraining
 from compiler.torch_api.mended import MENDED
 from compiler.torch_api.patching import replaced
 from compiler.torch_api.pooling import POOLING
@@ -86,6 +87,7 @@ def compile_with_autograd(
         return flatten_graph_inputs(module, inputs, again)
     forward, backward, inference = _in_pieces(forward, inference), _in_pieces(backward), _in_pieces(inference)
     plain: list[Watched] = []
+    halves: list[WatchedTraining] = []
     autocast = is_autocast_on()  # it is off while AOTAutograd compiles
 
     def watched(graph: GraphModule, given: Sequence[Any]) -> Call:
@@ -96,19 +98,33 @@ def compile_with_autograd(
         plain.append(Watched(call, autocast))
         return boxed(partial(plain[0].seen))
 
+    def watched_forward(graph: GraphModule, given: Sequence[Any]) -> Call:
+        call = forward(graph, given)
+        if not is_plain():
+            return call
+        halves.append(WatchedTraining(graph, call, autocast))
+        return boxed(partial(halves[0].seen))
+
+    def watched_backward(graph: GraphModule, given: Sequence[Any]) -> Call:
+        call = backward(graph, given)
+        for of_both in halves:
+            of_both.has_backward(graph, call)
+        return call
+
     with _use_lazy_graph_module(True), _untold():  # nobody calls these modules: they need no Python code
         made = _backends.aot_module_simplified(
             module,
             inputs,
-            fw_compiler=forward,
-            bw_compiler=_untraced(backward),
+            fw_compiler=watched_forward,
+            bw_compiler=_untraced(watched_backward),
             inference_compiler=watched,
             decompositions=decompositions(random),
             partition_fn=partition,
             keep_inference_input_mutations=True,
         )
     wrapped = torch._dynamo.disable(made, reason="it is compiled")
-    return plain[0].around(wrapped) if plain else wrapped
+    seen = [*plain, *halves]
+    return seen[0].around(wrapped) if seen else wrapped
 
 
 def _in_pieces(compile_graph: Compile, compile_piece: Compile | None = None) -> Compile:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch._dynamo.config as dynamo_config
+from torch._C._autograd import _saved_tensors_hooks_get_disabled_error_message as _why_no_hooks
 from torch._dynamo.callback import callback_handler
 from torch._guards import CompileContext, TracingContext
 
@@ -23,7 +24,9 @@ Call = Callable[[list[Any]], Sequence[Any]]
 
 @dataclass(slots=True)
 class Sighting:
-    """What the graph's own code was called with and gave, in one call, and whether gradients or autocast were on."""
+    """What the graph's own code was called with and gave, in one call, and whether gradients and autocast were off and
+    nobody had turned off hooks of what is saved.
+    """
 
     inputs: Sequence[Any]
     outputs: Sequence[Any]
@@ -31,7 +34,7 @@ class Sighting:
 
     def is_all(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
         """Whether around it nothing was done to these inputs and outputs."""
-        return self.is_bare and _are_the_same(self.inputs, inputs) and _are_the_same(self.outputs, outputs)
+        return self.is_bare and are_the_same(self.inputs, inputs) and are_the_same(self.outputs, outputs)
 
 
 class Watched:
@@ -49,7 +52,7 @@ class Watched:
         if self.is_direct is not None:
             return self.call(args)
         inputs = tuple(args)
-        is_bare = not torch.is_grad_enabled() and not is_autocast_on()
+        is_bare = not torch.is_grad_enabled() and not is_autocast_on() and _why_no_hooks() is None
         outputs = self.call(args)
         self.local.sighting = Sighting(inputs, outputs, is_bare)
         return outputs
@@ -60,10 +63,14 @@ class Watched:
             outputs = wrapped(*args)
             sighting = getattr(self.local, "sighting", None)
             if sighting is not None:  # else another thread has settled it meanwhile
-                self.is_direct = sighting.is_all(args, outputs)
+                self.is_direct = self.settled(sighting, args, outputs)
         finally:
             self.local.__dict__.clear()
         return outputs
+
+    def settled(self, sighting: Sighting, args: Sequence[Any], outputs: Sequence[Any]) -> bool:
+        """Whether later calls leave the wrappers out, which made `outputs` of `args` in a call that was seen."""
+        return sighting.is_all(args, outputs)
 
     def around(self, wrapped: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
         """What TorchDynamo is to call in place of `wrapped`, which ends in `seen`."""
@@ -139,5 +146,5 @@ def _with_marks(_: Any) -> None:
         dynamo_config.record_runtime_overhead = True
 
 
-def _are_the_same(these: Sequence[Any], those: Sequence[Any]) -> bool:
+def are_the_same(these: Sequence[Any], those: Sequence[Any]) -> bool:
     return len(these) == len(those) and all(one is other for one, other in zip(these, those, strict=True))

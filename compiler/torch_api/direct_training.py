@@ -1,0 +1,211 @@
+"""A training graph's two halves called with the least in between.
+
+Around them AOTAutograd has its wrappers of the whole graph and a `torch.autograd.Function`. Where the wrappers do
+nothing (as in `compiler.torch_api.direct`), later calls use a class derived from that function, whose forward and
+backward do the same in fewer steps. Both keep the same in the same places: a backward that is not of the common kind is
+left to torch's own method, and compiled autograd finds in the class what it looks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import new_class
+from typing import Any
+
+import torch
+from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
+from torch._C._functorch import peek_interpreter_stack
+from torch._functorch._aot_autograd.runtime_wrappers import coerce_to_expected_memory_format
+from torch.fx import GraphModule, Node
+
+from compiler.torch_api.direct import Call, Sighting, Watched, are_the_same, without_autocast
+
+_SKIPPED = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
+"""TorchDynamo traces neither a frame of such code nor what that calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """How the halves hand on to each other. The forward's results are its outputs, up to `returned`; tensors that are
+    saved, up to `checked` those whose versions are checked and up to `loose` those whose are not; and sizes. The rest
+    are places among the outputs: of those that are handed out as `views`, of those that are `constant` to autograd, and
+    of those that have `tangents`, with the layout that these are to have.
+    """
+
+    returned: int
+    checked: int
+    loose: int
+    views: Sequence[int]
+    constant: Sequence[int]
+    tangents: Sequence[tuple[int, Any]]
+
+
+def convention(function: type[Any], results: Sequence[str], inputs: Sequence[str]) -> Convention | None:
+    """That of AOTAutograd's function, from its facts; None where it does more than is done here, or where the names of
+    the forward's results and of the backward's inputs say something else.
+    """
+    facts = function.metadata
+    if function.maybe_subclass_metadata is not None or _does_more(facts):
+        return None
+    loose = len(results) - facts.num_symints_saved_for_bw
+    checked = loose - facts.num_tensors_saved_with_no_vc_check
+    returned = facts.num_forward_returns
+    tensors = [issubclass(info.raw_type, torch.Tensor) for info in facts.output_info]
+    tangents = [
+        place
+        for place, info in enumerate(facts.output_info)
+        if tensors[place] and getattr(info, "requires_grad_for_backward", info.requires_grad)
+    ]
+    saved = [*results[loose:], *results[returned:loose]]
+    given, rest = inputs[: len(saved)], inputs[len(saved) :]
+    if [*given] != saved or [name.startswith("tangents_") for name in rest] != [True] * len(tangents):
+        return None
+    formats = [meta.memory_format for meta in facts.subclass_tangent_meta]
+    if len(formats) != len(tangents) or None in formats or returned != len(tensors):
+        return None
+    constant = [place for place, info in enumerate(facts.output_info) if tensors[place] and not info.requires_grad]
+    pairs = tuple(zip(tangents, formats, strict=True))
+    return Convention(returned, checked, loose, (*facts.unsafe_view_out_indices,), (*constant,), pairs)
+
+
+def _does_more(facts: Any) -> bool:
+    """Whether AOTAutograd hands on more than sizes and tensors, or marks them."""
+    return bool(
+        facts.num_intermediate_bases
+        or facts.dynamic_saved_tensors_idxs
+        or facts.num_backward_tokens
+        or facts.num_graphsafe_rng_states
+        or facts.num_opaque_objects_saved_for_bw
+        or facts.indices_of_inputs_that_requires_grad_with_mutations_in_bw
+        or facts.mutated_inp_stream_indices
+        or facts.bw_donated_idxs
+    )
+
+
+class WatchedTraining(Watched):
+    """The code of a training graph's halves, of which the first call through AOTAutograd's wrappers is watched."""
+
+    def __init__(self, forward: GraphModule, call: Call, autocast: bool) -> None:
+        super().__init__(call, autocast)
+        [output] = forward.graph.find_nodes(op="output")
+        self.results = [result.name if isinstance(result, Node) else "" for result in output.args[0]]
+        self.autocast = autocast
+        self.backward: Call | None = None
+        self.inputs: Sequence[str] = ()
+        self.apply: Callable[..., Sequence[Any]] | None = None
+
+    def has_backward(self, graph: GraphModule, call: Call) -> None:
+        """What the backward's graph was compiled to, once it is."""
+        self.backward = without_autocast(call) if self.autocast else call
+        self.inputs = [node.name for node in graph.graph.find_nodes(op="placeholder")]
+
+    def settled(self, sighting: Sighting, args: Sequence[Any], outputs: Sequence[Any]) -> bool:
+        function = _function_of(outputs)
+        if function is None or self.backward is None:
+            return False
+        found = convention(function, self.results, self.inputs)
+        if found is None or len(outputs) != found.returned:
+            return False
+        inner = [*sighting.outputs[: found.returned]]
+        for place in found.views:
+            inner[place] = outputs[place] if _is_alike(inner[place], outputs[place]) else None
+        if not (sighting.is_bare and are_the_same(sighting.inputs, args) and are_the_same(inner, outputs)):
+            return False
+        self.apply = direct_function(function, self.call, self.backward, found)
+        return True
+
+    def around(self, wrapped: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
+        is_grad_enabled, is_transformed = torch.is_grad_enabled, torch._C._are_functorch_transforms_active
+
+        def direct(*args: Any) -> Sequence[Any]:
+            if self.apply is not None and is_grad_enabled() and not is_transformed():
+                return self.apply(*args)
+            return self.first(wrapped, args) if self.is_direct is None else wrapped(*args)
+
+        return direct
+
+
+def _function_of(outputs: Sequence[Any]) -> type[Any] | None:
+    """AOTAutograd's function that the outputs with a gradient come from."""
+    nodes = [output.grad_fn for output in outputs if isinstance(output, torch.Tensor) and output.grad_fn is not None]
+    found = {getattr(node, "_forward_cls", None) for node in nodes}
+    function = found.pop() if len(found) == 1 else None
+    return function if hasattr(function, "_aot_id") else None
+
+
+def _is_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are the same part of memory."""
+    return (one.data_ptr(), one.shape, one.stride()) == (other.data_ptr(), other.shape, other.stride())
+
+
+def direct_function(function: type[Any], forward: Call, backward: Call, how: Convention) -> Callable[..., Any]:
+    """`apply` of a class derived from AOTAutograd's function. `forward` and `backward` are the halves' own code."""
+    backwards = _backward(function, backward, how)
+    methods = {"forward": staticmethod(_forward(forward, how)), "backward": staticmethod(backwards)}
+    derived: Any = new_class(function.__name__, (function,), exec_body=lambda body: body.update(methods))
+    setattr(derived._backward_cls, "apply_boxed" if _is_boxed(function) else "apply", backwards)  # what autograd calls
+    apply: Callable[..., Any] = super(torch.autograd.Function, derived).apply
+    return apply
+
+
+def _is_boxed(function: type[Any]) -> bool:
+    """Whether its backward takes gradients in one list, which it may empty, as from torch 2.13 on."""
+    return getattr(function, "boxed_grads_call", False)
+
+
+def _forward(call: Call, how: Convention) -> Callable[..., Any]:
+    """What torch._functorch._aot_autograd.runtime_wrappers does in `_compiled_forward` and what that calls."""
+    returned, checked, loose, views, constant = how.returned, how.checked, how.loose, how.views, how.constant
+    view = torch.ops.aten._unsafe_view.default
+
+    def forward(ctx: Any, *args: Any) -> tuple[Any, ...]:
+        results = call([*args])
+        ctx.save_for_backward(*[value.detach() if value._is_view() else value for value in results[returned:checked]])
+        ctx._tensors_no_vc_check = [value.detach() if value._is_view() else value for value in results[checked:loose]]
+        ctx.symints = results[loose:]
+        ctx.opaque_objects = ()
+        outputs = [*results[:returned]]
+        for place in views:
+            outputs[place] = view(outputs[place], outputs[place].shape)
+        ctx.mark_non_differentiable(*[outputs[place] for place in constant])
+        ctx._materialize_non_diff_grads = False
+        return tuple(outputs)
+
+    return forward
+
+
+def _backward(function: type[Any], call: Call, how: Convention) -> Callable[..., Any]:
+    """What is done there in `_compiled_backward` with plain tensors, without gradients of gradients. What it has
+    handed on it does not hold, so that memory is free as soon as the code is done with it.
+    """
+    original = function.backward
+    tangents = [(place, layout.size, layout.stride, layout) for place, layout in how.tangents]
+    is_boxed = _is_boxed(function)
+    is_grad_enabled, is_deterministic = torch.is_grad_enabled, torch._C._get_deterministic_algorithms
+    is_kept, kept, transforms = torch._C._is_key_in_tls, torch._C._get_obj_in_tls, peek_interpreter_stack
+    coerced, plain = coerce_to_expected_memory_format, torch.Tensor
+
+    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        given: Any = grads[0] if is_boxed else grads
+        if is_grad_enabled() or is_deterministic() or transforms() is not None:
+            return original(ctx, *grads)
+        found, tangent = [], None
+        for place, size, stride, layout in tangents:
+            tangent = given[place]
+            if type(tangent) is not plain:
+                return original(ctx, *grads)
+            if tangent.stride() != stride or tangent.shape != size:
+                tangent = coerced(tangent, layout)
+            found.append(tangent)
+        args = [*ctx.symints, *ctx.saved_tensors, *ctx._tensors_no_vc_check, *found]
+        del found, tangent
+        if is_boxed:
+            given.clear()
+        ctx.maybe_clear_saved_tensors()
+        if is_kept("context") and (context := kept("context")) is not None:
+            return tuple(context.run(call, args))
+        return tuple(call(args))
+
+    set_code_exec_strategy(backward.__code__, _SKIPPED)
+    return backward
