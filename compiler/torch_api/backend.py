@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from compiler.torch_api.data_sizes import asks_data, divided
 from compiler.torch_api.decomposition_tables import is_operator, is_random, table
 from compiler.torch_api.direct import Watched, is_autocast_on, is_plain
-from compiler.torch_api.direct_training import WatchedTraining
+from compiler.torch_api.direct_training import WatchedTraining, written_out
 from compiler.torch_api.mended import MENDED
 from compiler.torch_api.patching import replaced
 from compiler.torch_api.pooling import POOLING
@@ -109,7 +109,7 @@ def compile_with_autograd(
         call = backward(graph, given)
         for of_both in halves:
             of_both.has_backward(graph, call)
-        return call
+        return boxed(written_out(call))
 
     with _use_lazy_graph_module(True), _untold():  # nobody calls these modules: they need no Python code
         made = _backends.aot_module_simplified(

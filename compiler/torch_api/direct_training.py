@@ -126,6 +126,21 @@ class WatchedTraining(Watched):
         return direct
 
 
+def written_out(call: Call) -> Call:
+    """A backward's call, given tensors that are what lies in their memory. A tangent may stand for its negative or its
+    conjugate, which TorchDynamo has guards against for inputs only.
+    """
+
+    def written(args: list[Any]) -> Sequence[Any]:
+        for place, arg in enumerate(args):
+            if isinstance(arg, torch.Tensor) and (arg.is_neg() or arg.is_conj()):
+                args[place] = arg.resolve_neg().resolve_conj()
+        arg = None  # it is not to be held here
+        return call(args)
+
+    return written
+
+
 def _function_of(outputs: Sequence[Any]) -> type[Any] | None:
     """AOTAutograd's function that the outputs with a gradient come from."""
     nodes = [output.grad_fn for output in outputs if isinstance(output, torch.Tensor) and output.grad_fn is not None]
@@ -193,7 +208,7 @@ def _backward(function: type[Any], call: Call, how: Convention) -> Callable[...,
         found, tangent = [], None
         for place, size, stride, layout in tangents:
             tangent = given[place]
-            if type(tangent) is not plain:
+            if type(tangent) is not plain or tangent.is_neg() or tangent.is_conj():
                 return original(ctx, *grads)
             if tangent.stride() != stride or tangent.shape != size:
                 tangent = coerced(tangent, layout)

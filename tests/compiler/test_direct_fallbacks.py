@@ -38,6 +38,24 @@ def test_a_tangent_of_another_class_is_refused_as_before(tangent: Tensor) -> Non
     assert halves.wrapped("forward") == [True, False]
 
 
+@pytest.mark.parametrize("is_complex", [False, True])
+def test_a_tangent_that_stands_for_the_negative_or_the_conjugate_of_its_memory(is_complex: bool) -> None:
+    """Kernels read memory."""
+    tangent = torch.randn(4, dtype=torch.complex64).conj() if is_complex else torch._neg_view(torch.randn(4))
+    x = torch.randn(4, dtype=tangent.dtype, requires_grad=True)
+    halves = Halves()
+    seen: list[bool] = []
+    halves.within = lambda given: seen.extend(value.is_neg() or value.is_conj() for value in given)
+    for backend in (halves, "tcompile"):
+        compiled = torch.compile(torch.sin, backend=backend)
+        for _ in range(3):
+            (found,) = torch.autograd.grad(compiled(x), x, tangent)
+            torch.testing.assert_close(found, torch.autograd.grad(x.sin(), x, tangent)[0])
+    assert halves.wrapped("backward") == [True] * 3
+    assert seen
+    assert not any(seen)
+
+
 def test_gradients_of_gradients_are_refused_as_before() -> None:
     for is_grown in (False, True):
         torch.compiler.reset()
