@@ -19,6 +19,7 @@ from compiler.backend.index import product
 from compiler.backend.index_maps import is_one_to_one
 from compiler.backend.ir import Extern, Kernel, Loop, Program, Step
 from compiler.backend.names import named, unique
+from compiler.backend.one_hot import one_hot_sums
 from compiler.backend.sweeps import overwritten_early
 
 MOST_READERS = 32
@@ -31,7 +32,7 @@ def fuse(program: Program, ctx: Context) -> Program:
     if ctx.processors:
         _merge_all(graph, graph.small, ctx)
     steps = localized(graph.sorted(), program)
-    return program if steps == program.steps else program.with_steps(steps)
+    return one_hot_sums(program if steps == program.steps else program.with_steps(steps), ctx)
 
 
 def _merge_all(graph: Steps, candidates: Callable[[Context], Iterator[Pair]], ctx: Context) -> None:

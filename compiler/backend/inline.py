@@ -13,11 +13,12 @@ from functools import reduce
 from operator import or_
 
 from compiler.backend.context import Context
-from compiler.backend.expr import Expr, Load, Put, cost, loads, rebuilt, with_index
-from compiler.backend.index import Index, Var, product
+from compiler.backend.expr import Expr, Load, Put, cost, loads, rebuilt
+from compiler.backend.index import product
 from compiler.backend.index_maps import is_one_to_one
 from compiler.backend.ir import Extern, Kernel, Loop, Program, Step
-from compiler.backend.simplify import folded, without_unused
+from compiler.backend.padded import in_padded_place
+from compiler.backend.simplify import folded, value_at, without_unused
 
 LARGEST = 400
 """No expression grows above this cost: what can't be inlined is stored."""
@@ -27,6 +28,7 @@ def inline(program: Program, ctx: Context) -> Program:
     """The program with cheap expressions in place of loads. From the last loop to the first, so that each reader is
     known as it will be.
     """
+    program = in_padded_place(program, ctx)
     state = _Inlining.of(program)
     for kernel in reversed(program.kernels):
         if len(kernel.loops) == 1:
@@ -152,13 +154,6 @@ class _Inlining:
         self.readers[producer.target].discard(reader.target)
         for load in loads(producer.value):
             self.readers[load.buffer].add(reader.target)
-
-
-def value_at(producer: Loop, index: tuple[Index, ...]) -> Expr:
-    """A lowered loop's value at coordinates of its target, which are its own variables, or 0."""
-    places = zip(producer.index, index, strict=True)
-    values = {own.atom.name: place for own, place in places if isinstance(own.atom, Var)}
-    return with_index(producer.value, values)
 
 
 def _joined(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:

@@ -85,6 +85,13 @@ def without_unused(program: Program, steps: tuple[Step, ...], ctx: Context) -> P
     return program if unchanged else program.with_steps(tuple(kept))
 
 
+def value_at(producer: Loop, index: tuple[Index, ...]) -> Expr:
+    """A lowered loop's value at coordinates of its target, which are its own variables, or 0."""
+    places = zip(producer.index, index, strict=True)
+    values = {own.atom.name: place for own, place in places if isinstance(own.atom, Var)}
+    return with_index(producer.value, values)
+
+
 def folded(value: Expr) -> Expr:
     """The expression, simplified from the inside out."""
     if isinstance(value, Op):

@@ -47,6 +47,36 @@ def test_a_gradient_is_padded_once_for_both_products_and_its_result_is_not_copie
     assert not any(target in ("mm_1", "mm_2") for kernel in backward.kernels for target in kernel.targets)
 
 
+def low(x: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> Tensor:
+    """A vocabulary's scores with a bias, of weights that are cast to bfloat16."""
+    scores = functional.linear(x.bfloat16(), weight.bfloat16(), bias.bfloat16())
+    return functional.cross_entropy(scores.float(), target)
+
+
+def test_what_is_padded_is_made_in_its_padded_place_and_read_there() -> None:
+    """The weight in bfloat16, which is saved, is the first rows of the padded one; the gradient, which the bias' sums
+    up, has the product's rows.
+    """
+    x, weight, bias = torch.randn(512, 768), torch.randn(VOCABULARY, 768), torch.randn(VOCABULARY)
+    given = (tensor.requires_grad_() for tensor in (x, weight, bias))
+    call = opened(low, *given, torch.randint(0, VOCABULARY, (512,))).on("h200")
+    forward, backward = (graph.stages.last for graph in call.graphs)
+    (product,) = (step for step in forward.steps if isinstance(step, Extern) and step.name == "aten.addmm.default")
+    weights = product.args[2].buffer
+    assert weights in forward.returned
+    assert [forward.by_name[name].shape[0].constant for name in forward.by_name if name.endswith("_right")] == [30528]
+    (gradient,) = {view.buffer for step in backward.steps if isinstance(step, Extern) for view in strided(step.args)
+                   if view.buffer.endswith("_left")}  # fmt: skip
+    sums = [kernel for kernel in backward.kernels if kernel.reduced and kernel.ranges and gradient in kernel.reads]
+    assert [kernel.ranges[-1].size.constant for kernel in sums] == [VOCABULARY]
+    scores = [name for name in backward.inputs if backward.by_name[name].strides[:1] and 30528 in (
+        stride.constant for stride in backward.by_name[name].strides)]  # fmt: skip
+    assert len(scores) == 1, "they lie as the product left them"
+    readers = [kernel for kernel in backward.kernels if scores[0] in kernel.reads]
+    assert [gradient in kernel.writes for kernel in readers] == [True], "and are read once"
+    assert "one term" in [decision.verdict for decision in call.graphs[1].decisions]
+
+
 def test_nothing_is_padded_where_nothing_is_gained() -> None:
     assert sizes(graphs(torch.float32)[0]) == [[(512, 768), (768, VOCABULARY)]], "float32 is no TF32"
     assert sizes(graphs(torch.bfloat16, gpu="")[0]) == [[(512, 768), (768, VOCABULARY)]], "on a CPU"
@@ -105,3 +135,19 @@ def test_a_bias_stays_with_its_product_where_no_kernel_reads_it_or_eager_rounds_
     assert calls(opened(lambda x: layer(x).view(-1, 8), x).lowered) == ["aten.addmm.default"]
     assert calls(opened(lambda x: layer(x) @ x.repeat(2, 1), x).lowered)[0] == "aten.addmm.default"
     assert calls(opened(lambda x: low(x).relu(), x.bfloat16()).lowered) == ["aten.addmm.default", "kernel"]
+
+
+def padded(x: Tensor, weight: Tensor, both: bool = False) -> tuple[Tensor, ...]:
+    """A value that is padded by the user for a product, and read by others."""
+    y = x.sin()
+    wide = functional.pad(y, (0, 0, 0, 3))
+    return (wide @ weight, y.sum(0), y * 2, wide) if both else (wide @ weight, y.sum(0), y * 2)
+
+
+def test_what_a_call_reads_padded_is_computed_once_unless_the_caller_has_the_copy() -> None:
+    x, weight = torch.randn(37, 51), torch.randn(51, 20)
+    for both in (False, True):
+        call = opened(padded, x, weight, both)
+        verdicts = [decision.verdict for decision in call.graph.decisions]
+        assert ("padded" in verdicts) is not both
+        torch.testing.assert_close(call.run(), padded(x, weight, both))

@@ -1,0 +1,101 @@
+"""A sum of which one term alone is not 0, at a place that is known, is that term.
+
+The gradient of a cross entropy sums up, for each row, what is 0 but for the target's column: a vocabulary of terms.
+Where a kernel has no other reason to walk them, it takes the term. As in all sums, what is multiplied by 0 counts as 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from compiler.backend.context import Context
+from compiler.backend.expr import At, Const, Expr, Load, Op, indices, loads, operation, parts
+from compiler.backend.index import Index, Var
+from compiler.backend.index_maps import atoms_of
+from compiler.backend.ir import Kernel, Loop, Program
+from compiler.backend.simplify import folded
+
+
+def one_hot_sums(program: Program, ctx: Context) -> Program:
+    """The program with kernels that walk a range for such a sum alone as kernels that compute its term."""
+    found = {kernel.name: term for kernel in program.kernels if (term := _of_one_term(kernel)) is not None}
+    for kernel in program.kernels:
+        if kernel.name in found:
+            ctx.decide(kernel.writes, "one term", f"of {kernel.reduced[0].size} terms all but one are 0")
+    steps = (found.get(step.name, step) if isinstance(step, Kernel) else step for step in program.steps)
+    return program.with_steps(tuple(steps)) if found else program
+
+
+def _of_one_term(kernel: Kernel) -> Kernel | None:
+    """The kernel without its only reduction, if that is such a sum, and nothing else needs to walk what it sums up."""
+    sums = [loop for loop in kernel.loops if loop.reduced]
+    if type(kernel) is not Kernel or len(sums) != 1 or sums[0].reduction != "sum" or len(sums[0].reduced) != 1:
+        return None
+    search = _Search({loop.target: loop for loop in kernel.loops}, sums[0].reduced[0])
+    if (term := search.term(sums[0].value)) is None:
+        return None
+    inside = operation("and", operation("ge", term.at, Const(0, term.at.dtype)), operation("lt", term.at, search.end))
+    value = operation("where", inside, term.value, Const(0.0, term.value.dtype))
+    needed, loops = set(kernel.writes), list[Loop]()
+    for loop in reversed(kernel.loops):
+        if loop.target in needed:
+            loops.append(replace(loop, value=folded(value), reduction="", reduced=()) if loop is sums[0] else loop)
+            needed.update(load.buffer for load in loads(loops[-1].value))
+    if any(loop.ranges != kernel.ranges for loop in loops):
+        return None
+    return Kernel(kernel.name, kernel.ranges, (), tuple(reversed(loops)), kernel.local & needed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """A value that is 0 unless the variable has the value `at`: `value`, in which the variable is not, there."""
+
+    at: Expr
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """Among the loops of a kernel, which read of each other what is at the same point."""
+
+    loops: Mapping[str, Loop]
+    var: Var
+
+    @property
+    def end(self) -> Expr:
+        return folded(At(self.var.size))
+
+    def term(self, value: Expr) -> _Term | None:
+        """What a value is where it is not 0, if that is at one point of the variable."""
+        if isinstance(value, Load):
+            maker = self.loops.get(value.buffer)
+            return self.term(maker.value) if maker is not None and not maker.reduction else None
+        if not isinstance(value, Op):
+            return None
+        if value.name == "where":
+            return self.chosen(*value.args)
+        if value.name in ("cast", "neg"):
+            inner = self.term(value.args[0])
+            return inner and replace(inner, value=replace(value, args=(inner.value,)))
+        if value.name == "mul":
+            for first, second in (value.args, value.args[::-1]):
+                if not self.is_in(second) and (inner := self.term(first)) is not None:
+                    return replace(inner, value=replace(value, args=(inner.value, second)))
+        return None
+
+    def chosen(self, condition: Expr, chosen: Expr, other: Expr) -> _Term | None:
+        """That of `chosen if variable == at else 0`."""
+        if isinstance(condition, Load) and (maker := self.loops.get(condition.buffer)) is not None:
+            condition = maker.value
+        if not isinstance(condition, Op) or condition.name != "eq" or not isinstance(other, Const) or other.value != 0:
+            return None
+        for place, at in (condition.args, condition.args[::-1]):
+            is_place = isinstance(place, At) and place.index == Index.of(self.var)
+            if is_place and at.dtype == place.dtype and not self.is_in(at) and not self.is_in(chosen):
+                return _Term(at, chosen)
+        return None
+
+    def is_in(self, value: Expr) -> bool:
+        """Whether the variable is in a value, or in what the kernel makes for it."""
+        return any(self.var in atoms_of(index) for part in parts(value) for index in indices(part))

@@ -1,0 +1,92 @@
+"""Values that are padded for a library are computed in their padded place, and whoever reads them reads them there.
+
+A product reads a copy of an operand with zeros at its ends (`lower/products.py`). Where others read the operand too, a
+gradient that is also summed up, or a weight in low precision that is saved for the backward, it would be computed
+twice, or stored twice. The copy has all of its elements at the same coordinates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from compiler.backend.context import Context
+from compiler.backend.expr import Expr, Guard, Load, Put, loads, rebuilt
+from compiler.backend.index_maps import substitute
+from compiler.backend.ir import Extern, Kernel, Loop, Program, Step, Strided
+from compiler.backend.lower.indexing import guarded
+from compiler.backend.simplify import folded, value_at
+
+
+def in_padded_place(program: Program, ctx: Context) -> Program:
+    """The program, of kernels of one loop each, with values where the padded copies are that calls of PyTorch read."""
+    read = {name for step in program.steps if isinstance(step, Extern) for name in step.reads}
+    for name in [kernel.targets[0] for kernel in program.kernels if read.issuperset(kernel.targets)]:
+        padding = next(kernel.loops[0] for kernel in program.kernels if name in kernel.targets)
+        if (maker := _maker(padding, program)) is not None:
+            ctx.decide((maker.target, padding.target), "padded", f"it is computed where {padding.target} has it")
+            program = _moved(program, maker, padding)
+    return program
+
+
+def _maker(padding: Loop, program: Program) -> Loop | None:
+    """The loop that makes what another copies, with zeros behind its ends, if who else reads it may read the copy."""
+    source = padding.value.value if isinstance(padding.value, Guard) else None
+    if not isinstance(source, Load) or source.index != padding.index:
+        return None
+    value, copy = program.by_name[source.buffer], program.by_name[padding.target]
+    if padding.value != folded(guarded(padding.index, value.shape, source, 0)) or value.dtype != copy.dtype:
+        return None
+    loop = next((kernel.loops[0] for kernel in program.kernels if kernel.targets == (value.name,)), None)
+    if loop is None or loop.reduction or isinstance(loop.value, Put):
+        return None
+    calls = [step for step in program.steps if isinstance(step, Extern)]
+    shared = {name for call in calls if call.aliases or call.writes for name in (*call.reads, *call.writes)}
+    shared |= program.mutated
+    if shared.intersection((value.name, copy.name, *(load.buffer for load in loads(loop.value)))):
+        return None
+    by_memory = value.name in program.returned or any(value.name in call.reads for call in calls)
+    readers = [kernel for kernel in program.kernels if value.name in kernel.reads]
+    if copy.name in program.returned or (by_memory and value.strides != copy.strides):
+        return None
+    return loop if by_memory or len(readers) > 1 else None
+
+
+def _moved(program: Program, maker: Loop, padding: Loop) -> Program:
+    """The program with the copy made where the value was, of what that is made of."""
+    old, new = maker.target, padding.target
+    source = padding.value.value if isinstance(padding.value, Guard) else None
+    value = rebuilt(padding.value, lambda part: value_at(maker, padding.index) if part is source else None)
+    origins = (*maker.origins, *padding.origins)
+    loop = replace(padding, value=folded(value), origins=origins, source=maker.source, operator=maker.operator)
+    made = Kernel(new, loop.ranges, (), (loop,))
+    kept = (step for step in program.steps if new not in step.targets)
+    steps = tuple(made if old in step.targets else _reading(step, old, new) for step in kept)
+    outputs = tuple(_seen(output, old, new) for output in program.outputs)
+    return replace(program, outputs=outputs).with_steps(steps)
+
+
+def _reading(step: Step, old: str, new: str) -> Step:
+    """A step that reads a buffer, with another in its place."""
+    if old not in step.reads:
+        return step
+    if isinstance(step, Extern):
+        kwargs = tuple((key, _seen(value, old, new)) for key, value in step.kwargs)
+        return replace(step, args=_seen(step.args, old, new), kwargs=kwargs)
+
+    def change(part: Expr) -> Expr | None:
+        if not isinstance(part, Load) or part.buffer != old:
+            return None
+        at = tuple(substitute(index, {}, lambda inner: rebuilt(inner, change)) for index in part.index)
+        return Load(new, at, part.dtype)
+
+    return replace(step, loops=tuple(replace(loop, value=rebuilt(loop.value, change)) for loop in step.loops))
+
+
+def _seen(value: Any, old: str, new: str) -> Any:
+    """An argument of a call, or an output, with views of one buffer as views of another."""
+    if isinstance(value, Strided):
+        return replace(value, buffer=new) if value.buffer == old else value
+    if isinstance(value, tuple | list):
+        return type(value)(_seen(item, old, new) for item in value)
+    return value

@@ -1,0 +1,60 @@
+"""Sums of which one term alone is not 0: where a kernel does nothing else, it computes that term."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import compiler
+
+PLACES = 1000
+
+
+def hot(target: Tensor, weight: Tensor) -> Tensor:
+    """Rows of zeros, but for the weight at the target's place: none where that is not one of the places."""
+    return torch.where(torch.arange(PLACES) == target[:, None], weight[:, None], 0.0)
+
+
+def summed(target: Tensor, weight: Tensor) -> Tensor:
+    return -(hot(target, weight).bfloat16() * weight[:, None]).float().sum(-1)
+
+
+def of_two(target: Tensor, weight: Tensor) -> Tensor:
+    return (hot(target, weight) + hot(target + 1, weight)).sum(-1)
+
+
+def weighed(target: Tensor, weight: Tensor) -> Tensor:
+    return (hot(target, weight) * torch.arange(PLACES)).sum(-1)
+
+
+def largest(target: Tensor, weight: Tensor) -> Tensor:
+    return hot(target, weight).amax(-1)
+
+
+def kept(target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    rows = hot(target, weight)
+    return rows, rows.sum(-1)
+
+
+def given() -> tuple[Tensor, Tensor]:
+    return torch.tensor([0, 7, PLACES - 1, PLACES, -1, -100]), torch.tensor([1.5, 2.0, -3.0, 4.0, 5.0, 6.0])
+
+
+def test_a_sum_of_one_term_is_that_term_and_0_where_there_is_none() -> None:
+    call = compiler.open(summed, *given())
+    (kernel,) = call.scheduled.kernels
+    assert not kernel.reduced, kernel
+    assert "one term" in [*call.decisions.verdict]
+    torch.testing.assert_close(call.run(), summed(*given()), rtol=0, atol=0)
+    assert call.run()[3:].count_nonzero() == 0
+
+
+@pytest.mark.parametrize("fn", [of_two, weighed, largest, kept])
+def test_other_reductions_walk_all_places(fn: Callable[..., Tensor]) -> None:
+    call = compiler.open(fn, *given())
+    assert any(kernel.reduced for kernel in call.scheduled.kernels)
+    assert "one term" not in [*call.decisions.verdict]
+    torch.testing.assert_close(call.run(), fn(*given()))
