@@ -77,29 +77,37 @@ def inference(fn: Callable[..., Any], args: Sequence[Tensor], mode: str | None) 
     return calls
 
 
-def training(model: nn.Module, x: Tensor, mode: str | None) -> dict[str, Call]:
-    def forward(x: Tensor) -> Tensor:
-        found: Tensor = model(x)
-        return found
+def training(
+    fn: Callable[..., Tensor], args: Sequence[Tensor], leaves: Sequence[Tensor], mode: str | None
+) -> dict[str, Call]:
+    """Steps without an optimizer. What is returned is summed outside of the compiled graph."""
 
-    parameters = [*model.parameters()]
-
-    def step(compiled: Callable[..., Any]) -> Call:
+    def step(compiled: Callable[..., Tensor]) -> Call:
         def call() -> None:
-            for parameter in parameters:
-                parameter.grad = None
-            compiled(x).sum().backward()
+            for leaf in leaves:
+                leaf.grad = None
+            compiled(*args).sum().backward()
 
         return call
 
     torch.set_grad_enabled(True)
     found = compilers(None, mode)
     del found["nothing"]  # there is no backward of nothing
-    return {name: step(compiled(own_code(forward))) for name, compiled in found.items()}
+    steps = {name: step(compiled(own_code(fn))) for name, compiled in found.items()}
+    steps["eager"]()
+    expected = [leaf.grad for leaf in leaves]
+    for name, call in steps.items():
+        call()
+        gradients = [leaf.grad for leaf in leaves]
+        torch.testing.assert_close(
+            gradients, expected, rtol=1e-3, atol=1e-3, msg=lambda told, name=name: f"{name}: {told}"
+        )
+    return steps
 
 
 def cases(device: str, mode: str | None) -> dict[str, Callable[[], dict[str, Call]]]:
     x, y = (torch.randn(64, 64, device=device) for _ in range(2))
+    leaf = x.clone().requires_grad_()
     model = mlp(device)
 
     def of_model(x: Tensor) -> Tensor:
@@ -110,7 +118,8 @@ def cases(device: str, mode: str | None) -> dict[str, Callable[[], dict[str, Cal
         "one": lambda: inference(one, (x, y), mode),
         "five": lambda: inference(five, (x, y), mode),
         "mlp": lambda: inference(of_model, (x,), mode),
-        "mlp training": lambda: training(model, x, mode),
+        "one training": lambda: training(one, (leaf, y), (leaf,), mode),
+        "mlp training": lambda: training(of_model, (x,), [*model.parameters()], mode),
     }
 
 
@@ -155,7 +164,7 @@ def row(name: str, times: dict[str, list[float]]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="one, five, mlp, mlp training")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="one, five, mlp, one training, mlp training")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of one turn")
