@@ -112,10 +112,10 @@ class _Writer:
         attrs = self.moves(kernel) | self.tensor(self.program.by_name[kernel.targets[-1]], kernel) | parts
         self.entities.append(Entity(identity, "kernel", kernel.name, attrs, inputs, tuple(origins)))
         self.entities += [entity for entity in found if len(found) > 1]
-        self.names[kernel.name] = identity
         for target in kernel.targets:
             self.steps[target] = identity
             self.names.setdefault(target, self.loops[target])
+        self.names.setdefault(kernel.name, identity)  # which may be a buffer's name too, and that of another step
 
     def loop(self, loop: Loop, kernel: str, around: Kernel) -> Entity:
         buffer = self.program.by_name[loop.target]
@@ -136,7 +136,9 @@ class _Writer:
         if kernel.made in kernel.local:
             attrs["memory"] = "none: only this kernel reads it"
         attrs |= self.tensor(self.program.by_name[kernel.made])
-        return Entity(identity, "loop", kernel.made, attrs, tuple(inputs), self.extern_origins(kernel.call))
+        known = self.before.loops.get(kernel.made, "") if isinstance(self.before, Made) else ""
+        origins = (known,) if known else self.extern_origins(kernel.call)
+        return Entity(identity, "loop", kernel.made, attrs, tuple(inputs), origins)
 
     def extern(self, extern: Extern) -> None:
         label = extern.origins[0] if extern.origins else (extern.targets or ("call",))[0]
@@ -201,8 +203,9 @@ class _Writer:
     def extern_origins(self, extern: Extern) -> Ids:
         if not isinstance(self.before, Made):
             return tuple(self.graph[name] for name in extern.origins if name in self.graph)
-        names = [*extern.targets, *extern.origins]
-        return tuple(dict.fromkeys(self.before.names[name] for name in names if name in self.before.names))
+        made = [self.before.steps[name] for name in extern.targets if name in self.before.steps]
+        named = [self.before.names[name] for name in extern.origins if name in self.before.names]
+        return tuple(dict.fromkeys(made or named))
 
     # Facts
 

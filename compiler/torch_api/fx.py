@@ -20,6 +20,8 @@ _INDEX = re.compile(r"\[['\"]?([^'\"\]]+)['\"]?\]")
 SIGNATURE_WIDTH = 120
 _ASSIGNED = re.compile(r'(?:^\s+|;  )(\w+)(?:(?:: "[^"]*")? = |: "[^"]*",$)')
 _PARAMETER = re.compile(r"\w+")
+_PARTS = re.compile(r'(?:[^,"]|"[^"]*")+')
+"""What commas divide: not those in a parameter's type, "f32[4, 16][16, 1]cpu"."""
 _UNKNOWN_PLACE = "# No stacktrace found for following nodes"
 _RELEASES = re.compile(r";  (?:\w+ = )+None\b")
 
@@ -67,7 +69,7 @@ def _readable(lines: list[str], renamed: Mapping[str, str]) -> Iterator[str]:
 
 
 def _signature(line: str, renamed: Mapping[str, str]) -> list[str]:
-    opening, *parameters = re.split(r', (?=\w+(?:: "|[,)]))', line)
+    opening, *parameters = (part.lstrip() for part in _PARTS.findall(line))
     named = [
         _PARAMETER.sub(lambda match: renamed.get(match[0], match[0]), parameter, count=1) for parameter in parameters
     ]

@@ -53,8 +53,8 @@ class Kernel:
 
     @property
     def is_call(self) -> bool:
-        """Whether it is a library's, and no code of Inductor's."""
-        return self.node.kind == "extern"
+        """Whether it is a library's, and no generated code; the call tells, as later passes may have written code."""
+        return (self.call or self.node).kind == "extern"
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,8 @@ class Half:
         found = told.get(names) or told.get((names[1], names[0]))
         if found is not None:
             return reason_words(found.why), found.why, int(found.numbers.get("round", 0))
-        return (self.library if first.is_call or second.is_call else self.untold), "", 0
+        is_call = "extern" in (first.node.kind, second.node.kind)  # when kernels were fused
+        return (self.library if is_call else self.untold), "", 0
 
     def _saving(self, first: Kernel, second: Kernel) -> int:
         """One kernel reads what both read once, does not read what it has made, and stores that only if others need

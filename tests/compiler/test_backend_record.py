@@ -348,3 +348,28 @@ def test_check_kernels_runs_each_triton_kernel_and_finds_the_one_that_is_wrong()
     [wrong] = [check for check in checks if check.verdict == "differs"]
     assert wrong.subject == kernels[0]
     assert wrong.max_absolute
+
+
+def test_a_call_that_stays_one_comes_from_itself() -> None:
+    """A kernel may have the name of another product's result."""
+    layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    record = explore(model, (torch.randn(4, 16, 64),), options=Options(backend="tcompile", target="h200")).record
+    calls = [entity for stage in STAGES_OF_PASSES[1:] for artifact in record.of_stage(stage)
+             for entity in artifact.entities if entity.kind == "extern"]  # fmt: skip
+    targets = {entity.id: entity.attrs.get("target") for entity in record.entities()}
+    assert len(calls) > len(STAGES_OF_PASSES)
+    for call in calls:
+        assert [targets[origin] for origin in call.origins] == [call.attrs["target"]], call.id
+
+
+def test_a_long_signature_is_one_parameter_a_line() -> None:
+    def mix(first: torch.Tensor, second: torch.Tensor, third: torch.Tensor) -> torch.Tensor:
+        return first + second + third
+
+    inputs = [torch.randn(4, 16, 64) for _ in range(3)]
+    captured = explore(mix, inputs, options=Options(backend="eager")).record["captured"].text
+    opening, *parameters, closing = captured.split("\n")[:5]
+    assert opening == "def forward(self,"
+    assert [line.split(": ")[1] for line in parameters] == ['"f32[4, 16, 64][1024, 64, 1]cpu",'] * 3
+    assert closing == "):"
