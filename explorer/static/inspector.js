@@ -19,7 +19,7 @@ import { frameName } from "./source_marks.js";
  */
 
 /** Attributes with a place of their own, so not listed again. */
-const PLACED = new Set("dtype shape stride device bytes module module_type target code op file line eager_time compiled_time measured_µs".split(" "));
+const PLACED = new Set("dtype shape stride device bytes module module_type target code op file line eager_time compiled_time measured_µs launch".split(" "));
 /** What languages and verdicts are called here. @type {Record<string, string>} */
 const LANGUAGES = { triton: "Triton", cpp: "C++" };
 /** @type {Record<string, string>} */
