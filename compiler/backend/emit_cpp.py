@@ -18,8 +18,8 @@ from compiler.backend import philox
 from compiler.backend.context import Context
 from compiler.backend.cpp_text import PRELUDE, TYPES, Text, constant, identifier
 from compiler.backend.expr import Load, Put, cost
-from compiler.backend.index import Index, Indirect, Var, factor_of, product
-from compiler.backend.index_maps import atoms_of
+from compiler.backend.index import Index, Var, factor_of, product
+from compiler.backend.index_maps import indirects
 from compiler.backend.ir import SCANS, Kernel, Loop, Program
 from compiler.backend.order import offsets
 from compiler.backend.scalar import OPERATIONS
@@ -107,7 +107,7 @@ class _Writer:
         self.text = Text(self.load)
         own = set(kernel_indices(kernel, program))
         symbols = tuple(sorted({name for index in own for name in symbols_of(index)}))
-        checks = any(isinstance(atom, Indirect) for index in own for atom in atoms_of(index))
+        checks = any(map(indirects, own))
         self.function = Function(identifier(f"kernel_{kernel.name}"), kernel.buffers, symbols, checks)
 
     def line(self, text: str, target: str = "") -> None:

@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 import torch
 
-from compiler.backend.index import Index, Indirect, Keyed
-from compiler.backend.index_maps import atoms_of, substitute
+from compiler.backend.index import Index, Keyed
+from compiler.backend.index_maps import indirects, substitute
 from compiler.backend.scalar import NAMES, OPERATIONS
 
 Shape: TypeAlias = tuple[Index, ...]
@@ -163,7 +163,7 @@ def _parts(value: Expr) -> Iterator[Expr]:
     elif isinstance(value, Guard):
         children = (value.condition, value.value, value.other)
     else:
-        children = tuple(indirect.value for index in indices(value) for indirect in _indirects(index))
+        children = tuple(indirect.value for index in indices(value) for indirect in indirects(index))
         children = (*children, value.value) if isinstance(value, Put) else children
     for child in children:
         yield from _parts(child)
@@ -174,10 +174,6 @@ def indices(value: Expr) -> Shape:
     if isinstance(value, Load | Put):
         return value.index
     return (value.index,) if isinstance(value, At) else ()
-
-
-def _indirects(index: Index) -> Iterator[Indirect]:
-    return (atom for atom in atoms_of(index) if isinstance(atom, Indirect))
 
 
 def rebuilt(value: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
@@ -196,7 +192,7 @@ def rebuilt(value: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
     if isinstance(value, Put):
         index = tuple(substitute(index, {}, lambda inner: rebuilt(inner, change)) for index in value.index)
         return replace(value, index=index, value=rebuilt(value.value, change))
-    if isinstance(value, Load) and any(True for index in value.index for _ in _indirects(index)):
+    if isinstance(value, Load) and any(map(indirects, value.index)):
         index = tuple(substitute(index, {}, lambda inner: rebuilt(inner, change)) for index in value.index)
         return Load(value.buffer, index, value.dtype)
     return value
@@ -217,6 +213,11 @@ def with_index(value: Expr, values: Mapping[str, Index]) -> Expr:
         return rebuilt(inner, change)
 
     return rebuilt(value, change)
+
+
+def is_indirect(value: Expr) -> bool:
+    """Whether it picks elements by indices that tensors hold."""
+    return any(indirects(index) for part in parts(value) for index in indices(part))
 
 
 @lru_cache(1 << 14)

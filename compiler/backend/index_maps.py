@@ -13,7 +13,7 @@ from compiler.backend.index import Atom, Index, Indirect, Quotient, Remainder, S
 
 def substitute(index: Index, values: Mapping[str, Index], inside: Callable[[Any], Any] | None = None) -> Index:
     """The index with other indices for its variables, by name. `inside` does the same to the value of an `Indirect`."""
-    if inside is None or not any(isinstance(atom, Indirect) for atom in atoms_of(index)):
+    if inside is None or not indirects(index):
         return _with_values(index, tuple(values.items()))
     return _with(index, values, inside)
 
@@ -52,6 +52,12 @@ def atoms_of(index: Index) -> tuple[Atom, ...]:
             if isinstance(atom, Quotient | Remainder):
                 found += (*atoms_of(atom.of), *atoms_of(atom.by))
     return tuple(found)
+
+
+@lru_cache(1 << 16)
+def indirects(index: Index) -> tuple[Indirect, ...]:
+    """The indices in it that tensors hold."""
+    return tuple(atom for atom in atoms_of(index) if isinstance(atom, Indirect))
 
 
 def variables(index: Index) -> set[Var]:

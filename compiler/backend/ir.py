@@ -102,6 +102,11 @@ class Loop:
         return self.space if self.is_scan else self.ranges
 
     @property
+    def reads(self) -> set[str]:
+        """The buffers of its loads."""
+        return {load.buffer for load in loads(self.value)}
+
+    @property
     def place(self) -> Shape:
         """Where it writes."""
         return self.value.index if isinstance(self.value, Put) else self.index
@@ -137,7 +142,7 @@ class Kernel:
         written: set[str] = set()
         loaded: set[str] = set()
         for loop in self.loops:
-            loaded |= {load.buffer for load in loads(loop.value)} - written
+            loaded |= loop.reads - written
             written.add(loop.target)
         return tuple(sorted(loaded | self.taken))
 

@@ -62,7 +62,7 @@ def _with_ranges(kernel: Kernel, ranges: tuple[Var, ...], reduced: tuple[Var, ..
 
 def offsets(kernel: Kernel, program: Program) -> Iterator[Index]:
     """Where the kernel reads and writes memory: offsets in elements."""
-    return (offset for _, offset in _accesses(kernel, program))
+    return (offset for _, offset in accesses(kernel, program))
 
 
 def points_along(places: Iterable[Index], var: Var, ctx: Context) -> int:
@@ -74,7 +74,7 @@ def points_along(places: Iterable[Index], var: Var, ctx: Context) -> int:
     )
 
 
-def _accesses(kernel: Kernel, program: Program) -> Iterator[tuple[Buffer, Index]]:
+def accesses(kernel: Kernel, program: Program) -> Iterator[tuple[Buffer, Index]]:
     """The buffers that a kernel reads and writes, with offsets in elements."""
     for loop in kernel.loops:
         places = [(load.buffer, load.index) for load in loads(loop.value)]
@@ -88,7 +88,7 @@ def _sorted(group: tuple[Var, ...], kernel: Kernel, program: Program, ctx: Conte
     """The ranges by how far apart the elements of one step lie, in most accesses; those of large buffers count most."""
     if len(group) < 2:
         return group
-    places = [(ctx.number(buffer.size), offset) for buffer, offset in _accesses(kernel, program)]
+    places = [(ctx.number(buffer.size), offset) for buffer, offset in accesses(kernel, program)]
 
     most = sum(size for size, _ in places) / 2
 
@@ -106,7 +106,7 @@ def _short_last(group: tuple[Var, ...], kernel: Kernel, program: Program, ctx: C
     """
     if not ctx.processors or len(group) < 2:
         return group
-    places = [(ctx.number(buffer.size), offset) for buffer, offset in _accesses(kernel, program)]
+    places = [(ctx.number(buffer.size), offset) for buffer, offset in accesses(kernel, program)]
     least = max(size for size, _ in places) / 4
 
     def is_walked(var: Var) -> bool:

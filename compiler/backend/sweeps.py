@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from compiler.backend.expr import loads
 from compiler.backend.ir import Kernel, Loop
 
 
@@ -55,7 +54,7 @@ def overwritten_early(kernel: Kernel, names: Iterable[str]) -> str:
         (writer,) = (loop for loop in kernel.loops if loop.target == name)
         loops = in_order(kernel)
         late = (loop for loop in loops[loops.index(writer) + 1 :] if loop.order < writer.order)
-        if any(name in _reads(loop) for loop in late):
+        if any(name in loop.reads for loop in late):
             return name
     return ""
 
@@ -69,13 +68,9 @@ def _levels(kernel: Kernel) -> Mapping[str, int]:
     levels: dict[str, int] = {}
     reductions = {loop.target for loop in kernel.loops if loop.reduction and not loop.is_scan}
     for loop in kernel.loops:
-        needs = [levels[name] + (name in reductions) for name in _reads(loop) if name in levels]
+        needs = [levels[name] + (name in reductions) for name in loop.reads if name in levels]
         levels[loop.target] = max(needs, default=0)
     return levels
-
-
-def _reads(loop: Loop) -> set[str]:
-    return {load.buffer for load in loads(loop.value)}
 
 
 def _needed(kernel: Kernel, due: set[str], inner: set[str]) -> set[str]:
@@ -87,6 +82,6 @@ def _needed(kernel: Kernel, due: set[str], inner: set[str]) -> set[str]:
         name = waiting.pop()
         if name not in needed:
             needed.add(name)
-            inside = (_reads(by_name[name]) & inner) - {name}
+            inside = (by_name[name].reads & inner) - {name}
             waiting += [other for other in inside if other in kernel.local or other in due]
     return needed

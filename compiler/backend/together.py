@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from compiler.backend.context import Context
-from compiler.backend.expr import Put, indices, parts
-from compiler.backend.index import Indirect, product
-from compiler.backend.index_maps import atoms_of
+from compiler.backend.expr import Put, is_indirect
+from compiler.backend.index import product
 from compiler.backend.ir import Kernel, Loop, Program
 from compiler.backend.names import unique, without_number
 from compiler.backend.symbols import kernel_indices, symbols_of
@@ -80,9 +79,7 @@ def _is_small(kernel: Kernel, program: Program, ctx: Context) -> bool:
 
 
 def _is_plain(loop: Loop) -> bool:
-    held = (index for part in parts(loop.value) for index in indices(part))
-    is_by_value = any(isinstance(atom, Indirect) for index in held for atom in atoms_of(index))
-    return not loop.reduction and not isinstance(loop.value, Put) and not is_by_value
+    return not loop.reduction and not isinstance(loop.value, Put) and not is_indirect(loop.value)
 
 
 def _groups(kernels: Sequence[Kernel], program: Program, ctx: Context) -> Iterator[list[Kernel]]:

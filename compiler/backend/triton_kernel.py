@@ -13,7 +13,7 @@ import torch
 from compiler.backend.context import Context
 from compiler.backend.expr import Const, Expr, Load, Put, indices, loads, parts
 from compiler.backend.index import Index, Indirect, Var
-from compiler.backend.index_maps import atoms_of
+from compiler.backend.index_maps import atoms_of, indirects
 from compiler.backend.ir import Kernel, Loop, Program
 from compiler.backend.symbols import kernel_indices, symbols_of
 from compiler.backend.triton_configs import TritonConfig, configs
@@ -66,9 +66,7 @@ class KernelWriter(Lines):
         self.kernel = self.tiles.kernel
         self.configs = self.choices()
         self.levels = precision(self.kernel, program)
-        self.lines: list[str] = []
-        self.targets: dict[int, str] = {}
-        self.depth, self.source, self.target, self.policy = 0, "", "", ""
+        self.source = self.policy = ""
         self.names = Names()
         self.known: dict[str, str] = {}
         self.given: dict[str, str] = {}
@@ -81,7 +79,7 @@ class KernelWriter(Lines):
         own = set(kernel_indices(kernel, program)) | set(kernel_indices(self.kernel, program))
         self.symbols = tuple(sorted({name for index in own for name in symbols_of(index)}))
         self.names.taken |= set(self.symbols)
-        self.checks = any(isinstance(atom, Indirect) for index in own for atom in atoms_of(index))
+        self.checks = any(map(indirects, own))
         self.buffers = kernel.buffers
         self.name = f"kernel_{identifier(kernel.name)}"
 
@@ -169,8 +167,7 @@ class KernelWriter(Lines):
         if isinstance(value, Index):
             own = {axis.var.key for axis in self.axes}
             found = {atom.name for atom in atoms_of(value) if isinstance(atom, Var) and atom.key in own}
-            held = (atom.value for atom in atoms_of(value) if isinstance(atom, Indirect))
-            return found.union(*map(self.axes_of, held))
+            return found.union(*(self.axes_of(held.value) for held in indirects(value)))
         found = set()
         for part in parts(value):
             if isinstance(part, Load) and part.buffer in self.spans:

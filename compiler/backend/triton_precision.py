@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from compiler.backend.expr import Const, Expr, Guard, Load, Op, Put, indices
-from compiler.backend.index import Indirect
-from compiler.backend.index_maps import atoms_of
+from compiler.backend.index_maps import indirects
 from compiler.backend.ir import Kernel, Loop, Program
 from compiler.backend.scalar import HALVES
 
@@ -72,8 +71,8 @@ def _levels(value: Expr, level: int) -> Iterator[tuple[Expr, int]]:
     elif isinstance(value, Put):
         yield from _levels(value.value, EXACT)
     for index in indices(value):
-        for held in (atom.value for atom in atoms_of(index) if isinstance(atom, Indirect)):
-            yield from _levels(held, EXACT)
+        for held in indirects(index):
+            yield from _levels(held.value, EXACT)
 
 
 def _children(value: Op, level: int) -> Iterator[tuple[Expr, int]]:

@@ -177,7 +177,7 @@ class ReductionWriter(KernelWriter):
     def sweep(self, sweep: Sweep, inner: Axis, stored: set[str]) -> None:
         """One walk over the rows."""
         reductions = [loop for loop in sweep.body if loop.reduction and not loop.is_scan]
-        if stored & {load.buffer for loop in sweep.body for load in loads(loop.value)}:
+        if any(stored & loop.reads for loop in sweep.body):
             self.line("tl.debug_barrier()  # what other threads stored is read")
         totals = {loop.target: self.total(loop) for loop in reductions}
         carries = {loop.target: self.carry(loop) for loop in sweep.body if loop.is_scan}

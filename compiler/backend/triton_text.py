@@ -18,7 +18,7 @@ import torch
 
 from compiler.backend.expr import At, Const, Expr, Guard, Load, Op, Put, parts
 from compiler.backend.index import Atom, Index, Indirect, Quotient, Remainder, is_natural
-from compiler.backend.index_maps import atoms_of
+from compiler.backend.index_maps import indirects
 from compiler.backend.scalar import OPERATIONS
 from compiler.backend.triton_precision import EXACT, PATTERNS
 
@@ -350,7 +350,7 @@ class Text:
             return self.writer.checked(atom, guard)
         if not isinstance(atom, Quotient | Remainder):
             return atom.name
-        is_held = any(isinstance(part, Indirect) for part in (*atoms_of(atom.of), *atoms_of(atom.by)))
+        is_held = bool(indirects(atom.of) or indirects(atom.by))
         key = f"{atom.key} {guard}" if is_held else atom.key  # what was loaded for some points only is for these
         return self.writer.named(key, "i", lambda: self.ratio(atom, guard))
 

@@ -18,7 +18,7 @@ from compiler.backend.expr import Shape, loads, with_index
 from compiler.backend.index import Index, Var, factor_of, product
 from compiler.backend.index_maps import substitute, variables
 from compiler.backend.ir import Kernel, Loop, Program
-from compiler.backend.order import points_along
+from compiler.backend.order import accesses, points_along
 from compiler.backend.sweeps import sweeps
 
 Kind = Literal["pointwise", "persistent", "looped"]
@@ -181,13 +181,8 @@ def moved(kernel: Kernel, outer: tuple[Axis, ...], inner: Axis | None) -> Kernel
 
 def _accesses(kernel: Kernel, program: Program) -> list[tuple[Index, int]]:
     """Where it reads and writes memory, in elements, each place once, and the bytes of an element there."""
-    found = {}
-    for loop in kernel.loops:
-        for name, index in [(load.buffer, load.index) for load in loads(loop.value)] + [(loop.target, loop.place)]:
-            if name not in kernel.local:
-                place = program.by_name[name].offset(index)
-                found[f"{name} + {place.key}"] = (place, program.by_name[name].dtype.itemsize)
-    return list(found.values())
+    found = accesses(kernel, program)
+    return [*{f"{at.name} + {place.key}": (place, at.dtype.itemsize) for at, place in found}.values()]
 
 
 def is_by_columns(kernel: Kernel, program: Program, ctx: Context) -> bool:

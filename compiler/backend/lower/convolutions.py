@@ -6,7 +6,6 @@ which is merged with what makes the gradient that it sums up.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from torch.fx import Node
@@ -14,10 +13,8 @@ from torch.fx import Node
 from compiler.backend.expr import Expr, Shape, cast, operation
 from compiler.backend.lower.pointwise import element
 from compiler.backend.lower.reductions import cast_up, finished, reduce, temporary
-from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, checked_dtype, computing_dtype, is_on_gpu
+from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, checked_dtype, computing_dtype, is_on_gpu
 from compiler.torch_api.fx import value_of
-
-Rule = Callable[..., Any]
 
 
 def convolution(low: Lowering, node: Node, image: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:

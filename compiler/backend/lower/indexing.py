@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
@@ -12,11 +12,10 @@ from torch.fx import Node
 from compiler.backend.expr import At, Const, Expr, Guard, Shape, cast, operation
 from compiler.backend.index import Index, Indirect, is_below
 from compiler.backend.lower.pointwise import broadcast, element, scalar
-from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, checked_dtype, dimension
+from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, checked_dtype, dimension
 from compiler.backend.lower.views import slice_start
 from compiler.torch_api.fx import value_of
 
-Rule = Callable[..., Any]
 MOST_JOINED = 8
 """Each element of a `cat` asks for each tensor whether it comes from it: with more of them copies are faster."""
 

@@ -17,12 +17,11 @@ from torch.fx import Node
 
 from compiler.backend.expr import At, Const, Expr, Shape, cast, operation
 from compiler.backend.index import Index
-from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, checked_dtype, computing_dtype
+from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, checked_dtype, computing_dtype
 from compiler.backend.scalar import HALVES
 from compiler.torch_api.fx import value_of
 
 Build = Callable[..., Expr]
-Rule = Callable[..., Any]
 
 
 def scalar(value: Any, dtype: torch.dtype) -> Expr:

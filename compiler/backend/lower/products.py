@@ -7,7 +7,6 @@ whose rows are too long the right part is read by a loop, which is inlined into 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +19,7 @@ from compiler.backend.ir import Buffer, Loop, Strided
 from compiler.backend.lower.indexing import guarded
 from compiler.backend.lower.pointwise import POINTWISE, element
 from compiler.backend.lower.sizes import shape_of, strides_of
-from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, checked_dtype, contiguous, is_on_gpu, walk
+from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, checked_dtype, contiguous, is_on_gpu, walk
 from compiler.backend.lower.views import VIEWS
 from compiler.torch_api.fx import value_of
 
@@ -31,7 +30,6 @@ RATE, BANDWIDTH = 600e12, 4e12
 LEAST_SECONDS = 20e-6
 _ROUNDED_ALIKE = (torch.float32, torch.float64)
 """Products are computed in these as they are stored, so that a bias can be added afterwards."""
-Rule = Callable[..., Any]
 
 
 def product(low: Lowering, node: Node, left: Tensor, right: Tensor) -> Tensor:

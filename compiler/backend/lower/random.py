@@ -4,7 +4,7 @@ and an element's place, which count with Philox.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,10 +14,8 @@ from compiler.backend.expr import At, Expr, Op, Shape, operation
 from compiler.backend.index import Index
 from compiler.backend.ir import Buffer, Strided
 from compiler.backend.lower.pointwise import scalar
-from compiler.backend.lower.value import Lowering, Tensor
+from compiler.backend.lower.value import Lowering, Rule, Tensor
 from compiler.torch_api.fx import value_of
-
-Rule = Callable[..., Any]
 
 
 def seed(low: Lowering, node: Node, *_: Any) -> Tensor:

@@ -17,10 +17,18 @@ from compiler.backend.expr import At, Const, Expr, Shape, cast, operation
 from compiler.backend.index import Index, product
 from compiler.backend.ir import SCANS, Loop
 from compiler.backend.lower.pointwise import as_bool, number, scalar
-from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, checked_dtype, computing_dtype, dimension, walk
+from compiler.backend.lower.value import (
+    Lowering,
+    NoRuleError,
+    Rule,
+    Tensor,
+    checked_dtype,
+    computing_dtype,
+    dimension,
+    walk,
+)
 from compiler.torch_api.fx import value_of
 
-Rule = Callable[..., Any]
 Value = Callable[[Expr, Shape], Expr]
 LONGEST_SCAN = 2**16
 

@@ -18,10 +18,18 @@ from compiler.backend.index import Index
 from compiler.backend.ir import Buffer, Loop
 from compiler.backend.lower.indexing import place
 from compiler.backend.lower.pointwise import broadcast, element, scalar
-from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, checked_dtype, computing_dtype, dimension, walk
+from compiler.backend.lower.value import (
+    Lowering,
+    NoRuleError,
+    Rule,
+    Tensor,
+    checked_dtype,
+    computing_dtype,
+    dimension,
+    walk,
+)
 from compiler.torch_api.fx import value_of
 
-Rule = Callable[..., Any]
 Value = Callable[[Shape], Expr]
 _WHOLE = (torch.int64, torch.int32)
 

@@ -6,9 +6,6 @@ returns a `Tensor`, or a tuple of these. It raises NoRuleError, with the reason,
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from compiler.backend.lower.convolutions import CONVOLUTIONS
 from compiler.backend.lower.indexing import INDEXING
 from compiler.backend.lower.pointwise import POINTWISE
@@ -16,10 +13,9 @@ from compiler.backend.lower.products import PRODUCTS
 from compiler.backend.lower.random import RANDOM
 from compiler.backend.lower.reductions import REDUCTIONS
 from compiler.backend.lower.scattering import SCATTERING
+from compiler.backend.lower.value import Rule
 from compiler.backend.lower.views import VIEWS
 from compiler.backend.lower.windows import WINDOWS
-
-Rule = Callable[..., Any]
 
 RULES: dict[str, Rule] = {
     **POINTWISE, **VIEWS, **REDUCTIONS, **INDEXING, **PRODUCTS, **CONVOLUTIONS, **RANDOM, **SCATTERING, **WINDOWS,

@@ -16,6 +16,8 @@ from compiler.backend.lower.sizes import index_of, shape_of, strides_of
 from compiler.backend.scalar import HALVES, NAMES
 
 Coordinates: TypeAlias = Callable[[Shape], Shape]
+Rule: TypeAlias = Callable[..., Any]
+"""What makes loops of a node: given the lowering, the node, and its arguments as tensors, sizes and numbers."""
 
 
 class NoRuleError(Exception):

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from torch.fx import Node
 
 from compiler.backend.expr import Shape
-from compiler.backend.index import Index, is_below
-from compiler.backend.lower.sizes import shape_of
-from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, dimension
+from compiler.backend.index import Index, is_below, scalar_product
+from compiler.backend.ir import Strided
+from compiler.backend.lower.sizes import index_of, shape_of, strides_of
+from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, contiguous, dimension
 from compiler.torch_api.fx import value_of
-
-Rule = Callable[..., Any]
 
 
 def alias(low: Lowering, node: Node, x: Tensor, *_: Any) -> Tensor:
@@ -157,6 +156,24 @@ def unfold(low: Lowering, node: Node, x: Tensor, dim: int, size: int, step: int)
     return low.view(x, lambda at: (*at[:dim], at[dim] * step + at[-1], *at[dim + 1 : -1]), value_of(node))
 
 
+def as_strided(low: Lowering, node: Node, x: Tensor, *_: Any) -> Tensor:
+    """A view by places in memory, where they are those of a buffer that lies row by row. torch joins dimensions so."""
+    meta, buffer = value_of(node), low.buffers[x.buffer]
+    shape, strides = shape_of(meta.shape), strides_of(meta)
+    first = x.strided.offset + index_of(meta.storage_offset() - value_of(node.args[0]).storage_offset())
+    last = scalar_product(tuple(size - 1 for size in shape), strides) + first
+    sizes = [size.constant for size in (*buffer.shape, *shape, last, first)]
+    if None in sizes or 0 in sizes[: len(buffer.shape) + len(shape)]:
+        raise NoRuleError("of its sizes it is not known that there are places")
+    if buffer.strides != contiguous(buffer.shape) or (first.constant or 0) < 0 or not is_below(last, buffer.size):
+        raise NoRuleError("memory that does not lie row by row, or is not all there")
+
+    def place(at: Shape) -> Shape:
+        return reshaped((first + scalar_product(at, strides),), (buffer.size,), buffer.shape)
+
+    return replace(x, shape=shape, at=place, strided=Strided(buffer.name, shape, strides, first))
+
+
 def getitem(low: Lowering, node: Node, values: Any, place: int) -> Any:
     return values[place]
 
@@ -180,5 +197,6 @@ VIEWS: dict[str, Rule] = {
     "aten.unbind.int": unbind,
     "aten.diagonal.default": diagonal,
     "aten.unfold.default": unfold,
+    "aten.as_strided.default": as_strided,
     "<built-in function getitem>": getitem,
 }

@@ -20,11 +20,9 @@ from compiler.backend.ir import Loop
 from compiler.backend.lower.indexing import both, bounds, guarded
 from compiler.backend.lower.pointwise import scalar
 from compiler.backend.lower.sizes import shape_of
-from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, checked_dtype, computing_dtype, walk
+from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, checked_dtype, computing_dtype, walk
 from compiler.torch_api.fx import value_of
 from compiler.torch_api.pooling import LARGEST
-
-Rule = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
