@@ -20,7 +20,7 @@ from torch.nn import functional
 
 import compiler
 from compiler.backend import backend, build, tcompile
-from compiler.backend.ir import BackendError
+from compiler.backend.ir import BackendError, Extern
 from compiler.backend.watching import watched
 from compiler.options import OptionError
 
@@ -483,3 +483,30 @@ def test_code_that_the_compiler_refuses_is_an_error_with_its_words(monkeypatch: 
 def test_a_call_that_nothing_of_is_captured_is_an_error() -> None:
     with pytest.raises(BackendError, match="no tensor operations"):
         compiler.open(lambda: 3)
+
+
+PLACES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "joined dimensions": lambda x: x.sin().as_strided((6, 4), (4, 1)) + 1,
+    "from a place on": lambda x: x.sin()[1].as_strided((2, 3), (1, 4), 5) + 1,
+    "windows": lambda x: x.as_strided((5, 3), (2, 1)).sum(-1),
+    "of what is turned": lambda x: x.sin().transpose(0, 1).contiguous().as_strided((3, 8), (8, 1)) * 2,
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_places_in_memory_that_lies_row_by_row_are_indices(name: str) -> None:
+    x = torch.randn(3, 8)
+    call = compiler.open(PLACES[name], x)
+    assert not [step for step in call.scheduled.steps if isinstance(step, Extern)]
+    torch.testing.assert_close(call.run(), PLACES[name](x))
+
+
+def test_places_outside_of_what_a_graph_knows_of_its_input_are_pytorchs() -> None:
+    whole = torch.randn(4, 8)
+    for x, fn in (
+        (whole[1:3], lambda x: x.as_strided((4, 8), (8, 1), 0) + 1),
+        (whole[:, :3], lambda x: x.as_strided((2, 2), (8, 1)) + 1),
+    ):
+        call = compiler.open(fn, x)
+        assert [step.name for step in call.scheduled.steps if isinstance(step, Extern)] == ["aten.as_strided.default"]
+        torch.testing.assert_close(call.run(), fn(x))

@@ -77,6 +77,9 @@ CASES: dict[str, Case] = {
         lambda x: (x.sin() * 2 + x.cos()).relu(), lambda: (x(),), 1, 0, 4 * 2 * MANY
     ),
     "broadcast": Case(lambda x, b: x * (b.exp() + 1), lambda: (x(), numbers(WIDE)), 1, 0, 4 * (2 * MANY + 768)),
+    "group norm, whose weights torch sees through as_strided": Case(
+        lambda x, w: F.group_norm(x, 8, w, w), lambda: (pictures(), numbers(64)), 1, 0, 4 * (2 * PIXELS + 64)
+    ),
     "bfloat16": Case(lambda x: F.silu(x) * x, lambda: (x(dtype=torch.bfloat16),), 1, 0, 4 * MANY),
     "transposed": Case(lambda x, y: x.t().exp() + y, lambda: (x(), numbers(WIDE, ROWS)), 1, 0, 4 * 3 * MANY),
     "softmax": Case(lambda x: F.softmax(x * 0.125, -1), lambda: (x(),), 1, 0, 4 * 2 * MANY),
