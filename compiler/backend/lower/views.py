@@ -160,7 +160,7 @@ def as_strided(low: Lowering, node: Node, x: Tensor, *_: Any) -> Tensor:
     """A view by places in memory, where they are those of a buffer that lies row by row. torch joins dimensions so."""
     meta, buffer = value_of(node), low.buffers[x.buffer]
     shape, strides = shape_of(meta.shape), strides_of(meta)
-    first = x.strided.offset + index_of(meta.storage_offset() - value_of(node.args[0]).storage_offset())
+    first = x.strided.offset + index_of(meta.storage_offset() - value_of(node.all_input_nodes[0]).storage_offset())
     last = scalar_product(tuple(size - 1 for size in shape), strides) + first
     sizes = [size.constant for size in (*buffer.shape, *shape, last, first)]
     if None in sizes or 0 in sizes[: len(buffer.shape) + len(shape)]:
