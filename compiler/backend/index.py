@@ -234,12 +234,7 @@ def _add(left: Index, right: Index) -> Index:
 
 @lru_cache(1 << 16)
 def _multiply(left: Index, right: Index) -> Index:
-    terms: dict[Product, int] = {}
-    for first, factor in left.terms:
-        for second, other in right.terms:
-            atoms = tuple(sorted(first + second, key=_by_key))
-            terms[atoms] = terms.get(atoms, 0) + factor * other
-    return _recombined(_summed(terms))
+    return _recombined(_multiply_plain(left, right))
 
 
 def _recombined(index: Index) -> Index:

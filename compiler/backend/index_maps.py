@@ -86,6 +86,14 @@ def _evaluated(atom: Atom, values: Mapping[str, Any], indirect: Callable[[Any], 
     return of // by if isinstance(atom, Quotient) else of % by
 
 
+def position(at: Sequence[Index], shape: Sequence[Index]) -> Index:
+    """Where coordinates are in a shape, counted in row-major order."""
+    found = Index.of(0)
+    for coordinate, size in zip(at, shape, strict=True):
+        found = found * size + coordinate
+    return found
+
+
 def is_one_to_one(coordinates: Sequence[Index], shape: Sequence[Index], ranges: Sequence[Var]) -> bool:
     """Whether a loop nest over `ranges` is certain to meet each element of a tensor once: the position in row-major
     order must be a sum in which the variables, sorted by their factors, fill the shape without gap or overlap.
@@ -95,28 +103,26 @@ def is_one_to_one(coordinates: Sequence[Index], shape: Sequence[Index], ranges: 
 
 @lru_cache(1 << 14)
 def _is_one_to_one(coordinates: tuple[Index, ...], shape: tuple[Index, ...], ranges: tuple[Var, ...]) -> bool:
-    position, covered = Index.of(0), Index.of(1)
-    for coordinate, size in zip(coordinates, shape, strict=True):
-        position = position * size + coordinate
-    position, left = _unfolded(position, list(ranges))
+    covered = Index.of(1)
+    place, left = _unfolded(position(coordinates, shape), list(ranges))
     while left:
-        step = next((var for var in left if factor_of(position, var) == covered), None)
+        step = next((var for var in left if factor_of(place, var) == covered), None)
         if step is None:
             return False
         left.remove(step)
-        position = position - Index.of(step) * covered
+        place = place - Index.of(step) * covered
         covered = covered * step.size
-    return not position.terms and covered == product(shape)
+    return not place.terms and covered == product(shape)
 
 
-def _unfolded(position: Index, ranges: list[Var]) -> tuple[Index, list[Var]]:
+def _unfolded(place: Index, ranges: list[Var]) -> tuple[Index, list[Var]]:
     """With two variables in place of one that is met as a quotient and as a remainder, where its size allows that."""
-    for atom in atoms_of(position):
+    for atom in atoms_of(place):
         if not isinstance(atom, Quotient | Remainder) or not isinstance(var := atom.of.atom, Var) or var not in ranges:
             continue
         outer, rest = var.size // atom.by, var.size % atom.by
         if outer.constant != 1 and not rest.terms:
             high, low = Var(f"{var.name}h", outer), Var(f"{var.name}l", atom.by)
-            changed = substitute(position, {var.name: Index.of(high) * atom.by + low})
+            changed = substitute(place, {var.name: Index.of(high) * atom.by + low})
             return _unfolded(changed, [other for other in ranges if other != var] + [high, low])
-    return position, ranges
+    return place, ranges

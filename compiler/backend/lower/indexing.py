@@ -12,7 +12,7 @@ from torch.fx import Node
 from compiler.backend.expr import At, Const, Expr, Guard, Shape, cast, operation
 from compiler.backend.index import Index, Indirect, is_below
 from compiler.backend.lower.pointwise import broadcast, element, scalar
-from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, checked_dtype, dimension
+from compiler.backend.lower.value import Coordinates, Lowering, NoRuleError, Rule, Tensor, checked_dtype, dimension
 from compiler.backend.lower.views import slice_start
 from compiler.torch_api.fx import value_of
 
@@ -38,16 +38,18 @@ def embedding(low: Lowering, node: Node, weight: Tensor, rows: Tensor, *_: Any) 
     return low.fill(node.name, value_of(node), value)
 
 
+def along(x: Tensor, dim: int, rows: Tensor) -> Coordinates:
+    """Coordinates in x of what is at a place of `rows`, which holds those of one dimension."""
+    if not x.shape or len(x.shape) != len(rows.shape):
+        raise NoRuleError("by a tensor with other dimensions, or without any")
+    dim = dimension(dim, len(x.shape))
+    return lambda at: (*at[:dim], place(rows.load(at), x.shape[dim]), *at[dim + 1 :])
+
+
 def gather(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, **_: Any) -> Tensor:
     checked_dtype(x.dtype)
-    if not x.shape or len(x.shape) != len(rows.shape):
-        raise NoRuleError("gather by a tensor with other dimensions, or without any")
-    dim = dimension(dim, len(x.shape))
-
-    def value(at: Shape) -> Expr:
-        return x.load((*at[:dim], place(rows.load(at), x.shape[dim]), *at[dim + 1 :]))
-
-    return low.fill(node.name, value_of(node), value)
+    where = along(x, dim, rows)
+    return low.fill(node.name, value_of(node), lambda at: x.load(where(at)))
 
 
 def index_select(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor) -> Tensor:
@@ -62,9 +64,10 @@ def index_select(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor) -
     return low.fill(node.name, value_of(node), value)
 
 
-def index(low: Lowering, node: Node, x: Tensor, rows: Sequence[Tensor | None]) -> Tensor:
-    """`x[rows]`: the indices are broadcast together, and stand where they stood if they are side by side."""
-    checked_dtype(x.dtype)
+def picking(x: Tensor, rows: Sequence[Tensor | None]) -> tuple[int, Coordinates]:
+    """Of `x[rows]`: the dimension that the indices' own ones begin at, and coordinates in x of what is at a place. They
+    are broadcast together, and stand where they stood if they are side by side.
+    """
     given = [dim for dim, row in enumerate(rows) if row is not None]
     tensors = [row for row in rows if row is not None]
     if not tensors or any(row.dtype not in (torch.int64, torch.int32) for row in tensors):
@@ -72,16 +75,22 @@ def index(low: Lowering, node: Node, x: Tensor, rows: Sequence[Tensor | None]) -
     rank = max(len(row.shape) for row in tensors)
     first = given[0] if given == list(range(given[0], given[-1] + 1)) else 0
 
-    def value(at: Shape) -> Expr:
+    def where(at: Shape) -> Shape:
         by, others = at[first : first + rank], iter(at[:first] + at[first + rank :])
-        coordinates = []
+        found = []
         for dim, size in enumerate(x.shape):
             row = rows[dim] if dim < len(rows) else None
-            found = next(others) if row is None else place(row.load(broadcast(row.shape, by)), size, wrap=True)
-            coordinates.append(found)
-        return x.load(tuple(coordinates))
+            found.append(next(others) if row is None else place(row.load(broadcast(row.shape, by)), size, wrap=True))
+        return tuple(found)
 
-    return low.fill(node.name, value_of(node), value)
+    return first, where
+
+
+def index(low: Lowering, node: Node, x: Tensor, rows: Sequence[Tensor | None]) -> Tensor:
+    """`x[rows]`."""
+    checked_dtype(x.dtype)
+    _, where = picking(x, rows)
+    return low.fill(node.name, value_of(node), lambda at: x.load(where(at)))
 
 
 def joined(low: Lowering, node: Node, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:

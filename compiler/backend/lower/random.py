@@ -12,6 +12,7 @@ from torch.fx import Node
 
 from compiler.backend.expr import At, Expr, Op, Shape, operation
 from compiler.backend.index import Index
+from compiler.backend.index_maps import position
 from compiler.backend.ir import Buffer, Strided
 from compiler.backend.lower.pointwise import scalar
 from compiler.backend.lower.value import Lowering, Rule, Tensor
@@ -28,19 +29,11 @@ def seed(low: Lowering, node: Node, *_: Any) -> Tensor:
     return Tensor(name, torch.int64, (), lambda at: (place,), Strided(name, (), (), place))
 
 
-def place_in(shape: Sequence[Index], at: Shape) -> Expr:
-    """How many elements come before that at these coordinates."""
-    counter = Index.of(0)
-    for coordinate, size in zip(at, shape, strict=True):
-        counter = counter * size + coordinate
-    return At(counter)
-
-
 def real(low: Lowering, node: Node, size: Sequence[Any], seed: Tensor, mode: str, **_: Any) -> Tensor:
     shape = tuple(map(Index.of, size))
 
     def value(at: Shape) -> Expr:
-        return Op(mode, (seed.load(()), place_in(shape, at)), torch.float32)
+        return Op(mode, (seed.load(()), At(position(at, shape))), torch.float32)
 
     return low.fill(node.name, value_of(node), value)
 
@@ -49,7 +42,7 @@ def whole(low: Lowering, node: Node, least: int, end: int, size: Sequence[Any], 
     shape, count = tuple(map(Index.of, size)), scalar(end - least, torch.int64)
 
     def value(at: Shape) -> Expr:
-        found = Op("randint", (seed.load(()), place_in(shape, at), count), torch.int64)
+        found = Op("randint", (seed.load(()), At(position(at, shape)), count), torch.int64)
         return operation("add", found, scalar(least, torch.int64))
 
     return low.fill(node.name, value_of(node), value)

@@ -16,7 +16,7 @@ from torch.fx import Node
 from compiler.backend.expr import ADDED, At, Const, Expr, Put, Shape, cast, operation
 from compiler.backend.index import Index
 from compiler.backend.ir import Buffer, Loop
-from compiler.backend.lower.indexing import place
+from compiler.backend.lower.indexing import along, picking, place
 from compiler.backend.lower.pointwise import broadcast, element, scalar
 from compiler.backend.lower.value import (
     Lowering,
@@ -31,7 +31,6 @@ from compiler.backend.lower.value import (
 from compiler.torch_api.fx import value_of
 
 Value = Callable[[Shape], Expr]
-_WHOLE = (torch.int64, torch.int32)
 
 
 def added(low: Lowering, node: Node, before: Any, shape: Shape, where: Callable[[Shape], Shape], value: Any) -> Tensor:
@@ -65,16 +64,8 @@ def placed(low: Lowering, node: Node, x: Tensor, shape: Shape, where: Callable[[
 
 
 def scatter_add(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, source: Tensor, **_: Any) -> Tensor:
-    where = _along(x, dim, rows)
+    where = along(x, dim, rows)
     return added(low, node, x, rows.shape, where, source.load)
-
-
-def _along(x: Tensor, dim: int, rows: Tensor) -> Callable[[Shape], Shape]:
-    """Coordinates in x of what is at a place of `rows`, which holds those of one dimension."""
-    if not x.shape or len(x.shape) != len(rows.shape):
-        raise NoRuleError("by a tensor with other dimensions, or without any")
-    dim = dimension(dim, len(x.shape))
-    return lambda at: (*at[:dim], place(rows.load(at), x.shape[dim]), *at[dim + 1 :])
 
 
 def index_add(
@@ -105,28 +96,12 @@ def scatter_reduce(
 def index_put(
     low: Lowering, node: Node, x: Tensor, rows: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
 ) -> Tensor:
-    """`x[rows] += values`, or `=`: the indices are broadcast together, and stand where they stood if they are side by
-    side.
-    """
+    """`x[rows] += values`, or `=`."""
     if len(rows) == 1 and rows[0] is not None and rows[0].dtype == torch.bool and not values.shape and not accumulate:
         return masked(low, node, x, rows[0], values)
-    given = [dim for dim, row in enumerate(rows) if row is not None]
-    tensors = [row for row in rows if row is not None]
-    if not tensors or any(row.dtype not in _WHOLE for row in tensors):
-        raise NoRuleError("indices that are not whole numbers: how many elements there are depends on values")
-    by = together([row.shape for row in tensors])
-    first = given[0] if given == list(range(given[0], given[-1] + 1)) else 0
-    others = tuple(size for dim, size in enumerate(x.shape) if dim not in given)
-    rank = len(by)
-
-    def where(at: Shape) -> Shape:
-        picked, left = at[first : first + rank], iter(at[:first] + at[first + rank :])
-        found = []
-        for dim, size in enumerate(x.shape):
-            row = rows[dim] if dim < len(rows) else None
-            found.append(next(left) if row is None else place(row.load(broadcast(row.shape, picked)), size, wrap=True))
-        return tuple(found)
-
+    first, where = picking(x, rows)
+    by = together([row.shape for row in rows if row is not None])
+    others = tuple(size for dim, size in enumerate(x.shape) if dim >= len(rows) or rows[dim] is None)
     shape = (*others[:first], *by, *others[first:])
     put = added if accumulate else placed
     return put(low, node, x, shape, where, lambda at: values.load(broadcast(values.shape, at)))
@@ -176,7 +151,7 @@ def scatter(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, source
     dim = dimension(dim, len(x.shape))
     wanted = tuple(Index.of(1) if other == dim else size for other, size in enumerate(x.shape))
     if not x.shape or rows.shape != wanted:
-        return placed(low, node, x, rows.shape, _along(x, dim, rows), lambda at: element(source, at, meta.dtype))
+        return placed(low, node, x, rows.shape, along(x, dim, rows), lambda at: element(source, at, meta.dtype))
 
     def value(at: Shape) -> Expr:
         own = (*at[:dim], Index.of(0), *at[dim + 1 :])

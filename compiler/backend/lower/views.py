@@ -9,6 +9,7 @@ from torch.fx import Node
 
 from compiler.backend.expr import Shape
 from compiler.backend.index import Index, is_below, scalar_product
+from compiler.backend.index_maps import position
 from compiler.backend.ir import Strided
 from compiler.backend.lower.sizes import index_of, shape_of, strides_of
 from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, contiguous, dimension
@@ -29,14 +30,11 @@ def reshaped(at: Shape, shape: Shape, before: Shape) -> Shape:
     """Coordinates in a tensor of shape `before` of what is at `at` when it is seen with another shape."""
     if any(size.constant == 0 for size in before):
         return (Index.of(0),) * len(before)
-    position = Index.of(0)
-    for place, size in zip(at, shape, strict=True):
-        position = position * size + place
-    found = []
+    left, found = position(at, shape), []
     for size in reversed(before[1:]):
-        found.append(position % size)
-        position = position // size
-    return tuple(reversed([*found, position])) if before else ()
+        found.append(left % size)
+        left = left // size
+    return tuple(reversed([*found, left])) if before else ()
 
 
 def permute(low: Lowering, node: Node, x: Tensor, dims: list[int]) -> Tensor:

@@ -16,6 +16,7 @@ from torch.fx import Node
 
 from compiler.backend.expr import At, Const, Expr, Shape, cast, operation
 from compiler.backend.index import Index
+from compiler.backend.index_maps import position
 from compiler.backend.ir import Loop
 from compiler.backend.lower.indexing import both, bounds, guarded
 from compiler.backend.lower.pointwise import scalar
@@ -145,24 +146,16 @@ def places_of_taps(low: Lowering, node: Node, taps: Tensor, kernel: Any, sizes: 
 
     def value(at: Shape) -> Expr:
         tap = cast(taps.load(at), torch.int64)
-        found: Expr = plane(over.inside(at, (0,) * rank)[-rank:], over.sizes)
+        found: Expr = At(position(over.inside(at, (0,) * rank)[-rank:], over.sizes))
         for dim in range(rank):
             inner = scalar(math.prod(over.kernel[dim + 1 :]), torch.int64)
             step = operation("remainder", operation("floordiv", tap, inner), scalar(over.kernel[dim], torch.int64))
             unit = [Index.of(over.dilation[dim] if dim == other else 0) for other in range(rank)]
-            found = operation("add", found, operation("mul", step, plane(unit, over.sizes)))
+            found = operation("add", found, operation("mul", step, At(position(unit, over.sizes))))
         return found
 
     made = low.fill(node.name, value_of(node), value)
     return Places(made.buffer, made.dtype, made.shape, made.at, made.strided, taps)
-
-
-def plane(at: Sequence[Index], sizes: Sequence[Index]) -> Expr:
-    """The place in a plane of these sizes, counted in row-major order."""
-    position = Index.of(0)
-    for coordinate, size in zip(at, sizes, strict=True):
-        position = position * size + coordinate
-    return At(position)
 
 
 def most_backward(low: Lowering, node: Node, gradient: Tensor, x: Tensor, *geometry: Any) -> Tensor:
@@ -187,10 +180,10 @@ def most_backward(low: Lowering, node: Node, gradient: Tensor, x: Tensor, *geome
 def _is_chosen(chosen: Tensor, over: Windows, at: Shape, window: Shape, back: Sequence[int]) -> Expr:
     """Whether what a window chose is the element at `at`; `back` is as in `Windows.around`."""
     if not isinstance(chosen, Places) or set(over.dilation) != {1}:
-        return operation("eq", chosen.load(window), plane(at[-over.rank :], over.sizes))
+        return operation("eq", chosen.load(window), At(position(at[-over.rank :], over.sizes)))
     geometry = [*zip(at[-over.rank :], window[-over.rank :], over.stride, over.padding, strict=True)]
     steps = [own + pad - place * stride for own, place, stride, pad in geometry]
-    tap = plane(steps, [Index.of(size) for size in over.kernel])
+    tap = At(position(steps, [Index.of(size) for size in over.kernel]))
     beyond = [  # of the first dimension there is no such place in any window
         operation("lt", At(step), scalar(size, torch.int64))
         for step, size, stride, steps_back in [*zip(steps, over.kernel, over.stride, back, strict=True)][1:]
