@@ -31,6 +31,7 @@ from compiler.torch_api.pooling import POOLING
 from compiler.torch_api.random_numbers import DECOMPOSITIONS, partition
 from compiler.torch_api.repeats import without_repeats
 from compiler.torch_api.saved import keep_what_is_saved
+from compiler.torch_api.traced_again import copying
 
 _backends: Any = aot_backends
 Call = Callable[[list[Any]], Sequence[Any]]
@@ -111,7 +112,7 @@ def compile_with_autograd(
             of_both.has_backward(graph, call)
         return boxed(written_out(call))
 
-    with _use_lazy_graph_module(True), _untold():  # nobody calls these modules: they need no Python code
+    with _use_lazy_graph_module(True), _untold(), copying():  # nobody calls these modules: they need no Python code
         made = _backends.aot_module_simplified(
             module,
             inputs,

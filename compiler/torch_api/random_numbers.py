@@ -17,6 +17,7 @@ from torch.fx import GraphModule
 from torch.utils.checkpoint import CheckpointPolicy
 
 from compiler.torch_api.decomposition_tables import is_random
+from compiler.torch_api.minimum_cut import quick_cut
 from compiler.torch_api.repeats import without_repeats
 
 _BITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24}
@@ -120,5 +121,5 @@ def partition(joint: GraphModule, inputs: Any, **options: Any) -> Any:
     joint.graph.eliminate_dead_code()
     if functorch_config.cse:
         without_repeats(joint)
-    with functorch_config.patch(cse=False):
+    with functorch_config.patch(cse=False), quick_cut():
         return min_cut_rematerialization_partition(joint, inputs, **options)

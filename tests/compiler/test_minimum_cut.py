@@ -1,0 +1,72 @@
+"""The minimum cut is networkx's, on either side of it."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import networkx
+import pytest
+import torch
+
+from compiler.torch_api import minimum_cut, partitioning
+from compiler.torch_api.minimum_cut import quick_cut
+
+
+def graph_of(seed: int) -> networkx.DiGraph:
+    """Like the partitioner's: nodes in two halves with a capacity between them, one after the other."""
+    chance = random.Random(seed)
+    graph = networkx.DiGraph()
+    nodes = chance.randint(2, 40)
+    for node in range(nodes):
+        weight = math.inf if chance.random() < 0.1 else chance.randint(0, 9) * 4 ** chance.randint(0, 5)
+        graph.add_edge(f"{node}_in", f"{node}_out", capacity=weight)
+        for user in range(node + 1, nodes):
+            if chance.random() < 2.5 / nodes:
+                graph.add_edge(f"{node}_out", f"{user}_in", capacity=math.inf)
+        if node == 0 or chance.random() < 0.3:
+            graph.add_edge("source", f"{node}_in", capacity=math.inf)
+        if node == nodes - 1 or chance.random() < 0.2:
+            graph.add_edge(f"{node}_{chance.choice(['in', 'out'])}", "sink", capacity=math.inf)
+        if chance.random() < 0.2:
+            graph.add_edge(f"{node}_out", f"{chance.randrange(nodes)}_in", capacity=chance.randint(1, 99))
+    return graph
+
+
+def test_it_is_the_cut_that_networkx_makes() -> None:
+    cuts = 0
+    for seed in range(300):
+        graph = graph_of(seed)
+        try:
+            expected = networkx.minimum_cut(graph, "source", "sink")
+        except networkx.NetworkXUnbounded:
+            with pytest.raises(networkx.NetworkXUnbounded):
+                minimum_cut.minimum_cut(graph, "source", "sink")
+            continue
+        assert minimum_cut.minimum_cut(graph, "source", "sink") == expected, seed
+        cuts += expected[0] > 0
+    assert cuts > 50
+
+
+def test_a_sink_that_the_source_does_not_lead_to_is_cut_off_as_it_is() -> None:
+    graph = networkx.DiGraph()
+    graph.add_edge("source", "a", capacity=math.inf)
+    graph.add_edge("b", "sink", capacity=3)
+    assert minimum_cut.minimum_cut(graph, "source", "sink") == networkx.minimum_cut(graph, "source", "sink")
+
+
+def test_whoever_reads_the_graph_still_does() -> None:
+    graph = graph_of(1)
+    with partitioning._reading() as banned, quick_cut():
+        networkx.minimum_cut(graph, "source", "sink")
+    assert banned.keys() == {name.removesuffix("_in") for name in graph["source"]}
+
+
+def test_the_backend_makes_the_cut_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuts = []
+    cut = minimum_cut.minimum_cut
+    monkeypatch.setattr(minimum_cut, "minimum_cut", lambda *args: cuts.append(args[1:]) or cut(*args))
+    torch._dynamo.reset()
+    x = torch.randn(4, requires_grad=True)
+    torch.compile(lambda x: x.sin().exp(), backend="tcompile")(x).sum().backward()
+    assert cuts == [("source", "sink")]

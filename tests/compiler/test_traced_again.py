@@ -1,0 +1,199 @@
+"""Operators that AOTAutograd has traced before are copied, and the graphs are those that torch traces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import GraphModule, Node
+from torch.nn import functional
+from torch.utils._pytree import tree_leaves
+
+from compiler.torch_api import backend, fx, traced_again
+
+Copied = list[str]
+
+
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> Copied:
+    """The operators that were copied."""
+    found: Copied = []
+    again = traced_again._again
+
+    def noted(known: Any, tracer: Any, inputs: Any) -> Any:
+        found.append(str(known.steps[-1].target) if known.steps else "")
+        return again(known, tracer, inputs)
+
+    monkeypatch.setattr(traced_again, "_again", noted)
+    return found
+
+
+def graphs(function: Callable[..., Any], *args: Tensor, dynamic: bool | None = None) -> dict[str, GraphModule]:
+    """What AOTAutograd gives to be compiled, forward, backward or inference."""
+    torch._dynamo.reset()
+    found: dict[str, GraphModule] = {}
+
+    def kept(name: str) -> backend.Compile:
+        def compiled(module: GraphModule, inputs: Sequence[Any]) -> backend.Call:
+            found[name] = module
+            return backend.boxed(lambda values: torch.fx.Interpreter(module).boxed_run(values))
+
+        return compiled
+
+    def compiler(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        with backend.with_backward():
+            return backend.compile_with_autograd(module, inputs, kept("forward"), kept("backward"), kept("inference"))
+
+    torch.compile(function, backend=compiler, dynamic=dynamic)(*args)
+    return found
+
+
+def traced(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], *args: Tensor, **how: Any) -> Any:
+    """The same without copies."""
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "copying", nullcontext)
+        return graphs(function, *args, **how)
+
+
+def described(module: GraphModule) -> list[Any]:
+    """All that is known of its nodes; memory by who was first to have it."""
+    first: dict[int, int] = {}
+
+    def value(tensor: Any) -> Any:
+        if not isinstance(tensor, FakeTensor):
+            return repr(tensor)
+        storage = tensor.untyped_storage()
+        number = first.setdefault(storage._cdata, len(first))
+        bytes_ = str(storage.nbytes())
+        flags = tensor.requires_grad, tensor.is_conj(), str(torch._C._dispatch_keys(tensor)), sorted(vars(tensor))
+        return repr(tensor), tensor.stride(), tensor.storage_offset(), number, bytes_, flags
+
+    start = min((node.meta["seq_nr"] for node in module.graph.nodes if "seq_nr" in node.meta), default=0)
+
+    def said(node: Node) -> dict[str, str]:
+        meta = {**node.meta, "seq_nr": node.meta["seq_nr"] - start} if "seq_nr" in node.meta else node.meta
+        return {key: repr(known) for key, known in meta.items() if key not in ("val", "from_node")}
+
+    return [
+        (
+            node.name, str(node.target), str(node.args), str(node.kwargs), said(node), fx.parents(node),
+            [value(leaf) for leaf in tree_leaves(fx.value_of(node))],
+        )
+        for node in module.graph.nodes
+    ]  # fmt: skip
+
+
+def same(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], *args: Tensor, **how: Any) -> None:
+    expected = traced(monkeypatch, function, *args, **how)
+    found = graphs(function, *args, **how)
+    assert found.keys() == expected.keys()
+    for name, module in found.items():
+        for mine, torchs in zip(described(module), described(expected[name]), strict=True):
+            assert mine == torchs
+
+
+class Pictures(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolutions = nn.ModuleList(nn.Conv2d(4, 4, 3, padding=1) for _ in range(3))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(4) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            x = x + functional.hardswish(norm(convolution(x)))
+        return functional.adaptive_avg_pool2d(x, 1).flatten(1)
+
+
+def transformer() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True, activation="gelu")
+    return nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+
+
+@pytest.mark.parametrize("grad", [True, False], ids=["training", "inference"])
+@pytest.mark.parametrize(
+    ("model", "size"), [(transformer, (2, 8, 16)), (Pictures, (2, 4, 8, 8))], ids=["transformer", "pictures"]
+)
+def test_the_graphs_of_a_model_are_those_that_torch_traces(
+    monkeypatch: pytest.MonkeyPatch, copied: Copied, model: Callable[[], nn.Module], size: tuple[int, ...], grad: bool
+) -> None:
+    made, x = model().train(grad), torch.randn(size)
+    with torch.set_grad_enabled(grad):
+        same(monkeypatch, made, x)
+    assert len(copied) >= (30 if grad else 2), "two layers of three; in inference one operator may be a whole layer"
+
+
+def test_an_operator_is_copied_whose_arguments_lie_alike(copied: Copied) -> None:
+    x, y = torch.randn(4, 6), torch.randn(4, 6)
+    graphs(lambda x, y: (functional.gelu(x), functional.gelu(y)), x, y)
+    assert copied == ["aten.mul.Tensor"], "the last of a GELU's nodes"
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (lambda x, y: (x.atan2(y), x.atan2(x)), "one tensor twice is not two"),
+        (lambda x, y: (x * 0.0, y * -0.0), "zeros of either sign are equal"),
+        (lambda x, y: (x + 1, y + 1.0, (x > 0) + True), "so are numbers of any type"),
+        (lambda x, y: (x.sum(1), y.t().sum(1), y.double().sum(1)), "sizes, strides, dtypes"),
+        (lambda x, y: (x[:, :2].contiguous(), y[:, 1:3].contiguous()), "offsets, and results that are views"),
+        (lambda x, y: (x.sin().view(-1), y.sin().view(-1), x.expand(2, 4, 6)), "views"),
+        (lambda x, y: (functional.dropout(x, 0.0), functional.dropout(y, 0.0)), "results that are arguments"),
+        (
+            lambda x, y: (torch.var_mean(x, 0), torch.var_mean(y, 0), x.sort(), y.sort()),
+            "several results",
+        ),
+        (lambda x, y: (x.split(2), y.split(2), x.unbind(), y.unbind()), "lists of them"),
+        (lambda x, y: (x.clone().add_(1).mul_(2), y.clone().add_(1).mul_(2)), "changes of copies"),
+        (lambda x, y: (x.add_(1), y.add_(1), x.t().mul_(2), y.t().mul_(2)), "changes of arguments"),
+        (lambda x, y: (torch.tensor(3.0) * x, torch.tensor(4.0) * y), "constants"),
+        (lambda x, y: (torch.rand_like(x), torch.rand_like(y)), "random numbers"),
+    ],
+    ids=lambda case: case.replace(" ", "-").replace(",", "") if isinstance(case, str) else "",
+)
+def test_what_differs_is_traced(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], why: str) -> None:
+    same(monkeypatch, function, torch.randn(4, 6), torch.randn(4, 6))
+    x, y = torch.randn(4, 6, requires_grad=True), torch.randn(4, 6, requires_grad=True)
+    same(monkeypatch, lambda x, y: function(x.sin(), y.sin()), x, y)
+
+
+def test_results_are_in_memory_of_their_own() -> None:
+    made = graphs(lambda x, y: (x.sin(), y.sin()), torch.randn(4), torch.randn(4))["inference"]
+    sines = [fx.value_of(node) for node in made.graph.find_nodes(op="call_function", target=torch.ops.aten.sin.default)]
+    assert len({value.untyped_storage()._cdata for value in sines}) == len({id(value) for value in sines}) == 2
+
+
+def test_where_sizes_are_symbols_all_is_traced(monkeypatch: pytest.MonkeyPatch, copied: Copied) -> None:
+    same(monkeypatch, lambda x, y: (x.softmax(-1), y.softmax(-1)), torch.randn(4, 6), torch.randn(4, 6), dynamic=True)
+    assert not copied
+
+
+def test_operators_that_are_not_atens_are_traced(copied: Copied) -> None:
+    @torch.library.custom_op("tcompile_traced_again::twice", mutates_args=())
+    def twice(x: Tensor) -> Tensor:
+        return x * 2
+
+    shapes = []
+
+    @twice.register_fake
+    def _(x: Tensor) -> Tensor:
+        shapes.append(x.shape)
+        return torch.empty_like(x)
+
+    graphs(lambda x, y: (twice(x), twice(y)), torch.randn(4), torch.randn(4))
+    assert not copied
+
+
+def test_what_autocast_casts_to_is_part_of_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cast(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        with torch.autocast("cpu", torch.bfloat16):
+            first = x @ y
+        with torch.autocast("cpu", torch.float16):
+            second = x @ y
+        return first, second, x @ y
+
+    same(monkeypatch, cast, torch.randn(6, 6), torch.randn(6, 6))
