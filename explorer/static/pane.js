@@ -41,6 +41,8 @@ export class Pane {
     this.stage = "";
     /** Whether anything was asked for: until then, the pane of the source shows what comes first. */
     this.chosen = false;
+    /** Whether the first artifact of a stage is shown because it is not known yet which one the selection is in. */
+    this.undecided = false;
     /** @type {Mode} */
     this.mode = "text";
     /** @type {View | null} */
@@ -70,6 +72,7 @@ export class Pane {
     this.artifact = artifact;
     this.mode = this.modesOf(artifact).includes(mode) ? mode : "text";
     this.chosen = true;
+    this.undecided = false;
     this.refresh();
   }
 
@@ -101,9 +104,14 @@ export class Pane {
   showStage(name) {
     const stage = this.store.stage(name);
     if (!stage) return;
-    const best = this.bestLinked(stage) ?? stage.artifacts[0];
+    const linked = this.bestLinked(stage);
+    const best = linked ?? stage.artifacts[0];
     if (best?.pair && this.mode === "diff") return this.compareAs(...this.inOrder(best.pair, best.id));
-    if (best) return this.show(best.id);
+    if (best) {
+      this.show(best.id);
+      this.undecided = !linked && this.store.primary.size > 0;
+      return;
+    }
     this.artifact = "";
     this.stage = name;
     if (stage.pending) startCompiling(this.store, stage);
@@ -174,6 +182,8 @@ export class Pane {
     this.stage = this.store.artifacts.get(this.artifact)?.info.stage ?? this.stage;
     const stage = this.store.stage(this.stage);
     if (!this.home && missing && stage?.artifacts.length) return this.showStage(this.stage);
+    const linked = this.undecided && stage ? this.bestLinked(stage) : undefined;
+    if (linked) return this.show(linked.id);
     const key = this.contentKey();
     if (key !== this.key) {
       this.key = key;

@@ -55,7 +55,7 @@ export class Ribbon {
     const order = widths.map((_, at) => at).filter((at) => this.groups[at].chips.length > 1 && whole[at] > folded[at]);
     order.sort((one, two) => gain(two) - gain(one));
     for (const at of order) if (!fits()) widths[at] = folded[at];
-    for (const at of order) {
+    for (const at of order.reverse()) {
       const width = widths[at];
       widths[at] = whole[at];
       if (!fits()) widths[at] = width;

@@ -18,6 +18,12 @@ def block(x, w):
     return torch.nn.functional.layer_norm(y, (256,))
 
 block(torch.randn(64, 128), torch.randn(128, 256))"""
+TWO_KERNELS = """%%tcompile --target h100
+def both(x):
+    rows = torch.softmax(x, 1)
+    return rows, x.sum(0) * 2
+
+both(torch.randn(64, 128))"""
 FACTS = "print((run.binaries['registers'] > 0).all(), run.record.of_stage('sass')[0].id)"
 COMPILE_MS = 120_000
 
@@ -77,3 +83,20 @@ def test_what_python_asks_for_is_there_in_the_widget(explored: tuple[NotebookPag
     expect(view.root.locator("[data-stage=ptx]")).to_contain_text("lines")
     view.open_stage("ptx")
     expect(view.stage.locator(".tc-row").first).to_be_visible()
+
+
+def test_a_stage_that_was_compiled_shows_the_kernel_that_is_selected(
+    lab: JupyterServer, new_notebook: Callable[..., NotebookPage]
+) -> None:
+    notebook = new_notebook(lab, LOAD, TWO_KERNELS)
+    notebook.run_cell(0)
+    notebook.run_cell(1)
+    view = ExplorerView(notebook.output(1))
+    view.open_stage("kernels", "List")
+    kernels = view.stage.locator("tbody tr", has_text="triton_")
+    expect(kernels).not_to_have_count(0, timeout=60_000)
+    assert kernels.count() > 1
+    kernels.last.locator("td").first.click()
+    view.chip("ptx").click()
+    expect(view.stage.locator(".tc-row").first).to_be_visible(timeout=COMPILE_MS)
+    expect(view.stage.locator(".tc-row.tc-linked")).not_to_have_count(0)
