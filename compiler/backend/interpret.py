@@ -104,7 +104,7 @@ class State:
         if isinstance(loop.value, Put):
             self.add(loop.target, loop.value, points)
             return
-        value = points.full(points.value(loop.value, guarded=False))
+        value = points.full(points.value(loop.value))
         if loop.reduction:
             value = _reduced(loop.reduction, value, len(loop.reduced))
         target = self.target(loop.target)  # it may take over what the value was read from
@@ -116,7 +116,7 @@ class State:
 
     def add(self, target: str, put: Put, points: _Points) -> None:
         """Add the values at all points to the elements that they meet, or put them there."""
-        value = points.full(points.value(put.value, guarded=False))
+        value = points.full(points.value(put.value))
         places = [points.full(points.index(index)) for index in put.index]
         total = self.target(target)
         if places:
@@ -154,43 +154,45 @@ class _Points:
     def full(self, value: torch.Tensor) -> torch.Tensor:
         return value.expand(self.shape)
 
-    def index(self, index: Index, guarded: bool = False) -> torch.Tensor:
-        found = evaluate(index, self.values, lambda atom: self.held(atom, guarded))
+    def index(self, index: Index, wanted: torch.Tensor | None = None) -> torch.Tensor:
+        found = evaluate(index, self.values, lambda atom: self.held(atom, wanted))
         return torch.as_tensor(found, device=self.device)
 
-    def held(self, atom: Indirect, guarded: bool) -> torch.Tensor:
+    def held(self, atom: Indirect, wanted: torch.Tensor | None) -> torch.Tensor:
         """An index that a tensor holds. Raises IndexError where it is out of range, as eager mode does."""
-        value, size = self.value(atom.value, guarded), self.state.size(atom.size)
-        outside = (value < 0) | (value >= size)
-        if guarded:
-            return value.clamp(0, max(size - 1, 0))
-        if 0 not in self.shape and bool(outside.any()):
-            raise IndexError(f"index {int(value[outside][0])} is out of bounds for a dimension of size {size}")
-        return value
+        value, size = self.value(atom.value, wanted), self.state.size(atom.size)
+        wrong = (value < 0) | (value >= size)
+        wrong = wrong if wanted is None else wrong & wanted
+        if 0 not in self.shape and bool(wrong.any()):
+            first = int(value.expand(wrong.shape)[wrong][0])
+            raise IndexError(f"index {first} is out of bounds for a dimension of size {size}")
+        return value if wanted is None else value.clamp(0, max(size - 1, 0))
 
-    def value(self, value: Expr, guarded: bool) -> torch.Tensor:
+    def value(self, value: Expr, wanted: torch.Tensor | None = None) -> torch.Tensor:
+        """A value at all points; within a guard only where it is `wanted` does it count."""
         if isinstance(value, Const):
             return torch.tensor(value.value, dtype=value.dtype, device=self.device)
         if isinstance(value, Load):
-            return self.load(value, guarded)
+            return self.load(value, wanted)
         if isinstance(value, At):
-            return self.index(value.index, guarded)
+            return self.index(value.index, wanted)
         if isinstance(value, Guard):
-            condition, other = self.value(value.condition, guarded), self.value(value.other, guarded)
-            return torch.where(condition, self.value(value.value, guarded=True), other)
+            condition = self.value(value.condition, wanted)
+            inside, outside = (each if wanted is None else each & wanted for each in (condition, ~condition))
+            return torch.where(condition, self.value(value.value, inside), self.value(value.other, outside))
         assert isinstance(value, Op), "a loop adds, not a value"
-        return self.operation(value, [self.value(arg, guarded) for arg in value.args])
+        return self.operation(value, [self.value(arg, wanted) for arg in value.args])
 
     def operation(self, value: Op, args: list[torch.Tensor]) -> torch.Tensor:
         found: torch.Tensor = OPERATIONS[value.name].torch(*args)
         return found.to(value.dtype)
 
-    def load(self, load: Load, guarded: bool) -> torch.Tensor:
+    def load(self, load: Load, wanted: torch.Tensor | None) -> torch.Tensor:
         tensor = self.state.memory[load.buffer]
-        if guarded and not tensor.numel():
+        if wanted is not None and not tensor.numel():
             return torch.zeros((), dtype=tensor.dtype, device=self.device)
-        places = [self.index(index, guarded) for index in load.index]
-        if guarded:
+        places = [self.index(index, wanted) for index in load.index]
+        if wanted is not None:
             places = [place.clamp(0, size - 1) for place, size in zip(places, tensor.shape, strict=True)]
         found: torch.Tensor = tensor[tuple(places)] if places else tensor
         return found

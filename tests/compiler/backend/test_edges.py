@@ -147,3 +147,16 @@ def test_ragged_rows() -> None:
     rows = torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(4, 3)], layout=torch.jagged)
     found = torch.compile(lambda x: (x * 2).sin(), backend=tcompile)(rows)
     torch.testing.assert_close(found.values(), (rows * 2).sin().values())
+
+
+def test_parts_that_are_joined_are_read_where_an_index_says() -> None:
+    """The last of them has no condition of its own."""
+
+    def taken(x: Tensor, index: Tensor) -> Tensor:
+        return torch.stack([x[:, 0], x.amax(1), x[:, 1]])[index % 3] * 2
+
+    x, index = torch.randn(2, 3), torch.arange(6)
+    for options in ({}, {"code": "triton"}, {"interpret": True}):
+        torch.compiler.reset()
+        found = torch.compile(taken, backend=tcompile, options=options)(x, index)
+        torch.testing.assert_close(found, taken(x, index))
