@@ -122,7 +122,7 @@ class _Layout:
     rules: Rules
     turns: bool = False
     before: dict[Node, Any] = field(default_factory=dict)
-    copies: dict[Any, Node] = field(default_factory=dict)
+    copies: dict[tuple[Node, str], Node] = field(default_factory=dict)
     read: set[Node] = field(default_factory=set)
 
     def keep(self, node: Node, value: Any) -> None:
@@ -171,12 +171,13 @@ class _Layout:
 
     def copied(self, source: Node, value: Any, user: Node) -> Node:
         """A copy of a node's value with the strides of `value`, made before the first who uses it."""
-        if (known := self.copies.get((source, value.stride()))) is not None:
+        key = source, str(value.stride())  # a size that is not known has no hash
+        if (known := self.copies.get(key)) is not None:
             return known
         with self.graph.inserting_before(user):
             copy = self.graph.call_function(aten.clone.default, (source,))
         copy.meta = {**source.meta, "val": value}
-        self.copies[source, value.stride()] = copy
+        self.copies[key] = copy
         return copy
 
     def restored(self, user: Node) -> None:

@@ -164,3 +164,18 @@ def test_such_a_result_of_inference_lies_as_in_eager_mode() -> None:
         found = torch.compile(lambda x: (model(x).exp(), model(x)), backend=laid_out(programs))(x)
     torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
     assert [value.stride() for value in found] == [value.stride() for value in expected]
+
+
+@pytest.mark.usefixtures("_padded")
+@pytest.mark.parametrize("both", [False, True])
+def test_longer_rows_are_saved_though_how_many_there_are_is_not_known(both: bool) -> None:
+    model, programs = Head(), list[Program]()
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend=laid_out(programs), dynamic=True)
+    for rows in (16, 24):
+        x, target = torch.randn(2, rows, 24, requires_grad=True), torch.randint(0, 1003, (2 * rows,))
+        expected, found = trained(model, x, target, both), trained(compiled, x, target, both)
+        torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+        assert [value.stride() for value in found] == [value.stride() for value in expected]
+    forward, _ = programs
+    assert "addmm_padded" in forward.returned
