@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from getpass import getuser
 from pathlib import Path
 
@@ -77,7 +77,7 @@ def wanted(
     the same are one job.
     """
     first, last = function.lines
-    made = alike("\n".join(code.text.splitlines()[first - 1 : last]), function)
+    made = alike("\n".join(_lines(code.text)[first - 1 : last]), function)
     types = {made.names.get(name, name): kind for name, kind in signature(program, function).items()}
     pointers = zip(function.buffers, _aligned(program, function, assumed), strict=True)
     multiples = [is_aligned and name not in made.elements for name, is_aligned in pointers]
@@ -92,6 +92,11 @@ def wanted(
     job = Job(name, _FILE, made.source, arguments, options, "cuda", target, 32, to_run=True)
     starts = (made.elements.get(name, 0) * program.by_name[name].dtype.itemsize for name in function.buffers)
     return Wanted(function, config, types, job, tuple(starts))
+
+
+@lru_cache(2)
+def _lines(text: str) -> Sequence[str]:
+    return text.splitlines()
 
 
 def _aligned(program: Program, function: TritonFunction, assumed: Assumed) -> Iterator[bool]:

@@ -96,7 +96,8 @@ def legal(graph: Steps, pair: Pair, ctx: Context) -> Kernel | Refusal:
     if graph.is_between(pair.first, pair.second):
         return Refusal("a step between them needs the first and is needed by the second")
     found = merged(first, second, ctx)
-    if isinstance(found, Kernel) and not all(graph.is_certain(loop) for loop in found.loops):
+    there = {*map(id, first.loops), *map(id, second.loops)}
+    if isinstance(found, Kernel) and not all(graph.is_certain(loop) for loop in found.loops if id(loop) not in there):
         return Refusal("it is not certain that what one of them writes is still written once")
     if isinstance(found, Kernel) and (name := graph.overwritten_early(found, pair)):
         return Refusal(f"{name} would be overwritten before all that reads it is done with it")
@@ -194,7 +195,7 @@ class Steps:
         return overwritten_early(replace(kernel, local=frozenset(own - _kept(self.program))), names)
 
     def merge(self, pair: Pair, kernel: Kernel) -> None:
-        """Put the merged kernel in the place of the second."""
+        """Put the merged kernel in the place of the second. Nobody asks for the first one's bit any more: it stays."""
         first, second = pair.first, pair.second
         self.steps[second] = kernel
         self.needs[second] = (self.needs[second] | self.needs.pop(first)) - {first, second}
@@ -203,10 +204,11 @@ class Steps:
         whole = (self.before.pop(first) | self.before[second]) & ~both
         del self.steps[first]
         self.before[second] = whole
-        for number in [number for number, before in self.before.items() if before & both]:
-            self.before[number] = self.before[number] & ~bit | whole | own
-            if first in self.needs[number]:
-                self.needs[number] = self.needs[number] - {first} | {second}
+        for number, before in self.before.items():
+            if before & both:
+                self.before[number] = before | whole | own
+                if before & bit and first in self.needs[number]:
+                    self.needs[number] = self.needs[number] - {first} | {second}
         for name in {*kernel.targets, *kernel.reads}:
             users = self.users[name]
             self.users[name] = sorted({second if user == first else user for user in users})

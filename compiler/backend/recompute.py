@@ -70,17 +70,15 @@ def _candidates(program: Program, tried: set[str]) -> Iterator[Candidate]:
 
 def _needed(last: Loop, kernel: Kernel) -> tuple[Loop, ...]:
     """The loop and those of its kernel that make what it reads and nothing stores; () if a reduction is among them."""
-    by_name = {loop.target: loop for loop in kernel.loops}
-    found: dict[str, Loop] = {}
-    waiting = [last]
-    while waiting:
-        loop = waiting.pop()
-        if loop.reduction or isinstance(loop.value, Put):
-            return ()
-        found[loop.target] = loop
-        inside = {load.buffer for load in loads(loop.value)} & kernel.local
-        waiting += [by_name[name] for name in inside - found.keys()]
-    return tuple(loop for loop in kernel.loops if loop.target in found)
+    found: list[Loop] = []
+    needed = {last.target}
+    for loop in reversed(kernel.loops):
+        if loop.target in needed:
+            if loop.reduction or isinstance(loop.value, Put):
+                return ()
+            found.append(loop)
+            needed |= {load.buffer for load in loads(loop.value)} & kernel.local
+    return tuple(reversed(found))
 
 
 def _is_barred(loop: Loop, program: Program) -> bool:

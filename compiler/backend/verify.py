@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 import torch
 
-from compiler.backend.expr import ADDED, Expr, Guard, Load, Op, Put, indices, loads, parts
+from compiler.backend.expr import ADDED, Expr, Guard, Load, Op, Put, Shape, indices, loads, parts
 from compiler.backend.index import Index, Quotient, Remainder, Var, is_below
 from compiler.backend.index_maps import is_one_to_one
 from compiler.backend.ir import REDUCTIONS, BackendError, Extern, Kernel, Loop, Product, Program, strided
@@ -207,8 +208,14 @@ def _wrong_load(load: Load, program: Program, guarded: bool) -> Iterator[str]:
         yield f"{load} is read as {load.dtype} from {buffer}"
     if len(load.index) != len(buffer.shape):
         yield f"{load} has {len(load.index)} coordinates for {buffer}"
-    elif not guarded and any(is_below(size - 1, at) for at, size in zip(load.index, buffer.shape, strict=True)):
+    elif not guarded and _is_outside(load.index, buffer.shape):
         yield f"{load} lies outside {buffer}"
+
+
+@lru_cache(1 << 12)
+def _is_outside(index: Shape, shape: Shape) -> bool:
+    """Whether it is certain that coordinates are beyond the last element."""
+    return any(is_below(size - 1, at) for at, size in zip(index, shape, strict=True))
 
 
 def _wrong_operation(value: Op) -> Iterator[str]:
