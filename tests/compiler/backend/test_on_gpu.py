@@ -104,7 +104,8 @@ def test_kernels_of_layers_that_are_alike_are_made_once() -> None:
     kernels = [wanted(found, code, function, function.configs[0], Assumed(), 0) for function in code.functions]
     assert len(kernels) == 12
     assert len({kernel.job.name for kernel in kernels}) == len({kernel.job.key() for kernel in kernels}) == 1
-    assert "layer" not in kernels[0].job.source
+    assert "test_on_gpu.py" in code.text
+    assert "test_on_gpu.py" not in kernels[0].job.source, "comments are for readers"
     (made,) = Builds.start(kernels).made.values()
     assert made.result(60).error == ""
 
