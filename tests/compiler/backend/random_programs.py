@@ -62,6 +62,25 @@ def pictures(x: Tensor) -> Tensor:
     return functional.pad(x, (0, max(0, 3 - x.shape[-1]), 0, max(0, 3 - x.shape[-2])))
 
 
+def filters(x: Tensor, k: int) -> Tensor:
+    """The weights of a convolution of the pictures that `x` makes."""
+    picture = pictures(x.float())
+    return (picture[:1, :, :2, :2].sign() + torch.tensor([[1.0, 0], [-1, k % 3]], device=x.device)).expand(
+        2, *picture.shape[1:2], 2, 2
+    )
+
+
+def normalized(picture: Tensor, k: int) -> Tensor:
+    """By the mean and the spread of each channel, beside what is left of those that ran along."""
+    mean, spread = torch.zeros(2, picture.shape[1], device=picture.device).add(1).unbind()
+    found = functional.batch_norm(picture, mean, spread, training=k % 4 > 0, momentum=0.5, eps=0.1)
+    return whole(found + mean.view(1, -1, 1, 1) - spread.view(1, -1, 1, 1), 2.3)
+
+
+ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (
+    functional.elu, functional.hardswish, functional.mish, functional.softplus, functional.leaky_relu,
+    functional.silu, functional.hardtanh, functional.selu, functional.logsigmoid, functional.softsign,
+)  # fmt: skip
 POINTWISE: dict[str, Unary] = {
     "neg": lambda x, k: -x,
     "abs": lambda x, k: x.abs(),
@@ -195,8 +214,75 @@ MUTATIONS: dict[str, Binary] = {
     "accumulate": lambda x, y, k: rows(x).index_add_(0, places(y, len(rows(x)), (len(rows(x)),)), rows(y).to(x.dtype)),
     "diagonal_": lambda x, y, k: rows(x).view(-1)[:: k % 4 + 1].add_(1),
 }
-UNARY = POINTWISE | REDUCTIONS | VIEWS | INDEXING
-NAMES = [*UNARY, *BINARY, *MUTATIONS, "add", "mul", "where", "add_", "sum", "amax", "store"]
+USUAL = ("add", "mul", "where", "add_", "sum", "amax", "store")
+NAMES = [*POINTWISE, *REDUCTIONS, *VIEWS, *INDEXING, *BINARY, *MUTATIONS, *USUAL]
+"""What the programs of seeds that tests name are made of."""
+MORE: dict[str, Unary] = {
+    "activation": lambda x, k: whole(ACTIVATIONS[k % len(ACTIVATIONS)](x.float())),
+    "bits": lambda x, k: (x.long() ^ 5) & (x.long() << k % 3) | x.long().bitwise_not() >> 1,
+    "choice": lambda x, k: torch.where(x > k % 4, x, (2, 1.5, -1, True)[k % 4]),
+    "gaps": lambda x, k: torch.where(x > k % 4, float("nan"), x.float()).nan_to_num(k % 3),
+    "bucketize": lambda x, k: torch.bucketize(
+        x.float().contiguous(), torch.tensor([-3.0, 0, 3], device=x.device), right=bool(k & 1)
+    ),
+    "complex": lambda x, k: whole((torch.complex(x.float(), x.float() + 1) * (1 + 2j)).conj().imag),
+    "cumprod": lambda x, k: small(rows(x).clamp(-1, 2).cumprod(dim(rows(x), k))),
+    "logcumsumexp": lambda x, k: whole(rows(x).float().logcumsumexp(dim(rows(x), k))),
+    "cummax": lambda x, k: rows(x).float().cummax(dim(rows(x), k))[k % 2],
+    "topk": lambda x, k: rows(x).topk(min(2, rows(x).shape[dim(rows(x), k)]), dim(rows(x), k)).values,
+    "argsort": lambda x, k: rows(x).argsort(stable=True, dim=dim(rows(x), k), descending=bool(k & 1)),
+    "median": lambda x, k: rows(x).float().median(dim(rows(x), k)).values,
+    "var_mean": lambda x, k: whole(torch.stack(torch.var_mean(rows(x).float(), dim(rows(x), k), correction=0))),
+    "diff": lambda x, k: rows(x).float().diff(dim=dim(rows(x), k)),
+    "batch_norm": lambda x, k: normalized(pictures(x.float()), k),
+    "group_norm": lambda x, k: whole(functional.group_norm(pictures(x.float()), 1, eps=0.1), 2.3),
+    "attention": lambda x, k: whole(functional.scaled_dot_product_attention(*[pictures(x.float())] * 3)),
+    "cross_entropy": lambda x, k: whole(
+        functional.cross_entropy(pictures(x.float()), places(x, pictures(x).shape[1], pictures(x)[:, 0].shape))
+    ),
+    "einsum": lambda x, k: small(torch.einsum("...i,...j->...ij", rows(x)[..., :3], rows(x)[..., :2])),
+    "convolution": lambda x, k: small(functional.conv2d(pictures(x.float()), filters(x, k), padding=k % 3)),
+    "as_strided": lambda x, k: x.contiguous().as_strided((x.numel() // 2, 2), (1, k % 2)),
+    "rot90": lambda x, k: x.rot90(k % 4) if x.dim() > 1 else x,
+    "mirrored": lambda x, k: functional.pad(
+        pictures(x.float()), (1, k % 3, 2, 0), ("reflect", "replicate", "circular")[k % 3]
+    ),
+    "bilinear": lambda x, k: whole(
+        functional.interpolate(pictures(x.float()), size=(5, 4), mode="bilinear", align_corners=bool(k & 1))
+    ),
+    "adaptive": lambda x, k: whole(functional.adaptive_avg_pool2d(pictures(x.float()), (2, 3))),
+    "max_pool places": lambda x, k: functional.max_pool2d(pictures(x.float()), 2, 1, return_indices=True)[1],
+    "repeat_interleave": lambda x, k: rows(x).repeat_interleave(2, dim(rows(x), k)),
+    "unbind": lambda x, k: torch.stack(rows(x).unbind(dim(rows(x), k))[::-1], k % 2),
+    "tensor_split": lambda x, k: torch.cat(rows(x).tensor_split(3, dim(rows(x), k))[1:], dim(rows(x), k)),
+    "scatter": lambda x, k: rows(x).scatter(-1, places(x, rows(x).shape[-1], rows(x).shape), k % 5),
+    "scatter_reduce": lambda x, k: small(
+        rows(x).float().scatter_reduce(
+            -1, places(x, rows(x).shape[-1], rows(x).shape), rows(x).float().clamp(-2, 2),
+            ("amax", "amin", "sum", "mean", "prod")[k % 5], include_self=bool(k & 8),
+        )
+    ),
+    "embedding_bag": lambda x, k: whole(
+        functional.embedding_bag(
+            places(x, len(rows(x)), (2, 3)),
+            rows(x).float().reshape(len(rows(x)), -1),
+            mode=("sum", "mean", "max")[k % 3],
+        )
+    ),
+}  # fmt: skip
+MORE_MUTATIONS: dict[str, Binary] = {
+    "index_put_": lambda x, y, k: rows(x).index_put_(
+        (places(y, len(rows(x)), (3,)),), rows(x)[:1] + 1, accumulate=True
+    ),
+    "scatter_": lambda x, y, k: rows(x).scatter_(-1, places(y, rows(x).shape[-1], rows(x).shape), k % 5),
+    "clamp_": lambda x, y, k: x.clamp_(-(k % 5), 5),
+    "turned_": lambda x, y, k: rows(x).transpose(0, -1).add_(rows(y).transpose(0, -1) if y.shape == x.shape else 1),
+    "softmax_": lambda x, y, k: x.add_(whole(rows(x).float().softmax(dim(rows(x), k)), 5.3).view(x.shape)),
+    "set": lambda x, y, k: rows(x).__setitem__((..., slice(k % 2, None, 2)), k % 7),
+}
+MUTATIONS |= MORE_MUTATIONS
+UNARY = POINTWISE | REDUCTIONS | VIEWS | INDEXING | MORE
+WIDE = [*NAMES, *MORE, *MORE_MUTATIONS]
 
 Step = tuple[str, int, int, int]
 """What is done, to which earlier values (by number, modulo how many there are), and a number that says how."""
@@ -264,17 +350,17 @@ def valid(steps: Sequence[Step], given: Sequence[Tensor]) -> list[Step]:
     for one in steps:
         try:
             step(values, *one)
-        except (RuntimeError, IndexError, ValueError):
+        except (RuntimeError, IndexError, ValueError, ZeroDivisionError):
             continue
         kept.append(one)
     return kept
 
 
-def drawn(seed: int, most: int = 30) -> list[Step]:
+def drawn(seed: int, names: Sequence[str], most: int = 30) -> list[Step]:
     choose = random.Random(seed)
     count = choose.randint(1, most)
     return [
-        (choose.choice(NAMES), choose.randrange(99), choose.randrange(99), choose.randrange(32)) for _ in range(count)
+        (choose.choice(names), choose.randrange(99), choose.randrange(99), choose.randrange(32)) for _ in range(count)
     ]
 
 
@@ -352,9 +438,11 @@ def differ(found: list[list[Any]], expected: list[list[Any]]) -> bool:
     return False
 
 
-def case_of(seed: int, device: str = "cpu", options: dict[str, Any] | None = None) -> Case:
+def case_of(
+    seed: int, device: str = "cpu", options: dict[str, Any] | None = None, names: Sequence[str] = NAMES
+) -> Case:
     """The program of a seed: every other one is run for two sizes or with gradients."""
-    case = Case(drawn(seed), "cpu", seed % 4 == 1, seed % 4 == 2, seed % 8 == 3, options)
+    case = Case(drawn(seed, names), "cpu", seed % 4 == 1, seed % 4 == 2, seed % 8 == 3, options)
     for grow in (2, 0) if case.dynamic else (0,):  # on the CPU: what a GPU refuses ends the process
         given = [x + 0 if x.requires_grad else x for x in case.given(grow)]
         case = replace(case, steps=valid(case.steps, given))

@@ -13,10 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compiler.backend import backend, schedule
-from tests.compiler.backend.random_programs import NAMES, Case, Step, case_of, check, valid
+from tests.compiler.backend.random_programs import NAMES, WIDE, Case, Step, case_of, check, valid
 
 numbers = st.integers(0, 98)
-steps = st.lists(st.tuples(st.sampled_from(NAMES), numbers, numbers, st.integers(0, 31)), min_size=8, max_size=30)
+usual, wide = (
+    st.lists(st.tuples(st.sampled_from(names), numbers, numbers, st.integers(0, 31)), min_size=8, max_size=30)
+    for names in (NAMES, WIDE)
+)
 kinds = st.sampled_from([{}, {}, {"gradients": True}, {"shared": True}, {"dynamic": True}])
 fixed = {"deadline": None, "derandomize": True, "database": None, "suppress_health_check": list(HealthCheck)}
 
@@ -30,14 +33,14 @@ def held_against_eager(steps: list[Step], kind: dict[str, bool], options: dict[s
 
 
 @settings(max_examples=20, **fixed)
-@given(steps=steps, kind=kinds)
+@given(steps=wide, kind=kinds)
 def test_machine_code(steps: list[Step], kind: dict[str, bool]) -> None:
     held_against_eager(steps, kind, {})
 
 
 @pytest.mark.parametrize("code", ["interpret", "triton"])
 @settings(max_examples=12, **fixed)
-@given(steps=steps, kind=kinds)
+@given(steps=usual, kind=kinds)
 def test_interpreted(code: str, steps: list[Step], kind: dict[str, bool]) -> None:
     held_against_eager(steps, kind, {"interpret": True} if code == "interpret" else {"code": "triton"})
 
