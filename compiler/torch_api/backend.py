@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -50,6 +50,9 @@ _RANDOM = (
 )  # fmt: skip
 without_modes = _disable_current_modes
 """In a block of it tensors are real: AOTAutograd compiles under a mode that makes fake ones."""
+
+FEW = 24
+"""A graph of no more nodes meets few operators again: to remember how they were traced takes longer than to trace."""
 
 _KEPT_WHOLE = (
     "aten.addmm", "aten.mm", "aten.bmm", "aten.baddbmm", "aten.mv", "aten.addmv", "aten.dot",
@@ -112,7 +115,8 @@ def compile_with_autograd(
             of_both.has_backward(graph, call)
         return boxed(written_out(call))
 
-    with _use_lazy_graph_module(True), _untold(), copying():  # nobody calls these modules: they need no Python code
+    again = copying() if len(module.graph.nodes) > FEW else nullcontext()
+    with _use_lazy_graph_module(True), _untold(), again:  # nobody calls these modules: they need no Python code
         made = _backends.aot_module_simplified(
             module,
             inputs,

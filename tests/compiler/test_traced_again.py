@@ -19,6 +19,11 @@ from compiler.torch_api import backend, fx, traced_again
 Copied = list[str]
 
 
+@pytest.fixture(autouse=True)
+def _of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "FEW", 0)
+
+
 @pytest.fixture
 def copied(monkeypatch: pytest.MonkeyPatch) -> Copied:
     """The operators that were copied."""
@@ -197,3 +202,13 @@ def test_what_autocast_casts_to_is_part_of_what_is_known(monkeypatch: pytest.Mon
         return first, second, x @ y
 
     same(monkeypatch, cast, torch.randn(6, 6), torch.randn(6, 6))
+
+
+def test_of_a_small_graph_nothing_is_remembered(monkeypatch: pytest.MonkeyPatch, copied: Copied) -> None:
+    x = torch.randn(4, 8)
+    graphs(lambda x: x.softmax(1).softmax(1), x)
+    assert copied
+    copied.clear()
+    monkeypatch.setattr(backend, "FEW", 24)
+    graphs(lambda x: x.softmax(1).softmax(1), x)
+    assert not copied
