@@ -1,12 +1,12 @@
 """A sum of which one term alone is not 0, at a place that is known, is that term.
 
 The gradient of a cross entropy sums up, for each row, what is 0 but for the target's column: a vocabulary of terms.
-Where a kernel has no other reason to walk them, it takes the term. As in all sums, what is multiplied by 0 counts as 0.
+Where a kernel has no other reason to walk them, it takes the term. 0 times infinity or NaN is NaN, here as there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from compiler.backend.context import Context
@@ -37,6 +37,8 @@ def _of_one_term(kernel: Kernel) -> Kernel | None:
         return None
     inside = operation("and", operation("ge", term.at, Const(0, term.at.dtype)), operation("lt", term.at, search.end))
     value = operation("where", inside, term.value, Const(0.0, term.value.dtype))
+    if not isinstance(term.other, Const):
+        value = operation("add", value, term.other)
     needed, loops = set(kernel.writes), list[Loop]()
     for loop in reversed(kernel.loops):
         if loop.target in needed:
@@ -49,10 +51,16 @@ def _of_one_term(kernel: Kernel) -> Kernel | None:
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """A value that is 0 unless the variable has the value `at`: `value`, in which the variable is not, there."""
+    """A value that is `value` where the variable has the value `at`, else `other`: 0, or 0 times what may be infinite.
+    The variable is in none of them.
+    """
 
     at: Expr
     value: Expr
+    other: Expr
+
+    def mapped(self, change: Callable[[Expr], Expr]) -> _Term:
+        return replace(self, value=change(self.value), other=change(self.other))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +85,11 @@ class _Search:
             return self.chosen(*value.args)
         if value.name in ("cast", "neg"):
             inner = self.term(value.args[0])
-            return inner and replace(inner, value=replace(value, args=(inner.value,)))
+            return inner and inner.mapped(lambda part: replace(value, args=(part,)))
         if value.name == "mul":
             for first, second in (value.args, value.args[::-1]):
                 if not self.is_in(second) and (inner := self.term(first)) is not None:
-                    return replace(inner, value=replace(value, args=(inner.value, second)))
+                    return inner.mapped(lambda part, by=second: replace(value, args=(part, by)))
         return None
 
     def chosen(self, condition: Expr, chosen: Expr, other: Expr) -> _Term | None:
@@ -93,7 +101,7 @@ class _Search:
         for place, at in (condition.args, condition.args[::-1]):
             is_place = isinstance(place, At) and place.index == Index.of(self.var)
             if is_place and at.dtype == place.dtype and not self.is_in(at) and not self.is_in(chosen):
-                return _Term(at, chosen)
+                return _Term(at, chosen, other)
         return None
 
     def is_in(self, value: Expr) -> bool:

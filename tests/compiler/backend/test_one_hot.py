@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -58,3 +59,17 @@ def test_other_reductions_walk_all_places(fn: Callable[..., Tensor]) -> None:
     assert any(kernel.reduced for kernel in call.scheduled.kernels)
     assert "one term" not in [*call.decisions.verdict]
     torch.testing.assert_close(call.run(), fn(*given()))
+
+
+@pytest.mark.parametrize("options", [{}, {"code": "triton"}, {"interpret": True}], ids=["C++", "Triton", "interpret"])
+def test_what_is_multiplied_by_0_may_be_infinite_or_nan(options: dict[str, Any]) -> None:
+    target, _ = given()
+    weight = torch.tensor([torch.inf, -torch.inf, torch.nan, torch.inf, 5.0, 6.0])
+    rows = hot(target, torch.ones(6))
+
+    def fn(target: Tensor, weight: Tensor) -> Tensor:
+        return -(hot(target, torch.ones(6)) * weight[:, None]).sum(-1)
+
+    assert "one term" in [*compiler.open(fn, target, weight).decisions.verdict]
+    found = torch.compile(fn, backend="tcompile", options=options)(target, weight)
+    torch.testing.assert_close(found, -(rows * weight[:, None]).sum(-1), equal_nan=True, rtol=0, atol=0)
