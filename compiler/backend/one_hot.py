@@ -6,7 +6,7 @@ Where a kernel has no other reason to walk them, it takes the term. 0 times infi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from compiler.backend.context import Context
@@ -59,8 +59,11 @@ class _Term:
     value: Expr
     other: Expr
 
-    def mapped(self, change: Callable[[Expr], Expr]) -> _Term:
-        return replace(self, value=change(self.value), other=change(self.other))
+    def mapped(self, by: Op, others: tuple[Expr, ...]) -> _Term:
+        """An operation's result with the term as its first argument."""
+        return replace(
+            self, value=replace(by, args=(self.value, *others)), other=replace(by, args=(self.other, *others))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +88,11 @@ class _Search:
             return self.chosen(*value.args)
         if value.name in ("cast", "neg"):
             inner = self.term(value.args[0])
-            return inner and inner.mapped(lambda part: replace(value, args=(part,)))
+            return inner and inner.mapped(value, ())
         if value.name == "mul":
             for first, second in (value.args, value.args[::-1]):
                 if not self.is_in(second) and (inner := self.term(first)) is not None:
-                    return inner.mapped(lambda part, by=second: replace(value, args=(part, by)))
+                    return inner.mapped(value, (second,))
         return None
 
     def chosen(self, condition: Expr, chosen: Expr, other: Expr) -> _Term | None:

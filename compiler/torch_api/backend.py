@@ -115,8 +115,8 @@ def compile_with_autograd(
             of_both.has_backward(graph, call)
         return boxed(written_out(call))
 
-    again = copying() if len(module.graph.nodes) > FEW else nullcontext()
-    with _use_lazy_graph_module(True), _untold(), again:  # nobody calls these modules: they need no Python code
+    once = copying() if len(module.graph.nodes) > FEW else nullcontext()
+    with _use_lazy_graph_module(True), _untold(), once:  # nobody calls these modules: they need no Python code
         made = _backends.aot_module_simplified(
             module,
             inputs,
