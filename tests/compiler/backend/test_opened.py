@@ -133,7 +133,7 @@ def test_why_answers_for_any_two_names(trained: Opened, first: str, second: str,
 
 def test_why_knows_what_was_inlined_left_out_or_merged_and_suggests_names() -> None:
     def call(x: torch.Tensor, b: torch.Tensor) -> Any:
-        return x * (b + 1), (x + 2) * (x + 2), x.sort().values
+        return x * (b + 1), (x + 2) * (x.view(8, 16) + 2), x.sort().values
 
     p = compiler.open(call, numbers(8, 16), numbers(16))
     assert "add is computed where it is read, in the loops of mul (inline: costs" in p.why("add", "mul")
