@@ -25,6 +25,18 @@ def preserved() -> Iterator[None]:
 
 
 @contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage is collected in the block."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@contextmanager
 def fewer_full_collections(factor: int) -> Iterator[None]:
     """So many times fewer of Python's full garbage collections in the block; those of young objects go on.
 

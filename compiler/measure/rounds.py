@@ -9,10 +9,9 @@ garbage where it is meanwhile.
 
 from __future__ import annotations
 
-import gc
 import statistics
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,6 +19,7 @@ import torch
 from torch.utils.benchmark import Timer
 
 from compiler.measure.spread import Spread
+from compiler.process import uncollected
 from compiler.record import Timing
 
 ROUNDS = 7
@@ -99,18 +99,6 @@ class GpuClock:
             self._buffer = torch.empty(self.flush_bytes, dtype=torch.int8, device=self.device)
         if self._buffer is not None:
             self._buffer.zero_()
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """No garbage is collected in the block."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def l2_bytes(device: torch.device) -> int:

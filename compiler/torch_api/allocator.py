@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from compiler.process import uncollected
+from compiler.torch_api.profiled import quiet
+
 _FREED = "free_requested"  # what follows, "free_completed", is when the stream has got there
 MOST_EVENTS = 1_000_000
 
@@ -19,7 +22,8 @@ class RecordingError(RuntimeError):
 
 
 def cuda_changes(call: Callable[[], object]) -> list[int]:
-    """Bytes allocated (> 0) and freed (< 0) on the current GPU while `call` runs, in order; nothing stays recorded.
+    """Bytes allocated (> 0) and freed (< 0) on the current GPU while `call` runs, in order; nothing stays recorded. No
+    garbage is collected meanwhile: tensors from before would count as freed.
 
     Raises RecordingError, and what `call` raises.
     """
@@ -28,7 +32,8 @@ def cuda_changes(call: Callable[[], object]) -> list[int]:
     torch.cuda.synchronize()
     torch.cuda.memory._record_memory_history("all", context=None, max_entries=MOST_EVENTS)
     try:
-        call()
+        with uncollected():
+            call()
         torch.cuda.synchronize()
         snapshot = torch.cuda.memory._snapshot()
     finally:
@@ -47,7 +52,7 @@ def history_changes(trace: Iterable[dict[str, Any]]) -> Iterator[int]:
 
 def cpu_changes(call: Callable[[], object]) -> list[int]:
     """The same on the CPU, where what operators allocate for themselves is among it. Raises what `call` raises."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with quiet(), uncollected(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         call()
     events = profiler.profiler.kineto_results.events()
     memory = (event for event in events if event.name() == "[memory]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -83,6 +84,19 @@ def test_eager_is_computed_as_it_really_runs() -> None:
     computed_peak, computed_kept = peak_above_inputs(record, "eager")
     assert kept == computed_kept
     assert peak == pytest.approx(computed_peak, rel=0.02)
+
+
+def test_no_garbage_is_collected_in_a_measured_call() -> None:
+    """A collection would free tensors of others, too."""
+
+    def call() -> list[object]:
+        ring: list[object] = [torch.ones(1000)]
+        ring.append(ring)
+        ring = []
+        return [[] for _ in range(10 * gc.get_threshold()[0])]
+
+    assert cpu_changes(call) == [4000]
+    assert gc.isenabled()
 
 
 def _without_gradients(net: nn.Module, call: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

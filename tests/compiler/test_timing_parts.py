@@ -18,9 +18,10 @@ from compiler.measure import noise
 from compiler.measure.break_even import calls_to_pay, saved, speed_up, speed_up_spread
 from compiler.measure.calls import Call
 from compiler.measure.copies import CannotCopyError, copied
-from compiler.measure.rounds import CpuClock, calls_a_round, interleaved, turns, uncollected, warmed
+from compiler.measure.rounds import CpuClock, calls_a_round, interleaved, turns, warmed
 from compiler.measure.spread import Spread
 from compiler.measure_facts import Candidate
+from compiler.process import uncollected
 from compiler.torch_api import apart, generated_text, profiled
 
 WEIGHT = nn.Parameter(torch.ones(3))
