@@ -293,6 +293,8 @@ def _divide(index: Index, by: Index) -> Index:
         return _divide(*smaller[:2])
     if isinstance(inner := index.atom, Quotient):
         return _divide(inner.of, inner.by * by)
+    if isinstance(inner, Remainder) and not (parts := _split(inner.by, by))[1].terms:
+        return _remainder(_divide(inner.of, by), parts[0])
     return Index.of(Quotient(index, by))
 
 

@@ -112,6 +112,9 @@ def test_views_of_views_come_back_to_where_they_started() -> None:
     assert [str(flat // (T * 8)), str(flat // 8 % T), str(flat % 8)] == ["b", "t", "c"]
     k = Index.of(Var("k", S * T * 8))
     assert k // (T * 8) * T * 8 + k // 8 % T * 8 + k % 8 == k
+    image = k % (T * 64)  # what one range of several counts, as rows and columns again
+    assert image // 8 * 8 + image % 8 == image
+    assert image // (T * 8) == k // (T * 8) % 8
 
 
 def test_variables_of_one_name_and_two_sizes_are_not_taken_for_each_other() -> None:
