@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from compiler.binary.formulas import Node
 from compiler.record import Entity, Record
@@ -52,18 +52,41 @@ def works(record: Record) -> dict[str, Works]:
 
     Those are the operations that it computes, without views and values that are made from nothing, which take no time
     of their own; of a library's matrix product, convolution or attention that alone, as the others made its arguments.
+    A call that computes none of the graph's operations, as it copies a tensor into another layout, has the lines of
+    what made that; of a graph's input those of what reads the copy.
     """
     known = line_chains(record)
     nodes = {entity.id: entity for artifact in record.last_graphs() for entity in artifact.entities}
     entities = {entity.id: entity for entity in record.entities()}
+    readers = _readers(entities.values())
+
+    def work(of: Entity) -> Works:
+        working = _working([*_computed(of, nodes, entities)], extern=of.kind == "extern")
+        sources = _products(working, entities) if of.kind == "extern" else working
+        chains = tuple(dict.fromkeys(chain for node in sources for chain in known.get(node.id, ())))
+        return Works(tuple(node.id for node in working), chains or known.get(of.id, ()))
+
+    def beside(call: Entity) -> tuple[Chain, ...]:
+        parts = [entities[name] for name in call.origins if name in entities]
+        makers = [entities[name] for part in parts for name in part.inputs if name in entities]
+        reading = [reader for part in parts for reader in readers.get(part.id, ())]
+        return _chains(map(work, makers)) or _chains(map(work, reading))
+
     calls = (entity for artifact in record.of_stage("kernels") for entity in artifact.entities)
-    found = {}
-    for call in calls:
-        if call.kind in ("call", "extern"):
-            working = _working([*_computed(call, nodes, entities)], extern=call.kind == "extern")
-            sources = _products(working, entities) if call.kind == "extern" else working
-            chains = tuple(dict.fromkeys(chain for node in sources for chain in known.get(node.id, ())))
-            found[call.id] = Works(tuple(node.id for node in working), chains or known.get(call.id, ()))
+    found = {call.id: (call, work(call)) for call in calls if call.kind in ("call", "extern")}
+    return {name: done if done.chains else replace(done, chains=beside(call)) for name, (call, done) in found.items()}
+
+
+def _chains(works: Iterable[Works]) -> tuple[Chain, ...]:
+    return tuple(dict.fromkeys(chain for work in works for chain in work.chains))
+
+
+def _readers(entities: Iterable[Entity]) -> Mapping[str, Sequence[Entity]]:
+    """By id, the entities of the same artifact that read it."""
+    found: dict[str, list[Entity]] = {}
+    for entity in entities:
+        for name in entity.inputs:
+            found.setdefault(name, []).append(entity)
     return found
 
 

@@ -241,6 +241,49 @@ def test_a_fused_kernel_counts_for_the_operations_that_it_computes_and_a_product
         assert not targets & {"aten.view.default", "aten.permute.default", "aten.full.default"}
 
 
+class Convolutions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 128, 3, bias=False), nn.Conv2d(128, 128, 3, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x).relu()
+        return self.second(y).sin()
+
+
+@pytest.mark.parametrize("backend", ["inductor", "tcompile"])
+def test_a_copy_into_another_layout_counts_for_the_operation_that_wants_or_made_what_it_copies(backend: str) -> None:
+    with Exploration(Options.of(backend=backend, target="h200")) as exploration:
+        exploration.compile(Convolutions())(torch.randn(2, 3, 16, 16))
+    record = exploration.record
+    nodes = {entity.id: entity for artifact in record.last_graphs() for entity in artifact.entities}
+    copies = [
+        (call.partition("]")[0], line.rpartition("]")[2])
+        for call, work in works(record).items()
+        if {nodes[node].kind for node in work.nodes} <= {"placeholder"}
+        for line in {chain[-1] for chain in work.chains} or {"]none"}
+    ]
+    lines = {line_of("y = self.first(x).relu()"), line_of("return self.second(y).sin()")}
+    assert {line for call, line in copies if "forward" in call} == lines
+    assert {line for _, line in copies} == lines
+
+
+def drops_twice(x: Tensor) -> Tensor:
+    y = nn.functional.dropout(x, 0.5).sin()
+    return nn.functional.dropout(y, 0.25) @ y
+
+
+@pytest.mark.parametrize("backend", ["inductor", "tcompile"])
+def test_seeds_that_are_drawn_together_count_for_all_lines_with_random_numbers(backend: str) -> None:
+    with Exploration(Options.of(backend=backend, target="h200")) as exploration:
+        exploration.compile(drops_twice)(torch.randn(16, 16))
+    record = exploration.record
+    calls = {entity.id: entity for item in record.of_stage("kernels") for entity in item.entities}
+    (seeds,) = [work for call, work in works(record).items() if "randint" in calls[call].label]
+    codes = ["y = nn.functional.dropout(x, 0.5).sin()", "return nn.functional.dropout(y, 0.25) @ y"]
+    assert {chain[-1].rpartition("]")[2] for chain in seeds.chains} == set(map(line_of, codes))
+
+
 def test_chains_are_the_lines_of_the_stack_from_the_outermost() -> None:
     with Exploration(Options.of(stages="captured")) as exploration:
         exploration.compile(Net())(torch.randn(16, 32))

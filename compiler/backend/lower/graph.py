@@ -207,10 +207,10 @@ class _Walk:
     def draw_seeds(self) -> None:
         """The first step of each device with random numbers: a call that draws all its seeds."""
         draw = torch.ops.aten.randint.low
-        for name in self.low.seeds:
+        for name, nodes in self.low.seeds.items():
             buffer = self.low.buffers[name]
             options = (("dtype", torch.int64), ("device", torch.device(buffer.device)))
-            call = Extern(str(draw), draw, (0, 2**63 - 1, buffer.shape), options, name, pinned=True)
+            call = Extern(str(draw), draw, (0, 2**63 - 1, buffer.shape), options, name, pinned=True, origins=(*nodes,))
             self.low.steps.insert(0, call)
 
 

@@ -22,9 +22,9 @@ from compiler.torch_api.fx import value_of
 def seed(low: Lowering, node: Node, *_: Any) -> Tensor:
     device = str(value_of(node).device)
     name = f"random_seeds_{device.replace(':', '_')}"
-    place = low.buffers[name].shape[0] if name in low.seeds else Index.of(0)
-    if name not in low.seeds:
-        low.seeds.append(name)
+    nodes = low.seeds.setdefault(name, [])
+    place = Index.of(len(nodes))
+    nodes.append(node.name)
     low.add(Buffer(name, torch.int64, (place + 1,), (Index.of(1),), device))
     return Tensor(name, torch.int64, (), lambda at: (place,), Strided(name, (), (), place))
 

@@ -55,14 +55,15 @@ class Tensor:
 @dataclass(slots=True)
 class Lowering:
     """A program while it is made. `starts` says where graph inputs start in their storages, in elements; `seeds` are
-    buffers that are to be filled with seeds of random numbers, one for each device; `padded` are operands of products.
+    buffers that are to be filled with seeds of random numbers, one for each device, and the nodes that each seed is of;
+    `padded` are operands of products.
     """
 
     buffers: dict[str, Buffer] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     starts: dict[str, Any] = field(default_factory=dict)
     mutated: set[str] = field(default_factory=set)
-    seeds: list[str] = field(default_factory=list)
+    seeds: dict[str, list[str]] = field(default_factory=dict)
     padded: dict[str, Tensor] = field(default_factory=dict)
     node: Node | None = None
     source: str = ""
