@@ -97,14 +97,14 @@ def compile_graph(
     saved = saved_alone(module) if name == "forward" else {}
     mine = given() if name == "backward" else frozenset()
     ctx = context_of(module, inputs, name, options)
-    if ctx.processors and graphs is None:  # a replay can't look whether the graph is kept
+    replays = graphs() if graphs is not None and ctx.processors else None
+    if ctx.processors and (replays is None or replays.gave_up):  # a replay can't look whether the graph is kept
         ctx.given = given_inputs(module, mine)
     if options.tuned and (ctx.processors or options.code == "triton"):
         passes = pipeline.tuned(passes)
     stages = pipeline.run(lower(module, name, ctx), ctx, passes)
     program = stages.last
     give(alone(program, saved))
-    replays = graphs() if graphs is not None and ctx.processors else None
     is_replayed = replays is not None and _is_replayed(replays, module, program, ctx)
     ctx.pass_name = "tune"
     if (told := watcher()) is not None:
@@ -160,17 +160,19 @@ def _is_replayed(graphs: Graphs, module: GraphModule, program: Program, ctx: Con
     why = graphs.refusal(module, program.name) or _quicker_launched(program, ctx)
     if why:
         ctx.decide(steps, "refused", f"{program.name}: {why}")
+        graphs.gave_up |= program.name != "backward"
     else:
         ctx.decide(steps, "captured", f"{program.name}: {graphs.words(module, program.name)}", operations=len(steps))
     return not why
 
 
 def _quicker_launched(program: Program, ctx: Context) -> str:
-    """Why a graph of inference takes the host less time without a replay, "" if it takes more. With a forward its
-    backward goes, whose launches are not known yet.
+    """Why a graph takes the host less time without a replay, "" if it takes more. A forward is asked for its backward,
+    too, before the launches of that are known: they are one to two times as many.
     """
     launches = sum(1 if isinstance(step, Kernel) else CALL for step in program.steps)
-    if program.name != "inference" or launches >= ctx.thresholds.replayed:
+    enough = {"inference": ctx.thresholds.replayed, "forward": ctx.thresholds.replayed_in_training}
+    if launches >= enough.get(program.name, 0):
         return ""
     return f"launched one by one, its steps ({len(program.steps)}) take the host less time than a replay"
 

@@ -30,6 +30,7 @@ class Thresholds:
     programs           on a GPU, how many programs of a kernel each multiprocessor should have at least
     own_product        on a GPU, a product of matrices of at most so many multiplications is a kernel of ours
     replayed           with CUDA graphs, inference of fewer launches is not replayed; a call of PyTorch counts as four
+    replayed_in_training   the same for forwards in training: their backwards do as they do
     """
 
     inline_cost: int = 4
@@ -48,6 +49,7 @@ class Thresholds:
     programs: int = 4
     own_product: int = 2**19
     replayed: int = 7
+    replayed_in_training: int = 10
 
 
 @dataclass(slots=True)

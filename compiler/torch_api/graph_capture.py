@@ -28,7 +28,9 @@ from compiler.torch_api.fx import value_of
 
 
 class Graphs:
-    """The CUDA graphs of one captured graph: of its forward, and of its backward if the forward has one."""
+    """The CUDA graphs of one captured graph: of its forward, and of its backward if the forward has one. Whoever does
+    not replay the forward has `gave_up`.
+    """
 
     def __init__(self) -> None:
         self.device: int | None = None
@@ -39,7 +41,6 @@ class Graphs:
         if half == "backward" and self.gave_up:
             return "the forward is not replayed, and then the backward is not either"
         why = "data say how large something in it is" if is_piece(module) else _why_not(module, half)
-        self.gave_up |= bool(why) and half != "backward"
         return explained(why, WHY_NOT_AT_ALL) if why else ""
 
     def words(self, module: GraphModule, half: str) -> str:

@@ -276,17 +276,22 @@ def decisions_of(fn: Callable[..., object], *args: torch.Tensor, mode: str) -> d
     return {name: [found for found in record.decisions if found.pass_name == name] for name in names}
 
 
+def layers(count: int) -> nn.Sequential:
+    """Products that are too large to be kernels of ours."""
+    return nn.Sequential(*(layer for _ in range(count) for layer in (nn.Linear(256, 256), nn.Softmax(1))))
+
+
 def test_cuda_graphs_that_are_taken_say_what_is_copied_and_those_that_are_not_why() -> None:
-    model = nn.Sequential(nn.Linear(8, 16), nn.Softmax(1))
-    halves = decisions_of(model, torch.randn(4, 8), mode="reduce-overhead")["cudagraphs"]
+    model = layers(5)
+    halves = decisions_of(model, torch.randn(64, 256), mode="reduce-overhead")["cudagraphs"]
     assert [found.verdict for found in halves] == ["captured", "captured"]
-    assert "2 of its 3 inputs stay where they are, the rest are copied in" in halves[0].why
+    assert "10 of its 11 inputs stay where they are, the rest are copied in" in halves[0].why
     assert halves[0].numbers["operations"] == len(halves[0].subjects) > 1
 
     [refused] = decisions_of(lambda x: x.add_(1).sin(), torch.randn(8), mode="reduce-overhead")["cudagraphs"]
     assert refused.verdict == "refused"
     assert "inference: it writes into an input" in refused.why
-    assert decisions_of(model, torch.randn(4, 8), mode="default") == {"cudagraphs": [], "tune": []}
+    assert decisions_of(model, torch.randn(64, 256), mode="default") == {"cudagraphs": [], "tune": []}
 
 
 def test_few_launches_of_inference_are_not_replayed() -> None:
@@ -300,6 +305,13 @@ def test_few_launches_of_inference_are_not_replayed() -> None:
         "cudagraphs"
     ]
     assert taken.verdict == "captured"
+
+
+def test_a_forward_of_few_launches_and_its_backward_are_not_replayed() -> None:
+    halves = decisions_of(layers(1), torch.randn(64, 256), mode="reduce-overhead")["cudagraphs"]
+    assert [found.verdict for found in halves] == ["refused", "refused"]
+    assert "forward: launched one by one, its steps (2) take the host less time than a replay" in halves[0].why
+    assert "backward: the forward is not replayed, and then the backward is not either" in halves[1].why
 
 
 def test_max_autotune_says_which_configurations_it_would_time() -> None:

@@ -192,6 +192,21 @@ def test_replayed_calls_compute_what_launched_ones_do() -> None:
             torch.testing.assert_close(replayed(x).clone(), fn(x))
 
 
+@pytest.mark.parametrize("count", [1, 6])
+def test_training_whose_launches_are_replayed_or_too_few_for_it(count: int) -> None:
+    layers = torch.nn.Sequential(
+        *(layer for _ in range(count) for layer in (torch.nn.Linear(256, 256), torch.nn.ELU()))
+    )
+    weights, step = [*layers.parameters()], compiled(lambda x: layers(x).square().mean(), mode="reduce-overhead")
+    for _ in range(6):
+        x = torch.randn(64, 256)
+        expected = torch.autograd.grad(layers(x).square().mean(), weights)
+        loss = step(x)
+        kept = [gradient.clone() for gradient in torch.autograd.grad(loss, weights, retain_graph=True)]
+        torch.testing.assert_close(kept, [*expected], rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(torch.autograd.grad(loss, weights), expected, rtol=1e-4, atol=1e-6)
+
+
 def test_inputs_that_begin_anywhere() -> None:
     fn = compiled(lambda x, y: (x.sin() + y, (x * y).sum(-1)))
     memory = torch.randn(64 * 64 + 16)
