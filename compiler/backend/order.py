@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 from compiler.backend.context import Context
 from compiler.backend.expr import At, Guard, indices, loads, parts, with_index
@@ -32,6 +32,8 @@ def ordered(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
     """One kernel with its ranges sorted and merged; a product is walked by its matrices' rows and columns."""
     if isinstance(kernel, Product) or any(var.size.constant == 0 for var in kernel.ranges + kernel.reduced):
         return kernel
+    while (pair := _mergeable(kernel, program)) is not None:
+        kernel = _merged(kernel, *pair)
     ranges, reduced = (_sorted(group, kernel, program, ctx) for group in (kernel.ranges, kernel.reduced))
     reduced = _short_last(reduced, kernel, program, ctx)
     if any(loop.reduction.startswith("arg") for loop in kernel.loops):
@@ -39,8 +41,6 @@ def ordered(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
     if (ranges, reduced) != (kernel.ranges, kernel.reduced):
         ctx.decide((kernel.name,), "reordered", f"loops over {', '.join(map(str, ranges + reduced))}")
         kernel = _with_ranges(kernel, ranges, reduced)
-    while (pair := _mergeable(kernel, program)) is not None:
-        kernel = _merged(kernel, *pair)
     return kernel
 
 
@@ -117,16 +117,17 @@ def _short_last(group: tuple[Var, ...], kernel: Kernel, program: Program, ctx: C
 
 
 def _mergeable(kernel: Kernel, program: Program) -> tuple[Var, Var] | None:
-    """Two neighbouring ranges (outer, inner) that all accesses walk as if they were one."""
+    """Two ranges (outer, inner) that all accesses walk as if they were one."""
     inside = [part for loop in kernel.loops for part in parts(loop.value)]
     places = [*offsets(kernel, program), *(part.index for part in inside if isinstance(part, At))]
     others = [index for part in inside for index in _guarded(part)]
-    for group in (kernel.ranges, kernel.reduced):
-        for outer, inner in pairwise(group):
-            if all(_as_one(place, outer, inner) for place in places) and not any(
-                var in (outer, inner) for index in others for var in atoms_of(index)
-            ):
-                return outer, inner
+    is_free = not any(loop.is_scan or loop.reduction.startswith("arg") for loop in kernel.loops)
+    reduced = permutations(kernel.reduced, 2) if is_free else pairwise(kernel.reduced)
+    for outer, inner in (*permutations(kernel.ranges, 2), *reduced):
+        if all(_as_one(place, outer, inner) for place in places) and not any(
+            var in (outer, inner) for index in others for var in atoms_of(index)
+        ):
+            return outer, inner
     return None
 
 
