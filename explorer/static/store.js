@@ -98,6 +98,8 @@ export class Store {
     this.asked = new Set();
     /** Those of them that are being unpacked. @type {Set<string>} */
     this.arriving = new Set();
+    /** Those that could not be unpacked. @type {Set<string>} */
+    this.damaged = new Set();
     /** @type {Set<(what: string, artifact: string) => void>} */
     this.listeners = new Set();
     /** @type {Set<string>} */
@@ -194,8 +196,9 @@ export class Store {
     if (this.arriving.has(key) || this.artifacts.get(id)?.have[part] === digest) return;
     this.arriving.add(key);
     this.asked.add(key);
-    const content = await decompress(bytes);
+    const content = await decompress(bytes).catch((error) => reportError(error));
     this.arriving.delete(key);
+    if (content === undefined) return this.askAgain(id, part, key);
     const artifact = this.artifacts.get(id);
     if (artifact && part === "words") artifact.words = content;
     if (part === "words") return this.tell(part, id);
@@ -206,6 +209,18 @@ export class Store {
     else if (part === "view") artifact.view = content;
     else artifact.decisions = content;
     this.tell(part, id);
+  }
+
+  /**
+   * For a part that was damaged on the way: once at once, then when it is needed again, as it may always be damaged.
+   * @param {string} id @param {PartName} part @param {string} key of what arrived
+   */
+  askAgain(id, part, key) {
+    this.asked.delete(part === "words" ? `${id} words` : key);
+    if (this.damaged.has(key)) return;
+    this.damaged.add(key);
+    if (part === "words") this.wordsOf(id);
+    else this.need(id, part);
   }
 
   /** @param {Artifact} artifact @param {{entities: Entity[], lines: Record<string, string[]>}} content */
