@@ -132,5 +132,28 @@
     return fps;
   }
 
-  window.bench = { firstPaint, biggest, selections, openings, openingAll, panning };
+  /** Go through a text that fills the window, so many lines a step; how long until what is in sight then is painted. */
+  async function scrolling(artifact, lines, steps, far) {
+    const { explorer } = window.tcompile;
+    const [pane] = explorer.stagePanes;
+    pane.show(artifact, "text");
+    await until(() => pane.view?.lines, `the text of ${artifact}`);
+    const root = document.createElement("div");
+    Object.assign(root.style, { position: "fixed", inset: "0", zIndex: "99", background: "white", display: "grid" });
+    explorer.root.append(root);
+    const callbacks = { onSelect() {}, onHover() {}, actions: {} };
+    const text = { info: pane.view.artifact.info, rows: new Map(), rowsOf: new Map(), have: {}, lines };
+    const view = new pane.view.constructor(root, callbacks, text);
+    await rest();
+    const times = [];
+    for (let step = 1; step <= steps; step++) {
+      times.push(await waited(() => (view.scroller.scrollTop = step * far * view.rows.height)));
+      if (view.rows.inSight()[0] !== step * far) throw new Error(`the text did not move to line ${step * far}`);
+    }
+    view.destroy();
+    root.remove();
+    return times;
+  }
+
+  window.bench = { firstPaint, biggest, selections, openings, openingAll, panning, scrolling };
 })();

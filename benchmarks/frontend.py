@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 SCRIPT = Path(__file__).parent / "frontend.js"
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
 LOADS, SELECTIONS, OPENINGS, NODES, SECONDS = 5, 30, 60, 10_000, 3
+LINES, STEPS = 50_000, 60
 MAKES, HOLDS = "new Explorer(root, store,", "(window.tcompile = {}).explorer = new Explorer(root, store,"
 
 
@@ -53,7 +54,7 @@ def frontend_figures(saved: Path) -> list[Figure]:
         figures = [timed("first paint after the data is there", first, 1000)]
         for stage in ("forward", "backward", "joint"):
             figures += interaction_figures(page, stage, big)
-        return [*figures, *panning_figures(page)]
+        return [*figures, *panning_figures(page), scrolling_figure(page, big["joint"])]
 
 
 def loaded(browser: Browser, path: Path) -> Page:
@@ -65,12 +66,16 @@ def loaded(browser: Browser, path: Path) -> Page:
 
 def observable(saved: Path) -> Path:
     """The same page with its explorer in reach of a script, which its security policy has to allow."""
-    html = saved.read_text(encoding="utf-8")
-    assert html.count(MAKES) == 1, f"{MAKES!r} is not in the page (see explorer/static/page.js)"
+    from explorer.frontend import page_loader, page_script
+
+    html, script = saved.read_text(encoding="utf-8"), page_script()
+    assert html.count(page_loader()) == 1, "the page was saved by another version, or has its script elsewhere"
+    assert script.count(MAKES) == 1, f"{MAKES!r} is not in the page's script (see explorer/static/page.js)"
     policy = '<meta http-equiv="Content-Security-Policy"'
     assert html.count(policy) == 1, "the page has no security policy (see explorer/html.py)"
+    html = html.replace(page_loader(), script.replace(MAKES, HOLDS)).replace(policy, "<meta")
     path = saved.with_name(f"observable-{saved.name}")
-    path.write_text(html.replace(MAKES, HOLDS).replace(policy, "<meta"), encoding="utf-8")
+    path.write_text(html, encoding="utf-8")
     return path
 
 
@@ -102,6 +107,12 @@ def panning_figures(page: Page) -> list[Figure]:
             Figure(f"panning {NODES:,} nodes, {where}", statistics.median(fps), "fps", 50, True, runs=tuple(fps))
         )
     return found
+
+
+def scrolling_figure(page: Page, text: str) -> Figure:
+    lines = [f"    buf{number} = triton_poi_fused_{number % 97}(arg{number}, {number})" for number in range(LINES)]
+    times = page.evaluate("(given) => bench.scrolling(...given)", [text, lines, STEPS, LINES // (STEPS + 1)])
+    return timed(f"scrolling through {LINES:,} lines, a step painted", times, 50)
 
 
 def timed(name: str, times: list[float], bar: float) -> Figure:

@@ -66,6 +66,19 @@ def console_errors(page: Page) -> list[str]:
 
 
 @pytest.fixture
+def layouts(page: Page) -> Callable[[], int]:
+    """How often the page has been laid out."""
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable")
+
+    def count() -> int:
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        return next(int(metric["value"]) for metric in metrics if metric["name"] == "LayoutCount")
+
+    return count
+
+
+@pytest.fixture
 def requests(page: Page) -> list[str]:
     """The addresses that the page asked for; none is answered but files."""
     asked: list[str] = []

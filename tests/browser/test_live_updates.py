@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from tests.browser.explorer_view import ExplorerView
 from tests.browser.jupyter_server import JupyterServer
@@ -40,19 +39,6 @@ wait(normalise(torch.randn(8, 64), torch.randn(64, 32))).shape"""
 WIDGET_MS = 60_000
 #: A view that makes itself anew for every part that arrives takes some ten thousand.
 MOST_LAYOUTS = 1000
-
-
-@pytest.fixture
-def layouts(page: Page) -> Callable[[], int]:
-    """How often the page has been laid out."""
-    session = page.context.new_cdp_session(page)
-    session.send("Performance.enable")
-
-    def count() -> int:
-        metrics = session.send("Performance.getMetrics")["metrics"]
-        return next(int(metric["value"]) for metric in metrics if metric["name"] == "LayoutCount")
-
-    return count
 
 
 def expect_finished(view: ExplorerView) -> None:
