@@ -12,11 +12,12 @@ from typing import TypeAlias
 
 import torch
 
-from compiler.backend.index import Index, Keyed
-from compiler.backend.index_maps import indirects, substitute
+from compiler.backend.index import Index, Indirect, Keyed, Var
+from compiler.backend.index_maps import atoms_of, indirects, substitute
 from compiler.backend.scalar import NAMES, OPERATIONS
 
 Shape: TypeAlias = tuple[Index, ...]
+_AS_THEY_ARE: Mapping[str, Index] = {}
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -176,41 +177,45 @@ def indices(value: Expr) -> Shape:
     return (value.index,) if isinstance(value, At) else ()
 
 
-def rebuilt(value: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
+def rebuilt(value: Expr, change: Callable[[Expr], Expr | None], values: Mapping[str, Index] = _AS_THEY_ARE) -> Expr:
     """The expression with parts exchanged: `change` gives for a part what to put in its place, or None to keep it and
-    look inside.
+    look inside. `values` are other indices for loop variables, by name.
     """
     if (changed := change(value)) is not None:
         return changed
+
+    def inside(part: Expr) -> Expr:
+        return rebuilt(part, change, values)
+
     if isinstance(value, Op):
-        args = tuple(rebuilt(arg, change) for arg in value.args)
-        return (
-            value if all(a is b for a, b in zip(args, value.args, strict=True)) else Op(value.name, args, value.dtype)
-        )
+        args = tuple(map(inside, value.args))
+        is_same = all(new is old for new, old in zip(args, value.args, strict=True))
+        return value if is_same else Op(value.name, args, value.dtype)
     if isinstance(value, Guard):
-        return Guard(*(rebuilt(part, change) for part in (value.condition, value.value, value.other)))
-    if isinstance(value, Put):
-        index = tuple(substitute(index, {}, lambda inner: rebuilt(inner, change)) for index in value.index)
-        return replace(value, index=index, value=rebuilt(value.value, change))
-    if isinstance(value, Load) and any(map(indirects, value.index)):
-        index = tuple(substitute(index, {}, lambda inner: rebuilt(inner, change)) for index in value.index)
+        return Guard(inside(value.condition), inside(value.value), inside(value.other))
+    if isinstance(value, Const) or not (values or isinstance(value, Put) or any(map(indirects, indices(value)))):
+        return value
+    index = tuple(substitute(one, values, inside) for one in indices(value))
+    if isinstance(value, At):
+        return At(*index)
+    if isinstance(value, Load):
         return Load(value.buffer, index, value.dtype)
-    return value
+    return replace(value, index=index, value=inside(value.value))
 
 
 def with_index(value: Expr, values: Mapping[str, Index]) -> Expr:
     """The expression with other indices for loop variables, by name."""
+    return rebuilt(value, lambda _: None, values)
+
+
+def renamed(value: Expr, names: Mapping[str, str]) -> Expr:
+    """The expression with loads of other buffers, by the names of these."""
 
     def change(part: Expr) -> Expr | None:
-        if isinstance(part, Load):
-            return Load(part.buffer, tuple(substitute(index, values, inside) for index in part.index), part.dtype)
-        if isinstance(part, Put):
-            index = tuple(substitute(place, values, inside) for place in part.index)
-            return replace(part, index=index, value=rebuilt(part.value, change))
-        return At(substitute(part.index, values, inside)) if isinstance(part, At) else None
-
-    def inside(inner: Expr) -> Expr:
-        return rebuilt(inner, change)
+        if not isinstance(part, Load) or part.buffer not in names:
+            return None
+        index = tuple(substitute(one, {}, lambda inner: renamed(inner, names)) for one in part.index)
+        return Load(names[part.buffer], index, part.dtype)
 
     return rebuilt(value, change)
 
@@ -218,6 +223,15 @@ def with_index(value: Expr, values: Mapping[str, Index]) -> Expr:
 def is_indirect(value: Expr) -> bool:
     """Whether it picks elements by indices that tensors hold."""
     return any(indirects(index) for part in parts(value) for index in indices(part))
+
+
+def variables_in(index: Index) -> Iterator[Var]:
+    """The loop variables in an index, those inside an `Indirect` too."""
+    for atom in atoms_of(index):
+        if isinstance(atom, Var):
+            yield atom
+        elif isinstance(atom, Indirect):
+            yield from (var for part in parts(atom.value) for inner in indices(part) for var in variables_in(inner))
 
 
 @lru_cache(1 << 14)

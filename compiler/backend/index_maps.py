@@ -24,22 +24,27 @@ def _with_values(index: Index, values: tuple[tuple[str, Index], ...]) -> Index:
 
 
 def _with(index: Index, values: Mapping[str, Index], inside: Callable[[Any], Any] | None) -> Index:
-    total = Index.of(0)
+    def changed(atom: Var | Symbol | Indirect) -> Index:
+        if isinstance(atom, Indirect):
+            return Index.of(Indirect(inside(atom.value), atom.size) if inside else atom)
+        return values.get(atom.name) or Index.of(atom)
+
+    return _computed(index, Index.of, changed)
+
+
+def _computed(index: Index, number: Callable[[int], Any], value: Callable[[Var | Symbol | Indirect], Any]) -> Any:
+    """The index in any arithmetic: of `number(factor)` and `value(atom)`."""
+    total = number(0)
     for atoms, factor in index.terms:
-        term = Index.of(factor)
+        term = number(factor)
         for atom in atoms:
-            term = term * _substituted(atom, values, inside)
+            if isinstance(atom, Quotient | Remainder):
+                of, by = _computed(atom.of, number, value), _computed(atom.by, number, value)
+                term = term * (of // by if isinstance(atom, Quotient) else of % by)
+            else:
+                term = term * value(atom)
         total = total + term
     return total
-
-
-def _substituted(atom: Atom, values: Mapping[str, Index], inside: Callable[[Any], Any] | None) -> Index:
-    if isinstance(atom, Var | Symbol):
-        return values.get(atom.name) or Index.of(atom)
-    if isinstance(atom, Indirect):
-        return Index.of(Indirect(inside(atom.value), atom.size) if inside else atom)
-    of, by = substitute(atom.of, values, inside), substitute(atom.by, values, inside)
-    return of // by if isinstance(atom, Quotient) else of % by
 
 
 @lru_cache(1 << 16)
@@ -67,23 +72,14 @@ def variables(index: Index) -> set[Var]:
 
 def evaluate(index: Index, values: Mapping[str, Any], indirect: Callable[[Any], Any] | None = None) -> Any:
     """Its value, an int or an integer tensor, for ints or integer tensors as values of variables and symbols."""
-    total: Any = 0
-    for atoms, factor in index.terms:
-        term: Any = factor
-        for atom in atoms:
-            term = term * _evaluated(atom, values, indirect)
-        total = total + term
-    return total
 
-
-def _evaluated(atom: Atom, values: Mapping[str, Any], indirect: Callable[[Any], Any] | None) -> Any:
-    if isinstance(atom, Var | Symbol):
+    def value(atom: Var | Symbol | Indirect) -> Any:
+        if isinstance(atom, Indirect):
+            assert indirect is not None, "an index that a tensor holds needs the tensors"
+            return indirect(atom)
         return values[atom.name]
-    if isinstance(atom, Indirect):
-        assert indirect is not None, "an index that a tensor holds needs the tensors"
-        return indirect(atom)
-    of, by = evaluate(atom.of, values, indirect), evaluate(atom.by, values, indirect)
-    return of // by if isinstance(atom, Quotient) else of % by
+
+    return _computed(index, int, value)
 
 
 def position(at: Sequence[Index], shape: Sequence[Index]) -> Index:

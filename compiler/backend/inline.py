@@ -91,7 +91,7 @@ class _Inlining:
         readers = [self.loops[name] for name in sorted(self.readers.get(producer.target, ()))]
         if producer.reduction or isinstance(producer.value, Put) or producer.target in self.program.mutated:
             return
-        if any(load.buffer in self.program.mutated for load in loads(producer.value)):
+        if producer.reads & self.program.mutated:
             return
         is_free = not loads(producer.value)
         if not is_free:

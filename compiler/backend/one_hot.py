@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from compiler.backend.context import Context
-from compiler.backend.expr import At, Const, Expr, Load, Op, indices, loads, operation, parts
+from compiler.backend.expr import At, Const, Expr, Load, Op, indices, operation, parts
 from compiler.backend.index import Index, Var
 from compiler.backend.index_maps import atoms_of
 from compiler.backend.ir import Kernel, Loop, Program
@@ -43,7 +43,7 @@ def _of_one_term(kernel: Kernel) -> Kernel | None:
     for loop in reversed(kernel.loops):
         if loop.target in needed:
             loops.append(replace(loop, value=folded(value), reduction="", reduced=()) if loop is sums[0] else loop)
-            needed.update(load.buffer for load in loads(loops[-1].value))
+            needed |= loops[-1].reads
     if any(loop.ranges != kernel.ranges for loop in loops):
         return None
     return Kernel(kernel.name, kernel.ranges, (), tuple(reversed(loops)), kernel.local & needed)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import pairwise, permutations
 
 from compiler.backend.context import Context
-from compiler.backend.expr import At, Guard, indices, loads, parts, with_index
+from compiler.backend.expr import At, Guard, indices, loads, parts, variables_in, with_index
 from compiler.backend.index import Index, Var, factor_of, product
 from compiler.backend.index_maps import atoms_of, substitute, variables
 from compiler.backend.ir import Buffer, Kernel, Loop, Product, Program
@@ -143,16 +143,7 @@ def _as_one(place: Index, outer: Var, inner: Var) -> bool:
     if step * inner.size != wide:
         return False
     rest = place - Index.of(outer) * wide - Index.of(inner) * step
-    return not any(atom in (outer, inner) for atom in _all_atoms(rest))
-
-
-def _all_atoms(index: Index) -> Iterator[object]:
-    for atom in atoms_of(index):
-        yield atom
-        if hasattr(atom, "value"):
-            for part in parts(atom.value):
-                for inner in indices(part):
-                    yield from _all_atoms(inner)
+    return not any(var in (outer, inner) for var in variables_in(rest))
 
 
 def _merged(kernel: Kernel, outer: Var, inner: Var) -> Kernel:

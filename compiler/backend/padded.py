@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from compiler.backend.context import Context
-from compiler.backend.expr import Expr, Guard, Load, Put, loads, rebuilt
-from compiler.backend.index_maps import substitute
+from compiler.backend.expr import Guard, Load, Put, rebuilt, renamed
 from compiler.backend.ir import Extern, Kernel, Loop, Program, Step, Strided
 from compiler.backend.lower.indexing import guarded
 from compiler.backend.simplify import folded, value_at
@@ -43,7 +42,7 @@ def _maker(padding: Loop, program: Program) -> Loop | None:
     calls = [step for step in program.steps if isinstance(step, Extern)]
     shared = {name for call in calls if call.aliases or call.writes for name in (*call.reads, *call.writes)}
     shared |= program.mutated
-    if shared.intersection((value.name, copy.name, *(load.buffer for load in loads(loop.value)))):
+    if shared.intersection((value.name, copy.name, *loop.reads)):
         return None
     by_memory = value.name in program.returned or any(value.name in call.reads for call in calls)
     readers = [kernel for kernel in program.kernels if value.name in kernel.reads]
@@ -73,14 +72,7 @@ def _reading(step: Step, old: str, new: str) -> Step:
     if isinstance(step, Extern):
         kwargs = tuple((key, _seen(value, old, new)) for key, value in step.kwargs)
         return replace(step, args=_seen(step.args, old, new), kwargs=kwargs)
-
-    def change(part: Expr) -> Expr | None:
-        if not isinstance(part, Load) or part.buffer != old:
-            return None
-        at = tuple(substitute(index, {}, lambda inner: rebuilt(inner, change)) for index in part.index)
-        return Load(new, at, part.dtype)
-
-    return replace(step, loops=tuple(replace(loop, value=rebuilt(loop.value, change)) for loop in step.loops))
+    return replace(step, loops=tuple(replace(loop, value=renamed(loop.value, {old: new})) for loop in step.loops))
 
 
 def _seen(value: Any, old: str, new: str) -> Any:

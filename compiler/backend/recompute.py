@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from compiler.backend.context import Context
-from compiler.backend.expr import Expr, Load, Put, Shape, cost, indices, loads, parts, rebuilt, with_index
+from compiler.backend.expr import Expr, Load, Put, Shape, cost, is_indirect, loads, rebuilt, renamed, with_index
 from compiler.backend.fit import values_at
-from compiler.backend.index import Index, Indirect, Var, product
-from compiler.backend.index_maps import atoms_of, is_one_to_one, substitute
+from compiler.backend.index import Index, Var, product
+from compiler.backend.index_maps import is_one_to_one, substitute
 from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Program
 from compiler.backend.simplify import folded
 from compiler.backend.traffic import traffic
@@ -64,7 +64,7 @@ def _candidates(program: Program, tried: set[str]) -> Iterator[Candidate]:
             if loop.target in kept or loop.target in tried or loop.target not in readers:
                 continue
             loops = _needed(loop, kernel)
-            if loops and not any(_is_barred(one, program) for one in loops):
+            if loops and not any(is_indirect(one.value) or one.reads & program.mutated for one in loops):
                 yield Candidate(kernel, loops, tuple(readers[loop.target]))
 
 
@@ -77,16 +77,8 @@ def _needed(last: Loop, kernel: Kernel) -> tuple[Loop, ...]:
             if loop.reduction or isinstance(loop.value, Put):
                 return ()
             found.append(loop)
-            needed |= {load.buffer for load in loads(loop.value)} & kernel.local
+            needed |= loop.reads & kernel.local
     return tuple(reversed(found))
-
-
-def _is_barred(loop: Loop, program: Program) -> bool:
-    """Whether it reads what is overwritten later on, or picks by an index that a tensor holds."""
-    by_value = any(
-        isinstance(atom, Indirect) for part in parts(loop.value) for index in indices(part) for atom in atoms_of(index)
-    )
-    return by_value or any(load.buffer in program.mutated for load in loads(loop.value))
 
 
 def _changed(program: Program, found: Candidate, ctx: Context) -> Program | None:
@@ -128,7 +120,7 @@ def _again(
     """
     places = {load.index for loop in reader.loops for load in loads(loop.value) if load.buffer == found.target}
     shape = program.by_name[found.target].shape
-    first = next(number for number, loop in enumerate(reader.loops) if _reads(loop, found.target))
+    first = next(number for number, loop in enumerate(reader.loops) if found.target in loop.reads)
     spaces = dict.fromkeys((reader.ranges, reader.ranges + reader.reduced))
     at = places.pop()
     space = next((space for space in spaces if is_one_to_one(at, shape, space)), None)
@@ -147,11 +139,12 @@ def _again(
     there = {loop.target: loop.index for loop in reader.loops}
     if any(there.get(loop.target, loop.index) != loop.index for loop in moved):
         return None  # it is there already, for another place
-    renamed = tuple(_renamed(loop, {found.target: names[found.target]}) for loop in reader.loops)
-    early = {loop.target for loop in renamed[:first]}
+    new = {found.target: names[found.target]}
+    reading = tuple(replace(loop, value=renamed(loop.value, new)) for loop in reader.loops)
+    early = {loop.target for loop in reading[:first]}
     inserted = tuple(loop for loop in moved if loop.target not in early)
     again = {loop.target for loop in inserted}
-    loops = renamed[:first] + inserted + tuple(loop for loop in renamed[first:] if loop.target not in again)
+    loops = reading[:first] + inserted + tuple(loop for loop in reading[first:] if loop.target not in again)
     own = {names[loop.target]: program.by_name[loop.target] for loop in found.loops}
     buffers = tuple(replace(buffer, name=name) for name, buffer in own.items() if name not in there)
     return replace(reader, loops=loops, local=reader.local.union(own)), buffers
@@ -185,24 +178,11 @@ def _inlined(reader: Kernel, found: Candidate, program: Program, ctx: Context) -
     return replace(reader, loops=tuple(changed if one is loop else one for one in reader.loops))
 
 
-def _reads(loop: Loop, name: str) -> bool:
-    return any(load.buffer == name for load in loads(loop.value))
-
-
 def _moved(loop: Loop, space: tuple[Var, ...], values: Mapping[str, Index], names: Mapping[str, str]) -> Loop:
     """A loop in another kernel: over its ranges, under another name."""
     index: Shape = tuple(substitute(place, values) for place in loop.index)
-    moved = replace(loop, target=names[loop.target], ranges=space, index=index, value=with_index(loop.value, values))
-    return _renamed(moved, names)
-
-
-def _renamed(loop: Loop, names: Mapping[str, str]) -> Loop:
-    def change(part: Expr) -> Expr | None:
-        if isinstance(part, Load) and part.buffer in names:
-            return Load(names[part.buffer], part.index, part.dtype)
-        return None
-
-    return replace(loop, value=rebuilt(loop.value, change))
+    value = renamed(with_index(loop.value, values), names)
+    return replace(loop, target=names[loop.target], ranges=space, index=index, value=value)
 
 
 def _without(kernel: Kernel, target: str) -> Kernel:
@@ -211,5 +191,5 @@ def _without(kernel: Kernel, target: str) -> Kernel:
     needed: set[str] = set()
     for loop in reversed(kernel.loops):
         if loop.target not in local or loop.target in needed:
-            needed |= {loop.target, *(load.buffer for load in loads(loop.value))}
+            needed |= {loop.target, *loop.reads}
     return replace(kernel, loops=tuple(loop for loop in kernel.loops if loop.target in needed), local=local & needed)

@@ -8,9 +8,8 @@ from dataclasses import replace
 import torch
 
 from compiler.backend.context import Context
-from compiler.backend.expr import At, Const, Expr, Guard, Load, Op, Put, parts, rebuilt, with_index
+from compiler.backend.expr import At, Const, Expr, Guard, Op, Put, renamed, with_index
 from compiler.backend.index import Index, Var
-from compiler.backend.index_maps import substitute
 from compiler.backend.ir import Extern, Kernel, Loop, Program, Step
 from compiler.backend.scalar import HALVES, OPERATIONS
 from compiler.torch_api.backend import without_modes
@@ -40,20 +39,8 @@ def _simpler(kernel: Kernel, same: Mapping[str, str]) -> Kernel:
 
 
 def _simpler_loop(loop: Loop, same: Mapping[str, str]) -> Loop:
-    value = rebuilt(loop.value, lambda part: _renamed(part, same)) if same else loop.value
-    value = folded(value)
+    value = folded(renamed(loop.value, same) if same else loop.value)
     return loop if value == loop.value else replace(loop, value=value)
-
-
-def _renamed(part: Expr, same: Mapping[str, str]) -> Expr | None:
-    """A load of what is computed once, also where the tensors that say its place are such."""
-    if not isinstance(part, Load) or part.buffer not in same:
-        return None
-
-    def inside(value: Expr) -> Expr:
-        return rebuilt(value, lambda inner: _renamed(inner, same))
-
-    return Load(same[part.buffer], tuple(substitute(index, {}, inside) for index in part.index), part.dtype)
 
 
 def _twin(kernel: Kernel, program: Program, stored: set[str], known: dict[str, str]) -> str | None:
@@ -61,7 +48,7 @@ def _twin(kernel: Kernel, program: Program, stored: set[str], known: dict[str, s
     target, loop = kernel.targets[0], kernel.loops[0]
     if len(kernel.loops) > 1 or target in program.mutated or target in program.taken:
         return None
-    if any(isinstance(part, Load) and part.buffer in program.mutated for part in parts(loop.value)):
+    if loop.reads & program.mutated:
         return None
     over = ", ".join(var.key for var in (*loop.ranges, *loop.reduced))
     shape = [size.key for size in program.by_name[target].shape]
