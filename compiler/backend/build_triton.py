@@ -20,10 +20,11 @@ from pathlib import Path
 import torch
 import triton
 
-from compiler.backend.emit_triton import TritonCode, TritonConfig, TritonFunction, signature
+from compiler.backend.emit_triton import TritonCode, TritonFunction, signature
 from compiler.backend.ir import BackendError, Program
 from compiler.backend.launch import Assumed
 from compiler.backend.triton_alike import alike
+from compiler.backend.triton_configs import TritonConfig
 from compiler.binary.jobs import Job, Output
 from compiler.binary.workers import Crew, cores
 from compiler.torch_api.cuda_launch import Loaded, load

@@ -11,20 +11,9 @@ import torch
 
 from compiler.backend.expr import At, Const, Expr, Guard, Load, Op
 from compiler.backend.index import Atom, Index, Indirect, Quotient, Remainder, is_natural
-from compiler.backend.scalar import OPERATIONS
+from compiler.backend.scalar import DTYPES, OPERATIONS
 
-TYPES: Mapping[torch.dtype, str] = {
-    torch.bool: "bool",
-    torch.uint8: "unsigned char",
-    torch.int8: "signed char",
-    torch.int16: "short",
-    torch.int32: "int",
-    torch.int64: "long",
-    torch.float16: "_Float16",
-    torch.bfloat16: "unsigned short",
-    torch.float32: "float",
-    torch.float64: "double",
-}
+TYPES: Mapping[torch.dtype, str] = {dtype: called.cpp for dtype, called in DTYPES.items()}
 _NARROW = (torch.uint8, torch.int8, torch.int16)
 _WORDS = """
 alignas and asm auto bool break case catch char class const continue default delete do double else enum

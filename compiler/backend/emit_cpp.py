@@ -22,14 +22,13 @@ from compiler.backend.index import Index, Var, factor_of, product
 from compiler.backend.index_maps import indirects
 from compiler.backend.ir import SCANS, Kernel, Loop, Program
 from compiler.backend.order import offsets
-from compiler.backend.scalar import OPERATIONS
+from compiler.backend.scalar import OPERATIONS, neutral
 from compiler.backend.sweeps import Sweep, sweeps
 from compiler.backend.symbols import kernel_indices, symbols_of
 
 _MATH = re.compile(r"::(\w+)\{f\}")
 _CALLED = re.compile(r"::(\w+)\(")
 _RANDOM = tuple(f"::{name}(" for name, operation in OPERATIONS.items() if operation.kind == "random")
-_STARTS = {"sum": 0, "prod": 1, "any": False, "all": True, "cumsum": 0, "cumprod": 1}
 _CLAUSES = {"sum": "+", "prod": "*", "any": "|", "all": "&", "max": "most", "min": "least"}
 _VECTOR = '__attribute__((simd("notinbranch"))) '
 
@@ -339,15 +338,7 @@ class _Writer:
     def first(self, loop: Loop) -> str:
         """What a reduction starts from."""
         dtype = torch.float64 if self.total_type(loop) == "double" else loop.value.dtype
-        if loop.reduction in _STARTS:
-            return constant(_STARTS[loop.reduction], dtype)
-        is_most = loop.reduction in ("max", "argmax")
-        if dtype == torch.bool:
-            return constant(not is_most, dtype)
-        if dtype.is_floating_point:
-            return constant(float("-inf") if is_most else float("inf"), dtype)
-        limits = torch.iinfo(dtype)
-        return constant(limits.min if is_most else limits.max, dtype)
+        return constant(neutral(loop.reduction, dtype), dtype)
 
     def start(self, loop: Loop) -> None:
         kind = "" if loop.target in self.started else f"{self.total_type(loop)} "

@@ -17,15 +17,14 @@ from dataclasses import dataclass, field
 from compiler.backend.context import Context
 from compiler.backend.index import Index
 from compiler.backend.ir import Kernel, Product, Program
+from compiler.backend.scalar import DTYPES
 from compiler.backend.together import Together
 from compiler.backend.triton_configs import TritonConfig
 from compiler.backend.triton_kernel import KernelWriter, pointer
 from compiler.backend.triton_product import ProductWriter
 from compiler.backend.triton_reductions import ReductionWriter
-from compiler.backend.triton_text import POINTERS, functions
+from compiler.backend.triton_text import functions
 from compiler.backend.triton_together import TogetherWriter
-
-__all__ = ["TritonCode", "TritonConfig", "TritonFunction", "emit", "signature"]
 
 IMPORTS = "import triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n"
 
@@ -85,7 +84,7 @@ def signature(program: Program, function: TritonFunction) -> Mapping[str, str]:
     """Triton's types of the function's arguments, in their order."""
     blocks = function.configs[0].blocks
     return {
-        **{pointer(name): POINTERS[program.by_name[name].dtype] for name in function.buffers},
+        **{pointer(name): DTYPES[program.by_name[name].dtype].pointer for name in function.buffers},
         **dict.fromkeys(function.symbols, function.index),
         **dict.fromkeys(blocks, "constexpr"),
     }

@@ -14,7 +14,7 @@ import torch
 
 from compiler.backend.index import Index, Indirect, Keyed, Var
 from compiler.backend.index_maps import atoms_of, indirects, substitute
-from compiler.backend.scalar import NAMES, OPERATIONS
+from compiler.backend.scalar import DTYPES, OPERATIONS
 
 Shape: TypeAlias = tuple[Index, ...]
 _AS_THEY_ARE: Mapping[str, Index] = {}
@@ -22,7 +22,7 @@ _AS_THEY_ARE: Mapping[str, Index] = {}
 
 def dtype_name(dtype: torch.dtype) -> str:
     """`f32` for float32; of dtypes without loops torch's own name."""
-    return NAMES.get(dtype) or str(dtype).removeprefix("torch.")
+    return DTYPES[dtype].name if dtype in DTYPES else str(dtype).removeprefix("torch.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

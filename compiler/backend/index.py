@@ -18,23 +18,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-__all__ = [
-    "Atom",
-    "Index",
-    "Indirect",
-    "Keyed",
-    "Quotient",
-    "Remainder",
-    "Symbol",
-    "Var",
-    "divisors",
-    "factor_of",
-    "is_below",
-    "is_natural",
-    "product",
-    "scalar_product",
-]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Keyed:

@@ -33,7 +33,7 @@ class BackendError(RuntimeError):
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """Memory with a shape. `strides` are in elements; all sizes may be symbolic. `reuses` names a buffer whose memory
-    it takes over, "" for memory of its own. Of a dtype without a name in `scalar.NAMES` there are no loops.
+    it takes over, "" for memory of its own. Of a dtype without a name in `scalar.DTYPES` there are no loops.
     """
 
     name: str

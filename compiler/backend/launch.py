@@ -16,11 +16,12 @@ import torch
 
 from compiler.backend.cpp_text import Text
 from compiler.backend.emit_cpp import Code, Function
-from compiler.backend.emit_triton import TritonConfig, TritonFunction, signature
+from compiler.backend.emit_triton import TritonFunction, signature
 from compiler.backend.expr import Load, Shape
 from compiler.backend.index import Atom, Index, Quotient, Remainder
 from compiler.backend.ir import Extern, Kernel, Program, Strided
 from compiler.backend.symbols import Source, sources
+from compiler.backend.triton_configs import TritonConfig
 from compiler.torch_api.backend import empty_on_cpu, quick, view_of_memory
 from compiler.torch_api.cuda_launch import Loaded, letters
 from compiler.torch_api.saved import keeps_graph

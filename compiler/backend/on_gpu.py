@@ -23,8 +23,6 @@ from compiler.torch_api import cuda_launch
 from compiler.torch_api.backend import Call
 from compiler.torch_api.cuda_launch import Loaded
 
-__all__ = ["OnGpu"]
-
 
 class OnGpu:
     """Calls that are made for what is assumed of inputs and sizes, when such a call is first met; what the example

@@ -8,7 +8,7 @@ value is rounded wherever eager's is, at the end of each ATen operation, fused o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -18,19 +18,30 @@ from compiler.backend import philox
 
 Kind = Literal["same", "compare", "where", "cast", "random"]
 
-NAMES: dict[torch.dtype, str] = {
-    torch.bool: "b8",
-    torch.uint8: "u8",
-    torch.int8: "i8",
-    torch.int16: "i16",
-    torch.int32: "i32",
-    torch.int64: "i64",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.float32: "f32",
-    torch.float64: "f64",
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """What a dtype is called: as programs print it, in C++, in Triton, and a pointer to it in Triton's signatures."""
+
+    name: str
+    cpp: str
+    triton: str
+    pointer: str
+
+
+DTYPES: Mapping[torch.dtype, Called] = {
+    torch.bool: Called("b8", "bool", "int1", "*i1"),
+    torch.uint8: Called("u8", "unsigned char", "uint8", "*u8"),
+    torch.int8: Called("i8", "signed char", "int8", "*i8"),
+    torch.int16: Called("i16", "short", "int16", "*i16"),
+    torch.int32: Called("i32", "int", "int32", "*i32"),
+    torch.int64: Called("i64", "long", "int64", "*i64"),
+    torch.float16: Called("f16", "_Float16", "float16", "*fp16"),
+    torch.bfloat16: Called("bf16", "unsigned short", "bfloat16", "*bf16"),
+    torch.float32: Called("f32", "float", "float32", "*fp32"),
+    torch.float64: Called("f64", "double", "float64", "*fp64"),
 }
-"""The dtypes that loops are made for, as programs print them."""
+"""The dtypes that loops are made for."""
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -50,6 +61,20 @@ class Operation:
     cost: int = 1
     text: str = ""
     triton: str = ""
+
+
+def neutral(reduction: str, dtype: torch.dtype) -> bool | int | float:
+    """What a reduction, or a scan, of values of a dtype starts from: it changes nothing."""
+    name = reduction.removeprefix("arg").removeprefix("cum")
+    if name in ("sum", "any", "prod", "all"):
+        value = name in ("prod", "all")
+        return value if dtype == torch.bool else float(value) if dtype.is_floating_point else int(value)
+    if dtype == torch.bool:
+        return name == "min"
+    if dtype.is_floating_point:
+        return float("-inf") if name == "max" else float("inf")
+    limits = torch.iinfo(dtype)
+    return limits.min if name == "max" else limits.max
 
 
 def _math(name: str, torch_name: str = "", cost: int = 10, arity: int = 1) -> Operation:
@@ -80,6 +105,14 @@ def _random(name: str, arity: int, function: Callable[..., Any]) -> Operation:
     return found if arity > 2 else replace(found, triton=f"tl.{name}({{0}}, tl.cast({{1}}, tl.uint32))")
 
 
+MATH = (
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh",
+    "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc",
+)  # fmt: skip
+"""Functions of one argument that C, Triton and PyTorch call alike."""
+
+_COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+
 OPERATIONS: dict[str, Operation] = {
     operation.name: operation
     for operation in (
@@ -87,12 +120,7 @@ OPERATIONS: dict[str, Operation] = {
         _infix("sub", "-", torch.sub),
         _infix("mul", "*", torch.mul),
         replace(_infix("div", "/", torch.div, cost=4), triton="tl.div_rn({0}, {1})"),
-        _infix("lt", "<", torch.lt, "compare"),
-        _infix("le", "<=", torch.le, "compare"),
-        _infix("gt", ">", torch.gt, "compare"),
-        _infix("ge", ">=", torch.ge, "compare"),
-        _infix("eq", "==", torch.eq, "compare"),
-        _infix("ne", "!=", torch.ne, "compare"),
+        *(_infix(name, sign, getattr(torch, name), "compare") for name, sign in _COMPARED.items()),
         _infix("and", "&", torch.bitwise_and),
         _infix("or", "|", torch.bitwise_or),
         _infix("xor", "^", torch.bitwise_xor),
@@ -116,27 +144,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation(
             "copysign", 2, torch.copysign, "__builtin_copysign{f}({0}, {1})", triton="libdevice.copysign({0}, {1})"
         ),
-        _math("exp"),
-        _math("exp2"),
-        _math("expm1"),
-        _math("log"),
-        _math("log2"),
-        _math("log10"),
-        _math("log1p"),
-        _math("sin"),
-        _math("cos"),
-        _math("tan"),
-        _math("asin"),
-        _math("acos"),
-        _math("atan"),
-        _math("sinh"),
-        _math("cosh"),
-        _math("tanh"),
-        _math("asinh"),
-        _math("acosh"),
-        _math("atanh"),
-        _math("erf"),
-        _math("erfc"),
+        *map(_math, MATH),
         _math("lgamma", cost=20),
         _math("pow", cost=20, arity=2),
         _math("fmod", arity=2),

@@ -14,6 +14,7 @@ from compiler.backend.expr import Const, Guard, loads, parts
 from compiler.backend.index import Index, Quotient, Remainder
 from compiler.backend.index_maps import atoms_of
 from compiler.backend.ir import Loop
+from compiler.backend.scalar import neutral
 from compiler.backend.sweeps import Sweep, sweeps
 from compiler.backend.triton_kernel import KernelWriter, mask_of
 from compiler.backend.triton_precision import EXACT
@@ -298,16 +299,8 @@ class ReductionWriter(KernelWriter):
 
 def _start(loop: Loop) -> tuple[bool | int | float, torch.dtype]:
     """What changes nothing, and the dtype that is reduced in."""
-    dtype = loop.value.dtype
-    if loop.reduction in (starts := {"sum": 0, "prod": 1, "any": False, "all": True, "cumsum": 0, "cumprod": 1}):
-        return starts[loop.reduction], dtype
-    is_most = loop.reduction in ("max", "argmax")
-    if dtype == torch.bool:
-        return (not is_most, dtype) if not loop.reduction.startswith("arg") else (0 if is_most else 1, torch.int8)
-    if dtype.is_floating_point:
-        return float("-inf") if is_most else float("inf"), dtype
-    limits = torch.iinfo(dtype)
-    return limits.min if is_most else limits.max, dtype
+    start, dtype = neutral(loop.reduction, loop.value.dtype), loop.value.dtype
+    return (int(start), torch.int8) if dtype == torch.bool and loop.reduction.startswith("arg") else (start, dtype)
 
 
 def constant_in(value: bool | int | float, dtype: torch.dtype) -> str:

@@ -19,34 +19,10 @@ import torch
 from compiler.backend.expr import At, Const, Expr, Guard, Load, Op, Put, parts
 from compiler.backend.index import Atom, Index, Indirect, Quotient, Remainder, is_natural
 from compiler.backend.index_maps import indirects
-from compiler.backend.scalar import OPERATIONS
+from compiler.backend.scalar import DTYPES, OPERATIONS
 from compiler.backend.triton_precision import EXACT, PATTERNS
 
-TYPES: Mapping[torch.dtype, str] = {
-    torch.bool: "int1",
-    torch.uint8: "uint8",
-    torch.int8: "int8",
-    torch.int16: "int16",
-    torch.int32: "int32",
-    torch.int64: "int64",
-    torch.float16: "float16",
-    torch.bfloat16: "bfloat16",
-    torch.float32: "float32",
-    torch.float64: "float64",
-}
-POINTERS: Mapping[torch.dtype, str] = {
-    torch.bool: "*i1",
-    torch.uint8: "*u8",
-    torch.int8: "*i8",
-    torch.int16: "*i16",
-    torch.int32: "*i32",
-    torch.int64: "*i64",
-    torch.float16: "*fp16",
-    torch.bfloat16: "*bf16",
-    torch.float32: "*fp32",
-    torch.float64: "*fp64",
-}
-"""What Triton's signatures call a pointer to them."""
+TYPES: Mapping[torch.dtype, str] = {dtype: called.triton for dtype, called in DTYPES.items()}
 
 _LONG = 72
 _SMALLEST, _LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127

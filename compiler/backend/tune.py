@@ -17,9 +17,9 @@ import torch
 
 from compiler.backend.build_triton import Wanted, cache_folder, written
 from compiler.backend.context import Context
-from compiler.backend.emit_triton import TritonConfig
 from compiler.backend.interpret import State
 from compiler.backend.ir import Product, Program
+from compiler.backend.triton_configs import TritonConfig
 from compiler.torch_api.backend import quick
 from compiler.torch_api.cuda_launch import Loaded, launch, raw_stream
 

@@ -17,7 +17,7 @@ from compiler.backend.lower.pointwise import element
 from compiler.backend.lower.sizes import index_of
 from compiler.backend.lower.table import RULES
 from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, walk
-from compiler.backend.scalar import NAMES
+from compiler.backend.scalar import DTYPES
 from compiler.capture.sources import is_cell
 from compiler.torch_api import fx
 from compiler.torch_api.backend import has_effect, returns_alias, written_arguments
@@ -87,7 +87,7 @@ class _Walk:
 
     def whole(self, name: str, meta: torch.Tensor) -> Tensor:
         """A tensor that comes in. Raises BackendError where its numbers are not those in memory."""
-        if meta.dtype in NAMES and meta.is_neg():
+        if meta.dtype in DTYPES and meta.is_neg():
             raise BackendError(f"{name} is the negative of what is in memory (is_neg): give the call x.resolve_neg()")
         if meta.layout is torch.strided:
             self.low.starts[name] = meta.storage_offset()
@@ -159,12 +159,12 @@ class _Walk:
     def overwritten(self, node: Node) -> Tensor | None:
         """The input that a `copy_` overwrites as a whole, from values other than its own, in a dtype of loops."""
         target, source = self.values[node.args[0]], self.values[node.args[1]]  # type: ignore[index]
-        plain = isinstance(source, Tensor) and source.buffer != target.buffer and source.dtype in NAMES
+        plain = isinstance(source, Tensor) and source.buffer != target.buffer and source.dtype in DTYPES
         plain = plain and len({*self.devices((source, target))}) == 1
         buffer = self.low.buffers[target.buffer]
         whole = target.shape == buffer.shape and target.strided.strides == buffer.strides
         again = target.buffer in self.low.mutated
-        return target if plain and whole and not again and target.dtype in NAMES else None
+        return target if plain and whole and not again and target.dtype in DTYPES else None
 
     def overwrite(self, node: Node, target: Tensor) -> Tensor:
         source = self.values[node.args[1]]  # type: ignore[index]

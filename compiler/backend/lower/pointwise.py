@@ -18,7 +18,7 @@ from torch.fx import Node
 from compiler.backend.expr import At, Const, Expr, Shape, cast, operation
 from compiler.backend.index import Index
 from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, checked_dtype, computing_dtype
-from compiler.backend.scalar import HALVES
+from compiler.backend.scalar import HALVES, MATH
 from compiler.torch_api.fx import value_of
 
 Build = Callable[..., Expr]
@@ -323,31 +323,27 @@ def bounded(name: str) -> Build:
     return build
 
 
-_UNARY_MATH = (
-    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh",
-    "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma", "sqrt",
-)  # fmt: skip
 _ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "rint"}
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _KINDS = ("Tensor", "Scalar")
 _ROUNDING_ON_CPU = ("add", "sub", "rsub", *_COMPARISONS)
 
 POINTWISE: dict[str, Rule] = {
-    **{f"aten.{name}.default": plain(name) for name in _UNARY_MATH},
+    **{f"aten.{name}.default": plain(name) for name in (*MATH, "lgamma", "sqrt")},
     **{f"aten.{name}.default": float_only(how) for name, how in _ROUNDING.items()},
-    **{f"aten.{name}.{kind}": comparison(name) for name in _COMPARISONS for kind in ("Tensor", "Scalar")},
-    **{f"aten.add.{kind}": arithmetic(add, rounds_on_cpu) for kind in ("Tensor", "Scalar")},
-    **{f"aten.sub.{kind}": arithmetic(sub, rounds_on_cpu) for kind in ("Tensor", "Scalar")},
+    **{f"aten.{name}.{kind}": comparison(name) for name in _COMPARISONS for kind in _KINDS},
+    **{f"aten.add.{kind}": arithmetic(add, rounds_on_cpu) for kind in _KINDS},
+    **{f"aten.sub.{kind}": arithmetic(sub, rounds_on_cpu) for kind in _KINDS},
     **{f"aten.rsub.{kind}": arithmetic(lambda x, y: operation("sub", y, x), rounds_on_cpu) for kind in _KINDS},
     **{f"aten.lerp.{kind}": arithmetic(lerp) for kind in _KINDS},
     "aten.addcdiv.default": arithmetic(addcdiv),
-    **{f"aten.mul.{kind}": arithmetic(mul) for kind in ("Tensor", "Scalar")},
+    **{f"aten.mul.{kind}": arithmetic(mul) for kind in _KINDS},
     **{f"aten.div.{kind}": divide for kind in ("Tensor", "Scalar", "Tensor_mode", "Scalar_mode")},
     **{f"aten.floor_divide.{kind}": whole_division("floordiv") for kind in ("default", "Scalar")},
-    **{f"aten.remainder.{kind}": whole_division("remainder") for kind in ("Tensor", "Scalar")},
-    **{f"aten.fmod.{kind}": fmod for kind in ("Tensor", "Scalar")},
+    **{f"aten.remainder.{kind}": whole_division("remainder") for kind in _KINDS},
+    **{f"aten.fmod.{kind}": fmod for kind in _KINDS},
     **{f"aten.pow.{kind}": power for kind in ("Tensor_Scalar", "Tensor_Tensor", "Scalar")},
-    **{f"aten.bitwise_{name}.{kind}": plain(name) for name in ("and", "or", "xor") for kind in ("Tensor", "Scalar")},
+    **{f"aten.bitwise_{name}.{kind}": plain(name) for name in ("and", "or", "xor") for kind in _KINDS},
     **{f"aten.logical_{name}.default": logical(name) for name in ("and", "or", "xor", "not")},
     **{f"aten.{name}.default": plain(name) for name in ("maximum", "minimum", "neg", "atan2", "hypot")},
     "aten._neg_view.default": plain("neg"),

@@ -13,7 +13,7 @@ from compiler.backend.expr import Expr, Load, Shape
 from compiler.backend.index import Index, Var
 from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Step, Strided
 from compiler.backend.lower.sizes import index_of, shape_of, strides_of
-from compiler.backend.scalar import HALVES, NAMES
+from compiler.backend.scalar import DTYPES, HALVES
 
 Coordinates: TypeAlias = Callable[[Shape], Shape]
 Rule: TypeAlias = Callable[..., Any]
@@ -140,7 +140,7 @@ def computing_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def checked_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype. Raises NoRuleError for one that loops are not made for."""
-    if dtype not in NAMES:
+    if dtype not in DTYPES:
         raise NoRuleError(f"loops don't compute {str(dtype).removeprefix('torch.')}")
     return dtype
 
