@@ -8,13 +8,13 @@ very same point.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from compiler.backend.context import Context
-from compiler.backend.expr import Put, Shape, loads, with_index
+from compiler.backend.expr import Put, Shape, loads
 from compiler.backend.index import Atom, Index, Quotient, Remainder, Var, factor_of, product
-from compiler.backend.index_maps import is_one_to_one, substitute, variables
-from compiler.backend.ir import Kernel, Loop
+from compiler.backend.index_maps import is_one_to_one, variables
+from compiler.backend.ir import Kernel
 
 Places = Mapping[str, Sequence[Shape]]
 
@@ -74,27 +74,15 @@ def _fitted(guest: Kernel, host: Kernel) -> Kernel | Refusal:
             return Refusal("they reduce over different elements")
         if any(loop.is_scan for loop in guest.loops) and [*inner.values()] != [*map(Index.of, host.reduced)]:
             return Refusal("one goes along a range in its order, the other in another one")
-        return _moved(guest, host.ranges, host.reduced, {**outer, **inner})
+        return guest.over(host.ranges, host.reduced, {**outer, **inner})
     space = host.ranges + host.reduced
     for target in (space, host.ranges) if host.reduced else (space,):
         found = _correspondence(guest, host, guest.ranges, target)
         if found is not None:
-            return _moved(guest, target, (), found)
+            return guest.over(target, (), found)
     if product(var.size for var in guest.ranges) != product(var.size for var in space):
         return Refusal("their loops have different numbers of points")
     return Refusal("no correspondence of their loops is certain to be one to one")
-
-
-def _moved(guest: Kernel, ranges: tuple[Var, ...], reduced: tuple[Var, ...], values: Mapping[str, Index]) -> Kernel:
-    def changed(loop: Loop) -> Loop:
-        index = tuple(substitute(place, values) for place in loop.index)
-        value = with_index(loop.value, values)
-        if loop.reduction:
-            return replace(loop, ranges=ranges, reduced=reduced, index=index, value=value)
-        own = ranges + reduced if len(loop.ranges) > len(guest.ranges) else ranges
-        return replace(loop, ranges=own, index=index, value=value)
-
-    return replace(guest, ranges=ranges, reduced=reduced, loops=tuple(map(changed, guest.loops)))
 
 
 def _correspondence(

@@ -22,8 +22,9 @@ from typing import Any, TypeAlias
 
 import torch
 
-from compiler.backend.expr import Expr, Put, Shape, dtype_name, loads
+from compiler.backend.expr import Expr, Put, Shape, dtype_name, loads, with_index
 from compiler.backend.index import Index, Var, product, scalar_product
+from compiler.backend.index_maps import substitute
 
 
 class BackendError(RuntimeError):
@@ -163,6 +164,17 @@ class Kernel:
         """The buffers that it leaves in memory, in the order of its loops."""
         return tuple(target for target in self.targets if target not in self.local)
 
+    def over(self, ranges: tuple[Var, ...], reduced: tuple[Var, ...], values: Mapping[str, Index]) -> Kernel:
+        """The kernel over other ranges: `values` says where its own variables are in these, by name."""
+
+        def moved(loop: Loop) -> Loop:
+            own = ranges + reduced if not loop.reduction and len(loop.ranges) > len(self.ranges) else ranges
+            index = tuple(substitute(place, values) for place in loop.index)
+            value = with_index(loop.value, values)
+            return replace(loop, index=index, value=value, ranges=own, reduced=reduced if loop.reduction else ())
+
+        return Kernel(self.name, ranges, reduced, tuple(map(moved, self.loops)), self.local)
+
     def __str__(self) -> str:
         over = ", ".join(f"{var} < {var.size}" for var in self.ranges) or "one point"
         inner = f"; {', '.join(f'{var} < {var.size}' for var in self.reduced)}" if self.reduced else ""
@@ -216,12 +228,12 @@ class Extern:
     @cached_property
     def targets(self) -> tuple[str, ...]:
         """The buffers that it makes."""
-        return tuple(_names(self.outputs))
+        return tuple(name for name in leaves(self.outputs) if isinstance(name, str))
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
         """The buffers among its arguments, sorted."""
-        return tuple(sorted({view.buffer for view in strided((self.args, dict(self.kwargs)))}))
+        return tuple(sorted({view.buffer for view in strided((self.args, self.kwargs))}))
 
     def __str__(self) -> str:
         args = [*map(_argument_text, self.args), *(f"{key}={_argument_text(value)}" for key, value in self.kwargs)]
@@ -268,30 +280,24 @@ class Product(Kernel):
 Step: TypeAlias = Kernel | Extern
 
 
-def _names(outputs: Any) -> Iterator[str]:
-    if isinstance(outputs, str):
-        yield outputs
-    elif isinstance(outputs, tuple):
-        for output in outputs:
-            yield from _names(output)
-
-
 def _argument_text(value: Argument) -> str:
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(_argument_text, value))}]"
     return str(value) if isinstance(value, str | Strided | Index) else repr(value)
 
 
+def leaves(value: Any) -> Iterator[Any]:
+    """What tuples, lists and dicts hold, nested ones too; of anything else that itself."""
+    if isinstance(value, tuple | list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from leaves(item)
+    else:
+        yield value
+
+
 def strided(value: Any) -> Iterator[Strided]:
     """The views among arguments, nested ones too."""
-    if isinstance(value, Strided):
-        yield value
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from strided(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from strided(item)
+    return (leaf for leaf in leaves(value) if isinstance(leaf, Strided))
 
 
 @dataclass(frozen=True, repr=False)

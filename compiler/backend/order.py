@@ -7,14 +7,13 @@ follow by their strides. Then neighbouring ranges that every access walks as if 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise, permutations
 
 from compiler.backend.context import Context
-from compiler.backend.expr import At, Guard, indices, loads, parts, variables_in, with_index
+from compiler.backend.expr import At, Guard, indices, loads, parts, variables_in
 from compiler.backend.index import Index, Var, factor_of, product
-from compiler.backend.index_maps import atoms_of, substitute, variables
-from compiler.backend.ir import Buffer, Kernel, Loop, Product, Program
+from compiler.backend.index_maps import atoms_of, variables
+from compiler.backend.ir import Buffer, Kernel, Product, Program
 from compiler.backend.together import together
 
 MOST_OF_THREAD = 16
@@ -40,7 +39,7 @@ def ordered(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
         reduced = kernel.reduced
     if (ranges, reduced) != (kernel.ranges, kernel.reduced):
         ctx.decide((kernel.name,), "reordered", f"loops over {', '.join(map(str, ranges + reduced))}")
-        kernel = _with_ranges(kernel, ranges, reduced)
+        kernel = kernel.over(ranges, reduced, {})
     return kernel
 
 
@@ -48,16 +47,7 @@ def with_reduced_sorted(kernel: Kernel, program: Program, ctx: Context) -> Kerne
     """A kernel whose reduced ranges alone are sorted."""
     if any(var.size.constant == 0 for var in kernel.ranges + kernel.reduced):
         return kernel
-    return _with_ranges(kernel, kernel.ranges, _sorted(kernel.reduced, kernel, program, ctx))
-
-
-def _with_ranges(kernel: Kernel, ranges: tuple[Var, ...], reduced: tuple[Var, ...]) -> Kernel:
-    def changed(loop: Loop) -> Loop:
-        if loop.reduction:
-            return replace(loop, ranges=ranges, reduced=reduced)
-        return replace(loop, ranges=ranges if len(loop.ranges) == len(kernel.ranges) else ranges + reduced)
-
-    return replace(kernel, ranges=ranges, reduced=reduced, loops=tuple(map(changed, kernel.loops)))
+    return kernel.over(kernel.ranges, _sorted(kernel.reduced, kernel, program, ctx), {})
 
 
 def offsets(kernel: Kernel, program: Program) -> Iterator[Index]:
@@ -153,11 +143,4 @@ def _merged(kernel: Kernel, outer: Var, inner: Var) -> Kernel:
     def one(group: tuple[Var, ...]) -> tuple[Var, ...]:
         return tuple(both if var == outer else var for var in group if var != inner)
 
-    def changed(loop: Loop) -> Loop:
-        index = tuple(substitute(place, values) for place in loop.index)
-        return replace(
-            loop, ranges=one(loop.ranges), reduced=one(loop.reduced), index=index, value=with_index(loop.value, values)
-        )
-
-    loops = tuple(map(changed, kernel.loops))
-    return replace(kernel, ranges=one(kernel.ranges), reduced=one(kernel.reduced), loops=loops)
+    return kernel.over(one(kernel.ranges), one(kernel.reduced), values)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from compiler.backend.expr import indices, parts
 from compiler.backend.index import Index, Symbol
 from compiler.backend.index_maps import atoms_of
-from compiler.backend.ir import BackendError, Extern, Kernel, Product, Program, strided
+from compiler.backend.ir import BackendError, Extern, Kernel, Product, Program, Strided, leaves, strided
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ def _used(program: Program) -> Iterator[Index]:
     for buffer in program.buffers:
         if buffer.name not in program.inputs:
             yield from (*buffer.shape, *buffer.strides)
-    for view in strided([*program.outputs, *_arguments(program)]):
-        yield from (*view.shape, *view.strides, view.offset)
-    yield from (value for value in (*program.outputs, *_plain(_arguments(program))) if isinstance(value, Index))
+    calls = [(step.args, step.kwargs) for step in program.steps if isinstance(step, Extern)]
+    yield from _of_views(strided((program.outputs, calls)))
+    yield from (value for value in leaves((program.outputs, calls)) if isinstance(value, Index))
     for kernel in program.kernels:
         yield from kernel_indices(kernel, program)
 
@@ -69,8 +69,7 @@ def _used(program: Program) -> Iterator[Index]:
 def kernel_indices(kernel: Kernel, program: Program) -> Iterator[Index]:
     """All indices that a kernel computes: sizes of its ranges, and offsets of what it reads and writes."""
     yield from (var.size for var in (*kernel.ranges, *kernel.reduced))
-    for view in strided(kernel.call.args) if isinstance(kernel, Product) else ():
-        yield from (*view.shape, *view.strides, view.offset)
+    yield from _of_views(strided(kernel.call.args) if isinstance(kernel, Product) else ())
     for loop in kernel.loops:
         if loop.target not in kernel.local:
             yield program.by_name[loop.target].offset(loop.place)
@@ -80,15 +79,6 @@ def kernel_indices(kernel: Kernel, program: Program) -> Iterator[Index]:
         yield from (*program.by_name[name].shape, *program.by_name[name].strides)
 
 
-def _arguments(program: Program) -> list[Any]:
-    return [[step.args, dict(step.kwargs)] for step in program.steps if isinstance(step, Extern)]
-
-
-def _plain(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        for item in value:
-            yield from _plain(item)
-    else:
-        yield value
+def _of_views(views: Iterable[Strided]) -> Iterator[Index]:
+    for view in views:
+        yield from (*view.shape, *view.strides, view.offset)

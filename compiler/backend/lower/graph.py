@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 
 from compiler.backend.context import Context
 from compiler.backend.index import Symbol
-from compiler.backend.ir import BackendError, Extern, Loop, Program, Step
+from compiler.backend.ir import BackendError, Extern, Loop, Program, Step, leaves, strided
 from compiler.backend.lower.pointwise import element
 from compiler.backend.lower.sizes import index_of
 from compiler.backend.lower.table import RULES
@@ -144,23 +144,20 @@ class _Walk:
             raise NoRuleError("PyTorch's own kernel")
         args = [self.lowered(arg) for arg in node.args]
         named = {key: self.lowered(arg) for key, arg in node.kwargs.items()}
-        if len(devices := {*self.devices((args, named)), *_devices(fx.value_of(node))}) > 1:
+        made = {str(meta.device) for meta in leaves(fx.value_of(node)) if isinstance(meta, torch.Tensor)}
+        if len(devices := made | self.devices((args, named))) > 1:
             raise NoRuleError(f"a kernel runs on one device, and this is on {' and '.join(sorted(devices))}")
         return rule(self.low, node, *args, **named)
 
-    def devices(self, value: Any) -> Iterator[str]:
+    def devices(self, value: Any) -> set[str]:
         """Where the tensors among arguments are."""
-        if isinstance(value, Tensor):
-            yield self.low.buffers[value.buffer].device
-        elif isinstance(value, tuple | list | dict):
-            for item in value.values() if isinstance(value, dict) else value:
-                yield from self.devices(item)
+        return {self.low.buffers[x.buffer].device for x in leaves(value) if isinstance(x, Tensor)}
 
     def overwritten(self, node: Node) -> Tensor | None:
         """The input that a `copy_` overwrites as a whole, from values other than its own, in a dtype of loops."""
         target, source = self.values[node.args[0]], self.values[node.args[1]]  # type: ignore[index]
         plain = isinstance(source, Tensor) and source.buffer != target.buffer and source.dtype in DTYPES
-        plain = plain and len({*self.devices((source, target))}) == 1
+        plain = plain and len(self.devices((source, target))) == 1
         buffer = self.low.buffers[target.buffer]
         whole = target.shape == buffer.shape and target.strided.strides == buffer.strides
         again = target.buffer in self.low.mutated
@@ -200,9 +197,7 @@ class _Walk:
     def written(self, node: Node, args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[str]:
         for place in written_arguments(node.target):
             value = kwargs.get(place) if isinstance(place, str) else args[place] if place < len(args) else None
-            for view in value if isinstance(value, tuple | list) else [value]:
-                if view is not None:
-                    yield view.buffer
+            yield from (view.buffer for view in strided(value))
 
     def draw_seeds(self) -> None:
         """The first step of each device with random numbers: a call that draws all its seeds."""
@@ -235,15 +230,6 @@ def _copied(x: Any) -> Any:
         return x
     empty = torch.empty(0, dtype=x.dtype, device=x.device)
     return empty.set_(x.untyped_storage().clone(), x.storage_offset(), x.shape, x.stride())
-
-
-def _devices(meta: Any) -> Iterator[str]:
-    """Where the results of a node are."""
-    if isinstance(meta, torch.Tensor):
-        yield str(meta.device)
-    elif isinstance(meta, tuple | list):
-        for item in meta:
-            yield from _devices(item)
 
 
 def _names_of(result: Any) -> Any:
