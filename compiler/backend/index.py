@@ -83,7 +83,8 @@ class _Ratio(Keyed):
         object.__setattr__(self, "key", f"({self.of.key} {self.sign} {self.by.key})")
 
     def __str__(self) -> str:
-        return f"({_grouped(self.of)} {self.sign} {_grouped(self.by)})"
+        is_one = self.by.constant is not None or self.by.atom is not None
+        return f"({_grouped(self.of)} {self.sign} {self.by if is_one else f'({self.by})'})"
 
 
 class Quotient(_Ratio):
@@ -152,6 +153,7 @@ class Index(Keyed):
         return _remainder(self, other if isinstance(other, Index) else Index.of(other))
 
     def __str__(self) -> str:
+        """As an expression of Python."""
         text = " + ".join(_term_text(*term) for term in self.terms) or "0"
         return text.replace("+ -", "- ")
 

@@ -14,11 +14,10 @@ from typing import Any
 
 import torch
 
-from compiler.backend.cpp_text import Text
 from compiler.backend.emit_cpp import Code, Function
 from compiler.backend.emit_triton import TritonFunction, signature
-from compiler.backend.expr import Load, Shape
-from compiler.backend.index import Atom, Index, Quotient, Remainder
+from compiler.backend.expr import Shape
+from compiler.backend.index import Index
 from compiler.backend.ir import Extern, Kernel, Program, Strided
 from compiler.backend.symbols import Source, sources
 from compiler.backend.triton_configs import TritonConfig
@@ -71,28 +70,6 @@ def given_pointers(program: Program, functions: Iterable[Function | TritonFuncti
     return [name for name in (*program.inputs, *program.constants) if name in used]
 
 
-class _Python(Text):
-    """Indices as Python text."""
-
-    def __init__(self) -> None:
-        super().__init__(self.nothing)
-
-    def nothing(self, load: Load) -> str:
-        raise AssertionError(f"{load} is no size")
-
-    def index(self, index: Index) -> str:
-        terms = [
-            "*".join([*([str(factor)] if factor != 1 or not atoms else []), *map(self.atom, atoms)])
-            for atoms, factor in index.terms
-        ]
-        return " + ".join(terms) or "0"
-
-    def atom(self, atom: Atom) -> str:
-        if isinstance(atom, Quotient | Remainder):
-            return f"(({self.index(atom.of)}) {atom.sign} ({self.index(atom.by)}))"
-        return str(atom)
-
-
 class Launcher:
     """Writes the function. `text` is its source, `names` what it refers to.
 
@@ -122,7 +99,6 @@ class Launcher:
             "with_strides": with_strides,
             **{f"constant_{name}": value for name, value in program.constants.items()},
         }
-        self.python = _Python()
         self.text = "\n".join(["def call(args):", *(f"    {line}" for line in self.lines())])
 
     def made(self, names: Mapping[str, Any]) -> Callable[[list[Any]], Sequence[Any]]:
@@ -212,7 +188,7 @@ class Launcher:
         """How many programs there are along one axis."""
         if points.constant is not None:
             return str(-(-points.constant // block))
-        return f"-(-({self.python.index(points)}) // {block})" if block > 1 else f"({self.python.index(points)})"
+        return f"-(-({points}) // {block})" if block > 1 else f"({points})"
 
     def pointer(self, name: str) -> tuple[list[str], str]:
         """Where a buffer lies, as a variable; and the line that reads it, the first time."""
@@ -264,7 +240,7 @@ class Launcher:
         if isinstance(value, Strided):
             return self.view(value)
         if isinstance(value, Index):
-            return self.python.index(value)
+            return str(value)
         if isinstance(value, tuple | list):
             inside = "".join(f"{self.argument(item)}, " for item in value)
             return f"({inside})" if isinstance(value, tuple) else f"[{inside}]"
@@ -276,11 +252,11 @@ class Launcher:
         buffer = self.program.by_name[view.buffer]
         if (view.shape, view.strides, view.offset.constant) == (buffer.shape, buffer.strides, 0):
             return _input(view.buffer)
-        where = f"{self.sizes(view.shape)}, {self.sizes(view.strides)}, {self.python.index(view.offset)}"
+        where = f"{self.sizes(view.shape)}, {self.sizes(view.strides)}, {view.offset}"
         return f"view({_input(view.buffer)}, {where})"
 
     def sizes(self, sizes: Shape) -> str:
-        return f"({''.join(f'{self.python.index(size)}, ' for size in sizes)})"
+        return f"({''.join(f'{size}, ' for size in sizes)})"
 
 
 def with_strides(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
