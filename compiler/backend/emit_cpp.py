@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -19,7 +19,7 @@ from compiler.backend.context import Context
 from compiler.backend.cpp_text import PRELUDE, TYPES, Text, constant, identifier
 from compiler.backend.expr import Load, Put, cost
 from compiler.backend.index import Index, Var, factor_of, product
-from compiler.backend.index_maps import indirects
+from compiler.backend.index_maps import indirects, position
 from compiler.backend.ir import SCANS, Kernel, Loop, Program
 from compiler.backend.order import offsets
 from compiler.backend.scalar import OPERATIONS, neutral
@@ -115,8 +115,8 @@ class _Writer:
         self.lines.append("    " * self.depth + text)
 
     @contextmanager
-    def block(self, head: str = "") -> Iterator[None]:
-        self.line(f"{head} {{".lstrip())
+    def block(self, head: str) -> Iterator[None]:
+        self.line(f"{head} {{")
         self.depth += 1
         yield
         self.depth -= 1
@@ -152,9 +152,6 @@ class _Writer:
     def size(self, var: Var) -> str:
         return self.text.index(var.size)
 
-    def loop(self, var: Var) -> str:
-        return f"for (long {var} = 0; {var} < {self.size(var)}; {var}++)"
-
     def parallel(self, count: int, work: Iterable[Var], more: str = "") -> None:
         """The pragma for the next `count` loops; few points run on one thread, and what adds to elements."""
         if self.kernel.taken:
@@ -172,13 +169,10 @@ class _Writer:
 
     @contextmanager
     def nest(self, variables: Sequence[Var]) -> Iterator[None]:
-        for var in variables:
-            self.line(f"{self.loop(var)} {{")
-            self.depth += 1
-        yield
-        for _ in variables:
-            self.depth -= 1
-            self.line("}")
+        with ExitStack() as loops:
+            for var in variables:
+                loops.enter_context(self.block(f"for (long {var} = 0; {var} < {self.size(var)}; {var}++)"))
+            yield
 
     def pointwise(self) -> None:
         ranges = self.kernel.ranges
@@ -205,26 +199,25 @@ class _Writer:
             self.value(loop, lane)
 
     def value(self, loop: Loop, lane: str = "", again: bool = False) -> None:
-        """One value: a new variable, or with `lane` an element of an array that is there already."""
+        """One value: a new variable, or a lane of an array that is there already."""
         self.comment(loop)
         if isinstance(loop.value, Put):
-            place = self.text.index(self.program.by_name[loop.target].offset(loop.place))
-            self.line(
-                f"{self.pointer(loop.target)}[{place}] {loop.value.sign} {self.text.value(loop.value.value)};",
-                loop.target,
-            )
+            self.line(f"{self.element(loop)} {loop.value.sign} {self.text.value(loop.value.value)};", loop.target)
             return
         name, dtype = identifier(loop.target), self.program.by_name[loop.target].dtype
-        declared = f"{name}[{lane}]" if lane else f"const {TYPES[dtype]} {name}"
+        declared = f"{name}{lane}" if lane else f"const {TYPES[dtype]} {name}"
         self.line(f"{declared} = {self.text.value(loop.value)};", loop.target)
-        self.names[loop.target] = f"{name}[{lane}]" if lane else name
+        self.names[loop.target] = f"{name}{lane}"
         if not again:
             self.store(loop)
 
     def store(self, loop: Loop) -> None:
         if loop.target not in self.kernel.local:
-            place = self.text.index(self.program.by_name[loop.target].offset(loop.index))
-            self.line(f"{self.pointer(loop.target)}[{place}] = {self.names[loop.target]};", loop.target)
+            self.line(f"{self.element(loop)} = {self.names[loop.target]};", loop.target)
+
+    def element(self, loop: Loop) -> str:
+        """Where a loop stores."""
+        return f"{self.pointer(loop.target)}[{self.text.index(self.program.by_name[loop.target].offset(loop.place))}]"
 
     def comment(self, loop: Loop) -> None:
         if loop.source and loop.source != self.source:
@@ -284,15 +277,15 @@ class _Writer:
             with self.nest((last,)):
                 self.points(sweep)
 
-    def points(self, sweep: Sweep) -> None:
+    def points(self, sweep: Sweep, lane: str = "") -> None:
         """What a sweep does at each of its points."""
         before = dict(self.names)
         for loop in sweep.body:
             if loop.is_scan:
-                self.scan(loop, loop.target in sweep.again)
+                self.scan(loop, loop.target in sweep.again, lane)
             elif loop.reduction:
                 self.comment(loop)
-                self.take(loop, self.text.value(loop.value))
+                self.take(loop, self.text.value(loop.value), lane)
             elif loop.target not in before:
                 self.value(loop, again=loop.target in sweep.again)
                 if self.is_kept(loop):
@@ -335,29 +328,24 @@ class _Writer:
         is_sum = loop.reduction in ("sum", "prod", *SCANS) and loop.value.dtype == torch.float32
         return "double" if is_sum else TYPES[loop.value.dtype]
 
-    def first(self, loop: Loop) -> str:
-        """What a reduction starts from."""
-        dtype = torch.float64 if self.total_type(loop) == "double" else loop.value.dtype
-        return constant(neutral(loop.reduction, dtype), dtype)
-
-    def start(self, loop: Loop) -> None:
-        kind = "" if loop.target in self.started else f"{self.total_type(loop)} "
+    def start(self, loop: Loop, lane: str = "") -> None:
+        """What a reduction starts from; a scan may do so again for a later sweep."""
+        kind = "" if lane or loop.target in self.started else f"{self.total_type(loop)} "
         self.started.add(loop.target)
-        self.line(f"{kind}{self.total(loop)} = {self.first(loop)};")
+        dtype = torch.float64 if self.total_type(loop) == "double" else loop.value.dtype
+        self.line(f"{kind}{self.total(loop)}{lane} = {constant(neutral(loop.reduction, dtype), dtype)};")
         if loop.reduction.startswith("arg"):
-            self.line(f"long {self.total(loop)}_at = -1;")
+            self.line(f"{'' if lane else 'long '}{self.total(loop)}_at{lane} = -1;")
 
     def take(self, loop: Loop, value: str, lane: str = "") -> None:
         """One more value for a reduction."""
         total = self.total(loop) + lane
         if loop.reduction.startswith("arg"):
             better, place = "above" if loop.reduction == "argmax" else "below", f"{self.total(loop)}_at{lane}"
-            position = Index.of(0)
-            for var in loop.reduced:
-                position = position * var.size + var
+            at = position([*map(Index.of, loop.reduced)], [var.size for var in loop.reduced])
             kind = self.total_type(loop)
             test = f"{place} < 0 || ::{better}<{kind}>({value}, {total})"
-            self.line(f"if ({test}) {{ {total} = {value}; {place} = {self.text.index(position)}; }}", loop.target)
+            self.line(f"if ({test}) {{ {total} = {value}; {place} = {self.text.index(at)}; }}", loop.target)
             return
         sign = {"sum": "+=", "prod": "*=", "any": "|=", "all": "&="}.get(loop.reduction.removeprefix("cum"))
         if sign is None:
@@ -403,31 +391,17 @@ class _Writer:
         reductions = [loop for loop in sweep.body if loop.reduction]
         if sweep.scalars or reductions:
             with self.lanes(last):
-                self.values(sweep.scalars, "lane")
-                self.starts(reductions)
+                self.values(sweep.scalars, "[lane]")
+                for loop in reductions:
+                    self.start(loop, "[lane]")
         if not sweep.body:
             return
         with self.nest(self.kernel.reduced), self.lanes(last):
-            before = dict(self.names)
-            for loop in sweep.body:
-                if loop.is_scan:
-                    self.scan(loop, loop.target in sweep.again, "[lane]")
-                elif loop.reduction:
-                    self.comment(loop)
-                    self.take(loop, self.text.value(loop.value), "[lane]")
-                else:
-                    self.value(loop, again=loop.target in sweep.again)
-            self.names = before
+            self.points(sweep, "[lane]")
         if finished := [loop for loop in reductions if not loop.is_scan]:
             with self.lanes(last):
                 for loop in finished:
                     self.finish(loop, "[lane]")
-
-    def starts(self, reductions: Iterable[Loop]) -> None:
-        for loop in reductions:
-            self.line(f"{self.total(loop)}[lane] = {self.first(loop)};")
-            if loop.reduction.startswith("arg"):
-                self.line(f"{self.total(loop)}_at[lane] = -1;")
 
     @contextmanager
     def lanes(self, last: Var) -> Iterator[None]:
