@@ -12,7 +12,7 @@ from torch.fx import Node
 
 from compiler.backend.expr import Expr, Shape, cast, operation
 from compiler.backend.lower.pointwise import element
-from compiler.backend.lower.reductions import cast_up, finished, reduce, temporary
+from compiler.backend.lower.reductions import cast_up, finished, kept_shape, reduce
 from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, checked_dtype, computing_dtype, is_on_gpu
 from compiler.torch_api.fx import value_of
 
@@ -48,9 +48,9 @@ def backward(low: Lowering, node: Node, gradient: Tensor, *args: Any) -> tuple[T
 def _summed(low: Lowering, node: Node, gradient: Tensor, meta: Any) -> Tensor:
     """The gradient of the bias: a sum over everything but channels, rounded at its end."""
     dims = [dim for dim in range(len(gradient.shape)) if dim != 1]
-    total = temporary(low, gradient, dims, "sum", computing_dtype(checked_dtype(meta.dtype)))
+    total = low.temporary("sum", computing_dtype(checked_dtype(meta.dtype)), kept_shape(gradient, dims), gradient)
     reduce(low, gradient, dims, "sum", total, lambda value, _: cast_up(value))
-    return finished(low, node, meta, f"{node.name}_2", gradient, dims, lambda at: cast(total.load(at), meta.dtype))
+    return finished(low, meta, f"{node.name}_2", gradient, dims, lambda at: cast(total.load(at), meta.dtype))
 
 
 CONVOLUTIONS: dict[str, Rule] = {

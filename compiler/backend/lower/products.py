@@ -19,7 +19,7 @@ from compiler.backend.ir import Buffer, Loop, Strided
 from compiler.backend.lower.indexing import guarded
 from compiler.backend.lower.pointwise import POINTWISE, element
 from compiler.backend.lower.sizes import shape_of, strides_of
-from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, checked_dtype, contiguous, is_on_gpu, walk
+from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, checked_dtype, is_on_gpu, walk
 from compiler.backend.lower.views import VIEWS
 from compiler.torch_api.fx import value_of
 
@@ -48,10 +48,8 @@ def product_and_bias(low: Lowering, node: Node, bias: Tensor, left: Tensor, righ
     except NoRuleError:
         if left.dtype not in _ROUNDED_ALIKE or not _is_for_kernels(node):
             raise
-    product = low.temporary("product", left.dtype, (left.shape[0], right.shape[1]), low.buffers[left.buffer].device)
-    bare = low.add(product)
-    low.call(torch.ops.aten.mm.default, (left, right), product.name)
-
+    bare = low.temporary("product", left.dtype, (left.shape[0], right.shape[1]), left)
+    low.call(torch.ops.aten.mm.default, (left, right), bare.buffer)
     low.operator = "bias"
 
     def biased(at: Shape) -> Expr:
@@ -77,12 +75,12 @@ def batch(low: Lowering, node: Node, left: Tensor, right: Tensor) -> Tensor:
     count, rows, _ = left.shape
     steps = left.strided.strides
     if right.strided.strides[0].constant != 0 or count.constant == 1:
-        operands = [_readable(low, node, left, "left"), _readable(low, node, right, "right")]
+        operands = [_readable(low, left, "left"), _readable(low, right, "right")]
         if operands == [left, right]:
             raise NoRuleError("PyTorch's own kernel")
         low.call(node.target, operands, node.name)
         return low.whole(node.name, meta)
-    left = _readable(low, node, left, "left", again=steps[0] != rows * steps[1])
+    left = _readable(low, left, "left", again=steps[0] != rows * steps[1])
     shape, strides = (count * rows, right.shape[2]), shape_of(meta.stride())
     made = low.add(Buffer(node.name, meta.dtype, shape, strides[1:], str(meta.device)))
     args = (_matrix(left.strided, (count * rows, left.shape[2])), _matrix(right.strided, right.shape[1:]))
@@ -96,14 +94,14 @@ def _matrix(view: Strided, shape: Shape) -> Strided:
     return Strided(view.buffer, shape, view.strides[1:], view.offset)
 
 
-def _readable(low: Lowering, node: Node, x: Tensor, side: str, again: bool = False) -> Tensor:
+def _readable(low: Lowering, x: Tensor, side: str, again: bool = False) -> Tensor:
     """An operand as a library reads it: as it lies, or a copy."""
     if not again and any(step.constant == 1 for step in x.strided.strides[1:]):
         return x
-    name, low.operator = f"{node.name}_{side}", "copy"
+    low.operator = "copy"
+    made = low.temporary(side, checked_dtype(x.dtype), x.shape, x)
     ranges, at = walk(x.shape, "i")
-    made = low.add(Buffer(name, checked_dtype(x.dtype), x.shape, contiguous(x.shape), low.buffers[x.buffer].device))
-    low.append(Loop(name, ranges, at, x.load(at)))
+    low.append(Loop(made.buffer, ranges, at, x.load(at)))
     return made
 
 
@@ -129,10 +127,10 @@ def _padded_product(low: Lowering, node: Node, bias: Tensor | None, left: Tensor
     pays = is_laid_out or _pays(rows, inner, columns, meta)
     if (wide_rows, wide_inner, wide_columns) == (rows, inner, columns) or not pays:
         raise NoRuleError("PyTorch's own kernel")
-    operands = [_padded(low, node, left, (wide_rows, wide_inner), "left")]
-    operands += [_padded(low, node, right, (wide_inner, wide_columns), "right")]
+    operands = [_padded(low, left, (wide_rows, wide_inner), "left")]
+    operands += [_padded(low, right, (wide_inner, wide_columns), "right")]
     if bias is not None:
-        operands = [_padded(low, node, bias, (wide_columns,), "bias"), *operands]
+        operands = [_padded(low, bias, (wide_columns,), "bias"), *operands]
     name = node.name if (wide_rows, wide_columns) == (rows, columns) else f"{node.name}_padded"
     whole = low.add(Buffer(name, meta.dtype, (wide_rows, wide_columns), strides, str(meta.device)))
     low.call(node.target, operands, name)
@@ -169,19 +167,19 @@ def _is_transposed(x: Tensor) -> bool:
     return first.constant == 1 and last.constant != 1
 
 
-def _padded(low: Lowering, node: Node, x: Tensor, shape: Shape, side: str) -> Tensor:
+def _padded(low: Lowering, x: Tensor, shape: Shape, side: str) -> Tensor:
     """A copy with zeros at its ends, laid out as the original; made once for all products that take it."""
     if shape == x.shape:
         return x
     if len(shape) == 2 and _is_transposed(x):
-        return _transposed(_padded(low, node, _transposed(x), shape[::-1], side))
+        return _transposed(_padded(low, _transposed(x), shape[::-1], side))
     ranges, at = walk(shape, "i")
     inside = element(x, at, x.dtype)
     key = f"{inside.key} of {', '.join(map(str, shape))}"
     if key not in low.padded:
-        name, low.operator = f"{node.name}_{side}", "pad"
-        low.padded[key] = low.add(Buffer(name, x.dtype, shape, contiguous(shape), low.buffers[x.buffer].device))
-        low.append(Loop(name, ranges, at, guarded(at, x.shape, inside, 0)))
+        low.operator = "pad"
+        low.padded[key] = low.temporary(side, x.dtype, shape, x)
+        low.append(Loop(low.padded[key].buffer, ranges, at, guarded(at, x.shape, inside, 0)))
     return low.padded[key]
 
 

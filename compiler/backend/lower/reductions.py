@@ -65,12 +65,7 @@ def reduce(low: Lowering, x: Tensor, dims: Sequence[int], name: str, target: Ten
         low.append(Loop(target.buffer, ranges, index, Const(0, torch.int64) if name.startswith("arg") else found))
 
 
-def temporary(low: Lowering, x: Tensor, dims: Sequence[int], suffix: str, dtype: torch.dtype) -> Tensor:
-    device = low.buffers[x.buffer].device
-    return low.add(low.temporary(suffix, dtype, kept_shape(x, dims), device))
-
-
-def finished(low: Lowering, node: Node, meta: Any, name: str, x: Tensor, dims: Sequence[int], build: Any) -> Tensor:
+def finished(low: Lowering, meta: Any, name: str, x: Tensor, dims: Sequence[int], build: Any) -> Tensor:
     """The result at `meta`: `build` of its place with the reduced dimensions at 0."""
 
     def value(at: Shape) -> Expr:
@@ -94,7 +89,7 @@ def reducing(name: str, finish: Callable[[Expr, Index], Expr] | None = None) -> 
             target = low.whole(node.name, meta)
             reduce(low, x, dims, name, target, lambda value, _: _converted(value, dtype))
             return target
-        total = temporary(low, x, dims, name, dtype)
+        total = low.temporary(name, dtype, kept_shape(x, dims), x)
         reduce(low, x, dims, name, total, lambda value, _: _converted(value, dtype))
         size = count(x, dims)
 
@@ -102,7 +97,7 @@ def reducing(name: str, finish: Callable[[Expr, Index], Expr] | None = None) -> 
             found = total.load(at)
             return cast(finish(found, size) if finish else found, meta.dtype)
 
-        return finished(low, node, meta, node.name, x, dims, last)
+        return finished(low, meta, node.name, x, dims, last)
 
     return rule
 
@@ -162,13 +157,13 @@ def with_position(name: str) -> Rule:
 def moments(low: Lowering, x: Tensor, dims: Sequence[int]) -> tuple[Tensor, Callable[[Shape], Expr]]:
     """The sum of squared distances from the mean, and the mean at a place."""
     dtype = computing_dtype(x.dtype)
-    total = temporary(low, x, dims, "sum", dtype)
+    total = low.temporary("sum", dtype, kept_shape(x, dims), x)
     reduce(low, x, dims, "sum", total, lambda value, _: cast(value, dtype))
     size = count(x, dims)
-    center = temporary(low, x, dims, "center", dtype)
+    center = low.temporary("center", dtype, kept_shape(x, dims), x)
     variables, at = walk(center.shape, "i")
     low.append(Loop(center.buffer, variables, at, mean_of(total.load(at), size)))
-    squares = temporary(low, x, dims, "squares", dtype)
+    squares = low.temporary("squares", dtype, kept_shape(x, dims), x)
 
     def square(value: Expr, at: Shape) -> Expr:
         distance = operation("sub", cast(value, dtype), center.load(at))
@@ -195,7 +190,7 @@ def variance(with_mean: bool, root: bool = False) -> Rule:
         suffixes = ("variance", "mean") if with_mean else ("",)
         builds = (spread, lambda at: cast(center(at), x.dtype))
         results = tuple(
-            finished(low, node, meta, f"{node.name}_{suffix}" if suffix else node.name, x, dims, build)
+            finished(low, meta, f"{node.name}_{suffix}" if suffix else node.name, x, dims, build)
             for meta, suffix, build in zip(metas, suffixes, builds[: len(suffixes)], strict=True)
         )
         return results if with_mean else results[0]

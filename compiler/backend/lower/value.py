@@ -41,16 +41,6 @@ class Tensor:
         """The element at these coordinates, as many as it has dimensions."""
         return Load(self.buffer, self.at(coordinates), self.dtype)
 
-    def viewed(self, shape: Shape, change: Coordinates, meta: Any, base: int | Any) -> Tensor:
-        """A view: `change` takes its coordinates to this tensor's. `base` is where the buffer starts in its storage."""
-        at = self.at
-        return replace(
-            self,
-            shape=shape,
-            at=lambda coordinates: at(change(coordinates)),
-            strided=Strided(self.buffer, shape, strides_of(meta), index_of(meta.storage_offset() - base)),
-        )
-
 
 @dataclass(slots=True)
 class Lowering:
@@ -70,8 +60,10 @@ class Lowering:
     operator: str = ""
 
     def view(self, tensor: Tensor, change: Coordinates, meta: Any) -> Tensor:
-        """A view of a tensor: `meta` is its fake tensor."""
-        return tensor.viewed(shape_of(meta.shape), change, meta, self.starts.get(tensor.buffer, 0))
+        """A view: `change` takes its coordinates to the tensor's. `meta` is its fake tensor."""
+        shape, start = shape_of(meta.shape), self.starts.get(tensor.buffer, 0)
+        strided = Strided(tensor.buffer, shape, strides_of(meta), index_of(meta.storage_offset() - start))
+        return replace(tensor, shape=shape, at=lambda at: tensor.at(change(at)), strided=strided)
 
     def whole(self, name: str, meta: Any) -> Tensor:
         """A new buffer for all of a tensor like `meta`, its fake tensor."""
@@ -94,10 +86,11 @@ class Lowering:
         self.append(Loop(name, variables, coordinates, value(coordinates)))
         return tensor
 
-    def temporary(self, suffix: str, dtype: torch.dtype, shape: Shape, device: str) -> Buffer:
-        """A contiguous buffer for what lies between two loops of one operator."""
+    def temporary(self, suffix: str, dtype: torch.dtype, shape: Shape, like: Tensor) -> Tensor:
+        """A contiguous buffer for what lies between two loops of one operator, on the device of another tensor."""
         assert self.node is not None
-        return Buffer(f"{self.node.name}_{suffix}", dtype, shape, contiguous(shape), device)
+        device = self.buffers[like.buffer].device
+        return self.add(Buffer(f"{self.node.name}_{suffix}", dtype, shape, contiguous(shape), device))
 
     def append(self, loop: Loop) -> None:
         """Make a loop the next step, a kernel of its own."""

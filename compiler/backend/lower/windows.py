@@ -86,7 +86,7 @@ def windows(x: Tensor, result: Shape, kernel: Any, stride: Any = (), padding: An
     return Windows(x.shape[-rank:], result[-rank:], each(kernel), stride, each(padding), each(dilation))
 
 
-def unrolled(over: Windows, places: int) -> None:
+def unrolled(places: int) -> None:
     """Raises NoRuleError where too many places would be written out."""
     if places > LARGEST:
         raise NoRuleError(f"windows of {places} elements; expressions have {LARGEST} at most")
@@ -103,7 +103,7 @@ def most(low: Lowering, node: Node, x: Tensor, *geometry: Any) -> tuple[Tensor, 
     """The largest value of each window, and its place in the window: the first one, but of NaNs the last."""
     values, taps = value_of(node)
     over = windows(x, shape_of(values.shape), *geometry[:4])
-    unrolled(over, math.prod(over.kernel))
+    unrolled(math.prod(over.kernel))
     dtype = computing_dtype(checked_dtype(x.dtype))
     least = -math.inf if dtype.is_floating_point else torch.iinfo(dtype).min
     numbers = [(place, Const(number, torch.int32)) for number, place in enumerate(over.places)]
@@ -134,8 +134,8 @@ def most(low: Lowering, node: Node, x: Tensor, *geometry: Any) -> tuple[Tensor, 
 
 def most_of_many(_low: Lowering, node: Node, x: Tensor, *geometry: Any, **_: Any) -> Any:
     """Of ATen's operator where its decomposition (`torch_api.pooling`) leaves it as it is."""
-    over = windows(x, shape_of(value_of(node)[0].shape), *geometry[:4])
-    raise NoRuleError(f"windows of {math.prod(over.kernel)} elements; expressions have {LARGEST} at most")
+    unrolled(math.prod(windows(x, shape_of(value_of(node)[0].shape), *geometry[:4]).kernel))
+    raise NoRuleError("PyTorch's own kernel")
 
 
 def places_of_taps(low: Lowering, node: Node, taps: Tensor, kernel: Any, sizes: Any, *geometry: Any) -> Places:
@@ -166,7 +166,7 @@ def most_backward(low: Lowering, node: Node, gradient: Tensor, x: Tensor, *geome
 
     def value(at: Shape) -> Expr:
         around = over.around(at)
-        unrolled(over, len(around))
+        unrolled(len(around))
         terms = []
         for window, back in around:
             is_own = _is_chosen(chosen, over, at, window, back)
@@ -222,12 +222,17 @@ class Divisor:
         return operation("sub", operation("minimum", At(start + kernel), end), first)
 
 
-def average(
-    low: Lowering, node: Node, x: Tensor, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
+def averages(
+    x: Tensor, result: Shape, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: int | None = None,
-) -> Tensor:  # fmt: skip
-    over = windows(x, shape_of(value_of(node).shape), kernel, stride, padding)
-    return averaged(low, node, x, over, Divisor.of(over, ceil_mode, count_include_pad, divisor_override))
+) -> tuple[Windows, Divisor]:  # fmt: skip
+    """What the arguments of ATen's averages say, in its words."""
+    over = windows(x, result, kernel, stride, padding)
+    return over, Divisor.of(over, ceil_mode, count_include_pad, divisor_override)
+
+
+def average(low: Lowering, node: Node, x: Tensor, *geometry: Any) -> Tensor:
+    return averaged(low, node, x, *averages(x, shape_of(value_of(node).shape), *geometry))
 
 
 def averaged(low: Lowering, node: Node, x: Tensor, over: Windows, divisor: Divisor) -> Tensor:
@@ -245,7 +250,7 @@ def averaged(low: Lowering, node: Node, x: Tensor, over: Windows, divisor: Divis
 
     total: Callable[[Shape], Expr] = written_out
     if math.prod(over.kernel) > LARGEST:
-        sums = low.add(low.temporary("sum", dtype, shape_of(meta.shape), str(meta.device)))
+        sums = low.temporary("sum", dtype, shape_of(meta.shape), x)
         ranges, at = walk(sums.shape, "i")
         reduced, place = walk([Index.of(size) for size in over.kernel], "r")
         low.append(Loop(sums.buffer, ranges, at, element(at, place), "sum", reduced))
@@ -253,12 +258,8 @@ def averaged(low: Lowering, node: Node, x: Tensor, over: Windows, divisor: Divis
     return low.fill(node.name, meta, lambda at: cast(operation("div", total(at), divisor.at(at, dtype)), meta.dtype))
 
 
-def average_backward(
-    low: Lowering, node: Node, gradient: Tensor, x: Tensor, kernel: Any, stride: Any = (), padding: Any = 0,
-    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
-) -> Tensor:  # fmt: skip
-    over = windows(x, gradient.shape, kernel, stride, padding)
-    return spread(low, node, gradient, over, Divisor.of(over, ceil_mode, count_include_pad, divisor_override))
+def average_backward(low: Lowering, node: Node, gradient: Tensor, x: Tensor, *geometry: Any) -> Tensor:
+    return spread(low, node, gradient, *averages(x, gradient.shape, *geometry))
 
 
 def spread(low: Lowering, node: Node, gradient: Tensor, over: Windows, divisor: Divisor) -> Tensor:
@@ -267,7 +268,7 @@ def spread(low: Lowering, node: Node, gradient: Tensor, over: Windows, divisor: 
 
     def value(at: Shape) -> Expr:
         around = over.around(at)
-        unrolled(over, len(around))
+        unrolled(len(around))
         terms = []
         for window, back in around:
             share = operation("div", cast(gradient.load(window), dtype), divisor.at(window, dtype))
@@ -280,24 +281,22 @@ def spread(low: Lowering, node: Node, gradient: Tensor, over: Windows, divisor: 
     return low.fill(node.name, meta, value)
 
 
-def equal_windows(x: Tensor, result: Shape) -> Windows:
-    """The windows of an adaptive average. Raises NoRuleError where they are not of one size."""
+def equal_windows(x: Tensor, result: Shape) -> tuple[Windows, Divisor]:
+    """Those of an adaptive average. Raises NoRuleError where windows are not of one size."""
     rank = 2
     sizes = [(a.constant, b.constant) for a, b in zip(x.shape[-rank:], result[-rank:], strict=True)]
     if not all(before and after and before % after == 0 for before, after in sizes):
         raise NoRuleError("windows that are not all equal, or not of a size that is known")
     kernel = tuple(before // after for before, after in sizes if before and after)
-    return windows(x, result, kernel)
+    return averages(x, result, kernel)
 
 
 def adaptive_average(low: Lowering, node: Node, x: Tensor, *_: Any) -> Tensor:
-    over = equal_windows(x, shape_of(value_of(node).shape))
-    return averaged(low, node, x, over, Divisor(over, math.prod(over.kernel), True))
+    return averaged(low, node, x, *equal_windows(x, shape_of(value_of(node).shape)))
 
 
 def adaptive_average_backward(low: Lowering, node: Node, gradient: Tensor, x: Tensor) -> Tensor:
-    over = equal_windows(x, gradient.shape)
-    return spread(low, node, gradient, over, Divisor(over, math.prod(over.kernel), True))
+    return spread(low, node, gradient, *equal_windows(x, gradient.shape))
 
 
 WINDOWS: dict[str, Rule] = {
