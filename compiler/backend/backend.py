@@ -18,7 +18,7 @@ from compiler.backend import build, pipeline
 from compiler.backend.context import Context
 from compiler.backend.emit_cpp import emit as emit_cpp
 from compiler.backend.emit_triton import emit as emit_triton
-from compiler.backend.interpret import interpret
+from compiler.backend.interpret import State, interpret
 from compiler.backend.ir import Extern, Kernel, Program, Strided, strided
 from compiler.backend.launch import Launcher, by_kernel, gpu_of
 from compiler.backend.lower.graph import lower
@@ -264,22 +264,22 @@ def _say_once(why: str) -> None:
     warnings.warn(f"tcompile runs graphs in its reference interpreter, which is slow: {why}", stacklevel=2)
 
 
-def interpreted(program: Program) -> Call:
-    """A call that runs the program in the reference interpreter."""
+def interpreted(program: Program, launch: Callable[[State, Kernel], None] | None = None) -> Call:
+    """A call that runs the program in the reference interpreter; with `launch` that runs the kernels."""
 
     def call(args: list[Any]) -> Sequence[Any]:
         given = list(args)
         args.clear()
-        return interpret(program, given)
+        return interpret(program, given, launch)
 
     return boxed(call)
 
 
 def triton_interpreted(program: Program, ctx: Context) -> Call:
     """A call that runs the program's Triton kernels in Triton's own interpreter, on the CPU."""
-    from compiler.backend.run_triton_interpreted import runner
+    from compiler.backend.run_triton_interpreted import launcher
 
-    return boxed(runner(program, ctx))
+    return interpreted(program, launcher(program, ctx))
 
 
 def on_cpu(program: Program, ctx: Context) -> Call:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from compiler.backend.index import Index
 from compiler.backend.index_maps import evaluate
@@ -89,8 +89,3 @@ class _Examples(dict[str, int]):
 
     def __missing__(self, name: str) -> int:
         return 64
-
-
-def with_options(thresholds: Thresholds, options: Mapping[str, int]) -> Thresholds:
-    """Thresholds with some changed."""
-    return replace(thresholds, **options) if options else thresholds

@@ -14,7 +14,6 @@ from compiler.backend.catching import Caught
 from compiler.backend.interpret import State, interpret
 from compiler.backend.ir import Program
 from compiler.backend.pipeline import stage_name
-from compiler.backend.symbols import sources
 from compiler.decompose.drawn import seeded
 from compiler.decompose.numbers import Numbers, numbers, worst_verdict
 from compiler.torch_api import fx
@@ -215,10 +214,7 @@ def _placed(found: StageNumbers, before: Program, program: Program, inputs: Sequ
 
 def _values(program: Program, inputs: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     """What each step of a program computes, until one fails."""
-    given = copies(inputs, program.inputs, program.mutated)
-    state = State(program, {name: source.of(given) for name, source in sources(program).items()})
-    state.memory.update(zip(program.inputs, given, strict=True))
-    state.memory.update(program.constants)
+    state = State.of(program, copies(inputs, program.inputs, program.mutated))
     with torch.no_grad(), seeded():
         for step in program.steps:
             try:

@@ -28,10 +28,7 @@ def interpret(
     """The program's outputs for the arguments of a call. Inputs that the program changes are changed. With `launch`
     that runs the kernels.
     """
-    state = State(program, {name: source.of(args) for name, source in sources(program).items()})
-    state.memory.update(zip(program.inputs, args, strict=True))
-    state.is_fake = has_fakes(args)
-    state.memory.update(program.constants)
+    state = State.of(program, args)
     for step, freed in zip(program.steps, program.frees or ((),) * len(program.steps), strict=True):
         if launch is not None and isinstance(step, Kernel):
             launch(state, step)
@@ -50,6 +47,13 @@ class State:
     sizes: Mapping[str, int]
     memory: dict[str, Any] = field(default_factory=dict)
     is_fake: bool = False
+
+    @staticmethod
+    def of(program: Program, args: Sequence[Any]) -> State:
+        """The beginning of a run with these arguments."""
+        sizes = {name: source.of(args) for name, source in sources(program).items()}
+        memory = {**dict(zip(program.inputs, args, strict=True)), **program.constants}
+        return State(program, sizes, memory, has_fakes(args))
 
     def run(self, step: Kernel | Extern) -> None:
         """One step."""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from compiler.backend.emit_cpp import Code, Function
-from compiler.backend.emit_triton import TritonFunction, signature
+from compiler.backend.emit_triton import TritonCode, TritonFunction, signature
 from compiler.backend.expr import Shape
 from compiler.backend.index import Index
 from compiler.backend.ir import Extern, Kernel, Program, Strided
@@ -59,8 +59,8 @@ def gpu_of(program: Program) -> int | None:
     return int(found.pop().partition(":")[2] or 0) if found else None
 
 
-def by_kernel(program: Program, code: Code) -> Mapping[str, Function]:
-    """The functions of a library, by kernel."""
+def by_kernel(program: Program, code: Code | TritonCode) -> Mapping[str, Function | TritonFunction]:
+    """The functions of a program's code, by kernel."""
     return dict(zip((kernel.name for kernel in program.kernels), code.functions, strict=True))
 
 

@@ -33,7 +33,7 @@ class OnGpu:
         self,
         program: Program,
         code: TritonCode,
-        library: Mapping[str, Function],
+        library: Mapping[str, Function | TritonFunction],
         ctx: Context,
         device: int,
         tuned: bool,

@@ -17,14 +17,14 @@ from torch.utils.benchmark import Timer
 from compiler.backend import build, pipeline
 from compiler.backend.backend import alone, compile_graph, compiled, given_inputs
 from compiler.backend.catching import KINDS, Asked, Caught, catch, catch_again
-from compiler.backend.context import Context, Thresholds, with_options
+from compiler.backend.context import Context, Thresholds
 from compiler.backend.departures import Departures, copies, departures
-from compiler.backend.emit_cpp import Code, Function
+from compiler.backend.emit_cpp import Code
 from compiler.backend.emit_cpp import emit as emit_cpp
-from compiler.backend.emit_triton import TritonCode, TritonFunction
+from compiler.backend.emit_triton import TritonCode
 from compiler.backend.emit_triton import emit as emit_triton
 from compiler.backend.ir import BackendError, Kernel, Program
-from compiler.backend.launch import Launcher
+from compiler.backend.launch import Launcher, by_kernel
 from compiler.backend.lower.graph import lower
 from compiler.backend.options import BackendOptions
 from compiler.backend.products import products
@@ -210,9 +210,7 @@ class Opened:
     def call(self) -> str:
         """The Python function that allocates and launches."""
         program = self.graph.stages.last
-        functions: Mapping[str, Function | TritonFunction]
-        functions = dict(zip((kernel.name for kernel in program.kernels), self._written().functions, strict=True))
-        return Launcher(program, functions).text
+        return Launcher(program, by_kernel(program, self._written())).text
 
     def _written(self) -> Code | TritonCode:
         program, ctx = self.graph.stages.last, self.graph.context(self.thresholds)
@@ -259,7 +257,7 @@ class Opened:
 
     def with_thresholds(self, **changes: int) -> Opened:
         """The same call with other thresholds: see `compiler.backend.context.Thresholds`."""
-        return self._again(self.passes, with_options(self.thresholds, changes))
+        return self._again(self.passes, replace(self.thresholds, **changes))
 
     def why(self, first: str, second: str) -> str:
         """Whether two values are computed by one kernel, and if not, why not. They may be named as any stage, or the

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any
 
-from compiler.backend.context import Thresholds, with_options
+from compiler.backend.context import Thresholds
 from compiler.options import OptionError
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -50,7 +50,7 @@ def parsed(mode: str | None, options: Mapping[str, Any] | None) -> BackendOption
     for name, value in given.items():
         _check(name, value, known)
     graphs, tuned = mode in ("reduce-overhead", "max-autotune"), (mode or "").startswith("max-autotune")
-    return BackendOptions(with_options(Thresholds(), given), interpret, code, graphs, tuned, random)
+    return BackendOptions(Thresholds(**given), interpret, code, graphs, tuned, random)
 
 
 def _check(name: str, value: Any, known: list[str]) -> None:

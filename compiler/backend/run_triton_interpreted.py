@@ -7,30 +7,24 @@ the program runs as in the reference interpreter.
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 from compiler.backend.context import Context
 from compiler.backend.emit_cpp import Function
 from compiler.backend.emit_triton import TritonCode, TritonFunction, emit, signature
-from compiler.backend.interpret import State, interpret
+from compiler.backend.interpret import State
 from compiler.backend.ir import BackendError, Kernel, Program
 from compiler.interpret.launch import KernelError
 from compiler.interpret.process import Interpreter
 
 
-def runner(program: Program, ctx: Context) -> Callable[[list[Any]], Sequence[Any]]:
-    """A call that runs the program. It takes its arguments in one list, which it empties."""
+def launcher(program: Program, ctx: Context) -> Callable[[State, Kernel], None]:
+    """What runs a kernel of the program."""
     code = emit(program, ctx)
     functions = {function.kernel: function for function in code.functions}
-
-    def call(args: list[Any]) -> Sequence[Any]:
-        given = list(args)
-        args.clear()
-        return interpret(program, given, lambda state, step: _launch(state, step, code, functions[step.name]))
-
-    return call
+    return lambda state, kernel: _launch(state, kernel, code, functions[kernel.name])
 
 
 def _launch(state: State, kernel: Kernel, code: TritonCode, function: TritonFunction) -> None:

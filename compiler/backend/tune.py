@@ -34,14 +34,7 @@ Candidate: TypeAlias = tuple[Wanted, Loaded]
 
 def fastest(program: Program, candidates: Sequence[Candidate], ctx: Context, device: int) -> Candidate:
     """The configuration of a kernel that takes least; the one on disk where it was timed before on such a GPU."""
-    path = cache_folder() / f"tuned_{_key(candidates, ctx, device)}.json"
-    try:
-        times = [*map(float, json.loads(path.read_text())["seconds"])]
-    except (OSError, ValueError, KeyError, TypeError):
-        times = []
-    if len(times) != len(candidates):
-        times = [_seconds(program, kernel, loaded, ctx, device) for kernel, loaded in candidates]
-        written(path, json.dumps({"seconds": times}).encode())
+    times = _kept(candidates, ctx, device, lambda: [_seconds(program, *one, ctx, device) for one in candidates])
     best = times.index(min(times))
     (chosen, _), (first, _) = candidates[best], candidates[0]
     why = f"{words(chosen.config)} is {times[0] / times[best]:.2f} times as fast as {words(first.config)}"
@@ -53,13 +46,12 @@ def fastest_product(
     program: Program, product: Product, candidates: Sequence[Candidate], rest: Candidate, ctx: Context, device: int
 ) -> Candidate | None:
     """The same of a kernel with a product; None where PyTorch's product and the kernel `rest` after it take less."""
-    path = cache_folder() / f"tuned_{_key([*candidates, rest], ctx, device)}.json"
-    try:
-        *own, apart = map(float, json.loads(path.read_text())["products"])
-    except (OSError, ValueError, KeyError, TypeError):
+
+    def measured() -> list[float]:
         own = [_seconds(program, *candidate, ctx, device) for candidate in candidates]
-        apart = _seconds_apart(program, product, rest, ctx, device)
-        written(path, json.dumps({"products": [*own, apart]}).encode())
+        return [*own, _seconds_apart(program, product, rest, ctx, device)]
+
+    *own, apart = _kept([*candidates, rest], ctx, device, measured)
     best = min(range(len(own)), key=own.__getitem__, default=None)
     beside = f"{product.call.name} and the kernel {rest[0].function.kernel}, {_microseconds(apart)}"
     subjects = (product.made, product.targets[-1])
@@ -72,6 +64,21 @@ def fastest_product(
         return candidates[best]
     ctx.decide(subjects, "refused", f"{beside}: no later than {one}", seconds=apart, together=own[best])
     return None
+
+
+def _kept(
+    candidates: Sequence[Candidate], ctx: Context, device: int, measure: Callable[[], list[float]]
+) -> list[float]:
+    """Seconds of each candidate: from disk, else measured, and written there."""
+    path = cache_folder() / f"tuned_{_key(candidates, ctx, device)}.json"
+    try:
+        times = [*map(float, json.loads(path.read_text())["seconds"])]
+    except (OSError, ValueError, KeyError, TypeError):
+        times = []
+    if len(times) != len(candidates):
+        times = measure()
+        written(path, json.dumps({"seconds": times}).encode())
+    return times
 
 
 def _microseconds(seconds: float) -> str:

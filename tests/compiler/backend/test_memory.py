@@ -12,9 +12,9 @@ from torch.nn import functional as F  # noqa: N812
 
 import compiler.backend as ours
 from compiler.backend import backend, pipeline
+from compiler.backend.backend import triton_interpreted
 from compiler.backend.context import Context
 from compiler.backend.ir import Program
-from compiler.backend.run_triton_interpreted import runner
 from compiler.passes.memory import memory_facts
 
 ROWS, WIDE = 512, 256
@@ -79,7 +79,7 @@ def test_a_reduction_writes_over_what_it_read_for_the_last_time(width: int) -> N
     ctx = Context(processors=132)
     program = pipeline.run(graph.stages.programs["lowered"], ctx).last
     assert "takes over" in str(program), str(program)
-    torch.testing.assert_close(runner(program, ctx)(list(graph.caught.inputs))[0], fn(x, weight))
+    torch.testing.assert_close(triton_interpreted(program, ctx)(list(graph.caught.inputs))[0], fn(x, weight))
 
 
 def rectangles(x: Tensor, wide: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 import compiler.backend as backend
+from compiler.backend.backend import triton_interpreted
 from compiler.backend.context import Context, Thresholds
 from compiler.backend.interpret import interpret
 from compiler.backend.ir import Program
 from compiler.backend.pipeline import run
-from compiler.backend.run_triton_interpreted import runner
 from compiler.backend.together import Together
 from compiler.backend.verify import BrokenProgramError, verify
 
@@ -44,7 +44,7 @@ def weights(*sizes: tuple[int, ...]) -> list[Tensor]:
 def agrees(fn: Callable[..., Any], program: Program, ctx: Context, given: list[Any]) -> None:
     expected = [*fn(*given)]
     torch.testing.assert_close(interpret(program, list(given)), expected, rtol=0, atol=0)
-    torch.testing.assert_close([*runner(program, ctx)(list(given))], expected, rtol=0, atol=0)
+    torch.testing.assert_close([*triton_interpreted(program, ctx)(list(given))], expected, rtol=0, atol=0)
 
 
 def test_casts_of_several_sizes_are_one_launch() -> None:
@@ -101,7 +101,7 @@ def test_none_takes_over_memory_that_another_still_reads() -> None:
     assert len(kernel.parts) == 3
     old = [program.by_name[part.targets[-1]].reuses for part in kernel.parts]
     assert all(name in ("", *part.reads) for name, part in zip(old, kernel.parts, strict=True)), str(program)
-    torch.testing.assert_close([*runner(program, ctx)(given)], products(*arguments))
+    torch.testing.assert_close([*triton_interpreted(program, ctx)(given)], products(*arguments))
 
 
 def test_an_input_that_is_changed_keeps_its_order() -> None:
