@@ -285,7 +285,7 @@ def triton_interpreted(program: Program, ctx: Context) -> Call:
 def on_cpu(program: Program, ctx: Context) -> Call:
     """A call that runs the program's kernels as a library; the first one waits for the C++ compiler."""
     code = emit_cpp(program, ctx, build.has_vector_math())
-    launcher = Launcher(program, by_kernel(program, code))
+    launcher = Launcher(program, by_kernel(code))
     running = build.Build.start(code) if program.kernels else None
     return _when_called(program, lambda: launcher.made(running.functions() if running else {}))
 
@@ -294,16 +294,16 @@ def on_gpu(program: Program, ctx: Context, options: BackendOptions) -> Call:
     """A call that launches the program's kernels; the first one waits for Triton. Kernels for the CPU are a library."""
     from compiler.backend.on_gpu import OnGpu
 
-    here = _kernels_on(program, "cpu")
+    here, there = (kernels_on(program, device) for device in ("cpu", "cuda"))
     library = emit_cpp(here, ctx, build.has_vector_math())
-    there = _kernels_on(program, "cuda")
     code = emit_triton(with_alternatives(there, ctx) if options.tuned else there, ctx)
-    call = OnGpu(program, code, by_kernel(here, library), ctx, gpu_of(program) or 0, options.tuned)
+    call = OnGpu(program, code, library, ctx, gpu_of(program) or 0, options.tuned)
     running = build.Build.start(library) if here.kernels else None
     return _when_called(program, lambda: call.expected_call(running.functions() if running else {}))
 
 
-def _kernels_on(program: Program, device: str) -> Program:
+def kernels_on(program: Program, device: str) -> Program:
+    """The program's kernels for one kind of device, alone."""
     kernels = [kernel for kernel in program.kernels if program.by_name[kernel.targets[-1]].device.startswith(device)]
     return replace(program, steps=tuple(kernels), frees=())
 

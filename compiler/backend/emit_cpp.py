@@ -40,6 +40,7 @@ class Function:
     """
 
     name: str
+    kernel: str
     buffers: tuple[str, ...]
     symbols: tuple[str, ...]
     checks: bool
@@ -107,7 +108,7 @@ class _Writer:
         own = set(kernel_indices(kernel, program))
         symbols = tuple(sorted({name for index in own for name in symbols_of(index)}))
         checks = any(map(indirects, own))
-        self.function = Function(identifier(f"kernel_{kernel.name}"), kernel.buffers, symbols, checks)
+        self.function = Function(identifier(f"kernel_{kernel.name}"), kernel.name, kernel.buffers, symbols, checks)
 
     def line(self, text: str, target: str = "") -> None:
         if target:

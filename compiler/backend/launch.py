@@ -59,9 +59,9 @@ def gpu_of(program: Program) -> int | None:
     return int(found.pop().partition(":")[2] or 0) if found else None
 
 
-def by_kernel(program: Program, code: Code | TritonCode) -> Mapping[str, Function | TritonFunction]:
+def by_kernel(*codes: Code | TritonCode) -> Mapping[str, Function | TritonFunction]:
     """The functions of a program's code, by kernel."""
-    return dict(zip((kernel.name for kernel in program.kernels), code.functions, strict=True))
+    return {function.kernel: function for code in codes for function in code.functions}
 
 
 def given_pointers(program: Program, functions: Iterable[Function | TritonFunction]) -> list[str]:

@@ -12,10 +12,10 @@ import torch
 from compiler.backend import build_triton, tune
 from compiler.backend.build_triton import Builds, Wanted, wanted
 from compiler.backend.context import Context
-from compiler.backend.emit_cpp import Function
-from compiler.backend.emit_triton import TritonCode, TritonFunction
+from compiler.backend.emit_cpp import Code
+from compiler.backend.emit_triton import TritonCode
 from compiler.backend.ir import BackendError, Product, Program
-from compiler.backend.launch import Assumed, Launcher
+from compiler.backend.launch import Assumed, Launcher, by_kernel
 from compiler.backend.products import apart
 from compiler.backend.symbols import sources
 from compiler.backend.tune import Candidate
@@ -33,14 +33,13 @@ class OnGpu:
         self,
         program: Program,
         code: TritonCode,
-        library: Mapping[str, Function | TritonFunction],
+        library: Code,
         ctx: Context,
         device: int,
         tuned: bool,
     ) -> None:
         self.program, self.code, self.ctx, self.device, self.tuned = program, code, ctx, device, tuned
-        functions = {function.kernel: function for function in code.functions}
-        self.functions: Mapping[str, Function | TritonFunction] = {**functions, **library}
+        self.functions = by_kernel(code, library)
         self.products = {step.name: step for step in program.steps if isinstance(step, Product)}
         self.library: Mapping[str, Any] = {}
         self.calls: dict[Assumed, Call] = {}

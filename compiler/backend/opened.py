@@ -210,7 +210,7 @@ class Opened:
     def call(self) -> str:
         """The Python function that allocates and launches."""
         program = self.graph.stages.last
-        return Launcher(program, by_kernel(program, self._written())).text
+        return Launcher(program, by_kernel(self._written())).text
 
     def _written(self) -> Code | TritonCode:
         program, ctx = self.graph.stages.last, self.graph.context(self.thresholds)

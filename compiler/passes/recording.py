@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from compiler.backend import build
+from compiler.backend.backend import kernels_on
 from compiler.backend.context import Context
 from compiler.backend.emit_cpp import Code, Function
 from compiler.backend.emit_cpp import emit as emit_cpp
 from compiler.backend.emit_triton import TritonCode, TritonFunction
 from compiler.backend.emit_triton import emit as emit_triton
-from compiler.backend.ir import Kernel, Program
+from compiler.backend.ir import Program
 from compiler.backend.launch import Launcher, by_kernel
 from compiler.backend.options import BackendOptions
 from compiler.backend.pipeline import Stages, stage_name
@@ -71,7 +72,7 @@ class PassRecorder:
         kind, frame = cast("Kind", ctx.graph), self.recorder.frame
         texts = list(codes(made.program, ctx, options))
         functions = [function for code in texts for function in code.functions]
-        named = _by_kernel(made.program, texts)
+        named = by_kernel(*texts)
         call = Launcher(made.program, named).text
         seconds = self.recorder.recorder.clock.lap()
         found: list[Written] = []
@@ -114,8 +115,7 @@ def _untuned(functions: Iterable[Function | TritonFunction], ids: Mapping[str, s
 
 def codes(program: Program, ctx: Context, options: BackendOptions) -> Iterator[Code | TritonCode]:
     """What is written for the program's kernels: Triton for those on a GPU, C++ for the others."""
-    on_gpu = _kernels_on(program, "cuda")
-    on_cpu = _kernels_on(program, "cpu")
+    on_gpu, on_cpu = (kernels_on(program, device) for device in ("cuda", "cpu"))
     if options.code == "triton" and on_cpu.kernels and not on_gpu.kernels:
         yield emit_triton(program, ctx)
         return
@@ -123,23 +123,6 @@ def codes(program: Program, ctx: Context, options: BackendOptions) -> Iterator[C
         yield emit_triton(on_gpu, ctx)
     if on_cpu.kernels:
         yield emit_cpp(on_cpu, ctx, build.has_vector_math())
-
-
-def _kernels_on(program: Program, device: str) -> Program:
-    def is_there(kernel: Kernel) -> bool:
-        return program.by_name[kernel.targets[-1]].device.startswith(device)
-
-    return replace(program, steps=tuple(kernel for kernel in program.kernels if is_there(kernel)), frees=())
-
-
-def _by_kernel(program: Program, texts: Iterable[Code | TritonCode]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for code in texts:
-        if isinstance(code, TritonCode):
-            found |= {function.kernel: function for function in code.functions}
-        else:
-            found |= by_kernel(_kernels_on(program, "cpu"), code)
-    return found
 
 
 def _names(before: Made | Artifact) -> Mapping[str, str]:

@@ -36,7 +36,7 @@ extern "C" int fill(double* to, const float* from, long count, long start, int t
     return threads;
 }
 """
-    fill = kernels(text, Function("fill", ("to", "from"), ("count", "start"), True))["fill"]
+    fill = kernels(text, Function("fill", "fill", ("to", "from"), ("count", "start"), True))["fill"]
     gc.collect()
     to, start = torch.zeros(4, dtype=torch.float64), torch.full((1,), 0.5)
     assert fill(to.data_ptr(), start.data_ptr(), 3, -(2**40), 7) == 7
@@ -45,7 +45,7 @@ extern "C" int fill(double* to, const float* from, long count, long start, int t
 
 
 def test_other_threads_run_while_a_kernel_does() -> None:
-    meet = kernels(WAITING, Function("meet", ("mine", "other"), (), True))["meet"]
+    meet = kernels(WAITING, Function("meet", "meet", ("mine", "other"), (), True))["meet"]
     here, there = (torch.zeros(1, dtype=torch.int32) for _ in range(2))
     found: list[int] = []
     thread = threading.Thread(target=lambda: found.append(meet(here.data_ptr(), there.data_ptr(), 1)), daemon=True)

@@ -15,6 +15,7 @@ from torch import Tensor
 from compiler.backend import tcompile, tune
 from compiler.backend.build_triton import Wanted, wanted
 from compiler.backend.context import Context
+from compiler.backend.emit_cpp import Code
 from compiler.backend.emit_triton import emit
 from compiler.backend.ir import BackendError, Extern, Kernel, Product, Program
 from compiler.backend.launch import Assumed, Launcher
@@ -148,7 +149,7 @@ def test_the_call_launches_what_was_chosen(monkeypatch: pytest.MonkeyPatch, *, f
     monkeypatch.setattr(tune, "fastest", lambda _program, candidates, *_: candidates[0])
     monkeypatch.setattr(tune, "_seconds", lambda *_: 1e-5)
     monkeypatch.setattr(tune, "_seconds_apart", lambda *_: 2e-5 if faster else 0.5e-5)
-    there = OnGpu(program, code, {}, ctx, 0, tuned=True)
+    there = OnGpu(program, code, Code("", ()), ctx, 0, tuned=True)
     there.made(there.expected, *there.begun[there.expected])
     [text] = texts
     assert text.count("launch(kernel_") == 1
