@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from compiler.backend.context import Context
-from compiler.backend.expr import Put, Shape, loads
+from compiler.backend.expr import Put, Shape
 from compiler.backend.index import Atom, Index, Quotient, Remainder, Var, factor_of, product
 from compiler.backend.index_maps import is_one_to_one, variables
-from compiler.backend.ir import Kernel
+from compiler.backend.ir import Kernel, Loop
 
 Places = Mapping[str, Sequence[Shape]]
 
@@ -154,13 +154,17 @@ def solved(mine: Index, yours: Index, own: tuple[Var, ...]) -> Iterator[tuple[Va
         yield from ((atom, value) for atom, value in found if isinstance(atom, Var))
 
 
-def values_at(index: Shape, at: Shape, own: tuple[Var, ...]) -> dict[str, Index]:
-    """Variables where coordinates are those of a place: as far as they are told, by digits of theirs too."""
-    found = [pair for mine, yours in zip(index, at, strict=True) for pair in _by_digits(mine, yours)]
-    values = {atom.name: value for atom, value in found if isinstance(atom, Var) and atom in own}
+def values_at(loop: Loop, at: Shape) -> dict[str, Index] | None:
+    """A loop's variables where it stores at a place, by digits of theirs too; None unless all of them are told."""
+    found = [pair for mine, yours in zip(loop.index, at, strict=True) for pair in _by_digits(mine, yours)]
+    values = {atom.name: value for atom, value in found if isinstance(atom, Var) and atom in loop.ranges}
     pairs = [(Index.of(atom), value) for atom, value in found]
-    told = ((var.name, _of_digits(var, pairs)) for var in own if var.name not in values)
-    return values | {name: value for name, value in told if value is not None}
+    for var in loop.ranges:
+        if var.name not in values:
+            if (told := _of_digits(var, pairs)) is None:
+                return None
+            values[var.name] = told
+    return values
 
 
 def _by_digits(mine: Index, yours: Index) -> list[tuple[Atom, Index]]:
@@ -197,9 +201,8 @@ def _count(atom: Atom) -> Index | None:
 def _places(kernel: Kernel) -> Places:
     """Where a kernel reads and writes each buffer; what it writes comes first."""
     found: dict[str, list[Shape]] = {loop.target: [loop.index] for loop in kernel.loops}
-    for loop in kernel.loops:
-        for load in loads(loop.value):
-            found.setdefault(load.buffer, []).append(load.index)
+    for load in kernel.loads:
+        found.setdefault(load.buffer, []).append(load.index)
     return found
 
 
@@ -207,7 +210,7 @@ def _conflict(first: Kernel, second: Kernel) -> str:
     """Why one can't read what the other writes at the same point; "" if it can."""
     for writer, reader in ((first, second), (second, first)):
         written = {loop.target: loop.index for loop in writer.loops}
-        for load in (load for loop in reader.loops for load in loads(loop.value)):
+        for load in reader.loads:
             if load.buffer in written and load.index != written[load.buffer]:
                 return f"one writes {load.buffer}[{', '.join(map(str, written[load.buffer]))}], the other reads {load}"
     return ""

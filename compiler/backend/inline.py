@@ -52,8 +52,8 @@ class _Inlining:
         loops = {loop.target: loop for kernel in program.kernels for loop in kernel.loops}
         readers: dict[str, set[str]] = {}
         for loop in loops.values():
-            for load in loads(loop.value):
-                readers.setdefault(load.buffer, set()).add(loop.target)
+            for name in loop.reads:
+                readers.setdefault(name, set()).add(loop.target)
         stored = {name for step in program.steps if isinstance(step, Extern) for name in step.reads}
         found = _Inlining(program, loops, readers, stored | program.returned | program.mutated)
         found.stored |= found.kept()
@@ -148,13 +148,9 @@ class _Inlining:
                 return value_at(producer, part.index)
             return None
 
-        value = folded(rebuilt(reader.value, change))
-        self.loops[reader.target] = replace(reader, value=value, origins=_joined(producer.origins, reader.origins))
+        value, origins = folded(rebuilt(reader.value, change)), dict.fromkeys(producer.origins + reader.origins)
+        self.loops[reader.target] = replace(reader, value=value, origins=tuple(origins))
         self.changed.add(reader.target)
         self.readers[producer.target].discard(reader.target)
         for load in loads(producer.value):
             self.readers[load.buffer].add(reader.target)
-
-
-def _joined(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(first + second))

@@ -204,9 +204,10 @@ class _Points:
 
 def _reduced(name: str, value: torch.Tensor, count: int) -> torch.Tensor:
     """The reduction of a value over its last `count` axes."""
+    is_place = name.startswith("arg")
     if not count:
-        return torch.zeros_like(value, dtype=torch.int64) if name.startswith("arg") else value
-    value = value.flatten(-count)
+        return torch.zeros_like(value, dtype=torch.int64) if is_place else value
+    value = value.flatten(-count).to(torch.int8 if is_place and value.dtype == torch.bool else value.dtype)
     if name == "sum" and value.dtype == torch.float32:
         return value.sum(-1, dtype=torch.float64).to(torch.float32)
     if name in SCANS:
@@ -220,10 +221,6 @@ def _reduced(name: str, value: torch.Tensor, count: int) -> torch.Tensor:
 
 
 _REDUCE: Mapping[str, Callable[..., torch.Tensor]] = {
-    "max": torch.amax,
-    "min": torch.amin,
-    "any": torch.any,
-    "all": torch.all,
-    "argmax": lambda value, dim: torch.argmax(value.to(torch.int8) if value.dtype == torch.bool else value, dim),
-    "argmin": lambda value, dim: torch.argmin(value.to(torch.int8) if value.dtype == torch.bool else value, dim),
-}
+    "max": torch.amax, "min": torch.amin, "any": torch.any, "all": torch.all, "argmax": torch.argmax,
+    "argmin": torch.argmin,
+}  # fmt: skip

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from compiler.backend.expr import Expr, Put, Shape, dtype_name, loads, with_index
+from compiler.backend.expr import Expr, Load, Put, Shape, dtype_name, loads, with_index
 from compiler.backend.index import Index, Var, product, scalar_product
 from compiler.backend.index_maps import substitute
 
@@ -146,6 +146,15 @@ class Kernel:
             loaded |= loop.reads - written
             written.add(loop.target)
         return tuple(sorted(loaded | self.taken))
+
+    @cached_property
+    def loads(self) -> tuple[Load, ...]:
+        """What its loops read, of its own buffers too, in their order."""
+        return tuple(load for loop in self.loops for load in loads(loop.value))
+
+    def places(self, name: str) -> set[Shape]:
+        """Where its loops read a buffer."""
+        return {load.index for load in self.loads if load.buffer == name}
 
     @cached_property
     def taken(self) -> frozenset[str]:

@@ -17,7 +17,7 @@ from typing import TypeAlias
 import torch
 
 from compiler.backend.context import Context
-from compiler.backend.expr import Load, Put, Shape, loads
+from compiler.backend.expr import Load, Put, Shape
 from compiler.backend.index import Index, Var, factor_of
 from compiler.backend.ir import Extern, Kernel, Loop, Product, Program, Step, Strided
 from compiler.backend.names import unique
@@ -192,16 +192,11 @@ def _silent(ctx: Context) -> Context:
 
 def coordinates(product: Product) -> Mapping[str, Index]:
     """The product's ranges by the variables of `Factors.axes`. Raises ValueError where these do not give them."""
-    [place] = _places(product, product.made)
+    [place] = product.places(product.made)
     found = _solved(place, product.ranges, Factors.of(product.call).axes)
     if found is None:
         raise ValueError(f"{product.name} does not walk {product.made}")
     return found
-
-
-def _places(kernel: Kernel, name: str) -> set[Shape]:
-    """The places of a buffer that a kernel's loops read."""
-    return {load.index for loop in kernel.loops for load in loads(loop.value) if load.buffer == name}
 
 
 def _refusal(call: Extern, kernel: Kernel, between: Sequence[Step], program: Program, ctx: Context) -> str:
@@ -214,7 +209,7 @@ def _refusal(call: Extern, kernel: Kernel, between: Sequence[Step], program: Pro
         return f"it computes {kernel.made}"
     if kernel.reduced or any(loop.reduction or isinstance(loop.value, Put) for loop in kernel.loops):
         return "it reduces, or adds to memory"
-    places = [*_places(kernel, call.targets[0])]
+    places = [*kernel.places(call.targets[0])]
     if len(places) != 1 or _solved(places[0], kernel.ranges, Factors.of(call).axes) is None:
         return "its points are not those of the product, each element read once"
     changed = {name for step in (*between, kernel) for name in step.targets}

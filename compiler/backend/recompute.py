@@ -118,7 +118,7 @@ def _again(
     """A reader with loops that make the value in place of loads, and the buffers of these loops: `taken` are names that
     others have.
     """
-    places = {load.index for loop in reader.loops for load in loads(loop.value) if load.buffer == found.target}
+    places = reader.places(found.target)
     shape = program.by_name[found.target].shape
     first = next(number for number, loop in enumerate(reader.loops) if found.target in loop.reads)
     spaces = dict.fromkeys((reader.ranges, reader.ranges + reader.reduced))
@@ -126,8 +126,7 @@ def _again(
     space = next((space for space in spaces if is_one_to_one(at, shape, space)), None)
     if places or space is None or len(reader.loops) + len(found.loops) > ctx.thresholds.fused_loops:
         return None
-    values = values_at(found.loops[-1].index, at, found.loops[-1].ranges)
-    if {var.name for var in found.loops[-1].ranges} - values.keys():
+    if (values := values_at(found.loops[-1], at)) is None:
         return None
     names = {loop.target: _name(loop.target, reader, taken) for loop in found.loops}
     moved = tuple(_moved(loop, space, values, names) for loop in found.loops)
@@ -163,8 +162,7 @@ def _inlined(reader: Kernel, found: Candidate, program: Program, ctx: Context) -
     points = ctx.number(product(var.size for var in loop.space))
     if len(sites) > 1 or points > 2 * ctx.number(program.by_name[found.target].size):
         return None
-    values = values_at(last.index, load.index, last.ranges)
-    if {var.name for var in last.ranges} - values.keys():
+    if (values := values_at(last, load.index)) is None:
         return None
     whole: dict[str, Expr] = {}
 

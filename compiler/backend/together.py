@@ -82,23 +82,15 @@ def _is_plain(loop: Loop) -> bool:
     return not loop.reduction and not isinstance(loop.value, Put) and not is_indirect(loop.value)
 
 
-def _groups(kernels: Sequence[Kernel], program: Program, ctx: Context) -> Iterator[list[Kernel]]:
+def _groups(kernels: Sequence[Kernel], program: Program, ctx: Context) -> list[list[Kernel]]:
     """Kernels of one device that follow each other, as many as a launch may have, two at least."""
-    found: dict[str, list[Kernel]] = {}
+    found: dict[str, list[list[Kernel]]] = {}
     for kernel in kernels:
-        device = program.by_name[kernel.targets[0]].device
-        group = [*found.get(device, ()), kernel]
-        if _is_too_much(group, ctx):
-            yield from _if_several(found[device]) if device in found else ()
-            group = [kernel]
-        found[device] = group
-    for group in found.values():
-        yield from _if_several(group)
-
-
-def _if_several(group: list[Kernel]) -> Iterator[list[Kernel]]:
-    if len(group) > 1:
-        yield group
+        groups = found.setdefault(program.by_name[kernel.targets[0]].device, [[]])
+        if _is_too_much([*groups[-1], kernel], ctx):
+            groups.append([])
+        groups[-1].append(kernel)
+    return [group for groups in found.values() for group in groups if len(group) > 1]
 
 
 def _is_too_much(group: Sequence[Kernel], ctx: Context) -> bool:

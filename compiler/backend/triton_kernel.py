@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import torch
 
 from compiler.backend.context import Context
-from compiler.backend.expr import Const, Expr, Load, Put, indices, loads, parts
+from compiler.backend.expr import Const, Expr, Load, Put, indices, parts
 from compiler.backend.index import Index, Indirect, Var
 from compiler.backend.index_maps import atoms_of, indirects
 from compiler.backend.ir import Kernel, Loop, Program
@@ -262,11 +262,8 @@ class KernelWriter(Lines):
     def typed(self, loop: Loop) -> str:
         """A loop's value; a number that others compute with has its type, which Python's has not."""
         text = self.text.value(loop.value)
-        if not isinstance(loop.value, Const) or not any(
-            load.buffer == loop.target for other in self.kernel.loops for load in loads(other.value)
-        ):
-            return text
-        return f"tl.full([], {text}, tl.{TYPES[loop.value.dtype]})"
+        is_number = isinstance(loop.value, Const) and self.kernel.places(loop.target)
+        return f"tl.full([], {text}, tl.{TYPES[loop.value.dtype]})" if is_number else text
 
     def add(self, loop: Loop, put: Put) -> None:
         """Values added to elements that other points may meet too, or put in their place."""

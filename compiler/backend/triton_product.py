@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from compiler.backend.context import Context
-from compiler.backend.expr import Load, loads
+from compiler.backend.expr import Load
 from compiler.backend.index import Index, Var
 from compiler.backend.ir import Kernel, Loop, Product, Program, Strided, strided
 from compiler.backend.products import Factors, coordinates
@@ -49,7 +49,7 @@ class ProductWriter(KernelWriter):
         self.dtype = program.by_name[product.made].dtype
         super().__init__(product, program, ctx)
         self.names.taken |= _NAMES
-        read = [load.buffer for loop in product.loops for load in loads(loop.value)]
+        read = [load.buffer for load in product.loads]
         order = [*(view.buffer for view in strided(product.call.args)), *read, *product.writes]
         self.buffers = tuple(name for name in dict.fromkeys(order) if name in product.buffers)
 
