@@ -141,12 +141,9 @@ def alone(program: Program, saved: Mapping[int, str]) -> Iterator[str]:
     """Those of them that are in memory of their own: passes may have found that two results are the same."""
     made = Counter(view.buffer for view in strided(program.outputs))
     shared = {*program.inputs, *program.constants}
-    shared.update(
-        name
-        for step in program.steps
-        if isinstance(step, Extern) and step.aliases
-        for name in (*step.targets, *step.reads)
-    )
+    for step in program.steps:
+        if isinstance(step, Extern) and step.aliases:
+            shared.update((*step.targets, *step.reads))
     for place, name in saved.items():
         output = program.outputs[place]
         if isinstance(output, Strided) and made[output.buffer] == 1 and output.buffer not in shared:

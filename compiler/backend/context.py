@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from compiler.backend.index import Index
 from compiler.backend.index_maps import evaluate
 from compiler.record import Decision
+
+UNKNOWN = 64
+"""What a symbol without an example counts as: a size that is neither small nor large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +85,4 @@ class Context:
     @property
     def examples(self) -> Mapping[str, int]:
         """A number for each symbol."""
-        return _Examples(self.sizes)
-
-
-class _Examples(dict[str, int]):
-    """Symbols without an example count as a size that is neither small nor large."""
-
-    def __missing__(self, name: str) -> int:
-        return 64
+        return defaultdict(lambda: UNKNOWN, self.sizes)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -77,17 +78,13 @@ def neutral(reduction: str, dtype: torch.dtype) -> bool | int | float:
     return limits.min if name == "max" else limits.max
 
 
-def _math(name: str, torch_name: str = "", cost: int = 10, arity: int = 1) -> Operation:
+def _math(name: str, torch_name: str = "", cost: int = 10, arity: int = 1, prefix: str = "::") -> Operation:
     arguments = ", ".join(f"{{{position}}}" for position in range(arity))
-    function = getattr(torch, torch_name or name)
-    return Operation(
-        name, arity, function, f"::{name}{{f}}({arguments})", cost=cost, triton=f"libdevice.{name}({arguments})"
-    )
+    cpp, triton = f"{prefix}{name}{{f}}({arguments})", f"libdevice.{name}({arguments})"
+    return Operation(name, arity, getattr(torch, torch_name or name), cpp, cost=cost, triton=triton)
 
 
-def _builtin(name: str, torch_name: str = "") -> Operation:
-    function = getattr(torch, torch_name or name)
-    return Operation(name, 1, function, f"__builtin_{name}{{f}}({{0}})", triton=f"libdevice.{name}({{0}})")
+_builtin = partial(_math, cost=1, prefix="__builtin_")
 
 
 def _prelude(name: str, function: Callable[..., Any], cost: int = 2, arity: int = 2) -> Operation:
@@ -141,9 +138,7 @@ OPERATIONS: dict[str, Operation] = {
         _builtin("ceil"),
         _builtin("trunc"),
         replace(_builtin("rint", "round"), triton="libdevice.nearbyint({0})"),  # Triton 3.6 has no rint for AMD
-        Operation(
-            "copysign", 2, torch.copysign, "__builtin_copysign{f}({0}, {1})", triton="libdevice.copysign({0}, {1})"
-        ),
+        _builtin("copysign", arity=2),
         *map(_math, MATH),
         _math("lgamma", cost=20),
         _math("pow", cost=20, arity=2),

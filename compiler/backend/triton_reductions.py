@@ -34,13 +34,18 @@ class ReductionWriter(KernelWriter):
 
     pairs: Mapping[str, Pair]
 
+    @property
+    def inner(self) -> Axis:
+        """What is reduced, where there is anything to reduce."""
+        assert self.tiles.inner is not None
+        return self.tiles.inner
+
     def body(self) -> None:
-        inner = self.tiles.inner
-        if self.tiles.kind == "looped" and inner:
-            self.looped(inner)
+        if self.tiles.kind == "looped" and self.tiles.inner:
+            self.looped()
             return
-        if inner:
-            self.inner_axis(inner, "")
+        if self.tiles.inner:
+            self.inner_axis(self.inner, "")
         if self.tiles.is_read_again:
             self.read_again()
         else:
@@ -80,7 +85,7 @@ class ReductionWriter(KernelWriter):
                 return
             value = self.whole(loop, text)
             if loop.reduction.startswith("arg"):
-                self.finish(loop, self.position(loop, value, self.spread(self.position_of())))
+                self.finish(loop, self.position(loop, value, self.spread(str(self.inner.var))))
             else:
                 self.finish(loop, self.combined(loop, value))
 
@@ -112,20 +117,13 @@ class ReductionWriter(KernelWriter):
         """The value over the whole tile, with what changes nothing where there are no points."""
         if loop.value.dtype == torch.bool and loop.reduction.startswith("arg"):
             text = f"({text}).to(tl.int8)"
-        inner = self.tiles.inner
-        assert inner is not None
         text = f"tl.full([], {text}, tl.{TYPES[loop.value.dtype]})" if isinstance(loop.value, Const) else bare(text)
-        if self.is_masked(inner):
-            return f"tl.where({mask_of(inner)}, {text}, {self.first(loop)})"
-        return text if inner.var.name in self.axes_of(loop.value) else self.spread(text)
+        if self.is_masked(self.inner):
+            return f"tl.where({mask_of(self.inner)}, {text}, {constant(*_start(loop))})"
+        return text if self.inner.var.name in self.axes_of(loop.value) else self.spread(text)
 
     def spread(self, text: str) -> str:
         return f"tl.broadcast_to({text}, {self.shape([axis.var.name for axis in self.tiles.tiled])})"
-
-    def position_of(self) -> str:
-        inner = self.tiles.inner
-        assert inner is not None
-        return str(inner.var)
 
     @property
     def along_rows(self) -> str:
@@ -159,34 +157,30 @@ class ReductionWriter(KernelWriter):
         self.known[loop.target] = name
         self.store(loop)
 
-    def first(self, loop: Loop) -> str:
-        """What a reduction starts from."""
-        return constant(*_start(loop))
-
     # Rows that are walked in steps.
 
-    def looped(self, inner: Axis) -> None:
+    def looped(self) -> None:
         stored: set[str] = set()
         walks, self.pairs = joined(self.kernel)
         for sweep in walks:
             for loop in sweep.scalars:
                 self.value(loop)
             if sweep.body:
-                self.sweep(sweep, inner, stored)
+                self.sweep(sweep, stored)
             stored |= {loop.target for loop in sweep.body if loop.is_scan or not loop.reduction} - self.kernel.local
 
-    def sweep(self, sweep: Sweep, inner: Axis, stored: set[str]) -> None:
+    def sweep(self, sweep: Sweep, stored: set[str]) -> None:
         """One walk over the rows."""
         reductions = [loop for loop in sweep.body if loop.reduction and not loop.is_scan]
         if any(stored & loop.reads for loop in sweep.body):
             self.line("tl.debug_barrier()  # what other threads stored is read")
         totals = {loop.target: self.total(loop) for loop in reductions}
         carries = {loop.target: self.carry(loop) for loop in sweep.body if loop.is_scan}
-        self.before(sweep, inner)
+        self.before(sweep)
         before = dict(self.known)
-        self.line(f"for start in range(0, {self.end(inner)}, {inner.block}):")
+        self.line(f"for start in range(0, {self.end()}, {self.inner.block}):")
         self.depth += 1
-        self.inner_axis(inner, "start")
+        self.inner_axis(self.inner, "start")
         paired = {pair.largest.target for pair in self.pairs.values()}
         for loop in sweep.body:
             if loop.target in self.pairs:
@@ -203,12 +197,12 @@ class ReductionWriter(KernelWriter):
         for loop in reductions:
             self.last(loop, totals)
 
-    def end(self, inner: Axis) -> str:
+    def end(self) -> str:
         """Where a walk ends. Triton takes a number from 2³¹ on for an unsigned one of 32 bits."""
-        size = self.text.index(inner.size)
-        return f"tl.full([], {size}, tl.int64)" if (inner.size.constant or 0) >= 2**31 else size
+        size = self.text.index(self.inner.size)
+        return f"tl.full([], {size}, tl.int64)" if (self.inner.size.constant or 0) >= 2**31 else size
 
-    def before(self, sweep: Sweep, inner: Axis) -> None:
+    def before(self, sweep: Sweep) -> None:
         """Loads, and parts of indices, that are the same for a whole row come before the walk."""
         for loop in sweep.body:
             with self.at(loop):
@@ -219,16 +213,13 @@ class ReductionWriter(KernelWriter):
                     if load.buffer in self.known or load in inside or load.buffer in self.kernel.targets:
                         continue
                     place = self.program.by_name[load.buffer].offset(load.index)
-                    if inner.var.name not in self.axes_of(place):
+                    if self.inner.var.name not in self.axes_of(place):
                         self.load(load, "")
-                    else:
-                        self.ratios(place, inner)
-
-    def ratios(self, place: Index, inner: Axis) -> None:
-        for atom in atoms_of(place):
-            index = Index.of(atom)
-            if isinstance(atom, Quotient | Remainder) and inner.var.name not in self.axes_of(index):
-                self.text.index(index)
+                        continue
+                    ratios = (Index.of(atom) for atom in atoms_of(place) if isinstance(atom, Quotient | Remainder))
+                    for ratio in ratios:
+                        if self.inner.var.name not in self.axes_of(ratio):
+                            self.text.index(ratio)
 
     def total(self, loop: Loop) -> tuple[str, ...]:
         """Tiles of what is reduced so far."""
@@ -249,23 +240,17 @@ class ReductionWriter(KernelWriter):
 
     def take(self, loop: Loop, total: tuple[str, ...]) -> None:
         """One more tile of values."""
+        state, inner = ", ".join(total), self.inner
         with self.at(loop):
-            value = self.text.value(loop.value)
-            if loop.reduction.startswith("arg"):
-                self.take_position(loop, value, *total)
-                return
-            value = self.whole(loop, value)
+            value = self.whole(loop, self.text.value(loop.value))
             if loop.reduction == "sum":
-                self.line(f"{total[0]} += {value}")
-            else:
-                self.line(f"{total[0]} = {self.function_of(loop)}({total[0]}, {value})")
-
-    def take_position(self, loop: Loop, value: str, best: str, at: str) -> None:
-        value = self.whole(loop, value)
-        inner = self.tiles.inner
-        assert inner is not None
-        place = f"tl.where({mask_of(inner)}, {inner.var}, {self.nowhere})" if self.is_masked(inner) else str(inner.var)
-        self.line(f"{best}, {at} = {self.function_of(loop)}({best}, {at}, {value}, {self.spread(place)})")
+                self.line(f"{state} += {value}")
+                return
+            if loop.reduction.startswith("arg"):
+                is_there = self.is_masked(inner)
+                place = f"tl.where({mask_of(inner)}, {inner.var}, {self.nowhere})" if is_there else str(inner.var)
+                value = f"{value}, {self.spread(place)}"
+            self.line(f"{state} = {self.function_of(loop)}({state}, {value})")
 
     def take_pair(self, pair: Pair, totals: Mapping[str, tuple[str, ...]]) -> None:
         """One more tile for the largest and for the sum of exponentials."""

@@ -176,8 +176,9 @@ def _forward(call: Call, how: Convention) -> Callable[..., Any]:
 
     def forward(ctx: Any, *args: Any) -> tuple[Any, ...]:
         results = call([*args])
-        ctx.save_for_backward(*[value.detach() if value._is_view() else value for value in results[returned:checked]])
-        ctx._tensors_no_vc_check = [value.detach() if value._is_view() else value for value in results[checked:loose]]
+        saved = [value.detach() if value._is_view() else value for value in results[returned:loose]]
+        ctx.save_for_backward(*saved[: checked - returned])
+        ctx._tensors_no_vc_check = saved[checked - returned :]
         ctx.symints = results[loose:]
         ctx.opaque_objects = ()
         outputs = [*results[:returned]]

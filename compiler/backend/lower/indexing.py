@@ -52,16 +52,18 @@ def gather(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, **_: An
     return low.fill(node.name, value_of(node), lambda at: x.load(where(at)))
 
 
+def selected(x: Tensor, dim: int, rows: Tensor) -> Coordinates:
+    """Coordinates in x of what is at a place where a dimension counts through `rows`, which holds those of x."""
+    if not x.shape or len(rows.shape) != 1:
+        raise NoRuleError("of or by tensors without dimensions")
+    dim = dimension(dim, len(x.shape))
+    return lambda at: (*at[:dim], place(rows.load((at[dim],)), x.shape[dim]), *at[dim + 1 :])
+
+
 def index_select(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor) -> Tensor:
     checked_dtype(x.dtype)
-    if not x.shape or not rows.shape:
-        raise NoRuleError("index_select of or by a tensor without dimensions")
-    dim = dimension(dim, len(x.shape))
-
-    def value(at: Shape) -> Expr:
-        return x.load((*at[:dim], place(rows.load((at[dim],)), x.shape[dim]), *at[dim + 1 :]))
-
-    return low.fill(node.name, value_of(node), value)
+    where = selected(x, dim, rows)
+    return low.fill(node.name, value_of(node), lambda at: x.load(where(at)))
 
 
 def picking(x: Tensor, rows: Sequence[Tensor | None]) -> tuple[int, Coordinates]:

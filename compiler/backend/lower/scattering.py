@@ -15,10 +15,11 @@ from torch.fx import Node
 
 from compiler.backend.expr import ADDED, At, Const, Expr, Put, Shape, cast, operation
 from compiler.backend.index import Index
-from compiler.backend.ir import Buffer, Loop
-from compiler.backend.lower.indexing import along, picking, place
+from compiler.backend.ir import Loop
+from compiler.backend.lower.indexing import along, picking, place, selected
 from compiler.backend.lower.pointwise import broadcast, element, scalar
 from compiler.backend.lower.value import (
+    Coordinates,
     Lowering,
     NoRuleError,
     Rule,
@@ -33,34 +34,32 @@ from compiler.torch_api.fx import value_of
 Value = Callable[[Shape], Expr]
 
 
-def added(low: Lowering, node: Node, before: Any, shape: Shape, where: Callable[[Shape], Shape], value: Any) -> Tensor:
+def added(low: Lowering, node: Node, before: Any, shape: Shape, where: Coordinates, value: Value) -> Tensor:
     """`before`, a tensor or a number, with `value(at)` added at `where(at)`, for each point of a shape."""
-    meta = value_of(node)
-    dtype = computing_dtype(checked_dtype(meta.dtype))
+    dtype = computing_dtype(checked_dtype(value_of(node).dtype))
     if dtype not in ADDED or torch.are_deterministic_algorithms_enabled():
         raise NoRuleError(f"adding in no order, in {str(dtype).removeprefix('torch.')}")
-    start = low.fill(f"{node.name}_start", meta, lambda at: element(before, at, dtype), dtype)
-    buffer = low.buffers[start.buffer]
-    name = node.name if dtype == meta.dtype else f"{node.name}_total"
-    total = low.add(Buffer(name, dtype, buffer.shape, buffer.strides, buffer.device, start.buffer))
-    ranges, at = walk(shape, "i")
-    low.append(Loop(name, ranges, (), Put(start.buffer, where(at), cast(value(at), dtype))))
-    if dtype == meta.dtype:
-        return total
-    return low.fill(node.name, meta, lambda at: cast(total.load(at), meta.dtype))
+    return _put(low, node, before, shape, where, value, dtype, adds=True)
 
 
-def placed(low: Lowering, node: Node, x: Tensor, shape: Shape, where: Callable[[Shape], Shape], value: Any) -> Tensor:
-    """`x` with `value(at)` in the place of the element at `where(at)`, for each point of a shape."""
-    meta = value_of(node)
-    checked_dtype(meta.dtype)
+def placed(low: Lowering, node: Node, before: Any, shape: Shape, where: Coordinates, value: Value) -> Tensor:
+    """`before` with `value(at)` in the place of the element at `where(at)`, for each point of a shape."""
     if torch.are_deterministic_algorithms_enabled():
         raise NoRuleError("where places are given twice, the last value counts")
-    start = low.fill(f"{node.name}_start", meta, lambda at: element(x, at, meta.dtype))
-    target = low.add(replace(low.buffers[start.buffer], name=node.name, reuses=start.buffer))
+    return _put(low, node, before, shape, where, value, checked_dtype(value_of(node).dtype), adds=False)
+
+
+def _put(
+    low: Lowering, node: Node, before: Any, shape: Shape, where: Coordinates, value: Value, dtype: torch.dtype,
+    adds: bool,
+) -> Tensor:  # fmt: skip
+    meta = value_of(node)
+    start = low.fill(f"{node.name}_start", meta, lambda at: element(before, at, dtype), dtype)
+    name = node.name if dtype == meta.dtype else f"{node.name}_total"
+    target = low.add(replace(low.buffers[start.buffer], name=name, reuses=start.buffer))
     ranges, at = walk(shape, "i")
-    low.append(Loop(node.name, ranges, (), Put(start.buffer, where(at), cast(value(at), meta.dtype), adds=False)))
-    return target
+    low.append(Loop(name, ranges, (), Put(start.buffer, where(at), cast(value(at), dtype), adds)))
+    return target if dtype == meta.dtype else low.fill(node.name, meta, lambda at: cast(target.load(at), meta.dtype))
 
 
 def scatter_add(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, source: Tensor, **_: Any) -> Tensor:
@@ -71,12 +70,9 @@ def scatter_add(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, so
 def index_add(
     low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, source: Tensor, *, alpha: Any = 1
 ) -> Tensor:
-    if not x.shape or len(rows.shape) != 1 or len(source.shape) != len(x.shape):
+    if len(source.shape) != len(x.shape):
         raise NoRuleError("of or by tensors without dimensions")
-    dim, dtype = dimension(dim, len(x.shape)), computing_dtype(x.dtype)
-
-    def where(at: Shape) -> Shape:
-        return (*at[:dim], place(rows.load((at[dim],)), x.shape[dim]), *at[dim + 1 :])
+    where, dtype = selected(x, dim, rows), computing_dtype(x.dtype)
 
     def value(at: Shape) -> Expr:
         found = cast(source.load(at), dtype)
