@@ -137,7 +137,8 @@ class _Eager:
         with torch.no_grad(), seeded(), Recording() as recorded:
             outputs = list(caught.module(*given))
         self.drawn = recorded.drawn
-        self.values = [*_named_inputs(caught, given), *zip(_output_names(caught), outputs, strict=True)]
+        names = (node.name for node in caught.module.graph.find_nodes(op="placeholder"))
+        self.values = [*zip(names, given, strict=True), *zip(_output_names(caught), outputs, strict=True)]
         self.results = _results(outputs, given, lowered.inputs, lowered.mutated)
 
     @cached_property
@@ -238,11 +239,6 @@ def _gradient(node: Node, generator: torch.Generator) -> torch.Tensor:
     like: torch.Tensor = fx.value_of(node)
     shape = [size if isinstance(size, int) else size.node.hint for size in like.shape]
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(like.device, like.dtype)
-
-
-def _named_inputs(caught: Caught, given: Sequence[Any]) -> Named:
-    nodes = caught.module.graph.find_nodes(op="placeholder")
-    return [(node.name, value) for node, value in zip(nodes, given, strict=True)]
 
 
 def _output_names(caught: Caught) -> list[str]:

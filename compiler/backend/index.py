@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 
@@ -110,7 +111,8 @@ class Index(Keyed):
     terms: tuple[tuple[Product, int], ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", " + ".join(_term_key(*term) for term in self.terms) or "0")
+        terms = ("*".join([str(factor), *(atom.key for atom in atoms)]) for atoms, factor in self.terms)
+        object.__setattr__(self, "key", " + ".join(terms) or "0")
 
     @staticmethod
     def of(value: int | Atom | Index) -> Index:
@@ -182,10 +184,6 @@ def _constant(value: int) -> Index:
     return Index((((), value),)) if value else Index(())
 
 
-def _term_key(atoms: Product, factor: int) -> str:
-    return "*".join([str(factor), *(atom.key for atom in atoms)])
-
-
 def _term_text(atoms: Product, factor: int) -> str:
     names = [str(atom) for atom in atoms]
     if not names or abs(factor) != 1:
@@ -197,10 +195,6 @@ def _term_text(atoms: Product, factor: int) -> str:
 
 def _grouped(index: Index) -> str:
     return f"({index})" if len(index.terms) > 1 else str(index)
-
-
-def _by_key(atom: Atom) -> str:
-    return atom.key
 
 
 def _summed(terms: Mapping[Product, int]) -> Index:
@@ -258,7 +252,7 @@ def _multiply_plain(left: Index, right: Index) -> Index:
     terms: dict[Product, int] = {}
     for first, factor in left.terms:
         for second, other in right.terms:
-            atoms = tuple(sorted(first + second, key=_by_key))
+            atoms = tuple(sorted(first + second, key=attrgetter("key")))
             terms[atoms] = terms.get(atoms, 0) + factor * other
     return _summed(terms)
 

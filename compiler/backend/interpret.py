@@ -15,7 +15,7 @@ import torch
 from compiler.backend.expr import At, Const, Expr, Guard, Load, Op, Put
 from compiler.backend.index import Index, Indirect, Var
 from compiler.backend.index_maps import evaluate
-from compiler.backend.ir import SCANS, Extern, Kernel, Loop, Product, Program, Strided
+from compiler.backend.ir import SCANS, Extern, Kernel, Loop, Product, Program, Strided, mapped
 from compiler.backend.scalar import OPERATIONS
 from compiler.backend.symbols import sources
 from compiler.torch_api.fx import has_fakes
@@ -80,21 +80,17 @@ class State:
 
     def argument(self, value: Any) -> Any:
         """An argument of an extern, or an output, as PyTorch takes it."""
+        return mapped(value, self._plain)
+
+    def _plain(self, value: Any) -> Any:
         if isinstance(value, Strided):
             return self.view(value)
-        if isinstance(value, Index):
-            return self.size(value)
-        if isinstance(value, tuple | list):
-            return type(value)(map(self.argument, value))
-        if isinstance(value, slice):
-            return slice(*map(self.argument, (value.start, value.stop, value.step)))
-        return value
+        return self.size(value) if isinstance(value, Index) else value
 
     def view(self, view: Strided) -> Any:
         """The memory of a buffer as a view describes it."""
-        buffer, tensor = self.program.by_name[view.buffer], self.memory[view.buffer]
-        is_whole = (view.shape, view.strides, view.offset.constant) == (buffer.shape, buffer.strides, 0)
-        if is_whole or tensor.layout is not torch.strided:
+        tensor = self.memory[view.buffer]
+        if view.is_all_of(self.program.by_name[view.buffer]) or tensor.layout is not torch.strided:
             return tensor
         start = tensor.storage_offset() + self.size(view.offset)
         return tensor.as_strided([*map(self.size, view.shape)], [*map(self.size, view.strides)], start)

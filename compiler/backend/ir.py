@@ -204,6 +204,10 @@ class Strided:
     strides: Shape
     offset: Index
 
+    def is_all_of(self, buffer: Buffer) -> bool:
+        """Whether it shows all of the buffer, as that is."""
+        return (self.shape, self.strides, self.offset.constant) == (buffer.shape, buffer.strides, 0)
+
     def __str__(self) -> str:
         shape, strides = ", ".join(map(str, self.shape)), ", ".join(map(str, self.strides))
         offset = f" from {self.offset}" if self.offset.constant != 0 else ""
@@ -302,6 +306,15 @@ def leaves(value: Any) -> Iterator[Any]:
             yield from leaves(item)
     else:
         yield value
+
+
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The same with each of these changed, in tuples, lists and slices."""
+    if isinstance(value, tuple | list):
+        return type(value)(mapped(item, change) for item in value)
+    if isinstance(value, slice):
+        return slice(*(mapped(part, change) for part in (value.start, value.stop, value.step)))
+    return change(value)
 
 
 def strided(value: Any) -> Iterator[Strided]:

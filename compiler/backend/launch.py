@@ -249,8 +249,7 @@ class Launcher:
         return self.named("value", value)
 
     def view(self, view: Strided) -> str:
-        buffer = self.program.by_name[view.buffer]
-        if (view.shape, view.strides, view.offset.constant) == (buffer.shape, buffer.strides, 0):
+        if view.is_all_of(self.program.by_name[view.buffer]):
             return _input(view.buffer)
         where = f"{self.sizes(view.shape)}, {self.sizes(view.strides)}, {view.offset}"
         return f"view({_input(view.buffer)}, {where})"

@@ -12,7 +12,7 @@ from typing import Any
 
 from compiler.backend.context import Context
 from compiler.backend.expr import Guard, Load, Put, rebuilt, renamed
-from compiler.backend.ir import Extern, Kernel, Loop, Program, Step, Strided
+from compiler.backend.ir import Extern, Kernel, Loop, Program, Step, Strided, mapped
 from compiler.backend.lower.indexing import guarded
 from compiler.backend.simplify import folded, value_at
 
@@ -61,8 +61,7 @@ def _moved(program: Program, maker: Loop, padding: Loop) -> Program:
     made = Kernel(new, loop.ranges, (), (loop,))
     kept = (step for step in program.steps if new not in step.targets)
     steps = tuple(made if old in step.targets else _reading(step, old, new) for step in kept)
-    outputs = tuple(_seen(output, old, new) for output in program.outputs)
-    return replace(program, outputs=outputs).with_steps(steps)
+    return replace(program, outputs=_seen(program.outputs, old, new)).with_steps(steps)
 
 
 def _reading(step: Step, old: str, new: str) -> Step:
@@ -70,15 +69,14 @@ def _reading(step: Step, old: str, new: str) -> Step:
     if old not in step.reads:
         return step
     if isinstance(step, Extern):
-        kwargs = tuple((key, _seen(value, old, new)) for key, value in step.kwargs)
-        return replace(step, args=_seen(step.args, old, new), kwargs=kwargs)
+        return replace(step, args=_seen(step.args, old, new), kwargs=_seen(step.kwargs, old, new))
     return replace(step, loops=tuple(replace(loop, value=renamed(loop.value, {old: new})) for loop in step.loops))
 
 
 def _seen(value: Any, old: str, new: str) -> Any:
     """An argument of a call, or an output, with views of one buffer as views of another."""
-    if isinstance(value, Strided):
-        return replace(value, buffer=new) if value.buffer == old else value
-    if isinstance(value, tuple | list):
-        return type(value)(_seen(item, old, new) for item in value)
-    return value
+
+    def change(leaf: Any) -> Any:
+        return replace(leaf, buffer=new) if isinstance(leaf, Strided) and leaf.buffer == old else leaf
+
+    return mapped(value, change)

@@ -16,7 +16,6 @@ from compiler.backend.emit_cpp import Function
 from compiler.backend.emit_triton import TritonCode, TritonFunction, emit, signature
 from compiler.backend.interpret import State
 from compiler.backend.ir import BackendError, Kernel, Program
-from compiler.interpret.launch import KernelError
 from compiler.interpret.process import Interpreter
 
 
@@ -35,20 +34,16 @@ def _launch(state: State, kernel: Kernel, code: TritonCode, function: TritonFunc
         return
     types = signature(state.program, function)
     found = _interpreter().run_plain(code.text, function.name, arguments, types, blocks, grid)
-    if found.error:
-        raise _raised(found.error, function)
+    if (error := found.error) and "index out of range" in error.message:
+        raise IndexError(f"index out of range in {function.kernel}")
+    if error:
+        raise BackendError(f"{function.name}, line {error.line}: {error.message}")
 
 
 def launch_arguments(state: State, kernel: Kernel, function: Function | TritonFunction) -> list[Any]:
     """What a kernel's function is given in a run: its buffers, with memory for what it writes, and sizes."""
     tensors = {name: state.memory[name] for name in kernel.reads} | {name: state.target(name) for name in kernel.writes}
     return [*(tensors[name] for name in function.buffers), *(state.sizes[name] for name in function.symbols)]
-
-
-def _raised(error: KernelError, function: TritonFunction) -> Exception:
-    if "index out of range" in error.message:
-        return IndexError(f"index out of range in {function.kernel}")
-    return BackendError(f"{function.name}, line {error.line}: {error.message}")
 
 
 @cache

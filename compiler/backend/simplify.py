@@ -33,14 +33,11 @@ def simplify(program: Program, ctx: Context) -> Program:
 
 
 def _simpler(kernel: Kernel, same: Mapping[str, str]) -> Kernel:
-    loops = tuple(_simpler_loop(loop, same) for loop in kernel.loops)
-    changed = any(new is not old for new, old in zip(loops, kernel.loops, strict=True))
-    return replace(kernel, loops=loops) if changed else kernel
-
-
-def _simpler_loop(loop: Loop, same: Mapping[str, str]) -> Loop:
-    value = folded(renamed(loop.value, same) if same else loop.value)
-    return loop if value == loop.value else replace(loop, value=value)
+    values = [folded(renamed(loop.value, same) if same else loop.value) for loop in kernel.loops]
+    if values == [loop.value for loop in kernel.loops]:
+        return kernel
+    loops = zip(kernel.loops, values, strict=True)
+    return replace(kernel, loops=tuple(replace(loop, value=value) for loop, value in loops))
 
 
 def _twin(kernel: Kernel, program: Program, stored: set[str], known: dict[str, str]) -> str | None:

@@ -29,7 +29,7 @@ class Sweep:
 def sweeps(kernel: Kernel) -> tuple[Sweep, ...]:
     """The sweeps of a kernel that has reduced ranges; the last one may have no body."""
     levels = _levels(kernel)
-    inner = {loop.target for loop in kernel.loops if _is_inner(loop, kernel)}
+    inner = {loop.target for loop in kernel.loops if len(loop.stored) > len(kernel.ranges)}
     found = []
     for level in range(max(levels.values()) + 1):
         now = [loop for loop in kernel.loops if levels[loop.target] == level]
@@ -57,10 +57,6 @@ def overwritten_early(kernel: Kernel, names: Iterable[str]) -> str:
         if any(name in loop.reads for loop in late):
             return name
     return ""
-
-
-def _is_inner(loop: Loop, kernel: Kernel) -> bool:
-    return loop.is_scan or (not loop.reduction and len(loop.ranges) > len(kernel.ranges))
 
 
 def _levels(kernel: Kernel) -> Mapping[str, int]:

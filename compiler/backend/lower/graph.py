@@ -9,10 +9,11 @@ from typing import Any, cast
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
 
 from compiler.backend.context import Context
 from compiler.backend.index import Symbol
-from compiler.backend.ir import BackendError, Extern, Loop, Program, Step, leaves, strided
+from compiler.backend.ir import BackendError, Extern, Loop, Program, Step, leaves, mapped, strided
 from compiler.backend.lower.pointwise import element
 from compiler.backend.lower.sizes import index_of
 from compiler.backend.lower.table import RULES
@@ -102,23 +103,11 @@ class _Walk:
 
     def argument(self, value: Any) -> Any:
         """What an extern or the caller gets for an argument of a node: memory for a tensor, a size for a SymInt."""
-        if isinstance(value, Node):
-            value = self.values[value]
-        if isinstance(value, Tensor):
-            return value.strided
-        if isinstance(value, tuple | list):
-            return type(value)(map(self.argument, value))
-        if isinstance(value, slice):
-            return slice(*map(self.argument, (value.start, value.stop, value.step)))
-        return value
+        return map_arg(value, lambda node: mapped(self.values[node], _in_memory))
 
     def lowered(self, value: Any) -> Any:
         """What a rule gets for an argument of a node."""
-        if isinstance(value, Node):
-            return self.values[value]
-        if isinstance(value, tuple | list):
-            return type(value)(map(self.lowered, value))
-        return value
+        return map_arg(value, self.values.__getitem__)
 
     def call(self, node: Node) -> Any:
         if isinstance(meta := fx.value_of(node), torch.SymInt):
@@ -230,6 +219,10 @@ def _copied(x: Any) -> Any:
         return x
     empty = torch.empty(0, dtype=x.dtype, device=x.device)
     return empty.set_(x.untyped_storage().clone(), x.storage_offset(), x.shape, x.stride())
+
+
+def _in_memory(value: Any) -> Any:
+    return value.strided if isinstance(value, Tensor) else value
 
 
 def _names_of(result: Any) -> Any:

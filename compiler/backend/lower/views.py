@@ -83,14 +83,10 @@ def select(low: Lowering, node: Node, x: Tensor, dim: int, index: Any) -> Tensor
     dim = dimension(dim, len(x.shape))
     place = Index.of(index)
     if not is_below(place, x.shape[dim]) or (place.constant or 0) < 0:
-        place = _from_end(place, x.shape[dim])
-    return low.view(x, lambda at: (*at[:dim], place, *at[dim:]), value_of(node))
-
-
-def _from_end(place: Index, size: Index) -> Index:
-    if place.constant is None or place.constant >= 0:
-        raise NoRuleError("a position of which it is not known on which side it counts")
-    return size + place
+        if place.constant is None or place.constant >= 0:
+            raise NoRuleError("a position of which it is not known on which side it counts")
+        place = x.shape[dim] + place
+    return _row(low, x, dim, place, value_of(node))
 
 
 def sliced(
