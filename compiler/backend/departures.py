@@ -111,9 +111,7 @@ def _error(stage: StageNumbers) -> str:
 
 
 def departures(graphs: Iterable[tuple[Caught, Mapping[str, Program]]]) -> Departures:
-    """Run each distinct stage of each graph, and compare. A graph that was never called gets what its forward hands on
-    to it, and random gradients.
-    """
+    """Run each distinct stage of each graph, and compare. A backward that was never called gets random gradients."""
     results: dict[str, Named] = {}
     found: list[StageNumbers] = []
     drawing = []

@@ -101,8 +101,8 @@ def _correspondence(
                 return None
             free.remove(twin)
             values[var.name] = Index.of(twin)
-    shape = tuple(var.size for var in own)
-    return values if is_one_to_one([values[var.name] for var in own], shape, target) else None
+    at, shape = tuple(values[var.name] for var in own), tuple(var.size for var in own)
+    return values if is_one_to_one(at, shape, target) else None
 
 
 def _from_buffers(guest: Kernel, host: Kernel, own: tuple[Var, ...], target: tuple[Var, ...]) -> dict[str, Index]:
@@ -124,9 +124,7 @@ def _from_buffers(guest: Kernel, host: Kernel, own: tuple[Var, ...], target: tup
 
 
 def _of_digits(var: Var, pairs: Sequence[tuple[Index, Index]]) -> Index | None:
-    """A variable of which coordinates are the digits, as where two dimensions are walked as one; None if they do not
-    tell all of it.
-    """
+    """A variable of which coordinates are the digits, as of two dimensions walked as one; None if some are missing."""
     digits = {unit: yours for mine, yours in pairs if (unit := _unit(mine, var)) is not None}
     value, step = Index.of(0), Index.of(1)
     while step != var.size:

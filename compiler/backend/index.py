@@ -193,6 +193,9 @@ def _term_text(atoms: Product, factor: int) -> str:
     return "*".join(names)
 
 
+_by_key = attrgetter("key")
+
+
 def _grouped(index: Index) -> str:
     return f"({index})" if len(index.terms) > 1 else str(index)
 
@@ -252,7 +255,7 @@ def _multiply_plain(left: Index, right: Index) -> Index:
     terms: dict[Product, int] = {}
     for first, factor in left.terms:
         for second, other in right.terms:
-            atoms = tuple(sorted(first + second, key=attrgetter("key")))
+            atoms = tuple(sorted(first + second, key=_by_key))
             terms[atoms] = terms.get(atoms, 0) + factor * other
     return _summed(terms)
 

@@ -90,15 +90,11 @@ def position(at: Sequence[Index], shape: Sequence[Index]) -> Index:
     return found
 
 
-def is_one_to_one(coordinates: Sequence[Index], shape: Sequence[Index], ranges: Sequence[Var]) -> bool:
+@lru_cache(1 << 14)
+def is_one_to_one(coordinates: tuple[Index, ...], shape: tuple[Index, ...], ranges: tuple[Var, ...]) -> bool:
     """Whether a loop nest over `ranges` is certain to meet each element of a tensor once: the position in row-major
     order must be a sum in which the variables, sorted by their factors, fill the shape without gap or overlap.
     """
-    return _is_one_to_one(tuple(coordinates), tuple(shape), tuple(ranges))
-
-
-@lru_cache(1 << 14)
-def _is_one_to_one(coordinates: tuple[Index, ...], shape: tuple[Index, ...], ranges: tuple[Var, ...]) -> bool:
     covered = Index.of(1)
     place, left = _unfolded(position(coordinates, shape), list(ranges))
     while left:

@@ -25,9 +25,7 @@ LARGEST = 400
 
 
 def inline(program: Program, ctx: Context) -> Program:
-    """The program with cheap expressions in place of loads. From the last loop to the first, so that each reader is
-    known as it will be.
-    """
+    """The program with cheap expressions in place of loads: from the last loop to the first, as readers grow."""
     program = in_padded_place(program, ctx)
     state = _Inlining.of(program)
     for kernel in reversed(program.kernels):

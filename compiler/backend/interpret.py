@@ -25,9 +25,7 @@ from compiler.torch_api.saved import keeps_graph
 def interpret(
     program: Program, args: Sequence[Any], launch: Callable[[State, Kernel], None] | None = None
 ) -> list[Any]:
-    """The program's outputs for the arguments of a call. Inputs that the program changes are changed. With `launch`
-    that runs the kernels.
-    """
+    """The program's outputs for a call's arguments, which it may change. With `launch` that runs the kernels."""
     state = State.of(program, args)
     for step, freed in zip(program.steps, program.frees or ((),) * len(program.steps), strict=True):
         if launch is not None and isinstance(step, Kernel):

@@ -37,9 +37,7 @@ _CHOOSES_STRIDES = ("aten.convolution.default", "aten.convolution_backward.defau
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """What code is compiled for: whether all inputs begin at a multiple of 16 bytes, and the symbols that are multiples
-    of 16.
-    """
+    """What code is compiled for: whether all inputs begin at multiples of 16 bytes, and which symbols are such."""
 
     aligned: bool = True
     multiples: frozenset[str] = frozenset()

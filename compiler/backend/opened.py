@@ -152,9 +152,7 @@ class Opened:
 
     @property
     def stages(self) -> pd.DataFrame:
-        """One row a stage: the pass that made it, its kernels, calls of PyTorch, the bytes that its kernels move, and
-        the seconds that the pass took.
-        """
+        """One row a stage: the pass that made it, kernels, calls of PyTorch, its kernels' bytes, and seconds."""
         import pandas as pd
 
         rows = []

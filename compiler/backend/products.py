@@ -74,9 +74,7 @@ def small_products(program: Program, ctx: Context) -> Program:
 
 
 def small_merged(program: Program, ctx: Context) -> Program:
-    """The program with small products merged into the first kernels that read them, where that is legal, and else as
-    kernels of their own.
-    """
+    """The program with small products merged into the first kernels that read them, or else as kernels of their own."""
     program, refused = _merged(program, ctx, [call for call in _calls(program) if _is_small(call, program, ctx)])
     taken = {kernel.name for kernel in program.kernels}
     own: dict[int, Step] = {}

@@ -115,9 +115,7 @@ def _changed(program: Program, found: Candidate, ctx: Context) -> Program | None
 def _again(
     reader: Kernel, found: Candidate, program: Program, ctx: Context, taken: Set[str]
 ) -> tuple[Kernel, tuple[Buffer, ...]] | None:
-    """A reader with loops that make the value in place of loads, and the buffers of these loops: `taken` are names that
-    others have.
-    """
+    """A reader with loops that make the value in place of loads, and their buffers: `taken` are the names of others."""
     places = reader.places(found.target)
     shape = program.by_name[found.target].shape
     first = next(number for number, loop in enumerate(reader.loops) if found.target in loop.reads)

@@ -29,7 +29,7 @@ class Sweep:
 def sweeps(kernel: Kernel) -> tuple[Sweep, ...]:
     """The sweeps of a kernel that has reduced ranges; the last one may have no body."""
     levels = _levels(kernel)
-    inner = {loop.target for loop in kernel.loops if len(loop.stored) > len(kernel.ranges)}
+    inner = {loop.target for loop in kernel.loops if loop.is_scan or len(loop.stored) > len(kernel.ranges)}
     found = []
     for level in range(max(levels.values()) + 1):
         now = [loop for loop in kernel.loops if levels[loop.target] == level]

@@ -82,7 +82,7 @@ def test_a_nest_that_is_one_to_one_meets_each_element_once(seed: int) -> None:
     for _ in range(300):
         ranges = [Var(f"i{n}", choose.choice([Index.of(2), Index.of(6), S])) for n in range(choose.randint(1, 3))]
         shape, coordinates = reshaped(choose, ranges)
-        if not is_one_to_one(coordinates, shape, ranges):
+        if not is_one_to_one(tuple(coordinates), tuple(shape), tuple(ranges)):
             continue
         certain += 1
         for sizes in SIZES[1:]:
