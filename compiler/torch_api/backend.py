@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from compiler.torch_api.data_sizes import asks_data, divided
 from compiler.torch_api.decomposition_tables import is_operator, is_random, table
-from compiler.torch_api.direct import Watched, is_autocast_on, is_plain
+from compiler.torch_api.direct import Watched, is_autocast_on, written_inputs
 from compiler.torch_api.direct_training import WatchedTraining, written_out
 from compiler.torch_api.mended import MENDED
 from compiler.torch_api.patching import replaced
@@ -97,16 +97,16 @@ def compile_with_autograd(
     def watched(graph: GraphModule, given: Sequence[Any]) -> Call:
         without_repeats(graph)  # as the partitioner does it for graphs that are divided
         call = inference(graph, given)
-        if not is_plain():
+        if (written := written_inputs()) is None:
             return call
-        plain.append(Watched(call, autocast))
+        plain.append(Watched(call, autocast, written))
         return boxed(partial(plain[0].seen))
 
     def watched_forward(graph: GraphModule, given: Sequence[Any]) -> Call:
         call = forward(graph, given)
-        if not is_plain():
+        if (written := written_inputs()) is None:
             return call
-        halves.append(WatchedTraining(graph, call, autocast))
+        halves.append(WatchedTraining(graph, call, autocast, written))
         return boxed(partial(halves[0].seen))
 
     def watched_backward(graph: GraphModule, given: Sequence[Any]) -> Call:

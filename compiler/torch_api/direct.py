@@ -2,8 +2,9 @@
 
 Around a graph of inference AOTAutograd puts wrappers for inputs that are changed, outputs that are views, subclasses,
 random numbers and effects (torch._functorch._aot_autograd.runtime_wrappers). Where a graph has none of these, what they
-do is to turn gradients and autocast off. The first call goes through them and is watched: only if they handed on the
-very inputs and outputs in their order, later calls leave them out.
+do is to turn gradients and autocast off, and to count up the versions of inputs that the graph writes into. The first
+call goes through them and is watched: only if they handed on the very inputs and outputs in their order, later calls
+leave them out.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch._dynamo.config as dynamo_config
 from torch._C._autograd import _saved_tensors_hooks_get_disabled_error_message as _why_no_hooks
 from torch._dynamo.callback import callback_handler
 from torch._guards import CompileContext, TracingContext
+from torch.autograd.graph import increment_version
 
 Call = Callable[[list[Any]], Sequence[Any]]
 
@@ -39,11 +41,13 @@ class Sighting:
 
 class Watched:
     """The code of a graph of inference, watched in its first call through AOTAutograd's wrappers. Threads may make
-    first calls at the same time. `autocast` says whether the call that is compiled is under autocast.
+    first calls at the same time. `autocast` says whether the call that is compiled is under autocast, `written` which
+    inputs the graph writes into.
     """
 
-    def __init__(self, call: Call, autocast: bool) -> None:
+    def __init__(self, call: Call, autocast: bool, written: Sequence[int] = ()) -> None:
         self.call = without_autocast(call) if autocast else call
+        self.written = written
         self.local = threading.local()
         self.is_direct: bool | None = None
 
@@ -75,10 +79,13 @@ class Watched:
     def around(self, wrapped: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
         """What TorchDynamo is to call in place of `wrapped`, which ends in `seen`."""
         call, is_grad_enabled, set_grad_enabled = self.call, torch.is_grad_enabled, torch._C._set_grad_enabled
+        written = self.written
 
         def direct(*args: Any) -> Sequence[Any]:
             if not self.is_direct:
                 return self.first(wrapped, args) if self.is_direct is None else wrapped(*args)
+            if written:
+                increment_version([args[place] for place in written])
             if not is_grad_enabled():
                 return call([*args])
             set_grad_enabled(False)
@@ -90,19 +97,22 @@ class Watched:
         return direct
 
 
-def is_plain() -> bool:
-    """Whether AOTAutograd has found nothing to do before or after calls of the graph of inference that it compiles."""
+def written_inputs() -> Sequence[int] | None:
+    """The inputs that the graph which AOTAutograd compiles writes into itself, as BatchNorm into its statistics. Around
+    its calls their versions are counted up, by which autograd knows of it; None where more is to be done there.
+    """
     context = TracingContext.try_get()
     facts = context.fw_metadata if context is not None else None
-    return facts is not None and not (
+    if facts is None or (
         facts.num_mutated_inp_runtime_indices
-        or facts.mutated_graph_handled_indices_seen_by_autograd
         or facts.num_outputs_aliased
         or facts.dynamic_outputs
         or facts.tokens
         or facts.is_rng_op_functionalized
         or facts.grad_enabled_mutation is not None
-    )
+    ):
+        return None
+    return (*facts.mutated_graph_handled_indices_seen_by_autograd,)
 
 
 def is_autocast_on() -> bool:

@@ -17,6 +17,7 @@ import torch
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch._C._functorch import peek_interpreter_stack
 from torch._functorch._aot_autograd.runtime_wrappers import coerce_to_expected_memory_format
+from torch.autograd.graph import increment_version
 from torch.fx import GraphModule, Node
 
 from compiler.torch_api.direct import Call, Sighting, Watched, are_the_same, without_autocast
@@ -86,8 +87,8 @@ def _does_more(facts: Any) -> bool:
 class WatchedTraining(Watched):
     """The code of a training graph's halves, of which the first call through AOTAutograd's wrappers is watched."""
 
-    def __init__(self, forward: GraphModule, call: Call, autocast: bool) -> None:
-        super().__init__(call, autocast)
+    def __init__(self, forward: GraphModule, call: Call, autocast: bool, written: Sequence[int] = ()) -> None:
+        super().__init__(call, autocast, written)
         [output] = forward.graph.find_nodes(op="output")
         self.results = [result.name if isinstance(result, Node) else "" for result in output.args[0]]
         self.autocast = autocast
@@ -117,9 +118,12 @@ class WatchedTraining(Watched):
 
     def around(self, wrapped: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
         is_grad_enabled, is_transformed = torch.is_grad_enabled, torch._C._are_functorch_transforms_active
+        written = self.written
 
         def direct(*args: Any) -> Sequence[Any]:
             if self.apply is not None and is_grad_enabled() and not is_transformed():
+                if written:
+                    increment_version([args[place] for place in written])
                 return self.apply(*args)
             return self.first(wrapped, args) if self.is_direct is None else wrapped(*args)
 

@@ -100,9 +100,9 @@ def test_autocast_is_off_within_and_on_after_it() -> None:
 
 
 def test_what_is_done_around_a_graph_is_done_in_each_call() -> None:
-    def changed(x: Tensor) -> Tensor:
+    def changed(x: Tensor) -> tuple[Tensor, ...]:
         x.mul_(2)
-        return x + 1
+        return x[0], x + 1
 
     def views(x: Tensor) -> tuple[Tensor, ...]:
         y = x + 1
@@ -113,9 +113,29 @@ def test_what_is_done_around_a_graph_is_done_in_each_call() -> None:
         call = torch.compile(fn, backend=caller)
         for _ in range(3):
             before = ours._version
-            torch.testing.assert_close(call(ours), fn(theirs))
+            torch.testing.assert_close((call(ours), ours), (fn(theirs), theirs))
             assert (ours._version > before) == (fn is changed)
         assert caller.wrapped == [True] * 3
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_what_a_graph_writes_into_an_input_is_known_without_the_wrappers(is_ours: bool) -> None:
+    """Our own code writes into memory of which it tells nobody; eager mode's counts the versions itself."""
+
+    def written(x: Tensor, cache: Tensor) -> Tensor:
+        cache[1:3] = x
+        return cache.sin()
+
+    caller, ours, theirs = Caller(), torch.zeros(4, 4), torch.zeros(4, 4)
+    call = torch.compile(written, backend="tcompile" if is_ours else caller)
+    for _ in range(3):
+        x, w, before = torch.randn(2, 4), torch.randn(4, 4, requires_grad=True), ours._version
+        loss = (w * ours).sum()
+        torch.testing.assert_close((call(x, ours), ours), (written(x, theirs), theirs))
+        assert ours._version > before
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+    assert caller.wrapped == [True, False, False][: 0 if is_ours else 3]
 
 
 def test_a_graph_that_turns_gradients_off_does_so_in_each_call() -> None:

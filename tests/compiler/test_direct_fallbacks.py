@@ -162,9 +162,9 @@ def test_compiled_autograd_compiles_the_backward() -> None:
     assert halves.wrapped("backward") == [True], "the backward that was compiled before is not called"
 
 
-def changed(x: Tensor, w: Tensor) -> Tensor:
+def changed(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
     x.mul_(2)
-    return x @ w
+    return x @ w, x[0]
 
 
 def viewed(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
@@ -183,10 +183,27 @@ def test_what_is_done_around_a_graph_is_done_in_each_call(fn: Callable[..., Any]
     halves, w = Halves(), leaf(4, 4)
     compiled = torch.compile(fn, backend=halves)
     for _ in range(3):
-        ours, theirs = torch.ones(4, 4), torch.ones(4, 4)
+        ours, theirs = torch.arange(16.0).view(4, 4), torch.arange(16.0).view(4, 4)
         found, expected = compiled(ours, w), fn(theirs, w)
         torch.testing.assert_close((ours, found), (theirs, expected))
         assert gradient(found, w) == gradient(expected, w)
+    assert halves.wrapped("forward") == [True] * 3
+
+
+def test_what_is_written_into_an_input_with_a_gradient_is_written_by_the_wrappers() -> None:
+    def doubled(x: Tensor, w: Tensor) -> Tensor:
+        x.mul_(2)
+        return x.sin() * w
+
+    halves, w = Halves(), leaf(4, 4)
+    compiled = torch.compile(doubled, backend=halves)
+    for _ in range(3):
+        x = leaf(4, 4)
+        ours, theirs = x * 1, x * 1
+        found, expected = compiled(ours, w), doubled(theirs, w)
+        torch.testing.assert_close((ours, found), (theirs, expected))
+        gradients = torch.autograd.grad((found + ours).sum(), (x, w))
+        torch.testing.assert_close(gradients, torch.autograd.grad((expected + theirs).sum(), (x, w)))
     assert halves.wrapped("forward") == [True] * 3
 
 

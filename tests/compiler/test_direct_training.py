@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import copy
 import threading
 import warnings
 import weakref
@@ -358,6 +359,47 @@ def test_tensors_are_saved_whose_versions_are_not_checked() -> None:
         torch.testing.assert_close(found, x.detach().cos() * y)
     assert halves.wrapped("backward") == [True, False, False]
     assert halves.args("backward")[1:] == [halves.args("backward")[0]] * 2
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_statistics_that_a_graph_writes_need_no_wrappers(is_ours: bool) -> None:
+    halves, own = Halves(), nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))
+    ours, theirs = own.double(), copy.deepcopy(own).double()
+    compiled = torch.compile(ours, backend="tcompile" if is_ours else halves)
+    for step in range(6):
+        x = torch.randn(8, 4, dtype=torch.float64)
+        before = [buffer._version for buffer in ours.buffers()]
+        for model, fn in ((ours, compiled), (theirs, theirs)):
+            model.zero_grad()
+            with torch.no_grad() if step == 4 else nullcontext():
+                loss = fn(x).square().sum()
+            if step != 4:
+                loss.backward()
+        torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+        for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, other.grad)
+        assert all(old < buffer._version for old, buffer in zip(before, ours.buffers(), strict=True))
+    if not is_ours:
+        assert halves.wrapped("forward") == halves.wrapped("backward") == [True, *[False] * 4]
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_autograd_knows_of_what_a_graph_writes(is_ours: bool) -> None:
+    """A backward of eager mode's that needs what was written over is refused."""
+
+    def followed(x: Tensor, mean: Tensor) -> Tensor:
+        mean.add_(x.detach().mean(0))
+        return x.sin() * mean
+
+    halves, x, mean = Halves(), leaf(8, 4), torch.zeros(4)
+    compiled = torch.compile(followed, backend="tcompile" if is_ours else halves)
+    compiled(x, mean).sum().backward()
+    for _ in range(3):
+        eager = (x * mean).sum()
+        compiled(x, mean)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            eager.backward()
+    assert halves.wrapped("forward")[1:] == [False] * (0 if is_ours else 3)
 
 
 def test_training_with_our_own_code_follows_eager_mode() -> None:
