@@ -7,8 +7,10 @@ import random
 from collections.abc import Callable, Sequence
 
 import pytest
+import torch
 
-from compiler.backend.index import Index, Symbol, Var, is_below, product
+from compiler.backend.expr import At, Expr, Load, loads, operation, rebuilt
+from compiler.backend.index import Index, Indirect, Symbol, Var, is_below, product
 from compiler.backend.index_maps import evaluate, is_one_to_one, substitute
 
 S, T = Index.of(Symbol("s0")), Index.of(Symbol("s1"))
@@ -128,3 +130,17 @@ def test_substitution_simplifies_again() -> None:
     i, j = Var("i", Index.of(8)), Var("j", Index.of(4))
     index = Index.of(Var("k", Index.of(32))) // 4
     assert substitute(index, {"k": Index.of(i) * 4 + j}) == Index.of(i)
+
+
+def test_a_load_is_renamed_wherever_it_stands() -> None:
+    """In a place that is read, in a place as a number, and in the places of these."""
+    i = Index.of(Var("i", Index.of(8)))
+    held = Index.of(Indirect(Load("places", (i,), torch.int64), Index.of(8)))
+    place = Index.of(Indirect(At(held // Index.of(2) + Index.of(1)), Index.of(8)))
+    value = operation("add", At(held % Index.of(3)), Load("numbers", (place,), torch.int64))
+
+    def renamed(part: Expr) -> Expr | None:
+        return Load("others", part.index, part.dtype) if isinstance(part, Load) and part.buffer == "places" else None
+
+    assert [load.buffer for load in loads(value)].count("places") == 2
+    assert {load.buffer for load in loads(rebuilt(value, renamed))} == {"others", "numbers"}
