@@ -1,0 +1,24 @@
+"""What a program returns without having written it is seen: these programs write nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from compiler.backend import tcompile
+from compiler.backend.interpret import State
+from compiler.backend.launch import Launcher
+
+
+def made(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return x + 1, (x + 2).double(), (x + 3).bfloat16(), x.long()
+
+
+@pytest.mark.parametrize("options", [None, {"interpret": True}], ids=["machine code", "interpreted"])
+def test_what_nothing_wrote_is_seen(options: dict[str, bool] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Launcher, "call", lambda _self, _kernel, _function: iter(()))
+    monkeypatch.setattr(State, "loop", lambda self, loop: self.target(loop.target))
+    *floats, whole = torch.compile(made, backend=tcompile, options=options)(torch.ones(2, 3))
+    assert all(bool(value.isnan().all()) for value in floats)
+    assert bool((whole == -1).all())
