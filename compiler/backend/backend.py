@@ -67,7 +67,6 @@ def tcompile(
         partial(compile_graph, name=name, options=chosen, graphs=graphs)
         for name in ("forward", "backward", "inference")
     )
-    _AROUND.listen()
     with with_backward():
         return compile_with_autograd(module, inputs, forward, backward, inference, chosen.random)
 

@@ -354,7 +354,7 @@ class Program:
         """The buffers that kernels add to, which is what they are there for."""
         return frozenset(name for kernel in self.kernels for name in kernel.taken)
 
-    @property
+    @cached_property
     def kernels(self) -> tuple[Kernel, ...]:
         """Its kernels, without the externs."""
         return tuple(step for step in self.steps if isinstance(step, Kernel))

@@ -19,11 +19,23 @@ class Around:
         self.begin, self.end = (torch._dynamo.disable(function) for function in (self._begin, self._end))
 
     def listen(self) -> None:
-        """From now on. `torch._dynamo.reset` drops all callbacks: to be said again then."""
-        if self.begin not in callback_handler.start_callbacks:
-            callback_handler.register_start_callback(self.begin)
-        if self.end not in callback_handler.end_callbacks:
-            callback_handler.register_end_callback(self.end)
+        """From now on. `torch._dynamo.reset` drops all callbacks; these are there again after it, as the frame that is
+        compiled next, maybe the only one, is one to enter the block for.
+        """
+        clear = callback_handler.clear
+
+        def cleared() -> None:
+            try:
+                clear()
+            finally:
+                self._register()
+
+        callback_handler.clear = cleared  # type: ignore[method-assign]
+        self._register()
+
+    def _register(self) -> None:
+        callback_handler.register_start_callback(self.begin)
+        callback_handler.register_end_callback(self.end)
 
     def _begin(self, _: Any) -> None:
         if compiled_for() is self.backend:

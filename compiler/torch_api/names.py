@@ -50,6 +50,7 @@ REQUIRED: tuple[str, ...] = (
     "torch._decomp:core_aten_decompositions",
     "torch._decomp:decomposition_table",
     "torch._dynamo.backends.common:aot_module_simplified",
+    "torch._dynamo.callback:CompilationCallbackHandler.clear",
     "torch._dynamo.callback:CompilationCallbackHandler.register_end_callback",
     "torch._dynamo.callback:callback_handler.end_callbacks",
     "torch._dynamo.callback:callback_handler.start_callbacks",

@@ -96,7 +96,6 @@ def thresholds_of_compilations(backend: Any, calls: int) -> list[int]:
     heard: list[int] = []
     told = partial(lambda _: heard.append(gc.get_threshold()[2]))
     torch._dynamo.reset()
-    compiler.backend.backend._AROUND.listen()
     callback_handler.register_start_callback(told)
     compiled = torch.compile(lambda x: x.sin(), backend=backend, dynamic=False)
     for number in range(calls):
