@@ -314,6 +314,18 @@ def test_a_forward_of_few_launches_and_its_backward_are_not_replayed() -> None:
     assert "backward: the forward is not replayed, and then the backward is not either" in halves[1].why
 
 
+def test_a_training_graph_that_is_not_replayed_has_the_code_of_the_default_mode() -> None:
+    """Its backward may look whether the graph is kept, and writes over what was saved: a replay can't."""
+    model, x = nn.Sequential(nn.Linear(64, 256), nn.GELU()), torch.randn(64, 64, requires_grad=True)
+    default, reduced = (
+        explore(model, (x,), options=Options.of(backend="tcompile", target="h100", mode=mode)).record
+        for mode in ("default", "reduce-overhead")
+    )
+    texts = [[found.text for found in record.of_stage("kernels")] for record in (default, reduced)]
+    assert texts[0] == texts[1]
+    assert any("if kept else addmm" in text for text in texts[0])
+
+
 def test_max_autotune_says_which_configurations_it_would_time() -> None:
     [found] = decisions_of(lambda x: x.softmax(-1), torch.randn(64, 512), mode="max-autotune-no-cudagraphs")["tune"]
     assert found.verdict == "not timed"
