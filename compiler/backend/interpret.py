@@ -187,7 +187,7 @@ class _Points:
 
     def load(self, load: Load, wanted: torch.Tensor | None) -> torch.Tensor:
         tensor = self.state.memory[load.buffer]
-        if wanted is not None and not tensor.numel():
+        if not tensor.numel() and (wanted is not None or 0 in self.shape):
             return torch.zeros((), dtype=tensor.dtype, device=self.device)
         places = [self.index(index, wanted) for index in load.index]
         if wanted is not None:

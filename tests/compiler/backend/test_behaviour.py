@@ -171,6 +171,16 @@ def test_tensors_without_elements_are_joined() -> None:
     torch.testing.assert_close(compiled(joined)(x), joined(x))
 
 
+@pytest.mark.parametrize("options", [None, {"interpret": True}], ids=["machine code", "interpreted"])
+def test_nothing_is_gathered_from_no_elements(options: dict[str, bool] | None) -> None:
+    def gathered(x: torch.Tensor) -> torch.Tensor:
+        product = x @ x.t()
+        return product.gather(-1, torch.zeros_like(product, dtype=torch.int64))
+
+    x = torch.ones(0, 3)
+    torch.testing.assert_close(compiled(gathered, options=options)(x), gathered(x))
+
+
 def test_reductions_of_tensors_without_elements() -> None:
     def reduced(x: torch.Tensor) -> list[torch.Tensor]:
         none = x[:, :0]
