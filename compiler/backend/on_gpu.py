@@ -30,13 +30,7 @@ class OnGpu:
     """
 
     def __init__(
-        self,
-        program: Program,
-        code: TritonCode,
-        library: Code,
-        ctx: Context,
-        device: int,
-        tuned: bool,
+        self, program: Program, code: TritonCode, library: Code, ctx: Context, device: int, tuned: bool
     ) -> None:
         self.program, self.code, self.ctx, self.device, self.tuned = program, code, ctx, device, tuned
         self.functions = by_kernel(code, library)

@@ -36,12 +36,11 @@ def sources(program: Program) -> Mapping[str, Source]:
         if buffer is None:
             found[name] = Source(position, "size")
             continue
-        for dim, size in enumerate(buffer.shape):
-            if isinstance(atom := size.atom, Symbol):
-                found.setdefault(atom.name, Source(position, "shape", dim))
-        for dim, stride in enumerate(buffer.strides):
-            if isinstance(atom := stride.atom, Symbol):
-                found.setdefault(atom.name, Source(position, "stride", dim))
+        places = [(size, Source(position, "shape", dim)) for dim, size in enumerate(buffer.shape)]
+        places += [(stride, Source(position, "stride", dim)) for dim, stride in enumerate(buffer.strides)]
+        for index, source in places:
+            if isinstance(atom := index.atom, Symbol):
+                found.setdefault(atom.name, source)
     used = {name: None for index in _used(program) for name in symbols_of(index)}
     if missing := [name for name in used if name not in found]:
         raise BackendError(f"no argument of the graph says how large {', '.join(missing)} is")

@@ -18,7 +18,7 @@ from compiler.backend.ir import Kernel, Loop, Product, Program, Strided, strided
 from compiler.backend.products import Factors, coordinates
 from compiler.backend.triton_configs import TritonConfig, above, processors
 from compiler.backend.triton_kernel import KernelWriter
-from compiler.backend.triton_text import TYPES
+from compiler.backend.triton_text import bare, converted
 from compiler.backend.triton_tiles import Axis, Tiles, fits_32, moved
 
 _NAMES = {"b", "m", "n", "k", "mask_m", "mask_n", "mask_k", "tile_m", "tile_n", "start", "left", "right", "total"}
@@ -107,12 +107,11 @@ class ProductWriter(KernelWriter):
         self.depth += 1
         self.step()
         self.depth -= 1
-        total = "total"
-        if factors.bias is not None:
-            total = f"total + {self.operand(factors.bias, factors.axes[-len(factors.bias.shape) :])}.to(tl.float32)"
+        total, bias = "total", factors.bias
+        if bias is not None:
+            total = f"(total + {self.operand(bias, factors.axes[-len(bias.shape) :])}.to(tl.float32))"
         name = self.known[whole.target] = self.names.new(whole.target)
-        rounded = f"({total})" if factors.bias is not None else total
-        self.line(f"{name} = {total if self.dtype == torch.float32 else f'{rounded}.to(tl.{TYPES[self.dtype]})'}")
+        self.line(f"{name} = {bare(converted(total, torch.float32, self.dtype))}")
         self.store(whole)
         self.target = ""
 

@@ -53,7 +53,4 @@ def _summed(low: Lowering, node: Node, gradient: Tensor, meta: Any) -> Tensor:
     return finished(low, meta, f"{node.name}_2", gradient, dims, lambda at: cast(total.load(at), meta.dtype))
 
 
-CONVOLUTIONS: dict[str, Rule] = {
-    "aten.convolution.default": convolution,
-    "aten.convolution_backward.default": backward,
-}
+CONVOLUTIONS: dict[str, Rule] = {"aten.convolution.default": convolution, "aten.convolution_backward.default": backward}

@@ -176,20 +176,18 @@ def slice_scatter(
     dim = dimension(dim, len(x.shape))
     first = slice_start(start, x.shape[dim])
 
-    def value(at: Shape) -> Expr:
-        return _scattered(x, source, at, dim, at[dim] - first, step)
-
     if source.shape[dim].constant == 0:
         return low.fill(node.name, meta, lambda at: element(x, at, meta.dtype))
+
+    def value(at: Shape) -> Expr:
+        moved, rest = (at[dim] - first) // step, (at[dim] - first) % step
+        conditions = bounds((moved,), (source.shape[dim],))
+        if step > 1:
+            conditions.append(operation("eq", At(rest), Const(0, torch.int64)))
+        inside = element(source, (*at[:dim], moved, *at[dim + 1 :]), x.dtype)
+        return Guard(reduce(both, conditions), inside, element(x, at, x.dtype)) if conditions else inside
+
     return low.fill(node.name, meta, value)
-
-
-def _scattered(x: Tensor, source: Tensor, at: Shape, dim: int, moved: Index, step: int) -> Expr:
-    conditions = [found for found in (within(moved // step, source.shape[dim]),) if found]
-    if step > 1:
-        conditions.append(operation("eq", At(moved % step), Const(0, torch.int64)))
-    inside = element(source, (*at[:dim], moved // step, *at[dim + 1 :]), x.dtype)
-    return Guard(reduce(both, conditions), inside, element(x, at, x.dtype)) if conditions else inside
 
 
 def select_scatter(low: Lowering, node: Node, x: Tensor, source: Tensor, dim: int, position: Any) -> Tensor:

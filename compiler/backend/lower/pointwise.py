@@ -67,7 +67,7 @@ def rounds_on_cpu(node: Node) -> bool:
 
 
 def arithmetic(build: Build, rounds: Callable[[Node], bool] = lambda node: False) -> Rule:
-    """Arguments and result in the result's dtype."""
+    """Arguments, but for None, and result in the result's dtype."""
 
     def rule(low: Lowering, node: Node, *args: Any, **kwargs: Any) -> Tensor:
         meta = value_of(node)
@@ -76,7 +76,7 @@ def arithmetic(build: Build, rounds: Callable[[Node], bool] = lambda node: False
 
         def value(at: Shape) -> Expr:
             named = {key: operand(arg, at, own, rounded) for key, arg in kwargs.items() if arg is not None}
-            found = build(*(operand(arg, at, own, rounded) for arg in args), **named)
+            found = build(*(arg if arg is None else operand(arg, at, own, rounded) for arg in args), **named)
             return found if is_inside(node) else cast(found, meta.dtype)
 
         return low.fill(node.name, meta, value, dtype if is_inside(node) else None)
@@ -195,12 +195,6 @@ def clamp(x: Expr, low: Expr | None = None, high: Expr | None = None, **named: E
     return x if high is None else operation("minimum", x, high)
 
 
-def clamp_rule(low: Lowering, node: Node, x: Tensor, *bounds: Any, **named: Any) -> Any:
-    least, most = (*bounds, None, None)[:2]
-    given = {"min": named.get("min", least), "max": named.get("max", most)}
-    return arithmetic(clamp)(low, node, x, **given)
-
-
 def divide(low: Lowering, node: Node, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
     if rounding_mode is None:
         return plain("div")(low, node, x, y)
@@ -235,8 +229,7 @@ def whole_division(name: str) -> Rule:
     def rule(low: Lowering, node: Node, x: Any, y: Any) -> Tensor:
         if not value_of(node).dtype.is_floating_point and not (isinstance(y, int) and y > 0):
             raise NoRuleError("a division of integers may be by zero, which is an error")
-        rounds = always if name == "remainder" else None
-        return arithmetic(partial(operation, name), *([rounds] if rounds else []))(low, node, x, y)
+        return arithmetic(partial(operation, name), lambda _: name == "remainder")(low, node, x, y)
 
     return rule
 
@@ -358,8 +351,7 @@ POINTWISE: dict[str, Rule] = {
     "aten.reciprocal.default": arithmetic(reciprocal),
     "aten.rsqrt.default": arithmetic(lambda x: _root(x, -0.5)),
     "aten.square.default": arithmetic(lambda x: mul(x, x)),
-    "aten.clamp.default": clamp_rule,
-    "aten.clamp.Tensor": clamp_rule,
+    **{f"aten.clamp.{kind}": arithmetic(clamp) for kind in ("default", "Tensor")},
     "aten.clamp_min.default": arithmetic(lambda x, y: operation("maximum", x, y)),
     "aten.clamp_max.default": arithmetic(lambda x, y: operation("minimum", x, y)),
     "aten.isnan.default": test(is_nan),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache, reduce
+from operator import add
 from typing import Any
 
 import torch
 
 from compiler.backend.expr import Shape
-from compiler.backend.index import Index, Symbol
+from compiler.backend.index import Index, Symbol, product
 from compiler.backend.ir import BackendError
 from compiler.torch_api.index_bounds import settled, specialized
 
@@ -49,11 +50,11 @@ def _index(expression: Any) -> Index:
     if expression.is_Symbol:
         return Index.of(Symbol(str(expression)))
     if kind == "Add":
-        return reduce(lambda left, right: left + right, map(_index, args))
+        return reduce(add, map(_index, args))
     if kind == "Mul":
-        return reduce(lambda left, right: left * right, map(_index, args))
+        return product(map(_index, args))
     if kind == "Pow" and args[1].is_Integer and args[1] > 0:
-        return reduce(lambda left, right: left * right, [_index(args[0])] * int(args[1]))
+        return product([_index(args[0])] * int(args[1]))
     if kind in _DIVISIONS:
         return _index(args[0]) // _index(args[1])
     if kind in ("Mod", "PythonMod"):
