@@ -74,9 +74,7 @@ def cache_folder() -> Path:
 def wanted(
     program: Program, code: TritonCode, function: TritonFunction, config: TritonConfig, assumed: Assumed, device: int
 ) -> Wanted:
-    """What Triton is asked for: a kernel with its constants, and what may be taken as a multiple of 16. Kernels that do
-    the same are one job.
-    """
+    """What Triton is asked for: a kernel, its constants, and multiples of 16. Kernels that do the same are one job."""
     first, last = function.lines
     made = alike("\n".join(_lines(code.text)[first - 1 : last]), function)
     types = {made.names.get(name, name): kind for name, kind in signature(program, function).items()}

@@ -25,9 +25,7 @@ from compiler.torch_api.cuda_launch import Loaded
 
 
 class OnGpu:
-    """Calls that are made for what is assumed of inputs and sizes, when such a call is first met; what the example
-    inputs are like is begun at once.
-    """
+    """Calls for what is assumed of inputs and sizes, made when first met; those for the examples are begun at once."""
 
     def __init__(
         self, program: Program, code: TritonCode, library: Code, ctx: Context, device: int, tuned: bool

@@ -51,9 +51,7 @@ def _of_one_term(kernel: Kernel) -> Kernel | None:
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """A value that is `value` where the variable has the value `at`, else `other`: 0, or 0 times what may be infinite.
-    The variable is in none of them.
-    """
+    """`value` where the variable is `at`, else `other`: 0, or 0 times what may be infinite. It is in none of these."""
 
     at: Expr
     value: Expr

@@ -139,7 +139,8 @@ class Opened:
 
     def diff(self, before: str, after: str) -> TextDiff:
         """How the texts of two stages differ. Raises BackendError for a stage that there is not."""
-        return TextDiff.of((before, str(self.stage(before))), (after, str(self.stage(after))))
+        old, new = (str(self.stage(name)).splitlines() for name in (before, after))
+        return TextDiff((before, after), tuple(difflib.unified_diff(old, new, before, after, lineterm="")))
 
     @property
     def totals(self) -> Totals:
@@ -163,11 +164,6 @@ class Opened:
             rows.append((pipeline.stage_name(change), made_by, found.kernels, found.calls, found.bytes, seconds))
         columns = ["stage", "pass", "kernels", "calls", "bytes", "seconds"]
         return pd.DataFrame(rows, columns=columns).set_index("stage").astype({"seconds": "Float64"})
-
-    @property
-    def timings(self) -> pd.DataFrame:
-        """The seconds that each pass took."""
-        return self.stages[["pass", "seconds"]].iloc[1:].set_index("pass")
 
     @property
     def kernels(self) -> pd.DataFrame:
@@ -266,16 +262,13 @@ class Opened:
         for name in (first, second):
             if not any(lookup.knows(name) for lookup in lookups):
                 known = [known for lookup in lookups for known in lookup.names]
-                there = (
-                    _meant(name, known) or f"; each stage shows its names: print(p.{next(iter(self.graph.programs))})"
-                )
+                there = _meant(name, known) or "; each stage shows its names: print(p.lowered)"
                 raise BackendError(f"there is no value {name!r}{there}")
         homes = [self._home(name, lookups) for name in (first, second)]
         if homes[0] != homes[1]:
-            places = (
-                f"{name} is in the {self.graphs[home].name}" for name, home in zip((first, second), homes, strict=True)
-            )
-            return f"{', '.join(places)}: graphs run one after the other, and no kernel is part of two"
+            one, two = (self.graphs[home].name for home in homes)
+            where = f"{first} is in the {one}, {second} is in the {two}"
+            return f"{where}: graphs run one after the other, and no kernel is part of two"
         graph = self.graphs[homes[0]]
         found = lookups[homes[0]].why(first, second, graph.context(self.thresholds))
         return found if homes[0] == self.selected else f"in the {graph.name}: {found}"
@@ -322,10 +315,6 @@ class Opened:
         late = (found for ctx in self.ran if ctx.graph == graph.name for found in ctx.decisions)
         return [*graph.decisions, *(found for found in late if found.pass_name == "tune")]
 
-    def call_of(self, graph: Graph) -> Call:
-        """What runs one of the graphs: it takes the graph's arguments in one list, and empties it."""
-        return compiled(graph.stages.last, graph.context(self.thresholds), self._options)
-
     def seconds_a_call(self) -> float:
         """The median time that the code of the selected graph takes, launch included, for the inputs of the call; 0.0
         where the call did not run the graph. Raises BackendError on a GPU that is not here.
@@ -333,7 +322,8 @@ class Opened:
         self._has_to_be_here()
         if not self.graph.caught.inputs:
             return 0.0
-        program, call = self.graph.stages.last, self.call_of(self.graph)
+        program = self.graph.stages.last
+        call = compiled(program, self.graph.context(self.thresholds), self._options)
         args = copies(self.graph.caught.inputs, program.inputs, program.mutated)
         timer = Timer("call(list(args))", globals={"call": call, "args": args}, num_threads=torch.get_num_threads())
         with torch.no_grad(), seeded():
@@ -389,12 +379,6 @@ class TextDiff:
 
     names: tuple[str, str]
     lines: tuple[str, ...]
-
-    @staticmethod
-    def of(before: tuple[str, str], after: tuple[str, str]) -> TextDiff:
-        """Of two texts with names."""
-        texts = (before[1].splitlines(), after[1].splitlines())
-        return TextDiff((before[0], after[0]), tuple(difflib.unified_diff(*texts, before[0], after[0], lineterm="")))
 
     def __str__(self) -> str:
         return "\n".join(self.lines) or f"{self.names[0]} and {self.names[1]} are the same"

@@ -63,9 +63,8 @@ class Factors:
     @property
     def axes(self) -> tuple[Var, ...]:
         """A variable for each dimension of the product."""
-        return tuple(
-            Var(name, size) for name, size in zip(("b", "m", "n")[-len(self.shape) :], self.shape, strict=True)
-        )
+        names = ("b", "m", "n")[-len(self.shape) :]
+        return tuple(Var(name, size) for name, size in zip(names, self.shape, strict=True))
 
 
 def small_products(program: Program, ctx: Context) -> Program:

@@ -84,7 +84,6 @@ def _children(value: Op, level: int) -> Iterator[tuple[Expr, int]]:
     elif value.name not in _CONTINUOUS or level == EXACT:
         yield from ((arg, EXACT) for arg in value.args)
     else:
-        beside_one = value.name in ("add", "sub") and any(
-            isinstance(a, Const) and abs(a.value) >= 0.5 for a in value.args
-        )
+        has_half = any(isinstance(arg, Const) and abs(arg.value) >= 0.5 for arg in value.args)
+        beside_one = has_half and value.name in ("add", "sub")
         yield from ((arg, ABSOLUTE if beside_one else RELATIVE) for arg in value.args)

@@ -271,9 +271,7 @@ class Text:
         return pattern.format(*(arguments if pattern[0] in "(~" else map(bare, arguments)))
 
     def arguments(self, value: Op, guard: str) -> list[str]:
-        """In a sum or the like, and in `tl.where`, a number takes the type of what is beside it. Where all are numbers
-        the first has its type, which functions ask for.
-        """
+        """A number takes the type of what is beside it in a sum or `tl.where`; of numbers alone the first has one."""
         if all(_is_number(arg) for arg in value.args):
             first, *others = value.args
             typed = f"tl.full([], {bare(self.argument(first, guard))}, tl.{TYPES[first.dtype]})"

@@ -125,9 +125,8 @@ class Lookup:
 
     def _kernel(self, name: str) -> Found:
         """A kernel by its name; else a value of a stage that nothing has recorded anything about."""
-        made = tuple(
-            number for number, step in self.steps.steps.items() if isinstance(step, Kernel) and step.name == name
-        )
+        kernels = ((number, step) for number, step in self.steps.steps.items() if isinstance(step, Kernel))
+        made = tuple(number for number, step in kernels if step.name == name)
         return ((), made) if made else ((f"{name} is in no kernel after fusion",), ())
 
     def _together(self, first: str, second: str, one: Sequence[int], two: Sequence[int], ctx: Context) -> str:
