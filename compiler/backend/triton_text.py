@@ -260,6 +260,8 @@ class Text:
             pattern = _OF_BOOLS.get(value.name, pattern)
         if value.dtype == torch.float64:
             pattern = _OF_DOUBLES.get(value.name, pattern)
+        if (value.name, value.dtype) == ("neg", torch.uint8):
+            pattern = "(-{0})"  # by which of floats 0 becomes 0, and -1 is no uint8
         if value.dtype == torch.float32:
             pattern = PATTERNS.get((value.name, self.levels.get(value.key, EXACT)), pattern)
         if _is_reciprocal_root(value):

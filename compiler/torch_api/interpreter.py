@@ -80,6 +80,15 @@ class GpuBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
         super().__init__()
         self.options = interpreter.InterpreterOptions(debug=True, sanitize_overflow=False)
 
+    def get_bf16(self, value: float) -> Any:
+        """A number, which Triton's interpreter does not make in this format."""
+        return interpreter.TensorHandle(_rounded(np.array([value]), tl.bfloat16), tl.bfloat16)
+
+    def get_all_ones_value(self, kind: Any) -> Any:
+        """-1, which numpy takes for no unsigned number."""
+        ones = np.full(1, -1, dtype=np.int64).astype(_np_dtype(kind))
+        return interpreter.TensorHandle(ones, kind.scalar)
+
     def create_masked_load(self, ptrs: Any, mask: Any, other: Any, *cache: Any) -> Any:
         self.bounds.check("tl.load reads", ptrs.data, mask.data, _width(ptrs))
         return super().create_masked_load(ptrs, mask, _undefined(ptrs) if other is None else other, *cache)

@@ -25,14 +25,17 @@ Build = Callable[..., Expr]
 
 
 def scalar(value: Any, dtype: torch.dtype) -> Expr:
-    """A number, or a size, in a dtype."""
+    """A number, or a size, in a dtype; a whole number beyond its range wraps around, as in eager mode."""
     if isinstance(value, Index):
         return cast(At(value), dtype)
     if not isinstance(value, bool | int | float):
         raise NoRuleError(f"{value!r} is not a real number")
     if dtype == torch.bool:
         return Const(bool(value), dtype)
-    return Const(float(value) if dtype.is_floating_point else int(value), dtype)
+    if dtype.is_floating_point:
+        return Const(float(value), dtype)
+    least, largest = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    return Const((int(value) - least) % (largest - least + 1) + least, dtype)
 
 
 def element(value: Any, at: Shape, dtype: torch.dtype) -> Expr:

@@ -93,6 +93,18 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], Sequence[Tensor]]]] = {
         lambda x: (x * 3, x + 100, x.amin(0), x.sum(1), x.float().to(torch.uint8)),
         lambda: (whole(50, 8, 40, dtype=torch.int8),),
     ),
+    "unsigned bytes and numbers beyond them": (
+        lambda x: (-x, ~x, x + 300, x * -3, x & -3, x > -3, x < 300, x.clamp(-3, 5), torch.where(x > 5, x, -3)),
+        lambda: (whole(200, 8, 40).to(torch.uint8),),
+    ),
+    "signed bytes and numbers beyond them": (
+        lambda x: (x + 300, x * -300, x > 300, x == -1000, x | 300),
+        lambda: (whole(50, 8, 40, dtype=torch.int8),),
+    ),
+    "16 bits, chosen": (
+        lambda x: (torch.where(x > 0, x, 1.5), x.nan_to_num(1.0), torch.where(x > 0, -2.5, x), x.clamp(-0.3, 0.3)),
+        lambda: (numbers(9, 70, dtype=torch.bfloat16),),
+    ),
     "truth": (
         lambda x, y: ((x > y) & (y > 0), (x > y).any(-1), (x > y).all(0), (x > 0).amax(1), ~(x < y)),
         lambda: (numbers(8, 40), numbers(40, 8).t()),
