@@ -2,7 +2,8 @@
 
 Greedy: of all pairs that share a buffer, the one that saves most bytes goes first, as long as it is legal. `legal` says
 yes with the merged kernel, or why not. A producer and its consumer, siblings that read the same, what comes before and
-after a reduction, and reductions of one shape are all the same case: two loop nests that can be walked as one.
+after a reduction, and reductions of one shape are all the same case: two loop nests that can be walked as one. In the
+end a kernel of rows is two again where it would meet memory in short runs.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from compiler.backend.index_maps import is_one_to_one
 from compiler.backend.ir import Extern, Kernel, Loop, Program, Step
 from compiler.backend.names import named, unique
 from compiler.backend.one_hot import one_hot_sums
+from compiler.backend.order import with_merged
 from compiler.backend.sweeps import overwritten_early
+from compiler.backend.traffic import LAUNCH, moved
+from compiler.backend.triton_tiles import lost_in_rows
 
 MOST_READERS = 32
 
@@ -32,6 +36,9 @@ def fuse(program: Program, ctx: Context) -> Program:
     if ctx.processors:
         _merge_all(graph, graph.small, ctx)
     steps = localized(graph.sorted(), program)
+    if ctx.processors:
+        parted = [part for step in steps for part in _parted(step, program, ctx)]
+        steps = localized(parted, program) if len(parted) > len(steps) else steps
     return one_hot_sums(program if steps == program.steps else program.with_steps(steps), ctx)
 
 
@@ -229,6 +236,32 @@ class Steps:
                 waiting += missing[::-1]
             else:
                 done.setdefault(waiting.pop(), self.steps[last])
+
+
+def _parted(step: Step, program: Program, ctx: Context) -> tuple[Step, ...]:
+    """A kernel of rows as two, where rows meet memory in such short runs that this costs more than what is reduced
+    takes to be read again: one of rows, and one of points, which meets memory in tiles, for what no reduction needs.
+    """
+    lost = lost_in_rows(step, program, ctx) if isinstance(step, Kernel) and step.reduced else {}
+    if not lost or not isinstance(step, Kernel) or step.taken or not program.mutated.isdisjoint(step.targets):
+        return (step,)
+    needed: set[str] = set()
+    for loop in reversed(step.loops):
+        if loop.reduction or len(loop.ranges) == len(step.ranges) or loop.target in needed:
+            needed |= {loop.target, *loop.reads}
+    rows = replace(step, loops=tuple(loop for loop in step.loops if loop.target in needed))
+    late = tuple(loop for loop in step.loops if loop.target not in needed)
+    points = Kernel(step.name, step.ranges + step.reduced, (), late)
+    later = {name: bytes_ for name, bytes_ in lost.items() if name not in rows.reads and name not in rows.targets}
+    again = sum(moved(name, rows, program, ctx) for name in rows.reads)
+    if sum(later.values()) <= again + LAUNCH:
+        return (step,)
+    most = max(later, key=lambda name: later[name])
+    why = f"rows would meet {most} in short runs, for the time of {sum(later.values()):,} bytes more"
+    ctx.decide((step.targets[-1],), "parted", f"{why}; {again:,} are read again", bytes=again)
+    count = ctx.number(product(var.size for var in points.ranges))
+    small = {name for name in points.reads if 2 * ctx.number(program.by_name[name].size) < count}
+    return rows, with_merged(points, program, small)
 
 
 def _users(program: Program) -> dict[str, list[int]]:

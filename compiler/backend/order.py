@@ -6,7 +6,7 @@ follow by their strides. Then neighbouring ranges that every access walks as if 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from itertools import pairwise, permutations
 
 from compiler.backend.context import Context
@@ -31,8 +31,7 @@ def ordered(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
     """One kernel with its ranges sorted and merged; a product is walked by its matrices' rows and columns."""
     if isinstance(kernel, Product) or any(var.size.constant == 0 for var in kernel.ranges + kernel.reduced):
         return kernel
-    while (pair := _mergeable(kernel, program)) is not None:
-        kernel = _merged(kernel, *pair)
+    kernel = with_merged(kernel, program)
     ranges, reduced = (_sorted(group, kernel, program, ctx) for group in (kernel.ranges, kernel.reduced))
     reduced = _short_last(reduced, kernel, program, ctx)
     if any(loop.reduction.startswith("arg") for loop in kernel.loops):
@@ -40,6 +39,13 @@ def ordered(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
     if (ranges, reduced) != (kernel.ranges, kernel.reduced):
         ctx.decide((kernel.name,), "reordered", f"loops over {', '.join(map(str, ranges + reduced))}")
         kernel = kernel.over(ranges, reduced, {})
+    return kernel
+
+
+def with_merged(kernel: Kernel, program: Program, passing: Set[str] = frozenset()) -> Kernel:
+    """A kernel with the ranges merged that all accesses walk as one, but for those of some buffers."""
+    while (pair := _mergeable(kernel, program, passing)) is not None:
+        kernel = _merged(kernel, *pair)
     return kernel
 
 
@@ -106,10 +112,11 @@ def _short_last(group: tuple[Var, ...], kernel: Kernel, program: Program, ctx: C
     return (*(var for var in group if var not in short[-1:]), *short[-1:])
 
 
-def _mergeable(kernel: Kernel, program: Program) -> tuple[Var, Var] | None:
+def _mergeable(kernel: Kernel, program: Program, passing: Set[str]) -> tuple[Var, Var] | None:
     """Two ranges (outer, inner) that all accesses walk as if they were one."""
     inside = [part for loop in kernel.loops for part in parts(loop.value)]
-    places = [*offsets(kernel, program), *(part.index for part in inside if isinstance(part, At))]
+    offsets = [offset for buffer, offset in accesses(kernel, program) if buffer.name not in passing]
+    places = [*offsets, *(part.index for part in inside if isinstance(part, At))]
     others = [index for part in inside for index in _guarded(part)]
     is_free = not any(loop.is_scan or loop.reduction.startswith("arg") for loop in kernel.loops)
     reduced = permutations(kernel.reduced, 2) if is_free else pairwise(kernel.reduced)

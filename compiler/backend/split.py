@@ -1,5 +1,8 @@
 """Pass, for GPUs: a long reduction with few results becomes two, so that all multiprocessors have work.
 
+So does one whose rows lie in memory in runs that are shorter than a line of the cache, as a group of channels does in
+channels-last memory: there each place in a run has parts of its own, which neighbours in memory make together.
+
 The first reduces parts of what was reduced, each to one value in a buffer, the second these values. Where sizes allow
 it the parts are equal: a whole loop, or a divisor of one; then what comes before the reduction can still be fused with
 the first. Else the last part is shorter, and a guard says where it ends. Places (`argmax`) are found whole.
@@ -18,14 +21,19 @@ from typing import Any
 import torch
 
 from compiler.backend.context import Context
-from compiler.backend.expr import At, Const, Expr, Guard, Load, Op, cast, operation, with_index
-from compiler.backend.index import Index, Var, divisors, product
+from compiler.backend.expr import At, Const, Expr, Guard, Load, Op, cast, loads, operation, with_index
+from compiler.backend.index import Index, Var, divisors, factor_of, product
 from compiler.backend.ir import Buffer, Kernel, Loop, Program, Step
 from compiler.backend.order import offsets, points_along, with_reduced_sorted
 from compiler.backend.simplify import folded
+from compiler.backend.traffic import LAUNCH, run_along, slowness
+from compiler.backend.triton_tiles import LONGEST_ROWS
 
 COLUMNS = 32
 """So many neighbouring results are one program's where neighbours in memory belong to different results."""
+
+COLUMN = 1024
+"""The most elements of a column, where columns are made of rows: of more, a second walk finds less in the cache."""
 
 ENOUGH = 8
 """Equal parts are made if they are at least one in so many of those that were wanted."""
@@ -54,12 +62,26 @@ class _Splitting:
             yield step
         elif (variance := self.variance(step.loops[0])) is not None:
             yield from self.of_parts(variance, ctx)
-        elif (parts := _parts(step, self.program, ctx)) is not None:
+        elif (parts := _parts(step, self.program, ctx, self.width(step.loops[0]))) is not None:
             self.made[step.targets[0]] = parts
             self.buffers.append(parts.buffer)
             yield from (_kernel(parts.first), _kernel(parts.second))
         else:
             yield step
+
+    def width(self, loop: Loop) -> int:
+        """Bytes of the largest element that is reduced, as it lies in memory: what is cast is not stored before that.
+        0 for squared distances from a mean, which are as their sum is.
+        """
+        if _distance(loop)[1] is not None:
+            return 0
+        widths = [load.dtype.itemsize for read in loads(loop.value) for load in self.cast(read)]
+        return max(widths, default=loop.value.dtype.itemsize)
+
+    def cast(self, read: Load) -> Sequence[Load]:
+        """What a value is made of that is a cast, or the value."""
+        made = self.loops.get(read.buffer)
+        return [*loads(made.value)] if made and isinstance(made.value, Op) and made.value.name == "cast" else [read]
 
     def variance(self, loop: Loop) -> Variance | None:
         """What a loop sums up, if that are squared distances from a mean whose sum was made of equal parts."""
@@ -148,22 +170,49 @@ def _kernel(loop: Loop) -> Kernel:
     return Kernel(loop.target, loop.ranges, loop.reduced, (loop,))
 
 
-def _parts(kernel: Kernel, program: Program, ctx: Context) -> Parts | None:
-    """The two loops, if it is one reduction that is worth it."""
+def _parts(kernel: Kernel, program: Program, ctx: Context, width: int) -> Parts | None:
+    """The two loops, if it is one reduction that is worth it. An element has `width` bytes."""
     if len(kernel.loops) != 1 or not kernel.reduced or kernel.loops[0].reduction.startswith(("arg", "cum")):
         return None
     kernel = with_reduced_sorted(kernel, program, ctx)
     (loop,) = kernel.loops
-    by_columns = _is_by_columns(kernel, program, ctx)
-    wanted = _wanted(loop, by_columns, ctx)
+    if (short := _short(kernel, program, ctx, width)) is not None:
+        by_columns, reduced = True, (short, *(var for var in loop.reduced if var != short))
+        wanted = ctx.number(short.size) * _of_column(loop, short, ctx)
+        reason = f"lie in runs of {ctx.number(short.size) * width} bytes"
+    else:
+        by_columns, reduced = _is_by_columns(kernel, program, ctx), loop.reduced
+        wanted, reason = _wanted(loop, by_columns, ctx), "leave multiprocessors idle"
     if wanted < 2:
         return None
-    division = _divided(loop.reduced, wanted, ctx)
+    division = _divided(reduced, wanted, ctx)
     made = _two_loops(loop, division, program, by_columns)
     rows, length, count = (_points(group, ctx) for group in (loop.ranges, loop.reduced, division.outer))
-    why = f"{rows:,} results of {length:,} elements each leave multiprocessors idle: each is made of {count:,} parts"
+    why = f"{rows:,} results of {length:,} elements each {reason}: each is made of {count:,} parts"
     ctx.decide((loop.target, made.buffer.name), "split", why, parts=count, bytes=ctx.number(made.buffer.size))
     return made
+
+
+def _short(kernel: Kernel, program: Program, ctx: Context, width: int) -> Var | None:
+    """What counts the elements of a run, where a row that no program holds lies in runs so short that reading it takes
+    longer than two more launches; None where it does not, and where what follows a run is not of another row.
+    """
+    if not width or _points(kernel.reduced, ctx) <= LONGEST_ROWS[0]:
+        return None
+    *places, _ = offsets(kernel, program)
+    short = next((var for var in kernel.reduced for place in places if factor_of(place, var).constant == 1), None)
+    if short is None or not any(factor_of(place, var) == short.size for place in places for var in kernel.ranges):
+        return None
+    run = max(run_along(place, kernel.reduced, ctx) for place in places)
+    moved = width * _points((*kernel.ranges, *kernel.reduced), ctx)
+    return short if (slowness(run * width) - 1) * moved > 2 * LAUNCH else None
+
+
+def _of_column(loop: Loop, short: Var, ctx: Context) -> int:
+    """How many parts the elements at one place of all runs of a row should be made of."""
+    columns = _points((*loop.ranges, short), ctx)
+    enough = -(-ctx.processors * ctx.thresholds.programs * COLUMNS // columns)
+    return max(enough, -(-_points(loop.reduced, ctx) // ctx.number(short.size) // COLUMN))
 
 
 def _points(group: Sequence[Var], ctx: Context) -> int:

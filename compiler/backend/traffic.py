@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from compiler.backend.context import Context
 from compiler.backend.expr import Shape, indices, loads, parts
-from compiler.backend.index import Index, Indirect, Var, product
+from compiler.backend.index import Index, Indirect, Var, factor_of, product
 from compiler.backend.index_maps import atoms_of
 from compiler.backend.ir import Kernel, Product, Program, strided
+
+LINE = 128
+"""Bytes of a line of a GPU's cache."""
+
+SLOWEST = 4
+"""What lies in runs shorter than a line is read or written so many times slower at most: about four times, for runs of
+8 to 32 bytes, on an H200.
+"""
+
+LAUNCH = 2**23
+"""Bytes that a GPU moves in the time that one more launch takes."""
 
 
 def traffic(kernel: Kernel, program: Program, ctx: Context) -> int:
@@ -28,6 +40,20 @@ def moved(name: str, kernel: Kernel, program: Program, ctx: Context) -> int:
         points = [*(_points(place, ctx) for place in places), *(ctx.number(product(view.shape)) for view in views)]
         read = min(size, sum(points))
     return (read + size * (name in kernel.writes)) * buffer.dtype.itemsize
+
+
+def run_along(place: Index, along: Iterable[Var], ctx: Context) -> int:
+    """How many neighbours in memory are met at a place, given as an offset, where these variables have all values."""
+    steps = {ctx.number(factor_of(place, var)): ctx.number(var.size) for var in along}
+    run = 1
+    while (size := steps.get(run, 1)) > 1:
+        run *= size
+    return run
+
+
+def slowness(run: int) -> float:
+    """How many times as long memory takes where it is met in runs of so many bytes."""
+    return min(SLOWEST, max(1.0, LINE / run))
 
 
 def _points(place: Shape, ctx: Context) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from compiler.backend.context import Context
 from compiler.backend.ir import Program
 from compiler.backend.sweeps import sweeps
+from compiler.backend.traffic import LINE
 from compiler.backend.triton_tiles import LONG_ROW, Tiles, walked
 
 _PROCESSORS = 132
@@ -74,29 +75,30 @@ def _lines(points: int, ctx: Context) -> Iterator[TritonConfig]:
 
 def _squares(tiles: Tiles, program: Program, ctx: Context) -> Iterator[TritonConfig]:
     y, x = (above(ctx.number(axis.size)) for axis in tiles.outer)
-    first = (64, 64) if _widest(tiles, program) >= 4 else (64, 32)
-    for rows, columns in (first, (32, 32), (64, 32), (32, 64), (64, 64), (128, 32), (16, 128), (128, 16)):
+    is_narrow = _width(tiles, program, ctx) < 4
+    first = (64, 32) if is_narrow and y * x < 4096 * processors(ctx) else (64, 64)
+    for rows, columns in (first, (64, 64), (32, 32), (64, 32), (32, 64), (128, 32), (16, 128), (128, 16)):
         wide = min(columns, x)
         high = min(max(rows, 512 // wide), y)
-        yield TritonConfig({"YBLOCK": high, "XBLOCK": wide}, _warps(high * wide))
+        yield TritonConfig({"YBLOCK": high, "XBLOCK": wide}, min(8 if is_narrow else 16, _warps(high * wide)))
 
 
 def _rows(tiles: Tiles, ctx: Context) -> int:
     return ctx.number(tiles.outer[0].size) if tiles.outer else 1
 
 
-def _of_warp(tiles: Tiles, program: Program, ctx: Context) -> int:
-    """How many elements of a row a warp takes: a kilobyte of its largest buffers."""
+def _width(tiles: Tiles, program: Program, ctx: Context) -> int:
+    """Bytes of an element of its largest buffers."""
     buffers = [program.by_name[name] for name in {*tiles.kernel.reads, *tiles.kernel.writes}]
     most = max((ctx.number(buffer.size) for buffer in buffers), default=0)
-    widest = max((buffer.dtype.itemsize for buffer in buffers if ctx.number(buffer.size) == most), default=4)
-    return _BYTES_OF_WARP // widest
+    return max((buffer.dtype.itemsize for buffer in buffers if ctx.number(buffer.size) == most), default=4)
 
 
 def _persistent(tiles: Tiles, program: Program, ctx: Context) -> Iterator[TritonConfig]:
-    elements = _of_warp(tiles, program, ctx)
+    width = _width(tiles, program, ctx)
+    elements = _BYTES_OF_WARP // width
     row = above(tiles.inner.size.constant or 0) if tiles.inner else 1
-    for block in _row_blocks(tiles, row, ctx):
+    for block in _row_blocks(tiles, row, width, ctx):
         blocks = {"XBLOCK": block} if tiles.outer and tiles.outer[0].block else {}
         size = row * block
         each = {"RBLOCK": row} if tiles.inner else {}
@@ -113,13 +115,16 @@ def _most_warps(tiles: Tiles, row: int) -> int:
     return 16 if row > LONG_ROW and (is_even or not tiles.is_read_again) else _MOST_WARPS
 
 
-def _row_blocks(tiles: Tiles, row: int, ctx: Context) -> Iterable[int]:
-    """How many rows, or columns, a program takes: as many as leave each processor several programs."""
+def _row_blocks(tiles: Tiles, row: int, width: int, ctx: Context) -> Iterable[int]:
+    """How many rows, or columns, a program takes: as many as leave each processor several programs; of columns a line
+    of the cache, if it can.
+    """
     if not tiles.outer or not tiles.outer[0].block:
         return (1,)
     rows = _rows(tiles, ctx)
     least = min(32, above(rows)) if tiles.by_columns else 1
-    most = max(least, min(above(rows), max(1, 2048 // row)))
+    line = LINE // width if tiles.by_columns else 1
+    most = max(least, min(above(rows), max(line, 2048 // row)))
     first = most
     while first > least and rows // first < 4 * processors(ctx):
         first //= 2

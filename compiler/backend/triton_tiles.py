@@ -9,7 +9,7 @@ An axis has one variable in place of the ranges that it is made of, so that a ke
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -18,8 +18,9 @@ from compiler.backend.expr import Shape, loads, with_index
 from compiler.backend.index import Index, Var, factor_of, product
 from compiler.backend.index_maps import substitute, variables
 from compiler.backend.ir import Kernel, Loop, Program
-from compiler.backend.order import accesses, points_along
+from compiler.backend.order import accesses, ordered, points_along
 from compiler.backend.sweeps import sweeps
+from compiler.backend.traffic import run_along, slowness
 
 Kind = Literal["pointwise", "persistent", "looped"]
 
@@ -32,7 +33,7 @@ MOST_PROGRAMS = 2**16 - 1
 LEAST_BLOCK = 16
 """The fewest points of a block of the second axis."""
 
-_LONGEST_ROWS = (32768, 16384, 8192)
+LONGEST_ROWS = (32768, 16384, 8192)
 """Rows that a program holds whole if it reads those of one tensor, of two, or of more: registers are what bounds it."""
 
 _LONGEST_ROW_READ_ONCE = 1024
@@ -127,7 +128,7 @@ def _longest(kernel: Kernel, by_columns: bool) -> int:
     if len(sweeps(kernel)) < 2:
         return _LONGEST_ROW_READ_ONCE
     read = sum(buffer not in kernel.targets for buffer, _ in walked(kernel))
-    return _LONGEST_ROWS[min(max(read, 1), len(_LONGEST_ROWS)) - 1]
+    return LONGEST_ROWS[min(max(read, 1), len(LONGEST_ROWS)) - 1]
 
 
 def _fills_a_program(row: int, kernel: Kernel, program: Program) -> bool:
@@ -197,6 +198,27 @@ def is_by_columns(kernel: Kernel, program: Program, ctx: Context) -> bool:
         return across > along
     is_long = min(ctx.number(var.size) for var in (kernel.ranges[-1], kernel.reduced[-1])) >= LEAST_BLOCK
     return is_long and sum(bool(sweep.body) for sweep in sweeps(kernel)) < 2
+
+
+def lost_in_rows(kernel: Kernel, program: Program, ctx: Context) -> Mapping[str, int]:
+    """The buffers that a kernel of long rows meets in shorter runs than tiles would, and how many bytes are moved in
+    the time that this takes more. None where a program takes neighbouring columns.
+    """
+    if _points(kernel.reduced, ctx) < _ALONE:
+        return {}
+    lost: dict[str, int] = {}
+    for buffer, place in accesses(kernel, program):
+        own = variables(place)
+        if not own.isdisjoint(kernel.reduced):
+            rows, tiles = (run_along(place, along, ctx) * buffer.dtype.itemsize for along in (kernel.reduced, own))
+            bytes_ = (slowness(rows) - slowness(tiles)) * _points(own, ctx) * buffer.dtype.itemsize
+            lost[buffer.name] = max(lost.get(buffer.name, 0), int(bytes_))
+    is_rows = any(lost.values()) and not is_by_columns(ordered(kernel, program, ctx), program, ctx)
+    return lost if is_rows else {}
+
+
+def _points(group: Iterable[Var], ctx: Context) -> int:
+    return ctx.number(product(var.size for var in group))
 
 
 def _two(kernel: Kernel, program: Program, ctx: Context) -> tuple[tuple[Var, ...], tuple[Var, ...]] | None:

@@ -1,0 +1,123 @@
+"""Rows that lie in memory in runs shorter than a line of the cache, as those of a group do in channels-last memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+import compiler.backend as backend
+from compiler.backend.context import Thresholds
+from compiler.backend.interpret import interpret
+from compiler.backend.opened import Opened
+from compiler.backend.pipeline import run
+from compiler.backend.traffic import SLOWEST, slowness
+
+LAST = torch.channels_last
+
+
+def norm(x: Tensor, weight: Tensor) -> Tensor:
+    return functional.silu(functional.group_norm(x.float(), 8, weight)).to(x.dtype)
+
+
+def crossing(x: Tensor, weight: Tensor) -> Tensor:
+    return norm(x, weight).contiguous(memory_format=LAST)
+
+
+def pictures(*shape: int, last: bool = False, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    made = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    return made.contiguous(memory_format=LAST) if last else made
+
+
+def opened(x: Tensor, crosses: bool) -> Opened:
+    return backend.open(crossing if crosses else norm, x, torch.ones(x.shape[1])).on("h200")
+
+
+def decided(call: Opened) -> dict[str, str]:
+    return {
+        found.verdict: found.why
+        for found in call.graph.decisions
+        if " in short runs" in found.why or "lie" in found.why
+    }
+
+
+def of_points(call: Opened) -> list[tuple[int, ...]]:
+    """The blocks of each kernel that has no reduction."""
+    kernels = {kernel.name: kernel for kernel in call.graph.stages.last.kernels}
+    functions = call._written().functions
+    return [tuple(found.configs[0].blocks.values()) for found in functions if not kernels[found.kernel].reduced]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A GroupNorm of eight groups: what it is given, whether its result lies in the other layout, and what it takes."""
+
+    x: Tensor
+    crosses: bool
+    kernels: int
+    walks: int  # over all elements of the pictures, of all kernels together
+
+
+CASES = {
+    "rows as they lie": Case(pictures(16, 64, 64, 64), False, 1, 2),
+    "long rows as they lie": Case(pictures(32, 64, 128, 128), False, 1, 2),
+    "small, crossing": Case(pictures(16, 64, 16, 16), True, 1, 2),
+    "crossing": Case(pictures(16, 64, 64, 64), True, 2, 3),
+    "long rows, crossing": Case(pictures(32, 64, 128, 128), True, 2, 3),
+    "small, channels last": Case(pictures(16, 64, 16, 16, last=True), False, 1, 2),
+    "channels last": Case(pictures(64, 64, 64, 64, last=True), False, 2, 3),
+    "long rows, channels last": Case(pictures(32, 64, 128, 128, last=True), False, 3, 3),
+    "groups of many channels last": Case(pictures(64, 512, 16, 16, last=True), False, 1, 2),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_are_read_again_where_that_is_less_than_short_runs_take(name: str) -> None:
+    case = CASES[name]
+    call = opened(case.x, case.crosses)
+    whole = case.x.numel() * 2
+    assert call.totals.kernels == case.kernels, str(call.graph.stages.last)
+    assert case.walks * whole < call.totals.bytes < (case.walks + 0.3) * whole
+
+
+def test_what_crosses_is_a_kernel_of_tiles_and_the_decision_says_what_rows_would_take() -> None:
+    call = opened(pictures(16, 64, 64, 64), True)
+    moved = 16 * 64 * 64 * 64 * 2
+    lost = f"{(SLOWEST - 1) * (moved + 64 * 4):,}"  # of what is written, and of weights
+    assert decided(call)["parted"] == (
+        f"rows would meet clone in short runs, for the time of {lost} bytes more; {moved:,} are read again"
+    )
+    assert of_points(call) == [(64, 64)]
+
+
+def test_each_channel_of_a_short_run_has_parts_of_its_own() -> None:
+    call = opened(pictures(32, 64, 128, 128, last=True), False)
+    assert decided(call)["split"] == (
+        "256 results of 131,072 elements each lie in runs of 16 bytes: each is made of 128 parts"
+    )
+    first = call.graph.stages.last.kernels[0]
+    assert [var.size.constant for var in first.reduced] == [1024]
+
+
+def test_runs_of_whole_lines_take_no_longer() -> None:
+    assert [slowness(run) for run in (2, 32, 64, 128, 4096)] == [SLOWEST, SLOWEST, 2, 1, 1]
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("crosses", [False, True])
+def test_it_is_the_same_norm(monkeypatch: pytest.MonkeyPatch, crosses: bool, last: bool) -> None:
+    for module in ("fuse", "split"):
+        monkeypatch.setattr(f"compiler.backend.{module}.LAUNCH", 0)
+    monkeypatch.setattr("compiler.backend.split.LONGEST_ROWS", (2048,))
+    torch.compiler.reset()
+    x, weight = pictures(2, 32, 32, 32, last=last, dtype=torch.float32) + 3, torch.randn(32)
+    fn = crossing if crosses else norm
+    graph = backend.open(fn, x, weight).graph
+    ctx = replace(graph.context(Thresholds()), processors=4)
+    program = run(graph.stages.programs["lowered"], ctx).last
+    told = {found.verdict for found in ctx.decisions if "short runs" in found.why or "lie in runs" in found.why}
+    assert told == ({"split"} if last else {"parted"} if crosses else set())
+    torch.testing.assert_close(interpret(program, list(graph.caught.inputs))[0], fn(x, weight), rtol=1e-5, atol=1e-5)
