@@ -69,7 +69,7 @@ def _listing(of_torch: Callable[..., Any], kinds: _Kinds) -> Callable[..., Any]:
 
     def tree_iter(tree: Any, is_leaf: Any = None) -> Iterator[Any]:
         if is_leaf is not None:
-            return of_torch(tree, is_leaf=is_leaf)  # type: ignore[no-any-return]
+            return of_torch(tree, is_leaf=is_leaf)
         found: list[Any] = []
         gather(tree, found)
         return iter(found)
