@@ -121,9 +121,8 @@ def _mergeable(kernel: Kernel, program: Program, passing: Set[str]) -> tuple[Var
     is_free = not any(loop.is_scan or loop.reduction.startswith("arg") for loop in kernel.loops)
     reduced = permutations(kernel.reduced, 2) if is_free else pairwise(kernel.reduced)
     for outer, inner in (*permutations(kernel.ranges, 2), *reduced):
-        if all(_as_one(place, outer, inner) for place in places) and not any(
-            var in (outer, inner) for index in others for var in atoms_of(index)
-        ):
+        is_guarded = any(var in (outer, inner) for index in others for var in atoms_of(index))
+        if not is_guarded and all(_as_one(place, outer, inner) for place in places):
             return outer, inner
     return None
 

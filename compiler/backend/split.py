@@ -18,13 +18,12 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
-import torch
-
 from compiler.backend.context import Context
 from compiler.backend.expr import At, Const, Expr, Guard, Load, Op, cast, loads, operation, with_index
 from compiler.backend.index import Index, Var, divisors, factor_of, product
 from compiler.backend.ir import Buffer, Kernel, Loop, Program, Step
 from compiler.backend.order import offsets, points_along, with_reduced_sorted
+from compiler.backend.scalar import neutral
 from compiler.backend.simplify import folded
 from compiler.backend.traffic import LAUNCH, run_along, slowness
 from compiler.backend.triton_tiles import LONGEST_ROWS
@@ -102,7 +101,8 @@ class _Splitting:
         of, at = parts.first, parts.first.index
         sums, center, square = (Load(buffer.name, at, buffer.dtype) for buffer in (parts.buffer, means, squares))
         length = folded(cast(At(product(var.size for var in of.reduced)), sums.dtype))
-        yield _kernel(replace(of, target=means.name, value=operation("div", sums, length), **_like(mean)))
+        pointwise: dict[str, Any] = {"reduction": "", "reduced": (), "order": mean.order}
+        yield _kernel(replace(of, target=means.name, value=operation("div", sums, length), **pointwise))
         apart = _squared(operation("sub", of.value, center))
         yield _kernel(replace(of, target=squares.name, value=apart, order=loop.order))
         between = operation("mul", _squared(operation("sub", center, found.center)), length)
@@ -118,10 +118,6 @@ class Variance:
     mean: Loop
     center: Load
     parts: Parts
-
-
-def _like(mean: Loop) -> dict[str, Any]:
-    return {"reduction": "", "reduced": (), "order": mean.order}
 
 
 def _squared(value: Expr) -> Expr:
@@ -297,16 +293,3 @@ def _two_loops(loop: Loop, division: Division, program: Program, by_columns: boo
     first = replace(loop, target=buffer.name, ranges=ranges, index=at, value=value, reduced=division.inner)
     second = replace(loop, value=Load(buffer.name, at, buffer.dtype), reduced=division.outer)
     return Parts(first, second, buffer, not division.ragged)
-
-
-def neutral(reduction: str, dtype: torch.dtype) -> bool | int | float:
-    """The value that changes nothing in a reduction."""
-    if reduction in ("sum", "any", "prod", "all"):
-        value = reduction in ("prod", "all")
-        return value if dtype == torch.bool else float(value) if dtype.is_floating_point else int(value)
-    if dtype == torch.bool:
-        return reduction == "min"
-    if dtype.is_floating_point:
-        return float("-inf") if reduction == "max" else float("inf")
-    limits = torch.iinfo(dtype)
-    return limits.min if reduction == "max" else limits.max

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from compiler.backend.context import Context
-from compiler.backend.expr import Shape, indices, loads, parts
-from compiler.backend.index import Index, Indirect, Var, factor_of, product
-from compiler.backend.index_maps import atoms_of
+from compiler.backend.expr import Shape, variables_in
+from compiler.backend.index import Index, Var, factor_of, product
 from compiler.backend.ir import Kernel, Product, Program, strided
 
 LINE = 128
@@ -32,12 +31,10 @@ def moved(name: str, kernel: Kernel, program: Program, ctx: Context) -> int:
     """The bytes of one buffer that a kernel touches; what it both reads and writes counts twice."""
     buffer = program.by_name[name]
     size, read = ctx.number(buffer.size), 0
-    places = {load.index for loop in kernel.loops for load in loads(loop.value) if load.buffer == name}
     if name in kernel.reads:
-        views = (
-            [view for view in strided(kernel.call.args) if view.buffer == name] if isinstance(kernel, Product) else []
-        )
-        points = [*(_points(place, ctx) for place in places), *(ctx.number(product(view.shape)) for view in views)]
+        views = strided(kernel.call.args) if isinstance(kernel, Product) else ()
+        points = [_points(place, ctx) for place in kernel.places(name)]
+        points += [ctx.number(product(view.shape)) for view in views if view.buffer == name]
         read = min(size, sum(points))
     return (read + size * (name in kernel.writes)) * buffer.dtype.itemsize
 
@@ -58,18 +55,8 @@ def slowness(run: int) -> float:
 
 def _points(place: Shape, ctx: Context) -> int:
     """How many different elements places of this form can be: as many as the variables in it have values."""
-    found = {var for index in place for var in _variables(index)}
+    found = {var for index in place for var in variables_in(index)}
     return ctx.number(product(var.size for var in found))
-
-
-def _variables(index: Index) -> set[Var]:
-    found: set[Var] = set()
-    for atom in atoms_of(index):
-        if isinstance(atom, Var):
-            found.add(atom)
-        elif isinstance(atom, Indirect):
-            found.update(var for part in parts(atom.value) for inner in indices(part) for var in _variables(inner))
-    return found
 
 
 @dataclass(frozen=True, slots=True)

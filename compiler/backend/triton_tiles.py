@@ -10,14 +10,14 @@ An axis has one variable in place of the ranges that it is made of, so that a ke
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from compiler.backend.context import Context
-from compiler.backend.expr import Shape, loads, with_index
+from compiler.backend.expr import Shape
 from compiler.backend.index import Index, Var, factor_of, product
-from compiler.backend.index_maps import substitute, variables
-from compiler.backend.ir import Kernel, Loop, Program
+from compiler.backend.index_maps import variables
+from compiler.backend.ir import Kernel, Program
 from compiler.backend.order import accesses, ordered, points_along
 from compiler.backend.sweeps import sweeps
 from compiler.backend.traffic import run_along, slowness
@@ -139,8 +139,7 @@ def _fills_a_program(row: int, kernel: Kernel, program: Program) -> bool:
 def walked(kernel: Kernel) -> set[tuple[str, Shape]]:
     """The buffers and the places in them that differ from one point of what is reduced to the next."""
     inner = {*kernel.reduced}
-    read = {(load.buffer, load.index) for loop in kernel.loops for load in loads(loop.value)}
-    places = {(buffer, at) for buffer, at in read if buffer not in kernel.targets}
+    places = {(load.buffer, load.index) for load in kernel.loads if load.buffer not in kernel.targets}
     places |= {(loop.target, loop.place) for loop in kernel.loops if loop.target not in kernel.local}
     return {(buffer, at) for buffer, at in places if any(inner & variables(index) for index in at)}
 
@@ -168,16 +167,7 @@ def moved(kernel: Kernel, outer: tuple[Axis, ...], inner: Axis | None) -> Kernel
     values: dict[str, Index] = {var.name: Index.of(0) for var in kernel.ranges + kernel.reduced}
     for axis in (*outer, *([inner] if inner else [])):
         values.update(axis.values)
-    ranges, reduced = tuple(axis.var for axis in outer), (inner.var,) if inner else ()
-
-    def moved(loop: Loop) -> Loop:
-        is_inner = not loop.reduction and len(loop.ranges) > len(kernel.ranges)
-        index = tuple(substitute(place, values) for place in loop.index)
-        own = ranges + reduced if is_inner else ranges
-        value = with_index(loop.value, values)
-        return replace(loop, index=index, value=value, ranges=own, reduced=reduced if loop.reduction else ())
-
-    return Kernel(kernel.name, ranges, reduced, tuple(map(moved, kernel.loops)), kernel.local)
+    return kernel.over(tuple(axis.var for axis in outer), (inner.var,) if inner else (), values)
 
 
 def _accesses(kernel: Kernel, program: Program) -> list[tuple[Index, int]]:
