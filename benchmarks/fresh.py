@@ -61,6 +61,14 @@ def measured(module: str, *arguments: str, environment: Mapping[str, str] | None
         raise ProcessError(f"{shown(command)} printed no JSON but:\n{ending(done.stdout + done.stderr)}") from None
 
 
+def keep_to(share: str) -> None:
+    """Use this share of the cores: "1/4" is the second of four."""
+    number, of = map(int, share.split("/"))
+    if of > 1 and hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[number * len(cores) // of : (number + 1) * len(cores) // of])
+
+
 def shown(command: list[str]) -> str:
     return " ".join(["python", *command[1:]])
 

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from benchmarks.event_loop import looped
-from benchmarks.suite_models import WORKLOADS
+from benchmarks.fresh import keep_to
+from benchmarks.suite_models import WORKLOADS, WithLoss
 from compiler.environment import environment
 from compiler.measure.calls import Call, Surroundings
 from compiler.measure.rounds import clock_for
@@ -36,21 +36,9 @@ ROUNDS = 9
 TURNS, TURN_CALLS = 7, 20
 
 
-class WithLoss(nn.Module):
-    """A model and its loss in one call."""
-
-    def __init__(self, model: nn.Module, loss: Any) -> None:
-        super().__init__()
-        self.model = model
-        self.loss = loss
-
-    def forward(self, **arguments: Tensor) -> Tensor:
-        return self.loss(self.model(**arguments))
-
-
 def main(arguments: Sequence[str]) -> None:
     model, case, candidates, share, loop = arguments
-    _keep_to(share)
+    keep_to(share)
     with tempfile.NamedTemporaryFile() as own, Shared(Path(os.environ.get("TCOMPILE_SUITE_GPU", own.name))) as gpu:
         call, training = prepared(model, case)
         plan = Plan(candidates, backward=training, optimizer="AdamW" if training else None, rounds=ROUNDS)
@@ -134,14 +122,6 @@ def _step(module: Any, call: Call, training: bool) -> Callable[[], None]:
 
 def _machine() -> dict[str, Any]:
     return asdict(environment()) | {"date": date.today().isoformat()}
-
-
-def _keep_to(share: str) -> None:
-    """Use this share of the cores."""
-    number, of = map(int, share.split("/"))
-    if of > 1 and hasattr(os, "sched_setaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, cores[number * len(cores) // of : (number + 1) * len(cores) // of])
 
 
 if __name__ == "__main__":

@@ -26,6 +26,18 @@ class Workload:
     build: Callable[[], Step]
 
 
+class WithLoss(nn.Module):
+    """A model and its loss in one call."""
+
+    def __init__(self, model: nn.Module, loss: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss
+
+    def forward(self, **arguments: Tensor) -> Tensor:
+        return self.loss(self.model(**arguments))
+
+
 def _mean(output: Any) -> Tensor:
     return output.float().mean()
 

@@ -23,16 +23,14 @@ def summary(found: Mapping[str, Any]) -> str:
     if not cases:
         return "no case was measured"
     names = dict.fromkeys(one["name"] for case in cases for one in case["candidates"] if one["name"] != _EAGER)
-    tables = [_table(f"Speed-up of {name} over eager", cases, lambda case, name=name: speed_up(case, name))
+    tables = [table(f"Speed-up of {name} over eager", cases, lambda case, name=name: speed_up(case, name))
               for name in names]  # fmt: skip
     for own, other in ((own, own.replace("tcompile", "inductor")) for own in names if own.startswith("tcompile")):
         if other in names:
             tables += _beside(cases, own, other)
     first = next(iter(names), "")
-    tables.append(
-        _table(f"Seconds of the first call, {first}", cases, lambda case: _of(case, first, "compile_seconds"))
-    )
-    tables.append(_table(f"Peak memory of {first} ÷ eager", cases, lambda case: _memory(case, first), mean=False))
+    tables.append(table(f"Seconds of the first call, {first}", cases, lambda case: _of(case, first, "compile_seconds")))
+    tables.append(table(f"Peak memory of {first} ÷ eager", cases, lambda case: _memory(case, first), mean=False))
     return "\n\n".join(tables) + "\n\n" + _agreement(cases)
 
 
@@ -47,11 +45,11 @@ def _beside(cases: Sequence[Case], own: str, other: str) -> list[str]:
         return of
 
     return [
-        _table(f"Speed of {own} ÷ {other}", cases, ratio("seconds")),
-        _table(f"Time of the GPU alone, {other} ÷ {own}", cases, ratio("gpu")),
-        _table(f"Seconds of the first call, {other} ÷ {own}", cases, ratio("compile_seconds")),
-        _table(f"Seconds of the first call, {own}", cases, lambda case: _of(case, own, "compile_seconds")),
-        _table(f"Peak memory, {other} ÷ {own}", cases, ratio("peak_bytes"), mean=False),
+        table(f"Speed of {own} ÷ {other}", cases, ratio("seconds")),
+        table(f"Time of the GPU alone, {other} ÷ {own}", cases, ratio("gpu")),
+        table(f"Seconds of the first call, {other} ÷ {own}", cases, ratio("compile_seconds")),
+        table(f"Seconds of the first call, {own}", cases, lambda case: _of(case, own, "compile_seconds")),
+        table(f"Peak memory, {other} ÷ {own}", cases, ratio("peak_bytes"), mean=False),
     ]
 
 
@@ -77,7 +75,8 @@ def _memory(case: Case, name: str) -> float | None:
     return own / eager if eager and own else None
 
 
-def _table(title: str, cases: Sequence[Case], value: Any, *, mean: bool = True) -> str:
+def table(title: str, cases: Sequence[Case], value: Any, *, mean: bool = True) -> str:
+    """A row a model, a column a case of `value(case)`; `mean` adds geometric means."""
     columns = list(dict.fromkeys(case["case"] for case in cases))
     rows = {model: dict.fromkeys(columns) for model in dict.fromkeys(case["model"] for case in cases)}
     for case in cases:

@@ -1,0 +1,157 @@
+"""How long is the first call in a fresh process? The suite's models, by Inductor and by ours.
+
+    python -m benchmarks.suite_cold [--models A,B] [--gpus N] [--at-once N] [--seconds S] [--add] [--out FILE]
+    python -m benchmarks.suite_cold MODEL CASE BACKEND      one of them, in this process
+
+What a user waits for after starting Python: torch is imported, the model is on the device and has run in eager mode,
+so that the GPU's libraries are loaded; nothing has been compiled, and every cache is empty. The first call, and in
+training its backward, are timed until the device is done. `benchmarks.suite` times first calls too, in a process where
+both compilers have compiled something before. Both compilers of a case run one after the other on the same cores, in
+the opposite order in every other case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import RESULTS
+from benchmarks.fresh import ProcessError, keep_to, measured
+
+BACKENDS = ("inductor", "tcompile")
+SHARE = "TCOMPILE_COLD_SHARE"
+CASES = ("inference fp32", "inference AMP", "training fp32", "training AMP")
+
+
+def first_call(model: str, case: str, backend: str) -> float:
+    """Seconds of the first call of a case, in this process."""
+    import torch
+
+    from benchmarks.suite_models import WORKLOADS, WithLoss
+
+    torch.manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    kind, precision = case.split()
+    step = WORKLOADS[model].build().to(device)
+    module = WithLoss(step.model, step.loss).train(kind == "training")
+
+    def call(fn: Any) -> None:
+        with torch.set_grad_enabled(kind == "training"):
+            with torch.autocast(device, torch.bfloat16, enabled=precision == "AMP"):
+                loss = fn(**step.arguments)
+            if kind == "training":
+                loss.backward()
+        wait()
+
+    call(module)
+    module.zero_grad()
+    began = time.perf_counter()
+    call(torch.compile(module, backend=backend))
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    if len(sys.argv) == 4 and sys.argv[3] in BACKENDS:
+        print(json.dumps({"seconds": first_call(*sys.argv[1:])}))
+        return
+    from benchmarks.suite_models import WORKLOADS
+
+    chosen = _parser(list(WORKLOADS)).parse_args()
+    found = json.loads(chosen.out.read_text(encoding="utf-8")) if chosen.add and chosen.out.exists() else []
+    there = {(case["model"], case["case"]) for case in found}
+    wanted = [(model, case) for model in chosen.models for case in CASES if (model, case) not in there]
+    until, lock, slots = time.monotonic() + chosen.seconds, threading.Lock(), _slots(chosen.gpus, chosen.at_once)
+
+    def keep(number: int) -> None:
+        model, case = wanted[number]
+        if time.monotonic() > until:
+            return
+        with lock:
+            slot = slots.pop()
+        try:
+            row = _both(model, case, slot, number % 2 == 1)
+        except ProcessError as error:
+            print(f"{model}, {case}: {error}", flush=True)
+            return
+        finally:
+            slots.append(slot)
+        with lock:
+            found.append(row)
+            _write(chosen.out, found)
+        print(f"{model}, {case}: {row['candidates']}", flush=True)
+
+    with ThreadPoolExecutor(len(slots)) as workers:
+        list(workers.map(keep, range(len(wanted))))
+    print(summary(found))
+
+
+def _both(model: str, case: str, slot: tuple[str, str], turned: bool) -> dict[str, Any]:
+    """The seconds of both compilers, on the cores and the GPU of a slot."""
+    gpu, share = slot
+    candidates = []
+    for backend in reversed(BACKENDS) if turned else BACKENDS:
+        with tempfile.TemporaryDirectory() as folder:
+            own = {"CUDA_VISIBLE_DEVICES": gpu, "TCOMPILE_CACHE_DIR": folder, SHARE: share}
+            done = measured("benchmarks.suite_cold", model, case, backend, environment=own)
+        candidates.append({"name": backend, "compile_seconds": done["seconds"]})
+    return {"model": model, "case": case, "candidates": candidates}
+
+
+def _slots(gpus: int, at_once: int) -> list[tuple[str, str]]:
+    """A GPU and a share of the cores for each case that runs beside others."""
+    of = gpus * at_once
+    return [(str(number // at_once), f"{number}/{of}") for number in range(of)]
+
+
+def _write(path: Path, found: Sequence[Mapping[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = path.with_suffix(".new")
+    lines = ",\n".join(json.dumps(case) for case in found)
+    written.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    written.replace(path)
+
+
+def summary(found: Sequence[Mapping[str, Any]]) -> str:
+    """Inductor's seconds ÷ ours, and both: tables with a row a model."""
+    from benchmarks.suite_models import WORKLOADS
+    from benchmarks.suite_table import table
+
+    models = list(WORKLOADS)
+    cases = sorted(found, key=lambda case: (models.index(case["model"]), CASES.index(case["case"])))
+
+    def seconds(case: Mapping[str, Any], name: str) -> float:
+        return next(one["compile_seconds"] for one in case["candidates"] if one["name"] == name)
+
+    def ratio(case: Mapping[str, Any]) -> float:
+        return seconds(case, "inductor") / seconds(case, "tcompile")
+
+    tables = [table("First call in a fresh process, inductor ÷ tcompile", cases, ratio)]
+    tables += [table(f"Seconds, {name}", cases, partial(seconds, name=name)) for name in BACKENDS]
+    return "\n\n".join(tables)
+
+
+def _parser(models: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.suite_cold", description=__doc__)
+    parser.add_argument("--models", type=lambda text: text.split(","), default=models, help=", ".join(models))
+    parser.add_argument("--gpus", type=int, default=1, help="so many GPUs take cases side by side")
+    parser.add_argument("--at-once", type=int, default=1, help="so many cases of a GPU side by side, each on own cores")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="no case is begun after so long")
+    parser.add_argument("--add", action="store_true", help="keep the cases that are in the file already")
+    parser.add_argument("--out", type=Path, default=RESULTS / "suite_cold.json")
+    return parser
+
+
+if __name__ == "__main__":
+    keep_to(os.environ.get(SHARE, "0/1"))
+    main()
