@@ -178,7 +178,8 @@ def context_of(module: GraphModule, inputs: Sequence[Any], name: str, options: B
     where a GPU likes other layouts better.
     """
     with_known_constants(module)
-    ctx = Context(options.thresholds, example_sizes(module), name, "lower", processors=processors(module))
+    count, cache = properties(module)
+    ctx = Context(options.thresholds, example_sizes(module), name, "lower", processors=count, cache=cache)
     if ctx.processors and (changed := with_layouts(module, inputs, name, LAYOUTS)):
         ctx.decide((name,), "laid out", f"{changed} values lie in memory as convolutions and padded products like it")
     ctx.is_small = (bool(ctx.processors) or options.code == "triton") and is_below(module, MOST_32)
@@ -200,13 +201,16 @@ def _graphs() -> Graphs:
     return Graphs()
 
 
-def processors(module: GraphModule) -> int:
-    """How many multiprocessors the GPU of a graph has, 0 where it is for a CPU, or for a GPU that is not here."""
+def properties(module: GraphModule) -> tuple[int, int]:
+    """How many multiprocessors the GPU of a graph has, and how many bytes its L2 cache: 0 where it is for a CPU, or for
+    a GPU that is not here.
+    """
     values = map(value_of, module.graph.nodes)
     devices = {value.device for value in values if isinstance(value, torch.Tensor) and value.device.type == "cuda"}
     if not devices or not torch.cuda.is_available():
-        return 0
-    return int(torch.cuda.get_device_properties(devices.pop()).multi_processor_count)
+        return 0, 0
+    found = torch.cuda.get_device_properties(devices.pop())
+    return int(found.multi_processor_count), int(found.L2_cache_size)
 
 
 def example_sizes(module: GraphModule) -> dict[str, int]:

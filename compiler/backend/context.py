@@ -60,9 +60,10 @@ class Thresholds:
 class Context:
     """For one run of the pipeline. `sizes` are example values of symbols, `graph` names the graph in decisions.
 
-    `processors` is how many multiprocessors the GPU has that code is for, 0 for a CPU. `is_small` says that symbolic
-    sizes are guarded so that 32 bits are enough for indices. `given` are inputs that nobody else holds, unless the call
-    is a backward that may run again: it looks, and writes over them only if it is not.
+    `processors` is how many multiprocessors the GPU has that code is for, 0 for a CPU, `cache` how many bytes its L2
+    cache has: an H100's where that is not known. `is_small` says that symbolic sizes are guarded so that 32 bits are
+    enough for indices. `given` are inputs that nobody else holds, unless the call is a backward that may run again: it
+    looks, and writes over them only if it is not.
     """
 
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -71,6 +72,7 @@ class Context:
     pass_name: str = ""
     decisions: list[Decision] = field(default_factory=list)
     processors: int = 0
+    cache: int = 50 * 2**20
     is_small: bool = False
     given: frozenset[str] = frozenset()
 

@@ -13,7 +13,7 @@ distances from the mean of a part, and of the means from the mean of all. So one
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
@@ -34,6 +34,9 @@ COLUMNS = 32
 COLUMN = 1024
 """The most elements of a column, where columns are made of rows: of more, a second walk finds less in the cache."""
 
+PART = 4096
+"""So many elements of a long row are one program's where it holds them, for their mean and their variance."""
+
 ENOUGH = 8
 """Equal parts are made if they are at least one in so many of those that were wanted."""
 
@@ -42,7 +45,9 @@ def split(program: Program, ctx: Context) -> Program:
     """The program with its long reductions in two steps."""
     if not ctx.processors:
         return program
-    state = _Splitting(program, {kernel.targets[0]: kernel.loops[0] for kernel in program.kernels})
+    loops = {kernel.targets[0]: kernel.loops[0] for kernel in program.kernels}
+    centers = (_center(loop, loops) for loop in loops.values())
+    state = _Splitting(program, loops, frozenset(found[2] for found in centers if found))
     steps = tuple(new for step in program.steps for new in state.steps(step, ctx))
     buffers = program.buffers + tuple(state.buffers)
     return replace(program, steps=steps, buffers=buffers) if state.buffers else program
@@ -52,6 +57,7 @@ def split(program: Program, ctx: Context) -> Program:
 class _Splitting:
     program: Program
     loops: Mapping[str, Loop]
+    centered: Set[str]
     made: dict[str, Parts] = field(default_factory=dict)
     buffers: list[Buffer] = field(default_factory=list)
 
@@ -61,12 +67,17 @@ class _Splitting:
             yield step
         elif (variance := self.variance(step.loops[0])) is not None:
             yield from self.of_parts(variance, ctx)
-        elif (parts := _parts(step, self.program, ctx, self.width(step.loops[0]))) is not None:
+        elif (parts := self.parts(step, ctx)) is not None:
             self.made[step.targets[0]] = parts
             self.buffers.append(parts.buffer)
             yield from (_kernel(parts.first), _kernel(parts.second))
         else:
             yield step
+
+    def parts(self, kernel: Kernel, ctx: Context) -> Parts | None:
+        """A reduction in two loops; equal parts at least of a sum that is split for the sake of its variance alone."""
+        width = self.width(kernel.loops[0])
+        return _parts(kernel, self.program, ctx, width, kernel.targets[0] in self.centered)
 
     def width(self, loop: Loop) -> int:
         """Bytes of the largest element that is reduced, as it lies in memory: what is cast is not stored before that.
@@ -84,12 +95,11 @@ class _Splitting:
 
     def variance(self, loop: Loop) -> Variance | None:
         """What a loop sums up, if that are squared distances from a mean whose sum was made of equal parts."""
-        distance, center = _distance(loop)
-        mean = self.loops.get(center.buffer) if center else None
-        sums = mean.value.args[0] if mean and isinstance(mean.value, Op) and mean.value.name == "div" else None
-        if mean is None or center is None or not isinstance(sums, Load) or sums.buffer not in self.made:
+        found, distance = _center(loop, self.loops), _distance(loop)[0]
+        if found is None or found[2] not in self.made:
             return None
-        total, parts = self.loops[sums.buffer], self.made[sums.buffer]
+        center, mean, sums = found
+        total, parts = self.loops[sums], self.made[sums]
         is_same = (total.ranges, total.reduced, total.value) == (loop.ranges, loop.reduced, distance)
         return Variance(loop, mean, center, parts) if is_same and total.reduction == "sum" and parts.equal else None
 
@@ -140,6 +150,14 @@ def _distance(loop: Loop) -> tuple[Expr | None, Load | None]:
     return left.args[0], left.args[1]
 
 
+def _center(loop: Loop, loops: Mapping[str, Loop]) -> tuple[Load, Loop, str] | None:
+    """Of a sum of squared distances: the mean that they are from, where that is made, and the sum it is made of."""
+    _, center = _distance(loop)
+    mean = loops.get(center.buffer) if center else None
+    sums = mean.value.args[0] if mean and isinstance(mean.value, Op) and mean.value.name == "div" else None
+    return (center, mean, sums.buffer) if center and mean and isinstance(sums, Load) and sums.buffer in loops else None
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """A reduction in two loops, and the buffer between them; `equal` says whether all parts are of one length."""
@@ -166,8 +184,10 @@ def _kernel(loop: Loop) -> Kernel:
     return Kernel(loop.target, loop.ranges, loop.reduced, (loop,))
 
 
-def _parts(kernel: Kernel, program: Program, ctx: Context, width: int) -> Parts | None:
-    """The two loops, if it is one reduction that is worth it. An element has `width` bytes."""
+def _parts(kernel: Kernel, program: Program, ctx: Context, width: int, is_centered: bool) -> Parts | None:
+    """The two loops, if it is one reduction that is worth it. An element has `width` bytes; `is_centered` says that
+    distances from a mean that is made of it are summed, too.
+    """
     if len(kernel.loops) != 1 or not kernel.reduced or kernel.loops[0].reduction.startswith(("arg", "cum")):
         return None
     kernel = with_reduced_sorted(kernel, program, ctx)
@@ -179,10 +199,14 @@ def _parts(kernel: Kernel, program: Program, ctx: Context, width: int) -> Parts 
     else:
         by_columns, reduced = _is_by_columns(kernel, program, ctx), loop.reduced
         wanted, reason = _wanted(loop, by_columns, ctx), "leave multiprocessors idle"
+    if is_walked_again := wanted < 2 and is_centered and not by_columns and _outgrows_cache(loop, width, ctx):
+        wanted, reason = _points(loop.reduced, ctx) // PART, "are too many for the cache until they are read again"
     if wanted < 2:
         return None
     division = _divided(reduced, wanted, ctx)
     made = _two_loops(loop, division, program, by_columns)
+    if is_walked_again and not made.equal:
+        return None
     rows, length, count = (_points(group, ctx) for group in (loop.ranges, loop.reduced, division.outer))
     why = f"{rows:,} results of {length:,} elements each {reason}: each is made of {count:,} parts"
     ctx.decide((loop.target, made.buffer.name), "split", why, parts=count, bytes=ctx.number(made.buffer.size))
@@ -202,6 +226,12 @@ def _short(kernel: Kernel, program: Program, ctx: Context, width: int) -> Var | 
     run = max(run_along(place, kernel.reduced, ctx) for place in places)
     moved = width * _points((*kernel.ranges, *kernel.reduced), ctx)
     return short if (slowness(run * width) - 1) * moved > 2 * LAUNCH else None
+
+
+def _outgrows_cache(loop: Loop, width: int, ctx: Context) -> bool:
+    """Whether rows are so long that no program holds one, and those under way at a time are more than the cache has."""
+    length, rows = _points(loop.reduced, ctx), min(_points(loop.ranges, ctx), 2 * ctx.processors)
+    return length > LONGEST_ROWS[0] and rows * length * width > ctx.cache
 
 
 def _of_column(loop: Loop, short: Var, ctx: Context) -> int:
