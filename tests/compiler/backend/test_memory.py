@@ -104,7 +104,7 @@ def as_if_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
         programs.append(program)
         return backend.interpreted(program)
 
-    monkeypatch.setattr(backend, "processors", lambda _module: 132)
+    monkeypatch.setattr(backend, "properties", lambda _module: (132, 50 * 2**20))
     monkeypatch.setattr(backend, "_on_gpu", lambda module: module.graph.find_nodes(op="placeholder"))
     monkeypatch.setattr(backend, "compiled", interpreted)
     return programs

@@ -179,7 +179,7 @@ def test_on_a_gpu_adding_shares_a_kernel_with_what_makes_the_values(monkeypatch:
         programs.append(program)
         return backend.interpreted(program)
 
-    monkeypatch.setattr(backend, "processors", lambda _module: 132)
+    monkeypatch.setattr(backend, "properties", lambda _module: (132, 50 * 2**20))
     monkeypatch.setattr(backend, "compiled", interpreted)
     x, rows = torch.randn(64, 4), torch.arange(64) % 5
     torch.testing.assert_close(torch.compile(messages, backend=tcompile)(x, rows), messages(x, rows))
