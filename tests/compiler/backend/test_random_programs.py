@@ -48,7 +48,7 @@ def test_interpreted(code: str, steps: list[Step], kind: dict[str, bool]) -> Non
 @pytest.mark.parametrize(("seed", "gradients"), [(29, False), (86, False), (573, True), (705, True), (816, True)])
 def test_what_passes_do_for_a_gpu(seed: int, *, gradients: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if there were one, in Triton's interpreter. These were wrong once, or not compiled."""
-    monkeypatch.setattr(backend, "processors", lambda _module: 132)
+    monkeypatch.setattr(backend, "properties", lambda _module: (132, 50 * 2**20))
     monkeypatch.setattr(backend, "compiled", lambda program, ctx, _options: backend.triton_interpreted(program, ctx))
     check(replace(case_of(seed), gradients=gradients))
 
@@ -56,7 +56,7 @@ def test_what_passes_do_for_a_gpu(seed: int, *, gradients: bool, monkeypatch: py
 @pytest.mark.parametrize("seed", range(8))
 def test_steps_in_an_order_that_needs_less_memory(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it is taken in any case, with what kernels write over on a GPU."""
-    monkeypatch.setattr(backend, "processors", lambda _module: 132)
+    monkeypatch.setattr(backend, "properties", lambda _module: (132, 50 * 2**20))
     monkeypatch.setattr(backend, "compiled", lambda program, _ctx, _options: backend.interpreted(program))
     monkeypatch.setattr(schedule, "WORTHWHILE", 100)
     check(case_of(seed))
