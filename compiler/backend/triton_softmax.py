@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from compiler.backend.expr import Expr, Load, Op, rebuilt
+from compiler.backend.expr import Expr, Load, Op, loads, rebuilt
 from compiler.backend.ir import Kernel, Loop
 from compiler.backend.sweeps import Sweep, sweeps
 
@@ -67,14 +67,22 @@ def _pair(total: Loop, largest: Mapping[str, Loop], kernel: Kernel) -> Pair | No
     if not isinstance(distance, Op) or distance.name != "sub" or not isinstance(found := distance.args[1], Load):
         return None
     loop = largest.get(found.buffer)
-    if loop is None or _whole(distance.args[0], kernel).key != _whole(loop.value, kernel).key:
+    whole = _whole(distance.args[0], kernel)
+    if loop is None or whole.key != _whole(loop.value, kernel).key:
         return None
+    if {load.buffer for load in loads(whole)}.intersection(kernel.targets, kernel.reads):
+        return None  # it may be overwritten between the two
     return Pair(loop, total, of, value.key)
+
+
+def _computed(kernel: Kernel) -> dict[str, Loop]:
+    """Loops without a reduction, by what they compute; but for what they write over after it was read."""
+    return {loop.target: loop for loop in kernel.loops if not loop.reduction and loop.target not in kernel.reads}
 
 
 def _made(of: str, value: Expr, kernel: Kernel) -> tuple[str, Expr]:
     """A value that another loop of the kernel computes at the same point: as that loop has it, and its target."""
-    loops = {loop.target: loop for loop in kernel.loops if not loop.reduction}
+    loops = _computed(kernel)
     while isinstance(value, Load) and value.buffer in loops:
         of, value = value.buffer, loops[value.buffer].value
     return of, value
@@ -82,7 +90,7 @@ def _made(of: str, value: Expr, kernel: Kernel) -> tuple[str, Expr]:
 
 def _whole(value: Expr, kernel: Kernel) -> Expr:
     """The value without loads of what the kernel computes at the same point."""
-    loops = {loop.target: loop for loop in kernel.loops if not loop.reduction}
+    loops = _computed(kernel)
 
     def change(part: Expr) -> Expr | None:
         if isinstance(part, Load) and part.buffer in loops:

@@ -53,6 +53,13 @@ def test_what_passes_do_for_a_gpu(seed: int, *, gradients: bool, monkeypatch: py
     check(replace(case_of(seed), gradients=gradients))
 
 
+def test_a_softmax_that_its_kernel_adds_to_what_it_is_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's code was looked for without an end."""
+    monkeypatch.setattr(backend, "properties", lambda _module: (132, 50 * 2**20))
+    monkeypatch.setattr(backend, "compiled", lambda program, ctx, _options: backend.triton_interpreted(program, ctx))
+    check(case_of(40001, names=WIDE))
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_steps_in_an_order_that_needs_less_memory(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it is taken in any case, with what kernels write over on a GPU."""
