@@ -259,10 +259,6 @@ REQUIRED: tuple[str, ...] = (
     "torch.library:Library._destroy",
     "torch.utils._python_dispatch:TorchDispatchMode",
     "torch.utils._python_dispatch:_disable_current_modes",
-    "torch.utils._pytree:SUPPORTED_NODES",
-    "torch.utils._pytree:_get_node_type",
-    "torch.utils._pytree:tree_iter",
-    "torch.utils._pytree:tree_map",
     "torch.utils._sympy.printers:PythonPrinter",
 )
 

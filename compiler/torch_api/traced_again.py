@@ -24,7 +24,6 @@ from torch.fx import Node
 
 from compiler.torch_api.decomposition_tables import is_mutable, is_operator
 from compiler.torch_api.patching import replaced
-from compiler.torch_api.quick_trees import quick_trees
 
 _proxies: Any = proxy_tensor
 _PLAIN = frozenset({bool, int, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format})
@@ -89,10 +88,8 @@ class _UnlikeError(Exception):
 
 @contextmanager
 def copying() -> Iterator[None]:
-    """In the block AOTAutograd copies the nodes of operators that it has traced before in the block, and walks trees of
-    arguments in less time.
-    """
-    with quick_trees(), replaced(proxy_tensor, "proxy_call", lambda trace: _Traced(trace).call):
+    """In the block AOTAutograd copies the nodes of operators that it has traced before in the block."""
+    with replaced(proxy_tensor, "proxy_call", lambda trace: _Traced(trace).call):
         yield
 
 
