@@ -1,9 +1,10 @@
 """Random programs by our own backend against eager mode, as many as there is time for; what differs is made small.
 
-    python -m benchmarks.backend_fuzz FIRST COUNT [--device cuda] [--options '{"interpret": true}']
+    python -m benchmarks.backend_fuzz FIRST COUNT [--device cuda] [--options '{"interpret": true}'] [--as-gpu]
 
 prints each seed whose program differs, the few steps that it takes, and how they go wrong. Memory is full of NaN before
-anything is written there, so that reading too early is seen. See tests/compiler/backend/random_programs.py.
+anything is written there, so that reading too early is seen. With `--as-gpu` programs are compiled as for a GPU that is
+not here, and their kernels run in Triton's interpreter. See tests/compiler/backend/random_programs.py.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from compiler.backend import backend
 from tests.compiler.backend.poison import poisoned
 from tests.compiler.backend.random_programs import WIDE, Case, case_of, check, program
 
@@ -52,13 +54,22 @@ def failing(seeds: range, device: str, options: Mapping[str, Any]) -> Iterator[t
                 yield seed, case, difference(case)
 
 
+def compile_as_for_a_gpu() -> None:
+    """From now on: an H100's multiprocessors and cache, kernels in Triton's interpreter."""
+    backend.properties = lambda _module: (132, 50 * 2**20)
+    backend.compiled = lambda program, ctx, _options: backend.triton_interpreted(program, ctx)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("first", type=int)
     parser.add_argument("count", type=int)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--options", type=json.loads, default={})
+    parser.add_argument("--as-gpu", action="store_true")
     given = parser.parse_args()
+    if given.as_gpu:
+        compile_as_for_a_gpu()
     total = 0
     for seed, case, why in failing(range(given.first, given.first + given.count), given.device, given.options):
         total += 1
