@@ -25,20 +25,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks.figures import RESULTS
 from benchmarks.fresh import ProcessError, keep_to, measured
+from benchmarks.suite import CASES
+from benchmarks.suite_models import WORKLOADS, WithLoss
+from benchmarks.suite_table import table
 
 BACKENDS = ("inductor", "tcompile")
 SHARE = "TCOMPILE_COLD_SHARE"
-CASES = ("inference fp32", "inference AMP", "training fp32", "training AMP")
 
 
 def first_call(model: str, case: str, backend: str) -> float:
     """Seconds of the first call of a case, in this process."""
-    import torch
-
-    from benchmarks.suite_models import WORKLOADS, WithLoss
-
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
@@ -65,8 +65,6 @@ def main() -> None:
     if len(sys.argv) == 4 and sys.argv[3] in BACKENDS:
         print(json.dumps({"seconds": first_call(*sys.argv[1:])}))
         return
-    from benchmarks.suite_models import WORKLOADS
-
     chosen = _parser(list(WORKLOADS)).parse_args()
     found = json.loads(chosen.out.read_text(encoding="utf-8")) if chosen.add and chosen.out.exists() else []
     there = {(case["model"], case["case"]) for case in found}
@@ -124,9 +122,6 @@ def _write(path: Path, found: Sequence[Mapping[str, Any]]) -> None:
 
 def summary(found: Sequence[Mapping[str, Any]]) -> str:
     """Inductor's seconds ÷ ours, and both: tables with a row a model."""
-    from benchmarks.suite_models import WORKLOADS
-    from benchmarks.suite_table import table
-
     models = list(WORKLOADS)
     cases = sorted(found, key=lambda case: (models.index(case["model"]), CASES.index(case["case"])))
 
