@@ -13,12 +13,12 @@ import argparse
 import json
 import traceback
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from compiler.backend import backend
 from tests.compiler.backend.poison import poisoned
-from tests.compiler.backend.random_programs import WIDE, Case, case_of, check, program
+from tests.compiler.backend.random_programs import WIDE, Case, as_for_a_gpu, case_of, check, program
 
 
 def difference(case: Case) -> str:
@@ -54,12 +54,6 @@ def failing(seeds: range, device: str, options: Mapping[str, Any]) -> Iterator[t
                 yield seed, case, difference(case)
 
 
-def compile_as_for_a_gpu() -> None:
-    """From now on: an H100's multiprocessors and cache, kernels in Triton's interpreter."""
-    backend.properties = lambda _module: (132, 50 * 2**20)
-    backend.compiled = lambda program, ctx, _options: backend.triton_interpreted(program, ctx)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("first", type=int)
@@ -68,12 +62,11 @@ def main() -> None:
     parser.add_argument("--options", type=json.loads, default={})
     parser.add_argument("--as-gpu", action="store_true")
     given = parser.parse_args()
-    if given.as_gpu:
-        compile_as_for_a_gpu()
     total = 0
-    for seed, case, why in failing(range(given.first, given.first + given.count), given.device, given.options):
-        total += 1
-        print(f"seed {seed}: {case}\n{why}", flush=True)
+    with as_for_a_gpu() if given.as_gpu else nullcontext():
+        for seed, case, why in failing(range(given.first, given.first + given.count), given.device, given.options):
+            total += 1
+            print(f"seed {seed}: {case}\n{why}", flush=True)
     print(f"{total} of {given.count} programs differ")
 
 

@@ -10,7 +10,8 @@ and what another order of rounding excuses is next to nothing: compiled and eage
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +19,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from compiler.backend import tcompile
+from compiler.backend import backend, tcompile
+from compiler.backend.context import Context
+from compiler.backend.ir import Program
+from compiler.torch_api.patching import replaced
 
 MOST = 400
 """Elements that a value has at most."""
@@ -428,6 +432,18 @@ def check(case: Case) -> None:
     if differ(found, expected) and differ(captured := compiled_results(case, "aot_eager"), expected):
         expected = captured
     torch.testing.assert_close(found, expected, **NEAR)
+
+
+@contextmanager
+def as_for_a_gpu(run: Callable[[Program, Context], Any] = backend.triton_interpreted) -> Iterator[None]:
+    """In a block of it programs on the CPU are compiled as for an H100, by its multiprocessors and its cache; `run`
+    says what runs them, else Triton's interpreter.
+    """
+    with (
+        replaced(backend, "properties", lambda _original: lambda _module: (132, 50 * 2**20)),
+        replaced(backend, "compiled", lambda _original: lambda program, ctx, _options: run(program, ctx)),
+    ):
+        yield
 
 
 def differ(found: list[list[Any]], expected: list[list[Any]]) -> bool:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compiler.backend import backend, schedule
-from tests.compiler.backend.random_programs import NAMES, WIDE, Case, Step, case_of, check, valid
+from tests.compiler.backend.random_programs import NAMES, WIDE, Case, Step, as_for_a_gpu, case_of, check, valid
 
 numbers = st.integers(0, 98)
 usual, wide = (
@@ -46,24 +46,21 @@ def test_interpreted(code: str, steps: list[Step], kind: dict[str, bool]) -> Non
 
 
 @pytest.mark.parametrize(("seed", "gradients"), [(29, False), (86, False), (573, True), (705, True), (816, True)])
-def test_what_passes_do_for_a_gpu(seed: int, *, gradients: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_passes_do_for_a_gpu(seed: int, *, gradients: bool) -> None:
     """As if there were one, in Triton's interpreter. These were wrong once, or not compiled."""
-    monkeypatch.setattr(backend, "properties", lambda _module: (132, 50 * 2**20))
-    monkeypatch.setattr(backend, "compiled", lambda program, ctx, _options: backend.triton_interpreted(program, ctx))
-    check(replace(case_of(seed), gradients=gradients))
+    with as_for_a_gpu():
+        check(replace(case_of(seed), gradients=gradients))
 
 
-def test_a_softmax_that_its_kernel_adds_to_what_it_is_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_softmax_that_its_kernel_adds_to_what_it_is_of() -> None:
     """The kernel's code was looked for without an end."""
-    monkeypatch.setattr(backend, "properties", lambda _module: (132, 50 * 2**20))
-    monkeypatch.setattr(backend, "compiled", lambda program, ctx, _options: backend.triton_interpreted(program, ctx))
-    check(case_of(40001, names=WIDE))
+    with as_for_a_gpu():
+        check(case_of(40001, names=WIDE))
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_steps_in_an_order_that_needs_less_memory(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it is taken in any case, with what kernels write over on a GPU."""
-    monkeypatch.setattr(backend, "properties", lambda _module: (132, 50 * 2**20))
-    monkeypatch.setattr(backend, "compiled", lambda program, _ctx, _options: backend.interpreted(program))
     monkeypatch.setattr(schedule, "WORTHWHILE", 100)
-    check(case_of(seed))
+    with as_for_a_gpu(lambda program, _ctx: backend.interpreted(program)):
+        check(case_of(seed))
