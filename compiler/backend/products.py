@@ -78,7 +78,7 @@ def small_merged(program: Program, ctx: Context) -> Program:
     taken = {kernel.name for kernel in program.kernels}
     own: dict[int, Step] = {}
     buffers = [*program.buffers]
-    for call, _, why in refused:
+    for call, _, why in reversed(refused):
         product = own[id(call)] = _alone(call, program, unique(_operator(call), taken))
         buffers.append(replace(program.by_name[call.targets[0]], name=product.made))
         ctx.decide(call.targets, "product", f"{call.name} is a kernel of its own: {why}")

@@ -51,7 +51,7 @@ def kernels_artifact(
     functions: tuple[Function | TritonFunction, ...] = code.functions
     for function, kernel in zip(functions, _kernels(code, made), strict=True):
         identity, span = f"{artifact_id}.{function.name}", spans[function.name]
-        node = made.names[kernel]
+        node = made.steps[kernels[kernel].targets[-1]]  # its name may be another's: that of what a product computes
         moved = _bytes(made, node)
         category = category_of(kernels[kernel])
         attrs = {"language": language, "category": category, "line": span[0], "bytes": moved}

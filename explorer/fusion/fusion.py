@@ -156,6 +156,10 @@ class Half:
 
     @cached_property
     def merges(self) -> dict[str, Merge]:
+        """The steps of fusion, by what they made."""
+        return self._merged()
+
+    def _merged(self) -> dict[str, Merge]:
         found = self.record.merges
         return {item.name: item for item in found if item.graph == self.artifact.graph and item.kind == self.kind}
 
@@ -251,8 +255,11 @@ class Half:
         found = told.get(names) or told.get((names[1], names[0]))
         if found is not None:
             return reason_words(found.why), found.why, int(found.numbers.get("round", 0))
-        is_call = "extern" in (first.node.kind, second.node.kind)  # when kernels were fused
-        return (self.library if is_call else self.untold), "", 0
+        return (self.library if self._was_call(first) or self._was_call(second) else self.untold), "", 0
+
+    def _was_call(self, kernel: Kernel) -> bool:
+        """Whether it was a library's when kernels were fused."""
+        return kernel.node.kind == "extern"
 
     def _saving(self, first: Kernel, second: Kernel) -> int:
         """One kernel reads what both read once, does not read what it has made, and stores that only if others need

@@ -387,6 +387,18 @@ def test_a_call_that_stays_one_comes_from_itself() -> None:
         assert [targets[origin] for origin in call.origins] == [call.attrs["target"]], call.id
 
 
+def test_a_kernel_is_linked_to_its_own_step_and_has_its_bytes_where_another_step_has_its_name() -> None:
+    record = record_of("mlp", "h100")
+    steps = {entity.id: entity for artifact in record.of_stage("scheduled") for entity in artifact.entities}
+    kernels = [kernel for kernel in record.kernels if kernel.category != "extern"]
+    assert sum(kernel.category == "template" for kernel in kernels) > 2
+    for kernel in kernels:
+        (node,) = kernel.nodes
+        assert steps[node].kind == "kernel"
+        assert kernel.name == f"kernel_{steps[node].label}"
+        assert kernel.bytes == sum(steps[node].attrs["moves"].values())
+
+
 def test_a_long_signature_is_one_parameter_a_line() -> None:
     def mix(first: torch.Tensor, second: torch.Tensor, third: torch.Tensor) -> torch.Tensor:
         return first + second + third

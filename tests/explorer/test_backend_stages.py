@@ -158,6 +158,28 @@ def test_fusion_is_told_step_by_step_with_the_bytes_that_it_saves() -> None:
     assert str(run["fusion"]).startswith("Fusion, 0/0 forward")
 
 
+def test_what_a_later_pass_joins_is_one_kernel_of_the_fusion_view() -> None:
+    first, second = nn.Linear(64, 64), nn.Linear(64, 64)
+    model = nn.Sequential(first, nn.GELU(), second, nn.GELU())
+    run = explorer.explore(model, torch.randn(16, 64), backend="tcompile", target="h100")
+    made = {kernel.name: kernel.bytes for kernel in run.record.kernels if kernel.category != "extern"}
+    halves = fusions(run.record)
+    shown = {kernel.name: kernel.after for half in halves for kernel in half.kernels if not kernel.is_call}
+    assert shown == made
+    assert sum(len(half.kernels) for half in halves) == len(run.record.kernels)
+    counts = {stage["name"]: stage["count"] for stage in Payload(run.record).manifest()["stages"]}
+    assert counts["fusion"] == counts["kernels"] == len(shown)
+    forward = halves[0]
+    product = next(kernel for kernel in forward.kernels if kernel.name == "kernel_addmm_gelu")
+    assert {part.kind for part in product.parts} == {"extern", "kernel"}
+    last, *others = forward.steps(product)
+    assert last.saved == 16 * 64 * 4  # read by the kernel itself; the backward needs it stored
+    assert len(others) == len(product.parts) - 2
+    assert all(refusal.first is not refusal.second for half in halves for refusal in half.refusals)
+    words = {refusal.words for half in halves for refusal in half.refusals}
+    assert any("was a call of PyTorch when loops were fused" in each for each in words), words
+
+
 def test_memory_of_both_sides_ends_alike() -> None:
     record = beside_inductor().record
     assert record.versus is not None
