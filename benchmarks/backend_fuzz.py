@@ -2,9 +2,10 @@
 
     python -m benchmarks.backend_fuzz FIRST COUNT [--device cuda] [--options '{"interpret": true}'] [--as-gpu]
 
-prints each seed whose program differs, the few steps that it takes, and how they go wrong. Memory is full of NaN before
-anything is written there, so that reading too early is seen. With `--as-gpu` programs are compiled as for a GPU that is
-not here, and their kernels run in Triton's interpreter. See tests/compiler/backend/random_programs.py.
+prints each seed whose program differs, the few steps that it takes, and how they go wrong; at the end, how many agree
+and how many torch itself refuses, too. Memory is full of NaN before anything is written there, so that reading too
+early is seen. With `--as-gpu` programs are compiled as for a GPU that is not here, and their kernels run in Triton's
+interpreter. See tests/compiler/backend/random_programs.py.
 """
 
 from __future__ import annotations
@@ -12,27 +13,39 @@ from __future__ import annotations
 import argparse
 import json
 import traceback
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 from tests.compiler.backend.poison import poisoned
-from tests.compiler.backend.random_programs import WIDE, Case, as_for_a_gpu, case_of, check, program
+from tests.compiler.backend.random_programs import (
+    AGREES,
+    NOT_EAGER,
+    NOT_TORCH,
+    WIDE,
+    Case,
+    as_for_a_gpu,
+    case_of,
+    check,
+    program,
+)
+
+FINE = (AGREES, NOT_EAGER, NOT_TORCH)
 
 
-def difference(case: Case) -> str:
-    """How compiling or running a program goes wrong, "" if it does not, or if eager mode refuses it."""
+def verdict(case: Case) -> str:
+    """One of FINE, else how compiling or running a program goes wrong."""
     try:
         for grow in case.grows:
             replace(case, device="cpu").results(program(case.steps), grow)
     except (RuntimeError, IndexError, ValueError, ZeroDivisionError):
-        return ""
+        return NOT_EAGER
     try:
-        check(case)
+        return check(case)
     except Exception:  # noqa: BLE001 whatever goes wrong is the finding
         return traceback.format_exc(limit=-4)
-    return ""
 
 
 def smallest(case: Case) -> Case:
@@ -40,18 +53,20 @@ def smallest(case: Case) -> Case:
     place = len(case.steps) - 1
     while place >= 0:
         shorter = replace(case, steps=[*case.steps[:place], *case.steps[place + 1 :]])
-        case = shorter if difference(shorter) else case
+        case = case if verdict(shorter) in FINE else shorter
         place = min(place, len(case.steps)) - 1
     return case
 
 
-def failing(seeds: range, device: str, options: Mapping[str, Any]) -> Iterator[tuple[int, Case, str]]:
+def verdicts(seeds: range, device: str, options: Mapping[str, Any]) -> Iterator[tuple[int, Case, str]]:
+    """Of each seed, its program as small as it still goes wrong, and how."""
     for seed in seeds:
         case = case_of(seed, device, options, WIDE)
         with poisoned():
-            if difference(case):
+            if (found := verdict(case)) not in FINE:
                 case = smallest(case)
-                yield seed, case, difference(case)
+                found = verdict(case)
+        yield seed, case, found
 
 
 def main() -> None:
@@ -62,12 +77,13 @@ def main() -> None:
     parser.add_argument("--options", type=json.loads, default={})
     parser.add_argument("--as-gpu", action="store_true")
     given = parser.parse_args()
-    total = 0
+    total: Counter[str] = Counter()
     with as_for_a_gpu() if given.as_gpu else nullcontext():
-        for seed, case, why in failing(range(given.first, given.first + given.count), given.device, given.options):
-            total += 1
-            print(f"seed {seed}: {case}\n{why}", flush=True)
-    print(f"{total} of {given.count} programs differ")
+        for seed, case, found in verdicts(range(given.first, given.first + given.count), given.device, given.options):
+            total[found if found in FINE else "differs"] += 1
+            if found not in FINE:
+                print(f"seed {seed}: {case}\n{found}", flush=True)
+    print(f"of {given.count} programs: {', '.join(f'{number} {what}' for what, number in sorted(total.items()))}")
 
 
 if __name__ == "__main__":
