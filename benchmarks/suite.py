@@ -40,15 +40,20 @@ class Suite:
     found: dict[str, Any] = field(default_factory=lambda: {"machine": {}, "cases": []})
     lock: threading.Lock = field(default_factory=threading.Lock)
 
+    @staticmethod
+    def of(path: Path, add: bool) -> Suite:
+        """An empty one; with `add`, of the cases that the file has already."""
+        return Suite(path, json.loads(path.read_text(encoding="utf-8"))) if add and path.exists() else Suite(path)
+
     def has(self, model: str, case: str) -> bool:
         return any(_name(done) == (model, case) for done in self.found["cases"])
 
-    def add(self, case: Mapping[str, Any], machine: Mapping[str, Any]) -> None:
+    def add(self, case: Mapping[str, Any], machine: Mapping[str, Any] | None = None) -> None:
         """Keep a case, in the models' order, and write all of them; a file is whole or as it was. Of a case that is
         there already, this is a second run, and kept beside the first.
         """
         with self.lock:
-            self.found["machine"] = dict(machine)
+            self.found["machine"] = dict(machine or {})
             known = next((done for done in self.found["cases"] if _name(done) == _name(case)), None)
             if known is None:
                 self.found["cases"].append(dict(case))
@@ -95,9 +100,7 @@ def _rounded(value: Any) -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     chosen = _parser().parse_args(arguments)
-    suite = Suite(chosen.out)
-    if chosen.add and chosen.out.exists():
-        suite.found = json.loads(chosen.out.read_text(encoding="utf-8"))
+    suite = Suite.of(chosen.out, chosen.add)
     wanted = [
         (model, case) for model in chosen.models for case in chosen.cases if suite.has(model, case) == chosen.again
     ]

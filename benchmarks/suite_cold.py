@@ -15,9 +15,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import queue
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +29,7 @@ import torch
 
 from benchmarks.figures import RESULTS
 from benchmarks.fresh import ProcessError, keep_to, measured
-from benchmarks.suite import CASES
+from benchmarks.suite import CASES, Suite
 from benchmarks.suite_models import WORKLOADS, WithLoss
 from benchmarks.suite_table import table
 
@@ -66,32 +66,28 @@ def main() -> None:
         print(json.dumps({"seconds": first_call(*sys.argv[1:])}))
         return
     chosen = _parser(list(WORKLOADS)).parse_args()
-    found = json.loads(chosen.out.read_text(encoding="utf-8")) if chosen.add and chosen.out.exists() else []
-    there = {(case["model"], case["case"]) for case in found}
-    wanted = [(model, case) for model in chosen.models for case in CASES if (model, case) not in there]
-    until, lock, slots = time.monotonic() + chosen.seconds, threading.Lock(), _slots(chosen.gpus, chosen.at_once)
+    suite = Suite.of(chosen.out, chosen.add)
+    wanted = [(model, case) for model in chosen.models for case in CASES if not suite.has(model, case)]
+    until, slots = time.monotonic() + chosen.seconds, _slots(chosen.gpus, chosen.at_once)
 
     def keep(number: int) -> None:
         model, case = wanted[number]
         if time.monotonic() > until:
             return
-        with lock:
-            slot = slots.pop()
+        slot = slots.get()
         try:
             row = _both(model, case, slot, number % 2 == 1)
         except ProcessError as error:
             print(f"{model}, {case}: {error}", flush=True)
             return
         finally:
-            slots.append(slot)
-        with lock:
-            found.append(row)
-            _write(chosen.out, found)
+            slots.put(slot)
+        suite.add(row)
         print(f"{model}, {case}: {row['candidates']}", flush=True)
 
-    with ThreadPoolExecutor(len(slots)) as workers:
+    with ThreadPoolExecutor(slots.qsize()) as workers:
         list(workers.map(keep, range(len(wanted))))
-    print(summary(found))
+    print(summary(suite.found["cases"]))
 
 
 def _both(model: str, case: str, slot: tuple[str, str], turned: bool) -> dict[str, Any]:
@@ -106,24 +102,17 @@ def _both(model: str, case: str, slot: tuple[str, str], turned: bool) -> dict[st
     return {"model": model, "case": case, "candidates": candidates}
 
 
-def _slots(gpus: int, at_once: int) -> list[tuple[str, str]]:
+def _slots(gpus: int, at_once: int) -> queue.SimpleQueue[tuple[str, str]]:
     """A GPU and a share of the cores for each case that runs beside others."""
     of = gpus * at_once
-    return [(str(number // at_once), f"{number}/{of}") for number in range(of)]
+    slots: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+    for number in range(of):
+        slots.put((str(number // at_once), f"{number}/{of}"))
+    return slots
 
 
-def _write(path: Path, found: Sequence[Mapping[str, Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    written = path.with_suffix(".new")
-    lines = ",\n".join(json.dumps(case) for case in found)
-    written.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
-    written.replace(path)
-
-
-def summary(found: Sequence[Mapping[str, Any]]) -> str:
+def summary(cases: Sequence[Mapping[str, Any]]) -> str:
     """Inductor's seconds ÷ ours, and both: tables with a row a model."""
-    models = list(WORKLOADS)
-    cases = sorted(found, key=lambda case: (models.index(case["model"]), CASES.index(case["case"])))
 
     def seconds(case: Mapping[str, Any], name: str) -> float:
         return next(one["compile_seconds"] for one in case["candidates"] if one["name"] == name)
