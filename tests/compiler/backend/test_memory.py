@@ -96,20 +96,6 @@ def test_steps_that_free_more_than_they_make_come_first() -> None:
     assert most_held(program, ctx) == large + flipped, str(program)  # not two large ones
 
 
-def as_if_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
-    """Programs are made as for a GPU, and run by the interpreter, which writes over what a launch does."""
-    programs: list[Program] = []
-
-    def interpreted(program: Program, *_: Any) -> Any:
-        programs.append(program)
-        return backend.interpreted(program)
-
-    monkeypatch.setattr(backend, "properties", lambda _module: (132, 50 * 2**20))
-    monkeypatch.setattr(backend, "_on_gpu", lambda module: module.graph.find_nodes(op="placeholder"))
-    monkeypatch.setattr(backend, "compiled", interpreted)
-    return programs
-
-
 def saved_twice(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """The first result is the user's and the backward's; `tanh` and `gelu` keep what they read or make."""
     shown = (x @ weight).tanh()
@@ -117,13 +103,13 @@ def saved_twice(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def test_a_backward_writes_over_what_was_saved_for_it_alone_unless_the_graph_is_kept(
-    monkeypatch: pytest.MonkeyPatch,
+    gpu_programs: list[Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    programs = as_if_on_a_gpu(monkeypatch)
+    monkeypatch.setattr(backend, "_on_gpu", lambda module: module.graph.find_nodes(op="placeholder"))
     x, weight = numbers(8, 6).requires_grad_(), (numbers(6, 10) / 4).requires_grad_()
     torch.compiler.reset()
     results = torch.compile(saved_twice, backend="tcompile")(x, weight)
-    _, backward = programs
+    _, backward = gpu_programs
     over = {buffer.reuses for buffer in backward.buffers} & {*backward.inputs}
     assert over == {"mm_1"}, str(backward)  # what gelu read: neither inputs, nor the results that the user has
     shown = results[0].clone()

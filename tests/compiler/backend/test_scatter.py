@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import compiler
-from compiler.backend import backend, tcompile
+from compiler.backend import tcompile
 from compiler.backend.context import Context
 from compiler.backend.emit_triton import emit
 from compiler.backend.expr import Put
@@ -168,24 +168,16 @@ def test_the_backward_of_cross_entropy_is_one_kernel() -> None:
     assert sum("over i0 < 6; r1 < 50" in str(kernel) for kernel in backward.kernels) == 1
 
 
-def test_on_a_gpu_adding_shares_a_kernel_with_what_makes_the_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_gpu_adding_shares_a_kernel_with_what_makes_the_values(gpu_programs: list[Program]) -> None:
     def messages(x: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = x.sin() * 2
         return x.new_zeros(5, 4).index_add(0, rows, y), y.sum(1), y.new_zeros(7).index_add(0, rows, y.sum(1))
 
-    programs: list[Program] = []
-
-    def interpreted(program: Program, *_: Any) -> Any:
-        programs.append(program)
-        return backend.interpreted(program)
-
-    monkeypatch.setattr(backend, "properties", lambda _module: (132, 50 * 2**20))
-    monkeypatch.setattr(backend, "compiled", interpreted)
     x, rows = torch.randn(64, 4), torch.arange(64) % 5
     torch.testing.assert_close(torch.compile(messages, backend=tcompile)(x, rows), messages(x, rows))
-    (adding,) = (kernel for kernel in programs[0].kernels if kernel.taken)
+    (adding,) = (kernel for kernel in gpu_programs[0].kernels if kernel.taken)
     assert len(adding.taken) == 2
-    lines = emit(programs[0], Context(processors=132)).text.splitlines()
+    lines = emit(gpu_programs[0], Context(processors=132)).text.splitlines()
     assert any("tl.atomic_add(" in line and "index_put_ptr + " in line for line in lines)
 
 
