@@ -242,8 +242,7 @@ def _parted(step: Step, program: Program, ctx: Context) -> tuple[Step, ...]:
     """A kernel of rows as two, where rows meet memory in such short runs that this costs more than what is reduced
     takes to be read again: one of rows, and one of points, which meets memory in tiles, for what no reduction needs.
     """
-    lost = lost_in_rows(step, program, ctx) if isinstance(step, Kernel) and step.reduced else {}
-    if not lost or not isinstance(step, Kernel) or step.taken or not program.mutated.isdisjoint(step.targets):
+    if not isinstance(step, Kernel) or not step.reduced or step.taken or not program.mutated.isdisjoint(step.targets):
         return (step,)
     needed: set[str] = set()
     for loop in reversed(step.loops):
@@ -251,7 +250,7 @@ def _parted(step: Step, program: Program, ctx: Context) -> tuple[Step, ...]:
             needed |= {loop.target, *loop.reads}
     rows = replace(step, loops=tuple(loop for loop in step.loops if loop.target in needed))
     late = tuple(loop for loop in step.loops if loop.target not in needed)
-    points = Kernel(step.name, step.ranges + step.reduced, (), late)
+    lost = lost_in_rows(step, program, ctx) if late else {}
     later = {name: bytes_ for name, bytes_ in lost.items() if name not in rows.reads and name not in rows.targets}
     again = sum(moved(name, rows, program, ctx) for name in rows.reads)
     if sum(later.values()) <= again + LAUNCH:
@@ -259,6 +258,7 @@ def _parted(step: Step, program: Program, ctx: Context) -> tuple[Step, ...]:
     most = max(later, key=lambda name: later[name])
     why = f"rows would meet {most} in short runs, for the time of {sum(later.values()):,} bytes more"
     ctx.decide((step.targets[-1],), "parted", f"{why}; {again:,} are read again", bytes=again)
+    points = Kernel(step.name, step.ranges + step.reduced, (), late)
     count = ctx.number(product(var.size for var in points.ranges))
     small = {name for name in points.reads if 2 * ctx.number(program.by_name[name].size) < count}
     return rows, with_merged(points, program, small)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from compiler.backend.context import Context
@@ -45,6 +45,16 @@ def run_along(place: Index, along: Iterable[Var], ctx: Context) -> int:
     run = 1
     while (size := steps.get(run, 1)) > 1:
         run *= size
+    return run
+
+
+def run_walked(place: Index, walked: Sequence[Var], ctx: Context) -> int:
+    """How many neighbours in memory are met one after another where variables are walked, the last one fastest."""
+    run = 1
+    for var in reversed(walked):
+        if ctx.number(factor_of(place, var)) != run:
+            break
+        run *= ctx.number(var.size)
     return run
 
 

@@ -10,7 +10,7 @@ An axis has one variable in place of the ranges that it is made of, so that a ke
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from compiler.backend.context import Context
@@ -20,7 +20,7 @@ from compiler.backend.index_maps import variables
 from compiler.backend.ir import Kernel, Program
 from compiler.backend.order import accesses, ordered, points_along
 from compiler.backend.sweeps import sweeps
-from compiler.backend.traffic import run_along, slowness
+from compiler.backend.traffic import run_along, run_walked, slowness
 
 Kind = Literal["pointwise", "persistent", "looped"]
 
@@ -192,19 +192,21 @@ def is_by_columns(kernel: Kernel, program: Program, ctx: Context) -> bool:
 
 def lost_in_rows(kernel: Kernel, program: Program, ctx: Context) -> Mapping[str, int]:
     """The buffers that a kernel of long rows meets in shorter runs than tiles would, and how many bytes are moved in
-    the time that this takes more. None where a program takes neighbouring columns.
+    the time that this takes more: a program walks its rows in one order, and what lies in memory in another one is met
+    in runs as short as that order leaves. None where a program takes neighbouring columns.
     """
     if _points(kernel.reduced, ctx) < _ALONE:
         return {}
+    rows = ordered(kernel, program, replace(ctx, decisions=[]))
     lost: dict[str, int] = {}
-    for buffer, place in accesses(kernel, program):
+    for buffer, place in accesses(rows, program):
         own = variables(place)
-        if not own.isdisjoint(kernel.reduced):
-            rows, tiles = (run_along(place, along, ctx) * buffer.dtype.itemsize for along in (kernel.reduced, own))
-            bytes_ = (slowness(rows) - slowness(tiles)) * _points(own, ctx) * buffer.dtype.itemsize
-            lost[buffer.name] = max(lost.get(buffer.name, 0), int(bytes_))
-    is_rows = any(lost.values()) and not is_by_columns(ordered(kernel, program, ctx), program, ctx)
-    return lost if is_rows else {}
+        if not own.isdisjoint(rows.reduced):
+            runs = run_walked(place, rows.reduced, ctx), run_along(place, own, ctx)
+            walked, tiled = (slowness(run * buffer.dtype.itemsize) for run in runs)
+            bytes_ = int((walked - tiled) * _points(own, ctx) * buffer.dtype.itemsize)
+            lost[buffer.name] = max(lost.get(buffer.name, 0), bytes_)
+    return lost if any(lost.values()) and not is_by_columns(rows, program, ctx) else {}
 
 
 def _points(group: Iterable[Var], ctx: Context) -> int:

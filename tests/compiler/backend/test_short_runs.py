@@ -24,7 +24,9 @@ def norm(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def crossing(x: Tensor, weight: Tensor) -> Tensor:
-    return norm(x, weight).contiguous(memory_format=LAST)
+    """The norm, in the other layout."""
+    other = torch.contiguous_format if x.is_contiguous(memory_format=LAST) else LAST
+    return norm(x, weight).contiguous(memory_format=other)
 
 
 def pictures(*shape: int, last: bool = False, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -74,6 +76,10 @@ CASES = {
     "channels last": Case(pictures(64, 64, 64, 64, last=True), False, 2, 3),
     "long rows, channels last": Case(pictures(32, 64, 128, 128, last=True), False, 3, 3),
     "groups of many channels last": Case(pictures(64, 512, 16, 16, last=True), False, 1, 2),
+    "small, channels last, crossing": Case(pictures(16, 64, 16, 16, last=True), True, 1, 2),
+    "channels last, crossing": Case(pictures(64, 64, 64, 64, last=True), True, 2, 3),
+    "groups of many channels, crossing": Case(pictures(64, 512, 16, 16), True, 1, 2),
+    "groups of many channels last, crossing": Case(pictures(64, 512, 16, 16, last=True), True, 2, 3),
 }
 
 
@@ -94,6 +100,15 @@ def test_what_crosses_is_a_kernel_of_tiles_and_the_decision_says_what_rows_would
         f"rows would meet clone in short runs, for the time of {lost} bytes more; {moved:,} are read again"
     )
     assert of_points(call) == [(64, 64)]
+
+
+def test_rows_walked_as_what_is_read_lies_meet_what_is_written_in_short_runs() -> None:
+    call = opened(pictures(64, 512, 16, 16, last=True), True)
+    moved = 64 * 512 * 16 * 16 * 2
+    assert decided(call)["parted"] == (
+        f"rows would meet clone in short runs, for the time of {(SLOWEST - 1) * moved:,} bytes more; "
+        f"{moved:,} are read again"
+    )
 
 
 def test_each_channel_of_a_short_run_has_parts_of_its_own() -> None:
