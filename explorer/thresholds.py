@@ -89,9 +89,6 @@ class ThresholdControl:
         """Change thresholds: the passes run again, and so does what shows them. Raises OptionError for a name or value
         that there is not, and what a pass raises.
         """
-        from compiler.backend.options import parsed
-
-        parsed(None, changes)
         self.opened = self.opened.with_thresholds(**changes)
         if self._view is not None:
             self._view.moved()

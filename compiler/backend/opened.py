@@ -26,7 +26,7 @@ from compiler.backend.emit_triton import emit as emit_triton
 from compiler.backend.ir import BackendError, Kernel, Program
 from compiler.backend.launch import Launcher, by_kernel
 from compiler.backend.lower.graph import lower
-from compiler.backend.options import BackendOptions
+from compiler.backend.options import BackendOptions, check_thresholds
 from compiler.backend.products import products
 from compiler.backend.traffic import Totals, totals, traffic
 from compiler.backend.verify import BrokenProgramError
@@ -231,7 +231,8 @@ class Opened:
         names the loop, and the rule.
         """
         if name not in self.passes:
-            meant = _meant(name, self.passes)
+            lowered = f"; {next(iter(self.passes))} is given what was lowered"
+            meant = lowered if name in ("lower", "lowered") else _meant(name, self.passes)
             raise BackendError(f"there is no pass {name!r}, only {', '.join(self.passes)}{meant}")
         if not _takes_two(change):
             raise BackendError(f"a pass takes a program and a context, and returns a program: def {name}(program, ctx)")
@@ -250,7 +251,11 @@ class Opened:
         return self._again(pipeline.tuned(self.passes), self.thresholds)
 
     def with_thresholds(self, **changes: int) -> Opened:
-        """The same call with other thresholds: see `compiler.backend.context.Thresholds`."""
+        """The same call with other thresholds: see `compiler.backend.context.Thresholds`.
+
+        Raises OptionError for a name or value that there is not.
+        """
+        check_thresholds(changes)
         return self._again(self.passes, replace(self.thresholds, **changes))
 
     def why(self, first: str, second: str) -> str:
@@ -258,6 +263,8 @@ class Opened:
         graph, names them (loops, calls, kernels, inputs, views), or as before decompositions ("gelu"). Raises
         BackendError for a name that there is nowhere.
         """
+        if not (isinstance(first, str) and isinstance(second, str)):
+            raise BackendError(f"why takes the names of two values, as text; got {first!r:.40} and {second!r:.40}")
         lookups = [Lookup(graph.caught.module, graph.programs, self._decided(graph)) for graph in self.graphs]
         for name in (first, second):
             if not any(lookup.knows(name) for lookup in lookups):
@@ -397,7 +404,7 @@ def _milliseconds(seconds: Any) -> str:
 
 
 def _meant(name: str, known: Any) -> str:
-    near = get_close_matches(name, list(known), 3)
+    near = get_close_matches(name, list(dict.fromkeys(known)), 3)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
@@ -406,6 +413,8 @@ def _takes_two(change: Any) -> bool:
         inspect.signature(change).bind(None, None)
     except TypeError:
         return False
+    except ValueError:  # of a builtin that does not say what it takes
+        return callable(change)
     return True
 
 
@@ -444,8 +453,10 @@ def open(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwar
     torch.compile. The call is run once, by eager PyTorch, graph by graph; if its result needs a gradient, there is a
     backward graph too. What the graphs were called with is kept, to check stages on it.
 
-    Raises BackendError where a graph can't be compiled, or where there is none.
+    Raises BackendError where a graph can't be compiled, or where there is none, and TypeError for what can't be called.
     """
+    if not callable(fn):
+        raise TypeError(f"compiler.open takes a function or a module, and what to call it with; got {fn!r:.60}")
     asked = Asked(inner_function(fn) or fn, args, kwargs, dynamic)
     caught = catch(asked)
     if not caught:

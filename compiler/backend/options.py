@@ -46,17 +46,18 @@ def parsed(mode: str | None, options: Mapping[str, Any] | None) -> BackendOption
     random = given.pop("random", "philox")
     if random not in RANDOM:
         raise OptionError(f"options: random={random!r} must be 'philox' or 'eager'")
-    known = [found.name for found in fields(Thresholds)]
-    for name, value in given.items():
-        _check(name, value, known)
+    check_thresholds(given)
     graphs, tuned = mode in ("reduce-overhead", "max-autotune"), (mode or "").startswith("max-autotune")
     return BackendOptions(Thresholds(**given), interpret, code, graphs, tuned, random)
 
 
-def _check(name: str, value: Any, known: list[str]) -> None:
-    if name not in known:
-        near = get_close_matches(name, known, 1)
-        meant = f"; did you mean {near[0]}?" if near else f". It has interpret, code, random, {', '.join(known)}"
-        raise OptionError(f"options: backend tcompile has no option {name!r}{meant}")
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise OptionError(f"options: {name}={value!r} must be a whole number above 0")
+def check_thresholds(given: Mapping[str, Any]) -> None:
+    """Raises OptionError for a name that no threshold has, or a value that it can't have."""
+    known = [found.name for found in fields(Thresholds)]
+    for name, value in given.items():
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            meant = f"; did you mean {near[0]}?" if near else f". It has interpret, code, random, {', '.join(known)}"
+            raise OptionError(f"options: backend tcompile has no option {name!r}{meant}")
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise OptionError(f"options: {name}={value!r} must be a whole number above 0")

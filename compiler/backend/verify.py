@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 
 from compiler.backend.expr import ADDED, Expr, Guard, Load, Op, Put, Shape, indices, loads, parts
 from compiler.backend.index import Index, Quotient, Remainder, Var, is_below
 from compiler.backend.index_maps import is_one_to_one
-from compiler.backend.ir import REDUCTIONS, BackendError, Extern, Kernel, Loop, Product, Program, strided
+from compiler.backend.ir import REDUCTIONS, BackendError, Extern, Kernel, Loop, Product, Program, Strided, strided
 from compiler.backend.scalar import HALVES, OPERATIONS
 from compiler.backend.sweeps import overwritten_early
 from compiler.backend.together import Together
@@ -22,11 +23,36 @@ class BrokenProgramError(BackendError):
 
 
 def verify(program: Program, before: Program | None = None) -> None:
-    """Raises BrokenProgramError, with all that is wrong. What has not changed since a program `before`, which was
-    verified, is not looked at twice.
+    """Raises BrokenProgramError, with all that is wrong. A program `before`, which was verified, is called in the same
+    way; what has not changed since is not looked at twice.
     """
-    if wrong := [*_wrong(program, _unchanged(program, before) if before else frozenset())]:
+    unchanged, otherwise = (_unchanged(program, before), _called_otherwise(program, before)) if before else ((), ())
+    if wrong := [*_wrong(program, frozenset(unchanged)), *otherwise]:
         raise BrokenProgramError("\n".join(wrong))
+
+
+def _called_otherwise(program: Program, before: Program) -> Iterator[str]:
+    """What the caller would notice: other inputs, another number of results, results of another shape or dtype."""
+    if program.inputs != before.inputs:
+        yield f"its inputs are ({', '.join(program.inputs)}), and were ({', '.join(before.inputs)})"
+    if missing := sorted(before.mutated - program.mutated):
+        yield f"it no longer writes to {', '.join(missing)}, which the call changes in place"
+    if len(program.outputs) != len(before.outputs):
+        yield f"it has {len(program.outputs)} outputs, and had {len(before.outputs)}"
+    for place, (now, was) in enumerate(zip(_kinds(program), _kinds(before), strict=False)):
+        if now != was:
+            yield f"output {place} is {_told(*now)}, and was {_told(*was)}"
+
+
+def _kinds(program: Program) -> Iterator[tuple[Any, ...]]:
+    """Dtype, shape and device of each output; of one that is no tensor, what it is."""
+    for output in program.outputs:
+        buffer = program.by_name.get(output.buffer) if isinstance(output, Strided) else None
+        yield (buffer.dtype, output.shape, buffer.device) if buffer else (output,)
+
+
+def _told(what: Any, shape: Shape = (), device: str = "") -> str:
+    return f"{what} [{', '.join(map(str, shape))}] on {device}" if device else str(what)
 
 
 def _unchanged(program: Program, before: Program) -> frozenset[int]:
@@ -63,9 +89,16 @@ def _wrong(program: Program, unchanged: frozenset[int]) -> Iterator[str]:
             hidden |= step.local
             rewritten |= changed | step.taken
         written.update(step.targets)
+    changed = {name for step in program.steps for name in (*step.targets, *_extern_writes(step))}
+    yield from (f"the input {name}, which the call changes in place, is never written"
+                for name in sorted(program.mutated - changed))  # fmt: skip
     for view in strided(program.outputs):
         if view.buffer not in written or view.buffer in hidden:
             yield f"the output {view.buffer} is never written"
+
+
+def _extern_writes(step: Kernel | Extern) -> Sequence[str]:
+    return step.writes if isinstance(step, Extern) else ()
 
 
 def _name(step: Kernel | Extern) -> str:

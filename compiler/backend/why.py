@@ -54,14 +54,13 @@ class Lookup:
         return name in self.names
 
     def why(self, first: str, second: str, ctx: Context) -> str:
-        """In words, whether one kernel computes both, and if not, why not."""
+        """In words, whether one kernel computes both, and if not, why not; then what the names stand for."""
         (notes, one), (more, two) = self.found(first), self.found(second)
-        told = [*dict.fromkeys((*notes, *more))]
+        told = "; ".join(dict.fromkeys((*notes, *more)))
         if first == second:
-            told.append(f"{first} is one and the same value")
-        elif one and two:
-            told.append(self._together(first, second, one, two, ctx))
-        return "; ".join(told)
+            return ". ".join(filter(None, (f"{first} is one and the same value", told)))
+        answer = self._together(first, second, one, two, ctx) if one and two else ""
+        return ". ".join(filter(None, (answer, told)))
 
     def found(self, name: str) -> Found:
         """The steps that compute a value, after fusion."""

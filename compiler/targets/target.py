@@ -86,9 +86,9 @@ def target(name: str) -> Target:
     if wanted in known:
         return known[wanted]
     near = get_close_matches(wanted, known, n=1, cutoff=0.6)
-    meant = f"did you mean {known[near[0]].name!r}? " if near else ""
+    meant = f"; did you mean {known[near[0]].name!r}?" if near else "."
     raise UnknownTargetError(
-        f"there is no GPU {name!r} in the table: {meant}It has {', '.join(t.name for t in TARGETS)}."
+        f"there is no GPU {name!r} in the table{meant} It has {', '.join(t.name for t in TARGETS)}."
     )
 
 

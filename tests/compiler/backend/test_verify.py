@@ -151,3 +151,33 @@ def test_small_kernels_of_two_devices_stay_apart() -> None:
     verify(apart)
     assert [len(kernel.loops) for kernel in apart.kernels] == [1, 1]
     assert [len(kernel.loops) for kernel in fuse(lowered, Context(processors=132)).kernels] == [2]
+
+
+def in_place(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    x.add_(1)
+    return x.sin(), x.cos().sum(-1)
+
+
+CALLED_OTHERWISE: dict[str, tuple[Callable[[Program], Program], str]] = {
+    "no outputs": (lambda p: replace(p, outputs=()), "it has 0 outputs, and had 2"),
+    "outputs in another order": (
+        lambda p: replace(p, outputs=p.outputs[::-1]),
+        r"output 0 is torch.float32 \[4\] on cpu, and was torch.float32 \[4, 6\] on cpu",
+    ),
+    "another graph's inputs": (lambda p: replace(p, inputs=("y",)), r"its inputs are \(y\), and were \(arg0_1\)"),
+    "an input that is changed no more": (
+        lambda p: replace(p, mutated=frozenset()), "it no longer writes to arg0_1, which the call changes in place",
+    ),
+    "a write to an input left out": (
+        lambda p: p.with_steps(tuple(step for step in p.steps if "arg0_1" not in step.targets)),
+        "the input arg0_1, which the call changes in place, is never written",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLED_OTHERWISE)
+def test_a_pass_leaves_what_the_caller_sees_as_it_is(name: str) -> None:
+    change, words = CALLED_OTHERWISE[name]
+    opened = compiler.open(in_place, torch.ones(4, 6))
+    with pytest.raises(BrokenProgramError, match=f"after the pass simplify:\n(.*\n)*{words}"):
+        opened.replace("simplify", lambda program, _: change(program))
