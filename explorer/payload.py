@@ -20,6 +20,7 @@ import msgspec
 
 from compiler.record import Artifact, Decision, Record
 from explorer import versus
+from explorer.both_sides import SIDE
 from explorer.findings import Finding, KnownFindings, views
 from explorer.kernel_table import list_of_kernels
 from explorer.landed import source_marks
@@ -106,7 +107,7 @@ class Payload:
             "breaks": [msgspec.to_builtins(item) for item in record.breaks],
             "frames": [msgspec.to_builtins(frame) for frame in record.frames],
             "kernels": kernel_counts(record),
-            "decisions": decision_counts(record.decisions),
+            "decisions": decision_counts(record),
             "guards": len(record.guards),
             "recompiles": len(record.recompiles),
             **marks,
@@ -116,15 +117,19 @@ class Payload:
     def _stage(self, name: str) -> dict[str, Any]:
         artifacts = self.record.of_stage(name)
         words = stage_words(name)
-        count = sum(counted(artifact, words.kinds) for artifact in artifacts)
+        sides = Counter[str]()
+        for artifact in artifacts:
+            sides[artifact.attrs.get(SIDE, "")] += counted(artifact, words.kinds)
+        count, both = sides.total(), len(sides) > 1 and "" not in sides
         return {
             "name": name,
             "title": words.title,
             "about": words.about,
             "group": words.group,
             "count": count,
+            "sides": [*sides.values()] if both else [],
             "unit": words.unit.removesuffix("s") if count == 1 else words.unit,
-            "seconds": stage_seconds(self.record, name),
+            "seconds": None if both else stage_seconds(self.record, name),
             "problems": [msgspec.to_builtins(item) for item in self.record.problems if item.stage == name],
             "artifacts": [self._artifact(artifact) for artifact in artifacts],
             "pending": self.pending.get(name, 0) or self.makes.get(name, 0),
@@ -236,8 +241,15 @@ def decision_parts(record: Record) -> dict[str, Part]:
     return {artifact: Part.of(artifact, "decisions", decisions) for artifact, decisions in about.items()}
 
 
-def decision_counts(decisions: Iterable[Decision]) -> list[dict[str, Any]]:
-    counts = Counter((decision.pass_name, decision.verdict) for decision in decisions)
+def decision_counts(record: Record) -> list[dict[str, Any]]:
+    """How many decisions of each kind a pass made; where two backends' are in one record, of which backend it is."""
+    own, other = record.decisions, ()
+    if record.versus is not None and any(SIDE in artifact.attrs for artifact in record.artifacts):
+        other = record.versus.decisions
+        own = own[: len(own) - len(other)]
+    names = versus.names_of(record) if other else ("", "")
+    counts = Counter((f"{side} {found.pass_name}".strip(), found.verdict)
+                     for side, decisions in zip(names, (own, other), strict=True) for found in decisions)  # fmt: skip
     return [{"pass": name, "verdict": verdict, "count": count} for (name, verdict), count in counts.items()]
 
 

@@ -182,9 +182,10 @@ function rowsOf(widths, room) {
 
 /** How much is in a stage, or why nothing is. @param {StageInfo} stage */
 function factOf(stage) {
-  const { artifacts, count, unit, pending } = stage;
+  const { artifacts, count, sides, unit, pending } = stage;
   if (artifacts.length && pending && !stage.makes) return `${artifacts.length} of ${counted(artifacts.length + pending, "kernel")}`;
-  if (artifacts.length) return `${count.toLocaleString("en")} ${unit}`.trim();
+  const counts = sides?.length ? sides : [count];
+  if (artifacts.length) return `${counts.map((each) => each.toLocaleString("en")).join(" and ")} ${unit}`.trim();
   return pending ? `not ${making(stage)}` : "not available";
 }
 

@@ -13,7 +13,7 @@ import { Links } from "./links.js";
  * @typedef {number | string | null} Cell
  * @typedef {{columns: {title: string, about: string, unit: string}[], rows: {id: string, cells: Cell[]}[]}} List
  * @typedef {{stage: string, reason: string, hint: string, graph: string}} Problem
- * @typedef {{name: string, title: string, about: string, group: string, count: number, unit: string,
+ * @typedef {{name: string, title: string, about: string, group: string, count: number, sides?: number[], unit: string,
  *   seconds: number | null, problems: Problem[], artifacts: ArtifactInfo[], pending: number, makes: boolean,
  *   list: List | null}} StageInfo
  * @typedef {{id: string, frame: string, kind: string, reason: string, file: string, line: number, function: string,

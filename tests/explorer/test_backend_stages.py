@@ -104,6 +104,22 @@ def test_the_view_begins_with_both_codes_and_their_numbers() -> None:
     assert names.index("fused_ir") < names.index("lowered") < names.index("kernels") < names.index("versus")
 
 
+def test_what_both_sides_have_is_counted_side_by_side() -> None:
+    record = beside_inductor().record
+    assert record.versus is not None
+    manifest = Payload(shown(record)).manifest()
+    stages = {stage["name"]: stage for stage in manifest["stages"]}
+    kernels = [[kernel for kernel in side.kernels if kernel.category != "extern"] for side in (record, record.versus)]
+    assert stages["kernels"]["sides"] == [sum(each.calls for each in side) for side in kernels]
+    assert stages["kernels"]["seconds"] is None  # that is one side's
+    for name in ("source", "versus", "fused", "fused_ir"):
+        assert stages[name]["sides"] == []
+    assert {item["pass"].split()[0] for item in manifest["decisions"]} == {"tcompile", "inductor"}
+    assert sum(item["count"] for item in manifest["decisions"]) == len(record.decisions) + len(record.versus.decisions)
+    alone = Payload(record.with_(versus=None)).manifest()
+    assert {"fuse", "inline"} <= {item["pass"] for item in alone["decisions"]}
+
+
 def test_a_run_of_one_backend_has_no_table_and_opens_as_before() -> None:
     manifest = Payload(beside_inductor().record.with_(versus=None)).manifest()
     assert (manifest["first"], manifest["versus"]) == ([], None)
