@@ -49,6 +49,13 @@ class Buffer:
         """Its number of elements."""
         return product(self.shape)
 
+    @property
+    def span(self) -> Index:
+        """How many elements there is memory for: with strides that leave gaps, more than it has."""
+        if self.size.constant == 0:
+            return Index.of(0)
+        return scalar_product(tuple(size - 1 for size in self.shape), self.strides) + 1
+
     def offset(self, index: Shape) -> Index:
         """Where an element lies: in elements from the buffer's first one."""
         return scalar_product(index, self.strides)

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from compiler.backend.context import Context
 from compiler.backend.expr import loads
+from compiler.backend.index import Index
 from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Product, Program, Step
 from compiler.backend.lower.value import contiguous
 from compiler.backend.sequence import sequences
@@ -100,6 +101,8 @@ def _reuse(program: Program, frees: Frees, sizes: Sizes, ctx: Context) -> dict[s
             size = sizes[name]
             while older and name not in taken:
                 old, since = older.pop()
+                if not _has_room(program.by_name[old].span, program.by_name[name].span):
+                    continue
                 if all(bytes_ + size <= most for bytes_ in held[since + 1 : number]):
                     held[since + 1 : number] = [bytes_ + size for bytes_ in held[since + 1 : number]]
                     taken[name] = old
@@ -196,6 +199,11 @@ def _is_dense(buffer: Buffer) -> bool:
             return False
         filled *= size
     return True
+
+
+def _has_room(old: Index, new: Index) -> bool:
+    """Whether memory for as many elements is enough, whatever the symbols are."""
+    return old == new or (old.constant is not None and new.constant is not None and old.constant > new.constant)
 
 
 def _kind(buffer: Buffer) -> str:

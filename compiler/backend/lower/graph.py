@@ -90,8 +90,6 @@ class _Walk:
         """A tensor that comes in. Raises BackendError where its numbers are not those in memory."""
         if meta.dtype in DTYPES and meta.is_neg():
             raise BackendError(f"{name} is the negative of what is in memory (is_neg): give the call x.resolve_neg()")
-        if meta.layout is torch.strided:
-            self.low.starts[name] = meta.storage_offset()
         return self.low.whole(name, meta)
 
     def constant(self, node: Node) -> Any:

@@ -57,6 +57,7 @@ def _put(
     start = low.fill(f"{node.name}_start", meta, lambda at: element(before, at, dtype), dtype)
     name = node.name if dtype == meta.dtype else f"{node.name}_total"
     target = low.add(replace(low.buffers[start.buffer], name=name, reuses=start.buffer))
+    low.starts[name] = low.starts[start.buffer]
     ranges, at = walk(shape, "i")
     low.append(Loop(name, ranges, (), Put(start.buffer, where(at), cast(value(at), dtype), adds)))
     return target if dtype == meta.dtype else low.fill(node.name, meta, lambda at: cast(target.load(at), meta.dtype))

@@ -44,7 +44,7 @@ class Tensor:
 
 @dataclass(slots=True)
 class Lowering:
-    """A program while it is made. `starts` says where graph inputs start in their storages, in elements; `seeds` are
+    """A program while it is made. `starts` says where tensors start in their storages, in elements; `seeds` are
     buffers that are to be filled with seeds of random numbers, one for each device, and the nodes that each seed is of;
     `padded` are operands of products.
     """
@@ -66,7 +66,9 @@ class Lowering:
         return replace(tensor, shape=shape, at=lambda at: tensor.at(change(at)), strided=strided)
 
     def whole(self, name: str, meta: Any) -> Tensor:
-        """A new buffer for all of a tensor like `meta`, its fake tensor."""
+        """A new buffer for all of a tensor like `meta`, its fake tensor, of which views say where they start."""
+        if meta.layout is torch.strided:
+            self.starts[name] = meta.storage_offset()
         buffer = Buffer(name, meta.dtype, shape_of(meta.shape), strides_of(meta), str(meta.device))
         return self.add(buffer)
 
@@ -80,6 +82,8 @@ class Lowering:
         """A loop that gives each element of a new buffer like `meta`, but for another dtype if given, its value."""
         checked_dtype(meta.dtype)
         tensor = self.whole(name, meta)
+        if overlaps(tensor.shape, tensor.strided.strides):
+            raise NoRuleError("elements of its result share memory")
         if dtype is not None:
             tensor = self.add(replace(self.buffers[name], dtype=dtype))
         variables, coordinates = walk(tensor.shape, "i")
@@ -124,6 +128,23 @@ def contiguous(shape: Sequence[Index]) -> Shape:
         strides.append(step)
         step = step * size
     return tuple(reversed(strides))
+
+
+def overlaps(shape: Sequence[Index], strides: Sequence[Index]) -> bool:
+    """Whether a tensor has elements that share memory, as far as its numbers say: its sizes without symbols."""
+    if any(size.constant == 0 for size in shape):
+        return False
+    steps = [
+        (stride.constant, size.constant - 1)
+        for size, stride in zip(shape, strides, strict=True)
+        if stride.constant is not None and size.constant not in (None, 1)
+    ]
+    last = 0
+    for stride, count in sorted(steps):
+        if stride <= last:
+            return True
+        last += stride * count
+    return False
 
 
 def computing_dtype(dtype: torch.dtype) -> torch.dtype:

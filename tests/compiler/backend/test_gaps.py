@@ -1,0 +1,103 @@
+"""Memory with gaps: views that start later than their memory and leave elements out, or meet one element twice.
+
+What a graph writes into such an input, it computes in memory of the same form, which calls of PyTorch and the caller
+then see by its strides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from compiler.backend import tcompile
+from tests.compiler.backend.poison import poisoned
+from tests.compiler.backend.random_programs import as_for_a_gpu
+
+KINDS = pytest.mark.parametrize("kind", ["C++", "as for a GPU"])
+DYNAMIC = pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+
+
+@pytest.fixture(autouse=True)
+def bad_memory(kind: str) -> Iterator[None]:
+    with poisoned(), as_for_a_gpu() if kind != "C++" else nullcontext():
+        yield
+
+
+def gapped() -> Tensor:
+    """Six rows of three numbers, two apart, from the second number of a row of 18 on."""
+    return torch.arange(108.0).view(1, 6, 18)[..., 1:7:2]
+
+
+def check(fn: Callable[[Tensor], Any], dynamic: bool = False) -> None:
+    torch.compiler.reset()
+    given, expected = gapped(), gapped()
+    found = torch.compile(fn, backend=tcompile, dynamic=dynamic, fullgraph=True)(given)
+    torch.testing.assert_close(([*found], given), ([*fn(expected)], expected), rtol=0, atol=0)
+
+
+@KINDS
+@DYNAMIC
+def test_calls_are_given_what_was_written_into_a_view(dynamic: bool) -> None:
+    def fn(x: Tensor) -> tuple[Tensor, Tensor]:
+        x[..., ::2] = 2
+        row = x.squeeze(0)
+        return row.sort(-1).values, row @ row.t()
+
+    check(fn, dynamic)
+
+
+@KINDS
+@DYNAMIC
+def test_calls_are_given_what_was_added_to_a_view(dynamic: bool) -> None:
+    def fn(x: Tensor) -> tuple[Tensor, ...]:
+        row = x.squeeze(0)
+        row.index_add_(1, torch.tensor([0, 1, 1]), torch.ones(6, 3))
+        return (row.sort(-1).values,)
+
+    check(fn, dynamic)
+
+
+@KINDS
+def test_memory_with_gaps_takes_over_no_memory_without(kind: str) -> None:
+    def fn(x: Tensor) -> tuple[Tensor, ...]:
+        dense = (torch.arange(18.0).view(1, 6, 3) * 3).sort(-1).values + 1
+        x[..., ::2] = dense.sort(-1).values[..., ::2]
+        return x.sort(-1).values.relu(), dense
+
+    check(fn)
+
+
+@KINDS
+@DYNAMIC
+@pytest.mark.parametrize("write", [lambda x: x.mul_(2), lambda x: x.copy_(torch.ones(1, 6, 3))], ids=["mul_", "copy_"])
+def test_a_result_that_is_a_view_of_a_changed_input_is_seen_where_it_lies(
+    write: Callable[[Tensor], Tensor], dynamic: bool
+) -> None:
+    """torch's own backends return numbers of other places here, with symbolic sizes."""
+
+    def fn(x: Tensor) -> tuple[Tensor, Tensor]:
+        write(x)
+        return x.narrow(1, 0, (x.shape[1] + 1) // 2), x + 1
+
+    check(fn, dynamic)
+    given = gapped()
+    view = torch.compile(fn, backend=tcompile, dynamic=dynamic)(given)[0]
+    given.zero_()
+    assert view.stride() == fn(gapped())[0].stride()
+    assert not view.any()
+
+
+@KINDS
+@DYNAMIC
+def test_elements_that_share_memory_have_one_value(dynamic: bool) -> None:
+    def fn(x: Tensor) -> tuple[Tensor, Tensor]:
+        steps = (x + 0).as_strided((10, 2), (1, 1))
+        steps[1:].copy_((torch.arange(9).view(9, 1) + torch.arange(2)) * 10.0)
+        return steps * 2, steps.sum(1)
+
+    check(fn, dynamic)
