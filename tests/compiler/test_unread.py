@@ -80,5 +80,7 @@ def test_guards_are_measured_for_a_log(caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_an_exploration_measures_guards() -> None:
-    found = explore(scaled, (torch.arange(-2.0, 2.0),), options=Options.of(backend="tcompile"))
-    assert any(guard.seconds for guard in found.record.guards)
+    record = explore(scaled, (torch.arange(-2.0, 2.0),), options=Options.of(backend="tcompile")).record
+    assert not record.problems
+    assert all(frame.guard_seconds for frame in record.frames)
+    assert any(guard.seconds for guard in record.guards)
