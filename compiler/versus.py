@@ -21,18 +21,18 @@ def beside(builder: Builder, call: Call | None) -> Record | None:
     builder.started("kernels")
     builder.progress("kernels", f"the same call with backend {asked}")
     try:
-        return _explored(call, options_of(builder.options))
+        return _explored(call, options_of(builder.options, builder.target))
     except Exception as error:  # noqa: BLE001 - whatever the user's call raises when it is repeated
         reason = f"the call could not be repeated with backend {asked}: {type(error).__name__}: {error}"
         builder.problem(Problem("kernels", reason, "explore a call that can run more than once"))
         return None
 
 
-def options_of(options: Options) -> Options:
+def options_of(options: Options, target: str) -> Options:
     """Those of the other side: the same, but for settings, which are the first backend's own. It is timed in turns with
-    the first, as a candidate of that.
+    the first, as a candidate of that, and its code is for what the first one's is for.
     """
-    own = replace(options, backend=options.vs, vs="", options={}, time=False, check=False, step=False)
+    own = replace(options, backend=options.vs, vs="", options={}, target=target, time=False, check=False, step=False)
     return own if options.vs in WRITERS else replace(own, mode="default")
 
 

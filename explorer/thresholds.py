@@ -23,6 +23,10 @@ MOST_SECONDS = 2.0
 """So long at most are other values tried for what a saved notebook shows."""
 
 
+WITH_GRAPHS_ONLY = ("replayed", "replayed_in_training")
+"""They change nothing of what `compiler.open` gives, which no CUDA graph replays."""
+
+
 def thresholds(opened: Opened) -> ThresholdControl:
     """The thresholds of what `compiler.open` gave, as sliders: kernels, calls, bytes and the text of a stage follow. In
     a notebook without a kernel, and in a terminal, it is a table of what other values would change.
@@ -47,7 +51,8 @@ class Threshold:
 def thresholds_of(opened: Opened) -> tuple[Threshold, ...]:
     """Those that count for the code of a call, with their words from the docstring that declares them."""
     elsewhere = "on the CPU" if opened.graph.processors else "on a GPU"
-    return tuple(item for item in all_thresholds() if not item.words.startswith(elsewhere))
+    every = (item for item in all_thresholds() if item.name not in WITH_GRAPHS_ONLY)
+    return tuple(item for item in every if not item.words.startswith(elsewhere))
 
 
 def all_thresholds() -> tuple[Threshold, ...]:

@@ -196,22 +196,22 @@ class Opened:
         return pd.DataFrame(rows, columns=["pass", "verdict", "subjects", "why", "bytes"]).astype({"bytes": "Int64"})
 
     @property
-    def code(self) -> str:
+    def code(self) -> Text:
         """The source of the kernels: C++ for the CPU, Triton for a GPU."""
-        return self._written().text
+        return Text(self._written().text)
 
     @property
-    def call(self) -> str:
+    def call(self) -> Text:
         """The Python function that allocates and launches."""
         program = self.graph.stages.last
-        return Launcher(program, by_kernel(self._written())).text
+        return Text(Launcher(program, by_kernel(self._written())).text)
 
     def _written(self) -> Code | TritonCode:
         program, ctx = self.graph.stages.last, self.graph.context(self.thresholds)
         return emit_triton(program, ctx) if _is_on_gpu(program) else emit_cpp(program, ctx, build.has_vector_math())
 
     @property
-    def triton(self) -> str:
+    def triton(self) -> Text:
         """The kernels in Triton: for an H100, where the call is on the CPU. `on("a100").triton` is for another GPU."""
         return self.code if _is_on_gpu(self.graph.stages.last) else self.on("h100").code
 
@@ -258,7 +258,7 @@ class Opened:
         check_thresholds(changes)
         return self._again(self.passes, replace(self.thresholds, **changes))
 
-    def why(self, first: str, second: str) -> str:
+    def why(self, first: str, second: str) -> Text:
         """Whether two values are computed by one kernel, and if not, why not. They may be named as any stage, or the
         graph, names them (loops, calls, kernels, inputs, views), or as before decompositions ("gelu"). Raises
         BackendError for a name that there is nowhere.
@@ -275,10 +275,10 @@ class Opened:
         if homes[0] != homes[1]:
             one, two = (self.graphs[home].name for home in homes)
             where = f"{first} is in the {one}, {second} is in the {two}"
-            return f"{where}: graphs run one after the other, and no kernel is part of two"
+            return Text(f"{where}: graphs run one after the other, and no kernel is part of two")
         graph = self.graphs[homes[0]]
         found = lookups[homes[0]].why(first, second, graph.context(self.thresholds))
-        return found if homes[0] == self.selected else f"in the {graph.name}: {found}"
+        return Text(found if homes[0] == self.selected else f"in the {graph.name}: {found}")
 
     def _home(self, name: str, lookups: Sequence[Lookup]) -> int:
         """The graph that has a name: the selected one where several do."""
@@ -378,6 +378,13 @@ class Opened:
         yield 'p.replace("fuse", my_fuse) runs another pass, p.check() says which pass is wrong, p.run() runs the code'
         if len(self.graphs) > 1:
             yield f"graphs: {', '.join(f'p.of({graph.name!r})' for graph in self.graphs)}"
+
+
+class Text(str):
+    """Text to read: a cell that ends in it shows it as it is, without quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
 
 
 @dataclass(frozen=True, repr=False, slots=True)

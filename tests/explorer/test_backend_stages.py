@@ -14,7 +14,7 @@ from IPython.testing.globalipapp import start_ipython
 from torch import nn
 
 import explorer
-from compiler.backend import pipeline
+from compiler.backend import build, pipeline
 from compiler.backend.pipeline import stage_name
 from compiler.options import OptionError
 from explorer import files
@@ -212,6 +212,17 @@ def test_each_pass_is_told_in_words() -> None:
         assert words.group == "tcompile"
         assert words.about.endswith(".")
     assert stage_words("tiled").group == "tcompile"
+
+
+@pytest.mark.skipif(build.compiler() is None, reason="no C++ compiler")
+def test_both_sides_write_code_for_the_same_device_where_the_first_has_to_run() -> None:
+    run = explorer.explore(norm_and_gelu, torch.randn(8, 512), torch.randn(512, 16), backend="tcompile", vs="inductor",
+                           check=True)  # fmt: skip
+    other = run.record.versus
+    assert other is not None
+    assert (run.record.target, other.target) == ("cpu", "cpu")
+    for record in (run.record, other):
+        assert {kernel.language for kernel in record.kernels if kernel.category != "extern"} == {"cpp"}
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from compiler.backend.context import Thresholds
 from compiler.backend.opened import Opened
 from compiler.options import OptionError
 from explorer import opened_html
-from explorer.thresholds import ThresholdControl, all_thresholds, described
+from explorer.thresholds import WITH_GRAPHS_ONLY, ThresholdControl, all_thresholds, described
 
 
 def block(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -133,6 +133,8 @@ def test_a_graph_for_a_gpu_that_is_not_here_has_other_thresholds_and_no_time(ope
     assert "row_buffer" in here.sliders
     assert "row_buffer" not in there.sliders
     assert "split_length" in there.sliders
+    assert not {*WITH_GRAPHS_ONLY} & {*here.sliders, *there.sliders}
+    assert {*WITH_GRAPHS_ONLY} < {field.name for field in fields(Thresholds)}
     there.measure.value = True
     assert "is not here" in there.numbers.value
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from IPython.lib.pretty import pretty
 from torch import nn
 from torch.nn import functional
 
@@ -92,6 +93,12 @@ def test_two_stages_are_compared_as_text(trained: Opened) -> None:
     assert diff.lines[:2] == ("--- lowered", "+++ fused")
     assert any(line.startswith("-    kernel rsqrt") for line in diff.lines)
     assert str(trained.diff("fuse", "fused")) == "fuse and fused are the same"
+
+
+def test_code_and_answers_are_shown_as_they_are(trained: Opened) -> None:
+    for text in (trained.code, trained.call, trained.triton, trained.why("sub", "mul"), trained.why("sum_1", "exp")):
+        assert repr(text) == text
+        assert pretty(text).rstrip() == text.rstrip()
 
 
 def test_decisions_say_what_was_refused_and_the_bytes(trained: Opened) -> None:
