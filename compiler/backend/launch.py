@@ -18,7 +18,7 @@ from compiler.backend.emit_cpp import Code, Function
 from compiler.backend.emit_triton import TritonCode, TritonFunction, signature
 from compiler.backend.expr import Shape
 from compiler.backend.index import Index
-from compiler.backend.ir import Extern, Kernel, Program, Strided
+from compiler.backend.ir import BackendError, Extern, Kernel, Program, Strided
 from compiler.backend.symbols import Source, sources
 from compiler.backend.triton_configs import TritonConfig
 from compiler.torch_api.backend import empty_on_cpu, quick, view_of_memory
@@ -27,12 +27,14 @@ from compiler.torch_api.saved import keeps_graph
 
 _numbers = count()
 _TAKEN = frozenset({
-    "torch", "args", "threads", "empty", "empty_on_gpu", "view", "with_strides", "count_threads", "launch", "stream",
+    "torch", "args", "threads", "empty", "empty_on_gpu", "view", "as_told", "count_threads", "launch", "stream",
     "stream_of", "current_device", "again", "call", "kept", "keeps_graph",
 })  # fmt: skip
 """Names that the function's text uses itself."""
 _CHOOSES_STRIDES = ("aten.convolution.default", "aten.convolution_backward.default")
-"""Calls of which libraries choose the layout of the result: it is looked at."""
+"""Calls of which libraries choose the layout of the result: it is looked at, as is all that operators of others give,
+which may not be what their fake kernels say.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class Launcher:
             "view": view_of_memory,
             "keeps_graph": keeps_graph,
             "count_threads": torch.get_num_threads,
-            "with_strides": with_strides,
+            "as_told": as_told,
             **{f"constant_{name}": value for name, value in program.constants.items()},
         }
         self.text = "\n".join(["def call(args):", *(f"    {line}" for line in self.lines())])
@@ -221,10 +223,22 @@ class Launcher:
         args += [f"{key}={self.argument(value)}" for key, value in extern.kwargs]
         made = f"{_targets(extern.outputs)} = " if extern.targets else ""
         yield f"{made}{function}({', '.join(args)})"
-        for name in extern.targets if extern.name in _CHOOSES_STRIDES else ():
-            strides = self.sizes(self.program.by_name[name].strides)
-            yield f"if {_input(name)}.stride() != {strides}:"
-            yield f"    {_input(name)} = with_strides({_input(name)}, {strides})"
+        is_torchs = extern.name.startswith(("aten.", "prims."))
+        if not is_torchs or extern.name in _CHOOSES_STRIDES:
+            yield from (line for name in extern.targets for line in self.checked(name, extern, is_torchs))
+
+    def checked(self, name: str, extern: Extern, is_torchs: bool) -> Iterator[str]:
+        """What an operator gave is made what it was told to give; of torch's own operators strides alone can differ."""
+        buffer, found = self.program.by_name[name], _input(name)
+        if len(buffer.strides) != len(buffer.shape):
+            return  # another layout: no kernel reads it
+        shape, strides = self.sizes(buffer.shape), self.sizes(buffer.strides)
+        told = f"{shape}, {strides}, {buffer.dtype}"
+        if is_torchs:
+            yield f"if {found}.stride() != {strides}:"
+        else:
+            yield f"if ({found}.shape, {found}.stride(), {found}.dtype) != ({told}):"
+        yield f'    {found} = as_told("{extern.name}", {found}, {told})'
 
     def named(self, wanted: str, value: Any) -> str:
         """A name in the function's namespace for a value."""
@@ -256,12 +270,19 @@ class Launcher:
         return f"({''.join(f'{size}, ' for size in sizes)})"
 
 
-def with_strides(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
-    """The tensor with these strides: a view where they differ only along dimensions of one element, else a copy."""
-    pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
+def as_told(
+    operator: str, tensor: torch.Tensor, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    """What an operator gave, with the strides that were told when the graph was compiled: a view where they differ only
+    along dimensions of one element, else a copy. Raises BackendError for another shape or dtype.
+    """
+    if tensor.shape != shape or tensor.dtype != dtype:
+        gave, told = (f"{kind}{list(sizes)}" for kind, sizes in ((tensor.dtype, tensor.shape), (dtype, shape)))
+        raise BackendError(f"{operator} gave {gave}; by its fake kernel it gives {told}".replace("torch.", ""))
+    pairs = zip(shape, tensor.stride(), strides, strict=True)
     if all(size == 1 or have == wanted for size, have, wanted in pairs):
         return tensor.as_strided(tensor.shape, strides)
-    made = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    made = torch.empty_strided(tensor.shape, strides, dtype=dtype, device=tensor.device)
     return made.copy_(tensor)
 
 

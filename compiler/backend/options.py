@@ -36,6 +36,8 @@ def parsed(mode: str | None, options: Mapping[str, Any] | None) -> BackendOption
     """Checked options. Raises OptionError for a name or value that there is not."""
     if mode is not None and mode not in MODES:
         raise OptionError(f"mode={mode!r}: backend tcompile has the modes {', '.join(MODES)}")
+    if not isinstance(options, Mapping | None) or not all(isinstance(name, str) for name in options or ()):
+        raise OptionError(f"options={options!r} must be a dict of names and values")
     given = dict(options or {})
     interpret = given.pop("interpret", False)
     if not isinstance(interpret, bool):
@@ -56,8 +58,9 @@ def check_thresholds(given: Mapping[str, Any]) -> None:
     known = [found.name for found in fields(Thresholds)]
     for name, value in given.items():
         if name not in known:
+            known = ["interpret", "code", "random", *known]
             near = get_close_matches(name, known, 1)
-            meant = f"; did you mean {near[0]}?" if near else f". It has interpret, code, random, {', '.join(known)}"
+            meant = f"; did you mean {near[0]}?" if near else f". It has {', '.join(known)}"
             raise OptionError(f"options: backend tcompile has no option {name!r}{meant}")
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise OptionError(f"options: {name}={value!r} must be a whole number above 0")

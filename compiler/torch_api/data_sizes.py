@@ -25,8 +25,8 @@ OUTSIDE = "tcompile_outside"
 
 
 def asks_data(module: GraphModule) -> bool:
-    """Whether a node of the graph gives a size or a number that only its data tell."""
-    return any(node.meta.get("unbacked_bindings") for node in module.graph.nodes)
+    """Whether a node of the graph gives a size or a number that only its data tell, or asks about such a size."""
+    return any(node.meta.get("unbacked_bindings") or _is_told(value_of(node)) for node in module.graph.nodes)
 
 
 def is_piece(module: GraphModule) -> bool:
@@ -137,9 +137,16 @@ def _settled_outside(graph: Graph) -> tuple[dict[Node, None], dict[Any, Node]]:
 def _is_outside(node: Node, value: Any, found: dict[Node, None]) -> bool:
     is_number = value is None or isinstance(value, torch.SymInt | torch.SymBool | torch.SymFloat)
     sources = [source for source in node.all_input_nodes if source in found]
+    if _is_told(value):  # of a size that is given, like that of `mark_unbacked`
+        return True
     if is_number or node.target is operator.getitem:
         return bool(sources)
     return any(isinstance(value_of(source), torch.SymBool | torch.SymFloat) for source in sources)
+
+
+def _is_told(value: Any) -> bool:
+    """Whether it is a number, and no size, that follows from sizes which only data tell."""
+    return isinstance(value, torch.SymBool | torch.SymFloat) and _unbacked(_symbols(value))
 
 
 def _symbols(value: Any) -> set[Any]:

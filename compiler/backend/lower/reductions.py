@@ -54,6 +54,8 @@ def reduce(low: Lowering, x: Tensor, dims: Sequence[int], name: str, target: Ten
     """A loop that fills `target`, of `kept_shape` or that without the reduced dimensions, with the reduction `name` of
     `value(element, kept coordinates)`. Where each is over one element, there is nothing to reduce.
     """
+    if name.removeprefix("arg") in ("max", "min") and any(x.shape[dim].constant == 0 for dim in dims):
+        raise NoRuleError("the largest or smallest of no elements is an error")
     ranges, at = walk(kept_shape(x, dims), "i")
     reduced, inner = walk([size if dim in dims else Index.of(1) for dim, size in enumerate(x.shape)], "r")
     place = tuple(inner[dim] if dim in dims else at[dim] for dim in range(len(at)))

@@ -73,6 +73,11 @@ def test_a_mode_or_option_that_there_is_not_is_named() -> None:
         tcompile(torch.fx.symbolic_trace(lambda x: x + 1), [x], mode="training")
     with pytest.raises(OptionError, match="did you mean fused_loops"):
         tcompile(torch.fx.symbolic_trace(lambda x: x + 1), [x], options={"fuse_loops": 3})
+    with pytest.raises(OptionError, match="did you mean interpret"):
+        tcompile(torch.fx.symbolic_trace(lambda x: x + 1), [x], options={"interprte": True})
+    for wrong in ("tile", {3: 4}):
+        with pytest.raises(OptionError, match="must be a dict of names and values"):
+            tcompile(torch.fx.symbolic_trace(lambda x: x + 1), [x], options=wrong)
     with pytest.raises(OptionError, match="whole number above 0"):
         tcompile(torch.fx.symbolic_trace(lambda x: x + 1), [x], options={"tile": "large"})
 

@@ -95,3 +95,24 @@ def test_other_sizes_need_no_other_compilation() -> None:
         x = torch.randn(8, 8, generator=torch.Generator().manual_seed(seed))
         torch.testing.assert_close(run(x), x[x > 0.1].exp() * 2)
     assert len(graphs) == 1
+
+
+def test_a_size_that_is_marked_as_unknown_needs_one_compilation() -> None:
+    graphs: list[torch.fx.GraphModule] = []
+
+    def counting(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        graphs.append(module)
+        return tcompile(module, inputs)
+
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        return (x @ w).softmax(-1).sum(0) + x.sum()
+
+    run, w = torch.compile(fn, backend=counting, fullgraph=True), torch.randn(4, 3, requires_grad=True)
+    for rows in (5, 7, 1, 0):
+        x, _ = numbers(rows) if rows else (torch.randn(0, 4), None)
+        torch._dynamo.decorators.mark_unbacked(x, 0)
+        ours, theirs = run(x, w), fn(x, w)
+        torch.testing.assert_close(
+            [ours, *torch.autograd.grad(ours.sum(), w)], [theirs, *torch.autograd.grad(theirs.sum(), w)]
+        )
+    assert len(graphs) == 1

@@ -13,6 +13,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
 from compiler.backend import backend, tcompile
+from compiler.backend.ir import BackendError
 
 INF, NAN = float("inf"), float("nan")
 NEAREST = ("nearest", "nearest-exact")
@@ -160,3 +161,57 @@ def test_parts_that_are_joined_are_read_where_an_index_says() -> None:
         torch.compiler.reset()
         found = torch.compile(taken, backend=tcompile, options=options)(x, index)
         torch.testing.assert_close(found, taken(x, index))
+
+
+SLICES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "the last": lambda x, y: x[:, -1:] * 2,
+    "as many as there are, from the end": lambda x, y: x[:, -x.shape[1] :].exp(),
+    "five, from the end": lambda x, y: x[:, x.shape[1] - 5 :].exp(),
+    "as many as another tensor has, from the end": lambda x, y: x[:, -y.shape[0] :].exp(),
+    "what was there before": lambda x, y: torch.cat([x, y.expand(len(x), -1)], 1)[:, -x.shape[1] :].exp(),
+    "scattered": lambda x, y: x.slice_scatter(x[:, -3:] * 2, 1, -3),
+}
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_slices_of_which_a_symbolic_size_says_where_they_start(name: str) -> None:
+    torch.compiler.reset()
+    compiled = torch.compile(SLICES[name], backend=tcompile, dynamic=True)
+    for length, other in ((9, 4), (7, 3), (4, 8), (6, 6)):
+        x, y = torch.randn(3, length, requires_grad=True), torch.randn(other)
+        ours, theirs = compiled(x, y), SLICES[name](x, y)
+        torch.testing.assert_close(ours, theirs)
+        for found, expected in zip(*(torch.autograd.grad(z.square().sum(), x) for z in (ours, theirs)), strict=True):
+            torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("fn", [Tensor.max, Tensor.min, lambda x: x.max(0).values], ids=["max", "min", "max(0)"])
+def test_the_largest_of_no_elements_is_an_error_as_in_eager_mode(fn: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises((RuntimeError, IndexError)) as theirs:
+        fn(torch.zeros(0, 3))
+    with pytest.raises(theirs.type, match="Expected reduction dim"):
+        torch.compile(lambda x: fn(x) + 1, backend=tcompile)(torch.zeros(0, 3))
+    check(lambda x: x.max(1).values + 1, torch.zeros(0, 3), {})
+
+
+@torch.library.custom_op("tcompile_tests::otherwise_laid_out", mutates_args=())
+def otherwise_laid_out(x: Tensor, how: str) -> Tensor:
+    """Not what its fake kernel says."""
+    return {"strides": x.t().clone().t(), "shape": x[:2].clone(), "dtype": x.double()}[how]
+
+
+@otherwise_laid_out.register_fake
+def _(x: Tensor, how: str) -> Tensor:
+    return torch.empty_like(x)
+
+
+def test_what_a_fake_kernel_is_wrong_about_is_mended_or_an_error() -> None:
+    def fn(x: Tensor, how: str) -> Tensor:
+        return otherwise_laid_out(x.sin(), how).exp() + x
+
+    x = torch.randn(4, 5)
+    torch.testing.assert_close(torch.compile(fn, backend=tcompile)(x, "strides"), fn(x, "strides"))
+    with pytest.raises(BackendError, match=r"laid_out.default gave float32\[2, 5\]; .* gives float32\[4, 5\]"):
+        torch.compile(fn, backend=tcompile)(x, "shape")
+    with pytest.raises(BackendError, match=r"gave float64\[4, 5\]; .* gives float32"):
+        torch.compile(fn, backend=tcompile)(x, "dtype")
