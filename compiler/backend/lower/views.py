@@ -8,7 +8,7 @@ from typing import Any
 from torch.fx import Node
 
 from compiler.backend.expr import Shape
-from compiler.backend.index import Index, is_below, scalar_product
+from compiler.backend.index import Index, is_below, is_natural, scalar_product
 from compiler.backend.index_maps import position
 from compiler.backend.ir import Strided
 from compiler.backend.lower.sizes import index_of, shape_of, strides_of
@@ -103,9 +103,9 @@ def slice_start(start: Any, size: Index) -> Index:
     if size.constant is not None and first.constant is not None:
         place = first.constant + (size.constant if first.constant < 0 else 0)
         return Index.of(min(max(place, 0), size.constant))
-    if first.constant == 0:
-        return first
-    if (first.constant or 0) >= 0 and is_below(first, size):
+    if is_below(first, Index.of(0)):
+        first = size + first
+    if first.constant == 0 or (is_natural(first) and is_below(first, size)):
         return first
     raise NoRuleError("a slice of which it depends on sizes where it starts")
 

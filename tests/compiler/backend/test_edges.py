@@ -164,6 +164,28 @@ def test_parts_that_are_joined_are_read_where_an_index_says() -> None:
 
 
 SLICES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "the last": lambda x, _: x[:, -1:] * 2,
+    "as many as there are, from the end": lambda x, _: x[:, -x.shape[1] :].exp(),
+    "five, from the end": lambda x, _: x[:, x.shape[1] - 5 :].exp(),
+    "as many as another tensor has, from the end": lambda x, y: x[:, -y.shape[0] :].exp(),
+    "what was there before": lambda x, y: torch.cat([x, y.expand(len(x), -1)], 1)[:, -x.shape[1] :].exp(),
+    "scattered": lambda x, _: x.slice_scatter(x[:, -3:] * 2, 1, -3),
+}
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_slices_of_which_a_symbolic_size_says_where_they_start(name: str) -> None:
+    torch.compiler.reset()
+    compiled = torch.compile(SLICES[name], backend=tcompile, dynamic=True)
+    for length, other in ((9, 4), (7, 3), (4, 8), (6, 6)):
+        x, y = torch.randn(3, length, requires_grad=True), torch.randn(other)
+        ours, theirs = compiled(x, y), SLICES[name](x, y)
+        torch.testing.assert_close(ours, theirs)
+        for found, expected in zip(*(torch.autograd.grad(z.square().sum(), x) for z in (ours, theirs)), strict=True):
+            torch.testing.assert_close(found, expected)
+
+
+SLICES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "the last": lambda x, y: x[:, -1:] * 2,
     "as many as there are, from the end": lambda x, y: x[:, -x.shape[1] :].exp(),
     "five, from the end": lambda x, y: x[:, x.shape[1] - 5 :].exp(),
