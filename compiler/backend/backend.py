@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from itertools import count
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -312,13 +313,16 @@ def kernels_on(program: Program, device: str) -> Program:
 
 def _when_called(program: Program, make: Callable[[], Call]) -> Call:
     """A call of a program that is made when it is first needed. Kernels have no use for tensors without memory, for
-    which TorchDynamo compiles anew: they are interpreted.
+    which TorchDynamo compiles anew: they are interpreted. Threads may make the first call at the same time.
     """
     ready: list[Call] = []
+    making = RLock()
 
     def call(args: list[Any]) -> Sequence[Any]:
         if not ready:
-            ready.append(interpreted(program) if has_fakes(args) else make())
+            with making:
+                if not ready:
+                    ready.append(interpreted(program) if has_fakes(args) else make())
         return ready[0](args)
 
     return boxed(call)

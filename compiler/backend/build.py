@@ -71,6 +71,7 @@ class Build:
     code: Code
     folder: tempfile.TemporaryDirectory[str]
     process: subprocess.Popen[str]
+    errors: str | None = None
 
     @staticmethod
     def start(code: Code) -> Build:
@@ -86,10 +87,11 @@ class Build:
 
     def functions(self) -> Mapping[str, Callable[..., Any]]:
         """The kernels by name, once the compiler is done. Raises BackendError with its message if it failed."""
-        _, errors = self.process.communicate()
-        if self.process.returncode:
-            said = "\n".join(errors.splitlines()[:_SHOWN_LINES])
-            raise BackendError(f"the C++ compiler did not take the generated code:\n{said}")
+        if self.errors is None:  # a call after one that failed
+            _, self.errors = self.process.communicate()
+        if status := self.process.returncode:
+            said = "\n".join(self.errors.splitlines()[:_SHOWN_LINES])
+            raise BackendError(f"the C++ compiler did not take the generated code (exit status {status}):\n{said}")
         library = ctypes.CDLL(f"{self.folder.name}/kernels.so")
         self.folder.cleanup()
         return {function.name: _builtin(library, function.name) for function in self.code.functions}
