@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from compiler.backend.index import Index
+from compiler.backend.index import Index, Var, product
 from compiler.backend.index_maps import evaluate
 from compiler.record import Decision
 
@@ -83,6 +83,10 @@ class Context:
     def number(self, size: Index) -> int:
         """A size as a number: an example where it is symbolic."""
         return int(evaluate(size, self.examples))
+
+    def points(self, variables: Iterable[Var]) -> int:
+        """How many points loops over some variables have, as a number."""
+        return self.number(product(var.size for var in variables))
 
     @property
     def examples(self) -> Mapping[str, int]:

@@ -14,9 +14,8 @@ from operator import or_
 
 from compiler.backend.context import Context
 from compiler.backend.expr import Expr, Load, Put, cost, loads, rebuilt
-from compiler.backend.index import product
 from compiler.backend.index_maps import is_one_to_one
-from compiler.backend.ir import Extern, Kernel, Loop, Program, Step
+from compiler.backend.ir import Extern, Kernel, Loop, Program
 from compiler.backend.padded import in_padded_place
 from compiler.backend.simplify import folded, value_at, without_unused
 
@@ -33,7 +32,7 @@ def inline(program: Program, ctx: Context) -> Program:
             state.consider(state.loops[kernel.targets[0]], ctx)
     if not state.changed:
         return program
-    steps = tuple(state.step(step) for step in program.steps)
+    steps = tuple(state.step(step) if isinstance(step, Kernel) else step for step in program.steps)
     return without_unused(program, steps, ctx)
 
 
@@ -42,7 +41,7 @@ class _Inlining:
     program: Program
     loops: dict[str, Loop]
     readers: dict[str, set[str]]
-    stored: set[str]
+    stored: frozenset[str]
     changed: set[str] = field(default_factory=set)
 
     @staticmethod
@@ -52,8 +51,7 @@ class _Inlining:
         for loop in loops.values():
             for name in loop.reads:
                 readers.setdefault(name, set()).add(loop.target)
-        stored = {name for step in program.steps if isinstance(step, Extern) for name in step.reads}
-        found = _Inlining(program, loops, readers, stored | program.returned | program.mutated)
+        found = _Inlining(program, loops, readers, program.passed | program.returned | program.mutated)
         found.stored |= found.kept()
         return found
 
@@ -79,10 +77,10 @@ class _Inlining:
                 found.update(load.buffer for load in late if self.is_once(load, self.loops[target]))
         return found
 
-    def step(self, step: Step) -> Step:
-        if not isinstance(step, Kernel) or not self.changed & set(step.targets):
-            return step
-        return replace(step, loops=tuple(self.loops[target] for target in step.targets))
+    def step(self, kernel: Kernel) -> Kernel:
+        if self.changed.isdisjoint(kernel.targets):
+            return kernel
+        return replace(kernel, loops=tuple(self.loops[target] for target in kernel.targets))
 
     def consider(self, producer: Loop, ctx: Context) -> None:
         """Put a loop's value into its readers, if that is worth it."""
@@ -129,16 +127,12 @@ class _Inlining:
 
     def is_single(self, producer: Loop, reader: Loop, sites: list[Load], ctx: Context) -> bool:
         """Whether the value is read at one place, and not more often than it has elements."""
-        points = ctx.number(product(var.size for var in reader.space))
-        return len(sites) == 1 and len(self.readers[producer.target]) == 1 and points <= 2 * self.points(producer, ctx)
+        is_only = len(sites) == 1 and len(self.readers[producer.target]) == 1
+        return is_only and ctx.points(reader.space) <= 2 * ctx.points(producer.ranges)
 
     def is_small(self, producer: Loop, ctx: Context) -> bool:
         """Whether a kernel of its own would take a GPU less time than it takes to launch it."""
-        return bool(ctx.processors) and self.points(producer, ctx) <= ctx.thresholds.inline_points
-
-    @staticmethod
-    def points(loop: Loop, ctx: Context) -> int:
-        return ctx.number(product(var.size for var in loop.ranges))
+        return bool(ctx.processors) and ctx.points(producer.ranges) <= ctx.thresholds.inline_points
 
     def put(self, producer: Loop, reader: Loop) -> None:
         def change(part: Expr) -> Expr | None:

@@ -180,6 +180,14 @@ class Kernel:
         """The buffers that it leaves in memory, in the order of its loops."""
         return tuple(target for target in self.targets if target not in self.local)
 
+    def pruned(self) -> Kernel:
+        """The kernel without the loops that nothing of what it leaves in memory needs."""
+        needed = set(self.writes)
+        for loop in reversed(self.loops):
+            needed |= loop.reads if loop.target in needed else set()
+        loops = tuple(loop for loop in self.loops if loop.target in needed)
+        return replace(self, loops=loops, local=self.local & needed)
+
     def over(self, ranges: tuple[Var, ...], reduced: tuple[Var, ...], values: Mapping[str, Index]) -> Kernel:
         """The kernel over other ranges: `values` says where its own variables are in these, by name."""
 
@@ -365,6 +373,16 @@ class Program:
     def kernels(self) -> tuple[Kernel, ...]:
         """Its kernels, without the externs."""
         return tuple(step for step in self.steps if isinstance(step, Kernel))
+
+    @cached_property
+    def calls(self) -> tuple[Extern, ...]:
+        """Its calls of PyTorch."""
+        return tuple(step for step in self.steps if isinstance(step, Extern))
+
+    @cached_property
+    def passed(self) -> frozenset[str]:
+        """The buffers that calls of PyTorch read."""
+        return frozenset(name for call in self.calls for name in call.reads)
 
     def with_steps(self, steps: tuple[Step, ...]) -> Program:
         """The program with other steps, without the buffers that nothing in it names any more."""

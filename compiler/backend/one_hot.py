@@ -39,14 +39,12 @@ def _of_one_term(kernel: Kernel) -> Kernel | None:
     value = operation("where", inside, term.value, Const(0.0, term.value.dtype))
     if not isinstance(term.other, Const):
         value = operation("add", value, term.other)
-    needed, loops = set(kernel.writes), list[Loop]()
-    for loop in reversed(kernel.loops):
-        if loop.target in needed:
-            loops.append(replace(loop, value=folded(value), reduction="", reduced=()) if loop is sums[0] else loop)
-            needed |= loops[-1].reads
-    if any(loop.ranges != kernel.ranges for loop in loops):
-        return None
-    return Kernel(kernel.name, kernel.ranges, (), tuple(reversed(loops)), kernel.local & needed)
+    loops = (
+        replace(loop, value=folded(value), reduction="", reduced=()) if loop is sums[0] else loop
+        for loop in kernel.loops
+    )
+    found = replace(kernel, reduced=(), loops=tuple(loops)).pruned()
+    return found if all(loop.ranges == kernel.ranges for loop in found.loops) else None
 
 
 @dataclass(frozen=True, slots=True)

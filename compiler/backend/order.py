@@ -11,7 +11,7 @@ from itertools import pairwise, permutations
 
 from compiler.backend.context import Context
 from compiler.backend.expr import At, Guard, indices, loads, parts, variables_in
-from compiler.backend.index import Index, Var, factor_of, product
+from compiler.backend.index import Index, Var, factor_of
 from compiler.backend.index_maps import atoms_of, variables
 from compiler.backend.ir import Buffer, Kernel, Product, Program
 from compiler.backend.together import together
@@ -63,11 +63,7 @@ def offsets(kernel: Kernel, program: Program) -> Iterator[Index]:
 
 def points_along(places: Iterable[Index], var: Var, ctx: Context) -> int:
     """How many points are met at places where the next one along a variable is the next one in memory."""
-    return sum(
-        ctx.number(product(own.size for own in variables(place)))
-        for place in places
-        if ctx.number(factor_of(place, var)) == 1
-    )
+    return sum(ctx.points(variables(place)) for place in places if ctx.number(factor_of(place, var)) == 1)
 
 
 def accesses(kernel: Kernel, program: Program) -> Iterator[tuple[Buffer, Index]]:
@@ -85,7 +81,6 @@ def _sorted(group: tuple[Var, ...], kernel: Kernel, program: Program, ctx: Conte
     if len(group) < 2:
         return group
     places = [(ctx.number(buffer.size), offset) for buffer, offset in accesses(kernel, program)]
-
     most = sum(size for size, _ in places) / 2
 
     def distance(var: Var) -> tuple[bool, float]:

@@ -19,8 +19,7 @@ from compiler.backend.simplify import folded, value_at
 
 def in_padded_place(program: Program, ctx: Context) -> Program:
     """The program, of kernels of one loop each, with values where the padded copies are that calls of PyTorch read."""
-    read = {name for step in program.steps if isinstance(step, Extern) for name in step.reads}
-    for name in [kernel.targets[0] for kernel in program.kernels if read.issuperset(kernel.targets)]:
+    for name in [kernel.targets[0] for kernel in program.kernels if program.passed.issuperset(kernel.targets)]:
         padding = next(kernel.loops[0] for kernel in program.kernels if name in kernel.targets)
         if (maker := _maker(padding, program)) is not None:
             ctx.decide((maker.target, padding.target), "padded", f"it is computed where {padding.target} has it")
@@ -39,12 +38,11 @@ def _maker(padding: Loop, program: Program) -> Loop | None:
     loop = next((kernel.loops[0] for kernel in program.kernels if kernel.targets == (value.name,)), None)
     if loop is None or loop.reduction or isinstance(loop.value, Put):
         return None
-    calls = [step for step in program.steps if isinstance(step, Extern)]
-    shared = {name for call in calls if call.aliases or call.writes for name in (*call.reads, *call.writes)}
-    shared |= program.mutated
+    seen = (call for call in program.calls if call.aliases or call.writes)
+    shared = program.mutated.union(name for call in seen for name in (*call.reads, *call.writes))
     if shared.intersection((value.name, copy.name, *loop.reads)):
         return None
-    by_memory = value.name in program.returned or any(value.name in call.reads for call in calls)
+    by_memory = value.name in program.returned | program.passed
     readers = [kernel for kernel in program.kernels if value.name in kernel.reads]
     if copy.name in program.returned or (by_memory and value.strides != copy.strides):
         return None

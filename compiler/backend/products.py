@@ -101,7 +101,7 @@ Refused: TypeAlias = tuple[Extern, Kernel | None, str]
 
 
 def _calls(program: Program) -> list[Extern]:
-    return [step for step in program.steps if isinstance(step, Extern) and step.name in CALLS]
+    return [call for call in program.calls if call.name in CALLS]
 
 
 def _operator(call: Extern) -> str:

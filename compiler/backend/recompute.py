@@ -14,7 +14,7 @@ from itertools import count
 from compiler.backend.context import Context
 from compiler.backend.expr import Expr, Load, Put, Shape, cost, is_indirect, loads, rebuilt, renamed, with_index
 from compiler.backend.fit import values_at
-from compiler.backend.index import Index, Var, product
+from compiler.backend.index import Index, Var
 from compiler.backend.index_maps import is_one_to_one, substitute
 from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Program
 from compiler.backend.simplify import folded
@@ -51,14 +51,10 @@ class Candidate:
 def _candidates(program: Program, tried: set[str]) -> Iterator[Candidate]:
     """Values that only kernels read and that pointwise loops make, in their order."""
     readers: dict[str, list[Kernel]] = {}
-    kept = program.returned | program.mutated
-    for step in program.steps:
-        if isinstance(step, Extern):
-            kept |= {*step.reads}
-        else:
-            kept |= step.taken
-            for name in step.reads:
-                readers.setdefault(name, []).append(step)
+    kept = program.returned | program.mutated | program.passed | program.taken
+    for kernel in program.kernels:
+        for name in kernel.reads:
+            readers.setdefault(name, []).append(kernel)
     for kernel in program.kernels:
         for loop in kernel.loops:
             if loop.target in kept or loop.target in tried or loop.target not in readers:
@@ -97,7 +93,7 @@ def _changed(program: Program, found: Candidate, ctx: Context) -> Program | None
             made[id(reader)] = inlined
         else:
             return None
-    made[id(found.maker)] = _without(found.maker, found.target)
+    made[id(found.maker)] = replace(found.maker, local=found.maker.local | {found.target}).pruned()
     new = (made.get(id(step), step) for step in program.steps)
     steps = tuple(step for step in new if isinstance(step, Extern) or step.loops)
     changed = replace(program, steps=steps, buffers=program.buffers + tuple(buffers))
@@ -157,8 +153,7 @@ def _inlined(reader: Kernel, found: Candidate, program: Program, ctx: Context) -
     """A reader with the value in place of its only load, which is not of all elements: it pads, or takes a part."""
     sites = [(loop, load) for loop in reader.loops for load in loads(loop.value) if load.buffer == found.target]
     (loop, load), last = sites[0], found.loops[-1]
-    points = ctx.number(product(var.size for var in loop.space))
-    if len(sites) > 1 or points > 2 * ctx.number(program.by_name[found.target].size):
+    if len(sites) > 1 or ctx.points(loop.space) > 2 * ctx.number(program.by_name[found.target].size):
         return None
     if (values := values_at(last, load.index)) is None:
         return None
@@ -179,13 +174,3 @@ def _moved(loop: Loop, space: tuple[Var, ...], values: Mapping[str, Index], name
     index: Shape = tuple(substitute(place, values) for place in loop.index)
     value = renamed(with_index(loop.value, values), names)
     return replace(loop, target=names[loop.target], ranges=space, index=index, value=value)
-
-
-def _without(kernel: Kernel, target: str) -> Kernel:
-    """The kernel that does not store a value, nor computes what only that one needed."""
-    local = kernel.local | {target}
-    needed: set[str] = set()
-    for loop in reversed(kernel.loops):
-        if loop.target not in local or loop.target in needed:
-            needed |= {loop.target, *loop.reads}
-    return replace(kernel, loops=tuple(loop for loop in kernel.loops if loop.target in needed), local=local & needed)

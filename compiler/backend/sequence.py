@@ -39,35 +39,27 @@ class _Memory:
 
 def sequences(program: Program, sizes: Mapping[str, int], given: frozenset[str]) -> Iterator[Program]:
     """The program with its steps in other orders. `given` are inputs that are freed with their last reader."""
-    steps = program.steps
-    if any(isinstance(step, Extern) and step.aliases for step in steps) and (
-        program.mutated or any(isinstance(step, Extern) and step.writes for step in steps)
-    ):
+    is_written = program.mutated or any(call.writes for call in program.calls)
+    if is_written and any(call.aliases for call in program.calls):
         return  # what is written may be seen under another name
     for changes in ((False,), (True,), (True, False)):
         found = program
         for is_from_the_end in changes:
-            found = _from_the_end(found, sizes, given) if is_from_the_end else _from_the_start(found, sizes, given)
+            greedy = _from_the_end if is_from_the_end else _greedy
+            places = greedy(needs_of(found), _memories(found, sizes, given))
+            found = found.with_steps(tuple(found.steps[number] for number in places))
         yield found
 
 
-def _from_the_start(program: Program, sizes: Mapping[str, int], given: frozenset[str]) -> Program:
-    return _reordered(program, _greedy(needs_of(program), _memories(program, sizes, given)))
-
-
-def _from_the_end(program: Program, sizes: Mapping[str, int], given: frozenset[str]) -> Program:
-    """The same with time reversed: a buffer is held from its last reader on, until what makes it."""
-    last = len(program.steps) - 1
+def _from_the_end(needs: Needs, memories: Sequence[_Memory]) -> list[int]:
+    """With time reversed: a buffer is held from its last reader on, until what makes it."""
+    last = len(needs) - 1
     users: dict[int, set[int]] = {number: set() for number in range(last + 1)}
-    for number, needed in needs_of(program).items():
+    for number, needed in needs.items():
         for other in needed:
             users[last - other].add(last - number)
-    memories = [memory.from_the_end(last) for memory in _memories(program, sizes, given)]
-    return _reordered(program, [last - number for number in reversed(_greedy(users, memories))])
-
-
-def _reordered(program: Program, places: Sequence[int]) -> Program:
-    return program.with_steps(tuple(program.steps[number] for number in places))
+    found = _greedy(users, [memory.from_the_end(last) for memory in memories])
+    return [last - number for number in reversed(found)]
 
 
 def _memories(program: Program, sizes: Mapping[str, int], given: frozenset[str]) -> list[_Memory]:

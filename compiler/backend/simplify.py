@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 
 import torch
@@ -20,8 +20,7 @@ def simplify(program: Program, ctx: Context) -> Program:
     steps: list[Step] = []
     known: dict[str, str] = {}
     same: dict[str, str] = {}
-    stored = {name for step in program.steps if isinstance(step, Extern) for name in step.reads}
-    stored |= program.returned | program.mutated
+    stored = program.passed | program.returned | program.mutated
     for step in program.steps:
         simpler = _simpler(step, same) if isinstance(step, Kernel) else step
         if isinstance(simpler, Kernel) and (twin := _twin(simpler, program, stored, known)) is not None:
@@ -40,7 +39,7 @@ def _simpler(kernel: Kernel, same: Mapping[str, str]) -> Kernel:
     return replace(kernel, loops=tuple(replace(loop, value=value) for loop, value in loops))
 
 
-def _twin(kernel: Kernel, program: Program, stored: set[str], known: dict[str, str]) -> str | None:
+def _twin(kernel: Kernel, program: Program, stored: Set[str], known: dict[str, str]) -> str | None:
     """The target of an earlier loop that computes the same, where only loops read this one's."""
     target, loop = kernel.targets[0], kernel.loops[0]
     if len(kernel.loops) > 1 or target in program.mutated or target in program.taken:

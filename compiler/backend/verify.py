@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from compiler.backend.expr import ADDED, Expr, Guard, Load, Op, Put, Shape, indices, loads, parts
-from compiler.backend.index import Index, Quotient, Remainder, Var, is_below
-from compiler.backend.index_maps import is_one_to_one
+from compiler.backend.index import Var, is_below
+from compiler.backend.index_maps import atoms_of, is_one_to_one
 from compiler.backend.ir import REDUCTIONS, BackendError, Extern, Kernel, Loop, Product, Program, Strided, strided
 from compiler.backend.scalar import HALVES, OPERATIONS
 from compiler.backend.sweeps import overwritten_early
@@ -213,23 +213,14 @@ def _wrong_value(value: Expr, known: set[str], program: Program, runs: bool) -> 
     guarded = {inner for part in parts(value) if isinstance(part, Guard) for inner in parts(part.value)}
     for part in parts(value):
         for index in indices(part):
-            yield from (f"{part} uses {var}, which it has not" for var in _unknown(index, known))
+            unknown = (atom for atom in atoms_of(index) if isinstance(atom, Var) and atom.key not in known)
+            yield from (f"{part} uses {var}, which it has not" for var in unknown)
         if isinstance(part, Load):
             yield from _wrong_load(part, program, part in guarded or not runs)
         elif isinstance(part, Op):
             yield from _wrong_operation(part)
         elif isinstance(part, Guard) and (part.condition.dtype, part.other.dtype) != (torch.bool, part.value.dtype):
             yield f"{part} mixes dtypes"
-
-
-def _unknown(index: Index, known: set[str]) -> Iterator[str]:
-    for atoms, _ in index.terms:
-        for atom in atoms:
-            if isinstance(atom, Var) and atom.key not in known:
-                yield atom.name
-            elif isinstance(atom, Quotient | Remainder):
-                yield from _unknown(atom.of, known)
-                yield from _unknown(atom.by, known)
 
 
 def _wrong_load(load: Load, program: Program, guarded: bool) -> Iterator[str]:
