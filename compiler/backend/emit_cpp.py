@@ -15,16 +15,17 @@ from dataclasses import dataclass, field
 import torch
 
 from compiler.backend import philox
+from compiler.backend.code_lines import Lines
 from compiler.backend.context import Context
 from compiler.backend.cpp_text import PRELUDE, TYPES, Text, constant, identifier
-from compiler.backend.expr import Load, Put, cost
+from compiler.backend.expr import Load, Put, Shape, cost
 from compiler.backend.index import Index, Var, factor_of, product
-from compiler.backend.index_maps import indirects, position
+from compiler.backend.index_maps import position
 from compiler.backend.ir import SCANS, Kernel, Loop, Program
 from compiler.backend.order import offsets
 from compiler.backend.scalar import OPERATIONS, neutral
 from compiler.backend.sweeps import Sweep, sweeps
-from compiler.backend.symbols import kernel_indices, symbols_of
+from compiler.backend.symbols import kernel_indices, symbols_and_checks
 
 _MATH = re.compile(r"::(\w+)\{f\}")
 _CALLED = re.compile(r"::(\w+)\(")
@@ -93,27 +94,19 @@ def _declarations(body: str, vector_math: bool) -> Iterator[str]:
                 yield f'extern "C" {vector}{kind} {match[1]}{suffix}({arguments}) noexcept;'
 
 
-class _Writer:
+class _Writer(Lines):
     """Writes one kernel."""
 
+    mark = "//"
+
     def __init__(self, kernel: Kernel, program: Program, ctx: Context) -> None:
+        super().__init__()
         self.kernel, self.program, self.ctx = kernel, program, ctx
-        self.lines: list[str] = []
-        self.targets: dict[int, str] = {}
-        self.depth = 0
-        self.source = ""
         self.names: dict[str, str] = {}
         self.started: set[str] = set()
         self.text = Text(self.load)
-        own = set(kernel_indices(kernel, program))
-        symbols = tuple(sorted({name for index in own for name in symbols_of(index)}))
-        checks = any(map(indirects, own))
+        symbols, checks = symbols_and_checks(kernel_indices(kernel, program))
         self.function = Function(identifier(f"kernel_{kernel.name}"), kernel.name, kernel.buffers, symbols, checks)
-
-    def line(self, text: str, target: str = "") -> None:
-        if target:
-            self.targets[len(self.lines)] = target
-        self.lines.append("    " * self.depth + text)
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
@@ -138,17 +131,22 @@ class _Writer:
             self.line("return failed;" if self.function.checks else "return 0;")
 
     def parameter(self, name: str) -> str:
-        kind = TYPES[self.program.by_name[name].dtype]
-        return f"{'' if name in self.kernel.writes else 'const '}{kind}* __restrict {self.pointer(name)}"
+        return f"{'' if name in self.kernel.writes else 'const '}{self.kind(name)}* __restrict {self.pointer(name)}"
+
+    def kind(self, name: str) -> str:
+        """The type of a buffer's elements."""
+        return TYPES[self.program.by_name[name].dtype]
 
     def pointer(self, name: str) -> str:
         return f"out_{name}" if name in self.kernel.writes else f"in_{name}"
 
     def load(self, load: Load) -> str:
         """An element: a value that the kernel has at hand, or from memory."""
-        if load.buffer in self.names:
-            return self.names[load.buffer]
-        return f"{self.pointer(load.buffer)}[{self.text.index(self.program.by_name[load.buffer].offset(load.index))}]"
+        return self.names.get(load.buffer) or self.element(load.buffer, load.index)
+
+    def element(self, name: str, index: Shape) -> str:
+        """An element of a buffer, in memory."""
+        return f"{self.pointer(name)}[{self.text.index(self.program.by_name[name].offset(index))}]"
 
     def size(self, var: Var) -> str:
         return self.text.index(var.size)
@@ -190,9 +188,9 @@ class _Writer:
             with self.nest(ranges[-1:]):
                 self.values(self.kernel.loops)
 
-    def simd(self, clauses: str = "") -> None:
+    def simd(self) -> None:
         if not self.function.checks and not self.kernel.taken:
-            self.line(f"#pragma omp simd{clauses}")
+            self.line("#pragma omp simd")
 
     def values(self, loops: Iterable[Loop], lane: str = "") -> None:
         """A value for each loop, stored unless it is local."""
@@ -202,28 +200,18 @@ class _Writer:
     def value(self, loop: Loop, lane: str = "", again: bool = False) -> None:
         """One value: a new variable, or a lane of an array that is there already."""
         self.comment(loop)
-        if isinstance(loop.value, Put):
-            self.line(f"{self.element(loop)} {loop.value.sign} {self.text.value(loop.value.value)};", loop.target)
-            return
-        name, dtype = identifier(loop.target), self.program.by_name[loop.target].dtype
-        declared = f"{name}{lane}" if lane else f"const {TYPES[dtype]} {name}"
-        self.line(f"{declared} = {self.text.value(loop.value)};", loop.target)
-        self.names[loop.target] = f"{name}{lane}"
-        if not again:
-            self.store(loop)
+        if isinstance(put := loop.value, Put):
+            place = self.element(loop.target, put.index)
+            self.line(f"{place} {put.sign} {self.text.value(put.value)};", loop.target)
+        else:
+            self.define(loop, self.text.value(loop.value), lane, again)
 
-    def store(self, loop: Loop) -> None:
-        if loop.target not in self.kernel.local:
-            self.line(f"{self.element(loop)} = {self.names[loop.target]};", loop.target)
-
-    def element(self, loop: Loop) -> str:
-        """Where a loop stores."""
-        return f"{self.pointer(loop.target)}[{self.text.index(self.program.by_name[loop.target].offset(loop.place))}]"
-
-    def comment(self, loop: Loop) -> None:
-        if loop.source and loop.source != self.source:
-            self.source = loop.source
-            self.line(f"// {loop.source}".rstrip("\\"))
+    def define(self, loop: Loop, text: str, lane: str = "", again: bool = False) -> None:
+        """A loop's value under its name, and in memory, unless it is local, or there already."""
+        name = self.names[loop.target] = identifier(loop.target) + lane
+        self.line(f"{'' if lane else f'const {self.kind(loop.target)} '}{name} = {text};", loop.target)
+        if not again and loop.target not in self.kernel.local:
+            self.line(f"{self.element(loop.target, loop.index)} = {name};", loop.target)
 
     def is_by_columns(self) -> bool:
         """Whether neighbours in memory belong to neighbouring results, not to one result."""
@@ -239,8 +227,7 @@ class _Writer:
     def by_rows(self) -> None:
         """Threads share the rows; or each row, where there are too few of them."""
         kernel = self.kernel
-        rows = self.ctx.number(product(var.size for var in kernel.ranges))
-        row = self.ctx.number(product(var.size for var in kernel.reduced))
+        rows, row = self.ctx.points(kernel.ranges), self.ctx.points(kernel.reduced)
         is_shared = rows < 8 and row >= self.ctx.thresholds.parallel_work
         if kernel.ranges and not is_shared:
             self.parallel(len(kernel.ranges), (*kernel.ranges, *kernel.reduced))
@@ -256,60 +243,43 @@ class _Writer:
         self.rows(sweep)
         for loop in reductions:
             self.start(loop)
+        outer, last = self.kernel.reduced[:-1], self.kernel.reduced[-1:]
         is_ordered = any(loop.reduction.startswith("arg") or loop.is_scan for loop in reductions)
-        plain = not is_ordered and not self.function.checks
+        plain = bool(last) and not is_ordered and not self.function.checks
         clauses = "".join(f" reduction({_CLAUSES[o.reduction]}:{self.total(o)})" for o in reductions) if plain else ""
-        *outer, last = self.kernel.reduced or (None,)
-        if last is None:
-            self.points(sweep)
-        elif plain and is_shared:
+        if plain and is_shared:
             self.parallel(1, self.kernel.reduced, clauses if outer else f" simd{clauses}")
-            self.inside(sweep, outer, last, clauses if outer else None)
-        else:
-            self.inside(sweep, outer, last, clauses if plain else None)
+        with self.nest(outer):
+            if plain and (outer or not is_shared):
+                self.line(f"#pragma omp simd{clauses}")
+            with self.nest(last):
+                self.points(sweep)
         for loop in reductions:
             if not loop.is_scan:
                 self.finish(loop)
-
-    def inside(self, sweep: Sweep, outer: Sequence[Var], last: Var, clauses: str | None) -> None:
-        with self.nest(outer):
-            if clauses is not None:
-                self.line(f"#pragma omp simd{clauses}")
-            with self.nest((last,)):
-                self.points(sweep)
 
     def points(self, sweep: Sweep, lane: str = "") -> None:
         """What a sweep does at each of its points."""
         before = dict(self.names)
         for loop in sweep.body:
-            if loop.is_scan:
-                self.scan(loop, loop.target in sweep.again, lane)
-            elif loop.reduction:
+            if loop.reduction:
                 self.comment(loop)
                 self.take(loop, self.text.value(loop.value), lane)
+                if loop.is_scan:  # what it has come to is a new variable
+                    found = f"({self.kind(loop.target)}){self.total(loop)}{lane}"
+                    self.define(loop, found, again=loop.target in sweep.again)
             elif loop.target not in before:
                 self.value(loop, again=loop.target in sweep.again)
                 if self.is_kept(loop):
-                    self.line(f"row_{loop.target}[{self.kernel.reduced[-1]}] = {self.names[loop.target]};")
+                    self.line(f"{self.kept(loop)} = {self.names[loop.target]};")
         kept = {o.target: self.kept(o) for o in sweep.body if not o.reduction and self.is_kept(o)}
         self.names = {**before, **kept}
-
-    def scan(self, loop: Loop, again: bool, lane: str = "") -> None:
-        """What a reduction has come to: a new variable."""
-        self.comment(loop)
-        self.take(loop, self.text.value(loop.value), lane)
-        name, kind = identifier(loop.target), TYPES[self.program.by_name[loop.target].dtype]
-        self.line(f"const {kind} {name} = ({kind}){self.total(loop)}{lane};", loop.target)
-        self.names[loop.target] = name
-        if not again:
-            self.store(loop)
 
     def rows(self, sweep: Sweep) -> None:
         """Room for values that a later sweep reads again."""
         for loop in sweep.body:
             if not loop.reduction and loop.target not in self.names and self.is_kept(loop):
-                dtype = self.program.by_name[loop.target].dtype
-                self.line(f"{TYPES[dtype]} row_{loop.target}[{self.size(self.kernel.reduced[-1])}];")
+                self.line(f"{self.kind(loop.target)} row_{loop.target}[{self.size(self.kernel.reduced[-1])}];")
 
     def is_kept(self, loop: Loop) -> bool:
         """Whether a value at each point is kept in a row, as it is dear and a later sweep needs it."""
@@ -357,13 +327,8 @@ class _Writer:
 
     def finish(self, loop: Loop, lane: str = "") -> None:
         """The result of a reduction, in its dtype."""
-        dtype = self.program.by_name[loop.target].dtype
-        found = f"{self.total(loop)}_at{lane}" if loop.reduction.startswith("arg") else self.total(loop) + lane
-        name = identifier(loop.target)
-        declared = f"{name}{lane}" if lane else f"const {TYPES[dtype]} {name}"
-        self.line(f"{declared} = ({TYPES[dtype]}){found};", loop.target)
-        self.names[loop.target] = f"{name}{lane}"
-        self.store(loop)
+        found = f"{self.total(loop)}{'_at' if loop.reduction.startswith('arg') else ''}{lane}"
+        self.define(loop, f"({self.kind(loop.target)}){found}", lane)
 
     def by_columns(self) -> None:
         """A tile of neighbouring results at once: each has its place in arrays, and its lane in vector registers."""
@@ -382,7 +347,7 @@ class _Writer:
         if len(loop.ranges) > len(self.kernel.ranges):
             return
         if not loop.is_scan:
-            self.line(f"{TYPES[self.program.by_name[loop.target].dtype]} {identifier(loop.target)}[{tile}];")
+            self.line(f"{self.kind(loop.target)} {identifier(loop.target)}[{tile}];")
         if loop.reduction:
             self.line(f"{self.total_type(loop)} {self.total(loop)}[{tile}];")
         if loop.reduction.startswith("arg"):

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from compiler.backend.expr import indices, parts
 from compiler.backend.index import Index, Symbol
-from compiler.backend.index_maps import atoms_of
-from compiler.backend.ir import BackendError, Extern, Kernel, Product, Program, Strided, leaves, strided
+from compiler.backend.index_maps import atoms_of, indirects
+from compiler.backend.ir import BackendError, Kernel, Product, Program, Strided, leaves, strided
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,17 @@ def symbols_of(index: Index) -> Iterator[str]:
             yield atom.name
 
 
+def symbols_and_checks(computed: Iterable[Index]) -> tuple[tuple[str, ...], bool]:
+    """The names of the symbols in indices, sorted, and whether tensors hold some of the indices."""
+    own = set(computed)
+    return tuple(sorted({name for index in own for name in symbols_of(index)})), any(map(indirects, own))
+
+
 def _used(program: Program) -> Iterator[Index]:
     for buffer in program.buffers:
         if buffer.name not in program.inputs:
             yield from (*buffer.shape, *buffer.strides)
-    calls = [(step.args, step.kwargs) for step in program.steps if isinstance(step, Extern)]
+    calls = [(call.args, call.kwargs) for call in program.calls]
     yield from _of_views(strided((program.outputs, calls)))
     yield from (value for value in leaves((program.outputs, calls)) if isinstance(value, Index))
     for kernel in program.kernels:

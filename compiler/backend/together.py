@@ -15,7 +15,7 @@ from compiler.backend.expr import Put, is_indirect
 from compiler.backend.index import product
 from compiler.backend.ir import Kernel, Loop, Program
 from compiler.backend.names import unique, without_number
-from compiler.backend.symbols import kernel_indices, symbols_of
+from compiler.backend.symbols import kernel_indices, symbols_and_checks
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,7 +70,7 @@ def _is_small(kernel: Kernel, program: Program, ctx: Context) -> bool:
     points = product(var.size for var in kernel.ranges).constant or 0
     if type(kernel) is not Kernel or kernel.reduced or not 0 < points <= ctx.thresholds.shared_points:
         return False
-    if any(True for index in kernel_indices(kernel, program) for _ in symbols_of(index)):
+    if symbols_and_checks(kernel_indices(kernel, program))[0]:
         return False
     names = {*kernel.reads, *kernel.targets}
     gpus = {buffer.device for buffer in program.buffers} - {"cpu"} or {"cpu"}  # a GPU's code may run on a CPU
@@ -95,7 +95,7 @@ def _groups(kernels: Sequence[Kernel], program: Program, ctx: Context) -> list[l
 
 def _is_too_much(group: Sequence[Kernel], ctx: Context) -> bool:
     limits = ctx.thresholds
-    points = sum(ctx.number(product(var.size for var in kernel.ranges)) for kernel in group)
+    points = sum(ctx.points(kernel.ranges) for kernel in group)
     buffers = {name for kernel in group for name in (*kernel.reads, *kernel.writes)}
     loops = sum(len(kernel.loops) for kernel in group)
     return points > 2 * limits.shared_points or len(buffers) > limits.fused_buffers or loops > limits.fused_loops

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 
 import torch
 
+from compiler.backend.code_lines import Lines
 from compiler.backend.context import Context
 from compiler.backend.expr import Const, Expr, Load, Put, indices, parts
 from compiler.backend.index import Index, Indirect, Var
 from compiler.backend.index_maps import atoms_of, indirects
 from compiler.backend.ir import Kernel, Loop, Program
-from compiler.backend.symbols import kernel_indices, symbols_of
+from compiler.backend.symbols import kernel_indices, symbols_and_checks
 from compiler.backend.triton_configs import TritonConfig, configs
 from compiler.backend.triton_precision import precision
 from compiler.backend.triton_text import TYPES, Names, Text, bare, identifier
@@ -27,18 +28,8 @@ def pointer(name: str) -> str:
     return f"{identifier(name)}_ptr"
 
 
-class Lines:
-    """Lines of code. `targets` says of some, by their number, which loop's value they are for."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.targets: dict[int, str] = {}
-        self.depth, self.target = 0, ""
-
-    def line(self, text: str) -> None:
-        if self.target:
-            self.targets[len(self.lines)] = self.target
-        self.lines.append("    " * self.depth + text)
+class TritonLines(Lines):
+    """Lines of Triton."""
 
     def head(self, start: str, arguments: list[str], end: str) -> None:
         """A function's head, or a call."""
@@ -56,7 +47,7 @@ class Lines:
         self.line(end)
 
 
-class KernelWriter(Lines):
+class KernelWriter(TritonLines):
     """Writes one kernel: its head, where its points are, and values at each point."""
 
     def __init__(self, kernel: Kernel, program: Program, ctx: Context) -> None:
@@ -66,7 +57,7 @@ class KernelWriter(Lines):
         self.kernel = self.tiles.kernel
         self.configs = self.choices()
         self.levels = precision(self.kernel, program)
-        self.source = self.policy = ""
+        self.policy = ""
         self.names = Names()
         self.known: dict[str, str] = {}
         self.given: dict[str, str] = {}
@@ -76,10 +67,9 @@ class KernelWriter(Lines):
             self.spans[loop.target] = self.span(loop)
         self.ranges = {value.key: name for axis in self.axes for name, value in axis.values.items()}
         self.text = Text(self)
-        own = set(kernel_indices(kernel, program)) | set(kernel_indices(self.kernel, program))
-        self.symbols = tuple(sorted({name for index in own for name in symbols_of(index)}))
+        own = (*kernel_indices(kernel, program), *kernel_indices(self.kernel, program))
+        self.symbols, self.checks = symbols_and_checks(own)
         self.names.taken |= set(self.symbols)
-        self.checks = any(map(indirects, own))
         self.buffers = kernel.buffers
         self.name = f"kernel_{identifier(kernel.name)}"
 
@@ -94,6 +84,11 @@ class KernelWriter(Lines):
     @property
     def axes(self) -> tuple[Axis, ...]:
         return (*self.tiles.outer, *([self.tiles.inner] if self.tiles.inner else []))
+
+    @property
+    def wide(self) -> str:
+        """What makes Triton's own indices those of 64 bits, "" where 32 are enough."""
+        return ".to(tl.int64)" if self.tiles.is_wide else ""
 
     @property
     def arguments(self) -> list[str]:
@@ -119,11 +114,10 @@ class KernelWriter(Lines):
 
     def starts(self) -> list[str]:
         """Which block of each outer axis is the program's."""
-        wide = ".to(tl.int64)" if self.tiles.is_wide else ""
         if not self.tiles.is_folded:
-            return [f"tl.program_id({place}){wide}" for place in range(len(self.tiles.outer))]
+            return [f"tl.program_id({place}){self.wide}" for place in range(len(self.tiles.outer))]
         program = self.names.new("program")
-        self.line(f"{program} = tl.program_id(0){wide}")
+        self.line(f"{program} = tl.program_id(0){self.wide}")
         return self.folded(program)
 
     def folded(self, program: str) -> list[str]:
@@ -141,7 +135,7 @@ class KernelWriter(Lines):
                 self.mask(axis)
 
     def inner_axis(self, axis: Axis, start: str) -> None:
-        self.line(f"{axis.var} = {self.along(axis, start, '.to(tl.int64)' if self.tiles.is_wide else '')}")
+        self.line(f"{axis.var} = {self.along(axis, start, self.wide)}")
         self.mask(axis)
 
     def along(self, axis: Axis, start: str, wide: str = "") -> str:
@@ -243,11 +237,6 @@ class KernelWriter(Lines):
             outside = f" | ~({mask})" if "&" in mask else f" | ~{mask}" if mask else ""
             self.line(f'tl.device_assert({f"({inside})" if outside else inside}{outside}, "index out of range")')
         return f"{at}.to(tl.int64)" if self.tiles.is_wide and atom.value.dtype != torch.int64 else at
-
-    def comment(self, loop: Loop) -> None:
-        if loop.source and loop.source != self.source:
-            self.source = loop.source
-            self.line(f"# {loop.source}")
 
     def value(self, loop: Loop, again: bool = False) -> None:
         """One value, stored unless it is local, or was stored before."""

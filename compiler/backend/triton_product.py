@@ -65,15 +65,14 @@ class ProductWriter(KernelWriter):
         matrices = self.ctx.number(self.factors.shape[0]) if len(self.factors.shape) == 3 else 1
         sizes = _HALVES if self.dtype != torch.float32 else _TF32 if self.precision == "tf32" else _IEEE
         fitting = dict.fromkeys(_cut(size, (m, n, k)) for size in sizes)
-        if any(k % size[2] == 0 for size in fitting):
-            fitting = {size: None for size in fitting if k % size[2] == 0}
+        even = [size for size in fitting if k % size[2] == 0]
         most = processors(self.ctx)
 
         def cost(size: Sizes) -> float:
             tiles = -(-m // size[0]) * -(-n // size[1]) * matrices
             return -(-tiles // most) * (size[0] * size[1] + 32.0 * (size[0] + size[1]))
 
-        return tuple(map(_config, sorted(fitting, key=cost)[:_TRIED]))
+        return tuple(map(_config, sorted(even or fitting, key=cost)[:_TRIED]))
 
     @property
     def precision(self) -> str:
@@ -84,12 +83,11 @@ class ProductWriter(KernelWriter):
     def outer_axes(self) -> None:
         tiles = "tl.program_id(1), tl.program_id(0), tl.num_programs(1), tl.num_programs(0)"
         self.line(f"tile_n, tile_m = tl.swizzle2d({tiles}, GROUP)")
-        wide = ".to(tl.int64)" if self.tiles.is_wide else ""
         for axis in self.tiles.outer[:2]:
-            self.line(f"{axis.var} = {self.along(axis, f'tile_{axis.var}{wide} * {axis.block}')}")
+            self.line(f"{axis.var} = {self.along(axis, f'tile_{axis.var}{self.wide} * {axis.block}')}")
             self.mask(axis)
         for axis in self.tiles.outer[2:]:
-            self.line(f"{axis.var} = tl.program_id(2){wide}")
+            self.line(f"{axis.var} = tl.program_id(2){self.wide}")
 
     def body(self) -> None:
         self.multiply()
@@ -118,7 +116,7 @@ class ProductWriter(KernelWriter):
     def step(self) -> None:
         """What some columns of the left matrix and rows of the right one add."""
         factors, size = self.factors, self.factors.inner
-        self.line(f"k = start + tl.arange(0, KBLOCK){'.to(tl.int64)' if self.tiles.is_wide else ''}")
+        self.line(f"k = start + tl.arange(0, KBLOCK){self.wide}")
         is_masked = size.constant is None or any(size.constant % config.blocks["KBLOCK"] for config in self.configs)
         if is_masked:
             self.line(f"mask_k = k < {self.text.index(size)}")

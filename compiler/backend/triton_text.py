@@ -226,9 +226,12 @@ class Text:
             return self.number(value.index, torch.int64, guard)
         assert not isinstance(value, Put), "a kernel's writer adds"
         if self.uses[value.key] > 1:
-            name = value.name if isinstance(value, Op) else "value"
-            return self.writer.named(f"{value.key} {guard}", name, lambda: self.computed(value, guard))
+            return self.named(value, guard, lambda: self.computed(value, guard))
         return self.computed(value, guard)
+
+    def named(self, value: Op | Guard, guard: str, text: Callable[[], str]) -> str:
+        name = value.name if isinstance(value, Op) else "value"
+        return self.writer.named(f"{value.key} {guard}", name, text)
 
     def computed(self, value: Op | Guard, guard: str) -> str:
         return self.guarded(value, guard) if isinstance(value, Guard) else self.operation(value, guard)
@@ -244,11 +247,8 @@ class Text:
         return f"tl.where({', '.join([inside, *texts])})"
 
     def both(self, guard: str, condition: str, of: Expr) -> str:
-        if guard:
-            text = f"{guard} & {condition}"
-            both = self.writer.named(text, "is_inside", lambda: text)
-        else:
-            both = condition
+        text = f"{guard} & {condition}"
+        both = self.writer.named(text, "is_inside", lambda: text) if guard else condition
         self.writer.guards(both, of, guard)
         return both
 
@@ -291,8 +291,7 @@ class Text:
         text = self.value(value, guard)
         if len(text) <= _LONG or not isinstance(value, Op | Guard):
             return text
-        name = value.name if isinstance(value, Op) else "value"
-        return self.writer.named(f"{value.key} {guard}", name, lambda: text)
+        return self.named(value, guard, lambda: text)
 
     def whole(self, value: Expr, guard: str) -> str:
         """An index or a whole number, of the kernel's own type for indices."""

@@ -7,7 +7,7 @@ from compiler.backend.index import Index, Var
 from compiler.backend.ir import Kernel, Program
 from compiler.backend.together import Together
 from compiler.backend.triton_configs import TritonConfig, above
-from compiler.backend.triton_kernel import Lines, pointer
+from compiler.backend.triton_kernel import TritonLines, pointer
 from compiler.backend.triton_reductions import ReductionWriter
 from compiler.backend.triton_text import identifier
 from compiler.backend.triton_tiles import Axis, Tiles
@@ -40,11 +40,11 @@ class PartWriter(ReductionWriter):
         return ["program", *super().arguments]
 
     def starts(self) -> list[str]:
-        program = f"program{'.to(tl.int64)' if self.tiles.is_wide else ''}"
+        program = f"program{self.wide}"
         return self.folded(program) if len(self.tiles.outer) == 2 else [program] * len(self.tiles.outer)
 
 
-class TogetherWriter(Lines):
+class TogetherWriter(TritonLines):
     """Writes all of them, and the function that is launched."""
 
     def __init__(self, kernel: Together, program: Program, ctx: Context) -> None:
