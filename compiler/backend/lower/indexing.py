@@ -11,8 +11,8 @@ from torch.fx import Node
 
 from compiler.backend.expr import At, Const, Expr, Guard, Shape, cast, operation
 from compiler.backend.index import Index, Indirect, is_below
-from compiler.backend.lower.pointwise import broadcast, element, scalar
-from compiler.backend.lower.value import Coordinates, Lowering, NoRuleError, Rule, Tensor, checked_dtype, dimension
+from compiler.backend.lower.pointwise import broadcast, element, scalar, second
+from compiler.backend.lower.value import Coordinates, Lowering, NoRuleError, Rule, Tensor, dimension
 from compiler.backend.lower.views import slice_start
 from compiler.torch_api.fx import value_of
 
@@ -29,13 +29,13 @@ def place(value: Expr, size: Index, wrap: bool = False) -> Index:
     return Index.of(Indirect(value, size))
 
 
+def picked(low: Lowering, node: Node, x: Tensor, where: Coordinates) -> Tensor:
+    """The elements of x at `where(at)`."""
+    return low.fill(node.name, value_of(node), lambda at: x.load(where(at)))
+
+
 def embedding(low: Lowering, node: Node, weight: Tensor, rows: Tensor, *_: Any) -> Tensor:
-    checked_dtype(weight.dtype)
-
-    def value(at: Shape) -> Expr:
-        return weight.load((place(rows.load(at[:-1]), weight.shape[0]), at[-1]))
-
-    return low.fill(node.name, value_of(node), value)
+    return picked(low, node, weight, lambda at: (place(rows.load(at[:-1]), weight.shape[0]), at[-1]))
 
 
 def along(x: Tensor, dim: int, rows: Tensor) -> Coordinates:
@@ -47,9 +47,7 @@ def along(x: Tensor, dim: int, rows: Tensor) -> Coordinates:
 
 
 def gather(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, **_: Any) -> Tensor:
-    checked_dtype(x.dtype)
-    where = along(x, dim, rows)
-    return low.fill(node.name, value_of(node), lambda at: x.load(where(at)))
+    return picked(low, node, x, along(x, dim, rows))
 
 
 def selected(x: Tensor, dim: int, rows: Tensor) -> Coordinates:
@@ -61,9 +59,7 @@ def selected(x: Tensor, dim: int, rows: Tensor) -> Coordinates:
 
 
 def index_select(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor) -> Tensor:
-    checked_dtype(x.dtype)
-    where = selected(x, dim, rows)
-    return low.fill(node.name, value_of(node), lambda at: x.load(where(at)))
+    return picked(low, node, x, selected(x, dim, rows))
 
 
 def picking(x: Tensor, rows: Sequence[Tensor | None]) -> tuple[int, Coordinates]:
@@ -90,14 +86,11 @@ def picking(x: Tensor, rows: Sequence[Tensor | None]) -> tuple[int, Coordinates]
 
 def index(low: Lowering, node: Node, x: Tensor, rows: Sequence[Tensor | None]) -> Tensor:
     """`x[rows]`."""
-    checked_dtype(x.dtype)
-    _, where = picking(x, rows)
-    return low.fill(node.name, value_of(node), lambda at: x.load(where(at)))
+    return picked(low, node, x, picking(x, rows)[1])
 
 
 def joined(low: Lowering, node: Node, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     meta = value_of(node)
-    checked_dtype(meta.dtype)
     kept = [x for x in tensors if not (len(x.shape) == 1 and x.shape[0].constant == 0)]
     if not kept or len(kept) > MOST_JOINED:
         raise NoRuleError(f"of {len(kept)} tensors; loops join 1 to {MOST_JOINED}")
@@ -150,7 +143,6 @@ def guarded(at: Sequence[Index], sizes: Sequence[Index], value: Expr, fill: Any)
 
 def constant_pad(low: Lowering, node: Node, x: Tensor, widths: Sequence[Any], fill: Any = 0) -> Tensor:
     meta = value_of(node)
-    checked_dtype(meta.dtype)
     before = {len(x.shape) - 1 - pair: widths[2 * pair] for pair in range(len(widths) // 2)}
     if any(size.constant == 0 for size in x.shape):
         return low.fill(node.name, meta, lambda at: scalar(fill, meta.dtype))
@@ -163,19 +155,12 @@ def constant_pad(low: Lowering, node: Node, x: Tensor, widths: Sequence[Any], fi
 
 
 def slice_scatter(
-    low: Lowering,
-    node: Node,
-    x: Tensor,
-    source: Tensor,
-    dim: int = 0,
-    start: Any = None,
-    end: Any = None,
+    low: Lowering, node: Node, x: Tensor, source: Tensor, dim: int = 0, start: Any = None, end: Any = None,
     step: int = 1,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     meta = value_of(node)
     dim = dimension(dim, len(x.shape))
     first = slice_start(start, x.shape[dim])
-
     if source.shape[dim].constant == 0:
         return low.fill(node.name, meta, lambda at: element(x, at, meta.dtype))
 
@@ -207,10 +192,10 @@ def select_scatter(low: Lowering, node: Node, x: Tensor, source: Tensor, dim: in
 def flip(low: Lowering, node: Node, x: Tensor, dims: Sequence[int]) -> Tensor:
     turned = {dimension(dim, len(x.shape)) for dim in dims}
 
-    def value(at: Shape) -> Expr:
-        return x.load(tuple(x.shape[dim] - 1 - one if dim in turned else one for dim, one in enumerate(at)))
+    def where(at: Shape) -> Shape:
+        return tuple(x.shape[dim] - 1 - one if dim in turned else one for dim, one in enumerate(at))
 
-    return low.fill(node.name, value_of(node), value)
+    return picked(low, node, x, where)
 
 
 def roll(low: Lowering, node: Node, x: Tensor, shifts: Any, dims: Any = ()) -> Tensor:
@@ -218,40 +203,32 @@ def roll(low: Lowering, node: Node, x: Tensor, shifts: Any, dims: Any = ()) -> T
         raise NoRuleError("roll of all elements as one row")
     by = {dimension(dim, len(x.shape)): Index.of(shift) for dim, shift in zip(dims, shifts, strict=True)}
 
-    def value(at: Shape) -> Expr:
-        return x.load(tuple((one - by[dim]) % x.shape[dim] if dim in by else one for dim, one in enumerate(at)))
+    def where(at: Shape) -> Shape:
+        return tuple((one - by[dim]) % x.shape[dim] if dim in by else one for dim, one in enumerate(at))
 
-    return low.fill(node.name, value_of(node), value)
+    return picked(low, node, x, where)
 
 
 def repeat(low: Lowering, node: Node, x: Tensor, times: Sequence[Any]) -> Tensor:
     added = len(times) - len(x.shape)
 
-    def value(at: Shape) -> Expr:
+    def where(at: Shape) -> Shape:
         own = zip(at[added:], x.shape, strict=True)
-        return x.load(tuple(Index.of(0) if size.constant == 1 else one % size for one, size in own))
+        return tuple(Index.of(0) if size.constant == 1 else one % size for one, size in own)
 
-    return low.fill(node.name, value_of(node), value)
-
-
-def full(low: Lowering, node: Node, *args: Any, **_: Any) -> Tensor:
-    """`full(size, value)`, `full_like(x, value)`, `fill(x, value)`; the value is the second argument."""
-    meta = value_of(node)
-    checked_dtype(meta.dtype)
-    return low.fill(node.name, meta, lambda at: element(args[1], at, meta.dtype))
+    return picked(low, node, x, where)
 
 
-def constant(value: float) -> Rule:
+def constant(value: Any) -> Rule:
     def rule(low: Lowering, node: Node, *_: Any, **__: Any) -> Tensor:
         meta = value_of(node)
-        return low.fill(node.name, meta, lambda at: scalar(value, checked_dtype(meta.dtype)))
+        return low.fill(node.name, meta, lambda at: scalar(value, meta.dtype))
 
     return rule
 
 
-def scalar_tensor(low: Lowering, node: Node, value: Any, **_: Any) -> Tensor:
-    meta = value_of(node)
-    return low.fill(node.name, meta, lambda at: scalar(value, checked_dtype(meta.dtype)))
+def scalar_tensor(low: Lowering, node: Node, value: Any, **_: Any) -> Any:
+    return constant(value)(low, node)
 
 
 def iota(low: Lowering, node: Node, length: Any, *, start: Any, step: Any, **_: Any) -> Tensor:
@@ -274,10 +251,10 @@ INDEXING: dict[str, Rule] = {
     "aten.flip.default": flip,
     "aten.roll.default": roll,
     "aten.repeat.default": repeat,
-    "aten.full.default": full,
-    "aten.full_like.default": full,
-    "aten.fill.Scalar": full,
-    "aten.fill.Tensor": full,
+    "aten.full.default": second,
+    "aten.full_like.default": second,
+    "aten.fill.Scalar": second,
+    "aten.fill.Tensor": second,
     "aten.zeros.default": constant(0),
     "aten.ones.default": constant(1),
     "aten.zeros_like.default": constant(0),

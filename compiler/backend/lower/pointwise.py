@@ -276,7 +276,8 @@ def convert(low: Lowering, node: Node, x: Tensor, *_: Any, **named: Any) -> Any:
     return low.fill(node.name, meta, lambda at: element(x, at, meta.dtype))
 
 
-def copy_functional(low: Lowering, node: Node, like: Tensor, source: Any, *_: Any) -> Any:
+def second(low: Lowering, node: Node, _: Any, source: Any, *__: Any, **___: Any) -> Tensor:
+    """The second argument, a tensor or a number, in the result's shape and dtype: of `copy`, `full` and the like."""
     meta = value_of(node)
     return low.fill(node.name, meta, lambda at: element(source, at, meta.dtype))
 
@@ -365,7 +366,7 @@ POINTWISE: dict[str, Rule] = {
     "aten._to_copy.default": convert,
     "prims.convert_element_type.default": convert,
     "prims.device_put.default": convert,
-    "aten.copy.default": copy_functional,
+    "aten.copy.default": second,
     "aten.native_dropout_backward.default": arithmetic(lambda x, kept, scale: mul(x, mul(kept, scale))),
     "prims.fma.default": arithmetic(lambda x, y, z: add(mul(x, y), z)),
 }

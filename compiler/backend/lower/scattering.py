@@ -107,7 +107,6 @@ def index_put(
 def masked(low: Lowering, node: Node, x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
     """One number where a mask of the first dimensions holds."""
     meta = value_of(node)
-    checked_dtype(meta.dtype)
 
     def chosen(at: Shape) -> Expr:
         return operation("where", mask.load(at[: len(mask.shape)]), element(value, at, meta.dtype), x.load(at))
@@ -144,7 +143,6 @@ def embedding_backward(
 def scatter(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, source: Any, **_: Any) -> Tensor:
     """Elements are replaced. Where it is one of each row, no element is met twice, and each asks whether it is it."""
     meta = value_of(node)
-    checked_dtype(meta.dtype)
     dim = dimension(dim, len(x.shape))
     wanted = tuple(Index.of(1) if other == dim else size for other, size in enumerate(x.shape))
     if not x.shape or rows.shape != wanted:

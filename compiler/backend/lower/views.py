@@ -93,8 +93,7 @@ def sliced(
     low: Lowering, node: Node, x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Tensor:
     dim = dimension(dim, len(x.shape))
-    first = slice_start(start, x.shape[dim])
-    return low.view(x, lambda at: (*at[:dim], first + at[dim] * step, *at[dim + 1 :]), value_of(node))
+    return _part(low, x, dim, slice_start(start, x.shape[dim]), value_of(node), step)
 
 
 def slice_start(start: Any, size: Index) -> Index:
@@ -114,13 +113,13 @@ def split(low: Lowering, node: Node, x: Tensor, sizes: Any, dim: int = 0) -> tup
     dim = dimension(dim, len(x.shape))
     pieces, start = [], Index.of(0)
     for meta in value_of(node):
-        pieces.append(_piece(low, x, dim, start, meta))
+        pieces.append(_part(low, x, dim, start, meta))
         start = start + shape_of(meta.shape)[dim]
     return tuple(pieces)
 
 
-def _piece(low: Lowering, x: Tensor, dim: int, start: Index, meta: Any) -> Tensor:
-    return low.view(x, lambda at: (*at[:dim], start + at[dim], *at[dim + 1 :]), meta)
+def _part(low: Lowering, x: Tensor, dim: int, start: Index, meta: Any, step: int = 1) -> Tensor:
+    return low.view(x, lambda at: (*at[:dim], start + at[dim] * step, *at[dim + 1 :]), meta)
 
 
 def unbind(low: Lowering, node: Node, x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:

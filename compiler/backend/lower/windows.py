@@ -7,9 +7,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from itertools import product
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.fx import Node
@@ -53,9 +53,10 @@ class Windows:
         moved = tuple(own * stride + Index.of(step) * spread - pad for own, step, stride, spread, pad in geometry)
         return at[: -self.rank] + moved
 
-    def padded(self, at: Shape, value: Expr, fill: float) -> Expr:
-        """The value where coordinates are inside of the tensor, else a number."""
-        return guarded(at[-self.rank :], self.sizes, value, fill)
+    def element(self, x: Tensor, at: Shape, place: Sequence[Index | int], dtype: torch.dtype, padding: float) -> Expr:
+        """What is at a place in the window of the result at `at`, in a dtype; in the padding a number."""
+        inside = self.inside(at, place)
+        return guarded(inside[-self.rank :], self.sizes, cast(x.load(inside), dtype), padding)
 
     def around(self, at: Shape) -> list[tuple[Shape, tuple[int, ...]]]:
         """The windows that an input may lie in: their coordinates, and how many windows before the last one."""
@@ -66,10 +67,6 @@ class Windows:
             (at[: -self.rank] + tuple(place - step for place, step in zip(last, back, strict=True)), back)
             for back in product(*map(range, reach))
         ]
-
-
-def _add(left: Expr, right: Expr) -> Expr:
-    return operation("add", left, right)
 
 
 def windows(x: Tensor, result: Shape, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1) -> Windows:
@@ -109,12 +106,10 @@ def most(low: Lowering, node: Node, x: Tensor, *geometry: Any) -> tuple[Tensor, 
     numbers = [(place, Const(number, torch.int32)) for number, place in enumerate(over.places)]
 
     def element(at: Shape, place: Sequence[int]) -> Expr:
-        inside = over.inside(at, place)
-        return over.padded(inside, cast(x.load(inside), dtype), least)
+        return over.element(x, at, place, dtype, least)
 
     def best(at: Shape) -> Expr:
-        found = reduce(lambda a, b: operation("maximum", a, b), (element(at, place) for place in over.places))
-        return cast(found, x.dtype)
+        return cast(reduce(partial(operation, "maximum"), (element(at, place) for place in over.places)), x.dtype)
 
     kept = low.fill(f"{node.name}_values", values, best)
 
@@ -160,19 +155,27 @@ def places_of_taps(low: Lowering, node: Node, taps: Tensor, kernel: Any, sizes: 
 
 def most_backward(low: Lowering, node: Node, gradient: Tensor, x: Tensor, *geometry: Any) -> Tensor:
     *shape, _ceil, chosen = geometry
-    meta = value_of(node)
     over = windows(x, gradient.shape, *shape)
+
+    def share(at: Shape, window: Shape, back: Sequence[int], dtype: torch.dtype) -> Expr:
+        is_own = _is_chosen(chosen, over, at, window, back)
+        value = operation("where", is_own, cast(gradient.load(window), dtype), scalar(0, dtype))
+        return guarded(window[-over.rank :], over.count, value, 0)
+
+    return gathered(low, node, over, share)
+
+
+def gathered(low: Lowering, node: Node, over: Windows, share: Callable[..., Expr]) -> Tensor:
+    """For each input the sum of its shares of the windows that it may lie in: `share(at, window, back, dtype)` is 0
+    where there is no such window; see `Windows.around`.
+    """
+    meta = value_of(node)
     dtype = computing_dtype(checked_dtype(meta.dtype))
 
     def value(at: Shape) -> Expr:
         around = over.around(at)
         unrolled(len(around))
-        terms = []
-        for window, back in around:
-            is_own = _is_chosen(chosen, over, at, window, back)
-            share = operation("where", is_own, cast(gradient.load(window), dtype), scalar(0, dtype))
-            terms.append(guarded(window[-over.rank :], over.count, share, 0))
-        return cast(reduce(_add, terms), meta.dtype)
+        return cast(reduce(partial(operation, "add"), (share(at, *window, dtype) for window in around)), meta.dtype)
 
     return low.fill(node.name, meta, value)
 
@@ -210,7 +213,7 @@ class Divisor:
             return scalar(self.fixed, dtype)
         over = self.over
         geometry = zip(window[-over.rank :], over.sizes, over.kernel, over.stride, over.padding, strict=True)
-        return cast(reduce(lambda a, b: operation("mul", a, b), map(self._length, geometry)), dtype)
+        return cast(reduce(partial(operation, "mul"), map(self._length, geometry)), dtype)
 
     def _length(self, geometry: tuple[Index, Index, int, int, int]) -> Expr:
         place, size, kernel, stride, pad = geometry
@@ -222,6 +225,10 @@ class Divisor:
         return operation("sub", operation("minimum", At(start + kernel), end), first)
 
 
+Averages: TypeAlias = Callable[..., tuple[Windows, Divisor]]
+"""What says from an operator's arguments which windows there are, and what their sums are divided by."""
+
+
 def averages(
     x: Tensor, result: Shape, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: int | None = None,
@@ -231,22 +238,18 @@ def averages(
     return over, Divisor.of(over, ceil_mode, count_include_pad, divisor_override)
 
 
-def average(low: Lowering, node: Node, x: Tensor, *geometry: Any) -> Tensor:
-    return averaged(low, node, x, *averages(x, shape_of(value_of(node).shape), *geometry))
-
-
-def averaged(low: Lowering, node: Node, x: Tensor, over: Windows, divisor: Divisor) -> Tensor:
+def average(of: Averages, low: Lowering, node: Node, x: Tensor, *geometry: Any) -> Tensor:
     meta = value_of(node)
+    over, divisor = of(x, shape_of(meta.shape), *geometry)
     dtype = computing_dtype(checked_dtype(meta.dtype))
     if not dtype.is_floating_point:
         raise NoRuleError("averages of whole numbers")
 
     def element(at: Shape, place: Sequence[Index | int]) -> Expr:
-        inside = over.inside(at, place)
-        return over.padded(inside, cast(x.load(inside), dtype), 0)
+        return over.element(x, at, place, dtype, 0)
 
     def written_out(at: Shape) -> Expr:
-        return reduce(_add, (element(at, place) for place in over.places))
+        return reduce(partial(operation, "add"), (element(at, place) for place in over.places))
 
     total: Callable[[Shape], Expr] = written_out
     if math.prod(over.kernel) > LARGEST:
@@ -258,30 +261,20 @@ def averaged(low: Lowering, node: Node, x: Tensor, over: Windows, divisor: Divis
     return low.fill(node.name, meta, lambda at: cast(operation("div", total(at), divisor.at(at, dtype)), meta.dtype))
 
 
-def average_backward(low: Lowering, node: Node, gradient: Tensor, x: Tensor, *geometry: Any) -> Tensor:
-    return spread(low, node, gradient, *averages(x, gradient.shape, *geometry))
+def average_backward(of: Averages, low: Lowering, node: Node, gradient: Tensor, x: Tensor, *geometry: Any) -> Tensor:
+    over, divisor = of(x, gradient.shape, *geometry)
+
+    def share(at: Shape, window: Shape, back: Sequence[int], dtype: torch.dtype) -> Expr:
+        value = operation("div", cast(gradient.load(window), dtype), divisor.at(window, dtype))
+        geometry = zip(at[-over.rank :], over.padding, over.stride, back, strict=True)
+        steps = [(own + pad) % stride + stride * step for own, pad, stride, step in geometry]
+        places, sizes = (*window[-over.rank :], *steps), (*over.count, *map(Index.of, over.kernel))
+        return guarded(places, sizes, value, 0)
+
+    return gathered(low, node, over, share)
 
 
-def spread(low: Lowering, node: Node, gradient: Tensor, over: Windows, divisor: Divisor) -> Tensor:
-    meta = value_of(node)
-    dtype = computing_dtype(checked_dtype(meta.dtype))
-
-    def value(at: Shape) -> Expr:
-        around = over.around(at)
-        unrolled(len(around))
-        terms = []
-        for window, back in around:
-            share = operation("div", cast(gradient.load(window), dtype), divisor.at(window, dtype))
-            geometry = zip(at[-over.rank :], over.padding, over.stride, back, strict=True)
-            steps = [(own + pad) % stride + stride * step for own, pad, stride, step in geometry]
-            places, sizes = (*window[-over.rank :], *steps), (*over.count, *map(Index.of, over.kernel))
-            terms.append(guarded(places, sizes, share, 0))
-        return cast(reduce(_add, terms), meta.dtype)
-
-    return low.fill(node.name, meta, value)
-
-
-def equal_windows(x: Tensor, result: Shape) -> tuple[Windows, Divisor]:
+def equal_averages(x: Tensor, result: Shape, *_: Any) -> tuple[Windows, Divisor]:
     """Those of an adaptive average. Raises NoRuleError where windows are not of one size."""
     rank = 2
     sizes = [(a.constant, b.constant) for a, b in zip(x.shape[-rank:], result[-rank:], strict=True)]
@@ -291,22 +284,14 @@ def equal_windows(x: Tensor, result: Shape) -> tuple[Windows, Divisor]:
     return averages(x, result, kernel)
 
 
-def adaptive_average(low: Lowering, node: Node, x: Tensor, *_: Any) -> Tensor:
-    return averaged(low, node, x, *equal_windows(x, shape_of(value_of(node).shape)))
-
-
-def adaptive_average_backward(low: Lowering, node: Node, gradient: Tensor, x: Tensor) -> Tensor:
-    return spread(low, node, gradient, *equal_windows(x, gradient.shape))
-
-
 WINDOWS: dict[str, Rule] = {
     **{f"aten.max_pool{rank}d_with_indices.default": most_of_many for rank in (2, 3)},
     "prims._low_memory_max_pool_with_offsets.default": most,
     "prims._low_memory_max_pool_offsets_to_indices.default": places_of_taps,
     "aten.max_pool2d_with_indices_backward.default": most_backward,
     "aten.max_pool3d_with_indices_backward.default": most_backward,
-    **{f"aten.avg_pool{rank}d.default": average for rank in (2, 3)},
-    **{f"aten.avg_pool{rank}d_backward.default": average_backward for rank in (2, 3)},
-    "aten._adaptive_avg_pool2d.default": adaptive_average,
-    "aten._adaptive_avg_pool2d_backward.default": adaptive_average_backward,
+    **{f"aten.avg_pool{rank}d.default": partial(average, averages) for rank in (2, 3)},
+    **{f"aten.avg_pool{rank}d_backward.default": partial(average_backward, averages) for rank in (2, 3)},
+    "aten._adaptive_avg_pool2d.default": partial(average, equal_averages),
+    "aten._adaptive_avg_pool2d_backward.default": partial(average_backward, equal_averages),
 }
