@@ -115,7 +115,8 @@ def compile_with_autograd(
             of_both.has_backward(graph, call)
         return boxed(written_out(call))
 
-    once = copying() if len(module.graph.nodes) > FEW else nullcontext()
+    graph = getattr(module, "gm", module).graph  # flatten_graph_inputs gives a module around it
+    once = copying() if len(graph.nodes) > FEW else nullcontext()
     with _use_lazy_graph_module(True), _untold(), once:  # nobody calls these modules: they need no Python code
         made = _backends.aot_module_simplified(
             module,

@@ -162,6 +162,14 @@ def test_compiled_autograd_compiles_the_backward() -> None:
     assert halves.wrapped("backward") == [True], "the backward that was compiled before is not called"
 
 
+def test_what_compiled_autograd_captures_of_plain_functions_is_compiled() -> None:
+    """It gives its graph a list of inputs."""
+    x, w = leaf(4, 4), leaf(4, 4)
+    with compiled_autograd._enable(torch.compile(backend="tcompile")):
+        product(x, w).sum().backward()
+    torch.testing.assert_close((x.grad, w.grad), torch.autograd.grad(product(x, w).sum(), (x, w)))
+
+
 def changed(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
     x.mul_(2)
     return x @ w, x[0]
