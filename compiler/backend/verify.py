@@ -238,8 +238,8 @@ def _wrong_load(load: Load, program: Program, guarded: bool) -> Iterator[str]:
 
 @lru_cache(1 << 12)
 def _is_outside(index: Shape, shape: Shape) -> bool:
-    """Whether it is certain that coordinates are beyond the last element."""
-    return any(is_below(size - 1, at) for at, size in zip(index, shape, strict=True))
+    """Whether it is certain that coordinates are beyond the last element, or before the first."""
+    return any(is_below(size - 1, at) or is_below(at + size, size) for at, size in zip(index, shape, strict=True))
 
 
 def _wrong_operation(value: Op) -> Iterator[str]:

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from sympy import Eq, Integer
 from torch.fx import GraphModule
+from torch.fx.experimental import symbolic_shapes
 from torch.utils._pytree import tree_leaves
 from torch.utils._sympy.functions import Max
 
@@ -45,8 +47,9 @@ def _reaches(value: Any) -> Iterator[Any]:
 
 
 def settled(size: torch.SymInt, is_stride: bool) -> Any:
-    """A size's expression with each Max and Min in it the argument that it is in calls that the graph is for. As it is
-    where no guard can be had; but for a stride's Max(1, u0), where only data tell u0: it counts as u0, as in an empty
+    """A size's expression with each Max and Min in it the argument that it is in calls that the graph is for, and 1 for
+    each quotient that guards hold to 1 already, as torch has it so in some shapes and not in others. As it is where no
+    guard can be had; but for a stride's Max(1, u0), where only data tell u0: it counts as u0, as in an empty
     tensor there is nothing to be found by it.
     """
     environment, expression = size.node.shape_env, size.node.expr
@@ -60,6 +63,8 @@ def settled(size: torch.SymInt, is_stride: bool) -> Any:
 def _settled(expression: Any, environment: Any) -> Any:
     args = [_settled(arg, environment) for arg in expression.args]
     kind = expression.func.__name__
+    if kind in ("FloorDiv", "CleanDiv") and _is_known(Eq(expression, 1), environment):
+        return Integer(1)
     if kind not in ("Max", "Min"):
         return expression if args == list(expression.args) else expression.func(*args)
     first, *others = args
@@ -67,6 +72,11 @@ def _settled(expression: Any, environment: Any) -> Any:
         is_first = first >= other if kind == "Max" else first <= other
         first = first if environment.evaluate_expr(is_first) else other
     return first
+
+
+def _is_known(relation: Any, environment: Any) -> bool:
+    """Whether the guards that there are imply it."""
+    return symbolic_shapes.statically_known_true(environment.create_symboolnode(relation))
 
 
 def specialized(number: torch.SymInt | torch.SymFloat | torch.SymBool) -> int | float | bool | None:

@@ -81,6 +81,19 @@ def test_sizes_may_change(mode: str) -> None:
         torch.testing.assert_close(run(numbers(*shape)), fn(numbers(*shape)))
 
 
+def test_rows_are_padded_and_divided_into_chunks_of_which_there_may_be_one() -> None:
+    """That there is one is in the shape of the result, and not in the shape of what is summed."""
+
+    def fn(x: Tensor) -> Tensor:
+        padded = torch.nn.functional.pad(x, (0, (64 - x.shape[1] % 64) % 64))
+        return padded.reshape(x.shape[0], -1, 64).sin().cumsum(-1)
+
+    torch.compiler.reset()
+    run = torch.compile(fn, backend=tcompile, dynamic=True, fullgraph=True)
+    for length in (11, 40, 100):
+        torch.testing.assert_close(run(numbers(3, length)), fn(numbers(3, length)))
+
+
 def test_a_long_row_is_carried_from_block_to_block() -> None:
     torch.compiler.reset()
     x = numbers(2, 9001)

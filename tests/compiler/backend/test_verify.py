@@ -109,6 +109,11 @@ BROKEN: dict[str, tuple[Callable[[], Program], str]] = {
             "arg0_1", (loop.index[0] + 4, loop.index[1]), torch.float32))),
         "lies outside",
     ),
+    "a read before a buffer": (
+        lambda: with_loop(program(), 0, lambda loop: replace(loop, value=Load(
+            "arg0_1", (loop.index[0] - 4, loop.index[1]), torch.float32))),
+        "lies outside",
+    ),
     "a kernel that overwrites an input": (
         lambda: with_loop(program(), 0, lambda loop: replace(loop, target="arg0_1")), "overwrites arg0_1",
     ),
