@@ -1,8 +1,9 @@
 """Integer index expressions over ranges and sizes: what the programs of the backend address memory with.
 
 An `Index` is a sum of products of atoms, always simplified: a `Var` (a loop's variable, which carries its size, so that
-0 ≤ var < size is known wherever it appears), a `Symbol` (a size known at run time), a `Quotient` or `Remainder` of two
-indices, or an `Indirect` (a value that a tensor holds). Two equal indices have equal keys and print alike.
+0 ≤ var < size is known wherever it appears), a `Symbol` (a size or another number known at run time), a `Quotient` or
+`Remainder` of two indices, or an `Indirect` (a value that a tensor holds). Two equal indices have equal keys and print
+alike.
 
 Simplification is valid at every point of the loops that its variables belong to, so sizes are at least 1 there; of a
 loop that has no points nothing is ever computed. Division and remainder are Python's: they round down.
@@ -49,12 +50,13 @@ class Var(Keyed):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Symbol(Keyed):
-    """A size that is known when the program is called; at least 1 wherever something is computed."""
+    """A number that is known when the program is called. A size is at least 1 wherever something is computed."""
 
     name: str
+    is_size: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", self.name)
+        object.__setattr__(self, "key", self.name if self.is_size else f"any {self.name}")
 
     def __str__(self) -> str:
         return self.name
@@ -360,11 +362,13 @@ def is_below(index: Index, limit: Index) -> bool:
 
 @lru_cache(1 << 16)
 def is_natural(index: Index) -> bool:
-    """Whether index ≥ 0 is certain: each variable is put where it makes its term smallest, each symbol at least 1."""
+    """Whether index ≥ 0 is certain: each variable is put where it makes its term smallest, each size at least 1."""
     if all(factor > 0 for _, factor in index.terms) and all(_never_negative(a) for t, _ in index.terms for a in t):
         return True
     least = index
     for _ in range(8):
+        if any(isinstance(atom, Symbol) and not atom.is_size for atoms, _ in least.terms for atom in atoms):
+            return False
         bounded = next((atom for atoms, _ in least.terms for atom in atoms if not isinstance(atom, Symbol)), None)
         if bounded is None:
             return _is_natural_for_sizes(least)
@@ -375,6 +379,8 @@ def is_natural(index: Index) -> bool:
 
 
 def _never_negative(atom: Atom) -> bool:
+    if isinstance(atom, Symbol):
+        return atom.is_size
     return not isinstance(atom, Quotient) or is_natural(atom.of)
 
 

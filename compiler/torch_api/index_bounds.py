@@ -1,11 +1,13 @@
 """What guards settle of symbolic sizes, which torch checks at calls: whether 32 bits are enough to count a graph's
-elements, which of its arguments a maximum is, and numbers that indices can't compute.
+elements, which of its arguments a maximum is, numbers that indices can't compute, and whether numbers are positive.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from sympy import Eq, Integer
@@ -77,6 +79,34 @@ def _settled(expression: Any, environment: Any) -> Any:
 def _is_known(relation: Any, environment: Any) -> bool:
     """Whether the guards that there are imply it."""
     return symbolic_shapes.statically_known_true(environment.create_symboolnode(relation))
+
+
+_POSITIVE: WeakKeyDictionary[symbolic_shapes.ShapeEnv, set[Any]] = WeakKeyDictionary()
+"""The symbols that are certain to be positive: what is known of them only grows."""
+
+
+def unbounded(size: torch.SymInt, expression: Any) -> frozenset[str]:
+    """The names of the symbols in an expression of a size's that may be 0 or negative, as a number may that is passed.
+    Where one is positive in this call, a guard holds it to that, if there can be one. Sizes that only data tell count
+    as positive: where they are 0, nothing is computed.
+    """
+    environment = size.node.shape_env
+    known = _POSITIVE.setdefault(environment, set())
+    others = [symbol for symbol in _symbols(expression) if symbol not in known]
+    known.update(symbol for symbol in others if _is_positive(symbol, environment))
+    return frozenset(str(symbol) for symbol in others if symbol not in known)
+
+
+@lru_cache(4096)
+def _symbols(expression: Any) -> tuple[Any, ...]:
+    return tuple(expression.free_symbols)
+
+
+def _is_positive(symbol: Any, environment: symbolic_shapes.ShapeEnv) -> bool:
+    least, example = environment.bound_sympy(symbol).lower, environment.backed_var_to_val.get(symbol)
+    if least >= 1 or example is None:
+        return bool(least >= 0)
+    return bool(not environment.frozen and example >= 1 and environment.evaluate_expr(symbol >= 1))
 
 
 def specialized(number: torch.SymInt | torch.SymFloat | torch.SymBool) -> int | float | bool | None:

@@ -13,7 +13,7 @@ from compiler.backend.expr import At, Const, Expr, Guard, Shape, cast, operation
 from compiler.backend.index import Index, Indirect, is_below
 from compiler.backend.lower.pointwise import broadcast, element, scalar, second
 from compiler.backend.lower.value import Coordinates, Lowering, NoRuleError, Rule, Tensor, dimension
-from compiler.backend.lower.views import slice_start
+from compiler.backend.lower.views import counted, slice_start
 from compiler.torch_api.fx import value_of
 
 MOST_JOINED = 8
@@ -178,9 +178,7 @@ def slice_scatter(
 def select_scatter(low: Lowering, node: Node, x: Tensor, source: Tensor, dim: int, position: Any) -> Tensor:
     meta = value_of(node)
     dim = dimension(dim, len(x.shape))
-    row = Index.of(position)
-    if (row.constant or 0) < 0:
-        row = row + x.shape[dim]
+    row = counted(position, x.shape[dim])
 
     def value(at: Shape) -> Expr:
         inside = element(source, (*at[:dim], *at[dim + 1 :]), x.dtype)

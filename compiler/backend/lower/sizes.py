@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache, reduce
-from operator import add
+from operator import add, floordiv, mod, mul
 from typing import Any
 
 import torch
@@ -12,9 +12,10 @@ import torch
 from compiler.backend.expr import Shape
 from compiler.backend.index import Index, Symbol, product
 from compiler.backend.ir import BackendError
-from compiler.torch_api.index_bounds import settled, specialized
+from compiler.torch_api.index_bounds import settled, specialized, unbounded
 
 _DIVISIONS = ("FloorDiv", "CleanDiv", "IntTrueDiv")
+_OPERATORS = {"Add": add, "Mul": mul, "Mod": mod, "PythonMod": mod}
 
 
 def index_of(size: Any, is_stride: bool = False) -> Index:
@@ -24,7 +25,8 @@ def index_of(size: Any, is_stride: bool = False) -> Index:
     if not isinstance(size, torch.SymInt):
         return Index.of(int(size))
     try:
-        return _index(settled(size, is_stride))
+        expression = settled(size, is_stride)
+        return _index(expression, unbounded(size, expression))
     except BackendError:
         if (number := specialized(size)) is None:
             raise
@@ -43,20 +45,16 @@ def strides_of(tensor: torch.Tensor) -> Shape:
 
 
 @lru_cache(4096)
-def _index(expression: Any) -> Index:
+def _index(expression: Any, numbers: frozenset[str]) -> Index:
+    """`numbers` are the symbols that may be 0 or negative."""
     kind, args = expression.func.__name__, expression.args
     if expression.is_Integer:
         return Index.of(int(expression))
     if expression.is_Symbol:
-        return Index.of(Symbol(str(expression)))
-    if kind == "Add":
-        return reduce(add, map(_index, args))
-    if kind == "Mul":
-        return product(map(_index, args))
+        return Index.of(Symbol(str(expression), str(expression) not in numbers))
     if kind == "Pow" and args[1].is_Integer and args[1] > 0:
-        return product([_index(args[0])] * int(args[1]))
-    if kind in _DIVISIONS:
-        return _index(args[0]) // _index(args[1])
-    if kind in ("Mod", "PythonMod"):
-        return _index(args[0]) % _index(args[1])
+        return product([_index(args[0], numbers)] * int(args[1]))
+    if kind in ("Add", "Mul", "Mod", "PythonMod", *_DIVISIONS):
+        first, *others = (_index(arg, numbers) for arg in args)
+        return reduce(_OPERATORS.get(kind, floordiv), others, first)
     raise BackendError(f"a size of this graph is {expression}, and indices have no {kind}")

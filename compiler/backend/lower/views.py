@@ -81,12 +81,15 @@ def squeeze(low: Lowering, node: Node, x: Tensor, dims: int | list[int] | None =
 
 def select(low: Lowering, node: Node, x: Tensor, dim: int, index: Any) -> Tensor:
     dim = dimension(dim, len(x.shape))
-    place = Index.of(index)
-    if not is_below(place, x.shape[dim]) or (place.constant or 0) < 0:
-        if place.constant is None or place.constant >= 0:
-            raise NoRuleError("a position of which it is not known on which side it counts")
-        place = x.shape[dim] + place
-    return _row(low, x, dim, place, value_of(node))
+    return _row(low, x, dim, counted(index, x.shape[dim]), value_of(node))
+
+
+def counted(position: Any, size: Index) -> Index:
+    """A position from the front. Raises NoRuleError where it is not known on which side it counts."""
+    found = Index.of(position)
+    if found.constant is None and not is_natural(found):
+        raise NoRuleError("a position of which it is not known on which side it counts")
+    return found if is_natural(found) else size + found
 
 
 def sliced(

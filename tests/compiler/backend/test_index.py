@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from compiler.backend.expr import At, Expr, Load, loads, operation, rebuilt
-from compiler.backend.index import Index, Indirect, Symbol, Var, is_below, product
+from compiler.backend.index import Index, Indirect, Symbol, Var, is_below, is_natural, product
 from compiler.backend.index_maps import evaluate, is_one_to_one, substitute
 
 S, T = Index.of(Symbol("s0")), Index.of(Symbol("s1"))
@@ -61,6 +61,15 @@ def test_a_simplified_index_has_the_value_of_the_arithmetic_that_made_it(seed: i
         for sizes in SIZES:
             for at in points(variables, sizes):
                 assert evaluate(index, at) == means(at), f"{index} at {at}"
+
+
+def test_of_a_number_that_may_be_negative_nothing_is_certain() -> None:
+    k = Index.of(Symbol("k", is_size=False))
+    i, j = Index.of(Var("i0", Index.of(6))), Index.of(Var("i1", Index.of(6) - k))
+    assert not any(map(is_natural, (k, k + 3, S + k, k * k, Index.of(5) - j, S * k - i * k, (i - k) // 4)))
+    assert is_natural((i - k) % 4)
+    assert is_natural(S)
+    assert k != Index.of(Symbol("k"))
 
 
 @pytest.mark.parametrize("seed", range(4))

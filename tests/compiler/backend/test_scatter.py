@@ -152,6 +152,18 @@ def test_sizes_may_change_and_be_zero() -> None:
         torch.testing.assert_close(add(x, rows), fn(x, rows))
 
 
+@pytest.mark.parametrize("positions", [(3, -1, 0, 2, -4), (-1, 3, -2, 0)])
+def test_positions_that_are_passed_count_from_either_end(positions: tuple[int, ...]) -> None:
+    torch.compiler.reset()
+
+    def fn(x: Tensor, k: int) -> list[Tensor]:
+        return [x.select_scatter(x[0] + 9, 1, k), x.select(0, k) * 2, x[k:] + k, x.roll(k, 1), x.tril(k) + 1]
+
+    run, x = torch.compile(fn, backend=tcompile, dynamic=True, fullgraph=True), torch.randn(5, 5)
+    for k in positions:
+        torch.testing.assert_close(run(x, k), fn(x, k))
+
+
 def test_an_input_that_is_added_to_is_changed() -> None:
     def step(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         x.index_add_(0, rows, x[:2] * 2)
