@@ -70,6 +70,8 @@ def told(record: Record) -> str:
     if record.versus is None:
         return ""
     notes = ["", "Bytes are counted: what the code reads and writes, once for each kernel."]
+    if any(kernel.calls > 1 for side in (record, record.versus) for kernel in side.kernels):
+        notes.append("Kernels and calls are counted each time that they run.")
     if not any(_measured(record, record.versus)):
         notes.append("Nothing was timed: --time runs both in turns, where the tensors are.")
     return "\n".join([*table_lines(record, record.versus, names_of(record)), *notes])

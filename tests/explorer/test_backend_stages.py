@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -155,7 +156,12 @@ def test_the_table_is_a_stage_that_prints() -> None:
     text = str(beside_inductor()["versus"])
     assert text.splitlines()[0].split() == ["tcompile", "inductor"]
     assert "--time runs both" in text
-    assert beside_inductor().record.with_(versus=None) != beside_inductor().record
+    record = beside_inductor().record
+    assert record.with_(versus=None) != record
+    assert "each time that they run" not in text
+    assert record.versus is not None
+    twice = record.with_(versus=record.versus.with_(kernels=tuple(replace(each, calls=2) for each in record.kernels)))
+    assert "Kernels and calls are counted each time that they run." in str(Run(twice)["versus"])
     with pytest.raises(ValueError, match="--vs inductor"):
         _ = Run(beside_inductor().record.with_(versus=None)).versus
 
