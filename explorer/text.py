@@ -149,11 +149,24 @@ def kernel_totals(record: Record) -> list[tuple[str, str, str, str]]:
     """Kernels of the same name together: name, kind, calls, bytes of all calls; those that move most come first."""
     calls: Counter[tuple[str, str]] = Counter()
     moved: Counter[tuple[str, str]] = Counter()
+    names = _kernel_names(record)
     for kernel in record.kernels:
-        calls[kernel.name, kernel.category] += kernel.calls
-        moved[kernel.name, kernel.category] += kernel.calls * kernel.bytes
+        calls[names[kernel.id], kernel.category] += kernel.calls
+        moved[names[kernel.id], kernel.category] += kernel.calls * kernel.bytes
     order = sorted(calls, key=lambda key: -moved[key])
     return [(*key, str(calls[key]), size_text(moved[key]) if moved[key] else "") for key in order]
+
+
+def _kernel_names(record: Record) -> dict[str, str]:
+    """By id, the name of a kernel; with its graph, where another graph has another kernel of that name."""
+    homes: dict[str, set[str]] = {}
+    for kernel in record.kernels:
+        homes.setdefault(kernel.name, set()).add(kernel.artifact)
+    return {
+        kernel.id: kernel.name if kernel.category == "extern" or len(homes[kernel.name]) == 1
+        else f"{kernel.name} ({kernel.artifact.partition('[')[2].removesuffix(']')})"
+        for kernel in record.kernels
+    }  # fmt: skip
 
 
 def _kernels(record: Record) -> str:
@@ -169,7 +182,7 @@ def _kernels(record: Record) -> str:
 
 def kernel_facts(record: Record) -> dict[str, tuple[str, str, str]]:
     """Kernel name -> registers and spilled bytes of a thread, and occupancy; none before kernels are compiled."""
-    names = {kernel.id: kernel.name for kernel in record.kernels}
+    names = _kernel_names(record)
     return {
         names[binary.kernel]: (
             "" if binary.registers is None else str(binary.registers),

@@ -14,4 +14,5 @@ def versus_finding(record: Record) -> Finding | None:
     if record.versus is None:
         return None
     first, second = versus.names_of(record)
-    return Finding(Artifact(STAGE, STAGE, f"{first} beside {second}", "text", versus.told(record) + "\n"))
+    title, count = f"{first} beside {second}", {"count": len(versus.rows(record, record.versus))}
+    return Finding(Artifact(STAGE, STAGE, title, "text", versus.told(record) + "\n", attrs=count))

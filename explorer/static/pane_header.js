@@ -156,7 +156,8 @@ export class PaneHeader {
 function optionsOf(stage, home) {
   const group = h("optgroup", { label: stage.title });
   for (const { id, title, side } of stage.artifacts) {
-    const which = bracketed(id) || (stage.artifacts.length > 1 ? title : "");
+    const told = title.toLowerCase() === stage.title.toLowerCase();
+    const which = bracketed(id) || (stage.artifacts.length > 1 && !told ? title : "");
     const name = (side && `${side}: `) + (home ? title : `${stage.title} ${which}`.trim());
     group.append(h("option", { value: id, title }, name));
   }

@@ -113,6 +113,7 @@ def test_what_both_sides_have_is_counted_side_by_side() -> None:
     kernels = [[kernel for kernel in side.kernels if kernel.category != "extern"] for side in (record, record.versus)]
     assert stages["kernels"]["sides"] == [sum(each.calls for each in side) for side in kernels]
     assert stages["kernels"]["seconds"] is None  # that is one side's
+    assert stages["versus"]["count"] == len(manifest["versus"]["rows"])
     for name in ("source", "versus", "fused", "fused_ir"):
         assert stages[name]["sides"] == []
     assert {item["pass"].split()[0] for item in manifest["decisions"]} == {"tcompile", "inductor"}

@@ -78,6 +78,24 @@ def test_kernels_of_one_name_are_summed_and_the_biggest_come_first() -> None:
     assert totals == [("extern_kernels.mm", "extern", "2", "1.8 KiB"), ("cpp_fused_div_0", "reduction", "4", "1.0 KiB")]
 
 
+def test_kernels_of_one_name_in_two_graphs_are_told_apart() -> None:
+    homes = [(half, f"kernels[0/0 {half}]") for half in ("forward", "backward")]
+    kernels = [
+        Kernel(f"{home}.{name}", name, "0/0", home, "triton", category, (1, 1), (), 1, size)
+        for size, (half, home) in zip((512, 1024), homes, strict=True)
+        for name, category in (("kernel_mm", "template"), (f"kernel_{half}", "pointwise"), ("aten.mm", "extern"))
+    ]
+    record = small_record().with_(kernels=tuple(kernels))
+    totals = {name: (calls, size) for name, _, calls, size in text.kernel_totals(record)}
+    assert totals == {
+        "aten.mm": ("2", "1.5 KiB"),
+        "kernel_mm (0/0 backward)": ("1", "1.0 KiB"),
+        "kernel_backward": ("1", "1.0 KiB"),
+        "kernel_mm (0/0 forward)": ("1", "512 B"),
+        "kernel_forward": ("1", "512 B"),
+    }
+
+
 def test_what_is_left_out_is_counted() -> None:
     record = small_record()
     many = tuple(Kernel(f"k{i}", f"k{i}", "0/0", "kernels", "cpp", "pointwise", (1, 1)) for i in range(40))
