@@ -73,3 +73,17 @@ def test_the_static_twin_is_hidden_while_the_widget_is_there(notebook: NotebookP
     expect(twin).to_be_hidden()
     view.root.evaluate("root => root.remove()")
     expect(twin).to_be_visible()
+
+
+def test_in_a_narrow_cell_stacked_panes_have_room_for_more_than_a_few_lines(notebook: NotebookPage) -> None:
+    view = view_of(notebook, 1)
+    notebook.page.set_viewport_size({"width": 900, "height": 1000})
+    expect(view.root).to_contain_class("tc-narrow")
+    view.open_stage("captured")
+    view.chip("inference").click(modifiers=["Shift"])
+    panes = view.root.locator(".tc-pane")
+    expect(panes).to_have_count(3)
+    for pane in panes.all():
+        box = pane.locator(".tc-scroll").bounding_box()
+        assert box is not None
+        assert box["height"] > 100
