@@ -210,7 +210,8 @@ def result_dtype(loop: Loop) -> torch.dtype:
 
 
 def _wrong_value(value: Expr, known: set[str], program: Program, runs: bool) -> Iterator[str]:
-    guarded = {inner for part in parts(value) if isinstance(part, Guard) for inner in parts(part.value)}
+    guards = [part for part in parts(value) if isinstance(part, Guard)]
+    guarded = {inner for guard in guards for each in (guard.value, guard.other) for inner in parts(each)}
     for part in parts(value):
         for index in indices(part):
             unknown = (atom for atom in atoms_of(index) if isinstance(atom, Var) and atom.key not in known)

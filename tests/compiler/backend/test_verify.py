@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import compiler
+from compiler.backend import tcompile
 from compiler.backend.context import Context
 from compiler.backend.expr import Const, Load, Op, cast, loads
 from compiler.backend.fuse import fuse
@@ -118,6 +119,13 @@ BROKEN: dict[str, tuple[Callable[[], Program], str]] = {
         lambda: with_loop(program(), 0, lambda loop: replace(loop, target="arg0_1")), "overwrites arg0_1",
     ),
 }  # fmt: skip
+
+
+def test_a_read_that_no_point_reaches_may_lie_outside() -> None:
+    """Of what was put together with others, the part that is read may be known only once it was inlined."""
+    x, before = torch.randn(5, 3), torch.randn(2, 3)
+    found = torch.compile(lambda x, before: x.diff(2, 0, before), backend=tcompile)(x, before)
+    torch.testing.assert_close(found, x.diff(2, 0, before))
 
 
 @pytest.mark.parametrize("what", BROKEN)
