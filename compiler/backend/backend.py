@@ -39,7 +39,6 @@ from compiler.torch_api.index_bounds import is_below
 from compiler.torch_api.layout import Rules, with_layouts
 from compiler.torch_api.saved import give, given, keep_what_is_saved
 from compiler.torch_api.unread import without_unread
-from compiler.torch_api.written_views import with_views_of_what_is_written
 
 if TYPE_CHECKING:
     from compiler.torch_api.graph_capture import Graphs
@@ -180,7 +179,6 @@ def context_of(module: GraphModule, inputs: Sequence[Any], name: str, options: B
     where a GPU likes other layouts better.
     """
     with_known_constants(module)
-    with_views_of_what_is_written(module, name)
     count, cache = properties(module)
     ctx = Context(options.thresholds, example_sizes(module), name, "lower", processors=count, cache=cache)
     if ctx.processors and (changed := with_layouts(module, inputs, name, LAYOUTS)):

@@ -3,15 +3,17 @@
 AOTAutograd makes such results again, as views of the caller's tensor: where it can't repeat the views, as with symbolic
 sizes, with the sizes, strides and offset of what the graph returns (gen_alias_from_base of
 torch._functorch._aot_autograd.functional_utils). In a functional graph that is a view of the new value, which may lie
-otherwise in memory than the input does. Here it becomes the same view of the input, after its copy.
+otherwise in memory than the input does: what is to be returned is the same view of the input.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
 
 from compiler.torch_api.aot_metadata import aot_facts
 from compiler.torch_api.fx import fake_mode, value_of
@@ -21,24 +23,23 @@ _PLACED = torch.ops.aten.as_strided.default
 """A view by its place in memory, which no other value has."""
 
 
-def with_views_of_what_is_written(module: GraphModule, name: str) -> None:
-    """Change a forward's or an inference's graph in place."""
+def views_of_what_is_written(module: GraphModule, name: str) -> Mapping[int, tuple[Node, torch.Tensor]]:
+    """Of a graph's results, by their places: the input that each is to be a view of, after the graph wrote into it, and
+    the view as a fake tensor. There are none in a backward.
+    """
     facts = aot_facts()
     if facts is None or facts.subclasses or name == "backward":
-        return
-    output = module.graph.output_node()
-    placeholders, results = module.graph.find_nodes(op="placeholder"), list(output.args[0])  # type: ignore[arg-type]
-    changed = False
+        return {}
+    placeholders = module.graph.find_nodes(op="placeholder")
+    results: Any = module.graph.output_node().args[0]
+    found = {}
     for place, fact in enumerate(facts.outputs, facts.first_output):
         if fact.kind != "alias_of_input" or fact.base is None or not isinstance(results[place], Node):
             continue
         written = _copy_into(placeholders[fact.base])
         if written is not None and (views := _views(results[place], written.args[1])):
-            results[place] = _repeated(module, written, views)
-            changed = True
-    if changed:
-        output.args = (tuple(results),)
-        module.recompile()
+            found[place] = (placeholders[fact.base], _repeated(placeholders[fact.base], views))
+    return found
 
 
 def _copy_into(placeholder: Node) -> Node | None:
@@ -63,15 +64,11 @@ def _is_view(node: Node) -> bool:
     return isinstance(target, torch._ops.OpOverload) and target.is_view and target is not _PLACED
 
 
-def _repeated(module: GraphModule, written: Node, views: list[Node]) -> Node:
-    """The views of an input after its copy. Raises RuntimeError where the input can't be seen so."""
-    base = written.args[0]
-    assert isinstance(base, Node)
-    node, value = written, value_of(base)
-    with fake_mode([value]), module.graph.inserting_before(module.graph.output_node()):
+def _repeated(placeholder: Node, views: list[Node]) -> torch.Tensor:
+    """The views of an input. Raises RuntimeError where the input can't be seen so."""
+    value: torch.Tensor = value_of(placeholder)
+    with fake_mode([value]):
         for view in views:
-            args, kwargs = torch.fx.node.map_arg((view.args[1:], view.kwargs), value_of)
+            args, kwargs = map_arg((view.args[1:], view.kwargs), value_of)
             value = view.target(value, *args, **kwargs)  # type: ignore[operator]
-            node = module.graph.create_node("call_function", view.target, (node, *view.args[1:]), view.kwargs)
-            node.meta = {**view.meta, "val": value}
-    return node
+    return value

@@ -25,6 +25,7 @@ from compiler.torch_api.backend import has_effect, returns_alias, written_argume
 from compiler.torch_api.data_sizes import OUTSIDE
 from compiler.torch_api.index_bounds import specialized
 from compiler.torch_api.pytrees import tree_map
+from compiler.torch_api.written_views import views_of_what_is_written
 
 
 def lower(module: GraphModule, name: str, ctx: Context) -> Program:
@@ -68,7 +69,7 @@ class _Walk:
         elif node.op == "get_attr":
             self.values[node] = self.constant(node)
         elif node.op == "output":
-            self.outputs = tuple(map(self.argument, node.args[0]))  # type: ignore[arg-type]
+            self.outputs = tuple(self.results(node.args[0]))  # type: ignore[arg-type]
         else:
             self.values[node] = self.call(node)
 
@@ -102,6 +103,13 @@ class _Walk:
     def argument(self, value: Any) -> Any:
         """What an extern or the caller gets for an argument of a node: memory for a tensor, a size for a SymInt."""
         return map_arg(value, lambda node: mapped(self.values[node], _in_memory))
+
+    def results(self, values: Sequence[Any]) -> Iterator[Any]:
+        """What the caller gets: views of inputs that were written are views of the inputs, not of the new values."""
+        again = views_of_what_is_written(self.module, self.ctx.graph)
+        for place, value in enumerate(values):
+            source, meta = again.get(place, (None, None))
+            yield self.argument(value) if source is None else self.low.place(self.values[source].buffer, meta)
 
     def lowered(self, value: Any) -> Any:
         """What a rule gets for an argument of a node."""

@@ -61,9 +61,13 @@ class Lowering:
 
     def view(self, tensor: Tensor, change: Coordinates, meta: Any) -> Tensor:
         """A view: `change` takes its coordinates to the tensor's. `meta` is its fake tensor."""
-        shape, start = shape_of(meta.shape), self.starts.get(tensor.buffer, 0)
-        strided = Strided(tensor.buffer, shape, strides_of(meta), index_of(meta.storage_offset() - start))
-        return replace(tensor, shape=shape, at=lambda at: tensor.at(change(at)), strided=strided)
+        strided = self.place(tensor.buffer, meta)
+        return replace(tensor, shape=strided.shape, at=lambda at: tensor.at(change(at)), strided=strided)
+
+    def place(self, buffer: str, meta: Any) -> Strided:
+        """Where a view of a buffer lies in memory. `meta` is its fake tensor."""
+        start = index_of(meta.storage_offset() - self.starts.get(buffer, 0))
+        return Strided(buffer, shape_of(meta.shape), strides_of(meta), start)
 
     def whole(self, name: str, meta: Any) -> Tensor:
         """A new buffer for all of a tensor like `meta`, its fake tensor, of which views say where they start."""
@@ -131,13 +135,15 @@ def contiguous(shape: Sequence[Index]) -> Shape:
 
 
 def overlaps(shape: Sequence[Index], strides: Sequence[Index]) -> bool:
-    """Whether a tensor has elements that share memory, as far as its numbers say: its sizes without symbols."""
+    """Whether a tensor has elements that share memory, as far as strides that are numbers say. Sizes that are not are 2
+    at the least: torch has other code for 0 and 1.
+    """
     if any(size.constant == 0 for size in shape):
         return False
     steps = [
-        (stride.constant, size.constant - 1)
+        (stride.constant, 1 if size.constant is None else size.constant - 1)
         for size, stride in zip(shape, strides, strict=True)
-        if stride.constant is not None and size.constant not in (None, 1)
+        if stride.constant is not None and size.constant != 1
     ]
     last = 0
     for stride, count in sorted(steps):
