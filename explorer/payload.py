@@ -12,7 +12,7 @@ has one for each language.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -243,7 +243,8 @@ def decision_parts(record: Record) -> dict[str, Part]:
 
 def decision_counts(record: Record) -> list[dict[str, Any]]:
     """How many decisions of each kind a pass made; where two backends' are in one record, of which backend it is."""
-    own, other = record.decisions, ()
+    own: Sequence[Decision] = record.decisions
+    other: Sequence[Decision] = ()
     if record.versus is not None and any(SIDE in artifact.attrs for artifact in record.artifacts):
         other = record.versus.decisions
         own = own[: len(own) - len(other)]

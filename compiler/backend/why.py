@@ -12,10 +12,13 @@ from compiler.backend.fit import Refusal
 from compiler.backend.fuse import Pair, Steps, legal
 from compiler.backend.ir import Extern, Kernel, Program
 from compiler.record import Decision
-from compiler.torch_api.fx import made_from
+from compiler.torch_api.fx import made_from, operator_of
 
 Found = tuple[tuple[str, ...], tuple[int, ...]]
 """What there is to say of a name, and the steps that compute it, by number."""
+
+
+MOST_LISTED = 12
 
 
 class Lookup:
@@ -40,11 +43,11 @@ class Lookup:
 
     @cached_property
     def before(self) -> Mapping[str, Sequence[str]]:
-        """Nodes by what they were before decompositions, as the user's code or ATen calls it: gelu, layer_norm."""
+        """Nodes by what they were before decompositions, as the user's code, PyTorch or ATen calls it: layer_norm."""
         found: dict[str, list[str]] = {}
         computed = {origin for step in self.programs["lowered"].steps for origin in _origins(step)}
         for node in self.nodes.values():
-            for name in made_from(node) if node.name in computed else ():
+            for name in dict.fromkeys((*made_from(node), operator_of(node))) if node.name in computed else ():
                 if name not in self.nodes:
                     found.setdefault(name, []).append(node.name)
         return found
@@ -56,7 +59,7 @@ class Lookup:
     def why(self, first: str, second: str, ctx: Context) -> str:
         """In words, whether one kernel computes both, and if not, why not; then what the names stand for."""
         (notes, one), (more, two) = self.found(first), self.found(second)
-        told = "; ".join(dict.fromkeys((*notes, *more)))
+        told = _listed([*dict.fromkeys((*notes, *more))], "; ")
         if first == second:
             return ". ".join(filter(None, (f"{first} is one and the same value", told)))
         answer = self._together(first, second, one, two, ctx) if one and two else ""
@@ -73,7 +76,7 @@ class Lookup:
             what = "a constant that the graph holds" if name in self.fused.constants else "an input of the graph"
             return (f"{name} is {what}: no kernel computes it",), ()
         if parts := self.before.get(name, ()):
-            return self._of_all(parts, (f"{name} is {', '.join(parts)}",))
+            return self._of_all(parts, (f"{name} is {_listed(parts)}",))
         return self._gone(name) or self._node(name) or self._kernel(name)
 
     def _call(self, step: Extern) -> str:
@@ -106,7 +109,7 @@ class Lookup:
         if name not in self.nodes:
             return None
         if made := self._made_of(name):
-            return self._of_all(made, (f"{name} is computed by {', '.join(made)}",))
+            return self._of_all(made, (f"{name} is computed by {_listed(made)}",))
         base = next((arg for arg in self.nodes[name].args if isinstance(arg, Node)), None)
         if base is None:
             return (f"{name} is no value of a loop ({self.nodes[name].target})",), ()
@@ -134,7 +137,7 @@ class Lookup:
             step = steps[both[0]]
             made = "are computed by one kernel" if isinstance(step, Kernel) else "come from one call of PyTorch"
             rest = [steps[number].name for number in (*one, *two) if number not in both]
-            partly = f"; parts of them by {', '.join(dict.fromkeys(rest))}" if rest else ""
+            partly = f"; parts of them by {_listed([*dict.fromkeys(rest)])}" if rest else ""
             return f"{first} and {second} {made}, {step.name}{partly}"
         pairs = [(a, b) for a in one for b in two]
         kernels = [(a, b) for a, b in pairs if isinstance(steps[a], Kernel) and isinstance(steps[b], Kernel)]
@@ -185,6 +188,12 @@ class Lookup:
             f"they only share {', '.join(shared)}, and {second - first} steps lie between them, more than "
             f"fusion_distance ({ctx.thresholds.fusion_distance})"
         )
+
+
+def _listed(told: Sequence[str], between: str = ", ") -> str:
+    """The first ones: a model has many layers of one kind."""
+    more = f"{between}… {len(told)} in all" if len(told) > MOST_LISTED else ""
+    return between.join(told[:MOST_LISTED]) + more
 
 
 def _origins(step: Kernel | Extern) -> Iterator[str]:

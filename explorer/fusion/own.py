@@ -77,10 +77,11 @@ class OwnHalf(Half):
         """What a later pass joined, one step after the other; the last has all that it saves."""
         found: dict[str, Merge] = {}
         first, last = tops[0], len(tops) - 1
+        round_of = {made: merge.round for made, merge in known.items()}
         for number, second in enumerate(tops[1:], 1):
-            rounds = [(known | found)[part].round for part in (first, second) if part in known or part in found]
             made = name if number == last else f"fuse: {name} {number}"
-            found[made] = Merge(self.artifact.graph, self.kind, max(rounds, default=0) + 1, first, second, made,
+            round_of[made] = max(round_of.get(first, 0), round_of.get(second, 0)) + 1
+            found[made] = Merge(self.artifact.graph, self.kind, round_of[made], first, second, made,
                                 saved if number == last else 0)  # fmt: skip
             first = made
         return found

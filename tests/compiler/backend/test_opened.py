@@ -166,6 +166,12 @@ def test_why_knows_what_operations_were_before_they_were_decomposed() -> None:
     assert re.search(
         r"layer_norm and softmax are computed by one kernel, \w+; parts of them by \w+|not in one kernel", why
     )
+    layers = [layer for _ in range(3) for layer in (nn.LayerNorm(16), nn.Linear(16, 16), nn.GELU())]
+    many = compiler.open(nn.Sequential(*layers), numbers(4, 16))
+    why = many.why("layer_norm", "gelu")
+    assert why.startswith("layer_norm and gelu are computed by one kernel, gelu_layer_norm; parts of them by layer_n")
+    assert re.search(r"\. layer_norm is var_mean, .*, … 21 in all; ", why)
+    assert "gelu_backward" in many.backward.why("gelu_backward", "layer_norm_backward")
     with pytest.raises(BackendError, match=r"no value 'attention'; each stage shows its names: print\(p.lowered\)"):
         p.why("attention", "softmax")
 
@@ -377,6 +383,15 @@ def test_the_call_and_the_kernels_can_be_read(trained: Opened) -> None:
 CALLS: dict[str, Callable[[], Opened]] = {
     "inputs changed in place": lambda: compiler.open(lambda x: x.mul_(2).sin(), numbers(4, 4)),
     "symbolic sizes": lambda: compiler.open(lambda x: x.softmax(-1), numbers(7, 9), dynamic=True),
+    "symbolic channels of groups": lambda: compiler.open(
+        lambda x: functional.group_norm(x, 4), numbers(2, 16, 3, 3, grad=True), dynamic=True
+    ),
+    "a number made of symbolic sizes": lambda: compiler.open(
+        lambda x, at: functional.cross_entropy(x, at, label_smoothing=0.1),
+        numbers(6, 10),
+        torch.arange(6),
+        dynamic=True,
+    ),
     "a function that was compiled already": lambda: compiler.open(torch.compile(lambda x: x.sin() + 1), numbers(4)),
     "a training step of convolutions": lambda: compiler.open(
         nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)), numbers(2, 3, 8, 8)
@@ -399,6 +414,11 @@ def test_calls_of_many_kinds_can_be_opened_checked_and_shown(what: str) -> None:
     assert p.totals.kernels >= 1
     assert len(p.kernels) == len(p.scheduled.steps)
     assert p.call
+
+
+@pytest.mark.parametrize("what", ["symbolic sizes", "symbolic channels of groups", "a number made of symbolic sizes"])
+def test_sizes_that_only_guards_can_settle_are_lowered_while_there_are_guards(what: str) -> None:
+    assert CALLS[what]().on("h200").totals.kernels >= 1
 
 
 def test_a_number_that_torch_takes_for_a_constant_on_second_thoughts() -> None:
