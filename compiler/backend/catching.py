@@ -13,7 +13,8 @@ from torch.fx import GraphModule
 
 from compiler.backend.backend import context_of, saved_alone
 from compiler.backend.context import Context
-from compiler.backend.ir import BackendError
+from compiler.backend.ir import BackendError, Program
+from compiler.backend.lower.graph import lower
 from compiler.backend.options import BackendOptions
 from compiler.measure import calls
 from compiler.measure.calls import Surroundings
@@ -53,13 +54,14 @@ class Asked:
 
 @dataclass(frozen=True)
 class Caught:
-    """A graph of ATen operators, and what its lowering starts with. `inputs` are what it was called with: empty as long
-    as it was not. `forward` is the graph that a backward belongs to; `saved` is what a forward saves for it alone, by
-    the place among its results.
+    """A graph of ATen operators, the program that it was lowered to while guards could still be had for its sizes, and
+    what passes start with. `inputs` are what it was called with: empty as long as it was not. `forward` is the graph
+    that a backward belongs to; `saved` is what a forward saves for it alone, by the place among its results.
     """
 
     name: str
     module: GraphModule
+    lowered: Program
     start: Context
     inputs: list[Any] = field(default_factory=list)
     forward: Caught | None = None
@@ -93,7 +95,8 @@ def catch(asked: Asked, gpu: Target | None = None) -> list[Caught]:
         start = context_of(module, inputs, called, BackendOptions())
         start.decisions[:0] = chosen
         chosen.clear()
-        found.append(graph := Caught(called, module, start, forward=forward, saved=saved))
+        lowered = lower(module, called, start)
+        found.append(graph := Caught(called, module, lowered, start, forward=forward, saved=saved))
         return boxed(partial(graph.call))
 
     def backend(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -25,7 +25,6 @@ from compiler.backend.emit_triton import TritonCode
 from compiler.backend.emit_triton import emit as emit_triton
 from compiler.backend.ir import BackendError, Kernel, Program
 from compiler.backend.launch import Launcher, by_kernel
-from compiler.backend.lower.graph import lower
 from compiler.backend.options import BackendOptions, check_thresholds
 from compiler.backend.products import products
 from compiler.backend.traffic import Totals, totals, traffic
@@ -222,7 +221,7 @@ class Opened:
         Raises UnknownTargetError, BackendError where the GPU lacks a format that the call uses.
         """
         found = target(gpu)
-        graphs = _all_lowered(catch_again(self.asked, found), self.passes, self.thresholds)
+        graphs = _all_run(catch_again(self.asked, found), self.passes, self.thresholds)
         return replace(self, graphs=graphs, target=found, ran=[])
 
     def replace(self, name: str, change: pipeline.Pass) -> Opened:
@@ -349,8 +348,8 @@ class Opened:
         return departures([(graph.caught, graph.stages.programs) for graph in self.graphs])
 
     def _again(self, passes: Mapping[str, pipeline.Pass], thresholds: Thresholds) -> Opened:
-        return replace(self, graphs=tuple(_rerun(graph, passes, thresholds) for graph in self.graphs), passes=passes,
-                       thresholds=thresholds, ran=[])  # fmt: skip
+        graphs = tuple(_run(graph.caught, passes, thresholds) for graph in self.graphs)
+        return replace(self, graphs=graphs, passes=passes, thresholds=thresholds, ran=[])
 
     def __str__(self) -> str:
         parts = [f"{self.asked.title}: {self.summary}"]
@@ -429,7 +428,7 @@ def _is_on_gpu(program: Program) -> bool:
     return any(buffer.device.startswith("cuda") for buffer in program.buffers)
 
 
-def _all_lowered(
+def _all_run(
     caught: Sequence[Caught], passes: Mapping[str, pipeline.Pass], thresholds: Thresholds
 ) -> tuple[Graph, ...]:
     """All graphs; a backward is told what its forward saved for it alone."""
@@ -439,20 +438,13 @@ def _all_lowered(
             if before.caught is one.forward and one.start.processors:
                 names = alone(before.stages.last, before.caught.saved)
                 one.start.given = given_inputs(one.module, names)
-        graphs.append(_lowered(one, passes, thresholds))
+        graphs.append(_run(one, passes, thresholds))
     return tuple(graphs)
 
 
-def _lowered(caught: Caught, passes: Mapping[str, pipeline.Pass], thresholds: Thresholds) -> Graph:
+def _run(caught: Caught, passes: Mapping[str, pipeline.Pass], thresholds: Thresholds) -> Graph:
     ctx = replace(caught.start, thresholds=thresholds, decisions=list(caught.start.decisions))
-    lowered = lower(caught.module, caught.name, ctx)
-    return Graph(caught, pipeline.run(lowered, ctx, passes), tuple(ctx.decisions))
-
-
-def _rerun(graph: Graph, passes: Mapping[str, pipeline.Pass], thresholds: Thresholds) -> Graph:
-    before = [found for found in graph.decisions if found.pass_name not in graph.stages.seconds]
-    ctx = replace(graph.caught.start, thresholds=thresholds, decisions=before)
-    return Graph(graph.caught, pipeline.run(graph.stages.programs["lowered"], ctx, passes), tuple(ctx.decisions))
+    return Graph(caught, pipeline.run(caught.lowered, ctx, passes), tuple(ctx.decisions))
 
 
 def open(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwargs: Any) -> Opened:  # noqa: A001
@@ -468,4 +460,4 @@ def open(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwar
     caught = catch(asked)
     if not caught:
         raise BackendError("the call has no tensor operations that torch.compile captures")
-    return Opened(asked, _all_lowered(caught, pipeline.PASSES, Thresholds()))
+    return Opened(asked, _all_run(caught, pipeline.PASSES, Thresholds()))
