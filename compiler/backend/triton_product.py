@@ -107,7 +107,8 @@ class ProductWriter(KernelWriter):
         self.depth -= 1
         total, bias = "total", factors.bias
         if bias is not None:
-            total = f"(total + {self.operand(bias, factors.axes[-len(bias.shape) :])}.to(tl.float32))"
+            along = factors.axes[len(factors.axes) - len(bias.shape) :]
+            total = f"(total + {self.operand(bias, along)}.to(tl.float32))"
         name = self.known[whole.target] = self.names.new(whole.target)
         self.line(f"{name} = {bare(converted(total, torch.float32, self.dtype))}")
         self.store(whole)

@@ -87,6 +87,7 @@ CASES: Mapping[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "also returned": (lambda x, w: ((y := x @ w), y.tanh()), ((9, 40), (40, 48))),
     "in another dtype": (lambda x, w: (x @ w).to(torch.bfloat16), ((9, 40), (40, 48))),
     "a bias for each row": (lambda x, w, b: torch.addmm(b, x, w).relu(), ((9, 40), (40, 48), (9, 1))),
+    "one number as bias": (lambda x, w, b: torch.addmm(b, x, w).relu(), ((9, 40), (40, 48), ())),
     "a part of a larger one": (lambda x, w: (x[:, 3:20] @ w[3:20, ::2]).relu(), ((9, 40), (40, 48))),
     "compared and chosen": (lambda x, w, b: torch.where(x @ w > b, x @ w, b), ((9, 40), (40, 48), (48,))),
 }
