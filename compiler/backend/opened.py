@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property, partial
+from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MEASURED_SECONDS = 0.2
+HOME = str(Path(__file__).parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +240,8 @@ class Opened:
             raise BackendError(f"a pass takes a program and a context, and returns a program: def {name}(program, ctx)")
         try:
             return self._again({**self.passes, name: change}, self.thresholds)
-        except BrokenProgramError as error:
-            raise error.with_traceback(None) from None  # how the verifier got there says nothing of the pass
+        except Exception as error:  # noqa: BLE001 whatever a pass of the user's raises goes on, shown where it was
+            raise error.with_traceback(_of_the_pass(error))  # noqa: B904 it is the same error
 
     @property
     def tuned(self) -> Opened:
@@ -412,6 +415,14 @@ def _milliseconds(seconds: Any) -> str:
 def _meant(name: str, known: Any) -> str:
     near = get_close_matches(name, list(dict.fromkeys(known)), 3)
     return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def _of_the_pass(error: Exception) -> TracebackType | None:
+    """Where a pass of the user's went wrong: how the pipeline and the verifier came to it says nothing."""
+    found = error.__traceback__
+    while found is not None and found.tb_frame.f_code.co_filename.startswith(HOME):
+        found = found.tb_next
+    return found or (None if isinstance(error, BrokenProgramError) else error.__traceback__)
 
 
 def _takes_two(change: Any) -> bool:

@@ -269,6 +269,21 @@ def test_what_can_not_be_meant_is_told_in_the_users_terms(
         ask(trained)
 
 
+def test_what_a_pass_raises_is_shown_where_it_was_raised_and_not_how_it_was_called(trained: Opened) -> None:
+    def helper() -> Program:
+        raise KeyError("mine")
+
+    def careless(_program: Program, _ctx: Context) -> Program:
+        return helper()
+
+    with pytest.raises(KeyError, match="mine") as caught:
+        trained.replace("fuse", careless)
+    assert [entry.name for entry in caught.traceback][1:] == ["replace", "careless", "helper"]
+    with pytest.raises(BrokenProgramError) as broken:
+        trained.replace("fuse", lambda *_: None)
+    assert [entry.name for entry in broken.traceback][1:] == ["replace"]
+
+
 def test_checking_and_running_leave_the_users_module_as_it_was() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.ReLU())
