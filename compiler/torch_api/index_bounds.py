@@ -103,7 +103,9 @@ def _symbols(expression: Any) -> tuple[Any, ...]:
 
 
 def _is_positive(symbol: Any, environment: symbolic_shapes.ShapeEnv) -> bool:
-    least, example = environment.bound_sympy(symbol).lower, environment.backed_var_to_val.get(symbol)
+    if (bounds := environment.bound_sympy(symbol)) is None:
+        return True  # it says that ragged rows are like others
+    least, example = bounds.lower, environment.backed_var_to_val.get(symbol)
     if least >= 1 or example is None:
         return bool(least >= 0)
     return bool(not environment.frozen and example >= 1 and environment.evaluate_expr(symbol >= 1))
