@@ -35,7 +35,8 @@ class BackendOptions:
 def parsed(mode: str | None, options: Mapping[str, Any] | None) -> BackendOptions:
     """Checked options. Raises OptionError for a name or value that there is not."""
     if mode is not None and mode not in MODES:
-        raise OptionError(f"mode={mode!r}: backend tcompile has the modes {', '.join(MODES)}")
+        meant = "".join(f"did you mean {near!r}? " for near in get_close_matches(str(mode), MODES, 1))
+        raise OptionError(f"mode={mode!r}: {meant}backend tcompile has the modes {', '.join(MODES)}")
     if not isinstance(options, Mapping | None) or not all(isinstance(name, str) for name in options or ()):
         raise OptionError(f"options={options!r} must be a dict of names and values")
     given = dict(options or {})

@@ -71,6 +71,8 @@ def test_a_mode_or_option_that_there_is_not_is_named() -> None:
     x = torch.ones(3)
     with pytest.raises(OptionError, match="has the modes default, reduce-overhead"):
         tcompile(torch.fx.symbolic_trace(lambda x: x + 1), [x], mode="training")
+    with pytest.raises(OptionError, match="mode='defalt': did you mean 'default'"):
+        tcompile(torch.fx.symbolic_trace(lambda x: x + 1), [x], mode="defalt")
     with pytest.raises(OptionError, match="did you mean fused_loops"):
         tcompile(torch.fx.symbolic_trace(lambda x: x + 1), [x], options={"fuse_loops": 3})
     with pytest.raises(OptionError, match="did you mean interpret"):
