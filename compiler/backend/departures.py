@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -207,7 +207,7 @@ def _placed(found: StageNumbers, before: Program, program: Program, inputs: Sequ
     known = dict(_values(before, inputs))
     for name, value in _values(program, inputs):
         if name in known and worst_verdict(numbers([(name, value)], [(name, known[name])])) == "differs":
-            return StageNumbers(found.graph, found.stage, found.changed_by, found.numbers, found.error, name)
+            return replace(found, where=name)
     return found
 
 

@@ -208,16 +208,21 @@ def with_index(value: Expr, values: Mapping[str, Index]) -> Expr:
     return rebuilt(value, lambda _: None, values)
 
 
+def with_loads(value: Expr, change: Callable[[Load], Expr | None]) -> Expr:
+    """The expression with what `change` gives in place of loads, but for those that it gives None for."""
+    return rebuilt(value, lambda part: change(part) if isinstance(part, Load) else None)
+
+
 def renamed(value: Expr, names: Mapping[str, str]) -> Expr:
     """The expression with loads of other buffers, by the names of these."""
 
-    def change(part: Expr) -> Expr | None:
-        if not isinstance(part, Load) or part.buffer not in names:
+    def change(load: Load) -> Expr | None:
+        if load.buffer not in names:
             return None
-        index = tuple(substitute(one, {}, lambda inner: renamed(inner, names)) for one in part.index)
-        return Load(names[part.buffer], index, part.dtype)
+        index = tuple(substitute(one, {}, lambda inner: renamed(inner, names)) for one in load.index)
+        return Load(names[load.buffer], index, load.dtype)
 
-    return rebuilt(value, change)
+    return with_loads(value, change)
 
 
 def is_indirect(value: Expr) -> bool:

@@ -259,7 +259,7 @@ def _parted(step: Step, program: Program, ctx: Context) -> tuple[Step, ...]:
     why = f"rows would meet {most} in short runs, for the time of {sum(later.values()):,} bytes more"
     ctx.decide((step.targets[-1],), "parted", f"{why}; {again:,} are read again", bytes=again)
     points = Kernel(step.name, step.ranges + step.reduced, (), late)
-    count = ctx.number(product(var.size for var in points.ranges))
+    count = ctx.points(points.ranges)
     small = {name for name in points.reads if 2 * ctx.number(program.by_name[name].size) < count}
     return rows, with_merged(points, program, small)
 

@@ -13,7 +13,7 @@ from functools import reduce
 from operator import or_
 
 from compiler.backend.context import Context
-from compiler.backend.expr import Expr, Load, Put, cost, loads, rebuilt
+from compiler.backend.expr import Expr, Load, Put, cost, loads, with_loads
 from compiler.backend.index_maps import is_one_to_one
 from compiler.backend.ir import Extern, Kernel, Loop, Program
 from compiler.backend.padded import in_padded_place
@@ -135,12 +135,10 @@ class _Inlining:
         return bool(ctx.processors) and ctx.points(producer.ranges) <= ctx.thresholds.inline_points
 
     def put(self, producer: Loop, reader: Loop) -> None:
-        def change(part: Expr) -> Expr | None:
-            if isinstance(part, Load) and part.buffer == producer.target:
-                return value_at(producer, part.index)
-            return None
+        def change(load: Load) -> Expr | None:
+            return value_at(producer, load.index) if load.buffer == producer.target else None
 
-        value, origins = folded(rebuilt(reader.value, change)), dict.fromkeys(producer.origins + reader.origins)
+        value, origins = folded(with_loads(reader.value, change)), dict.fromkeys(producer.origins + reader.origins)
         self.loops[reader.target] = replace(reader, value=value, origins=tuple(origins))
         self.changed.add(reader.target)
         self.readers[producer.target].discard(reader.target)

@@ -179,10 +179,7 @@ class _Points:
             inside, outside = (each if wanted is None else each & wanted for each in (condition, ~condition))
             return torch.where(condition, self.value(value.value, inside), self.value(value.other, outside))
         assert isinstance(value, Op), "a loop adds, not a value"
-        return self.operation(value, [self.value(arg, wanted) for arg in value.args])
-
-    def operation(self, value: Op, args: list[torch.Tensor]) -> torch.Tensor:
-        found: torch.Tensor = OPERATIONS[value.name].torch(*args)
+        found: torch.Tensor = OPERATIONS[value.name].torch(*(self.value(arg, wanted) for arg in value.args))
         return found.to(value.dtype)
 
     def load(self, load: Load, wanted: torch.Tensor | None) -> torch.Tensor:
@@ -210,11 +207,5 @@ def _reduced(name: str, value: torch.Tensor, count: int) -> torch.Tensor:
         return scanned.to(value.dtype)
     if name in ("sum", "prod"):
         return getattr(value, name)(-1, dtype=value.dtype)
-    found: torch.Tensor = _REDUCE[name](value, -1)
+    found: torch.Tensor = getattr(torch, {"max": "amax", "min": "amin"}.get(name, name))(value, -1)
     return found
-
-
-_REDUCE: Mapping[str, Callable[..., torch.Tensor]] = {
-    "max": torch.amax, "min": torch.amin, "any": torch.any, "all": torch.all, "argmax": torch.argmax,
-    "argmin": torch.argmin,
-}  # fmt: skip

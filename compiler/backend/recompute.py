@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from compiler.backend.context import Context
-from compiler.backend.expr import Expr, Load, Put, Shape, cost, is_indirect, loads, rebuilt, renamed, with_index
+from compiler.backend.expr import Expr, Put, Shape, cost, is_indirect, loads, renamed, with_index, with_loads
 from compiler.backend.fit import values_at
 from compiler.backend.index import Index, Var
 from compiler.backend.index_maps import is_one_to_one, substitute
@@ -158,14 +158,10 @@ def _inlined(reader: Kernel, found: Candidate, program: Program, ctx: Context) -
     if (values := values_at(last, load.index)) is None:
         return None
     whole: dict[str, Expr] = {}
-
-    def made_here(part: Expr) -> Expr | None:
-        return whole.get(part.buffer) if isinstance(part, Load) else None
-
     for one in found.loops:
-        whole[one.target] = rebuilt(one.value, made_here)
+        whole[one.target] = with_loads(one.value, lambda part: whole.get(part.buffer))
     value = with_index(whole[last.target], values)
-    changed = replace(loop, value=folded(rebuilt(loop.value, lambda part: value if part == load else None)))
+    changed = replace(loop, value=folded(with_loads(loop.value, lambda part: value if part == load else None)))
     return replace(reader, loops=tuple(changed if one is loop else one for one in reader.loops))
 
 

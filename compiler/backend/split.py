@@ -200,14 +200,14 @@ def _parts(kernel: Kernel, program: Program, ctx: Context, width: int, is_center
         by_columns, reduced = _is_by_columns(kernel, program, ctx), loop.reduced
         wanted, reason = _wanted(loop, by_columns, ctx), "leave multiprocessors idle"
     if is_walked_again := wanted < 2 and is_centered and not by_columns and _outgrows_cache(loop, width, ctx):
-        wanted, reason = _points(loop.reduced, ctx) // PART, "are too many for the cache until they are read again"
+        wanted, reason = ctx.points(loop.reduced) // PART, "are too many for the cache until they are read again"
     if wanted < 2:
         return None
     division = _divided(reduced, wanted, ctx)
     made = _two_loops(loop, division, program, by_columns)
     if is_walked_again and not made.equal:
         return None
-    rows, length, count = (_points(group, ctx) for group in (loop.ranges, loop.reduced, division.outer))
+    rows, length, count = (ctx.points(group) for group in (loop.ranges, loop.reduced, division.outer))
     why = f"{rows:,} results of {length:,} elements each {reason}: each is made of {count:,} parts"
     ctx.decide((loop.target, made.buffer.name), "split", why, parts=count, bytes=ctx.number(made.buffer.size))
     return made
@@ -217,32 +217,28 @@ def _short(kernel: Kernel, program: Program, ctx: Context, width: int) -> Var | 
     """What counts the elements of a run, where a row that no program holds lies in runs so short that reading it takes
     longer than two more launches; None where it does not, and where what follows a run is not of another row.
     """
-    if not width or _points(kernel.reduced, ctx) <= LONGEST_ROWS[0]:
+    if not width or ctx.points(kernel.reduced) <= LONGEST_ROWS[0]:
         return None
     *places, _ = offsets(kernel, program)
     short = next((var for var in kernel.reduced for place in places if factor_of(place, var).constant == 1), None)
     if short is None or not any(factor_of(place, var) == short.size for place in places for var in kernel.ranges):
         return None
     run = max(run_along(place, kernel.reduced, ctx) for place in places)
-    moved = width * _points((*kernel.ranges, *kernel.reduced), ctx)
+    moved = width * ctx.points((*kernel.ranges, *kernel.reduced))
     return short if (slowness(run * width) - 1) * moved > 2 * LAUNCH else None
 
 
 def _outgrows_cache(loop: Loop, width: int, ctx: Context) -> bool:
     """Whether rows are so long that no program holds one, and those under way at a time are more than the cache has."""
-    length, rows = _points(loop.reduced, ctx), min(_points(loop.ranges, ctx), 2 * ctx.processors)
+    length, rows = ctx.points(loop.reduced), min(ctx.points(loop.ranges), 2 * ctx.processors)
     return length > LONGEST_ROWS[0] and rows * length * width > ctx.cache
 
 
 def _of_column(loop: Loop, short: Var, ctx: Context) -> int:
     """How many parts the elements at one place of all runs of a row should be made of."""
-    columns = _points((*loop.ranges, short), ctx)
+    columns = ctx.points((*loop.ranges, short))
     enough = -(-ctx.processors * ctx.thresholds.programs * COLUMNS // columns)
-    return max(enough, -(-_points(loop.reduced, ctx) // ctx.number(short.size) // COLUMN))
-
-
-def _points(group: Sequence[Var], ctx: Context) -> int:
-    return ctx.number(product(var.size for var in group))
+    return max(enough, -(-ctx.points(loop.reduced) // ctx.number(short.size) // COLUMN))
 
 
 def _is_by_columns(kernel: Kernel, program: Program, ctx: Context) -> bool:
@@ -257,7 +253,7 @@ def _is_by_columns(kernel: Kernel, program: Program, ctx: Context) -> bool:
 
 def _wanted(loop: Loop, by_columns: bool, ctx: Context) -> int:
     """How many parts each result should be made of."""
-    rows, length = _points(loop.ranges, ctx), _points(loop.reduced, ctx)
+    rows, length = ctx.points(loop.ranges), ctx.points(loop.reduced)
     wide = COLUMNS if by_columns else 1
     programs, limits = -(-rows // wide), ctx.thresholds
     enough = 2 * ctx.processors if by_columns else ctx.processors // 2  # a row is read by a whole program at once
@@ -274,7 +270,7 @@ def _divided(reduced: Sequence[Var], wanted: int, ctx: Context) -> Division:
     ragged: tuple[Var, ...] = ()
     for var in reduced:
         size = ctx.number(var.size)
-        count = -(-wanted // max(_points(outer, ctx), 1))
+        count = -(-wanted // max(ctx.points(outer), 1))
         length = _length(var.size, count, ctx) if 1 < count < size else None
         if count < 2 or (length is None and outer and count <= ENOUGH):
             inner.append(var)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from compiler.backend.expr import Expr, Load, Op, loads, rebuilt
+from compiler.backend.expr import Expr, Load, Op, loads, with_loads
 from compiler.backend.ir import Kernel, Loop
 from compiler.backend.sweeps import Sweep, sweeps
 
@@ -91,10 +91,4 @@ def _made(of: str, value: Expr, kernel: Kernel) -> tuple[str, Expr]:
 def _whole(value: Expr, kernel: Kernel) -> Expr:
     """The value without loads of what the kernel computes at the same point."""
     loops = _computed(kernel)
-
-    def change(part: Expr) -> Expr | None:
-        if isinstance(part, Load) and part.buffer in loops:
-            return _whole(loops[part.buffer].value, kernel)
-        return None
-
-    return rebuilt(value, change)
+    return with_loads(value, lambda load: _whole(loops[load.buffer].value, kernel) if load.buffer in loops else None)

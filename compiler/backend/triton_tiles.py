@@ -9,7 +9,7 @@ An axis has one variable in place of the ranges that it is made of, so that a ke
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -195,7 +195,7 @@ def lost_in_rows(kernel: Kernel, program: Program, ctx: Context) -> Mapping[str,
     the time that this takes more: a program walks its rows in one order, and what lies in memory in another one is met
     in runs as short as that order leaves. None where a program takes neighbouring columns.
     """
-    if _points(kernel.reduced, ctx) < _ALONE:
+    if ctx.points(kernel.reduced) < _ALONE:
         return {}
     rows = ordered(kernel, program, replace(ctx, decisions=[]))
     lost: dict[str, int] = {}
@@ -204,13 +204,9 @@ def lost_in_rows(kernel: Kernel, program: Program, ctx: Context) -> Mapping[str,
         if not own.isdisjoint(rows.reduced):
             runs = run_walked(place, rows.reduced, ctx), run_along(place, own, ctx)
             walked, tiled = (slowness(run * buffer.dtype.itemsize) for run in runs)
-            bytes_ = int((walked - tiled) * _points(own, ctx) * buffer.dtype.itemsize)
+            bytes_ = int((walked - tiled) * ctx.points(own) * buffer.dtype.itemsize)
             lost[buffer.name] = max(lost.get(buffer.name, 0), bytes_)
     return lost if any(lost.values()) and not is_by_columns(rows, program, ctx) else {}
-
-
-def _points(group: Iterable[Var], ctx: Context) -> int:
-    return ctx.number(product(var.size for var in group))
 
 
 def _two(kernel: Kernel, program: Program, ctx: Context) -> tuple[tuple[Var, ...], tuple[Var, ...]] | None:
@@ -235,20 +231,6 @@ def _two(kernel: Kernel, program: Program, ctx: Context) -> tuple[tuple[Var, ...
 
 def fits_32(kernel: Kernel, program: Program, ctx: Context) -> bool:
     """Whether all that the kernel counts and addresses is certain to be below 2³¹: sizes are known, or were guarded."""
-    buffers = [program.by_name[name] for name in {*kernel.reads, *kernel.writes}]
-    reaches = [_reach(buffer.shape, buffer.strides) for buffer in buffers]
-    counted = [product(var.size for var in group) for group in (kernel.ranges, kernel.reduced)]
-    for size in (*reaches, *counted):
-        if size.constant is None and not ctx.is_small:
-            return False
-        if ctx.number(size) >= MOST_32:
-            return False
-    return True
-
-
-def _reach(shape: Sequence[Index], strides: Sequence[Index]) -> Index:
-    """One more than the farthest offset."""
-    total = Index.of(1)
-    for size, stride in zip(shape, strides, strict=True):
-        total = total + (size - 1) * stride
-    return total
+    sizes = [program.by_name[name].span for name in {*kernel.reads, *kernel.writes}]
+    sizes += [product(var.size for var in group) for group in (kernel.ranges, kernel.reduced)]
+    return all((ctx.is_small or size.constant is not None) and ctx.number(size) < MOST_32 for size in sizes)

@@ -154,10 +154,7 @@ def _launcher(
 
 def _memory(program: Program, name: str, ctx: Context, device: int) -> torch.Tensor:
     buffer = program.by_name[name]
-    extent = 1 + sum(
-        (ctx.number(size) - 1) * ctx.number(s) for size, s in zip(buffer.shape, buffer.strides, strict=True)
-    )
-    memory = torch.zeros(max(1, extent), dtype=buffer.dtype, device=f"cuda:{device}")
+    memory = torch.zeros(max(1, ctx.number(buffer.span)), dtype=buffer.dtype, device=f"cuda:{device}")
     shape, strides = ([*map(ctx.number, sizes)] for sizes in (buffer.shape, buffer.strides))
     if buffer.dtype.is_floating_point:
         memory.normal_(generator=torch.Generator(memory.device).manual_seed(0))  # the user's own stays as it is

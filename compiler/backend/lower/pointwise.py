@@ -131,6 +131,11 @@ def test(build: Build) -> Rule:
     return rule
 
 
+def float_test(build: Build) -> Rule:
+    """A test that only a float can pass."""
+    return test(lambda x: build(x) if x.dtype.is_floating_point else Const(False, torch.bool))
+
+
 def logical(name: str) -> Rule:
     """Arguments as bools."""
 
@@ -179,17 +184,9 @@ def mul(x: Expr, y: Expr) -> Expr:
     return operation("and" if x.dtype == torch.bool else "mul", x, y)
 
 
-def relu(x: Expr) -> Expr:
-    return operation("maximum", x, number(0, x))
-
-
 def sigmoid(x: Expr) -> Expr:
     one = number(1, x)
     return operation("div", one, operation("add", one, operation("exp", operation("neg", x))))
-
-
-def absolute(x: Expr) -> Expr:
-    return x if x.dtype == torch.bool else operation("absolute", x)
 
 
 def clamp(x: Expr, low: Expr | None = None, high: Expr | None = None, **named: Expr) -> Expr:
@@ -222,10 +219,6 @@ def cube(x: Expr, low_precision: torch.dtype) -> Expr:
     return operation("mul", cast(cast(operation("mul", x, x), low_precision), x.dtype), x)
 
 
-def always(_node: Node) -> bool:
-    return True
-
-
 def whole_division(name: str) -> Rule:
     """Of integers only by a constant: by zero PyTorch raises an error, a loop would end the process."""
 
@@ -247,7 +240,7 @@ def power(low: Lowering, node: Node, x: Any, y: Any) -> Any:
         return arithmetic(lambda base: _root(base, y))(low, node, x)
     if not value_of(node).dtype.is_floating_point:
         raise NoRuleError("integers to any power but 1, 2 and 3")
-    return arithmetic(partial(operation, "pow"), always)(low, node, x, y)
+    return arithmetic(partial(operation, "pow"), lambda _: True)(low, node, x, y)
 
 
 def _root(x: Expr, exponent: float) -> Expr:
@@ -288,24 +281,10 @@ def sign_bit(x: Expr) -> Expr:
     return operation("lt", operation("copysign", number(1, x), x), number(0, x))
 
 
-def is_infinite(x: Expr) -> Expr:
-    if not x.dtype.is_floating_point:
-        return Const(False, torch.bool)
-    return operation("eq", operation("absolute", x), number(math.inf, x))
-
-
-def is_nan(x: Expr) -> Expr:
-    return operation("isnan", x) if x.dtype.is_floating_point else Const(False, torch.bool)
-
-
 def fmod(low: Lowering, node: Node, x: Any, y: Any) -> Any:
     if not value_of(node).dtype.is_floating_point:
         raise NoRuleError("a division of integers may be by zero, which is an error")
-    return arithmetic(partial(operation, "fmod"), always)(low, node, x, y)
-
-
-def reciprocal(x: Expr) -> Expr:
-    return operation("div", number(1, x), x)
+    return arithmetic(partial(operation, "fmod"), lambda _: True)(low, node, x, y)
 
 
 def bounded(name: str) -> Build:
@@ -348,18 +327,18 @@ POINTWISE: dict[str, Rule] = {
     "aten.copysign.Tensor": plain("copysign"),
     "aten.fmax.default": arithmetic(bounded("maximum")),
     "aten.fmin.default": arithmetic(bounded("minimum")),
-    "aten.abs.default": arithmetic(absolute),
+    "aten.abs.default": arithmetic(lambda x: x if x.dtype == torch.bool else operation("absolute", x)),
     "aten.sign.default": arithmetic(lambda x: x if x.dtype == torch.bool else operation("sign", x)),
-    "aten.relu.default": arithmetic(relu),
+    "aten.relu.default": arithmetic(lambda x: operation("maximum", x, number(0, x))),
     "aten.sigmoid.default": arithmetic(sigmoid),
-    "aten.reciprocal.default": arithmetic(reciprocal),
+    "aten.reciprocal.default": arithmetic(lambda x: operation("div", number(1, x), x)),
     "aten.rsqrt.default": arithmetic(lambda x: _root(x, -0.5)),
     "aten.square.default": arithmetic(lambda x: mul(x, x)),
     **{f"aten.clamp.{kind}": arithmetic(clamp) for kind in ("default", "Tensor")},
     "aten.clamp_min.default": arithmetic(lambda x, y: operation("maximum", x, y)),
     "aten.clamp_max.default": arithmetic(lambda x, y: operation("minimum", x, y)),
-    "aten.isnan.default": test(is_nan),
-    "aten.isinf.default": test(is_infinite),
+    "aten.isnan.default": float_test(partial(operation, "isnan")),
+    "aten.isinf.default": float_test(lambda x: operation("eq", operation("absolute", x), number(math.inf, x))),
     "aten.signbit.default": test(sign_bit),
     "aten.where.self": where,
     "aten.clone.default": convert,
