@@ -60,11 +60,11 @@ _KEPT_WHOLE = (
     "aten.avg_pool2d_backward", "aten.convolution_backward", "aten.embedding_dense_backward",
     "aten._scaled_dot_product_flash_attention_for_cpu", "aten.native_dropout_backward",
     "aten.binary_cross_entropy_with_logits_backward", "aten.grid_sampler_2d", "aten.logit", "aten.lerp",
-    "aten.addcdiv",
+    "aten.addcdiv", "aten.cat",
 )  # fmt: skip
 """Not decomposed: products, which libraries do best; those of `_RANDOM` where numbers are to be eager's; what falls
-into many small steps, or into operators that only Inductor has, where ATen has one good kernel; and what eager rounds
-once where the steps round each."""
+into many small steps, or into operators that only Inductor has, where ATen has one good kernel; what eager rounds
+once where the steps round each; and what gives other strides than eager, as one tensor alone that is joined."""
 
 
 @cache

@@ -178,6 +178,19 @@ def test_tensors_without_elements_are_joined() -> None:
     torch.testing.assert_close(compiled(joined)(x), joined(x))
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_is_joined_lies_in_memory_as_in_eager_mode(count: int) -> None:
+    """Other strides of a cache would compile a model that reads it once more."""
+
+    def joined(none: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([none, *[x.transpose(1, 2)] * count], -2)
+
+    none, x = torch.tensor([]), torch.randn(2, 5, 3, 4)
+    found, expected = compiled(joined)(none, x), joined(none, x)
+    torch.testing.assert_close(found, expected)
+    assert found.stride() == expected.stride()
+
+
 @pytest.mark.parametrize("options", [None, {"interpret": True}], ids=["machine code", "interpreted"])
 def test_nothing_is_gathered_from_no_elements(options: dict[str, bool] | None) -> None:
     def gathered(x: torch.Tensor) -> torch.Tensor:
