@@ -100,12 +100,17 @@ def _bytes(record: Record, *, extern: bool) -> Value:
 
 def _own(record: Record) -> list[Kernel]:
     """A record's kernels without those of the other side, which a view of both has too."""
-    other = f"{names_of(record)[1]}: "
-    return [kernel for kernel in record.kernels if record.versus is None or not kernel.id.startswith(other)]
+    return [kernel for kernel in record.kernels if not kernel.id.startswith(_others(record))]
+
+
+def _others(record: Record) -> tuple[str, ...]:
+    """What ids of the other side begin with, in a view of both."""
+    return () if record.versus is None else (f"{names_of(record)[1]}: ",)
 
 
 def _has_code(record: Record) -> bool:
-    return bool(record.kernels or record.of_stage("kernels"))
+    made = (artifact for artifact in record.of_stage("kernels") if not artifact.id.startswith(_others(record)))
+    return bool(_own(record)) or any(made)
 
 
 def _seconds(record: Record) -> Value:

@@ -122,6 +122,18 @@ def test_what_both_sides_have_is_counted_side_by_side() -> None:
     assert {"fuse", "inline"} <= {item["pass"] for item in alone["decisions"]}
 
 
+def test_a_side_without_code_has_no_numbers_in_the_text_and_in_the_view() -> None:
+    record = beside_inductor().record
+    kept = tuple(artifact for artifact in record.artifacts if artifact.stage != "kernels")
+    failed = record.with_(artifacts=kept, kernels=())
+    manifest = Payload(shown(failed)).manifest()
+    rows = {title: values for title, *values in manifest["versus"]["rows"]}
+    assert [rows[title][0] for title in ("kernels", "calls of PyTorch", "bytes that kernels move")] == ["", "", ""]
+    assert rows["kernels"][1] != ""
+    line = next(line for line in str(Run(failed)["versus"]).splitlines() if line.startswith("kernels"))
+    assert len(line.split()) == 2
+
+
 def test_a_run_of_one_backend_has_no_table_and_opens_as_before() -> None:
     manifest = Payload(beside_inductor().record.with_(versus=None)).manifest()
     assert (manifest["first"], manifest["versus"]) == ([], None)
