@@ -99,7 +99,7 @@ def _writer(kernel: Kernel, program: Program, ctx: Context) -> KernelWriter | To
 
 
 def _function(writer: KernelWriter | TogetherWriter, first: int, last: int) -> TritonFunction:
-    grid = tuple((axis.size, axis.block) for axis in writer.tiles.outer) or ((Index.of(1), ""),)
+    grid = tuple((axis.size, axis.block) for axis in writer.tiles.numbered) or ((Index.of(1), ""),)
     return TritonFunction(
         writer.name, writer.kernel.name, writer.buffers, writer.symbols, grid, writer.configs, writer.checks,
         (first, last), "i64" if writer.tiles.is_wide else "i32", writer.tiles.is_folded,

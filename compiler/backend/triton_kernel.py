@@ -113,21 +113,21 @@ class KernelWriter(TritonLines):
     # The axes: where a program's points are.
 
     def starts(self) -> list[str]:
-        """Which block of each outer axis is the program's."""
+        """Which block of each numbered axis is the program's."""
         if not self.tiles.is_folded:
-            return [f"tl.program_id({place}){self.wide}" for place in range(len(self.tiles.outer))]
+            return [f"tl.program_id({place}){self.wide}" for place in range(len(self.tiles.numbered))]
         program = self.names.new("program")
         self.line(f"{program} = tl.program_id(0){self.wide}")
         return self.folded(program)
 
     def folded(self, program: str) -> list[str]:
-        """The same where programs are counted along the first of two axes first."""
-        first = self.tiles.outer[0]
+        """The same of two axes where the grid has one for both."""
+        first = self.tiles.numbered[0]
         high = f"tl.cdiv({self.text.index(first.size)}, {first.block})"
         return [f"{program} % {high}", f"{program} // {high}"]
 
     def outer_axes(self) -> None:
-        for start, axis in zip(self.starts(), self.tiles.outer, strict=True):
+        for start, axis in zip(self.starts(), self.tiles.numbered, strict=True):
             if not axis.block:
                 self.line(f"{axis.var} = {start}")
             else:

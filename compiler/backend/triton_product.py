@@ -57,7 +57,7 @@ class ProductWriter(KernelWriter):
         *outer, m, n = self.factors.axes
         axes = (Axis(m, "MBLOCK", coordinates(self.product)), Axis(n, "NBLOCK", {}), *(Axis(b, "", {}) for b in outer))
         is_wide = not fits_32(kernel, self.program, self.ctx)
-        return Tiles(moved(kernel, axes, None), "pointwise", axes, None, False, is_wide)
+        return Tiles(moved(kernel, axes, None), "product", axes, None, False, is_wide)
 
     def choices(self) -> tuple[TritonConfig, ...]:
         """The first is the one to take without measuring."""

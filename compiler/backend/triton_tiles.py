@@ -3,6 +3,7 @@
     pointwise    one axis, over all points; or two, where memory is walked along different ranges
     persistent   a program holds whole rows of what is reduced
     looped       a program walks its rows in steps
+    product      tiles of a product of matrices (see triton_product.py)
 
 An axis has one variable in place of the ranges that it is made of, so that a kernel on tiles is a kernel of the IR too.
 """
@@ -22,7 +23,7 @@ from compiler.backend.order import accesses, ordered, points_along
 from compiler.backend.sweeps import sweeps
 from compiler.backend.traffic import run_along, run_walked, slowness
 
-Kind = Literal["pointwise", "persistent", "looped"]
+Kind = Literal["pointwise", "persistent", "looped", "product"]
 
 MOST_32 = 2**31 - 2**17
 """Indices below it are int32: what a block reaches beyond the last point still is."""
@@ -80,11 +81,20 @@ class Tiles:
     is_read_again: bool = False
 
     @property
+    def numbered(self) -> tuple[Axis, ...]:
+        """The outer axes in the order of a grid's, of which the first counts fastest: of the two of a pointwise kernel
+        the shorter one, so that programs that share pages of memory run at about the same time.
+        """
+        sizes = [axis.size.constant or 0 for axis in self.outer]
+        is_swapped = self.kind == "pointwise" and len(sizes) == 2 and 0 < sizes[1] < sizes[0]
+        return self.outer[::-1] if is_swapped else self.outer
+
+    @property
     def is_folded(self) -> bool:
         """Whether the second axis may have more programs than a grid's second axis can: then the grid has one axis for
-        both, along which the first counts fastest.
+        both.
         """
-        size = self.outer[1].size.constant if self.kind == "pointwise" and len(self.outer) == 2 else 0
+        size = self.numbered[1].size.constant if self.kind == "pointwise" and len(self.outer) == 2 else 0
         return size is None or size > MOST_PROGRAMS * LEAST_BLOCK
 
     @property
