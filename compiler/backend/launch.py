@@ -31,9 +31,9 @@ _TAKEN = frozenset({
     "stream_of", "current_device", "again", "call", "kept", "keeps_graph",
 })  # fmt: skip
 """Names that the function's text uses itself."""
-_CHOOSES_STRIDES = ("aten.convolution.default", "aten.convolution_backward.default")
+_CHOOSES_STRIDES = ("aten.convolution.default", "aten.convolution_backward.default", "aten._fft_r2c.default")
 """Calls of which libraries choose the layout of the result: it is looked at, as is all that operators of others give,
-which may not be what their fake kernels say.
+which may not be what their fake kernels say. (Of `_fft_r2c` torch 2.11's is wrong.)
 """
 
 
