@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from compiler.backend import tcompile
 from tests.compiler.backend.random_programs import as_for_a_gpu
@@ -113,3 +114,10 @@ def test_a_result_that_is_a_view_by_an_operator_without_loops(dynamic: bool) -> 
         return rows[1:], rows.topk(2).values
 
     check(fn, dynamic)
+
+
+@KINDS
+def test_parts_of_complex_numbers_are_seen_where_they_start() -> None:
+    x, w = (torch.randn(*shape, 8, dtype=torch.complex64)[..., 1::2] for shape in ((2, 2), (2, 1)))
+    found = torch.compile(functional.conv1d, backend=tcompile)(x, w, padding="same", groups=2, dilation=2)
+    torch.testing.assert_close(found, functional.conv1d(x, w, padding="same", groups=2, dilation=2))
