@@ -18,6 +18,7 @@ from compiler.backend.index_maps import evaluate
 from compiler.backend.ir import SCANS, Extern, Kernel, Loop, Product, Program, Strided, mapped
 from compiler.backend.scalar import OPERATIONS
 from compiler.backend.symbols import sources
+from compiler.backend.told import as_told
 from compiler.torch_api.fx import has_fakes
 from compiler.torch_api.saved import keeps_graph
 
@@ -63,6 +64,15 @@ class State:
         else:
             made = step.function(*map(self.argument, step.args), **{k: self.argument(v) for k, v in step.kwargs})
             self.keep(step.outputs, made)
+            for name in () if step.aliases or self.is_fake else step.targets:
+                self.hold(name, step.name)
+
+    def hold(self, name: str, operator: str) -> None:
+        """What a call gave is made what it was told to give, but for another layout than strides."""
+        buffer = self.program.by_name[name]
+        if len(buffer.strides) == len(buffer.shape):
+            shape, strides = (tuple(map(self.size, sizes)) for sizes in (buffer.shape, buffer.strides))
+            self.memory[name] = as_told(operator, self.memory[name], shape, strides, buffer.dtype)
 
     def keep(self, names: Any, values: Any) -> None:
         """What a call returned, under the names of its buffers."""

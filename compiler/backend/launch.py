@@ -18,8 +18,9 @@ from compiler.backend.emit_cpp import Code, Function
 from compiler.backend.emit_triton import TritonCode, TritonFunction, signature
 from compiler.backend.expr import Shape
 from compiler.backend.index import Index
-from compiler.backend.ir import BackendError, Extern, Kernel, Program, Strided
+from compiler.backend.ir import Extern, Kernel, Program, Strided
 from compiler.backend.symbols import Source, sources
+from compiler.backend.told import as_told
 from compiler.backend.triton_configs import TritonConfig
 from compiler.torch_api.backend import empty_on_cpu, quick, view_of_memory
 from compiler.torch_api.cuda_launch import Loaded, letters
@@ -31,9 +32,9 @@ _TAKEN = frozenset({
     "stream_of", "current_device", "again", "call", "kept", "keeps_graph",
 })  # fmt: skip
 """Names that the function's text uses itself."""
-_CHOOSES_STRIDES = ("aten.convolution.default", "aten.convolution_backward.default", "aten._fft_r2c.default")
-"""Calls of which libraries choose the layout of the result: it is looked at, as is all that operators of others give,
-which may not be what their fake kernels say. (Of `_fft_r2c` torch 2.11's is wrong.)
+_ROW_BY_ROW = tuple(f"aten.{name}.default" for name in ("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot"))
+"""Calls of which the result lies row by row. What others give is looked at: libraries choose the layouts of
+convolutions, torch's fake kernels are wrong about some layouts, and operators of others may give anything.
 """
 
 
@@ -223,18 +224,17 @@ class Launcher:
         args += [f"{key}={self.argument(value)}" for key, value in extern.kwargs]
         made = f"{_targets(extern.outputs)} = " if extern.targets else ""
         yield f"{made}{function}({', '.join(args)})"
-        is_torchs = extern.name.startswith(("aten.", "prims."))
-        if not is_torchs or extern.name in _CHOOSES_STRIDES:
-            yield from (line for name in extern.targets for line in self.checked(name, extern, is_torchs))
+        if not extern.aliases and extern.name not in _ROW_BY_ROW:
+            yield from (line for name in extern.targets for line in self.checked(name, extern))
 
-    def checked(self, name: str, extern: Extern, is_torchs: bool) -> Iterator[str]:
+    def checked(self, name: str, extern: Extern) -> Iterator[str]:
         """What an operator gave is made what it was told to give; of torch's own operators strides alone can differ."""
         buffer, found = self.program.by_name[name], _input(name)
         if len(buffer.strides) != len(buffer.shape):
             return  # another layout: no kernel reads it
         shape, strides = self.sizes(buffer.shape), self.sizes(buffer.strides)
         told = f"{shape}, {strides}, {buffer.dtype}"
-        if is_torchs:
+        if extern.name.startswith(("aten.", "prims.")):
             yield f"if {found}.stride() != {strides}:"
         else:
             yield f"if ({found}.shape, {found}.stride(), {found}.dtype) != ({told}):"
@@ -268,22 +268,6 @@ class Launcher:
 
     def sizes(self, sizes: Shape) -> str:
         return f"({''.join(f'{size}, ' for size in sizes)})"
-
-
-def as_told(
-    operator: str, tensor: torch.Tensor, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype
-) -> torch.Tensor:
-    """What an operator gave, with the strides that were told when the graph was compiled: a view where they differ only
-    along dimensions of one element, else a copy. Raises BackendError for another shape or dtype.
-    """
-    if tensor.shape != shape or tensor.dtype != dtype:
-        gave, told = (f"{kind}{list(sizes)}" for kind, sizes in ((tensor.dtype, tensor.shape), (dtype, shape)))
-        raise BackendError(f"{operator} gave {gave}; by its fake kernel it gives {told}".replace("torch.", ""))
-    pairs = zip(shape, tensor.stride(), strides, strict=True)
-    if all(size == 1 or have == wanted for size, have, wanted in pairs):
-        return tensor.as_strided(tensor.shape, strides)
-    made = torch.empty_strided(tensor.shape, strides, dtype=dtype, device=tensor.device)
-    return made.copy_(tensor)
 
 
 def _input(name: str) -> str:

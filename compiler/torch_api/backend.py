@@ -60,7 +60,7 @@ _KEPT_WHOLE = (
     "aten.avg_pool2d_backward", "aten.convolution_backward", "aten.embedding_dense_backward",
     "aten._scaled_dot_product_flash_attention_for_cpu", "aten.native_dropout_backward",
     "aten.binary_cross_entropy_with_logits_backward", "aten.grid_sampler_2d", "aten.logit", "aten.lerp",
-    "aten.addcdiv", "aten.cat",
+    "aten.addcdiv", "aten.cat", "aten.round",
 )  # fmt: skip
 """Not decomposed: products, which libraries do best; those of `_RANDOM` where numbers are to be eager's; what falls
 into many small steps, or into operators that only Inductor has, where ATen has one good kernel; what eager rounds

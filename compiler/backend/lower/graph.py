@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
+from operator import add, attrgetter, mul, sub, truediv
 from typing import Any, cast
 
 import torch
@@ -12,9 +12,10 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from compiler.backend.context import Context
+from compiler.backend.expr import Expr, operation
 from compiler.backend.index import Symbol
 from compiler.backend.ir import BackendError, Extern, Loop, Program, Step, leaves, mapped, strided
-from compiler.backend.lower.pointwise import element
+from compiler.backend.lower.pointwise import element, scalar
 from compiler.backend.lower.sizes import index_of
 from compiler.backend.lower.table import RULES
 from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, walk
@@ -26,6 +27,16 @@ from compiler.torch_api.data_sizes import OUTSIDE
 from compiler.torch_api.index_bounds import specialized
 from compiler.torch_api.pytrees import tree_map
 from compiler.torch_api.written_views import views_of_what_is_written
+
+_NUMBERS: Mapping[Any, str] = {
+    truediv: "div", mul: "mul", add: "add", sub: "sub", torch.sym_float: "",
+}  # fmt: skip
+"""What Python computes of sizes, by the name of a loop's operation."""
+_TAKE_NUMBERS = frozenset({
+    *(f"aten.{name}.Tensor" for name in ("add", "sub", "mul", "div")),
+    *(f"aten.{name}.Scalar" for name in ("lt", "le", "gt", "ge", "eq", "ne")),
+    "aten.full.default", "aten.scalar_tensor.default",
+})  # fmt: skip
 
 
 def lower(module: GraphModule, name: str, ctx: Context) -> Program:
@@ -102,7 +113,12 @@ class _Walk:
 
     def argument(self, value: Any) -> Any:
         """What an extern or the caller gets for an argument of a node: memory for a tensor, a size for a SymInt."""
-        return map_arg(value, lambda node: mapped(self.values[node], _in_memory))
+        return map_arg(value, lambda node: mapped(self.known(node), _in_memory))
+
+    def known(self, node: Node) -> Any:
+        """What a node gives: of a number that loops compute of sizes, what a guard holds it to."""
+        value = self.values[node]
+        return self.held(node) if isinstance(value, Expr) else value
 
     def results(self, values: Sequence[Any]) -> Iterator[Any]:
         """What the caller gets: views of inputs that were written are views of the inputs, not of the new values."""
@@ -119,9 +135,8 @@ class _Walk:
         if isinstance(meta := fx.value_of(node), torch.SymInt):
             return index_of(meta)
         if isinstance(meta, torch.SymFloat | torch.SymBool):
-            if (number := specialized(meta)) is not None:
-                return number
-            raise BackendError(f"{node.name} is a number that depends on sizes or values: {node.target}")
+            computed = node.target in _NUMBERS and all(_takes_numbers(user) for user in node.users)
+            return self.number(node) if computed else self.held(node)
         name = str(node.target)
         if name == "aten.copy_.default" and (target := self.overwritten(node)):
             return self.overwrite(node, target)
@@ -132,6 +147,17 @@ class _Walk:
             self.low.buffers, self.low.steps[kept[1] :] = kept[0], []
             self.ctx.decide((node.name,), "extern", f"{name}: {error}")
         return self.extern(node, name, meta)
+
+    def number(self, node: Node) -> Expr:
+        """A number that follows from sizes, which loops compute in float64, as Python does."""
+        args = [scalar(self.lowered(arg), torch.float64) for arg in node.args]
+        return operation(_NUMBERS[node.target], *args) if len(args) > 1 else args[0]
+
+    def held(self, node: Node) -> Any:
+        """A number that follows from sizes, which a guard holds to what it is in this call."""
+        if (number := specialized(fx.value_of(node))) is None:
+            raise BackendError(f"{node.name} is a number that depends on sizes or values: {node.target}")
+        return number
 
     def by_rule(self, node: Node, name: str) -> Any:
         rule = RULES.get(name)
@@ -225,6 +251,11 @@ def _copied(x: Any) -> Any:
         return x
     empty = torch.empty(0, dtype=x.dtype, device=x.device)
     return empty.set_(x.untyped_storage().clone(), x.storage_offset(), x.shape, x.stride())
+
+
+def _takes_numbers(node: Node) -> bool:
+    """Whether a node's rule takes expressions for numbers."""
+    return node.target in _NUMBERS or str(node.target) in _TAKE_NUMBERS
 
 
 def _in_memory(value: Any) -> Any:

@@ -22,12 +22,16 @@ from compiler.backend.scalar import HALVES, MATH
 from compiler.torch_api.fx import value_of
 
 Build = Callable[..., Expr]
+_WIDE = (torch.int16, torch.int32, torch.int64)
+"""Whole numbers that low precision does not hold exactly."""
 
 
 def scalar(value: Any, dtype: torch.dtype) -> Expr:
-    """A number, or a size, in a dtype; a whole number beyond its range wraps around, as in eager mode."""
-    if isinstance(value, Index):
-        return cast(At(value), dtype)
+    """A number, a size, or what follows from sizes, in a dtype; a whole number beyond its range wraps around, as in
+    eager mode.
+    """
+    if isinstance(value, Index | Expr):
+        return cast(At(value) if isinstance(value, Index) else value, dtype)
     if not isinstance(value, bool | int | float):
         raise NoRuleError(f"{value!r} is not a real number")
     if dtype == torch.bool:
@@ -53,10 +57,12 @@ def broadcast(shape: Shape, at: Shape) -> Shape:
 
 
 def operand(value: Any, at: Shape, own: torch.dtype, rounds: bool) -> Expr:
-    """An argument's element in the dtype that is computed in, for an operation in the dtype `own`. With `rounds`, a
-    Python number is rounded to that first.
+    """An argument's element in the dtype that is computed in, for an operation in the dtype `own`. Whole numbers are
+    rounded to that first, as they are where eager mode promotes them; with `rounds` a Python number is, too.
     """
     dtype = computing_dtype(own)
+    if isinstance(value, Tensor) and value.shape and dtype != own and value.dtype in _WIDE:
+        return cast(element(value, at, own), dtype)
     if rounds and not isinstance(value, Tensor | Index) and dtype != own:
         return cast(scalar(value, own), dtype)
     return element(value, at, dtype)

@@ -419,6 +419,27 @@ def test_first_calls_from_several_threads_wait_for_one_build() -> None:
             torch.testing.assert_close([*found], [x.softmax(0) * 2])
 
 
+@pytest.mark.parametrize("options", [{}, {"code": "triton"}, {"interpret": True}], ids=["C++", "Triton", "interpreter"])
+def test_numbers_that_follow_from_sizes_need_no_other_compilation(options: dict[str, Any]) -> None:
+    graphs: list[torch.fx.GraphModule] = []
+
+    def counting(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        graphs.append(module)
+        return tcompile(module, inputs, options=options)
+
+    def scaled(x: torch.Tensor) -> tuple[Any, ...]:
+        rows = x.shape[0]
+        full = torch.full((3,), float(rows)) + x.numel() / 7
+        return x * (rows / 3) + rows * 0.5, torch.where(x > (rows - 1) / 10, x, rows / 2 - 0.25), full, rows / 4
+
+    run = torch.compile(scaled, backend=counting, fullgraph=True, dynamic=True)
+    for rows in (5, 6, 9, 12):
+        x = torch.randn(rows, 3, generator=torch.Generator().manual_seed(rows))
+        torch.testing.assert_close(run(x), scaled(x))
+        torch.testing.assert_close(run(x.half()), scaled(x.half()))
+    assert len(graphs) == 2, "one for each dtype"
+
+
 def test_autocast_around_and_inside_of_what_is_compiled() -> None:
     x, w = torch.randn(6, 8), torch.randn(8, 8)
 

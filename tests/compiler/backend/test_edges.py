@@ -214,6 +214,18 @@ def _(x: Tensor, how: str) -> Tensor:
     return torch.empty_like(x)
 
 
+def test_gradients_of_padding_lie_otherwise_than_torchs_fake_kernels_say() -> None:
+    """On a CPU, of pictures in channels-last memory."""
+
+    def padded(x: Tensor) -> list[Tensor]:
+        sides = (1, 2, 1, 1)
+        return [functional.pad(x, sides, mode) * 2 for mode in ("replicate", "reflect", "circular", "constant")]
+
+    x = torch.randn(2, 4, 6, 6).to(memory_format=torch.channels_last)
+    for options in ({}, {"code": "triton"}, {"interpret": True}):
+        check(padded, x, options)
+
+
 def test_what_a_fake_kernel_is_wrong_about_is_mended_or_an_error() -> None:
     def fn(x: Tensor, how: str) -> Tensor:
         return otherwise_laid_out(x.sin(), how).exp() + x

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 import torch
 from torch.nn import functional
 
@@ -21,6 +22,7 @@ EXACT: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "rounded quotients": lambda x, _: x // 0.3,
     "between two, by a tensor": lambda x, y: torch.lerp(x, y, y.sigmoid()),
     "clamped": lambda x, _: x.clamp(-0.7, 0.3),
+    "rounded to decimals": lambda x, y: torch.round(x, decimals=1) + torch.round(y, decimals=2),
     "activations": lambda x, y: functional.silu(x) + functional.leaky_relu(x, 0.3) * functional.elu(y),
 }
 
@@ -65,3 +67,18 @@ def test_logarithms_of_sums_are_rounded_once_and_no_farther_off_than_eagers() ->
             off, eagers = ((value.double() - exact).abs().mean() for value in (ours, theirs))
             assert off <= eagers * 1.001
             assert (ours == exact.bfloat16()).double().mean() > 0.999
+
+
+@pytest.mark.parametrize("options", [{}, {"code": "triton"}, {"interpret": True}], ids=["C++", "Triton", "interpreter"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_whole_numbers_are_promoted_before_they_are_computed_with(
+    dtype: torch.dtype, options: dict[str, object]
+) -> None:
+    """In bfloat16 271 is 272, and what is left of a division says so."""
+
+    def left(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x % y, torch.fmod(x, y), x == y + 271, x * y
+
+    x, y = torch.tensor([271, 2049, 70001, -3]), torch.tensor([2.734375, 3, 0, 5], dtype=dtype)
+    found = torch.compile(left, backend=tcompile, options=options)(x, y)
+    torch.testing.assert_close(found, left(x, y), equal_nan=True)

@@ -1,0 +1,27 @@
+"""Calls of PyTorch give what their fake kernels told when the graph was compiled: kernels read it by told strides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from compiler.backend.ir import BackendError
+
+
+def as_told(
+    operator: str, tensor: torch.Tensor, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    """What an operator gave, with the strides that were told when the graph was compiled: a view where they differ only
+    along dimensions of one element, else a copy. Raises BackendError for another shape or dtype.
+    """
+    if (tensor.shape, tensor.stride(), tensor.dtype) == (shape, strides, dtype):
+        return tensor
+    if tensor.shape != shape or tensor.dtype != dtype:
+        gave, told = (f"{kind}{list(sizes)}" for kind, sizes in ((tensor.dtype, tensor.shape), (dtype, shape)))
+        raise BackendError(f"{operator} gave {gave}; by its fake kernel it gives {told}".replace("torch.", ""))
+    pairs = zip(shape, tensor.stride(), strides, strict=True)
+    if all(size == 1 or have == wanted for size, have, wanted in pairs):
+        return tensor.as_strided(tensor.shape, strides)
+    made = torch.empty_strided(tensor.shape, strides, dtype=dtype, device=tensor.device)
+    return made.copy_(tensor)
