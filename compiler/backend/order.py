@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from itertools import pairwise, permutations
 
 from compiler.backend.context import Context
-from compiler.backend.expr import At, Guard, indices, loads, parts, variables_in
+from compiler.backend.expr import At, Guard, Put, indices, loads, parts, variables_in
 from compiler.backend.index import Index, Var, factor_of
-from compiler.backend.index_maps import atoms_of, variables
+from compiler.backend.index_maps import atoms_of, is_one_to_one, variables
 from compiler.backend.ir import Buffer, Kernel, Product, Program
 from compiler.backend.together import together
 
@@ -118,8 +118,16 @@ def _mergeable(kernel: Kernel, program: Program, passing: Set[str]) -> tuple[Var
     for outer, inner in (*permutations(kernel.ranges, 2), *reduced):
         is_guarded = any(var in (outer, inner) for index in others for var in atoms_of(index))
         if not is_guarded and all(_as_one(place, outer, inner) for place in places):
-            return outer, inner
+            is_plain = len(outer.size.terms) == len(inner.size.terms) == 1
+            if is_plain or _is_certain(_merged(kernel, outer, inner), program):
+                return outer, inner
     return None
+
+
+def _is_certain(kernel: Kernel, program: Program) -> bool:
+    """Whether it is known that its loops meet each element once: indices divide little by sums, as of symbols."""
+    loops = [loop for loop in kernel.loops if not isinstance(loop.value, Put)]
+    return all(is_one_to_one(loop.index, program.by_name[loop.target].shape, loop.stored) for loop in loops)
 
 
 def _guarded(part: object) -> Sequence[Index]:

@@ -185,6 +185,20 @@ def test_slices_of_which_a_symbolic_size_says_where_they_start(name: str) -> Non
             torch.testing.assert_close(found, expected)
 
 
+def test_a_permuted_tensor_that_is_half_as_long_as_a_symbolic_size_says_and_one_longer() -> None:
+    """All of it is walked as one range, or by two: as long as it is known that each element is met once."""
+
+    def half(x: Tensor, weight: Tensor) -> Tensor:
+        return torch.bmm(x[:, : x.shape[1] // 2 + 1], weight).transpose(1, 2).relu() * 2
+
+    for options in ({}, {"code": "triton"}, {"interpret": True}):
+        torch.compiler.reset()
+        compiled = torch.compile(half, backend=tcompile, dynamic=True, options=options)
+        for length in (8, 11):
+            given = torch.randn(2, length, 4), torch.randn(2, 4, 5)
+            torch.testing.assert_close(compiled(*given), half(*given))
+
+
 @pytest.mark.parametrize("fn", [Tensor.max, Tensor.min, lambda x: x.max(0).values], ids=["max", "min", "max(0)"])
 def test_the_largest_of_no_elements_is_an_error_as_in_eager_mode(fn: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises((RuntimeError, IndexError)) as theirs:
