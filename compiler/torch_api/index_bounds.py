@@ -103,7 +103,8 @@ def _symbols(expression: Any) -> tuple[Any, ...]:
 
 
 def _is_positive(symbol: Any, environment: symbolic_shapes.ShapeEnv) -> bool:
-    if (bounds := environment.bound_sympy(symbol)) is None:
+    bounds: Any = environment.bound_sympy(symbol)
+    if bounds is None:
         return True  # it says that ragged rows are like others
     least, example = bounds.lower, environment.backed_var_to_val.get(symbol)
     if least >= 1 or example is None:
