@@ -258,10 +258,20 @@ def _parted(step: Step, program: Program, ctx: Context) -> tuple[Step, ...]:
     most = max(later, key=lambda name: later[name])
     why = f"rows would meet {most} in short runs, for the time of {sum(later.values()):,} bytes more"
     ctx.decide((step.targets[-1],), "parted", f"{why}; {again:,} are read again", bytes=again)
-    points = Kernel(step.name, step.ranges + step.reduced, (), late)
+    return rows, _of_points(step, late, program, ctx)
+
+
+def _of_points(step: Kernel, late: tuple[Loop, ...], program: Program, ctx: Context) -> Kernel:
+    """Some loops of a kernel of rows as a kernel of points. Its ranges are merged where memory is walked so that all of
+    the kernel's loops that are no rows meet, as values of theirs may be computed again; what is small does not count.
+    """
+    whole = tuple(loop for loop in step.loops if not loop.reduction and len(loop.ranges) > len(step.ranges))
+    points = Kernel(step.name, step.ranges + step.reduced, (), whole)
     count = ctx.points(points.ranges)
     small = {name for name in points.reads if 2 * ctx.number(program.by_name[name].size) < count}
-    return rows, with_merged(points, program, small)
+    kept = {loop.target for loop in late}
+    merged = with_merged(points, program, small)
+    return replace(merged, loops=tuple(loop for loop in merged.loops if loop.target in kept))
 
 
 def _users(program: Program) -> dict[str, list[int]]:

@@ -102,6 +102,17 @@ def test_what_crosses_is_a_kernel_of_tiles_and_the_decision_says_what_rows_would
     assert of_points(call) == [(64, 64)]
 
 
+def test_what_is_computed_again_is_met_in_tiles_too() -> None:
+    """As PyTorch's GroupNorm does it on a GPU: the result lies row by row, whatever the pictures do."""
+
+    def fn(x: Tensor, weight: Tensor) -> Tensor:
+        return functional.silu(functional.group_norm(x.float().contiguous(), 8, weight)).to(x.dtype)
+
+    call = backend.open(fn, pictures(64, 64, 64, 64, last=True), torch.ones(64)).on("h200")
+    assert "parted" in decided(call)
+    assert of_points(call) == [(64, 64)]
+
+
 def test_rows_walked_as_what_is_read_lies_meet_what_is_written_in_short_runs() -> None:
     call = opened(pictures(64, 512, 16, 16, last=True), True)
     moved = 64 * 512 * 16 * 16 * 2
