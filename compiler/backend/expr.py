@@ -91,8 +91,8 @@ class Op(Keyed):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Guard(Keyed):
-    """`value` where `condition` holds, else `other`. Unlike with the operation `where`, nothing of `value` is computed
-    where the condition fails: its loads may lie outside their buffers there.
+    """`value` where `condition` holds, else `other`. Unlike with the operation `where`, nothing of one is computed
+    where the other counts: its loads may lie outside their buffers there.
     """
 
     condition: Expr
