@@ -168,13 +168,19 @@ class _Points:
 
     def held(self, atom: Indirect, wanted: torch.Tensor | None) -> torch.Tensor:
         """An index that a tensor holds. Raises IndexError where it is out of range, as eager mode does."""
-        value, size = self.value(atom.value, wanted), self.state.size(atom.size)
-        wrong = (value < 0) | (value >= size)
+        size = self.state.size(atom.size)
+        return self.within(self.value(atom.value, wanted), size, wanted)
+
+    def within(self, place: torch.Tensor, size: int, wanted: torch.Tensor | None) -> torch.Tensor:
+        """Places along a dimension; where they are not wanted, any. Raises IndexError where one is out of range: torch
+        would count negative ones from the end, and memory does not.
+        """
+        wrong = (place < 0) | (place >= size)
         wrong = wrong if wanted is None else wrong & wanted
         if 0 not in self.shape and bool(wrong.any()):
-            first = int(value.expand(wrong.shape)[wrong][0])
+            first = int(place.expand(wrong.shape)[wrong][0])
             raise IndexError(f"index {first} is out of bounds for a dimension of size {size}")
-        return value if wanted is None else value.clamp(0, max(size - 1, 0))
+        return place if wanted is None else place.clamp(0, max(size - 1, 0))
 
     def value(self, value: Expr, wanted: torch.Tensor | None = None) -> torch.Tensor:
         """A value at all points; within a guard only where it is `wanted` does it count."""
@@ -196,9 +202,8 @@ class _Points:
         tensor = self.state.memory[load.buffer]
         if not tensor.numel() and (wanted is not None or 0 in self.shape):
             return torch.zeros((), dtype=tensor.dtype, device=self.device)
-        places = [self.index(index, wanted) for index in load.index]
-        if wanted is not None:
-            places = [place.clamp(0, size - 1) for place, size in zip(places, tensor.shape, strict=True)]
+        indices = zip(load.index, tensor.shape, strict=True)
+        places = [self.within(self.index(index, wanted), size, wanted) for index, size in indices]
         found: torch.Tensor = tensor[tuple(places)] if places else tensor
         return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from compiler.backend import Opened
 from compiler.backend.backend import example_sizes, interpreted
 from compiler.backend.context import Context
 from compiler.backend.emit_cpp import emit
+from compiler.backend.expr import Load, with_loads
 from compiler.backend.interpret import interpret
 from compiler.backend.ir import BackendError, Extern, Program
 from compiler.backend.lower.graph import lower
@@ -175,6 +177,18 @@ def test_a_refusal_to_fuse_says_why_and_what_it_would_have_saved() -> None:
     assert "different elements" in refusal.why or "numbers of points" in refusal.why
     assert opened.why("sum_1", "sum_2").endswith(refusal.why)
     assert compiler.open(softmax, numbers(8, 16)).why("exp", "div").startswith("exp and div are computed by one kernel")
+
+
+@pytest.mark.parametrize("step", [-1, 1])
+def test_the_interpreter_refuses_what_lies_outside_of_a_buffer(step: int) -> None:
+    """torch's own indexing would count from the end where memory does not."""
+    lowered = compiler.open(lambda x: x + 1, numbers(8)).lowered
+    (kernel,) = lowered.kernels
+    (loop,) = kernel.loops
+    shifted = with_loads(loop.value, lambda load: Load(load.buffer, (load.index[0] + step,), load.dtype))
+    program = lowered.with_steps((replace(kernel, loops=(replace(loop, value=shifted),)),))
+    with pytest.raises(IndexError, match=f"index {-1 if step < 0 else 8} is out of bounds"):
+        interpret(program, [numbers(8)])
 
 
 def unfused(program: Program, _ctx: object) -> Program:
