@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 from torch._C import DispatchKey
 from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from compiler.engine import Exploration
 from compiler.options import Options
@@ -99,6 +101,36 @@ def test_autocast_gives_the_formats_of_cuda(call: Callable[[Tensor], Tensor], dt
     x = torch.randn(16, 16, dtype=torch.bfloat16)
     with python_kernels(autocast_kernels()), enable_python_dispatcher(), torch.autocast("cpu", torch.bfloat16):
         assert call(x).dtype == dtype
+
+
+def test_interpolation_is_traced_in_the_format_that_cuda_traces_it_in() -> None:
+    """While AOTAutograd traces, it is decomposed before autocast sees it, and stays in bfloat16. Eager mode on CUDA has
+    float32: torch's own backends differ from it so, but TorchDynamo's "eager".
+    """
+
+    def enlarged(device: str) -> torch.dtype:
+        x = torch.empty(2, 3, 8, 8, dtype=torch.bfloat16, device=device)
+        return functional.interpolate(x, (16, 16), mode="bilinear").dtype
+
+    with FakeTensorMode(), cuda_autocast():
+        assert enlarged("cuda") == torch.float32
+        with enable_python_dispatcher():
+            assert enlarged("cuda") == torch.bfloat16
+    with python_kernels(autocast_kernels()), enable_python_dispatcher(), torch.autocast("cpu", torch.bfloat16):
+        assert enlarged("cpu") == torch.bfloat16
+
+
+@contextmanager
+def cuda_autocast() -> Iterator[None]:
+    """torch.autocast("cuda", torch.bfloat16), which does nothing where there is no GPU."""
+    before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    torch.set_autocast_enabled("cuda", True)
+    torch.set_autocast_dtype("cuda", torch.bfloat16)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled("cuda", before[0])
+        torch.set_autocast_dtype("cuda", before[1])
 
 
 def test_every_operator_that_cuda_casts_to_float32_is_known() -> None:

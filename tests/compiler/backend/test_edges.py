@@ -208,6 +208,27 @@ def test_the_largest_of_no_elements_is_an_error_as_in_eager_mode(fn: Callable[[T
     check(lambda x: x.max(1).values + 1, torch.zeros(0, 3), {})
 
 
+@MODES
+def test_a_parameter_without_elements_has_a_gradient_without_elements(options: dict[str, Any]) -> None:
+    """DINOv3 joins register tokens to its patches, of which there may be none."""
+
+    def joined(patches: Tensor, token: Tensor, registers: Tensor) -> Tensor:
+        tokens = (tensor.expand(len(patches), -1, -1) for tensor in (token, registers))
+        return functional.layer_norm(torch.cat([*tokens, patches], 1), (8,)).sin().square().sum()
+
+    values = [
+        torch.randn(size, generator=torch.Generator().manual_seed(0)) for size in ((2, 4, 8), (1, 1, 8), (1, 0, 8))
+    ]
+
+    def gradients(call: Callable[..., Tensor]) -> tuple[Tensor, ...]:
+        given = [value.clone().requires_grad_() for value in values]
+        return torch.autograd.grad(call(*given), given)
+
+    torch.compiler.reset()
+    compiled = torch.compile(joined, backend=tcompile, fullgraph=True, options=options)
+    torch.testing.assert_close(gradients(compiled), gradients(joined))
+
+
 def test_a_transform_along_rows_that_do_not_lie_side_by_side() -> None:
     """torch 2.11 says wrong strides of it: Inductor refuses it there."""
     found, expected = (torch.randn(5, 6, 7, generator=torch.Generator().manual_seed(0)).requires_grad_() for _ in "12")
