@@ -261,6 +261,54 @@ def test_gradients_of_padding_lie_otherwise_than_torchs_fake_kernels_say() -> No
         check(padded, x, options)
 
 
+@MODES
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_each_element_that_is_written_into_an_expanded_tensor_has_a_place_of_its_own(
+    options: dict[str, Any], dynamic: bool
+) -> None:
+    """torch 2.11's fake kernels say otherwise; of writes in place, where eager mode's elements are one, torch's own
+    capture decides."""
+
+    def scattered(x: Tensor) -> list[Tensor]:
+        same, side, half = x.exp()[..., :1].expand(x.shape), torch.zeros(2, 4), torch.zeros(2, 2, 4)
+        found = [
+            torch.select_scatter(same, side, 2, 1),
+            torch.slice_scatter(same, half, 1, 1, 3),
+            torch.diagonal_scatter(same, side, 0, 1, 2),
+            torch.select_scatter(x.sum().expand(x.shape), side, 2, 0),
+        ]
+        return [*found, *(view for y in found for view in (y * 2, y.transpose(0, 1).flatten(1), y.sort(-1).values))]
+
+    def written(x: Tensor) -> list[Tensor]:
+        found = [x.exp()[..., :1].expand(x.shape) for _ in range(3)]
+        found[0][..., 1].fill_(7)
+        found[1][:, 1:3].fill_(7)
+        found[2].diagonal(0, 1, 2).fill_(7)
+        return [*found, *(y.sort(-1).values for y in found)]
+
+    for fn, other in ((scattered, "eager"), (written, "aot_eager")):
+        results = []
+        for compiler, given in ((tcompile, options), (other, None)):
+            torch.compiler.reset()
+            call = torch.compile(fn, backend=compiler, dynamic=dynamic, options=given)
+            results.append(call(torch.arange(32.0).view(2, 4, 4) / 32))
+        torch.testing.assert_close(*results)
+        assert [y.stride() for y in results[0]] == [y.stride() for y in results[1]]
+
+
+@MODES
+def test_norms_along_dimensions_of_one_element(options: dict[str, Any]) -> None:
+    """torch 2.11's decomposition leaves out no dimension that is counted from the end."""
+
+    def norms(x: Tensor) -> list[Tensor]:
+        one, side = x[..., :1], x[:1, :, :1]
+        found = [one.norm(dim=-1), one.norm(1, dim=-1), side.norm(dim=(0, -1)), side.norm(dim=(-1, 0), keepdim=True)]
+        found += [torch.linalg.vector_norm(x[:, :1], 3, dim=-2), x[0, 0, :1].norm(dim=-1), x[0, 0, 0].norm(dim=-1)]
+        return [*found, x.norm(dim=(-1, 0)), x.norm(), functional.normalize(one, dim=-1)]
+
+    check(norms, torch.randn(2, 3, 4), options)
+
+
 def test_what_a_fake_kernel_is_wrong_about_is_mended_or_an_error() -> None:
     def fn(x: Tensor, how: str) -> Tensor:
         return otherwise_laid_out(x.sin(), how).exp() + x
