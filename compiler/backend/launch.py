@@ -235,9 +235,9 @@ class Launcher:
         shape, strides = self.sizes(buffer.shape), self.sizes(buffer.strides)
         told = f"{shape}, {strides}, {buffer.dtype}"
         if extern.name.startswith(("aten.", "prims.")):
-            yield f"if {found}.stride() != {strides}:"
+            yield f"if {found} is not None and {found}.stride() != {strides}:"
         else:
-            yield f"if ({found}.shape, {found}.stride(), {found}.dtype) != ({told}):"
+            yield f"if {found} is None or ({found}.shape, {found}.stride(), {found}.dtype) != ({told}):"
         yield f'    {found} = as_told("{extern.name}", {found}, {told})'
 
     def named(self, wanted: str, value: Any) -> str:

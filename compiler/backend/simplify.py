@@ -47,8 +47,9 @@ def _twin(kernel: Kernel, program: Program, stored: Set[str], known: dict[str, s
     if loop.reads & program.mutated:
         return None
     over = ", ".join(var.key for var in (*loop.ranges, *loop.reduced))
-    shape = [size.key for size in program.by_name[target].shape]
-    twin = known.setdefault(f"{loop.reduction} {over} {loop.value.key} {shape}", target)
+    buffer = program.by_name[target]
+    shape = [size.key for size in buffer.shape]
+    twin = known.setdefault(f"{loop.reduction} {over} {loop.value.key} {shape} {buffer.device}", target)
     return twin if twin != target and target not in stored else None
 
 

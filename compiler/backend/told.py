@@ -10,11 +10,14 @@ from compiler.backend.ir import BackendError
 
 
 def as_told(
-    operator: str, tensor: torch.Tensor, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype
-) -> torch.Tensor:
+    operator: str, tensor: torch.Tensor | None, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor | None:
     """What an operator gave, with the strides that were told when the graph was compiled: a view where they differ only
-    along dimensions of one element, else a copy. Raises BackendError for another shape or dtype.
+    along dimensions of one element, else a copy. Raises BackendError for another shape or dtype. Nothing where it gave
+    none: attention's kernels leave out results that only some of them have.
     """
+    if tensor is None:
+        return None
     if (tensor.shape, tensor.stride(), tensor.dtype) == (shape, strides, dtype):
         return tensor
     if tensor.shape != shape or tensor.dtype != dtype:

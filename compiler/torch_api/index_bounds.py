@@ -81,6 +81,14 @@ def _is_known(relation: Any, environment: Any) -> bool:
     return symbolic_shapes.statically_known_true(environment.create_symboolnode(relation))
 
 
+def replaced_symbols(module: GraphModule) -> int:
+    """How many symbols of a graph's sizes are known by others, or by numbers: a guard may add some at any time."""
+    values = (value_of(node) for node in module.graph.find_nodes(op="placeholder"))
+    sizes = (size for value in values for size in (getattr(value, "shape", ()) or (value,)))
+    symbolic = next((size for size in sizes if isinstance(size, torch.SymInt)), None)
+    return len(symbolic.node.shape_env.replacements) if symbolic is not None else 0
+
+
 _POSITIVE: WeakKeyDictionary[symbolic_shapes.ShapeEnv, set[Any]] = WeakKeyDictionary()
 """The symbols that are certain to be positive: what is known of them only grows."""
 

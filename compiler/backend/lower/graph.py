@@ -24,7 +24,7 @@ from compiler.capture.sources import is_cell
 from compiler.torch_api import fx
 from compiler.torch_api.backend import has_effect, returns_alias, written_arguments
 from compiler.torch_api.data_sizes import OUTSIDE
-from compiler.torch_api.index_bounds import specialized
+from compiler.torch_api.index_bounds import replaced_symbols, specialized
 from compiler.torch_api.pytrees import tree_map
 from compiler.torch_api.written_views import views_of_what_is_written
 
@@ -44,12 +44,11 @@ def lower(module: GraphModule, name: str, ctx: Context) -> Program:
 
     Raises BackendError for what a program can't say, like sizes that depend on values.
     """
-    walker = _Walk(module, ctx)
-    for asked, operator in module.meta.get(OUTSIDE, ()):
-        ctx.decide((asked,), "extern", f"{operator}: what it gives is as large as data say: the graph is divided there")
-    for node in module.graph.nodes:
-        walker.visit(node)
-    walker.draw_seeds()
+    decided = len(ctx.decisions)
+    known = -1
+    while known < (known := replaced_symbols(module)):  # a guard that lowering adds may say what a symbol is
+        del ctx.decisions[decided:]
+        walker = _walked(module, ctx)
     return Program(
         name,
         tuple(walker.low.buffers.values()),
@@ -59,6 +58,16 @@ def lower(module: GraphModule, name: str, ctx: Context) -> Program:
         frozenset(walker.low.mutated),
         walker.constants,
     )
+
+
+def _walked(module: GraphModule, ctx: Context) -> _Walk:
+    walker = _Walk(module, ctx)
+    for asked, operator in module.meta.get(OUTSIDE, ()):
+        ctx.decide((asked,), "extern", f"{operator}: what it gives is as large as data say: the graph is divided there")
+    for node in module.graph.nodes:
+        walker.visit(node)
+    walker.draw_seeds()
+    return walker
 
 
 @dataclass(slots=True)
@@ -211,6 +220,8 @@ class _Walk:
             return self.low.whole(name, meta)
         if isinstance(meta, tuple | list):
             return tuple(self.made(f"{name}_{place}", item) for place, item in enumerate(meta))
+        if isinstance(meta, torch.SymInt) and meta.node.hint is not None:
+            return index_of(meta)
         if isinstance(meta, torch.SymInt | torch.SymFloat | torch.SymBool):
             raise BackendError(f"{name} is a number that depends on values")
         return None
@@ -263,7 +274,9 @@ def _in_memory(value: Any) -> Any:
 
 
 def _names_of(result: Any) -> Any:
-    return tuple(map(_names_of, result)) if isinstance(result, tuple) else result.buffer if result else None
+    if isinstance(result, tuple):
+        return tuple(map(_names_of, result))
+    return result.buffer if isinstance(result, Tensor) else None
 
 
 def source_line(node: Node) -> str:

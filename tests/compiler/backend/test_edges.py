@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from compiler.backend import backend, tcompile
 from compiler.backend.ir import BackendError
+from compiler.backend.told import as_told
 
 INF, NAN = float("inf"), float("nan")
 NEAREST = ("nearest", "nearest-exact")
@@ -142,6 +143,22 @@ def test_tensors_without_memory_have_shapes() -> None:
     assert found.is_meta
     assert (found.shape, fake.shape, fake.device.type) == ((3, 3), (3, 3), "cpu")
     torch.testing.assert_close(torch.compile(block, backend=tcompile)(torch.eye(3)), block(torch.eye(3)))
+
+
+def test_loops_on_two_devices_that_compute_the_same_stay_two() -> None:
+    def fn(x: Tensor) -> tuple[Tensor, Tensor]:
+        here, there = torch.arange(4) * 2, torch.arange(4, device="meta") * 2
+        return x[here.flip(0) // 2] + here, there + 1
+
+    torch.compiler.reset()
+    found, there = torch.compile(fn, backend=tcompile, options={"interpret": True})(torch.ones(4))
+    torch.testing.assert_close(found, torch.tensor([1.0, 3, 5, 7]))
+    assert there.is_meta
+
+
+def test_a_call_may_give_none_where_a_tensor_was_told() -> None:
+    """As attention's kernels do with results that only some of them have."""
+    assert as_told("aten.attention", None, (2,), (1,), torch.float32) is None
 
 
 def test_ragged_rows() -> None:

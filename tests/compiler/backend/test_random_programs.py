@@ -13,7 +13,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compiler.backend import backend, schedule
-from tests.compiler.backend.random_programs import NAMES, WIDE, Case, Step, as_for_a_gpu, case_of, check, valid
+from tests.compiler.backend.random_programs import (
+    AGREES,
+    NAMES,
+    WIDE,
+    Case,
+    Step,
+    as_for_a_gpu,
+    case_of,
+    check,
+    valid,
+)
 
 numbers = st.integers(0, 98)
 usual, wide = (
@@ -50,6 +60,13 @@ def test_what_passes_do_for_a_gpu(seed: int, *, gradients: bool) -> None:
     """As if there were one, in Triton's interpreter. These were wrong once, or not compiled."""
     with as_for_a_gpu():
         check(replace(case_of(seed), gradients=gradients))
+
+
+def test_a_guard_that_lowering_adds_says_what_a_size_is() -> None:
+    """The number of rows is 2 from there on, where it was a symbol before: some loops had one and some the other."""
+    steps = [("nearest", 6, 93, 24), ("bfloat16", 27, 84, 18), ("bits", 34, 45, 26), ("median", 26, 71, 16),
+             ("roll", 15, 33, 2), ("not", 36, 95, 20), ("mul", 20, 42, 25), ("softmax", 2, 71, 16)]  # fmt: skip
+    assert check(Case(steps, dynamic=True)) == AGREES
 
 
 def test_a_softmax_that_its_kernel_adds_to_what_it_is_of() -> None:
