@@ -1,6 +1,6 @@
 """Random programs by our own backend against eager mode, as many as there is time for; what differs is made small.
 
-    python -m benchmarks.backend_fuzz FIRST COUNT [--device cuda] [--options '{"interpret": true}'] [--as-gpu]
+    python -m benchmarks.backend_fuzz FIRST COUNT [--device cuda] [--options JSON] [--as-gpu] [--writes]
 
 prints each seed whose program differs, the few steps that it takes, and how they go wrong; at the end, how many agree
 and how many torch itself refuses, too. Memory is full of NaN before anything is written there, so that reading too
@@ -14,7 +14,7 @@ import argparse
 import json
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -25,6 +25,7 @@ from tests.compiler.backend.random_programs import (
     NOT_EAGER,
     NOT_TORCH,
     WIDE,
+    WRITES,
     Case,
     as_for_a_gpu,
     case_of,
@@ -58,10 +59,12 @@ def smallest(case: Case) -> Case:
     return case
 
 
-def verdicts(seeds: range, device: str, options: Mapping[str, Any]) -> Iterator[tuple[int, Case, str]]:
+def verdicts(
+    seeds: range, device: str, options: Mapping[str, Any], names: Sequence[str]
+) -> Iterator[tuple[int, Case, str]]:
     """Of each seed, its program as small as it still goes wrong, and how."""
     for seed in seeds:
-        case = case_of(seed, device, options, WIDE)
+        case = case_of(seed, device, options, names)
         with poisoned():
             if (found := verdict(case)) not in FINE:
                 case = smallest(case)
@@ -76,10 +79,12 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--options", type=json.loads, default={})
     parser.add_argument("--as-gpu", action="store_true")
+    parser.add_argument("--writes", action="store_true", help="programs of views, writes and calls alone")
     given = parser.parse_args()
+    seeds, names = range(given.first, given.first + given.count), WRITES if given.writes else WIDE
     total: Counter[str] = Counter()
     with as_for_a_gpu() if given.as_gpu else nullcontext():
-        for seed, case, found in verdicts(range(given.first, given.first + given.count), given.device, given.options):
+        for seed, case, found in verdicts(seeds, given.device, given.options, names):
             total[found if found in FINE else "differs"] += 1
             if found not in FINE:
                 print(f"seed {seed}: {case}\n{found}", flush=True)
