@@ -156,6 +156,12 @@ def test_loops_on_two_devices_that_compute_the_same_stay_two() -> None:
     assert there.is_meta
 
 
+def test_a_call_that_was_told_to_share_memory_among_elements_has_to() -> None:
+    with pytest.raises(BackendError, match=r"mine gave strides \[2, 1\]; by its fake kernel it gives \[0, 1\]"):
+        as_told("mine", torch.ones(3, 2), (3, 2), (0, 1), torch.float32)
+    assert as_told("mine", torch.ones(0, 2), (0, 2), (1, 0), torch.float32) is not None
+
+
 def test_a_call_may_give_none_where_a_tensor_was_told() -> None:
     """As attention's kernels do with results that only some of them have."""
     assert as_told("aten.attention", None, (2,), (1,), torch.float32) is None
