@@ -6,7 +6,7 @@ import torch
 
 from compiler.measure.rounds import Clock, GpuClock
 from compiler.measure.work import Work
-from compiler.torch_api import profiled
+from compiler.torch_api.allocator import cpu_peak_bytes
 
 
 def peak_bytes(work: Work, clock: Clock) -> int:
@@ -17,7 +17,7 @@ def peak_bytes(work: Work, clock: Clock) -> int:
     """
     work.rest()
     if not isinstance(clock, GpuClock):
-        return profiled.peak_bytes(work.step)
+        return cpu_peak_bytes(work.step)
     clock.finished()
     before = torch.cuda.memory_allocated(clock.device)
     torch.cuda.reset_peak_memory_stats(clock.device)

@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
 from typing import Any
 
 import torch
+from torch._C._profiler import _ExtraFields_Allocation
 from torch.profiler import ProfilerActivity, profile
 
 from compiler.process import uncollected
@@ -51,9 +53,39 @@ def history_changes(trace: Iterable[dict[str, Any]]) -> Iterator[int]:
 
 
 def cpu_changes(call: Callable[[], object]) -> list[int]:
-    """The same on the CPU, where what operators allocate for themselves is among it. Raises what `call` raises."""
+    """The same on the CPU, where what operators allocate for themselves is among it, and what was there before is not
+    when it is freed. Raises what `call` raises.
+    """
     with quiet(), uncollected(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         call()
-    events = profiler.profiler.kineto_results.events()
-    memory = (event for event in events if event.name() == "[memory]")
-    return [event.nbytes() for event in sorted(memory, key=lambda event: event.start_ns())]
+    tree = profiler.profiler.kineto_results.experimental_event_tree()
+    own = (event.extra_fields for event in _by_time(tree) if isinstance(event.extra_fields, _ExtraFields_Allocation))
+    return list(_changes_of_own((fields.ptr, fields.alloc_size) for fields in own))
+
+
+def cpu_peak_bytes(call: Callable[[], object]) -> int:
+    """The most bytes in use during a call of those that it allocates. Libraries' own memory is not in it."""
+    return max(accumulate(cpu_changes(call)), default=0)
+
+
+def _by_time(tree: Iterable[Any]) -> list[Any]:
+    events, left = [], list(tree)
+    while left:
+        events.append(left.pop())
+        left += events[-1].children
+    return sorted(events, key=lambda event: event.start_time_ns)
+
+
+def _changes_of_own(changes: Iterable[tuple[int, int]]) -> Iterator[int]:
+    """Bytes of changes at addresses, without frees of what none of them allocated. The profiler has sizes of addresses
+    from whenever something else was profiled, and takes what is freed there now for that.
+    """
+    own: set[int] = set()
+    for address, size in changes:
+        if size > 0:
+            own.add(address)
+        elif address in own:
+            own.remove(address)
+        else:
+            continue
+        yield size

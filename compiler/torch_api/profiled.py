@@ -1,8 +1,4 @@
-"""What torch's profiler says of some calls: memory as it is allocated, what the GPU ran, what was launched.
-
-Allocations are events of the profiler's trace ("[memory]"), in the order in which they happened, with the bytes that
-each adds or gives back; the tables that torch makes of a trace only keep their sums by operator.
-"""
+"""What torch's profiler says of some calls: what the GPU ran, what was launched."""
 
 from __future__ import annotations
 
@@ -18,7 +14,6 @@ import torch
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-MEMORY = "[memory]"
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 # What asks the driver for work: kernels, graphs, copies, fills (CUDA's and ROCm's runtime, and the driver's own names).
 LAUNCHES = ("LaunchKernel", "GraphLaunch", "MemcpyAsync", "MemsetAsync", "LaunchCooperativeKernel")
@@ -59,21 +54,6 @@ def quiet() -> Iterator[None]:
     finally:
         if before is None:
             del os.environ[_LOG_LEVEL]
-
-
-def peak_bytes(call: Callable[[], None], device: str = "cpu") -> int:
-    """The most memory that torch's allocator of a device ("cpu") had handed out during a call, less what it had
-    before. Memory that libraries take for themselves is not in it.
-    """
-    with quiet(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        call()
-    kind = {"cpu": DeviceType.CPU, "cuda": DeviceType.CUDA}[device]
-    events = [event for event in _events(profiler) if event.name() == MEMORY and event.device_type() == kind]
-    live = peak = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        live += event.nbytes()
-        peak = max(peak, live)
-    return peak
 
 
 def _events(profiler: Any) -> list[Any]:

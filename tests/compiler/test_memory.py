@@ -16,7 +16,7 @@ from compiler.measure.memory_trace import measured_events, with_measured_memory
 from compiler.measure_facts import MemoryEvent
 from compiler.options import Options
 from compiler.record import Record
-from compiler.torch_api.allocator import RecordingError, cpu_changes, cuda_changes, history_changes
+from compiler.torch_api.allocator import RecordingError, cpu_changes, cpu_peak_bytes, cuda_changes, history_changes
 from explorer import explore
 from explorer.memory.memory import timelines
 
@@ -97,6 +97,17 @@ def test_no_garbage_is_collected_in_a_measured_call() -> None:
 
     assert cpu_changes(call) == [4000]
     assert gc.isenabled()
+
+
+def test_what_is_freed_where_an_earlier_profile_saw_something_is_no_change() -> None:
+    """The profiler goes on knowing sizes of addresses, of which some are others' by now."""
+    held: list[Tensor] = []
+    for _ in range(20):
+        assert cpu_changes(lambda: held.append(torch.empty(1 << 24))) == [1 << 26]
+        held.clear()
+        held.append(torch.empty(1 << 24))  # memory of this size is the system's: mostly at the same address again
+        assert cpu_changes(held.clear) == []
+    assert cpu_peak_bytes(lambda: held.append(torch.empty(10))) == 40
 
 
 def _without_gradients(net: nn.Module, call: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

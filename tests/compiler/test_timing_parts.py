@@ -22,7 +22,8 @@ from compiler.measure.rounds import CpuClock, calls_a_round, interleaved, turns,
 from compiler.measure.spread import Spread
 from compiler.measure_facts import Candidate
 from compiler.process import uncollected
-from compiler.torch_api import apart, generated_text, profiled
+from compiler.torch_api import apart, generated_text
+from compiler.torch_api.allocator import cpu_peak_bytes
 
 WEIGHT = nn.Parameter(torch.ones(3))
 
@@ -263,13 +264,13 @@ def test_the_peak_is_what_was_live_at_once() -> None:
         third = second @ second
         del first, second, third
 
-    assert profiled.peak_bytes(call) == pytest.approx(2 * square, rel=0.001)
-    assert profiled.peak_bytes(held) == pytest.approx(3 * square, rel=0.001)
+    assert cpu_peak_bytes(call) == pytest.approx(2 * square, rel=0.001)
+    assert cpu_peak_bytes(held) == pytest.approx(3 * square, rel=0.001)
 
 
 def test_the_profiler_says_nothing_and_leaves_no_setting(capfd: pytest.CaptureFixture[str]) -> None:
     before = dict(os.environ)
-    profiled.peak_bytes(lambda: None)
+    cpu_peak_bytes(lambda: None)
     assert dict(os.environ) == before
     assert capfd.readouterr().err == ""
 
