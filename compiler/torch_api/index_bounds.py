@@ -71,8 +71,9 @@ def _settled(expression: Any, environment: Any) -> Any:
         return expression if args == list(expression.args) else expression.func(*args)
     first, *others = args
     for other in others:
-        is_first = first >= other if kind == "Max" else first <= other
-        first = first if environment.evaluate_expr(is_first) else other
+        is_first, is_other = (first >= other, other >= first) if kind == "Max" else (first <= other, other <= first)
+        known = _is_known(is_other, environment)  # a guard for the first of two equal sizes would make them a number
+        first = first if not known and environment.evaluate_expr(is_first) else other
     return first
 
 

@@ -365,6 +365,16 @@ def test_sizes_that_are_no_sums_and_products_are_settled_by_guards(what: str) ->
     assert len(graphs) <= most
 
 
+def test_a_guard_that_is_there_settles_which_of_two_equal_sizes_is_the_smaller() -> None:
+    """AOTAutograd's says that no row is beyond the columns; the other way round it would be one number of rows."""
+    fn = compiled(torch.trace)
+    for rows in (5, 9, 3):
+        x = torch.randn(rows, 5, requires_grad=True)
+        torch._dynamo.mark_dynamic(x, 0)
+        fn(x).backward()
+        torch.testing.assert_close(x.grad, torch.eye(rows, 5))
+
+
 def test_a_later_call_leaves_what_an_earlier_one_returned() -> None:
     fn = compiled(lambda x: (x.sin() + 1, (x @ x).relu().sum(0)))
     first, second = torch.randn(8, 8), torch.randn(8, 8)
