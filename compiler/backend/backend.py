@@ -244,7 +244,7 @@ def no_code(program: Program) -> str:
     devices = {program.by_name[name].device for kernel in program.kernels for name in kernel.writes}
     if other := sorted(name for name in devices if name != "cpu" and not name.startswith("cuda")):
         return f"it writes code for CPUs and CUDA GPUs, not for {', '.join(other)}"
-    if "cpu" in devices and build.compiler() is None:
+    if "cpu" in devices and not build.compiler():
         return "no C++ compiler was found; install g++, or name one in the variable CXX"
     if len(devices - {"cpu"}) > 1:
         return f"one graph has kernels on several GPUs: {', '.join(sorted(devices - {'cpu'}))}"

@@ -12,11 +12,13 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -40,16 +42,24 @@ _METH_FASTCALL = 0x80
 
 
 @cache
-def compiler() -> str | None:
-    """The C++ compiler: what the variable CXX names, else g++ or clang++ where they are found."""
-    named = os.environ.get("CXX")
-    return next((found for name in (named, "g++", "clang++") if name and (found := shutil.which(name))), None)
+def compiler() -> tuple[str, ...]:
+    """The command of the C++ compiler, word by word: the variable CXX's ("ccache g++"), else g++ or clang++ where they
+    are found. Empty where there is none. A command in CXX that is not found is warned of.
+    """
+    named = os.environ.get("CXX", "").strip()
+    for command in filter(None, (named, "g++", "clang++")):
+        program, *rest = shlex.split(command)
+        if found := shutil.which(program):
+            return found, *rest
+        if command is named:
+            warnings.warn(f"CXX names {named!r}, and there is no program {program!r}", stacklevel=2)
+    return ()
 
 
 @cache
 def has_vector_math() -> bool:
     """Whether this machine's C library has math functions for vectors: glibc 2.35 or later on x86-64."""
-    if sys.platform != "linux" or platform.machine() != "x86_64" or "clang" in (compiler() or ""):
+    if sys.platform != "linux" or platform.machine() != "x86_64" or "clang" in " ".join(compiler()):
         return False
     try:
         return hasattr(ctypes.CDLL("libmvec.so.1"), "_ZGVbN4v_tanhf")
@@ -57,11 +67,11 @@ def has_vector_math() -> bool:
         return False
 
 
-def command_for(program: str, source: Path, library: Path) -> list[str]:
+def command_for(program: Sequence[str], source: Path, library: Path) -> list[str]:
     """How a compiler makes a shared library of generated code."""
     native = ["-march=native"] if platform.machine() in ("x86_64", "AMD64") else []
     vector = ["-lmvec"] if has_vector_math() else []
-    return [program, *_FLAGS, *native, str(source), "-o", str(library), *vector, "-lm"]
+    return [*program, *_FLAGS, *native, str(source), "-o", str(library), *vector, "-lm"]
 
 
 @dataclass(slots=True)
@@ -76,7 +86,7 @@ class Build:
     @staticmethod
     def start(code: Code) -> Build:
         """Start the compiler. Raises BackendError where there is none."""
-        if (program := compiler()) is None:
+        if not (program := compiler()):
             raise BackendError("no C++ compiler")
         folder = tempfile.TemporaryDirectory(prefix="tcompile-", ignore_cleanup_errors=True)
         source = Path(folder.name, "kernels.cpp")

@@ -61,7 +61,7 @@ def built(prelude: str, source: str, library: Path) -> None:
 
     Raises BuildError.
     """
-    if (program := build.compiler()) is None:
+    if not (program := build.compiler()):
         raise BuildError("there is no C++ compiler here: install g++, or name one in the variable CXX")
     text = library.with_suffix(".cpp")
     text.write_text(f'{prelude}\n#line 1 "{_NAME_OF_CELL}"\n{source}\n', encoding="utf-8")

@@ -233,7 +233,7 @@ def test_each_pass_is_told_in_words() -> None:
     assert stage_words("tiled").group == "tcompile"
 
 
-@pytest.mark.skipif(build.compiler() is None, reason="no C++ compiler")
+@pytest.mark.skipif(not build.compiler(), reason="no C++ compiler")
 def test_both_sides_write_code_for_the_same_device_where_the_first_has_to_run() -> None:
     run = explorer.explore(norm_and_gelu, torch.randn(8, 512), torch.randn(512, 16), backend="tcompile", vs="inductor",
                            check=True)  # fmt: skip
