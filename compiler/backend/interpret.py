@@ -35,7 +35,8 @@ def interpret(
             state.run(step)
         for name in freed:
             del state.memory[name]
-    return [state.argument(output) for output in program.outputs]
+    outputs = [state.argument(output) for output in program.outputs]
+    return [output.detach() if place in program.apart else output for place, output in enumerate(outputs)]
 
 
 @dataclass(slots=True)

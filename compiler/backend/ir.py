@@ -342,7 +342,8 @@ class Program:
     """A graph as steps. `inputs` are the call's arguments in their order: names of buffers, or of symbols where a size
     is passed. `outputs` are as for an extern's arguments. `mutated` are inputs that a step writes to. `constants` are
     values that the graph holds: buffers with a value known now. `frees` says for each step, once the program is
-    scheduled, which buffers nothing needs after it.
+    scheduled, which buffers nothing needs after it. Outputs at the places `apart` show what one before them shows, and
+    are to be tensors of their own: autograd marks tensors, and callers change their shapes.
     """
 
     name: str
@@ -353,6 +354,7 @@ class Program:
     mutated: frozenset[str] = frozenset()
     constants: Mapping[str, Any] = field(default_factory=dict, compare=False)
     frees: tuple[tuple[str, ...], ...] = ()
+    apart: frozenset[int] = frozenset()
 
     @cached_property
     def by_name(self) -> Mapping[str, Buffer]:

@@ -131,7 +131,7 @@ class Launcher:
             yield from self.kernel(step) if isinstance(step, Kernel) else self.extern(step)
             if freed:
                 yield f"del {', '.join(map(_input, freed))}"
-        yield f"return [{', '.join(self.argument(output) for output in self.program.outputs)}]"
+        yield f"return [{', '.join(self.output(place) for place in range(len(self.program.outputs)))}]"
 
     def on_gpu(self, symbols: Iterable[str]) -> Iterator[str]:
         """The GPU's stream, where the inputs lie, and whether this code is for inputs and sizes like these."""
@@ -246,6 +246,10 @@ class Launcher:
         while self.names.setdefault(name, value) is not value:
             name += "_"
         return name
+
+    def output(self, place: int) -> str:
+        found = self.argument(self.program.outputs[place])
+        return f"{found}.detach()" if place in self.program.apart else found
 
     def argument(self, value: Any) -> str:
         """An argument of an extern, or an output."""

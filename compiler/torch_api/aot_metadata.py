@@ -32,7 +32,8 @@ class OutputFacts:
 
 @dataclass(frozen=True, slots=True)
 class AotFacts:
-    """Inputs and outputs in the user's order. `first_output` is the place of output 0 among the forward's outputs.
+    """Inputs and outputs in the user's order. `first_output` is the place of output 0 among the forward's outputs, of
+    which the first `returned` are given to the caller, and the others to the backward.
 
     With `subclasses`, tensors of those types were taken apart: places in the graph are not those of the user.
     """
@@ -40,6 +41,7 @@ class AotFacts:
     inputs: tuple[InputFacts, ...]
     outputs: tuple[OutputFacts, ...]
     first_output: int
+    returned: int
     subclasses: tuple[str, ...]
 
 
@@ -58,6 +60,7 @@ def aot_facts() -> AotFacts | None:
             OutputFacts(item.output_type.name, item.base_idx, item.requires_grad) for item in metadata.output_info
         ),
         first_output=metadata.num_mutated_inp_runtime_indices,
+        returned=metadata.num_forward_returns,
         subclasses=_subclasses([*metadata.subclass_inp_meta, *metadata.subclass_fw_graph_out_meta]),
     )
 

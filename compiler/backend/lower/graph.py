@@ -14,7 +14,7 @@ from torch.fx.node import map_arg
 from compiler.backend.context import Context
 from compiler.backend.expr import Expr, operation
 from compiler.backend.index import Symbol
-from compiler.backend.ir import BackendError, Extern, Loop, Program, Step, leaves, mapped, strided
+from compiler.backend.ir import BackendError, Extern, Loop, Program, Step, Strided, leaves, mapped, strided
 from compiler.backend.lower.pointwise import element, scalar
 from compiler.backend.lower.sizes import index_of
 from compiler.backend.lower.table import RULES
@@ -22,6 +22,7 @@ from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, walk
 from compiler.backend.scalar import DTYPES
 from compiler.capture.sources import is_cell
 from compiler.torch_api import fx
+from compiler.torch_api.aot_metadata import aot_facts
 from compiler.torch_api.backend import has_effect, returns_alias, written_arguments
 from compiler.torch_api.data_sizes import OUTSIDE
 from compiler.torch_api.index_bounds import replaced_symbols, specialized
@@ -57,7 +58,25 @@ def lower(module: GraphModule, name: str, ctx: Context) -> Program:
         walker.outputs,
         frozenset(walker.low.mutated),
         walker.constants,
+        apart=frozenset(_apart_from_others(walker.outputs[: _handed(name, len(walker.outputs))], module)),
     )
+
+
+def _handed(name: str, outputs: int) -> int:
+    """How many outputs the caller gets, of a forward whose other outputs are for its backward."""
+    if name != "forward":
+        return outputs if name == "inference" else 0
+    facts = aot_facts()
+    return facts.returned if facts is not None and not facts.subclasses else 0
+
+
+def _apart_from_others(outputs: Sequence[Any], module: GraphModule) -> Iterator[int]:
+    """The places of outputs that show what another node's output before them shows, as `y` and `y.detach()` do."""
+    nodes: Any = module.graph.output_node().args[0]
+    for place, output in enumerate(outputs):
+        is_again = isinstance(output, Strided) and output in outputs[:place]
+        if is_again and nodes[place] is not nodes[outputs.index(output)]:
+            yield place
 
 
 def _walked(module: GraphModule, ctx: Context) -> _Walk:

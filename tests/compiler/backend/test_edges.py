@@ -342,3 +342,29 @@ def test_what_a_fake_kernel_is_wrong_about_is_mended_or_an_error() -> None:
         torch.compile(fn, backend=tcompile)(x, "shape")
     with pytest.raises(BackendError, match=r"gave float64\[4, 5\]; .* gives float32"):
         torch.compile(fn, backend=tcompile)(x, "dtype")
+
+
+@pytest.mark.parametrize("options", [{}, {"code": "triton"}, {"interpret": True}])
+def test_a_result_and_what_is_detached_from_it_are_two_tensors(options: dict[str, Any]) -> None:
+    def halves(x: Tensor) -> tuple[Tensor, ...]:
+        y = x.sin()
+        return y[:4], y[4:], y.detach(), x * 2
+
+    x = torch.randn(8, requires_grad=True)
+    expected = torch.autograd.grad(sum(part.sum() for part in halves(x) if part.requires_grad), x)
+    run = torch.compile(halves, backend="tcompile", options=options, fullgraph=True)
+    for _ in range(3):
+        found = run(x)
+        assert [part.requires_grad for part in found] == [True, True, False, True]
+        assert found[2].data_ptr() == found[0].data_ptr()
+        gradient = torch.autograd.grad(sum(part.sum() for part in found if part.requires_grad), x)
+        torch.testing.assert_close(gradient, expected)
+
+
+@pytest.mark.parametrize("options", [{}, {"code": "triton"}, {"interpret": True}])
+def test_a_view_that_is_made_smaller_leaves_what_it_is_a_view_of(options: dict[str, Any]) -> None:
+    run = torch.compile(lambda x: (y := x * 2, y.view(y.shape)), backend="tcompile", options=options, fullgraph=True)
+    y, seen = run(torch.ones(12))
+    seen.resize_(1)
+    assert y.shape == (12,)
+    assert seen.data_ptr() == y.data_ptr()
