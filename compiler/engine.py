@@ -60,7 +60,7 @@ class Exploration:
 
     `listener` hears of each stage as it comes. What the user's code raises passes through; what torch.compile can't
     do becomes a `Problem`, and the user's code runs as if it were not compiled. With `build`, code is built whatever
-    the options say; `site` is the line that calls count as made on.
+    the options say; `site` is the line that calls count as made on: by default the user's own that makes them.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Exploration:
         title: str = "",
         listener: Listener | None = None,
         build: bool = False,
-        site: tuple[fx.SourceFrame, ...] = (),
+        site: tuple[fx.SourceFrame, ...] | None = None,
     ) -> None:
         self.options = options or Options()
         self._build = build
@@ -283,7 +283,7 @@ class Exploration:
         recorder = self._recorder
         assert recorder is not None
         self._on_gpu(fn, args, kwargs)
-        recorder.call_site = self._site or _call_site(sys._getframe(1))
+        recorder.call_site = _call_site(sys._getframe(1)) if self._site is None else self._site
         recorder.call_number += 1
         self._builder.calls = recorder.call_number
         try:
@@ -325,12 +325,14 @@ def explore(
     options: Options | None = None,
     listener: Listener | None = None,
     calls: Sequence[Sequence[Any]] = (),
+    site: tuple[fx.SourceFrame, ...] | None = None,
 ) -> Explored:
     """Call `fn(*args, **kwargs)` under torch.compile and record every stage. Raises what `fn` raises.
 
-    With `calls`, `fn` is called once for each of these tuples of arguments, and the value is a list.
+    With `calls`, `fn` is called once for each of these tuples of arguments, and the value is a list. `site` is as for
+    `Exploration`.
     """
-    with Exploration(options, listener=listener) as exploration:
+    with Exploration(options, listener=listener, site=site) as exploration:
         compiled = exploration.compile(fn)
         values = [compiled(*each, **(kwargs or {})) for each in calls or [args]]
         value = values if calls else values[0]

@@ -5,13 +5,14 @@ Source code that is the same on both sides is there once: a line of it lights up
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 from compiler.record import Artifact, Entity, Kernel, Record, ordered_stages
 from explorer.compiling import KernelCompiler
-from explorer.findings import with_findings
+from explorer.findings import findings, with_findings
+from explorer.findings.finding import as_artifact
 from explorer.stages import STAGE_WORDS
 from explorer.versus import names_of
 
@@ -23,10 +24,11 @@ def both_sides(before: Record, after: Record, labels: tuple[str, str]) -> Record
     """Both records as one; what is no artifact, kernel or decision is that of the first."""
     from explorer.kernel_diff import matching_ids
 
-    before, after = with_findings(before), with_findings(after)
+    before, after = _with_views(before), _with_views(after)
     shared = _shared(before, after)
     kept = {entity.id for artifact in after.artifacts if artifact.id in shared for entity in artifact.entities}
     rename = _renaming(labels[1], kept)
+    own = _ids(after) - shared
     partner = matching_ids(before, after)
     second = [artifact for artifact in after.artifacts if artifact.id not in shared]
     pairs = {partner.get(artifact.id, artifact.id): rename(artifact.id) for artifact in second}
@@ -38,7 +40,7 @@ def both_sides(before: Record, after: Record, labels: tuple[str, str]) -> Record
     places = {stage: place for place, stage in enumerate(ordered_stages(stages, [*STAGE_WORDS]))}
     others = {artifact.id: partner.get(artifact.id, artifact.id) for artifact in second}
     moved = [
-        _told(_renamed(artifact, rename), labels[1], others[artifact.id] if others[artifact.id] in known else "")
+        _told(_renamed(artifact, rename, own), labels[1], others[artifact.id] if others[artifact.id] in known else "")
         for artifact in second
     ]
     return before.with_(
@@ -61,6 +63,17 @@ def shown(record: Record) -> Record:
     return both_sides(record, record.versus, names_of(record))
 
 
+def _with_views(record: Record) -> Record:
+    """The record with its findings, each with what its view shows: of the whole, they would be those of one side."""
+    return with_findings(record, [replace(found, artifact=as_artifact(found)) for found in findings(record)])
+
+
+def _ids(record: Record) -> set[str]:
+    """The ids of a record's entities and artifacts; a finding's is a plain word, and so may stand for anything else."""
+    artifacts = {artifact.id for artifact in record.artifacts if artifact.id != artifact.stage}
+    return artifacts | {entity.id for entity in record.entities()}
+
+
 def _shared(before: Record, after: Record) -> set[str]:
     """Ids of the source artifacts that are the same on both sides."""
     texts = {artifact.id: artifact.text for artifact in before.of_stage("source")}
@@ -76,16 +89,25 @@ def _told(artifact: Artifact, side: str, pair: str) -> Artifact:
     return replace(artifact, attrs=artifact.attrs | attrs)
 
 
-def _renamed(artifact: Artifact, rename: Callable[[str], str]) -> Artifact:
-    kernel, calls = artifact.attrs.get("kernel"), artifact.attrs.get("calls")
-    called = {rename(line): [*map(rename, inner)] for line, inner in calls.items()} if calls else {}
+def _renamed(artifact: Artifact, rename: Callable[[str], str], own: Collection[str]) -> Artifact:
     return replace(
         artifact,
         id=rename(artifact.id),
         lines={line: tuple(map(rename, ids)) for line, ids in artifact.lines.items()},
         entities=tuple(_renamed_entity(entity, rename) for entity in artifact.entities),
-        attrs=artifact.attrs | ({"kernel": rename(kernel)} if kernel else {}) | ({"calls": called} if called else {}),
+        attrs=_ids_renamed(artifact.attrs, rename, own),
     )
+
+
+def _ids_renamed(value: Any, rename: Callable[[str], str], own: Collection[str]) -> Any:
+    """A JSON value with every string in it renamed that is the id of an artifact or an entity."""
+    if isinstance(value, str):
+        return rename(value) if value in own else value
+    if isinstance(value, Mapping):
+        return {_ids_renamed(key, rename, own): _ids_renamed(each, rename, own) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_ids_renamed(each, rename, own) for each in value]
+    return value
 
 
 def _renamed_entity(entity: Entity, rename: Callable[[str], str]) -> Entity:

@@ -18,6 +18,7 @@ from explorer.stages import stage_key
 from explorer.timing import flag as time_flag
 
 if TYPE_CHECKING:
+    from compiler.torch_api.fx import SourceFrame
     from explorer.run import Run
 
 FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
@@ -182,7 +183,8 @@ def _explore(args: argparse.Namespace) -> None:
         function, path = user_code.load(args.code)
         inputs = _inputs(args.inputs)
         user_code.check_call(function, args.code.rpartition(":")[2], inputs.args, inputs.kwargs)
-        run = user_code.run_user_code(path, lambda: _explored(function, inputs, options))
+        site = user_code.made_at(function, args.code, path)
+        run = user_code.run_user_code(path, lambda: _explored(function, inputs, options, site))
     except user_code.LoadError as error:
         raise UsageError(error) from None
     except user_code.UserError as error:
@@ -227,10 +229,10 @@ def _inputs(texts: Sequence[str]) -> Any:
         raise UsageError(error) from None
 
 
-def _explored(function: Any, inputs: Any, options: dict[str, Any]) -> Run:
-    from explorer.explore import explore
+def _explored(function: Any, inputs: Any, options: dict[str, Any], site: tuple[SourceFrame, ...]) -> Run:
+    from explorer.explore import explored
 
-    return explore(function, *inputs.args, kwargs=inputs.kwargs, **options)
+    return explored(function, inputs.args, inputs.kwargs, options, site=site)
 
 
 def _report_run(run: Run, args: argparse.Namespace) -> None:

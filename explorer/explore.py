@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compiler.options import Options
 from explorer.run import Run
+
+if TYPE_CHECKING:
+    from compiler.torch_api.fx import SourceFrame
 
 
 def explore(
@@ -27,6 +30,19 @@ def explore(
 
     Raises OptionError for an option that does not exist or a value it can't have, and whatever `fn` raises.
     """
+    return explored(fn, args, kwargs, options, calls=calls)
+
+
+def explored(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
+    *,
+    calls: Sequence[Sequence[Any]] = (),
+    site: tuple[SourceFrame, ...] | None = None,
+) -> Run:
+    """As `explore`; `site` is the line that the call counts as made on, by default the user's own that makes it."""
     checked = Options.of(**options)
     if not callable(fn):
         raise TypeError(f"explore takes a function or module and then its arguments; got {type(fn).__name__}")
@@ -37,9 +53,9 @@ def explore(
     why_not = named_refusal(fn)
     if why_not:
         raise TypeError(f"{getattr(fn, '__qualname__', fn)} can't be explored: it {why_not}")
-    explored = engine.explore(fn, args, kwargs, checked, calls=_tuples(args, calls))
-    run = Run(explored.record, explored.value)
-    run.kept, run.call = explored.kept, explored.call
+    found = engine.explore(fn, args, kwargs, checked, calls=_tuples(args, calls), site=site)
+    run = Run(found.record, found.value)
+    run.kept, run.call = found.kept, found.call
     return run
 
 

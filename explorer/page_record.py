@@ -16,10 +16,12 @@ from typing import Any
 import msgspec
 
 from compiler.record import Artifact, Record, RecordError
+from explorer.findings.finding import VIEW, VIEWED
 from explorer.payload_part import Part
 
 PARTS_TYPE, FACTS_TYPE = "application/x-tcompile", "application/x-tcompile-facts"
 _IN_PARTS = ("text", "entities", "lines")
+_ATTRS_IN_PARTS = ("numbers", VIEWED)
 
 
 def with_facts(page: str, record: Record) -> str:
@@ -44,13 +46,15 @@ def record_of(page: str) -> Record:
         text, entities = (_part(parts, artifact["id"], name).content() for name in ("text", "entities"))
         artifact |= {"text": text["text"], **entities}
         artifact["attrs"] |= {} if text["numbers"] is None else {"numbers": text["numbers"]}
+        if artifact["attrs"].get(VIEW):
+            artifact["attrs"][VIEWED] = _part(parts, artifact["id"], "view").content()
     return Record.from_json(msgspec.json.encode(record))
 
 
 def _outline(artifact: Artifact) -> dict[str, Any]:
     """An artifact without what its parts hold."""
     kept = {name: getattr(artifact, name) for name in Artifact.__dataclass_fields__ if name not in _IN_PARTS}
-    return kept | {"attrs": {name: value for name, value in artifact.attrs.items() if name != "numbers"}}
+    return kept | {"attrs": {name: value for name, value in artifact.attrs.items() if name not in _ATTRS_IN_PARTS}}
 
 
 @dataclass

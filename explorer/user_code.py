@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
 from torch import nn
+
+from compiler.torch_api.fx import SourceFrame
 
 
 class LoadError(ValueError):
@@ -39,6 +42,30 @@ def load(target: str) -> tuple[Callable[..., Any], Path]:
     _check_file(path)
     module = _running_user_code(path, lambda: _imported(path))
     return _callable(_lookup(module, name, path), name, path), path
+
+
+def made_at(function: Callable[..., Any], target: str, path: Path) -> tuple[SourceFrame, ...]:
+    """The line of the file that gives `path.py:name` its name, for what has no code there: an `nn.Sequential`, a
+    function that is imported. Nothing for what has: its own lines say more.
+    """
+    called = inspect.unwrap(function.forward if isinstance(function, nn.Module) else function)
+    code = getattr(called, "__code__", None)
+    file = path.resolve()
+    if code is not None and Path(code.co_filename).resolve() == file:
+        return ()
+    name = target.rpartition(":")[2].partition(".")[0]
+    tree = ast.parse(file.read_bytes())
+    return (SourceFrame(str(file), max(_naming(tree, name), default=1), "<module>", ""),)
+
+
+def _naming(node: ast.AST, name: str) -> Iterator[int]:
+    """The lines of statements outside of functions and classes that give something a name."""
+    for child in ast.iter_child_nodes(node):
+        given = getattr(child, "asname", None) or getattr(child, "name", None) or getattr(child, "id", None)
+        if given == name and not isinstance(getattr(child, "ctx", None), ast.Load):
+            yield getattr(child, "lineno", 1)
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            yield from _naming(child, name)
 
 
 def run_user_code(path: Path, call: Callable[[], Any]) -> Any:

@@ -13,7 +13,7 @@ from explorer.findings.advice import advice_finding
 from explorer.findings.breaks import breaks_finding
 from explorer.findings.bytecode import bytecode_views
 from explorer.findings.chain import chain_views
-from explorer.findings.finding import Finding
+from explorer.findings.finding import Finding, kept_views
 from explorer.findings.frame_map import frame_map_finding
 from explorer.findings.fusion import fusion_finding
 from explorer.findings.guards import guards_finding
@@ -44,6 +44,7 @@ MAKERS: Final[tuple[Callable[[Record], Finding | None], ...]] = (
 VIEWS: Final[tuple[Callable[[Record], Iterator[Finding]], ...]] = (
     bytecode_views,
     chain_views,
+    kept_views,
 )
 
 

@@ -22,7 +22,7 @@ def bytecode_views(record: Record) -> Iterator[Finding]:
     """The bytecode artifacts that show a frame's code, each with its view: the two listings of every frame."""
     known = {artifact.id: artifact for artifact in record.of_stage("bytecode")}
     sides = {name: f"{name[:-1]} modified]" for name in known if f"{name[:-1]} modified]" in known}
-    frames = [[name, frame_title(record, known[name].graph)] for name in sides]
+    frames = [[name, _titled(known[name], frame_title(record, known[name].graph))] for name in sides]
     for written, rewritten in sides.items():
         python = f"{written[:-1]} as Python]"
         data: dict[str, Any] = {
@@ -34,6 +34,12 @@ def bytecode_views(record: Record) -> Iterator[Finding]:
         }
         for name in (written, rewritten):
             yield Finding(known[name], "view", "bytecode", data)
+
+
+def _titled(artifact: Artifact, title: str) -> str:
+    """The title with the side that the artifact is of, in a record of two."""
+    side = artifact.attrs.get("side")
+    return f"{side}: {title}" if side else title
 
 
 def frame_title(record: Record, name: str) -> str:

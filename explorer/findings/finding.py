@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from compiler.record import Artifact, Entity
+from compiler.record import Artifact, Entity, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,23 @@ class Finding:
     opens: str = "text"
     view: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
+
+
+OPENS, VIEW, VIEWED = "opens", "view", "viewed"
+"""Names in `Artifact.attrs` of a finding that a record has as an artifact: how it opens, its view, the view's data."""
+
+
+def as_artifact(finding: Finding) -> Artifact:
+    """A finding as an artifact that has its view with it, for a record of which it can't be made again."""
+    view = {VIEW: finding.view, VIEWED: finding.data} if finding.view else {}
+    return replace(finding.artifact, attrs={**finding.artifact.attrs, OPENS: finding.opens, **view})
+
+
+def kept_views(record: Record) -> Iterator[Finding]:
+    """The findings that a record has as artifacts."""
+    for artifact in record.artifacts:
+        if OPENS in artifact.attrs:
+            yield Finding(artifact, artifact.attrs[OPENS], artifact.attrs.get(VIEW, ""), artifact.attrs.get(VIEWED, {}))
 
 
 @dataclass

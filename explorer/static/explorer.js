@@ -9,6 +9,7 @@ import { splitter } from "./splitter.js";
 import { TextView } from "./text_view.js";
 
 /** @typedef {import("./store.js").Store} Store */
+/** @typedef {import("./store.js").StageInfo} StageInfo */
 /** @typedef {"stages" | "panes" | "ribbon" | "inspector"} Part of the view; stages are the ribbon's chips, made anew */
 
 /** Below this width, in points, panes are stacked; below the second the inspector goes under the panes. */
@@ -177,9 +178,24 @@ export class Explorer {
     if (!stage) return;
     const home = stage.artifacts.find((artifact) => this.isHome(artifact.id));
     if (home) return this.source.view?.focus();
+    if (!beside && this.openOnSides(stage)) return;
     const pane = beside ? this.besidePane() : this.stagePane();
     pane.showStage(name);
     this.active = pane;
+  }
+
+  /**
+   * Where two panes stand for two sides, a stage opens in that of its side, or in both. One that is of neither, and so
+   * is for all, opens as anywhere: the answer is false.
+   * @param {StageInfo} stage
+   */
+  openOnSides({ name, artifacts }) {
+    const [first, second, ...others] = this.stagePanes;
+    if (!first?.side || !second?.side || first.side === second.side || others.length) return false;
+    const open = [first, second].filter(({ side }) => !artifacts.length || artifacts.some((artifact) => artifact.side === side));
+    for (const pane of open) pane.showStage(name, pane.side);
+    if (open.length && !open.includes(this.active)) this.active = open[0];
+    return open.length > 0;
   }
 
   /** A stage pane that is not the one used last: at most two are open. */
@@ -322,7 +338,7 @@ export class Explorer {
       (stage) => !stage.artifacts.some((artifact) => this.isHome(artifact.id)),
     );
     const at = stages.findIndex((stage) => stage.name === pane.stage) + direction;
-    if (stages[at]) pane.showStage(stages[at].name);
+    if (stages[at]) pane.showStage(stages[at].name, pane.side);
     pane.view?.focus();
   }
 

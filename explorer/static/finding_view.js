@@ -13,6 +13,8 @@ export class FindingView {
     this.callbacks = callbacks;
     this.actions = callbacks.actions;
     this.artifact = artifact;
+    /** What the same view of the other side shows, in a record of two. @type {any} */
+    this.beside = store.artifacts.get(artifact.info.pair)?.view;
     this.store = store;
     /** @type {Map<string, HTMLElement>} */
     this.items = new Map();

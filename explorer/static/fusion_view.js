@@ -91,9 +91,15 @@ export class FusionView extends FindingView {
 
   // The whole call
 
+  /** This half and that of the other side, where there is one: bars of both are drawn to one scale. @returns {Half[]} */
+  halvesBeside() {
+    const others = /** @type {Half[]} */ (this.beside?.halves ?? []);
+    return [this.half, ...others.filter(({ title }) => title === this.half.title)];
+  }
+
   totals() {
     const { before, after, leastEach, least } = this.half;
-    const most = Math.max(before, after, 1);
+    const most = Math.max(1, ...this.halvesBeside().flatMap((half) => [half.before, half.after]));
     const rows = [
       ["without fusion", before, "tc-fusion-before", "Every node a kernel of its own"],
       ["as generated", after, "tc-fusion-now", "What the generated kernels and calls read and write"],
@@ -125,7 +131,8 @@ export class FusionView extends FindingView {
     };
     const key = keys[this.order];
     const order = [...this.half.kernels.keys()].sort((a, b) => key(a) - key(b));
-    const most = Math.max(1, ...this.half.kernels.map(({ before, after }) => Math.max(before, after)));
+    const all = this.halvesBeside().flatMap((half) => half.kernels);
+    const most = Math.max(1, ...all.map(({ before, after }) => Math.max(before, after)));
     return this.inPortions(order, (index) => this.card(index, most, stake[index]), order.indexOf(wanted));
   }
 

@@ -86,7 +86,8 @@ export class MemoryView extends FindingView {
   // The chart
 
   drawChart() {
-    const most = Math.max(1, ...this.timeline.sides.flatMap(({ above }) => above));
+    const others = /** @type {Timeline[]} */ (this.beside?.timelines ?? []).filter(({ title }) => title === this.timeline.title);
+    const most = [this.timeline, ...others].flatMap(({ sides }) => sides).reduce((top, { above }) => above.reduce((a, b) => Math.max(a, b), top), 1);
     const top = niceEnd(most);
     this.top = top;
     const svg = svgElement("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" });

@@ -39,6 +39,8 @@ export class Pane {
     this.artifact = "";
     this.other = "";
     this.stage = "";
+    /** Which side it is for, in a record of two: that of what it showed last, "" if it has shown none of either. */
+    this.side = "";
     /** Whether anything was asked for: until then, the pane of the source shows what comes first. */
     this.chosen = false;
     /** Whether the first artifact of a stage is shown because it is not known yet which one the selection is in. */
@@ -70,6 +72,7 @@ export class Pane {
     const info = this.store.artifacts.get(artifact)?.info;
     if (!info) return;
     this.artifact = artifact;
+    this.side = info.side || this.side;
     this.mode = this.modesOf(artifact).includes(mode) ? mode : "text";
     this.chosen = true;
     this.undecided = false;
@@ -99,13 +102,13 @@ export class Pane {
 
   /**
    * Open a stage: the artifact most of the selection is in, else the first; or why there is none.
-   * @param {string} name
+   * @param {string} name @param {string} [side] the side to show, where the stage has artifacts of it
    */
-  showStage(name) {
+  showStage(name, side = "") {
     const stage = this.store.stage(name);
     if (!stage) return;
-    const linked = this.bestLinked(stage);
-    const best = linked ?? stage.artifacts[0];
+    const linked = this.bestLinked(stage, side);
+    const best = linked ?? stage.artifacts.find((artifact) => artifact.side === side) ?? stage.artifacts[0];
     if (best?.pair && this.mode === "diff") return this.compareAs(...this.inOrder(best.pair, best.id));
     if (best) {
       this.show(best.id);
@@ -125,11 +128,12 @@ export class Pane {
     else this.refresh();
   }
 
-  /** @param {StageInfo} stage */
-  bestLinked(stage) {
-    const linked = stage.artifacts.map(({ id }) => this.store.linkedIn.get(id) ?? 0);
+  /** What most of the selection is in. @param {StageInfo} stage @param {string} [wanted] of this side alone */
+  bestLinked(stage, wanted = "") {
+    const found = stage.artifacts.filter(({ side }) => !wanted || !side || side === wanted);
+    const linked = found.map(({ id }) => this.store.linkedIn.get(id) ?? 0);
     const most = Math.max(...linked, 0);
-    return most ? stage.artifacts[linked.indexOf(most)] : undefined;
+    return most ? found[linked.indexOf(most)] : undefined;
   }
 
   /** Compare with another artifact. @param {string} [other] */
@@ -181,7 +185,7 @@ export class Pane {
     if (this.home && (missing || !this.chosen)) this.artifact = this.store.manifest.home[0] ?? "";
     this.stage = this.store.artifacts.get(this.artifact)?.info.stage ?? this.stage;
     const stage = this.store.stage(this.stage);
-    if (!this.home && missing && stage?.artifacts.length) return this.showStage(this.stage);
+    if (!this.home && missing && stage?.artifacts.length) return this.showStage(this.stage, this.side);
     const linked = this.undecided && stage ? this.bestLinked(stage) : undefined;
     if (linked) return this.show(linked.id);
     const key = this.contentKey();
@@ -198,10 +202,15 @@ export class Pane {
     return this.mode === "diff" ? [this.other, this.artifact] : [this.artifact];
   }
 
+  /** Of a finding in a record of two sides, that of the other side: views of both are drawn to one scale. */
+  beside() {
+    return this.mode === "view" ? (this.store.artifacts.get(this.artifact)?.info.pair ?? "") : "";
+  }
+
   contentKey() {
     const { landed, plain, spans, calls } = this.store.manifest;
     const marks = [landed, plain, spans, calls].map((known) => known[this.artifact]);
-    const have = this.shown().map((id) => {
+    const have = [...this.shown(), this.beside()].map((id) => {
       const { entities, text, view } = this.store.artifacts.get(id)?.have ?? {};
       return [id, entities, text, view];
     });
@@ -258,6 +267,9 @@ export class Pane {
       else if (this.mode !== "graph") this.store.need(artifact.info.id, "text");
     }
     if (this.mode === "view" && !this.knowsView()) return false;
+    const other = this.store.artifacts.get(this.beside());
+    if (other?.info.view) this.store.need(other.info.id, "view");
+    if (other?.info.view && !other.view) return false;
     const needed = this.mode === "graph" ? "entities" : this.mode === "view" ? "view" : "lines";
     return artifacts.every((artifact) => artifact?.entities && artifact[needed]);
   }
@@ -334,12 +346,12 @@ export class Pane {
     this.header.renderLinks();
   }
 
-  /** Show another artifact of the same stage when the selection is in that one and not in this. */
+  /** Show another artifact of the same stage, and side, when the selection is in that one and not in this. */
   followSelection() {
     if (this.home) return this.followStack();
     const stage = this.store.stage(this.stage);
     if (!stage || this.store.linkedIn.get(this.artifact)) return;
-    const best = this.bestLinked(stage);
+    const best = this.bestLinked(stage, this.store.artifacts.get(this.artifact)?.info.side);
     if (best) this.show(best.id);
   }
 

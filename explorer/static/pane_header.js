@@ -157,7 +157,8 @@ function optionsOf(stage, home) {
   const group = h("optgroup", { label: stage.title });
   for (const { id, title, side } of stage.artifacts) {
     const told = title.toLowerCase() === stage.title.toLowerCase();
-    const which = bracketed(id) || (stage.artifacts.length > 1 && !told ? title : "");
+    const several = stage.artifacts.filter((artifact) => artifact.side === side).length > 1;
+    const which = bracketed(id) || (several && !told ? title : "");
     const name = (side && `${side}: `) + (home ? title : `${stage.title} ${which}`.trim());
     group.append(h("option", { value: id, title }, name));
   }

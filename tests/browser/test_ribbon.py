@@ -1,13 +1,18 @@
-"""The ribbon with the stages of two backends: two rows at most, groups that fold to a list, and keys for all of it."""
+"""Two backends in one view. The ribbon has two rows at most, groups that fold to a list, and keys for all of it; two
+panes stand for the two sides, and show findings as a view of one backend does.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 import explorer
 from compiler.record import Record
+from explorer import both_sides
 from tests.browser.conftest import OpenPage
 from tests.browser.explorer_view import ExplorerView
 
@@ -22,14 +27,24 @@ def gate(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def record() -> Record:
     inputs = [torch.randn(8, 8, requires_grad=True) for _ in range(2)]
-    return explorer.explore(gate, *inputs, backend="tcompile", vs="inductor", target="h100").record
+    return both_sides.shown(explorer.explore(gate, *inputs, backend="tcompile", vs="inductor", target="h100").record)
+
+
+def panes(view: ExplorerView) -> tuple[Locator, Locator]:
+    first, second = view.root.locator(".tc-pane:not(.tc-home)").all()
+    return first, second
+
+
+def shown(view: ExplorerView) -> list[str]:
+    """What the panes of both sides show."""
+    return [pane.locator(".tc-pane-header .tc-choose").input_value() for pane in panes(view)]
 
 
 def focused(page: Page) -> str:
     return page.evaluate("document.activeElement.querySelector('.tc-chip-name')?.textContent ?? ''")
 
 
-@pytest.mark.parametrize("width", [760, 830, 1280, 1600])
+@pytest.mark.parametrize("width", [470, 760, 830, 1280, 1600])
 def test_it_takes_two_rows_at_most(open_page: OpenPage, page: Page, record: Record, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 800})
     view = open_page(record)
@@ -94,3 +109,57 @@ def test_a_folded_group_says_how_much_of_the_selection_is_in_it(
     total = sum(int(number or 0) for number in links)
     assert total > 0
     expect(head.locator(".tc-chip-links")).to_have_text("99+" if total > 99 else str(total))
+
+
+def test_what_both_sides_have_opens_on_both_and_what_one_has_on_its_own(open_page: OpenPage, record: Record) -> None:
+    view = open_page(record)
+    for stage, element in (("fusion", ".tc-fusion"), ("memory", ".tc-memory-chart"), ("guards", ".tc-guards")):
+        view.chip(stage).click()
+        assert shown(view) == [stage, f"inductor: {stage}"]
+        for pane in panes(view):
+            expect(pane.locator(element)).to_be_visible()
+    view.chip("fused_ir").click()
+    assert shown(view) == ["guards", "inductor: fused_ir[0/0 forward]"]
+    view.chip("lowered").click()
+    assert shown(view) == ["lowered[0/0 forward]", "inductor: fused_ir[0/0 forward]"]
+    view.chip("versus").click()
+    view.chip("kernels").click()
+    assert shown(view) == ["kernels[0/0 forward]", "inductor: kernels[0/0 forward]"]
+
+
+def test_a_kernel_of_one_side_leads_to_its_code_and_leaves_the_other_side_alone(
+    open_page: OpenPage, record: Record
+) -> None:
+    view = open_page(record)
+    view.chip("fusion").click()
+    first, second = panes(view)
+    card = second.locator(".tc-fusion-kernel").filter(has_text="triton_").first
+    card.locator(".tc-fusion-name").click()
+    expect(card).to_contain_class("tc-primary")
+    assert any("softmax" in line for line in view.marked(view.source))
+    assert shown(view) == ["fusion", "inductor: fusion"]
+    expect(first.locator(".tc-fusion-kernel.tc-linked")).to_have_count(0)
+    view.chip("kernels").click()
+    assert shown(view) == ["kernels[0/0 forward]", "inductor: kernels[0/0 forward]"]
+    expect(second.locator(".tc-row.tc-linked").first).to_be_visible()
+
+
+def test_a_line_of_python_lights_up_the_views_of_both_sides(open_page: OpenPage, record: Record) -> None:
+    view = open_page(record)
+    for stage, linked in (("fusion", ".tc-fusion-kernel.tc-linked"), ("memory", ".tc-memory-row.tc-linked")):
+        view.chip(stage).click()
+        view.line(view.source, "softmax").click()
+        for pane in panes(view):
+            expect(pane.locator(linked).first).to_be_visible()
+
+
+def test_the_bars_of_both_sides_are_drawn_to_one_scale(open_page: OpenPage, record: Record) -> None:
+    sides = ("fusion", "inductor: fusion")
+    halves: list[dict[str, Any]] = [record[side].attrs["viewed"]["halves"][0] for side in sides]
+    most = max(half[name] for half in halves for name in ("before", "after"))
+    view = open_page(record)
+    view.chip("fusion").click()
+    for pane, half in zip(panes(view), halves, strict=True):
+        bar = pane.locator(".tc-fusion-totals .tc-fusion-before")
+        width = float(bar.evaluate("bar => bar.style.width").removesuffix("%"))
+        assert width == pytest.approx(100 * half["before"] / most, abs=0.01)

@@ -18,9 +18,10 @@ import explorer
 from compiler.backend import build, pipeline
 from compiler.backend.pipeline import stage_name
 from compiler.options import OptionError
-from explorer import files
+from explorer import files, page_record
 from explorer.both_sides import shown
 from explorer.cli import main
+from explorer.findings import with_findings
 from explorer.fusion.fusion import fusions
 from explorer.glossary import for_text
 from explorer.kernel_diff import matched
@@ -105,6 +106,44 @@ def test_the_view_begins_with_both_codes_and_their_numbers() -> None:
     assert names.index("fused_ir") < names.index("lowered") < names.index("kernels") < names.index("versus")
 
 
+def named_in(data: Any) -> set[str]:
+    """The ids in what a view shows."""
+    if isinstance(data, dict):
+        own = {data["id"]} if isinstance(data.get("id"), str) else set()
+        return own.union(*map(named_in, data.values()))
+    return set().union(*map(named_in, data)) if isinstance(data, list | tuple) else set()
+
+
+@pytest.mark.parametrize("stage", ["fusion", "memory", "guards", "advice"])
+def test_findings_of_both_sides_have_their_views(stage: str) -> None:
+    record = beside_inductor().record
+    assert record.versus is not None
+    both = shown(record)
+    payload = Payload(both)
+    found = next(each for each in payload.manifest()["stages"] if each["name"] == stage)["artifacts"]
+    assert [(each["id"], each["view"], each["opens"], each["pair"]) for each in found] == [
+        (stage, stage, "view", f"inductor: {stage}"),
+        (f"inductor: {stage}", stage, "view", stage),
+    ]
+    lines = {entity.id for artifact in both.of_stage("source") for entity in artifact.entities}
+    for side, prefix, own in ((record, "", found[0]), (record.versus, "inductor: ", found[1])):
+        view = payload.parts_of(own["id"])["view"].content()
+        alone = Payload(side.with_(versus=None)).parts_of(stage)["view"].content()
+        ids = named_in(view)
+        assert ids == {f"{prefix}{name}" for name in named_in(alone)}
+        assert ids <= {entity.id for entity in both.entities()}
+        assert {name.startswith("inductor: ") for name in ids} == {bool(prefix)}
+        single = with_findings(side)
+        for entity in single[stage].entities:
+            assert lines & both.linked(f"{prefix}{entity.id}") == lines & single.linked(entity.id)
+        assert any(lines & single.linked(entity.id) for entity in single[stage].entities)
+
+
+def test_the_frames_of_either_side_are_told_apart() -> None:
+    view = Payload(shown(beside_inductor().record)).parts_of("bytecode[0/0]")["view"].content()
+    assert [title for _, title in view["frames"]] == ["tcompile: norm_and_gelu (0/0)", "inductor: norm_and_gelu (0/0)"]
+
+
 def test_what_both_sides_have_is_counted_side_by_side() -> None:
     record = beside_inductor().record
     assert record.versus is not None
@@ -156,6 +195,19 @@ def test_both_sides_are_saved_and_come_back(tmp_path: Path, suffix: str) -> None
     assert explorer.load(path).record == run.record
     if suffix == ".html":
         assert "inductor: kernels[0/0 forward]" in path.read_text()
+
+
+def test_a_saved_comparison_keeps_the_views_of_both_sides_and_has_each_once(tmp_path: Path) -> None:
+    diff = beside_inductor().versus
+    path = diff.save(tmp_path / "both.html")
+    loaded, made = explorer.load(path).record, shown(beside_inductor().record)
+    for name in ("fusion", "inductor: fusion", "inductor: guards"):
+        parts = [{key: part.digest for key, part in Payload(each).parts_of(name).items()} for each in (loaded, made)]
+        assert parts[0] == parts[1]
+        assert "view" in parts[0]
+    facts = page_record.with_facts("<body></body>", made)
+    without = made.with_(artifacts=tuple(replace(each, attrs={**each.attrs, "viewed": {}}) for each in made.artifacts))
+    assert len(facts) - len(page_record.with_facts("<body></body>", without)) < 500
 
 
 def test_the_static_view_has_the_table_and_the_stages() -> None:

@@ -66,6 +66,32 @@ count = 3
 """
 
 
+BARE = """\
+import parts
+from torch import nn
+from torch.nn.functional import relu
+
+bare = nn.Linear(1, 1)
+bare = nn.Sequential(
+    nn.Linear(4, 4),
+    nn.ReLU(),
+)
+
+
+def function(x):
+    bare = x
+    return x.relu()
+
+
+class Written(nn.Module):
+    def forward(self, x):
+        return x.relu()
+
+
+written = Written()
+"""
+
+
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
     path = tmp_path / "models.py"
@@ -113,6 +139,23 @@ def test_a_model_and_its_class_are_explored(models: Path, name: str, capsys: pyt
     assert "grad=False" in shown
     assert "Inference" in shown
     assert "Backward" not in shown
+
+
+@pytest.mark.parametrize(("name", "line"), [("bare", "bare = nn.Sequential("), ("parts.last", "import parts"),
+                                            ("relu", "from torch.nn.functional import relu"),
+                                            ("written", ""), ("function", "")])  # fmt: skip
+def test_what_has_no_code_in_the_file_is_shown_by_the_line_that_names_it(tmp_path: Path, name: str, line: str) -> None:
+    (tmp_path / "parts.py").write_text("from torch import nn\nlast = nn.Linear(4, 4)\n")
+    script, saved = tmp_path / "bare.py", tmp_path / "run.json"
+    script.write_text(BARE)
+    argv = ["explore", f"{script}:{name}", "--input", "randn(4, 4)", "--backend", "eager", "--json", str(saved)]
+    assert cli.main(argv) == 0
+    record = files.read(saved)
+    assert [each.title for each in record.of_stage("source") if not each.attrs["installed"]] == ["bare.py"]
+    entities = {each.id: each for each in record["source[bare.py]"].entities}
+    lines = [entities[name].label for node in record.of_stage("captured")[0].entities if node.kind == "call"
+             for name in node.origins if name in entities]  # fmt: skip
+    assert set(lines) == {line or "return x.relu()"}
 
 
 def test_inputs_by_position_and_by_name(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
