@@ -34,7 +34,7 @@ from compiler.torch_api.backend import Call, boxed, compile_with_autograd, with_
 from compiler.torch_api.compilations import Around
 from compiler.torch_api.constants import with_known_constants
 from compiler.torch_api.direct import without_marks
-from compiler.torch_api.fx import has_fakes, value_of
+from compiler.torch_api.fx import are_in_memory, value_of
 from compiler.torch_api.index_bounds import is_below
 from compiler.torch_api.layout import Rules, with_layouts
 from compiler.torch_api.saved import give, given, keep_what_is_saved
@@ -320,7 +320,7 @@ def _when_called(program: Program, make: Callable[[], Call]) -> Call:
         if not ready:
             with making:
                 if not ready:
-                    ready.append(interpreted(program) if has_fakes(args) else make())
+                    ready.append(make() if are_in_memory(args) else interpreted(program))
         return ready[0](args)
 
     return boxed(call)

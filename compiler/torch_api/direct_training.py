@@ -131,18 +131,23 @@ class WatchedTraining(Watched):
 
 
 def written_out(call: Call) -> Call:
-    """A backward's call, given tensors that are what lies in their memory. A tangent may stand for its negative or its
-    conjugate, which TorchDynamo has guards against for inputs only.
+    """A backward's call, given tensors that are what lies in their memory. A tangent may stand for its negative, its
+    conjugate, or zeros that have no memory, which TorchDynamo has guards against for inputs only.
     """
 
     def written(args: list[Any]) -> Sequence[Any]:
         for place, arg in enumerate(args):
-            if isinstance(arg, torch.Tensor) and (arg.is_neg() or arg.is_conj()):
-                args[place] = arg.resolve_neg().resolve_conj()
+            if isinstance(arg, torch.Tensor) and _stands_for_others(arg):
+                args[place] = arg.clone() if arg._is_zerotensor() else arg.resolve_neg().resolve_conj()
         arg = None  # it is not to be held here
         return call(args)
 
     return written
+
+
+def _stands_for_others(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements are not what lies in its memory."""
+    return tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor()
 
 
 def _function_of(outputs: Sequence[Any]) -> type[Any] | None:
@@ -213,7 +218,7 @@ def _backward(function: type[Any], call: Call, how: Convention) -> Callable[...,
         found, tangent = [], None
         for place, size, stride, layout in tangents:
             tangent = given[place]
-            if type(tangent) is not plain or tangent.is_neg() or tangent.is_conj():
+            if type(tangent) is not plain or _stands_for_others(tangent):
                 return original(ctx, *grads)
             if tangent.stride() != stride or tangent.shape != size:
                 tangent = coerced(tangent, layout)

@@ -119,6 +119,11 @@ def has_fakes(values: Iterable[Any]) -> bool:
     return any(isinstance(value, FakeTensor) for value in values)
 
 
+def are_in_memory(values: Iterable[Any]) -> bool:
+    """Whether all tensors among them are: fakes are not, nor what `torch._efficientzerotensor` gives."""
+    return not any(isinstance(v, torch.Tensor) and (isinstance(v, FakeTensor) or v._is_zerotensor()) for v in values)
+
+
 def value_of(node: Node) -> Any:
     """The node's example value: a fake tensor, a number, a tuple of those, or None."""
     return node.meta["val"] if "val" in node.meta else node.meta.get("example_value")

@@ -4,6 +4,8 @@ torch 2.11's of `index_fill` writes into an empty tensor where the input does no
 refuses a graph with such a write, Inductor's too. Its norm along dimensions of one element leaves out none that is
 counted from the end. Its fake kernels of the scatters below say strides of 0 for what they write into an expanded
 tensor: the real ones give memory in which each element has a place of its own, and so do we, before they are called.
+
+Zeros without memory, with which forward derivatives begin, are zeros in memory in all versions: kernels read them.
 """
 
 from __future__ import annotations
@@ -47,5 +49,6 @@ MENDED: Mapping[Any, Callable[..., Any]] = {
     _aten.index_fill.int_Scalar: _filled,
     _aten.index_fill.int_Tensor: _filled,
     _aten.linalg_vector_norm.default: _norm,
+    _aten._efficientzerotensor.default: torch.zeros,
     **{scatter: partial(_scattered, scatter) for scatter in _SCATTERS},
 }
