@@ -49,11 +49,8 @@ def absolute(a):
 def sign(a):
     return (a > 0).to(a.dtype) - (a < 0).to(a.dtype)""",
     "truncdiv": """
-def truncdiv(a, b):
-    if a.dtype.is_floating():
-        return libdevice.trunc(divided(a, b))
-    else:
-        return a // b""",
+def truncdiv(a, b):  # of whole numbers
+    return a // b""",
     "floordiv": """
 def floordiv(a, b):  # as PyTorch divides, and Python
     if a.dtype.is_floating():

@@ -17,6 +17,7 @@ import torch._functorch._aot_autograd.graph_compile as graph_compile
 import torch._functorch.config as functorch_config
 from torch._C._dynamo.guards import _empty_strided_cpu, _reinterpret_tensor  # type: ignore[attr-defined]
 from torch._dynamo.utils import flatten_graph_inputs
+from torch.autograd import forward_ad
 from torch.fx import GraphModule
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.utils._python_dispatch import _disable_current_modes
@@ -60,11 +61,12 @@ _KEPT_WHOLE = (
     "aten.avg_pool2d_backward", "aten.convolution_backward", "aten.embedding_dense_backward",
     "aten._scaled_dot_product_flash_attention_for_cpu", "aten.native_dropout_backward",
     "aten.binary_cross_entropy_with_logits_backward", "aten.grid_sampler_2d", "aten.logit", "aten.lerp",
-    "aten.addcdiv", "aten.cat", "aten.round",
+    "aten.addcdiv", "aten.cat", "aten.round", "aten.index_add", "aten.index_copy", "aten.index_select",
 )  # fmt: skip
 """Not decomposed: products, which libraries do best; those of `_RANDOM` where numbers are to be eager's; what falls
 into many small steps, or into operators that only Inductor has, where ATen has one good kernel; what eager rounds
-once where the steps round each; and what gives other strides than eager, as one tensor alone that is joined."""
+once where the steps round each; what gives other strides than eager, as one tensor alone that is joined; and where
+eager has an error for negative places, which the steps take from the end."""
 
 
 @cache
@@ -84,7 +86,8 @@ def compile_with_autograd(
     random: str = "philox",
 ) -> Callable[..., Any]:
     """AOTAutograd with torch's min-cut partitioner: each of the three compiles one graph of ATen operators. `random`
-    numbers are to be "eager" mode's, or those of "philox".
+    numbers are to be "eager" mode's, or those of "philox". Kernels know nothing of forward derivatives, nor has
+    TorchDynamo guards against them: where there may be any, PyTorch runs the graph that it captured.
     """
     if any(isinstance(value, list | tuple | dict) for value in inputs):
         again = partial(compile_with_autograd, forward=forward, backward=backward, inference=inference, random=random)
@@ -130,7 +133,13 @@ def compile_with_autograd(
         )
     wrapped = torch._dynamo.disable(made, reason="it is compiled")
     seen = [*plain, *halves]
-    return seen[0].around(wrapped) if seen else wrapped
+    called = seen[0].around(wrapped) if seen else wrapped
+    captured = torch._dynamo.disable(module, reason="it has forward derivatives")
+
+    def backward_only(*args: Any) -> Any:
+        return called(*args) if forward_ad._current_level < 0 else captured(*args)
+
+    return backward_only
 
 
 def _in_pieces(compile_graph: Compile, compile_piece: Compile | None = None) -> Compile:

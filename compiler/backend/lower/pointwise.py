@@ -27,8 +27,8 @@ _WIDE = (torch.int16, torch.int32, torch.int64)
 
 
 def scalar(value: Any, dtype: torch.dtype) -> Expr:
-    """A number, a size, or what follows from sizes, in a dtype; a whole number beyond its range wraps around, as in
-    eager mode.
+    """A number, a size, or what follows from sizes, in a dtype. A number beyond its range is left to PyTorch: some of
+    its operators have an error for that, others wrap it around, or make it infinite.
     """
     if isinstance(value, Index | Expr):
         return cast(At(value) if isinstance(value, Index) else value, dtype)
@@ -36,10 +36,11 @@ def scalar(value: Any, dtype: torch.dtype) -> Expr:
         raise NoRuleError(f"{value!r} is not a real number")
     if dtype == torch.bool:
         return Const(bool(value), dtype)
-    if dtype.is_floating_point:
-        return Const(float(value), dtype)
-    least, largest = torch.iinfo(dtype).min, torch.iinfo(dtype).max
-    return Const((int(value) - least) % (largest - least + 1) + least, dtype)
+    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    is_special = dtype.is_floating_point and not math.isfinite(value)
+    if not is_special and not limits.min <= value <= limits.max:
+        raise NoRuleError(f"{value} is beyond the range of {str(dtype).removeprefix('torch.')}")
+    return Const(float(value) if dtype.is_floating_point else int(value), dtype)
 
 
 def element(value: Any, at: Shape, dtype: torch.dtype) -> Expr:
@@ -63,8 +64,9 @@ def operand(value: Any, at: Shape, own: torch.dtype, rounds: bool) -> Expr:
     dtype = computing_dtype(own)
     if isinstance(value, Tensor) and value.shape and dtype != own and value.dtype in _WIDE:
         return cast(element(value, at, own), dtype)
-    if rounds and not isinstance(value, Tensor | Index) and dtype != own:
-        return cast(scalar(value, own), dtype)
+    if dtype != own and not isinstance(value, Tensor | Index):
+        rounded = cast(scalar(value, own), dtype)
+        return rounded if rounds else scalar(value, dtype)
     return element(value, at, dtype)
 
 
@@ -204,7 +206,16 @@ def clamp(x: Expr, low: Expr | None = None, high: Expr | None = None, **named: E
 def divide(low: Lowering, node: Node, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
     if rounding_mode is None:
         return plain("div")(low, node, x, y)
-    return whole_division("floordiv" if rounding_mode == "floor" else "truncdiv")(low, node, x, y)
+    dtype = checked_dtype(value_of(node).dtype)
+    if rounding_mode == "floor" or not dtype.is_floating_point:
+        return whole_division("floordiv" if rounding_mode == "floor" else "truncdiv")(low, node, x, y)
+    is_number = not isinstance(y, Tensor) or all(size.constant == 1 for size in y.shape)
+    return arithmetic(partial(whole_ratio, rounded=computing_dtype(dtype) if is_number else dtype))(low, node, x, y)
+
+
+def whole_ratio(x: Expr, y: Expr, rounded: torch.dtype) -> Expr:
+    """Towards zero. By more than one number eager mode rounds the ratio to low precision before."""
+    return operation("trunc", cast(cast(operation("div", x, y), rounded), x.dtype))
 
 
 def lerp(x: Expr, end: Expr, weight: Expr) -> Expr:

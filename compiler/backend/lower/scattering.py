@@ -82,6 +82,12 @@ def index_add(
     return added(low, node, x, source.shape, where, value)
 
 
+def index_copy(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, source: Tensor) -> Tensor:
+    if len(source.shape) != len(x.shape):
+        raise NoRuleError("of or by tensors without dimensions")
+    return placed(low, node, x, source.shape, selected(x, dim, rows), source.load)
+
+
 def scatter_reduce(
     low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, source: Tensor, how: str, *, include_self: bool = True
 ) -> Tensor:
@@ -167,6 +173,7 @@ def _is_checked(node: Node) -> bool:
 SCATTERING: dict[str, Rule] = {
     "aten.scatter_add.default": scatter_add,
     "aten.index_add.default": index_add,
+    "aten.index_copy.default": index_copy,
     "aten.scatter_reduce.two": scatter_reduce,
     "aten.index_put.default": index_put,
     "aten.embedding_dense_backward.default": embedding_backward,

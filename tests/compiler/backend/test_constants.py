@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional
 
 import compiler
 from compiler.backend import tcompile
@@ -104,3 +105,35 @@ def test_one_that_is_written_over_begins_anew_in_each_call() -> None:
 def test_more_elements_are_a_tensor_still() -> None:
     fn, x = lambda x: x + torch.tensor([1.0, 2.0, 3.0]), torch.randn(4, 3)
     torch.testing.assert_close(torch.compile(fn, backend=tcompile, fullgraph=True)(x), fn(x))
+
+
+BEYOND: dict[str, Callable[[Tensor], Tensor]] = {
+    "full": lambda x: torch.full_like(x, 1e40),
+    "fill_": lambda x: x.clone().fill_(1e40),
+    "masked_fill": lambda x: x.masked_fill(x > 0, 1e40),
+    "clamp": lambda x: x.clamp(-1e40, 1e40),
+    "pad": lambda x: functional.pad(x, (1, 1), value=1e40),
+    "full of whole numbers": lambda x: torch.full_like(x, 300, dtype=torch.uint8),
+    "clamp of whole numbers": lambda x: x.byte().clamp(0, 300),
+}
+
+
+@pytest.mark.parametrize("name", BEYOND)
+@pytest.mark.parametrize("options", [None, {"code": "triton"}], ids=["C++", "Triton"])
+def test_a_number_that_a_dtype_does_not_hold_is_an_error_as_in_eager_mode(
+    name: str, options: dict[str, str] | None
+) -> None:
+    torch.compiler.reset()
+    x = torch.arange(4.0)
+    for fn in (BEYOND[name], torch.compile(BEYOND[name], backend=tcompile, fullgraph=True, options=options)):
+        with pytest.raises(RuntimeError, match=r"value cannot be converted to type .* without overflow"):
+            fn(x)
+
+
+def test_where_eager_mode_wraps_it_around_or_makes_it_infinite_so_is_it_here() -> None:
+    def fn(x: Tensor) -> list[Tensor]:
+        whole = x.byte()
+        return [x + 1e40, x < 1e40, whole + 300, whole - -1, whole < 300, whole.masked_fill(x > 1, -1), x.half() * 1e6]
+
+    for ours, theirs in zip(torch.compile(fn, backend=tcompile)(torch.arange(4.0)), fn(torch.arange(4.0)), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)

@@ -20,6 +20,8 @@ EXACT: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "cubes": lambda x, _: x**3 + x**2,
     "remainders": lambda x, _: torch.remainder(x, 0.3) + torch.fmod(x, 0.3),
     "rounded quotients": lambda x, _: x // 0.3,
+    "quotients towards zero": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+    "quotients by a number towards zero": lambda x, _: torch.div(x, 0.1, rounding_mode="trunc"),
     "between two, by a tensor": lambda x, y: torch.lerp(x, y, y.sigmoid()),
     "clamped": lambda x, _: x.clamp(-0.7, 0.3),
     "rounded to decimals": lambda x, y: torch.round(x, decimals=1) + torch.round(y, decimals=2),

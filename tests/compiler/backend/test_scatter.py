@@ -97,6 +97,23 @@ def test_an_index_out_of_range_is_an_error_as_in_eager_mode() -> None:
         put(torch.zeros(2, 3), torch.tensor([[1], [3]]))
 
 
+@pytest.mark.parametrize("options", [{}, {"code": "triton"}], ids=["C++", "Triton"])
+@pytest.mark.parametrize("name", ["index_select", "index_add", "index_copy"])
+def test_rows_are_not_counted_from_the_end(name: str, options: dict[str, Any]) -> None:
+    torch.compiler.reset()
+
+    def fn(x: Tensor, rows: Tensor) -> Tensor:
+        return getattr(x, name)(0, rows, *(() if name == "index_select" else (x[:2] + 1,)))
+
+    pick, x = torch.compile(fn, backend=tcompile, fullgraph=True, options=options), torch.randn(4, 3)
+    assert torch.equal(pick(x, torch.tensor([3, 0])), fn(x, torch.tensor([3, 0])))
+    for rows in (torch.tensor([0, -1]), torch.tensor([4, 0])):
+        with pytest.raises((IndexError, RuntimeError), match="out of"):
+            fn(x, rows)
+        with pytest.raises(IndexError, match="out of range"):
+            pick(x, rows)
+
+
 @pytest.mark.parametrize("options", [{}, {"interpret": True}, {"code": "triton"}], ids=["C++", "interpreted", "Triton"])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.bfloat16, torch.int64])
 def test_what_replaces_elements_is_of_any_dtype_and_size(dtype: torch.dtype, options: dict[str, Any]) -> None:
@@ -190,7 +207,7 @@ def test_on_a_gpu_adding_shares_a_kernel_with_what_makes_the_values(gpu_programs
     (adding,) = (kernel for kernel in gpu_programs[0].kernels if kernel.taken)
     assert len(adding.taken) == 2
     lines = emit(gpu_programs[0], Context(processors=132)).text.splitlines()
-    assert any("tl.atomic_add(" in line and "index_put_ptr + " in line for line in lines)
+    assert any("tl.atomic_add(" in line and "index_add_ptr + " in line for line in lines)
 
 
 def test_deterministic_algorithms_are_pytorchs() -> None:
@@ -209,9 +226,9 @@ def scheduled() -> Program:
 
 def test_a_loop_that_adds_prints_what_it_adds_to() -> None:
     text = str(scheduled())
-    assert "index_put = index_put_start, [at(" in text
+    assert "index_add = index_add_start, [at(" in text
     assert "+= sin[i0, i1]" in text
-    assert "memory: index_put takes over index_put_start" in text
+    assert "memory: index_add takes over index_add_start" in text
 
 
 def changed(change: Callable[[Kernel], Kernel]) -> Program:

@@ -1,7 +1,7 @@
 // inference
-// Means what PyTorch means: the larger or smaller of two is NaN if one is, division rounds down.
-template <class T> static inline T maximum(T x, T y) { return (x > y || x != x) ? x : y; }
-template <class T> static inline T minimum(T x, T y) { return (x < y || x != x) ? x : y; }
+// Means what PyTorch means: the larger or smaller of two is NaN if one is, x of equals; division rounds down.
+template <class T> static inline T maximum(T x, T y) { return (y > x || y != y) ? y : x; }
+template <class T> static inline T minimum(T x, T y) { return (y < x || y != y) ? y : x; }
 template <class T> static inline T absolute(T x) { return x < 0 ? -x : x; }
 template <> inline float absolute(float x) { return __builtin_fabsf(x); }
 template <> inline double absolute(double x) { return __builtin_fabs(x); }
@@ -9,8 +9,6 @@ template <class T> static inline T sign(T x) { return (x > 0) - (x < 0); }
 template <class T> static inline T bit_not(T x) { return ~x; }
 template <> inline bool bit_not(bool x) { return !x; }
 template <class T> static inline T truncdiv(T x, T y) { return x / y; }
-template <> inline float truncdiv(float x, float y) { return __builtin_truncf(x / y); }
-template <> inline double truncdiv(double x, double y) { return __builtin_trunc(x / y); }
 template <class T> static inline T floordiv(T x, T y) { return x / y - ((x % y != 0) & ((x < 0) != (y < 0))); }
 template <class T> static inline T remainder(T x, T y) {
     T r = x % y;
