@@ -10,6 +10,7 @@ Zeros without memory, with which forward derivatives begin, are zeros in memory 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -44,11 +45,22 @@ def _scattered(scatter: Callable[..., Any], x: torch.Tensor, *rest: Any, **named
     return scatter(x.clone(memory_format=torch.contiguous_format), *rest, **named)
 
 
+def _numbers(x: torch.Tensor, *given: Any, **named: Any) -> Any:
+    """`nan_to_num`. NotImplemented, for the operator itself, of complex numbers, and where x's dtype does not hold what
+    takes their place: torch's steps have an error then, eager mode has infinity.
+    """
+    numbers = [one for one in (*given, *named.values()) if one is not None and math.isfinite(one)]
+    if x.is_complex() or (x.is_floating_point() and any(abs(one) > torch.finfo(x.dtype).max for one in numbers)):
+        return NotImplemented
+    return torch._refs.nan_to_num(x, *given, **named)
+
+
 _SCATTERS = (_aten.select_scatter.default, _aten.slice_scatter.default, _aten.diagonal_scatter.default)
 MENDED: Mapping[Any, Callable[..., Any]] = {
     _aten.index_fill.int_Scalar: _filled,
     _aten.index_fill.int_Tensor: _filled,
     _aten.linalg_vector_norm.default: _norm,
+    _aten.nan_to_num.default: _numbers,
     _aten._efficientzerotensor.default: torch.zeros,
     **{scatter: partial(_scattered, scatter) for scatter in _SCATTERS},
 }

@@ -526,6 +526,8 @@ def test_an_error_in_the_midst_of_a_call_leaves_modes_as_they_were() -> None:
 def test_complex_numbers_are_left_to_pytorch() -> None:
     x = torch.randn(4, dtype=torch.complex64)
     torch.testing.assert_close(compiled(lambda x: (x * x + 1).abs())(x), (x * x + 1).abs())
+    x[0] = float("nan")
+    torch.testing.assert_close(compiled(torch.nan_to_num)(x), x.nan_to_num())
 
 
 def test_large_reductions_are_as_exact_as_eagers() -> None:

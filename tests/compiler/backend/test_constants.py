@@ -132,8 +132,9 @@ def test_a_number_that_a_dtype_does_not_hold_is_an_error_as_in_eager_mode(
 
 def test_where_eager_mode_wraps_it_around_or_makes_it_infinite_so_is_it_here() -> None:
     def fn(x: Tensor) -> list[Tensor]:
-        whole = x.byte()
-        return [x + 1e40, x < 1e40, whole + 300, whole - -1, whole < 300, whole.masked_fill(x > 1, -1), x.half() * 1e6]
+        whole, replaced = x.byte(), (1 / x).nan_to_num(1e40, 1e40)
+        filled = whole.masked_fill(x > 1, -1)
+        return [x + 1e40, x < 1e40, whole + 300, whole - -1, whole < 300, filled, x.half() * 1e6, replaced]
 
     for ours, theirs in zip(torch.compile(fn, backend=tcompile)(torch.arange(4.0)), fn(torch.arange(4.0)), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
