@@ -17,14 +17,13 @@ import torch._functorch._aot_autograd.graph_compile as graph_compile
 import torch._functorch.config as functorch_config
 from torch._C._dynamo.guards import _empty_strided_cpu, _reinterpret_tensor  # type: ignore[attr-defined]
 from torch._dynamo.utils import flatten_graph_inputs
-from torch.autograd import forward_ad
 from torch.fx import GraphModule
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.utils._python_dispatch import _disable_current_modes
 
 from compiler.torch_api.data_sizes import asks_data, divided
 from compiler.torch_api.decomposition_tables import is_operator, is_random, table
-from compiler.torch_api.direct import Watched, is_autocast_on, written_inputs
+from compiler.torch_api.direct import Watched, is_autocast_on, without_forward, written_inputs
 from compiler.torch_api.direct_training import WatchedTraining, written_out
 from compiler.torch_api.mended import MENDED
 from compiler.torch_api.patching import replaced
@@ -133,13 +132,8 @@ def compile_with_autograd(
         )
     wrapped = torch._dynamo.disable(made, reason="it is compiled")
     seen = [*plain, *halves]
-    called = seen[0].around(wrapped) if seen else wrapped
     captured = torch._dynamo.disable(module, reason="it has forward derivatives")
-
-    def backward_only(*args: Any) -> Any:
-        return called(*args) if forward_ad._current_level < 0 else captured(*args)
-
-    return backward_only
+    return (seen[0].around if seen else without_forward)(wrapped, captured)
 
 
 def _in_pieces(compile_graph: Compile, compile_piece: Compile | None = None) -> Compile:

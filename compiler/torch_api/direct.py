@@ -19,6 +19,7 @@ import torch._dynamo.config as dynamo_config
 from torch._C._autograd import _saved_tensors_hooks_get_disabled_error_message as _why_no_hooks
 from torch._dynamo.callback import callback_handler
 from torch._guards import CompileContext, TracingContext
+from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
 Call = Callable[[list[Any]], Sequence[Any]]
@@ -76,12 +77,18 @@ class Watched:
         """Whether later calls leave the wrappers out, which made `outputs` of `args` in a call that was seen."""
         return sighting.is_all(args, outputs)
 
-    def around(self, wrapped: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
-        """What TorchDynamo is to call in place of `wrapped`, which ends in `seen`."""
+    def around(
+        self, wrapped: Callable[..., Sequence[Any]], captured: Callable[..., Sequence[Any]]
+    ) -> Callable[..., Sequence[Any]]:
+        """What TorchDynamo is to call in place of `wrapped`, which ends in `seen`; `captured` where tensors may have
+        forward derivatives.
+        """
         call, is_grad_enabled, set_grad_enabled = self.call, torch.is_grad_enabled, torch._C._set_grad_enabled
         written = self.written
 
         def direct(*args: Any) -> Sequence[Any]:
+            if forward_ad._current_level >= 0:
+                return captured(*args)
             if not self.is_direct:
                 return self.first(wrapped, args) if self.is_direct is None else wrapped(*args)
             if written:
@@ -95,6 +102,17 @@ class Watched:
                 set_grad_enabled(True)
 
         return direct
+
+
+def without_forward(call: Callable[..., Any], captured: Callable[..., Any]) -> Callable[..., Any]:
+    """The call, where no tensor has forward derivatives, of which kernels know nothing, and against which TorchDynamo
+    has no guards: else what it captured.
+    """
+
+    def chosen(*args: Any) -> Any:
+        return call(*args) if forward_ad._current_level < 0 else captured(*args)
+
+    return chosen
 
 
 def written_inputs() -> Sequence[int] | None:

@@ -17,6 +17,7 @@ import torch
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch._C._functorch import peek_interpreter_stack
 from torch._functorch._aot_autograd.runtime_wrappers import coerce_to_expected_memory_format
+from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 from torch.fx import GraphModule, Node
 
@@ -116,11 +117,15 @@ class WatchedTraining(Watched):
         self.apply = direct_function(function, self.call, self.backward, found)
         return True
 
-    def around(self, wrapped: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
+    def around(
+        self, wrapped: Callable[..., Sequence[Any]], captured: Callable[..., Sequence[Any]]
+    ) -> Callable[..., Sequence[Any]]:
         is_grad_enabled, is_transformed = torch.is_grad_enabled, torch._C._are_functorch_transforms_active
         written = self.written
 
         def direct(*args: Any) -> Sequence[Any]:
+            if forward_ad._current_level >= 0:
+                return captured(*args)
             if self.apply is not None and is_grad_enabled() and not is_transformed():
                 if written:
                     increment_version([args[place] for place in written])

@@ -5,7 +5,9 @@ refuses a graph with such a write, Inductor's too. Its norm along dimensions of 
 counted from the end. Its fake kernels of the scatters below say strides of 0 for what they write into an expanded
 tensor: the real ones give memory in which each element has a place of its own, and so do we, before they are called.
 
-Zeros without memory, with which forward derivatives begin, are zeros in memory in all versions: kernels read them.
+Decompositions of `roll`, `channel_shuffle` and `max_unpool2d` give what lies in row-major order, in all versions, where
+the CPU's kernels keep channels last. Zeros without memory, with which forward derivatives begin, are zeros in memory:
+kernels read them.
 """
 
 from __future__ import annotations
@@ -16,7 +18,11 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch._refs as refs
+from torch._decomp.decompositions import max_unpool2d
+from torch._prims_common import suggest_memory_format
 from torch._refs import linalg
+from torch._refs.nn import functional
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 _aten = torch.ops.aten
@@ -35,6 +41,16 @@ def _norm(x: torch.Tensor, order: float = 2, dim: list[int] | None = None, *rest
     from_the_front = dim and [one % max(x.dim(), 1) for one in dim]
     found: torch.Tensor = linalg.vector_norm(x, order, from_the_front, *rest, **named)
     return found
+
+
+def _in_format(decomposition: Callable[..., torch.Tensor], x: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+    """Channels last on a CPU where the input is."""
+    found = decomposition(x, *rest, **named)
+    return found.contiguous(memory_format=suggest_memory_format(x)) if x.device.type == "cpu" else found
+
+
+def _rolled(x: torch.Tensor, shifts: Any, dims: Any = ()) -> torch.Tensor:
+    return _in_format(refs.roll, x, shifts, dims) if dims else refs.roll(x, shifts)
 
 
 def _scattered(scatter: Callable[..., Any], x: torch.Tensor, *rest: Any, **named: Any) -> Any:
@@ -62,5 +78,8 @@ MENDED: Mapping[Any, Callable[..., Any]] = {
     _aten.linalg_vector_norm.default: _norm,
     _aten.nan_to_num.default: _numbers,
     _aten._efficientzerotensor.default: torch.zeros,
+    _aten.roll.default: _rolled,
+    _aten.channel_shuffle.default: partial(_in_format, functional.channel_shuffle),
+    _aten.max_unpool2d.default: partial(_in_format, max_unpool2d),
     **{scatter: partial(_scattered, scatter) for scatter in _SCATTERS},
 }

@@ -193,7 +193,7 @@ def test_first_calls_of_several_threads() -> None:
             return watched.seen([x])
 
     watched = Watched(call, autocast=False)
-    fn = watched.around(wrapped)
+    fn = watched.around(wrapped, wrapped)
 
     def calls(start: int) -> list[Any]:
         barrier.wait(20)
@@ -215,7 +215,7 @@ def test_wrappers_that_hand_on_other_inputs_or_outputs_stay() -> None:
             calls.append(x)
             return [*map(out, watched.seen([into(x)]))]
 
-        fn = watched.around(wrapped)
+        fn = watched.around(wrapped, wrapped)
         with torch.no_grad():
             for _ in range(3):
                 fn(torch.randn(3))
@@ -237,7 +237,7 @@ def test_inputs_that_wrappers_let_go_of_are_not_held() -> None:
         return watched.seen(args)
 
     watched = Watched(call, autocast=False)
-    fn = watched.around(wrapped)
+    fn = watched.around(wrapped, wrapped)
     for _ in range(3):
         fn([torch.ones(3)])
     assert alive == [True, False, False], "only the first call is watched"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
@@ -388,3 +389,27 @@ def test_a_view_that_is_made_smaller_leaves_what_it_is_a_view_of(options: dict[s
     seen.resize_(1)
     assert y.shape == (12,)
     assert seen.data_ptr() == y.data_ptr()
+
+
+@pytest.mark.parametrize("options", [{}, {"code": "triton"}, {"interpret": True}])
+def test_forward_derivatives_are_carried_through(options: dict[str, Any]) -> None:
+    """Whatever was compiled before: TorchDynamo has no guards against them."""
+    run = torch.compile(lambda x: (x.sin() * 2, x.expand(2, 3)), backend="tcompile", options=options)
+    for needs_grad in (False, True, False, True):
+        x = torch.arange(3.0).requires_grad_(needs_grad)
+        torch.testing.assert_close(run(x)[0], x.sin() * 2)
+        with forward_ad.dual_level():
+            found = forward_ad.unpack_dual(run(forward_ad.make_dual(x, torch.ones(3)))[0])
+        torch.testing.assert_close(found.tangent, x.cos() * 2)
+
+
+@MODES
+def test_what_is_rolled_and_shuffled_lies_in_memory_as_in_eager_mode(options: dict[str, Any]) -> None:
+    def places(x: Tensor) -> tuple[Tensor, ...]:
+        unpooled = functional.max_unpool2d(x, x.to(torch.int64) % 40, 2)
+        made = x.roll(-1, 0), x.roll((1, 2), (3, 1)), x.roll(3), torch.channel_shuffle(x, 2), unpooled
+        return tuple(y.as_strided((y.numel(),), (1,)) for y in made)
+
+    x = torch.arange(80.0).view(2, 4, 2, 5)
+    for given in (x.to(memory_format=torch.channels_last), x.transpose(2, 3), x):
+        torch.testing.assert_close(torch.compile(places, backend="tcompile", options=options)(given), places(given))
