@@ -64,9 +64,8 @@ def operand(value: Any, at: Shape, own: torch.dtype, rounds: bool) -> Expr:
     dtype = computing_dtype(own)
     if isinstance(value, Tensor) and value.shape and dtype != own and value.dtype in _WIDE:
         return cast(element(value, at, own), dtype)
-    if dtype != own and not isinstance(value, Tensor | Index):
-        rounded = cast(scalar(value, own), dtype)
-        return rounded if rounds else scalar(value, dtype)
+    if rounds and not isinstance(value, Tensor | Index) and dtype != own:
+        return cast(scalar(value, own), dtype)
     return element(value, at, dtype)
 
 
