@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
-from torch._C._functorch import peek_interpreter_stack
+from torch._C._functorch import is_legacy_batchedtensor, peek_interpreter_stack
 from torch._functorch._aot_autograd.runtime_wrappers import coerce_to_expected_memory_format
 from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
@@ -138,12 +138,14 @@ class WatchedTraining(Watched):
 def written_out(call: Call) -> Call:
     """A backward's call, given tensors that are what lies in their memory. A tangent may stand for its negative, its
     conjugate, or zeros that have no memory, which TorchDynamo has guards against for inputs only.
+
+    It raises NotImplementedError where a tangent is a batch of them (`is_grads_batched`).
     """
 
     def written(args: list[Any]) -> Sequence[Any]:
         for place, arg in enumerate(args):
             if isinstance(arg, torch.Tensor) and _stands_for_others(arg):
-                args[place] = arg.clone() if arg._is_zerotensor() else arg.resolve_neg().resolve_conj()
+                args[place] = _in_memory(arg)
         arg = None  # it is not to be held here
         return call(args)
 
@@ -152,7 +154,16 @@ def written_out(call: Call) -> Call:
 
 def _stands_for_others(tensor: torch.Tensor) -> bool:
     """Whether a tensor's elements are not what lies in its memory."""
-    return tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor()
+    return tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor() or is_legacy_batchedtensor(tensor)
+
+
+def _in_memory(tensor: torch.Tensor) -> torch.Tensor:
+    if is_legacy_batchedtensor(tensor):
+        raise NotImplementedError(
+            "gradients come in a batch (is_grads_batched=True), and compiled code takes one at a time: loop over "
+            "them, or compile with backend='aot_eager'"
+        )
+    return tensor.clone() if tensor._is_zerotensor() else tensor.resolve_neg().resolve_conj()
 
 
 def _function_of(outputs: Sequence[Any]) -> type[Any] | None:

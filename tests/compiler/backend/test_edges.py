@@ -413,3 +413,14 @@ def test_what_is_rolled_and_shuffled_lies_in_memory_as_in_eager_mode(options: di
     x = torch.arange(80.0).view(2, 4, 2, 5)
     for given in (x.to(memory_format=torch.channels_last), x.transpose(2, 3), x):
         torch.testing.assert_close(torch.compile(places, backend="tcompile", options=options)(given), places(given))
+
+
+def test_a_batch_of_gradients_is_an_error_that_says_so() -> None:
+    """In the first backward, which goes through AOTAutograd's wrappers, and in later ones."""
+    run = torch.compile(lambda x: x.sin() * 2, backend="tcompile")
+    x = torch.arange(3.0, requires_grad=True)
+    for _ in range(3):
+        y = run(x)
+        with pytest.raises(NotImplementedError, match=r"is_grads_batched=True.*one at a time"):
+            torch.autograd.grad(y, x, torch.eye(3), is_grads_batched=True, retain_graph=True)
+        torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0], x.cos() * 2)
