@@ -32,6 +32,8 @@ def _of_one_term(kernel: Kernel) -> Kernel | None:
     sums = [loop for loop in kernel.loops if loop.reduced]
     if type(kernel) is not Kernel or len(sums) != 1 or sums[0].reduction != "sum" or len(sums[0].reduced) != 1:
         return None
+    if not set(kernel.targets).isdisjoint(kernel.reads):
+        return None  # what it writes over is not what it read
     search = _Search({loop.target: loop for loop in kernel.loops}, sums[0].reduced[0])
     if (term := search.term(sums[0].value)) is None:
         return None

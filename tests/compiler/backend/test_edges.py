@@ -424,3 +424,22 @@ def test_a_batch_of_gradients_is_an_error_that_says_so() -> None:
         with pytest.raises(NotImplementedError, match=r"is_grads_batched=True.*one at a time"):
             torch.autograd.grad(y, x, torch.eye(3), is_grads_batched=True, retain_graph=True)
         torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0], x.cos() * 2)
+
+
+@MODES
+def test_a_sum_of_what_the_same_kernel_writes_over(options: dict[str, Any]) -> None:
+    """A buffer's value is what the kernel makes for it, but also what was in it before."""
+
+    def doubled(x: Tensor) -> Tensor:
+        x.mul_(2)
+        return x.sum(1)
+
+    def chosen(x: Tensor) -> Tensor:
+        one = torch.where(torch.arange(x.shape[1]) == 3, x, 0.0)
+        x.mul_(3)
+        return one.sum(1)
+
+    for fn in (doubled, chosen):
+        x, y = torch.arange(1.0, 129.0).view(8, 16), torch.arange(1.0, 129.0).view(8, 16)
+        torch.testing.assert_close(torch.compile(fn, backend="tcompile", options=options)(x), fn(y))
+        torch.testing.assert_close(x, y)
