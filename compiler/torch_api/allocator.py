@@ -59,8 +59,9 @@ def cpu_changes(call: Callable[[], object]) -> list[int]:
     with quiet(), uncollected(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         call()
     tree = profiler.profiler.kineto_results.experimental_event_tree()
-    own = (event.extra_fields for event in _by_time(tree) if isinstance(event.extra_fields, _ExtraFields_Allocation))
-    return list(_changes_of_own((fields.ptr, fields.alloc_size) for fields in own))
+    changes = [event for event in _each(tree) if isinstance(event.extra_fields, _ExtraFields_Allocation)]
+    changes.sort(key=lambda event: event.start_time_ns)
+    return list(_changes_of_own((event.extra_fields.ptr, event.extra_fields.alloc_size) for event in changes))
 
 
 def cpu_peak_bytes(call: Callable[[], object]) -> int:
@@ -68,12 +69,10 @@ def cpu_peak_bytes(call: Callable[[], object]) -> int:
     return max(accumulate(cpu_changes(call)), default=0)
 
 
-def _by_time(tree: Iterable[Any]) -> list[Any]:
-    events, left = [], list(tree)
-    while left:
-        events.append(left.pop())
-        left += events[-1].children
-    return sorted(events, key=lambda event: event.start_time_ns)
+def _each(tree: Iterable[Any]) -> Iterator[Any]:
+    for event in tree:
+        yield event
+        yield from _each(event.children)
 
 
 def _changes_of_own(changes: Iterable[tuple[int, int]]) -> Iterator[int]:

@@ -68,7 +68,7 @@ def _numbers(x: torch.Tensor, *given: Any, **named: Any) -> Any:
     numbers = [one for one in (*given, *named.values()) if one is not None and math.isfinite(one)]
     if x.is_complex() or (x.is_floating_point() and any(abs(one) > torch.finfo(x.dtype).max for one in numbers)):
         return NotImplemented
-    return torch._refs.nan_to_num(x, *given, **named)
+    return refs.nan_to_num(x, *given, **named)
 
 
 _SCATTERS = (_aten.select_scatter.default, _aten.slice_scatter.default, _aten.diagonal_scatter.default)
