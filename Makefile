@@ -2,12 +2,13 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help lab test programs lint types suite frontend constraints clean
+.PHONY: help lab test programs lint types suite frontend axe constraints clean
 
 VENV := .venv
 PYTHON_HERE := $(VENV)/bin/python
 INSTALL := $(PYTHON_HERE) -m pip install --disable-pip-version-check --constraint constraints.txt
 TYPESCRIPT := typescript@7.0.2
+AXE := axe-core@4.14.1
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 help:
@@ -43,7 +44,7 @@ test: programs lint frontend
 
 # Three processes for two cores, as tests wait for browsers and kernels; each takes 1.5 GB.
 # Files in the order of tests/conftest.py: xdist's own puts those with few tests last, and they take longest.
-suite: $(VENV)/ready-to-test
+suite: $(VENV)/ready-to-test axe
 	$(PYTHON_HERE) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 programs:
@@ -59,9 +60,13 @@ types: $(VENV)/ready-to-test
 frontend: programs
 	if command -v npx; then npx --yes --package $(TYPESCRIPT) tsc --project tsconfig.json; fi
 
+# The accessibility checker that tests/browser/test_accessibility.py runs in Chromium.
+axe: programs
+	if command -v npm; then npm install --no-save --no-package-lock --no-audit --no-fund $(AXE); fi
+
 constraints: $(VENV)/ready
 	$(PYTHON_HERE) build_tools/resolve_constraints.py > constraints.new
 	mv constraints.new constraints.txt
 
 clean:
-	rm -rf "$(VENV)" build dist artifacts *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf "$(VENV)" node_modules build dist artifacts *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -19,13 +19,13 @@ import torch
 
 from benchmarks.suite_models import WORKLOADS
 from compiler.advise import Advice, advise
-from compiler.advise.trial import CannotApplyError, tried
+from compiler.advise.trial import CannotApplyError, run_trial
+from compiler.calls.call import Call
 from compiler.engine import Exploration
-from compiler.environment import environment
-from compiler.measure.calls import Call
-from compiler.measure_facts import Trial
-from compiler.options import Options
+from compiler.option_checks import parse_options
+from compiler.process.environment import environment
 from compiler.record import Record
+from compiler.record.measure_facts import Trial
 
 MODELS = ("MLP", "pointwise", "ResNet-18", "GPT-2")
 
@@ -64,7 +64,7 @@ def explored(name: str, case: str, device: str) -> tuple[Record, Call]:
     """A model of the suite, explored and timed in its default mode, and its call."""
     step = WORKLOADS[name].build().to(device)
     step.model.train(case == "training")
-    with Exploration(Options.of(time="default", grad=case == "training")) as exploration:
+    with Exploration(parse_options(time="default", grad=case == "training")) as exploration:
         value = exploration.compile(step.model)(**step.arguments)
         if case == "training":
             step.loss(value).backward()
@@ -76,7 +76,7 @@ def _trial(advice: Advice, record: Record, call: Call) -> Trial | None:
     if not advice.can_be_tried:
         return None
     try:
-        return tried(advice, record, call)
+        return run_trial(advice, record, call)
     except CannotApplyError as error:
         return Trial(advice.id, problem=str(error))
 

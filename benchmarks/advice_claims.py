@@ -20,9 +20,9 @@ import torch
 from benchmarks.suite_models import WORKLOADS
 from compiler.advise import advise
 from compiler.engine import Exploration
-from compiler.measure_facts import Candidate
-from compiler.options import Options
+from compiler.option_checks import parse_options
 from compiler.record import Record
+from compiler.record.measure_facts import Candidate
 from compiler.targets import target
 
 
@@ -89,7 +89,7 @@ def _explored(model: str, case: str, gpu: str) -> Record:
     training = case.startswith("training")
     step.model.train(training)
     mixed = torch.autocast("cpu", dtype=torch.bfloat16, enabled=case.endswith("AMP"))
-    with Exploration(Options.of(target=target(gpu).name, grad=training)) as exploration, mixed:
+    with Exploration(parse_options(target=target(gpu).name, grad=training)) as exploration, mixed:
         exploration.compile(step.model)(**step.arguments)
     return exploration.record
 

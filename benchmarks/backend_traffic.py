@@ -26,13 +26,14 @@ from torch.fx import GraphModule
 from benchmarks.fidelity_models import Chain, FeedForward
 from benchmarks.models import Step
 from benchmarks.suite_models import UNetBlock
-from compiler import Options, explore
+from compiler import explore
 from compiler.backend import pipeline
-from compiler.backend.backend import LAYOUTS, example_sizes, interpreted
+from compiler.backend.backend import LAYOUTS, example_sizes, interpret_program
 from compiler.backend.context import Context
 from compiler.backend.ir import Program
 from compiler.backend.lower.graph import lower
 from compiler.backend.traffic import traffic
+from compiler.option_checks import parse_options
 from compiler.targets import target
 from compiler.torch_api.attention import attention_kernels
 from compiler.torch_api.autocast import CudaRegions, autocast_kernels
@@ -126,7 +127,7 @@ def in_bfloat16(amp: bool) -> AbstractContextManager[Any]:
 
 def inductor(step: Step, training: bool, amp: bool = False) -> tuple[Count, Counter[str]]:
     """What Inductor makes of it, and its kernels by name."""
-    options = Options.of(target=TARGET, grad=training)
+    options = parse_options(target=TARGET, grad=training)
     with in_bfloat16(amp):
         record = explore(called(step, training), (), step.arguments, options).record
     own = [kernel for kernel in record.kernels if kernel.category not in ("extern", "template")]
@@ -162,7 +163,7 @@ def tcompile(step: Step, training: bool, amp: bool = False) -> list[Ours]:
         ctx = Context(sizes=example_sizes(module), graph=name, pass_name="lower", processors=gpu.multiprocessors)
         stages = pipeline.run(lower(module, name, ctx), ctx)
         found.append(Ours(ctx, stages))
-        return interpreted(stages.last)
+        return interpret_program(stages.last)
 
     def backend(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         forward, backward, inference = (partial(keep, name=name) for name in ("forward", "backward", "inference"))

@@ -19,11 +19,11 @@ from torch.fx import GraphModule, Interpreter, Node
 from benchmarks.figures import RESULTS, load
 from benchmarks.models import TITLES, Step, mlp
 from compiler.decompose.graphs import LevelGraphs
-from compiler.decompose.numbers import Numbers, worst_verdict
 from compiler.decompose.one_op import Decomposition, decomposed
 from compiler.decompose.tree import GETITEM
 from compiler.engine import Exploration
-from compiler.options import Options
+from compiler.numerics.policy.by_dtype import Numbers, worst_verdict
+from compiler.record.options import Options
 from compiler.torch_api import fx
 from compiler.torch_api.pytrees import tree_map
 

@@ -1,4 +1,4 @@
-"""An independent check of `compiler.measure` on a GPU: a plain loop of CUDA events over the same call.
+"""An independent check of `compiler.timing` on a GPU: a plain loop of CUDA events over the same call.
 
 It shares no code with the engine: the caller compiles with `torch.compile` as a user does, and hands over a step.
 """

@@ -37,7 +37,7 @@ def real(step: Step, casts: Callable[[str], AbstractContextManager[Any]], _targe
 
 def virtual(step: Step, casts: Callable[[str], AbstractContextManager[Any]], target: str) -> dict[str, Any]:
     from compiler.engine import Exploration
-    from compiler.options import Options
+    from compiler.record.options import Options
 
     with Exploration(Options(target=target)) as exploration:
         _run(step, exploration.compile(step.model), casts("cpu"), backward=False)

@@ -30,10 +30,11 @@
     }
   }
 
-  /** From the page's last byte being parsed until source and first graph are painted. */
+  /** From the page's last byte being parsed until the source, and the stage that opens first, are painted. */
   async function firstPaint() {
-    const shown = () => document.querySelector(".tc-home .tc-line") && document.querySelector(".tc-pane:not(.tc-home) canvas");
-    await until(shown, "the source and a graph");
+    const opened = ".tc-pane:not(.tc-home) .tc-pane-body :is(.tc-drawing canvas, .tc-row, .tc-bc-row, .tc-finding > *)";
+    const shown = () => document.querySelector(".tc-home .tc-line") && document.querySelector(opened);
+    await until(shown, "the source and the first stage");
     await painting();
     const { domInteractive } = performance.getEntriesByType("navigation")[0];
     return performance.now() - domInteractive;
@@ -49,6 +50,7 @@
   /** Open an artifact as a graph, another one's text beside it, and the source. */
   async function openPanes(graph, text) {
     const { explorer } = window.tcompile;
+    if (!explorer.stagePanes.length) explorer.addPane();
     explorer.stagePanes[0].show(graph, "graph");
     if (!explorer.stagePanes[1]) explorer.split(explorer.stagePanes[0]);
     explorer.stagePanes[1].show(text, "text");

@@ -103,7 +103,7 @@ def capture_gpt2() -> dict[str, Entities]:
 
     from benchmarks.models import gpt2 as step_of_gpt2
     from compiler.engine import Exploration
-    from compiler.options import Options
+    from compiler.record.options import Options
 
     torch.manual_seed(0)
     step = step_of_gpt2()

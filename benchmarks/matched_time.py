@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from compiler.engine import Exploration
-from compiler.measure.profile import kernel_and_line_times
-from compiler.options import Options
 from compiler.record import Record
+from compiler.record.options import Options
+from compiler.timing.profile import kernel_and_line_times
 from tests.compiler.models import MLP, ResNet18, gpt2
 
 Call = tuple[nn.Module, tuple[Tensor, ...], dict[str, Any]]

@@ -65,7 +65,7 @@ def explore(step: Step, asked: argparse.Namespace) -> dict[str, Any]:
 def explored(step: Step, target: str) -> tuple[dict[str, Any], Any]:
     start = Start.now()
     from compiler.engine import Event, Exploration
-    from compiler.options import Options
+    from compiler.record.options import Options
 
     heard: list[dict[str, Any]] = []
 

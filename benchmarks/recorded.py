@@ -23,7 +23,7 @@ import torch
 
 from benchmarks.models import MODELS
 from compiler.engine import Exploration
-from compiler.options import Options
+from compiler.option_checks import parse_options
 
 THROWN_AWAY = 1
 COUNTED = ("cpu_seconds", "seconds")
@@ -63,7 +63,7 @@ def plain(call: Call, arguments: dict[str, Any], backend: Any) -> None:
 def recorded(call: Call, arguments: dict[str, Any], backend: Any, *, step: bool = False) -> None:
     """Record what the user's own torch.compile does, built and run as the user has it."""
     stages = () if backend == "inductor" else ("bytecode", "captured")
-    asked = Options.of(backend=backend, stages=stages, step=step, time=backend == "inductor", target="cpu")
+    asked = parse_options(backend=backend, stages=stages, step=step, time=backend == "inductor", target="cpu")
     with Exploration(asked) as exploration:
         plain(call, arguments, backend)
     assert exploration.record["captured"].entities

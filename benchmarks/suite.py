@@ -1,7 +1,7 @@
 """Does compiling pay? Models as people use them, eager against compiled, in one run: `python -m benchmarks.suite`.
 
 Each case (a model, inference or training, float32 or mixed precision) has a fresh process with empty caches, where
-`compiler.measure` times the candidates in turns. Training is forward, backward and an AdamW step. With several GPUs
+`compiler.timing` times the candidates in turns. Training is forward, backward and an AdamW step. With several GPUs
 each takes a share of the cases, one at a time, or `--at-once` so many: these compile side by side, and while one is
 timed the others wait. What is done is written after each case, so that a run that is stopped keeps it; `--add` goes on
 from a file, with the cases that are not in it yet.

@@ -26,11 +26,11 @@ import torch
 from benchmarks.event_loop import looped
 from benchmarks.fresh import keep_to
 from benchmarks.suite_models import WORKLOADS, WithLoss
-from compiler.environment import environment
-from compiler.measure.calls import Call, Surroundings
-from compiler.measure.rounds import clock_for
-from compiler.measure.timing import IN_TURNS, Plan, Progress, measured
-from compiler.options import Options
+from compiler.calls.call import Call, Surroundings
+from compiler.process.environment import environment
+from compiler.record.options import Options
+from compiler.timing.candidate_times import IN_TURNS, Plan, Progress, measure
+from compiler.timing.rounds import clock_for
 
 ROUNDS = 9
 TURNS, TURN_CALLS = 7, 20
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> None:
     with tempfile.NamedTemporaryFile() as own, Shared(Path(os.environ.get("TCOMPILE_SUITE_GPU", own.name))) as gpu:
         call, training = prepared(model, case)
         plan = Plan(candidates, backward=training, optimizer="AdamW" if training else None, rounds=ROUNDS)
-        found = measured(call, Options(), plan, gpu.when_timed)
+        found = measure(call, Options(), plan, gpu.when_timed)
         independent = list(_agreement(call, training)) if loop else []
     done = {
         "model": model,

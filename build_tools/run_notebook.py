@@ -24,7 +24,6 @@ def run(path: Path) -> None:
         timeout=CELL_SECONDS,
         kernel_name="python3",
         record_timing=False,
-        store_widget_state=False,
         resources={"metadata": {"path": path.parent}},
     ).execute()
     for cell in notebook.cells:

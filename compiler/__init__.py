@@ -10,8 +10,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from compiler.options import OptionError, Options
 from compiler.record import Record, RecordError
+from compiler.record.options import OptionError, Options
 
 if TYPE_CHECKING:
     from compiler.backend.opened import open  # noqa: A004

@@ -12,7 +12,7 @@ import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -20,38 +20,46 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import compiler.torch_api.all_of_inductor  # noqa: F401 - first, as it takes longest
-from compiler.builder import Builder, Event, Listener
+from compiler.calls.call import Call, call_again
+from compiler.calls.copies import GIVE_VALUES, NO_VALUES
+from compiler.calls.explored import Explored
+from compiler.calls.kept import KeptFrame
 from compiler.capture.sources import is_installed
-from compiler.destination import builds
-from compiler.environment import environment
-from compiler.interpret.kept import KeptFrame
-from compiler.measure.calls import Call
-from compiler.options import OptionError, Options
+from compiler.process.environment import environment
 from compiler.record import MACHINE_STAGES, Problem, Record
+from compiler.record.builder import Builder, Event, Listener
+from compiler.record.options import OptionError, Options
 from compiler.recorder import Recorder, tensors_device
 from compiler.stopwatch import untimed
-from compiler.targets import is_virtual
+from compiler.targets import is_virtual, target
+from compiler.targets.destination import DEFAULT_TARGET, builds
 from compiler.torch_api import dynamo, fx, inductor
+from compiler.torch_api.compiled_autograd import before_enabling
+from compiler.torch_api.ddp_buckets import note_fake_reduction
+from compiler.torch_api.pytrees import tree_leaves
+from compiler.torch_api.sharded import holds_dtensor
+from compiler.torch_api.user_triton import launches_without_gpu
+from compiler.triton_interpreter.user_kernels import InterpretedLaunches
 
 if TYPE_CHECKING:
     from compiler.decompose.graphs import LevelGraphs
-    from compiler.measure.call_check import CallCheck
+    from compiler.numerics.call_check import CallCheck
 
-__all__ = ["Event", "Exploration", "Explored", "explore"]
+__all__ = ["Event", "Exploration", "Explored", "explore", "explore_again"]
 
 MOST_LATER_CALLS = 8
 """So many calls that made torch compile again are kept, with their arguments: as many as torch compiles for."""
 _OWN_FOLDERS = tuple(str(Path(__file__).parent.parent / name) for name in ("compiler", "explorer"))
 
 
-@dataclass(frozen=True, slots=True)
-class Explored:
-    """What `explore` returns: the record, the value of the call, and what it takes to run its kernels again, and it."""
+SHARDED = Problem(
+    "timing",
+    "the check was left out: the call takes DTensors, of which this rank holds a part, and their results can't be "
+    "compared with eager's yet",
+    "the other stages are there; to check the computation, explore the model before it is sharded",
+)
 
-    record: Record
-    value: Any
-    kept: Mapping[str, KeptFrame]
-    call: Call | None = None
+ON_META = Problem("timing", NO_VALUES, f"the generated code is there; {GIVE_VALUES}")
 
 
 class Exploration:
@@ -80,6 +88,8 @@ class Exploration:
         self._observation: dynamo.Observation | None = None
         self._calls: list[Call] = []
         self._stack = ExitStack()
+        self._launches = ExitStack()
+        """Longer than `_stack`: what is measured after the call runs its kernels again."""
 
     @property
     def record(self) -> Record:
@@ -96,26 +106,52 @@ class Exploration:
         """The first call of what `compile` gave, None where there was none."""
         return replace(self._calls[0], later=tuple(self._calls[1:])) if self._calls else None
 
+    def explored(self, value: Any = None) -> Explored:
+        """What is known so far, with the value of the call."""
+        return Explored(self.record, value, self.kept, self.call, self.files())
+
     def __enter__(self) -> Exploration:
-        with ExitStack() as stack:
+        with ExitStack() as launches, ExitStack() as stack:
+            interpreted = launches.enter_context(InterpretedLaunches(self._builder.problem))
+            gpu = self.options.target if is_virtual(self.options.target) else DEFAULT_TARGET
+            launches.enter_context(launches_without_gpu(target(gpu), interpreted.launch))
             self._recorder = Recorder(self._builder, build=self._build or builds(self.options))
             stack.callback(self._recorder.finish)
             heard = untimed(self._recorder, self._recorder.torch_time)
             self._observation = stack.enter_context(dynamo.observing(heard))
             stack.enter_context(self._recorder.hearing_phases(self._observation))
+            stack.enter_context(before_enabling(self._recorder.stop_hearing))
             if self.options.step:
                 stack.enter_context(self._recorder.stepping(self.options.step))
-            self._stack = stack.pop_all()
+            self._stack, self._launches = stack.pop_all(), launches.pop_all()
         return self
+
+    @property
+    def has_graphs(self) -> bool:
+        """Whether a graph has been captured."""
+        return any(frame.graphs for frame in self._builder.frames.values())
+
+    def discard(self) -> None:
+        """End the exploration without measuring anything: another one takes its place."""
+        with self._launches:
+            self._stack.close()
+        self._calls.clear()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        with self._launches:
+            self._finish(kind, error)
+
+    def _finish(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
         with self._stack, _grad_mode(self.options.grad):
             if kind is None:
+                self._mark_first_call_breaks()
                 self._measure()
+        if error is not None:
+            note_fake_reduction(error)
         told = any(problem.stage == "captured" for problem in self._builder.problems)
-        if not told and not any(frame.graphs for frame in self._builder.frames.values()):
+        if not told and not self.has_graphs:
             self._builder.problem(_nothing_compiled(self._recorder))
         try:
             if kind is None:
@@ -132,23 +168,23 @@ class Exploration:
 
     def _time(self) -> None:
         """The first call in several ways, where the user asks for it. An interrupt leaves those that are done."""
-        if not self.options.time:
+        if not self.options.time or self._is_on_meta:
             return
         # torch.utils.benchmark takes longer to import than a small function to explore.
-        from compiler.measure.for_record import time_call
+        from compiler.timing.for_record import time_call
 
         time_call(self._builder, self.call)
         if self.call is not None and not self._builder.line_times:
-            from compiler.measure.profile_again import profile_apart
+            from compiler.timing.profile_again import profile_apart
 
-            profile_apart(self._builder, self.call)
+            profile_apart(self._builder, self.call, explore_again)
 
     def _beside(self) -> None:
         """The first call with another backend, where the user names one."""
         if self.options.vs:
             from compiler.versus import beside
 
-            self._builder.versus = beside(self._builder, self._calls[0] if self._calls else None)
+            self._builder.versus = beside(self._builder, self._calls[0] if self._calls else None, explore_again)
 
     def _export(self) -> None:
         """The first call with torch.export, strict and not, where the user names that stage."""
@@ -179,12 +215,12 @@ class Exploration:
 
     @functools.cached_property
     def _levels(self) -> Callable[[str], LevelGraphs]:
-        from compiler.measure.stage_check import Levels
+        from compiler.numerics.stage_check import Levels
 
         return Levels(self._builder, self.kept)
 
     def _call_check(self, call: Call) -> CallCheck:
-        from compiler.measure.call_check import CallCheck
+        from compiler.numerics.call_check import CallCheck
 
         assert self._observation is not None  # the call was made while it was there
         compiled = functools.partial(self._compiled, call.fn)
@@ -192,15 +228,18 @@ class Exploration:
 
     def _check_stages(self) -> None:
         """Each stage against eager and float64, where the user asks for it; for a GPU that is not here, on the CPU."""
-        if self.options.check is not True or self._recorder is None:
+        if self.options.check is not True or self._recorder is None or self._is_on_meta:
+            return
+        if self._calls_sharded():
+            self._builder.problem(SHARDED)
             return
         if is_virtual(self.options.target):
-            from compiler.measure.check_apart import check_apart
+            from compiler.numerics.check_on_cpu import check_apart
 
             if self._calls:
-                check_apart(self._builder, self._calls[0], self.options)
+                check_apart(self._builder, self._calls[0], self.options, explore_again)
             return
-        from compiler.measure.stage_check import check_stages
+        from compiler.numerics.stage_check import check_stages
 
         self._builder.started("timing")
         check_stages(self._builder, self._recorder.kept, self._levels)
@@ -216,9 +255,9 @@ class Exploration:
 
     def _check_kernels(self) -> None:
         """Each Triton kernel against eager, in the interpreter, where the user asks for it."""
-        if self.options.check != "kernels" or self._recorder is None:
+        if self.options.check != "kernels" or self._recorder is None or self._is_on_meta:
             return
-        from compiler.interpret.eager import check_kernels
+        from compiler.numerics.kernel_check import check_kernels
 
         self._builder.started("timing")
         check_kernels(self._builder, self._recorder.kept)
@@ -226,7 +265,7 @@ class Exploration:
     def _measure(self) -> None:
         """What breaks cost, and a check of the first call; a failure there is a Problem, not the user's error."""
         checks = self.options.check is True and not is_virtual(self.options.target)
-        if not self._calls or not (self.options.time or checks):
+        if not self._calls or not (self.options.time or checks) or self._is_on_meta:
             return
         # torch.utils.benchmark takes longer to import than a small function to explore.
         self._builder.started("timing")
@@ -234,15 +273,39 @@ class Exploration:
             if self.options.time:
                 self._time_breaks(self._calls[0])
                 self._profile(self._calls[0])
-            if checks:
+            if checks and not self._calls_sharded():
                 self._builder.checks.extend(self._call_check(self._calls[0]).checks())
         except Exception as error:  # noqa: BLE001 - whatever the user's call raises when it is repeated
             reason = f"the call could not be repeated: {type(error).__name__}: {error}"
             self._builder.problem(Problem("timing", reason, "explore a call that can run more than once"))
 
+    @functools.cached_property
+    def _is_on_meta(self) -> bool:
+        """Whether the first call has meta tensors. If measurements were asked for, say that there are none."""
+        is_on_meta = bool(self._calls) and "meta" in self._calls[0].devices()
+        if is_on_meta and (self.options.time or self.options.check):
+            self._builder.problem(ON_META)
+        return is_on_meta
+
+    def _calls_sharded(self) -> bool:
+        """Whether the first call takes DTensors: results of these can't be held against eager's yet."""
+        return bool(self._calls) and holds_dtensor(_tensors_of(self._calls[0]))
+
+    def _mark_first_call_breaks(self) -> None:
+        """Mark breaks that only a first call has, where a condition decides whether they are reached."""
+        breaks = self._builder.breaks
+        if not (breaks and self._calls and self._recorder and self._observation) or self.options.fullgraph:
+            return
+        from compiler.calls.first_call import marked, may_run_once
+
+        book = self._recorder.book
+        files = {book.name(file): file for file in book.lines}
+        if any(may_run_once(found, files) for found in breaks):
+            breaks[:] = marked(breaks, self._calls[0], self.options.dynamic, self._observation.unheard, files)
+
     def _profile(self, call: Call) -> None:
         """How long each kernel takes, and each line, where the code that was recorded is built."""
-        from compiler.measure.profile_again import profile_here
+        from compiler.timing.profile_again import profile_here
 
         if self._recorder is not None and self._recorder.build:
             profile_here(self._builder, call, self.files())
@@ -256,7 +319,7 @@ class Exploration:
         """What each graph break costs, where a version without it can be had."""
         if not self._builder.breaks or self._recorder is None or self._observation is None:
             return
-        from compiler.measure.break_cost import BreakTimer
+        from compiler.timing.break_cost import BreakTimer
 
         book = self._recorder.book
         files = {book.name(file): file for file in book.lines}
@@ -308,14 +371,14 @@ class Exploration:
                 self._calls.append(call)
 
     def _on_gpu(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Code for a GPU that is here is built and run: it is what the user would run."""
+        """Code for a GPU that is here is built and run: it is what the user would run. For meta tensors nothing is."""
         if is_virtual(self.options.target):
             return
         parameters = list(fn.parameters()) if isinstance(fn, torch.nn.Module) else []
         device = tensors_device([*args, *kwargs.values(), *parameters])
         _match(self.options.target, device)
         if device is not None and device.type != "cpu" and self._recorder is not None:
-            self._recorder.build = True
+            self._recorder.build = device.type != "meta"
 
 
 def explore(
@@ -336,7 +399,33 @@ def explore(
         compiled = exploration.compile(fn)
         values = [compiled(*each, **(kwargs or {})) for each in calls or [args]]
         value = values if calls else values[0]
-    return Explored(exploration.record, value, exploration.kept, exploration.call)
+    return exploration.explored(value)
+
+
+def explore_again(
+    call: Call,
+    options: Options,
+    listener: Listener | None = None,
+    *,
+    build: bool = False,
+    inside: Callable[[Explored], None] | None = None,
+) -> Explored:
+    """Make a call once more, unnoticed and on copies, and record every stage. Raises what it raises.
+
+    With `build`, code is built whatever the options say. `inside` is called before the exploration ends.
+    """
+    with Exploration(options, listener=listener, build=build, site=call.site or None) as exploration:
+        call_again(call, exploration.compile)
+        if inside is not None:
+            inside(exploration.explored())
+    return exploration.explored()
+
+
+def _tensors_of(call: Call) -> list[Any]:
+    """What a call is given: arguments, and parameters and buffers of a module."""
+    module = call.fn if isinstance(call.fn, torch.nn.Module) else getattr(call.fn, "__self__", None)
+    own = [*module.parameters(), *module.buffers()] if isinstance(module, torch.nn.Module) else []
+    return [*tree_leaves((call.args, call.kwargs)), *own]
 
 
 def title_of(fn: Any) -> str:
@@ -361,6 +450,13 @@ def _match(target: str, device: torch.device | None) -> None:
     """Code is written for the device that the tensors are on. Raises OptionError where another one is asked for."""
     if not target or device is None or torch.device(target).type == device.type:
         return
+    if device.type == "meta":
+        if target == "cpu":
+            return
+        raise OptionError(
+            f"target={target!r}, but the tensors are on the meta device, which nothing runs on: make them with "
+            f"device={target!r}, or name a GPU as target, such as 'h100', whose code is written without running it"
+        )
     raise OptionError(
         f"target={target!r}, but the tensors are on {device}: move the model and its inputs with .to({target!r}), "
         "or leave the target out"

@@ -7,25 +7,30 @@ once: graphs change under passes, IR dies with its graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import GraphModule
 
 from compiler.autograd.aliases import alias_decisions, requires_grad
+from compiler.autograd.checkpoints import Checkpoints
 from compiler.autograd.halves import Attrs, Forward, backward_roles, forward_roles, with_attrs
 from compiler.autograd.partition import decisions as partition_decisions
 from compiler.autograd.provenance import Provenance
+from compiler.capture.error_words import first_lines, hint_of, inner_error
 from compiler.capture.graphs import graph_artifact, line_origins
 from compiler.inductor.candidates import autotuning_decision, candidates_artifact
-from compiler.inductor.ir import FxOriginIds, fx_origins, ir_artifact, part_origins
+from compiler.inductor.ir import FxOriginIds, fx_origins, ir_artifact, lowered_origins, part_origins
 from compiler.inductor.kernels import kernels_artifact
 from compiler.inductor.lines import Definition, definition
 from compiler.inductor.memory import GraphMemory, HalfMemory, wrapper_places
-from compiler.record import OWN_STAGES, STAGES, Artifact, Decision, Merge, Problem, stage_rank
+from compiler.record import OWN_STAGES, STAGES, Artifact, Decision, GraphHalf, Merge, Problem, stage_rank
 from compiler.torch_api import dynamo, fx
 from compiler.torch_api.aot_metadata import aot_facts
 from compiler.torch_api.cudagraphs import Verdict
+from compiler.torch_api.ddp_buckets import Bucket
+from compiler.torch_api.eager_operators import higher_order_operators, needs_scalar_outputs
 from compiler.torch_api.fusion_rounds import MergeFacts
 from compiler.torch_api.halves import Replaceable
 from compiler.torch_api.inductor import IrFacts, KernelFacts, Kind
@@ -68,6 +73,7 @@ class GraphRecorder:
         self.wrappers: dict[str, MemoryFacts] = {}
         self.in_use = GraphMemory(frame)
         self.outputs: dict[str, tuple[str, ...]] = {}
+        self.homes: dict[str, dict[int, str]] = {}
 
     def run_backend(self, run: Compiled) -> Compiled | None:
         """Compile with the real backend. An error becomes a Problem: the captured graph still runs."""
@@ -85,7 +91,7 @@ class GraphRecorder:
 
     def _next_stage(self) -> str:
         if not any(stage in self.latest for stage in ("forward", "inference")):
-            return "joint" if "pre_grad" in self.latest else "pre_grad"
+            return self._following(next(stage for stage in ("joint", "pre_grad", "captured") if stage in self.latest))
         return "lowered" if self.builder.options.backend == "tcompile" else "post_grad"
 
     def _say_where_it_ends(self) -> None:
@@ -95,6 +101,15 @@ class GraphRecorder:
             reason = f"backend {name!r} takes the captured graph as it is; it does not go through AOTAutograd"
             self._missing("joint", reason)
         elif self.goes_on("inference") and not (self.problems or any(key.startswith("kernels") for key in self.latest)):
+            self._no_kernels(name)
+
+    def _no_kernels(self, name: str) -> None:
+        """Why no code was generated: there is nothing to compute, or the backend is one that generates none."""
+        halves = [self.latest[stage] for stage in ("forward", "inference") if stage in self.latest]
+        if not any(entity.kind == "call" for artifact in halves for entity in artifact.entities):
+            reason = "there is nothing to compute: the graph returns its inputs, or constants, as they are"
+            self.builder.problem(Problem("kernels", reason, graph=self.frame))
+        else:
             self._missing("kernels", f"backend {name!r} runs the graphs of AOTAutograd; it generates no code")
 
     def goes_on(self, kind: Kind) -> bool:
@@ -106,27 +121,41 @@ class GraphRecorder:
     def _missing(self, stage: str, reason: str) -> None:
         self.builder.problem(Problem(stage, reason, 'use backend="inductor" to see every stage', self.frame))
 
-    def captured(self, module: GraphModule, seconds: float) -> None:
+    def captured(self, module: GraphModule, seconds: float, bucket: Bucket | None = None) -> None:
         self.trains = any(getattr(fx.value_of(node), "requires_grad", False) for node in module.graph.nodes)
         origins = line_origins(self.recorder.book, self.recorder.call_site)
-        self._graph("captured", "captured", module, origins, "captured by TorchDynamo", seconds)
+        title = "captured by TorchDynamo"
+        if bucket is not None:
+            title += f", bucket {bucket.index + 1} of {bucket.count} of DistributedDataParallel"
+        self.checkpoints = Checkpoints(module, self.recorder.book)
+        self._graph("captured", "", module, origins, title, seconds)
+        if bucket is not None:
+            self._split(bucket)
         self.recorder.add_sources()
+
+    def _split(self, bucket: Bucket) -> None:
+        """Say why this graph is a part of what TorchDynamo captured."""
+        calls = tuple(entity.id for entity in self.latest["captured"].entities if entity.kind == "call")
+        why = f"bucket {bucket.index + 1} of {bucket.count}, with {len(bucket.parameters)} parameters: their gradients"
+        why += " are all-reduced while the backward of the bucket before it runs"
+        numbers = {"bytes": float(bucket.bytes), "parameters": float(len(bucket.parameters))}
+        self.builder.decisions.append(Decision("DDPOptimizer", self.frame, calls, "split", why, numbers))
 
     def pre_grad(self, module: GraphModule) -> None:
         seconds = self.recorder.clock.lap()
-        origins = Provenance(module, self.latest["captured"], same_names=True)
-        self._graph("pre_grad", "pre_grad", module, origins, "after Inductor's pre-grad passes", seconds)
+        origins = self._provenance(module, self.latest["captured"], same_names=True)
+        self._graph("pre_grad", "", module, origins, "after Inductor's pre-grad passes", seconds)
 
     def joint(self, module: GraphModule) -> None:
         seconds = self.recorder.clock.lap()
-        origins = Provenance(module, self._before_aot(), same_names=False)
-        self._graph("joint", "joint", module, origins, "forward and backward, traced together", seconds)
+        origins = self._provenance(module, self._before_aot(), same_names=False)
+        self._graph("joint", "", module, origins, "forward and backward, traced together", seconds)
         self.recorder.kept[self.frame].stage("joint", module)
 
     def partitioned(self, halves: Halves) -> None:
         joint = self.latest.get("joint")
         names = [entity.label for entity in joint.entities] if joint else []
-        self.builder.decisions.extend(partition_decisions(halves, self.frame, names))
+        self.builder.decisions.extend(partition_decisions(halves, self.frame, names, self.checkpoints.why))
         self.recorder.kept[self.frame].joint = halves.joint
         if self.builder.options.backend == "inductor":  # others have no passes of their own
             self.recorder.kept[self.frame].stage("joint passes", halves.joint.module)
@@ -136,7 +165,7 @@ class GraphRecorder:
         joint = self.latest.get("joint")
         parent, same_names = (joint, True) if joint else (self._before_aot(), False)
         title = {"forward": "forward half", "backward": "backward half", "inference": "without gradients"}[kind]
-        origins = Provenance(module, parent, same_names=same_names)
+        origins = self._provenance(module, parent, same_names=same_names)
         self._graph(kind, kind, module, origins, title, seconds, self._roles(kind, module))
         self.outputs[kind] = fx.output_names(module)
         self.recorder.kept[self.frame].stage(kind, module)
@@ -156,19 +185,17 @@ class GraphRecorder:
 
     def post_grad(self, kind: Kind, module: GraphModule) -> None:
         seconds = self.recorder.clock.lap()
-        origins = Provenance(module, self.latest[kind], same_names=True)
-        self._graph("post_grad", f"post_grad {kind}", module, origins, f"{kind}, after post-grad passes", seconds)
+        origins = self._provenance(module, self.latest[kind], same_names=True)
+        self._graph("post_grad", kind, module, origins, f"{kind}, after post-grad passes", seconds)
 
     def ir(self, kind: Kind, nodes: Iterable[IrFacts], branch: str) -> None:
         seconds = self.recorder.clock.lap()
         facts, _ = self._with_branches(("ir", kind), nodes, branch)
-        origins = self._fx_origins(kind)
-        self.add(f"ir {kind}", ir_artifact(
+        origins = lowered_origins(self.latest.get(f"post_grad {kind}"), facts)
+        self.add("ir", kind, ir_artifact(
             facts, artifact_id=self._id("ir", kind), stage="ir", title=f"{kind}, loops before fusion",
-            graph=self.frame, origins=lambda node: origins(node.fx),
+            graph=self.frame, origins=origins,
         ), seconds)  # fmt: skip
-        if branch:
-            self.recorder.add_sources()
 
     def _with_branches(
         self, key: tuple[str, Kind], nodes: Iterable[IrFacts], branch: str
@@ -181,7 +208,7 @@ class GraphRecorder:
         return [node for found in self.loops[key].values() for node in found], new
 
     def _fx_origins(self, kind: Kind) -> FxOriginIds:
-        return fx_origins(self.latest.get(f"post_grad {kind}"), self.recorder.book)
+        return fx_origins(self.latest.get(f"post_grad {kind}"))
 
     def merged(self, kind: Kind, facts: MergeFacts) -> None:
         merge = Merge(
@@ -200,7 +227,7 @@ class GraphRecorder:
         seconds = self.recorder.clock.lap()
         self.fused[kind], new = self._with_branches(("fused_ir", kind), nodes, branch)
         origins = part_origins(self.latest.get(f"ir {kind}"))
-        self.add(f"fused_ir {kind}", ir_artifact(
+        self.add("fused_ir", kind, ir_artifact(
             self.fused[kind], artifact_id=self._id("fused_ir", kind), stage="fused_ir",
             title=f"{kind}, loops after fusion", graph=self.frame, origins=origins,
         ), seconds)  # fmt: skip
@@ -215,7 +242,7 @@ class GraphRecorder:
             artifact = Artifact(
                 self._id("kernels", kind), "kernels", f"{kind}, generated code", "cpp", text, self.frame
             )
-            self.add(f"kernels {kind}", artifact, seconds)
+            self.add("kernels", kind, artifact, seconds)
             self._memory(kind, text)
             return
         artifact, kernels = kernels_artifact(
@@ -223,9 +250,9 @@ class GraphRecorder:
             definitions=self.definitions.get(kind, []), fused=self.fused.get(kind, []),
             fused_id=self._id("fused_ir", kind),
         )  # fmt: skip
-        self.builder.kernels.extend(kernels)
+        self.builder.kernels.extend(replace(kernel, half=kind) for kernel in kernels)
         self._memory(kind, artifact.text)
-        self.add(f"kernels {kind}", artifact, seconds)
+        self.add("kernels", kind, artifact, seconds)
 
     def _memory(self, kind: Kind, text: str) -> None:
         """What the wrapper does to memory; both halves of a graph are one timeline."""
@@ -270,10 +297,11 @@ class GraphRecorder:
         decisions = (autotuning_decision(selection, self.frame, post_grad) for selection in selections)
         self.builder.decisions.extend(decisions)
         if any(len(selection.candidates) > 1 for selection in selections):
-            self.builder.add(candidates_artifact(
+            artifact = candidates_artifact(
                 selections, artifact_id=f"kernels[{self.frame} {kind} candidates]", graph=self.frame,
                 title=f"{kind}, candidates of max-autotune", post_grad=post_grad,
-            ))  # fmt: skip
+            )  # fmt: skip
+            self.builder.add(replace(artifact, half=kind))
 
     def failed(self, kind: Kind, error: Exception) -> None:
         later = OWN_STAGES if self.builder.options.backend == "tcompile" else ("post_grad", "ir", "fused_ir")
@@ -285,31 +313,37 @@ class GraphRecorder:
         stage = key.partition(" ")[0]
         if self.builder.options.backend != "inductor" and stage in ("forward", "backward", "inference"):
             return "lowered" if self.builder.options.backend == "tcompile" else ""
-        if stage == "pre_grad":
+        if stage == "pre_grad" or (stage == "captured" and self.builder.options.backend != "inductor"):
             return "joint" if torch.is_grad_enabled() and self.trains else "inference"
         return "backward" if key == "kernels forward" else FOLLOWING.get(stage, "")
 
     def _before_aot(self) -> Artifact:
         return self.latest.get("pre_grad") or self.latest["captured"]
 
+    def _provenance(self, module: GraphModule, parent: Artifact, *, same_names: bool) -> Provenance:
+        return Provenance(module, parent, self.homes[parent.id], same_names=same_names)
+
     def _id(self, stage: str, kind: Kind) -> str:
         return f"{stage}[{self.frame} {kind}]"
 
     def _graph(
-        self, stage: str, key: str, module: GraphModule, origins: Any, title: str, seconds: float,
+        self, stage: str, half: GraphHalf, module: GraphModule, origins: Any, title: str, seconds: float,
         attrs: Attrs | None = None,
     ) -> None:  # fmt: skip
-        suffix = key.removeprefix(stage)
+        place = self.frame if half in ("", stage) else f"{self.frame} {half}"
         artifact = graph_artifact(
-            module, artifact_id=f"{stage}[{self.frame}{suffix}]", stage=stage, title=title, graph=self.frame,
+            module, artifact_id=f"{stage}[{place}]", stage=stage, title=title, graph=self.frame,
             book=self.recorder.book, origins=origins, parent=getattr(origins, "parent", None),
             call_site=self.recorder.call_site,
         )  # fmt: skip
-        self.add(key, with_attrs(artifact, attrs or {}), seconds)
+        self.homes[artifact.id] = fx.homes(module)
+        artifact = with_attrs(artifact, attrs or {})
+        self.add(stage, half, self.checkpoints.marked(artifact, module, backward=half == "backward"), seconds)
 
-    def add(self, key: str, artifact: Artifact, seconds: float) -> None:
-        """Keep an artifact, which the next stage's origins are found in by `key`, and say what comes now."""
-        self.latest[key] = self.builder.add(artifact, seconds)
+    def add(self, stage: str, half: GraphHalf, artifact: Artifact, seconds: float) -> None:
+        """Keep a stage of a half of the graph, in which the next stage's origins are found, and say what comes now."""
+        key = stage if half in ("", stage) else f"{stage} {half}"
+        self.latest[key] = self.builder.add(replace(artifact, half=half), seconds)
         if (following := self._following(key)) and self.builder.keeps(following):
             self.builder.started(following, self.frame)
         self.recorder.clock.resume()
@@ -339,19 +373,16 @@ class GraphRecorder:
         return {"round": float(last), "saved": float(saved)}
 
     def _problem(self, stage: str, error: Exception) -> None:
-        problem = Problem(stage, first_lines(error), hint_of(error), self.frame)
+        reason, hint = first_lines(error), hint_of(error)
+        captured = self.recorder.kept[self.frame].captured
+        operators = higher_order_operators(captured) if captured is not None else ()
+        if operators and needs_scalar_outputs(inner_error(error)):
+            reason = (
+                f"torch cannot compile {', '.join(operators)} while torch._dynamo.config.capture_scalar_outputs is "
+                f"False: the code traced for it reads a number from a tensor. torch.compile alone meets the same "
+                f"error:\n{reason}"
+            )
+            hint = f"set torch._dynamo.config.capture_scalar_outputs = True; {hint}"
+        problem = Problem(stage, reason, hint, self.frame)
         self.problems.append(problem)
         self.builder.problem(problem)
-
-
-def first_lines(error: BaseException, count: int = 4) -> str:
-    inner = getattr(error, "inner_exception", None) or error
-    lines = [line.rstrip() for line in str(inner).splitlines() if line.strip()]
-    return "\n".join(lines[:count]) or type(inner).__name__
-
-
-def hint_of(error: BaseException) -> str:
-    inner = getattr(error, "inner_exception", None) or error
-    if type(inner).__name__ == "InvalidCxxCompiler":
-        return "install a C++ compiler (on Debian: apt-get install g++), or leave out --time and --check"
-    return f"raised as {type(inner).__name__}; the function itself ran without torch.compile"

@@ -1,4 +1,6 @@
-"""The checks behind `Options.of`: names, values, and what goes together. Each error says what was meant."""
+"""What a user may ask of an exploration, checked: names, values, and what goes together. Each error says what was
+meant.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +14,25 @@ import msgspec
 import torch
 
 from compiler import option_answers as answers
-from compiler.destination import WRITERS
-from compiler.options import OptionError, Options
 from compiler.record import STAGES
+from compiler.record.options import OptionError, Options
 from compiler.targets import TARGETS, UnknownTargetError, is_virtual, target
+from compiler.targets.destination import WRITERS
 from compiler.torch_api import settings
 
 
-def checked(keywords: Mapping[str, Any]) -> tuple[Options, Options]:
-    """The options that these keywords ask for: as JSON can hold them, and with the objects themselves.
+def parse_options(**keywords: Any) -> Options:
+    """Options as a user writes them. `backend` may be a callable, and values of `options` may be.
 
-    Raises OptionError.
+    Raises OptionError, which says what was meant and what is valid.
     """
     for name in keywords:
         _check_name(name)
     asked = Options(**{name: _CHECKS[name](value) for name, value in keywords.items()})
     _check_together(asked)
     settings_recorded = {name: _recorded(value) for name, value in asked.options.items()}
-    return replace(asked, backend=_recorded(asked.backend), options=settings_recorded), asked
+    options = replace(asked, backend=_recorded(asked.backend), options=settings_recorded)
+    return options.with_objects(asked)
 
 
 def _recorded(value: Any) -> Any:
@@ -120,9 +123,9 @@ def _check_together(options: Options) -> None:
 
 def _check_own(options: Options) -> None:
     """Those of our own backend, which says itself what it takes."""
-    from compiler.backend.options import parsed
+    from compiler.backend.options import parse_options
 
-    parsed(options.mode, options.options)
+    parse_options(options.mode, options.options)
 
 
 def _check_kernels_check(options: Options) -> None:
@@ -303,7 +306,7 @@ def _time(value: Any) -> bool | str:
     """True, False, or the names of candidates, each of which there is."""
     if isinstance(value, bool):
         return value
-    from compiler.measure.candidates import names, spec
+    from compiler.timing.candidates import names, spec
 
     is_list = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
     if not isinstance(value, str) and not is_list:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import linecache
 import re
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -20,27 +21,31 @@ import torch
 from torch.fx import GraphModule
 
 from compiler.autograd.stage import AutogradStage
-from compiler.builder import Builder, Clock
+from compiler.calls.kept import KeptFrame
 from compiler.capture.breaks import BreakLog
 from compiler.capture.bytecode import GeneratedNames, bytecode_artifacts
 from compiler.capture.callers import CallLog
+from compiler.capture.error_words import first_lines, hint_of
 from compiler.capture.function_names import function_name
 from compiler.capture.guards import Failed, guards_of
 from compiler.capture.open_sizes import names_of, symbol_of
 from compiler.capture.recompiles import limited, recompile, with_graph_changes
 from compiler.capture.skips import EMPTY, Skip, SkipLog
 from compiler.capture.sources import SourceBook
+from compiler.capture.stack_names import stack_names
 from compiler.capture.steps import MIB, MOST_MIB, recorded_steps
-from compiler.destination import Destination, destination, measures
-from compiler.environment import with_settings_of_now
-from compiler.graph_recorder import GraphRecorder, first_lines, hint_of
-from compiler.interpret.kept import KeptFrame
+from compiler.graph_recorder import GraphRecorder
 from compiler.process import fewer_full_collections
-from compiler.record import STAGES, Decision, Frame, Phase, Problem, Recompile, Span, Step
+from compiler.process.environment import with_settings_of_now
+from compiler.record import STAGES, Decision, Frame, Phase, Problem, Recompile, Span, Step, captured_by_frame
+from compiler.record.builder import Builder, Clock
 from compiler.stopwatch import Stopwatch, untimed
+from compiler.targets.destination import Destination, destination, measures
 from compiler.torch_api import dynamo, fx, inductor
 from compiler.torch_api.buffers import observing_buffers
+from compiler.torch_api.ddp_buckets import Bucket, while_propagating
 from compiler.torch_api.dynamo import BreakFacts, CompileKey, EntryFailures
+from compiler.torch_api.eager_operators import as_eager
 from compiler.torch_api.guard_failures import FailedGuard, global_state
 from compiler.torch_api.leaf_guards import GuardTree
 from compiler.torch_api.open_sizes import SymbolFacts
@@ -50,6 +55,11 @@ from compiler.torch_api.traced_lines import Place
 Compiled = Callable[..., Any]
 # The bigger a graph, the more objects its compilation makes that stay: all there are would be walked, again and again.
 NODES_A_COLLECTION = 20
+
+MANY_ELEMENTS = 2**27
+"""A call that computes so many takes a CPU about a second."""
+LONG_SECONDS = 10.0
+"""A call that runs for longer is told what took the time."""
 
 
 class Recorder:
@@ -69,6 +79,7 @@ class Recorder:
         self._open: dict[str, tuple[SymbolFacts, ...]] = {}
         self._failed: dict[str, Failed] = {}
         self._ran: dict[int, set[str]] = {}
+        self._call_seconds = 0.0
         self.breaks = BreakLog(builder, self.book)
         self.skips = SkipLog()
         self.calls = CallLog(builder, self.book)
@@ -115,6 +126,10 @@ class Recorder:
             reason = Skip(code, why).words if why else EMPTY
             self.builder.frames[frame] = replace(self.builder.frames[frame], reason=reason)
 
+    def frame_refused(self, why: str, hint: str) -> None:
+        """Say why torch.compile can't be used around a frame: torch alone raises an error there."""
+        self.builder.problem(Problem("captured", why, hint))
+
     def frame_restarted(self, key: CompileKey, why: str) -> None:
         frame = self.builder.frames.get(self.frame_id(key))
         if frame is not None and why not in frame.restarts:
@@ -144,7 +159,7 @@ class Recorder:
             return Problem("captured", f"TorchDynamo could not capture {where} in one graph: {words}",
                            "drop --fullgraph to see the graphs on both sides of the break", frame.id)  # fmt: skip
         reason = f"{where} runs as plain Python, because of a graph break: {words}"
-        return Problem("captured", reason, "see its card: print(run.cards)", frame.id)
+        return Problem("captured", reason, graph=frame.id)
 
     def bytecode(self, key: CompileKey, original: CodeType, modified: CodeType) -> None:
         frame = self.frame_id(key)
@@ -162,55 +177,88 @@ class Recorder:
             self.builder.add(artifact)
         self.add_sources()
 
-    def graph(self, key: CompileKey, module: GraphModule, run: Compiled) -> Compiled:
+    def graph(self, key: CompileKey, module: GraphModule, run: Compiled, bucket: Bucket | None = None) -> Compiled:
         """Record one captured graph and what the backend makes of it; return what Dynamo is to call for it.
 
-        Without a build that is the captured graph itself, so autograd and random numbers are eager's own.
+        Without a build that is the captured graph itself, so autograd and random numbers are eager's own. With a
+        `bucket` the graph is one of those that DDPOptimizer split the captured graph into.
         """
         frame = self.frame_id(key)
+        graph = f"{frame} {bucket.name}" if bucket else frame
         seconds = self.clock.lap()
         self.builder.environment = with_settings_of_now(self.builder.environment)
         captured = fx.detached(module)
-        self.breaks.graph(frame, captured)
-        recorder = GraphRecorder(self, frame)
+        self.breaks.graph(frame, f"captured[{graph}]", bucket.whole if bucket else captured)
+        recorder = GraphRecorder(self, graph)
         known = self.builder.frames[frame]
-        self.builder.frames[frame] = replace(known, graphs=tuple(dict.fromkeys((*known.graphs, f"captured[{frame}]"))))
-        recorder.captured(captured, seconds)
+        self.builder.frames[frame] = replace(known, graphs=tuple(dict.fromkeys((*known.graphs, f"captured[{graph}]"))))
+        recorder.captured(captured, seconds, bucket)
         gpu = self._destination(module).gpu
-        if gpu is None and measures(self.builder.options):
+        if gpu is None and measures(self.builder.options) and not fx.is_on_meta(module):
             self.build = True
         check = self.builder.options.check
-        kept = self.kept.setdefault(frame, KeptFrame(bool(check), keeps_stages=check is True))
-        kept.captured, kept.book = captured, self.book
-        stage = AutogradStage(self.builder, recorder.latest["captured"], captured)
-        hearing = stage.hearing if self.builder.keeps("autograd") else _as_it_is
+        kept = self.kept.setdefault(graph, KeptFrame(bool(check), keeps_stages=check is True))
+        eager = as_eager(captured)
+        kept.captured, kept.eager, kept.book = captured, eager, self.book
+        stage = AutogradStage(self.builder, recorder.latest["captured"], eager)
+        looks = self.builder.keeps("autograd")
+        hearing = stage.hearing if looks else _as_it_is
+        is_large = fx.count_elements(captured) >= MANY_ELEMENTS
+        uncompiled = self._noted(frame, kept.hearing(hearing(stage.run if looks else eager.forward)), is_large)
+        if bucket is not None:
+            uncompiled = while_propagating(uncompiled, captured.forward)
         if not self._needs_backend():
-            return self._noted(frame, kept.hearing(hearing(stage.run)))
-        observing = inductor.observing(untimed(recorder, self.torch_time), build=self.build, target=gpu)
+            return uncompiled
+        heard = untimed(recorder, self.torch_time)
+        observing = inductor.observing(heard, build=self.build, target=gpu, runs=self._compiled_runs())
         collections = fewer_full_collections(1 + len(captured.graph.nodes) // NODES_A_COLLECTION)
         with observing, observing_buffers(kept), collections, self._watched(recorder):
             compiled = recorder.run_backend(run)
         if compiled is None or recorder.problems or not self._compiled_runs():
-            return self._noted(frame, kept.hearing(hearing(stage.run)))
-        return kept.hearing(hearing(compiled))
+            return uncompiled
+        observed = kept.hearing(hearing(compiled))
+        return observed if bucket is None else while_propagating(observed, compiled)
 
     def _watched(self, recorder: GraphRecorder) -> AbstractContextManager[None]:
         """Where our own backend compiles, what its passes make goes into the record."""
         if self.builder.options.backend != "tcompile":
             return nullcontext()
-        from compiler.backend.watching import watched
-        from compiler.passes.recording import PassRecorder
+        from compiler.backend.watching import watch
+        from compiler.backend_record.recording import PassRecorder
 
-        return watched(untimed(PassRecorder(recorder, builds=self.build), self.torch_time))
+        return watch(untimed(PassRecorder(recorder, builds=self.build), self.torch_time))
 
-    def _noted(self, frame: str, call: Compiled) -> Compiled:
-        """`call`, with a note of the calls of the explored function that it runs in."""
+    def _noted(self, frame: str, call: Compiled, is_large: bool) -> Compiled:
+        """`call`, with a note of the calls of the explored function that it runs in, and of the seconds it takes."""
+        announced = not is_large
 
         def noted(*args: Any, **kwargs: Any) -> Any:
+            nonlocal announced
             self._ran.setdefault(self.call_number, set()).add(frame.partition("/")[0])
-            return call(*args, **kwargs)
+            if not announced:
+                announced = True
+                self.builder.progress("call", "it runs on the CPU, uncompiled")
+            start = time.perf_counter()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self._call_seconds += time.perf_counter() - start
 
         return noted
+
+    def _say_what_took_long(self) -> None:
+        """Where the call ran uncompiled for long: that it did, and how to explore it without running it."""
+        if self._call_seconds < LONG_SECONDS:
+            return
+        reason = (
+            f"the call itself ran for {self._call_seconds:.0f} s, uncompiled and where its tensors are: the generated "
+            "code is shown, and not run"
+        )
+        hint = (
+            'to explore without running, make inputs and parameters on the meta device: torch.empty(device="meta") and '
+            '`with torch.device("meta"):` around the model; or take smaller inputs'
+        )
+        self.builder.problem(Problem("timing", reason, hint))
 
     def _plain_calls(self, found: Recompile) -> tuple[int, ...]:
         """The calls, from that on in which torch gave up on a function, in which none of its code ran compiled."""
@@ -256,7 +304,12 @@ class Recorder:
         resumes = known.resumes if known else ""
         for entry in entries:
             self._failed.setdefault(self.frame_id(entry.key), Counter()).update(map(_failing, entry.guards))
-        self.builder.recompiles.append(recompile(new, entries, self.frame_id, global_state(), bool(resumes)))
+        stack = self._stack_names(new.frame)
+        self.builder.recompiles.append(recompile(new, entries, self.frame_id, global_state(), bool(resumes), stack))
+
+    def _stack_names(self, frame: str) -> dict[str, str]:
+        """The locals that values on the stack at the start of a frame are stored to."""
+        return stack_names(self._codes[frame]) if frame in self._codes else {}
 
     def _call(self) -> Span | None:
         """The line of the call under way."""
@@ -286,18 +339,27 @@ class Recorder:
         frame = self.frame_id(key)
         names = {file: self.book.name(file) for file in self.book.lines}
         sizes = names_of(self._open.get(frame, ()))
-        self.builder.guards.extend(guards_of(frame, tree.guards, names, sizes, self._failed.get(frame)))
+        self.builder.guards.extend(
+            guards_of(frame, tree.guards, names, sizes, self._failed.get(frame), self._stack_names(frame))
+        )
         if frame in self.builder.frames:
             self.builder.frames[frame] = replace(self.builder.frames[frame], guard_seconds=tree.seconds)
+
+    def stop_hearing(self) -> None:
+        """Take every hook of ours off the user's autograd graphs."""
+        for kept in self.kept.values():
+            kept.stop_hearing()
 
     def finish(self) -> None:
         """What is known once all has run: costs of breaks, functions that were never compiled, and their source, and
         what was decided by running the code.
         """
+        self.stop_hearing()
+        self._say_what_took_long()
         for decisions in self.later:
             self.builder.decisions.extend(decisions())
         self.breaks.finish(self._codes)
-        graphs = {item.graph: item for item in self.builder.artifacts.values() if item.stage == "captured"}
+        graphs = captured_by_frame(self.builder.frames.values(), self.builder.artifacts.values())
         self.builder.recompiles[:] = [
             replace(found, plain_calls=self._plain_calls(found))
             for found in with_graph_changes(self.builder.recompiles, graphs)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compiler.builder import Builder
-from compiler.destination import WRITERS
-from compiler.measure.calls import Call, unnoticed
-from compiler.options import Options
+from compiler.calls.call import Call
+from compiler.calls.explored import ExploreAgain
 from compiler.record import Problem, Record
+from compiler.record.builder import Builder
+from compiler.record.options import Options
+from compiler.targets.destination import WRITERS
 
 
-def beside(builder: Builder, call: Call | None) -> Record | None:
+def beside(builder: Builder, call: Call | None, explore_again: ExploreAgain) -> Record | None:
     """The record of the other side. What can't be had is a problem, and the first side stands alone."""
     asked = builder.options.vs
     if call is None:
@@ -21,7 +22,7 @@ def beside(builder: Builder, call: Call | None) -> Record | None:
     builder.started("kernels")
     builder.progress("kernels", f"the same call with backend {asked}")
     try:
-        return _explored(call, options_of(builder.options, builder.target))
+        return explore_again(call, options_of(builder.options, builder.target)).record
     except Exception as error:  # noqa: BLE001 - whatever the user's call raises when it is repeated
         reason = f"the call could not be repeated with backend {asked}: {type(error).__name__}: {error}"
         builder.problem(Problem("kernels", reason, "explore a call that can run more than once"))
@@ -34,13 +35,3 @@ def options_of(options: Options, target: str) -> Options:
     """
     own = replace(options, backend=options.vs, vs="", options={}, target=target, time=False, check=False, step=False)
     return own if options.vs in WRITERS else replace(own, mode="default")
-
-
-def _explored(call: Call, options: Options) -> Record:
-    from compiler.engine import Exploration  # it imports this
-
-    with unnoticed(call):
-        args, kwargs = call.copied_arguments()
-        with Exploration(options, site=call.site) as exploration:
-            exploration.compile(call.fn)(*args, **kwargs)
-        return exploration.record

@@ -9,7 +9,6 @@ explorer.check(f, x, w)     in tests: fails where the graph breaks or is compile
 explorer.export(model, x)   with torch.export; explorer.save_and_load(model, x) tries each way to save it
 tcompile explore f.py:f     in a terminal
 explorer.targets()          the GPUs that `target=` (--target) may name
-explorer.thresholds(p)      sliders for the passes of our own backend, of p = compiler.open(f, x, w)
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from explorer.export import export, save_and_load
 from explorer.operators import operators
 from explorer.run import Run, load
 from explorer.targets import targets
-from explorer.thresholds import ThresholdControl, thresholds
 
 __all__ = [
     "AutogradRecording",
@@ -35,7 +33,6 @@ __all__ = [
     "OpLevels",
     "Run",
     "ShownStep",
-    "ThresholdControl",
     "autograd",
     "chain_rule",
     "check",
@@ -47,9 +44,20 @@ __all__ = [
     "operators",
     "save_and_load",
     "targets",
-    "thresholds",
     "unload_ipython_extension",
 ]
+
+REPLACED = {
+    "thresholds": "use p.with_thresholds(fused_loops=4).totals; notebook 09 has sliders for it",
+    "ThresholdControl": "use p.with_thresholds(fused_loops=4)",
+}
+"""Names of the version before, and what does the same."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in REPLACED:
+        raise AttributeError(f"explorer.{name} is no more: {REPLACED[name]}")
+    raise AttributeError(f"module 'explorer' has no attribute {name!r}")
 
 
 def load_ipython_extension(ipython: Any) -> None:

@@ -46,6 +46,7 @@ def both_sides(before: Record, after: Record, labels: tuple[str, str]) -> Record
     return before.with_(
         title=before.title if before.title == after.title else f"{before.title}, {after.title}",
         artifacts=tuple(sorted((*first, *moved), key=lambda artifact: places[artifact.stage])),
+        trust="untrusted" if after.trust == "untrusted" else before.trust,
         versus=after if before.options.backend != after.options.backend else None,
         kernels=(*before.kernels, *(_renamed_kernel(kernel, rename) for kernel in after.kernels)),
         binaries=(*before.binaries, *(replace(one, kernel=rename(one.kernel)) for one in after.binaries)),
@@ -128,6 +129,12 @@ class BothSides(KernelCompiler):
         self._sides = (before, after)
         self._labels = labels
 
+    def trust(self) -> Record:
+        """The user agrees that the code of both sides' kernels is executed on this machine."""
+        for side in self._sides:
+            side.trust()
+        return super().trust()
+
     @property
     def left(self) -> tuple[Kernel, ...]:
         return tuple(kernel for side in self._sides for kernel in side.left)
@@ -141,6 +148,8 @@ class BothSides(KernelCompiler):
         """Compile what is left on both sides, one after the other. Takes no choice of kernels."""
         if kernels is not None or config:
             raise ValueError("both sides are compiled whole, in their first configuration: compile a run for more")
+        if self.left:
+            self._record.require_trust()
         self._cancelled.clear()
         total = len(self.left)
 

@@ -6,7 +6,7 @@ import inspect
 import site
 import sysconfig
 from collections.abc import Callable
-from functools import cache, partial, wraps
+from functools import cache, partial
 from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 
 import compiler
 
+TORCHSCRIPT = "is TorchScript, which runs outside Python and which TorchDynamo does not trace"
 OWN_FOLDERS = (Path(__file__).parent, Path(compiler.__file__).parent)
 
 
@@ -22,7 +23,7 @@ def refusal(callee: object) -> str:
     """Why a call of `callee` is not compiled unless asked for by name; "" for the user's own code, any module, and
     methods that run one.
     """
-    function = python_function(callee)
+    function = None if is_torchscript(callee) else python_function(callee)
     if function is not None and not isinstance(callee, torch.nn.Module) and not runs_a_module(callee):
         owner = owner_of(function)
         if owner:
@@ -32,6 +33,8 @@ def refusal(callee: object) -> str:
 
 def named_refusal(callee: object) -> str:
     """Why `callee` can't be compiled at all; "" when it can."""
+    if is_torchscript(callee):
+        return TORCHSCRIPT
     if isinstance(callee, torch.nn.Module):
         return ""
     if inspect.isclass(callee):
@@ -42,6 +45,12 @@ def named_refusal(callee: object) -> str:
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         return "is async, which torch.compile does not support"
     return "is a generator, which torch.compile leaves as it is" if inspect.isgeneratorfunction(function) else ""
+
+
+def is_torchscript(callee: object) -> bool:
+    """Whether this is a module or function made by torch.jit.script, trace, freeze or load, or a module's method."""
+    owner = callee.__self__ if isinstance(callee, MethodType) else callee
+    return isinstance(owner, torch.jit.ScriptModule | torch.jit.ScriptFunction | torch.ScriptMethod)
 
 
 def python_function(callee: Any) -> FunctionType | None:
@@ -74,32 +83,14 @@ def runs_a_module(callee: object) -> bool:
     return isinstance(callee.__func__, FunctionType) and owner_of(callee.__func__) not in ("", "torch")
 
 
-def with_forward_compiled(method: MethodType, compile_one: Callable[[Any], Callable[..., Any]]) -> Callable[..., Any]:
-    """A method that `runs_a_module`, with its module's forward compiled while it runs: `model.generate` calls that once
-    a token, and is itself not made to be compiled. The forward itself is compiled as it is.
-    """
-    module: Any = method.__self__
-    if same(method, module.forward):
-        return compile_one(method)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        own = vars(module).get("forward")
-        forward = compile_one(module.forward)
-        # With the signature of the original: what a model takes is read from there.
-        module.forward = wraps(module.forward)(forward)
-        try:
-            return method(*args, **kwargs)
-        finally:
-            del module.forward
-            if own is not None:
-                module.forward = own
-
-    return call
-
-
 def same(first: object, second: object) -> bool:
     """Whether two callees are one: each access of `model.forward` makes a new bound method of the same."""
     return first is second or (isinstance(first, MethodType) and first == second)
+
+
+def is_own_or_torch(file: str) -> bool:
+    """Whether code in this file is tcompile's or PyTorch's."""
+    return _owner_of_file(file) in ("tcompile", "torch")
 
 
 def owner_of(function: FunctionType) -> str:
@@ -107,7 +98,11 @@ def owner_of(function: FunctionType) -> str:
 
     A wrapper (`torch.no_grad()`, `functools.wraps`) belongs to whom the wrapped function belongs.
     """
-    return _owner_of_file(inspect.unwrap(function).__code__.co_filename)
+    inner: Any = inspect.unwrap(function)
+    if isinstance(inner, torch.nn.Module):  # torch.vmap(model) wraps a model
+        inner = inner.forward
+    called = python_function(inner) or function
+    return _owner_of_file(called.__code__.co_filename)
 
 
 @cache

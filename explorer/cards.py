@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from compiler.capture.function_names import function_name
 from compiler.capture.guard_words import quoted
-from compiler.record import GraphBreak, GuardFailure, Recompile, Record, Span, Suggestion
-from explorer.blame import users_span
+from compiler.record import GraphBreak, GuardFailure, Recompile, Record, Suggestion
+from explorer.blame import closest_failure, users_span
 from explorer.shapes import seconds_text, size_text
+from explorer.sites import break_groups, recompile_groups
 from explorer.text import counted
 
 WIDTH = 100
@@ -19,11 +20,13 @@ _CODE = "      "
 
 
 def break_card(found: GraphBreak, number: int = 1, total: int = 1, others: Sequence[GraphBreak] = ()) -> str:
-    """One graph break. The user's own line comes first; calls inside of packages follow. `others` are breaks at the
-    same place, in other compilations.
+    """The card of a site, number `number` of `total`. The user's own line comes first; calls inside of packages follow.
+    `others` are breaks there in other compilations.
     """
-    head = f"graph break {number} of {total}: {found.kind}" + (f" ({found.gb_id})" if found.gb_id else "")
+    times = f", {1 + len(others)} times" if others else ""
+    head = f"graph break {number} of {total}{times}: {found.kind}" + (f" ({found.gb_id})" if found.gb_id else "")
     lines = [head, *place_lines(found), *_again(others), *_wrapped(found.what), *_wrapped(outcome_words(found))]
+    lines += _wrapped(first_call_words(found))
     lines += _wrapped(cost_words(found))
     for index, suggestion in enumerate(found.suggestions):
         lines += _suggestion(suggestion, index)
@@ -32,10 +35,13 @@ def break_card(found: GraphBreak, number: int = 1, total: int = 1, others: Seque
     return "\n".join(lines)
 
 
-def recompile_card(found: Recompile, number: int = 1, total: int = 1) -> str:
-    """One recompilation: every guard that failed, entry by entry."""
+def recompile_card(found: Recompile, number: int = 1, total: int = 1, others: Sequence[Recompile] = ()) -> str:
+    """The card of a cause, number `number` of `total`: every guard that failed in its first recompilation, entry by
+    entry. `others` are later recompilations for the same cause.
+    """
     blamed = f", {_blamed(found)}" if found.cause and found.argument else ""
-    lines = [f"recompilation {number} of {total}: {_name(found)} ({found.file}:{found.line}){blamed}"]
+    times = f", {1 + len(others)} times" if others else ""
+    lines = [f"recompilation {number} of {total}{times}: {_name(found)} ({found.file}:{found.line}){blamed}"]
     if found.call is not None:
         which = f"call {found.call_number}, " if found.call_number else ""
         lines.append(f"{INDENT}{which}in {found.call.file}:{found.call.line}  {found.call.code}")
@@ -44,11 +50,20 @@ def recompile_card(found: Recompile, number: int = 1, total: int = 1) -> str:
         lines += _wrapped(
             f"{found.graph_change} (run.recompile_diff({found.frame!r}) shows it)", f"graph, against {found.closest}: "
         )
-    lines += _wrapped(found.advice, "change: ")
-    lines += [f"{_CODE}{setting}" for setting in found.settings]
-    if found.limit:
-        lines += _wrapped(f"torch gave up on this function: {limit_words(found)}")
+    lines += _wrapped("; ".join(map(again_words, others)), "and again: ")
+    last = (found, *others)[-1]
+    lines += _wrapped(last.advice, f"change ({last.applicability}): ")
+    lines += [f"{_CODE}{setting}" for setting in last.settings]
+    if last.limit:
+        lines += _wrapped(f"torch gave up on this function: {limit_words(last)}")
     return "\n".join(lines)
+
+
+def again_words(found: Recompile) -> str:
+    """A later recompilation for a cause that a card has told: `0/2 in call 3, `n` was the int 4, is the int 5`."""
+    call = f" in call {found.call_number}" if found.call_number else ""
+    closest = closest_failure(found)
+    return f"{found.frame}{call}" + (f", {closest.words}" if closest else "")
 
 
 def limit_words(found: Recompile) -> str:
@@ -70,24 +85,16 @@ def runs_of(name: str, numbers: Sequence[int]) -> str:
     return f"{name if len(numbers) == 1 else name + 's'} {listed}"
 
 
-def break_groups(breaks: Sequence[GraphBreak]) -> list[tuple[int, list[GraphBreak]]]:
-    """Breaks of one place and kind together, with the number of the first, from 1: code that is compiled more than once
-    breaks again, and so do its callers. Those that ended a graph come first.
-    """
-    groups: dict[tuple[str, Span | None], tuple[int, list[GraphBreak]]] = {}
-    for number, found in enumerate(breaks, 1):
-        groups.setdefault((found.kind, users_span(found)), (number, []))[1].append(found)
-    return [(number, sorted(group, key=lambda found: not found.ended)) for number, group in groups.values()]
-
-
 def break_cards(breaks: Sequence[GraphBreak]) -> list[str]:
-    """A card for each place and kind."""
-    return [break_card(found, number, len(breaks), others) for number, (found, *others) in break_groups(breaks)]
+    """A card for each site."""
+    groups = break_groups(breaks)
+    return [break_card(found, number, len(groups), others) for number, (found, *others) in enumerate(groups, 1)]
 
 
 def recompile_cards(recompiles: Sequence[Recompile]) -> list[str]:
-    """A card for each recompilation."""
-    return [recompile_card(found, number, len(recompiles)) for number, found in enumerate(recompiles, 1)]
+    """A card for each cause."""
+    groups = recompile_groups(recompiles)
+    return [recompile_card(found, number, len(groups), others) for number, (found, *others) in enumerate(groups, 1)]
 
 
 def all_cards(record: Record) -> Cards:
@@ -139,18 +146,44 @@ def outcome_words(found: GraphBreak, at_once: bool = True) -> str:
     if found.outcome == "error":
         return "torch.compile raises here: nothing is compiled."
     if found.outcome == "skipped":
-        return f"The whole function runs as plain Python{kinds}."
+        return f"The whole function runs as plain Python{kinds}.{unread_words(found)}"
     size = f" ({size_text(found.crossing_bytes)})" if found.crossing_bytes else ""
     cost = f"; {counted(found.crossing, 'tensor')}{size} handed back to Python" if found.ended else ""
     before = f"{counted(found.nodes[0], 'op')} in the graph before" if found.ended else "No graph before"
     ops = f"{before}, {counted(found.nodes[1], 'op')} after{cost}."
     if found.outcome == "plain":
-        return f"The rest of the function runs as plain Python. {ops}"
+        return f"The rest of the function runs as plain Python. {ops}{unread_words(found)}"
     following = (
         "The function goes on in a graph of its own." if at_once else "Its next graph comes after another break."
     )
-    goes_on = following if found.nodes[1] else "What is left has no ops."
+    if found.unread is not None:
+        return f"{ops}{unread_words(found)}"
+    goes_on = following if found.nodes[1] else "What is left of the function has no ops of its own."
     return f"{goes_on} {ops}"
+
+
+def unread_words(found: GraphBreak) -> str:
+    """Which lines torch did not analyse because of the break, as a sentence to append; "" where it read them all."""
+    if found.unread is None:
+        return ""
+    first, last = found.unread
+    lines = f"Line {first}" if first == last else f"Lines {first} to {last}"
+    where = function_name(found.chain[0].function) if found.chain else function_name(found.function)
+    return (
+        f" {lines} of `{where}` {'was' if first == last else 'were'} not analysed: more breaks may follow there. "
+        "Functions that are called from there are compiled by themselves, if at all."
+    )
+
+
+def first_call_words(found: GraphBreak) -> str:
+    """Said of a break that a second call does not have; "" of others."""
+    if not found.first_call:
+        return ""
+    return (
+        "Only the first call breaks here: captured once more after it, the call does not. Code that runs once (lazy "
+        "initialisation, a lock around it) is the reason; a call in eager mode before torch.compile takes the break "
+        "away."
+    )
 
 
 def cost_words(found: GraphBreak) -> str:
@@ -162,7 +195,8 @@ def cost_words(found: GraphBreak) -> str:
 
 
 def _suggestion(suggestion: Suggestion, index: int) -> Iterator[str]:
-    yield from _wrapped(advice_text(suggestion), "change: " if index == 0 else "or:     ")
+    label = f"{'change' if index == 0 else 'or'} ({suggestion.applicability}): "
+    yield from _wrapped(advice_text(suggestion), label)
     if suggestion.rewrite:
         yield f"{_CODE}{rewritten_lines(suggestion)}:"
         yield from (f"{_CODE}+ {line}" for line in textwrap.dedent(suggestion.rewrite).splitlines())
@@ -170,9 +204,9 @@ def _suggestion(suggestion: Suggestion, index: int) -> Iterator[str]:
 
 
 def advice_text(suggestion: Suggestion) -> str:
-    """The advice as a sentence of its own."""
+    """The advice as a sentence of its own, and what a "maybe" may lead to."""
     text = suggestion.text.removeprefix("Or ")
-    return text[:1].upper() + text[1:]
+    return f"{text[:1].upper()}{text[1:]} {suggestion.caveat}".rstrip()
 
 
 def rewritten_lines(suggestion: Suggestion) -> str:

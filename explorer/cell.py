@@ -8,7 +8,6 @@ for IPython to display; what the cell raises passes through.
 from __future__ import annotations
 
 import ast
-import copy
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -18,9 +17,9 @@ from typing import Any, Literal
 
 from IPython.core.error import UsageError
 
-from explorer import callee as callees
-from explorer.choice import Choice, Site, marked, with_choice
-from explorer.lookup import torch_compile_line
+from explorer.choice import Choice, copied, marked, with_choice
+from explorer.look_ahead import Binding, LookAhead, Rank, Site, rank
+from explorer.lookup import torch_compile_line, value_of
 from explorer.tracebacks import show_below
 
 Mode = Literal["exec", "single", "eval"]
@@ -33,8 +32,8 @@ _ALLOW_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 class Cell:
     """The body of a `%%tcompile` cell, parsed.
 
-    `fn` names the callee to compile, as the cell writes it; "" takes the first that is the user's in the last
-    statement. Raises SyntaxError for code that does not parse, UsageError when `fn` is not called in the cell.
+    `fn` names the callee to compile, as the cell writes it; "" takes the best as `Choice` has it. Raises SyntaxError
+    for code that does not parse, UsageError when `fn` is not called in the cell.
     """
 
     def __init__(self, shell: Any, text: str, fn: str = "") -> None:
@@ -44,8 +43,10 @@ class Cell:
         tree = shell.compile.ast_parse(self.source, filename=self.name)
         self.body: list[ast.stmt] = shell.transform_ast(tree).body
         self.sites: list[Site] = []
-        self._statements = list(planned(self._marked_body(), self._interactivity()))
-        if self.fn and not self.sites:
+        self._bindings: dict[str, list[Binding]] = {}
+        marked_body = marked(copied(self.body), self.sites, self._bindings)
+        self._statements = list(planned(marked_body, self._interactivity()))
+        if self.fn and all(site.text != self.fn for site in self.sites):
             raise UsageError(_not_called(self.fn, self.body))
 
     @property
@@ -60,22 +61,23 @@ class Cell:
         awaits: bool = self.shell.should_run_async(self.source, transformed_cell=self.source)
         return awaits
 
+    def can_compile(self, site: Site) -> bool:
+        """Whether what a call in the cell calls is there, and can be compiled."""
+        value = None if site.callee is None else value_of(site.callee, self.shell.user_ns)
+        return value is not None and rank(value) is not Rank.NOTHING
+
     def choice(self, compile_one: CompileOne) -> Choice:
         """The choice that one run of the cell makes; `compile_one` gives the callable to use in place of one."""
-        if self.fn:
-            return Choice(self.sites, compile_one, callees.named_refusal)
-
-        def compile_or_enter(callee: Any) -> Callable[..., Any]:
-            enters = callees.runs_a_module(callee)
-            return callees.with_forward_compiled(callee, compile_one) if enters else compile_one(callee)
-
-        return Choice(self.sites, compile_or_enter, callees.refusal, self._compiles_itself)
+        ahead = LookAhead(self.sites, self._bindings, self.shell.user_ns)
+        theirs = "" if self.fn else self._compiles_itself()
+        return Choice(self.sites, compile_one, ahead, fn=self.fn, theirs=theirs, file=self.name)
 
     def run(self, choice: Choice) -> Any:
         """Run the cell; the value of its last expression, or None."""
         __tracebackhide__ = "__ipython_bottom__"
         value = None
         try:
+            choice.watch()
             for node, mode in self._statements:
                 code = self._code(node, mode, choice)
                 value = eval(code, self.shell.user_global_ns, self.shell.user_ns)
@@ -91,6 +93,7 @@ class Cell:
         __tracebackhide__ = "__ipython_bottom__"
         value = None
         try:
+            choice.watch()
             for node, mode in self._statements:
                 code = self._code(node, mode, choice)
                 value = eval(code, self.shell.user_global_ns, self.shell.user_ns)
@@ -107,14 +110,6 @@ class Cell:
         result = _outer_result(self.shell)
         quiet = self.is_silenced or (result is not None and result.info.silent)
         return "none" if quiet else self.shell.ast_node_interactivity
-
-    def _marked_body(self) -> list[ast.stmt]:
-        """The statements with marks where a call may be chosen: in the last, or wherever `fn` is called."""
-        free = 0 if self.fn else len(self.body) - 1
-        return [
-            marked(copy.deepcopy(node), self.sites, self.fn) if index >= free else node
-            for index, node in enumerate(self.body)
-        ]
 
     def _code(self, node: ast.stmt, mode: Mode, choice: Choice) -> CodeType:
         # One statement at a time, as IPython does: an error in a later one leaves the earlier ones done.

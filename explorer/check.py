@@ -8,7 +8,7 @@ from typing import Any
 from explorer.cards import break_cards, recompile_cards
 from explorer.explore import explore
 from explorer.run import Run
-from explorer.text import counted
+from explorer.sites import break_count, recompile_count
 
 
 class CheckError(AssertionError):
@@ -57,15 +57,15 @@ def _breaks(run: Run, allowed: int) -> list[str]:
     found = run.record.breaks
     if len(found) <= allowed:
         return []
-    return [_counted(run, len(found), "graph break", allowed), *break_cards(found)]
+    return [_counted(run, break_count(found), allowed), *break_cards(found)]
 
 
 def _recompiles(run: Run, allowed: int) -> list[str]:
     found = run.record.recompiles
     if len(found) <= allowed:
         return []
-    return [_counted(run, len(found), "recompilation", allowed), *recompile_cards(found)]
+    return [_counted(run, recompile_count(found), allowed), *recompile_cards(found)]
 
 
-def _counted(run: Run, count: int, what: str, allowed: int) -> str:
-    return f"{run.record.title}: {counted(count, what)}, {allowed} allowed"
+def _counted(run: Run, count: str, allowed: int) -> str:
+    return f"{run.record.title}: {count}, {allowed} allowed"

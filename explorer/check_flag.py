@@ -22,5 +22,5 @@ def joined(words: Sequence[str]) -> list[str]:
 
 
 def value(text: str) -> bool | str:
-    """What the flag's value stands for; a wrong one is left for `Options.of` to tell."""
+    """What the flag's value stands for; a wrong one is left for `parse_options` to tell."""
     return True if text == "yes" else text

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from compiler.options import OptionError
-from compiler.record import Artifact, Record, RecordError
+from compiler.record import Artifact, Record, RecordError, UntrustedError
+from compiler.record.options import OptionError
 from explorer import capture_text, check_flag, files, text
 from explorer.compiling import KernelCompiler
 from explorer.stages import stage_key
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(check_flag.joined(time_flag.joined(words)))
     try:
         args.command(args)
-    except (UsageError, OptionError, RecordError) as error:
+    except (UsageError, OptionError, RecordError, UntrustedError) as error:
         return _told(" ".join(str(error).split()), WRONG_USE)
     except BrokenPipeError:
         # The reader (`| head`) has all it wants; Python would complain again when it flushes at exit.
@@ -146,6 +146,9 @@ def _add_show(commands: Any) -> None:
     command.add_argument(
         "stage", nargs="?", metavar="STAGE", help=f"forward, kernels, ptx, …, or an id: forward[0/0]; or {facts}"
     )
+    command.add_argument(
+        "--trust", action="store_true", help="execute the kernels' source from the file, to compile them: sass, ptx, …"
+    )
     command.add_argument("--raw", action="store_true", help="the stage's text alone, without numbers and links")
 
 
@@ -210,13 +213,12 @@ def _decompose(args: argparse.Namespace) -> None:
 def _options(args: argparse.Namespace) -> dict[str, Any]:
     """The options that were given, checked before the user's file is run. Raises OptionError."""
     from compiler import option_checks
-    from compiler.options import Options
 
     names = ("target", "mode", "dynamic", "fullgraph", "backend", "stages", "grad", "time", "check", "step", "vs")
     given = {name: getattr(args, name) for name in names}
     given["options"] = option_checks.assignments(args.options) if args.options else None
     chosen = {name: value for name, value in given.items() if value is not None}
-    Options.of(**chosen)
+    option_checks.parse_options(**chosen)
     return chosen
 
 
@@ -252,7 +254,7 @@ def _show(args: argparse.Namespace) -> None:
         print(capture_text.told(record, args.stage))
         return
     name = stage_key(args.stage)
-    record = _with_stage(record, name)
+    record = _with_stage(record.with_trust("trusted") if args.trust else record, name)
     chosen = _chosen(record, name)
     for artifact in chosen:
         print(_shown(record, artifact, args.raw, len(chosen) > 1))

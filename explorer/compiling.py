@@ -82,6 +82,15 @@ class KernelCompiler:
                 self._tell({})
         return self._record
 
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the code of the record's kernels may be executed: the user's own, or agreed to."""
+        return self._record.trust != "untrusted"
+
+    def trust(self) -> Record:
+        """The user agrees that the code of the record's kernels is executed on this machine."""
+        return self.grow(lambda record: record if record.trust != "untrusted" else record.with_trust("trusted"))
+
     def listen(self, listener: Callable[[Record, dict[str, Any]], None]) -> None:
         self._listeners.append(listener)
 
@@ -132,13 +141,14 @@ class KernelCompiler:
 
         `config` picks the launch configuration among those that Inductor's heuristics would try. When it is
         interrupted, what was finished is kept. What can't be compiled is told in `record.problems`. Raises ValueError
-        for a `config` that no kernel has.
+        for a `config` that no kernel has, UntrustedError for a loaded record that is not trusted.
         """
         if config < 0:
             raise ValueError(f"config counts launch configurations from 0; got {config}")
         with self._lock:
             wanted = self._without(config) if kernels is None else list(kernels)
             if wanted:
+                self._record.require_trust()
                 before = self._record
                 self._compile(wanted, config)
                 self._check_config(config, before, wanted)

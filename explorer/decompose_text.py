@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from compiler.decompose.levels import ABOUT
-from compiler.decompose.numbers import Numbers
 from compiler.decompose.one_op import Decomposition, Level
 from compiler.decompose.reasons import A_PRIM, NOT_COMPOSITE
 from compiler.decompose.tree import OpCall, Source, TensorType
+from compiler.numerics.policy.by_dtype import Numbers
 from explorer.shapes import error_text, tensor_type
 from explorer.text import WIDTH, clip, counted
 
@@ -73,6 +73,8 @@ def numbers_text(numbers: Numbers) -> str:
     """One dtype's comparison in words."""
     if numbers.verdict in ("equal", "not comparable"):
         return f"{numbers.dtype} {numbers.verdict}".lstrip() + (f": {numbers.note}" if numbers.note else "")
+    if numbers.max_relative is None:
+        return f"{numbers.dtype} {numbers.verdict}: {numbers.note}"
     errors = (
         f"largest error {error_text(numbers.max_absolute)}, {error_text(numbers.max_relative)} of the largest magnitude"
     )

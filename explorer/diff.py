@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from compiler.record import MACHINE_STAGES, Artifact, Record
+from compiler.record import MACHINE_STAGES, Artifact, Record, captured_by_frame
 from explorer import capture_diff, tables, text
 from explorer.compiling import KernelCompiler
 from explorer.kernel_diff import kernel_changes, kernel_facts, matching_ids
@@ -103,7 +103,7 @@ def recompile_diff(record: Record, frame: str = "") -> ArtifactDiff:
     found = known.get(frame) if frame else next(iter(known.values()), None)
     if found is None:
         raise KeyError(f"no recompilation {frame or 'at all'} in this record; it has: {', '.join(known) or 'none'}")
-    graphs = {artifact.graph: artifact for artifact in record.of_stage("captured")}
+    graphs = captured_by_frame(record.frames, record.artifacts)
     missing = next((name for name in (found.closest, found.frame) if name not in graphs), None)
     if missing is not None:
         why = found.limit and f": torch gave up on it, {found.limit} is reached"

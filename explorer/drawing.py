@@ -31,12 +31,20 @@ ABOUT_SHOWN = 70
 Path = tuple[str, ...]
 
 _INK, _GREY, _RULE = "#1a1a1a", "#5a5a5a", "#8a8a8a"
+_OUTSIDE = "#7a7a7a"
+"""Text outside of boxes, on a background that is not known: legible on white and on black."""
 _WHITE = "#ffffff"
 _KIND_FILLS = {"function": "#dfe6ee", "resume": "#eef2f6", "break": "#fbdcc8", "plain": "#ebebeb"}
-_FRAMES = ("#f6f7f9", "#eceff3")
+_FRAMES = ("#7f7f7f14", "#7f7f7f24")
 _CHIP = {"input": "#cfe4f5", "parameter": "#f6e3b8", "saved": "#e3d9f0", "output": "#cdebd8"}
+_DARK = {
+    _INK: "#e8ebee", _GREY: "#b7c0ca", _WHITE: "#2a2f36",
+    "#dfe6ee": "#38424d", "#eef2f6": "#2f363e", "#fbdcc8": "#5c3420", "#ebebeb": "#333333",
+    "#cfe4f5": "#1d3d56", "#f6e3b8": "#55431a", "#e3d9f0": "#43335c", "#cdebd8": "#1d4a31",
+}  # fmt: skip
+"""Colours of boxes, and of text in them, where the reader prefers dark."""
 _MANY = {"input": "inputs", "parameter": "parameters", "saved": "saved", "output": "outputs"}
-_ENDS = {"placeholder", "get_attr", "output"}
+_ENDS = {"placeholder", "get_attr", "output", "subgraph", "subgraph_input", "subgraph_output"}
 _OWN_TENSOR = re.compile(r"\._(?:parameters|buffers)\['(?P<name>\w+)'\]$")
 _VARIABLE = re.compile(r"^[LG]\['(\w+)'\]")
 _MOVES_NO_DATA = re.compile(
@@ -94,13 +102,21 @@ def drawing(
         raise ValueError(f"{artifact.id} is text, not a graph; print it, or draw a stage such as 'captured'")
     layout = plan(record, artifact, depth, readable)
     graph = Digraph(artifact.stage, comment=artifact.id)
-    graph.attr(rankdir=direction, fontname="Arial", fontsize="11", fontcolor=_GREY, nodesep="0.22", ranksep="0.32")
-    graph.attr(label=_caption(artifact, layout), labelloc="b", labeljust="l", bgcolor="white")
+    graph.attr(rankdir=direction, fontname="Arial", fontsize="11", fontcolor=_OUTSIDE, nodesep="0.22", ranksep="0.32")
+    graph.attr(label=_caption(artifact, layout), labelloc="b", labeljust="l", bgcolor="transparent")
     graph.attr("node", shape="plain", fontname="Arial", fontsize="11", fontcolor=_INK)
     graph.attr("edge", color=_RULE, arrowsize="0.6", penwidth="0.9")
     _add_boxes(graph, layout.boxes.values(), ())
     graph.edges((_quoted(source), _quoted(target)) for source, target in layout.edges)
     return graph
+
+
+def dark_style() -> str:
+    """CSS for a drawing as SVG: boxes are dark for readers who prefer that. Boxes are opaque, and what stands outside
+    of them is of a middle grey, so that a drawing reads on any background, whatever the reader prefers.
+    """
+    rules = "".join(f'[fill="{light}"]{{fill:{dark}}}' for light, dark in _DARK.items())
+    return f"@media (prefers-color-scheme:dark){{{rules}}}"
 
 
 def has_flow(artifact: Artifact) -> bool:
@@ -112,7 +128,7 @@ def plan(record: Record, artifact: Artifact, depth: int | None = None, readable:
     """Which boxes and edges a drawing of this artifact has."""
     entities = {entity.id: entity for entity in artifact.entities}
     work = [entity for entity in artifact.entities if entity.kind not in _ENDS and "inside" not in entity.attrs]
-    paths = {entity.id: _path(entity) for entity in work}
+    paths = {entity.id: _path(entity, entities) for entity in work}
     depth = _fitting_depth(paths, readable) if depth is None else depth
     home = {entity_id: _box_id(entity_id, path, depth) for entity_id, path in paths.items()}
     boxes: dict[str, Box] = {}
@@ -133,7 +149,18 @@ def _fitting_depth(paths: Mapping[str, Path], readable: int) -> int:
     return next((depth for depth in depths if len({_box_id(*item, depth) for item in paths.items()}) <= readable), 0)
 
 
-def _path(entity: Entity) -> Path:
+def _path(entity: Entity, entities: Mapping[str, Entity]) -> Path:
+    """The modules and bodies of operators around an entity. In a body, modules begin where the operator stands."""
+    modules = _modules(entity)
+    body = entities.get(str(entity.attrs.get("subgraph")))
+    if body is None or not entity.label.startswith(f"{body.label}."):
+        return modules
+    outer = _modules(body)
+    inner = modules[len(outer) :] if modules[: len(outer)] == outer else modules
+    return (*_path(body, entities), body.label.rpartition(".")[2], *inner)
+
+
+def _modules(entity: Entity) -> Path:
     return tuple(part for part in str(entity.attrs.get("module") or "").split(".") if part)
 
 
@@ -245,7 +272,7 @@ def _add_boxes(graph: Digraph, boxes: Iterable[Box], path: Path) -> None:
 def _add_frame(graph: Digraph, members: list[Box], path: Path, module: Path) -> None:
     with graph.subgraph(name=f"cluster {'.'.join(module)}") as frame:
         frame.attr(label=".".join(module[len(path) :]), labelloc="t", labeljust="l", style="rounded,filled")
-        frame.attr(color="#c3c9d2", fillcolor=_FRAMES[len(path) % 2], fontcolor=_GREY, fontsize="10", margin="9")
+        frame.attr(color=_RULE, fillcolor=_FRAMES[len(path) % 2], fontcolor=_OUTSIDE, fontsize="10", margin="9")
         _add_boxes(frame, members, module)
 
 

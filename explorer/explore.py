@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from compiler.options import Options
+from compiler.record.options import OptionError, Options
 from explorer.run import Run
 
 if TYPE_CHECKING:
@@ -43,20 +44,50 @@ def explored(
     site: tuple[SourceFrame, ...] | None = None,
 ) -> Run:
     """As `explore`; `site` is the line that the call counts as made on, by default the user's own that makes it."""
-    checked = Options.of(**options)
+    checked = _checked(fn, options)
     if not callable(fn):
         raise TypeError(f"explore takes a function or module and then its arguments; got {type(fn).__name__}")
     # It imports torch, which `explorer.load` and the command line's `show` do without.
     from compiler import engine
-    from explorer.callee import named_refusal
+    from explorer.callee import is_torchscript, named_refusal
 
     why_not = named_refusal(fn)
     if why_not:
-        raise TypeError(f"{getattr(fn, '__qualname__', fn)} can't be explored: it {why_not}")
+        name = getattr(fn, "__qualname__", type(fn).__name__)
+        hint = ". Explore the original model or function" if is_torchscript(fn) else ""
+        raise TypeError(f"{name} can't be explored: it {why_not}{hint}")
     found = engine.explore(fn, args, kwargs, checked, calls=_tuples(args, calls), site=site)
     run = Run(found.record, found.value)
     run.kept, run.call = found.kept, found.call
     return run
+
+
+def _checked(fn: Callable[..., Any], options: Mapping[str, Any]) -> Options:
+    """The options. Raises OptionError, which says of an argument of `fn` itself how it is passed."""
+    from compiler.option_checks import parse_options  # it imports torch
+
+    try:
+        return parse_options(**options)
+    except OptionError as error:
+        unknown = [name for name in options if name not in Options.__dataclass_fields__]
+        own = [name for name in unknown if _takes(fn, name)]
+        if not own:
+            raise
+        given = ", ".join(f"{name!r}: …" for name in own)
+        title = getattr(fn, "__qualname__", type(fn).__name__)
+        raise OptionError(
+            f"{', '.join(own)} {'is' if len(own) == 1 else 'are'} no option of explore, but {title} takes "
+            f"{'it' if len(own) == 1 else 'them'}: write explore(…, kwargs={{{given}}})"
+        ) from error
+
+
+def _takes(fn: Callable[..., Any], name: str) -> bool:
+    """Whether `fn` takes a keyword argument of this name."""
+    try:
+        parameters = inspect.signature(getattr(fn, "forward", fn)).parameters
+    except (TypeError, ValueError):  # some builtins have no signature
+        return False
+    return name in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
 
 def _tuples(args: Sequence[Any], calls: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:

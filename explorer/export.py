@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from compiler.options import Options
 from compiler.record import Problem, Record
+from compiler.record.options import Options
 from explorer.cards import outcome_words
 from explorer.run import Run
 
@@ -26,8 +26,8 @@ def export(
     """
     from compiler.capture.sources import SourceBook
     from compiler.engine import title_of
-    from compiler.environment import environment
     from compiler.export.exporting import exported
+    from compiler.process.environment import environment
 
     book, modes = SourceBook(), (False, True) if strict is None else (strict,)
     found = [exported(fn, args, kwargs, strict=mode, dynamic_shapes=dynamic_shapes, book=book) for mode in modes]

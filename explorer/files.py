@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from pathlib import Path
 
 from compiler.record import Record, RecordError
+from compiler.record.limits import MOST_BYTES
 
 SUFFIXES = (".html", ".json")
 
@@ -18,11 +20,28 @@ def read(path: str | Path) -> Record:
     """
     path = Path(path)
     suffix = known_suffix(path)
-    data = path.read_bytes()
     try:
+        data = _content(path)
         return Record.from_json(data) if suffix == ".json" else _from_page(data)
     except RecordError as error:
         raise RecordError(f"{path}: {error}") from None
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of a regular file. Nothing else is opened for longer than it takes to see what it is: a FIFO would be
+    waited for. Raises RecordError, OSError.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise RecordError("this is no regular file")
+        if found.st_size > MOST_BYTES:
+            raise RecordError(f"it has {found.st_size / 1e6:,.0f} MB; at most {MOST_BYTES / 1e6:,.0f} MB are read")
+        with open(descriptor, "rb", closefd=False) as stream:
+            return stream.read(MOST_BYTES + 1)
+    finally:
+        os.close(descriptor)
 
 
 def write(record: Record, path: str | Path) -> Path:

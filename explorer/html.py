@@ -29,7 +29,7 @@ PAGE = Template("""\
 <body class="tcompile-page">
 <noscript><p>This page shows what torch.compile made of a program. It needs JavaScript, which is turned off here; \
 it loads nothing from anywhere.</p></noscript>
-<div id="tcompile"></div>
+<main id="tcompile"></main>
 $data
 <script type="module">$script</script>
 </body>

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-from compiler.kernel_edit import source_of
+from compiler.kernel_lab.edit import source_of
 from compiler.record import Kernel, Record
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 
-from compiler.binary.sources import kernel_source
+from compiler.binary.sources import CannotCompileError, kernel_source
 from compiler.record import Binary, Kernel, Record
-from explorer.kernel_table import binaries_of, bound_microseconds, config_text, half, occupancy_percent
-from explorer.shapes import size_text
+from explorer.kernel_table import binaries_of, config_text, half, occupancy_percent
+from explorer.shapes import seconds_text, size_text
 from explorer.text import counted, text_lines
 
 
@@ -35,7 +35,10 @@ def kernel_code(record: Record, name: str) -> KernelCode:
     if name not in known:
         raise KeyError(_absent(name, [kernel.name for kernel in record.kernels]))
     kernel = known[name]
-    return KernelCode(kernel, binaries_of(record).get(kernel.id), source_of(record, kernel))
+    try:
+        return KernelCode(kernel, binaries_of(record).get(kernel.id), source_of(record, kernel))
+    except CannotCompileError as error:
+        raise KeyError(str(error)) from None
 
 
 def _absent(name: str, names: list[str]) -> str:
@@ -70,7 +73,9 @@ def _binary_lines(binary: Binary) -> list[str]:
         "" if binary.spill_bytes is None else f"{size_text(binary.spill_bytes)} spilled",
         "" if binary.shared_memory is None else f"{size_text(binary.shared_memory)} shared memory",
         _occupancy(binary),
-        "" if binary.bound_seconds is None else f"at least {bound_microseconds(binary)} µs ({binary.bound})",
+        ""
+        if binary.bound_seconds is None
+        else f"at least {seconds_text(binary.bound_seconds)}, an estimate ({binary.bound}-bound)",
     ]
     return [f"{binary.target}: {config_text(binary.config)}", ", ".join(filter(None, facts))]
 

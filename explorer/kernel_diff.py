@@ -64,7 +64,7 @@ def _name(kernel: Kernel) -> tuple[str, str]:
 def _nodes(*sides: Record) -> list[dict[str, frozenset[str]]]:
     """For each side: kernel id -> ids of all that it came from that both sides have; two backends share graphs only."""
     origins = [{entity.id: entity.origins for entity in record.entities()} for record in sides]
-    shared = origins[0].keys() & origins[1].keys() - {kernel.id for record in sides for kernel in record.kernels}
+    shared = origins[0].keys() & origins[1].keys()
     return [
         {kernel.id: frozenset(shared & set(ancestors([kernel.id], known))) for kernel in record.kernels}
         for record, known in zip(sides, origins, strict=True)

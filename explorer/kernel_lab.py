@@ -18,6 +18,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_exp
 from IPython.display import display
 from IPython.utils.process import arg_split  # type: ignore[attr-defined]
 
+from compiler.record import UntrustedError
 from compiler.targets import UnknownTargetError, target
 from explorer import kernel_cell
 from explorer.kernel_cell import NoSuchKernelError, find
@@ -91,7 +92,10 @@ class KernelMagics(Magics):
         except NoSuchKernelError as error:
             raise UsageError(str(error)) from None
         chosen = {name: getattr(args, name) for name in _BLOCKS if getattr(args, name) is not None}
-        trial = tried(run, kernel, "\n" + cell, _target(args.target), args.config, chosen, check=not args.no_check)
+        try:
+            trial = tried(run, kernel, "\n" + cell, _target(args.target), args.config, chosen, check=not args.no_check)
+        except UntrustedError as error:
+            raise UsageError(str(error)) from None
         self.shell.push({args.output: trial})
         display(trial)
 

@@ -13,7 +13,7 @@ Fact = Callable[[Kernel, Binary | None], int | float | str | None]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of the list of kernels. `unit` says how a number is written: "bytes", "percent", "µs" or ""."""
+    """One column of the list of kernels. `unit` of its numbers: "bytes", "bits", "percent", "seconds" or ""."""
 
     title: str
     about: str
@@ -39,14 +39,14 @@ def _lines(kernel: Kernel, _: Binary | None) -> int:
 
 
 KERNEL_COLUMNS = (
-    Column("Kernel", "Name of the generated function, or of the library call", lambda kernel, _: kernel.name),
-    Column("Calls", "Launches in one run of the graph", lambda kernel, _: kernel.calls),
+    Column("Kernel", "Name of the generated function, or of the extern call", lambda kernel, _: kernel.name),
+    Column("Launches", "Times that one run of the graph launches or calls it", lambda kernel, _: kernel.calls),
     Column(
         "Bytes", "Read and written in one call, as Inductor counts", lambda kernel, _: kernel.bytes or None, "bytes"
     ),
 )
 BINARY_COLUMNS = (
-    Column("Registers", "Registers of one thread", _of_binary(lambda binary: binary.registers)),
+    Column("Registers", "Registers of one thread, 32 bits each", _of_binary(lambda binary: binary.registers)),
     Column("Spills", "Bytes that one thread spills to memory", _of_binary(lambda binary: binary.spill_bytes), "bytes"),
     Column("Shared", "Shared memory of one block", _of_binary(lambda binary: binary.shared_memory), "bytes"),
     Column(
@@ -56,12 +56,17 @@ BINARY_COLUMNS = (
         "percent",
     ),
     Column("Limit", "What keeps the occupancy there", _of_binary(lambda binary: binary.limiter or None)),
-    Column("Load", "Widest load from global memory, in bits a thread", _of_binary(lambda binary: binary.load_bits)),
     Column(
-        "Bound",
-        "The least time that the GPU's peak rates allow for one launch, in microseconds",
-        _of_binary(bound_microseconds),
-        "µs",
+        "Widest load",
+        "Widest load from global memory by one thread",
+        _of_binary(lambda binary: binary.load_bits),
+        "bits",
+    ),
+    Column(
+        "Least time",
+        "Estimate: the least time that the GPU's peak rates allow for one launch",
+        _of_binary(lambda binary: binary.bound_seconds),
+        "seconds",
     ),
 )
 LAST_COLUMNS = (
@@ -111,9 +116,7 @@ def time_columns(record: Record) -> tuple[Column, ...]:
 
     where = "GPU" if any(time.device == "cuda" for time in record.kernel_times) else "CPU"
     columns = [
-        Column(
-            "Measured", f"Measured on the {where}, all launches of one call, in microseconds", fact(_measured), "µs"
-        ),
+        Column("Measured", f"Measured on the {where}, all launches of one call", fact(_measured), "seconds"),
         Column("Share", "Of all that was measured of the compiled call", fact(share), "percent"),
     ]
     if where == "GPU":
@@ -135,7 +138,7 @@ def time_columns(record: Record) -> tuple[Column, ...]:
 
 
 def _measured(times: Sequence[KernelTime]) -> float:
-    return float(f"{1e6 * sum(time.seconds for time in times):.3g}")
+    return sum(time.seconds for time in times)
 
 
 def _percent(share: float) -> float:

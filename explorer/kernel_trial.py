@@ -12,9 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.binary.own_kernels import launch_of
 from compiler.binary.sources import CannotCompileError
-from compiler.destination import DEFAULT_TARGET
-from compiler.kernel_edit import configurations, cpp_source, function_of, source_of, with_configuration, with_edit
+from compiler.kernel_lab.edit import (
+    check_executable,
+    configurations,
+    cpp_source,
+    function_of,
+    source_of,
+    with_configuration,
+    with_edit,
+)
 from compiler.record import Artifact, Binary, Check, Kernel, Record, Timing
+from compiler.targets.destination import DEFAULT_TARGET
 from explorer.kernel_table import config_text, occupancy_percent
 from explorer.run import Run
 from explorer.shapes import error_text
@@ -25,7 +33,16 @@ if TYPE_CHECKING:
 _STYLE = "border-collapse:collapse;margin:0.4em 0"
 _CELL = "padding:0.1em 0.8em;text-align:right"
 _BAD, _GOOD = "var(--jp-error-color1,#b3261e)", "var(--jp-success-color1,#1b7f4b)"
-_WITH_UNIT = {"occupancy percent": ("occupancy", "%"), "shared memory": ("shared memory", "B")}
+_WITH_UNIT = {
+    "registers": ("registers a thread", ""),
+    "spilled bytes": ("spilled a thread", "B"),
+    "shared memory": ("shared memory a block", "B"),
+    "threads": ("threads a block", ""),
+    "programs": ("programs (blocks)", ""),
+    "occupancy percent": ("occupancy", "%"),
+    "load bits": ("widest load", "bits"),
+    "store bits": ("widest store", "bits"),
+}
 """Facts that are shown with a unit -> what they are called then, and the unit."""
 
 
@@ -99,7 +116,7 @@ class KernelTrial:
     def __str__(self) -> str:
         parts = [f"{self.kernel.name}: {self._verdict()}", *self._finding_lines(), self._facts_text()]
         parts += [f"  {check.subject}: {check.verdict}{_off_by(check)}" for check in self.checks]
-        parts += [f"  {timing.subject}: {timing.seconds * 1e6:.2f} µs" for timing in self.timings]
+        parts += [f"  {timing.subject}: {_time_text(timing.seconds)}" for timing in self.timings]
         return "\n".join([*filter(None, parts), *(f"  ({note})" for note in self.notes)])
 
     def __repr__(self) -> str:
@@ -147,8 +164,8 @@ class KernelTrial:
         parts.append(_table(("", "original", "edited"), rows, [before != after for _, before, after in rows]))
         checks = [(c.subject, c.verdict, error_text(c.max_absolute), c.note) for c in self.checks]
         parts.append(_table(("stored", "against the original", "largest error", ""), checks))
-        times = [(t.subject, *(f"{seconds * 1e6:.2f}" for seconds in (t.seconds, t.low, t.high))) for t in self.timings]
-        parts.append(_table(("time in µs", "median", "lower quartile", "upper quartile"), times))
+        times = [(t.subject, *map(_time_text, (t.seconds, t.low, t.high))) for t in self.timings]
+        parts.append(_table(("time of one launch", "median", "lower quartile", "upper quartile"), times))
         parts += [f'<div style="opacity:0.7">{html.escape(note)}</div>' for note in self.notes]
         return "".join(parts)
 
@@ -185,6 +202,16 @@ def _value_text(value: Any, unit: str) -> str:
     return f"{f'{value:.3g}' if isinstance(value, float) else value} {unit}".rstrip()
 
 
+def _time_text(seconds: float | None) -> str:
+    """A time to three digits, in the unit that suits it: `9.78 ns`, `12.3 µs`."""
+    if seconds is None:
+        return "-"
+    unit, size = next(
+        ((name, size) for name, size in (("ns", 1e-9), ("µs", 1e-6), ("ms", 1e-3)) if seconds < 1e3 * size), ("s", 1.0)
+    )
+    return f"{seconds / size:.3g} {unit}"
+
+
 def _facts(original: Binary | None, edited: Binary | None) -> Iterator[tuple[str, Any, Any]]:
     """The facts of both, by name; those that neither has are left out."""
     both = [_facts_of(binary) if binary is not None else {} for binary in (original, edited)]
@@ -206,7 +233,7 @@ def _facts_of(binary: Binary) -> dict[str, Any]:
         "limit": binary.limiter or None,
         "load bits": binary.load_bits,
         "store bits": binary.store_bits,
-        "least µs": binary.bound_seconds * 1e6 if binary.bound_seconds is not None else None,
+        "least time, estimate": None if binary.bound_seconds is None else _time_text(binary.bound_seconds),
         "bound by": binary.bound or None,
         **{f"{kind} instructions": count for kind, count in binary.mix.items()},
     }
@@ -218,11 +245,15 @@ def tried(
     """Compile an edited source, whose first line stands for the cell's header, and check it against the original.
 
     `chosen` are numbers of a launch configuration of the user's own. What is wrong with the edit is in the result.
+    Raises UntrustedError for a loaded run that the user has not trusted.
     """
     original, gpu = source_of(run.record, kernel), target or run.record.target or DEFAULT_TARGET
-    if kernel.language == "cpp":
-        return _tried_in_cpp(run, kernel, edited, bool(target or config or chosen), check=check)
+    run.record.require_trust()
     try:
+        for source in (original, edited) if run.record.is_loaded else ():
+            check_executable(run.record, kernel, source)
+        if kernel.language == "cpp":
+            return _tried_in_cpp(run, kernel, edited, bool(target or config or chosen), check=check)
         ast.parse(edited)
         source, launch = _configured(run.record, kernel, edited, gpu, config, chosen)
     except SyntaxError as error:
@@ -236,9 +267,13 @@ def tried(
 
 def _tried_in_cpp(run: Run, kernel: Kernel, edited: str, is_configured: bool, *, check: bool) -> KernelTrial:
     """The same for a kernel in C++, whose function alone is edited."""
-    from compiler.kernel_numbers import Tried, numbers
+    from compiler.backend.build import has_vector_math
+    from compiler.backend.emit_cpp import shared_text
+    from compiler.kernel_lab.numbers import Tried, numbers
 
     prelude, original = cpp_source(run.record, kernel)
+    if run.record.is_loaded:  # of a file, the kernel's own function alone is built
+        prelude = shared_text(kernel.name, original, has_vector_math())
     before, after = Version(f"\n{original}"), Version(edited)
     wrong = "a kernel in C++ has no GPU to be compiled for, and no configuration" if is_configured else ""
     if wrong or not check:
@@ -285,7 +320,7 @@ class _Trial:
 
     def result(self, config: int, own_config: int, check: bool) -> KernelTrial:
         # It starts a process, and imports what runs graphs: not for a run that is only looked at.
-        from compiler.kernel_numbers import Tried, numbers
+        from compiler.kernel_lab.numbers import Tried, numbers
 
         original, edited = self._compiled(config, own_config)
         checks: tuple[Check, ...] = ()

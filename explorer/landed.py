@@ -43,10 +43,10 @@ def landed_lines(record: Record) -> dict[str, dict[str, list[int]]]:
     """Source artifact -> graph -> rows whose code is in that captured graph."""
     rows = rows_of_lines(record)
     texts = {artifact.id: artifact.text for artifact in record.of_stage("source")}
-    lines, frames = SourceLines(record), {frame.id: frame for frame in record.frames}
+    lines, frames = SourceLines(record), {name: frame for frame in record.frames for name in frame.graphs}
     landed: dict[str, dict[str, list[int]]] = {}
     for artifact in record.of_stage("captured"):
-        function = function_of(frames.get(artifact.graph), lines, texts)
+        function = function_of(frames.get(artifact.id), lines, texts)
         calls = (entity for entity in artifact.entities if entity.kind == "call")
         stacks = ([rows[name] for name in call.origins if name in rows] for call in calls)
         places = {place for stack in stacks for place in inside(stack, function)}

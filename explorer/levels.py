@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from compiler.builder import in_pipeline_order
 from compiler.decompose.levels import LEVELS, level_named
 from compiler.record import Artifact, Entity, Problem, Record
+from compiler.record.builder import in_pipeline_order
 from explorer.compiling import Maker
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from compiler.calls.kept import KeptFrame
     from compiler.decompose.graphs import LevelGraphs as Graphs
-    from compiler.interpret.kept import KeptFrame
     from explorer.decompose import OpLevels
 
 COLUMNS = {
@@ -205,7 +205,7 @@ def _rows(artifact: Artifact) -> Iterator[dict[str, Any]]:
     row = {
         "graph": artifact.graph,
         "level": artifact.attrs.get("level", LEVELS[0]),
-        "half": "" if artifact.stage == "captured" else artifact.id.split(" ")[1],
+        "half": artifact.half,
         "ops": sum(counts.values()),
         "different": len(counts),
     }

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 import torch
-
-from explorer import callee as callees
-from explorer.choice import Site
 
 
 def value_of(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
@@ -32,20 +29,3 @@ def torch_compile_line(body: Sequence[ast.stmt], namespace: Mapping[str, Any]) -
 def _is_torch_compile(value: object) -> bool:
     function = getattr(value, "__func__", value)
     return any(function is known for known in (torch.compile, torch.compiler.compile, torch.nn.Module.compile))
-
-
-def compilable_calls(body: Sequence[ast.stmt], namespace: Mapping[str, Any]) -> Iterator[Site]:
-    """The calls that statements make themselves, of callees that are the user's own."""
-    for node in _own_nodes(body):
-        if isinstance(node, ast.Call):
-            value = value_of(node.func, namespace)
-            if value is not None and not callees.refusal(value):
-                yield Site(ast.unparse(node.func), node.lineno)
-
-
-def _own_nodes(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """All nodes but those in functions, lambdas and classes that these define."""
-    for node in nodes:
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-            yield node
-            yield from _own_nodes(list(ast.iter_child_nodes(node)))

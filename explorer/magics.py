@@ -16,8 +16,8 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 from IPython.utils.process import arg_split  # type: ignore[attr-defined]
 
-from compiler.option_checks import assignments
-from compiler.options import OptionError, Options
+from compiler.option_checks import assignments, parse_options
+from compiler.record.options import OptionError, Options
 from compiler.torch_api import settings
 from explorer import check_flag, opened_html
 from explorer.cell import Cell
@@ -98,9 +98,11 @@ class TcompileMagics(Magics):
     def tcompile(self, line: str, cell: str | None = None) -> Any:
         """Run a cell (or a line) exactly as it is, and explore what torch.compile makes of it, stage by stage.
 
-        What is compiled: in the last statement, the first call of an nn.Module or of a Python function of yours. In
-        `model(x).sum().backward()` that is `model`, and forward and backward are explored. If the cell calls
-        torch.compile itself, what that compiles is explored as it is.
+        What is compiled: the last call of a model (an nn.Module with parameters) that the cell makes, in loops and in
+        functions that train, evaluate or build a model too; without one, the last call of a Python function of yours.
+        In `loss = model(x).sum(); loss.backward()` that is `model`, and forward and backward are explored. Of a loop
+        the first iteration compiles; the rest runs on. If the cell calls torch.compile itself, what that compiles is
+        explored as it is.
         """
         # fmt: on
         args = self._parsed(line, cell)
@@ -174,7 +176,7 @@ class TcompileMagics(Magics):
         if args.backend and args.backend not in settings.backends():
             asked["backend"] = self.shell.user_ns.get(args.backend, args.backend)
         try:
-            return Options.of(**asked, options=assignments(args.options or ()))
+            return parse_options(**asked, options=assignments(args.options or ()))
         except OptionError as error:
             raise UsageError(str(error)) from None
 
@@ -198,7 +200,7 @@ class TcompileMagics(Magics):
         return Session(cell, self._options(args), output, keep)
 
     def _place(self) -> tuple[str, int]:
-        """Which cell of a notebook is running, where the front end says so, and the how manieth execution it is."""
+        """Which cell of a notebook is running, where the front end says so, and its execution count."""
         result = getattr(self.shell.displayhook, "exec_result", None)
         cell_id = result.info.cell_id if result else None
         return cell_id or "", self.shell.execution_count
@@ -229,7 +231,7 @@ def _after_options(line: str, words: Sequence[str], statement: Sequence[str]) ->
 def _unknown(word: str) -> str:
     """What to say about an option that does not exist."""
     try:
-        Options.of(**{word.partition("=")[0].lstrip("-").replace("-", "_"): None})
+        parse_options(**{word.partition("=")[0].lstrip("-").replace("-", "_"): None})
     except OptionError as error:
         return str(error)
     return f"{word}: there is no such option; %tcompile --help lists them"

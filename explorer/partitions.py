@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.autograd.eager_saved import saved_by_eager
 from compiler.autograd.partition import AGAIN, Partition, partition
-from compiler.interpret.kept import KeptFrame
+from compiler.calls.kept import KeptFrame
 from explorer.shapes import size_text
 
 if TYPE_CHECKING:

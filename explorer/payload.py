@@ -18,13 +18,16 @@ from typing import Any
 
 import msgspec
 
-from compiler.record import Artifact, Decision, Record
+from compiler.record import Artifact, Decision, Problem, Record
 from explorer import versus
 from explorer.both_sides import SIDE
 from explorer.findings import Finding, KnownFindings, views
+from explorer.findings.breaks import break_id
+from explorer.findings.finding import COUNT
 from explorer.kernel_table import list_of_kernels
 from explorer.landed import source_marks
 from explorer.payload_part import Part
+from explorer.sites import break_count, break_of, recompile_count
 from explorer.stages import stage_place, stage_words
 from explorer.timing.heat import source_heat
 from explorer.timing.measured import with_measured
@@ -95,6 +98,7 @@ class Payload:
         marks = source_marks(record)
         return {
             "title": record.title,
+            "explored": None if record.explored is None else msgspec.to_builtins(record.explored),
             "options": msgspec.to_builtins(record.options),
             "environment": msgspec.to_builtins(record.environment),
             "home": [artifact.id for artifact in sorted(sources, key=interest(record, marks["landed"]))],
@@ -110,6 +114,7 @@ class Payload:
             "decisions": decision_counts(record),
             "guards": len(record.guards),
             "recompiles": len(record.recompiles),
+            "counts": {"breaks": break_count(record.breaks), "recompiles": recompile_count(record.recompiles)},
             **marks,
             "heat": source_heat(record),
         }
@@ -121,6 +126,11 @@ class Payload:
         for artifact in artifacts:
             sides[artifact.attrs.get(SIDE, "")] += counted(artifact, words.kinds)
         count, both = sides.total(), len(sides) > 1 and "" not in sides
+        unit = singular(words.unit) if count == 1 else words.unit
+        told = next((str(artifact.attrs[COUNT]) for artifact in artifacts if COUNT in artifact.attrs), "")
+        if told and not both:
+            number, _, unit = told.partition(" ")
+            count = int(number.replace(",", ""))
         return {
             "name": name,
             "title": words.title,
@@ -128,9 +138,9 @@ class Payload:
             "group": words.group,
             "count": count,
             "sides": [*sides.values()] if both else [],
-            "unit": words.unit.removesuffix("s") if count == 1 else words.unit,
+            "unit": unit,
             "seconds": None if both else stage_seconds(self.record, name),
-            "problems": [msgspec.to_builtins(item) for item in self.record.problems if item.stage == name],
+            "problems": [_problem(item, self.record) for item in self.record.problems if item.stage == name],
             "artifacts": [self._artifact(artifact) for artifact in artifacts],
             "pending": self.pending.get(name, 0) or self.makes.get(name, 0),
             "makes": name in self.makes,
@@ -152,6 +162,7 @@ class Payload:
             "drawable": any(entity.inputs for entity in artifact.entities),
             "start": first_kernel_line(artifact),
             "level": level_of(artifact, self.record),
+            "half": artifact.half,
             "side": artifact.attrs.get("side", ""),
             "pair": artifact.attrs.get("pair", ""),
             "view": finding.view if finding else "",
@@ -180,6 +191,17 @@ def level_of(artifact: Artifact, record: Record) -> str:
     if artifact.stage == "captured" and any(each.graph == artifact.graph for each in record.of_stage("decomposed")):
         return "torch"
     return str(artifact.attrs.get("level", ""))
+
+
+def _problem(problem: Problem, record: Record) -> dict[str, Any]:
+    """A problem, with the id of the break whose card says what to do about it, "" where there is none."""
+    found = break_of(problem, record)
+    return msgspec.to_builtins(problem) | {"card": break_id(found) if found is not None else ""}
+
+
+def singular(unit: str) -> str:
+    """`launches` is `launch`, `ops` is `op`."""
+    return unit.removesuffix("es") if unit.endswith("ches") else unit.removesuffix("s")
 
 
 def counted(artifact: Artifact, kinds: frozenset[str]) -> int:
@@ -255,8 +277,15 @@ def decision_counts(record: Record) -> list[dict[str, Any]]:
 
 
 def kernel_counts(record: Record) -> list[dict[str, Any]]:
-    counts = Counter((kernel.language, kernel.category) for kernel in record.kernels)
-    return [{"language": name, "category": kind, "count": count} for (name, kind), count in counts.items()]
+    counts: Counter[tuple[str, str]] = Counter()
+    launches: Counter[tuple[str, str]] = Counter()
+    for kernel in record.kernels:
+        counts[kernel.language, kernel.category] += 1
+        launches[kernel.language, kernel.category] += kernel.calls
+    return [
+        {"language": name, "category": kind, "count": count, "launches": launches[name, kind]}
+        for (name, kind), count in counts.items()
+    ]
 
 
 def interest(

@@ -98,17 +98,6 @@ def short_file(file: str) -> str:
     return "cell" if name.startswith("<") or re.fullmatch(r"ipykernel_\d+|\d{6,}\.py", name) else name
 
 
-def graphs_of_lines(record: Record, lines: SourceLines) -> dict[str, tuple[str, ...]]:
-    """Source line id -> the captured graphs (`0/0`, `1/0`) that its computation landed in, in pipeline order."""
-    landed: dict[str, dict[str, None]] = {}
-    for artifact in record.artifacts:
-        if artifact.graph and artifact.stage not in ("source", "bytecode"):
-            for entity in artifact.entities:
-                for line in lines.get(entity.id, ()):
-                    landed.setdefault(line, {})[artifact.graph] = None
-    return {line: tuple(graphs) for line, graphs in landed.items()}
-
-
 def input_sources(record: Record) -> dict[str, str]:
     """Input of a graph -> where TorchDynamo took it from, as Python: `L['x']`, `L['self']._parameters['weight']`."""
     found: dict[str, str] = {}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler.record import Artifact, Record
+from compiler.record import Artifact, ExploredCall, Record
 from explorer import files, text
 from explorer.cards import Cards, all_cards
 from explorer.compiling import KernelCompiler
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from graphviz import Digraph
     from matplotlib.figure import Figure
 
-    from compiler.interpret.kept import KeptFrame
+    from compiler.calls.call import Call
+    from compiler.calls.kept import KeptFrame
+    from compiler.record.builder import Listener
     from explorer.autograd import AutogradRun
     from explorer.decompose import OpLevels
     from explorer.diff import ArtifactDiff, RunDiff
@@ -50,6 +52,7 @@ class Run(MeasuredRun):
         self._levels = RunLevels()
         self.kept = {}
         self.call = None  # to time it again; not saved either
+        self.calls: Mapping[str, Call] = {}  # of the cell, by callee; not saved either
 
     @property
     def kept(self) -> Mapping[str, KeptFrame]:
@@ -75,7 +78,7 @@ class Run(MeasuredRun):
         """
         key = stage_key(name)
         stage = key.partition("[")[0]
-        if self.compiler.has_yet_to_make(stage):
+        if self.compiler.has_yet_to_make(stage) and all(key != artifact.id for artifact in self.record.artifacts):
             self.compiler.compile()
         if stage == "decomposed" and self.kept:
             self._with_levels()
@@ -89,11 +92,59 @@ class Run(MeasuredRun):
         stages = dict.fromkeys([*made, *self.compiler.pending(), *self.compiler.makes()])
         return [*stages, *(artifact.id for artifact in artifacts)]
 
+    def switch(self, callee: str, listener: Listener | None = None) -> Run:
+        """Explore another call of the same cell, by its callee: `run.switch("batch")`.
+
+        The first call of it is made once more, on copies of its arguments: random state and buffers are put back, and
+        what it prints is dropped. Other side effects of its code, such as appending to a list or writing a file, happen
+        again; to avoid that, run the cell with `--fn`. The live view shows the result, which is returned. Raises
+        KeyError for a callee that the cell did not call, and what the call raises.
+        """
+        from compiler.engine import explore_again
+
+        explored = self.record.explored
+        if callee not in self.calls or explored is None:
+            known = ", ".join(self.calls) or "nothing, as it was loaded or made in another way"
+            raise KeyError(f"no call of {callee!r} is kept by this run; it has: {known}")
+        call = self.calls[callee]
+        found = explore_again(call, self.record.options, listener)
+        others = dict.fromkeys((explored.callee, *explored.others))
+        others.pop(callee, None)
+        line = call.site[-1].line if call.site else 0
+        record = found.record.with_(explored=ExploredCall(callee, line, "", tuple(others), explored.scripts))
+        run = Run(record, None, self._widget)
+        run.kept, run.call, run.calls = found.kept, found.call, self.calls
+        if self._widget is not None:
+            self._widget.update(record)
+        return run
+
+    def trust(self) -> Run:
+        """Agree that the code of a loaded run's kernels is executed on this machine; returns this run.
+
+        `explorer.load` executes nothing, and neither does looking at the run. To compile its kernels is another thing:
+        the source of Triton kernels is Python, which is executed on this machine to compile it, and the kernel lab
+        builds and runs kernels. Whoever made the file wrote that source. So machine code (`run["ptx"]`,
+        `run.binaries`) and `%%tkernel` raise UntrustedError until you have called this:
+
+        run = explorer.load("run.json")
+        print(run["kernels"])         # read what would be executed
+        print(run.trust()["ptx"])     # you trust whoever made the file
+
+        Even then a kernel is compiled only if it is made of what Inductor and our own backend write: known imports,
+        functions under `@triton.jit`, constants. `run.problems` names those that are not. A run that was made in this
+        process is trusted.
+        """
+        self.compiler.trust()
+        if self._other is not None:
+            self._other.trust()
+        return self
+
     def compile_kernels(self, config: int = 0) -> Run:
         """Compile the Triton kernels to machine code, all at once; returns this run.
 
         `config` chooses among the launch configurations that Inductor's heuristics would try (`run.binaries.configs`
-        says how many there are): 0 is the first. Nothing is compiled twice. Raises ValueError for a negative one.
+        says how many there are): 0 is the first. Nothing is compiled twice. Raises ValueError for a negative one,
+        UntrustedError for a loaded run before `run.trust()`.
         """
         self.compiler.compile(config=config)
         return self
@@ -218,7 +269,7 @@ class Run(MeasuredRun):
     def fusion(self) -> pd.DataFrame:
         """One row a kernel: the nodes fused in it and in how many rounds, the bytes that it moves, before and at least.
 
-        `print(run["fusion"])` says the same in words, `run.unfused` has the pairs that were not joined.
+        `print(run["fusion"])` says the same in words, `run.unfused` has the pairs that were not fused.
         """
         from explorer.fusion.table import fusion
 
@@ -226,7 +277,7 @@ class Run(MeasuredRun):
 
     @property
     def unfused(self) -> pd.DataFrame:
-        """One row a pair of kernels that was not joined: why, in plain words and torch's; what that costs."""
+        """One row a pair of kernels that was not fused: why, in plain words and torch's; what that costs."""
         from explorer.fusion.table import unfused
 
         return unfused(self.record)
@@ -262,7 +313,7 @@ class Run(MeasuredRun):
         chart and the live view. Call it once before: the first call compiles. Returns `run.memory`; raises what `call`
         raises, and RecordingError (a RuntimeError) where torch.cuda.memory's history is being recorded already.
         """
-        from compiler.measure.memory_trace import with_measured_memory
+        from compiler.timing.memory_trace import with_measured_memory
 
         self.compiler.grow(lambda record: with_measured_memory(record, call))
         return self.memory
@@ -301,7 +352,7 @@ class Run(MeasuredRun):
 
     @property
     def frames(self) -> pd.DataFrame:
-        """One row a compilation of a code object by TorchDynamo: compiled, skipped or failed; what it goes on from."""
+        """One row a compilation of a code object by TorchDynamo: compiled, skipped or failed; what it resumes from."""
         return _tables().frames(self.record)
 
     @property
@@ -425,7 +476,8 @@ class Run(MeasuredRun):
 def load(path: str | Path) -> Run:
     """Read a run saved as `.json`, or as a page (`.html`). Nothing in the file is executed; `value` is None.
 
-    Raises RecordError, naming the field that is wrong, ValueError for another suffix, OSError.
+    To compile its kernels, which executes code from the file, call `run.trust()`. Raises RecordError, naming the field
+    that is wrong, ValueError for another suffix, OSError.
     """
     return Run(files.read(path))
 

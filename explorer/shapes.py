@@ -57,7 +57,11 @@ def size_text(count: int | float) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """A duration: `12 µs`, `0.4 ms`, `35 ms`, `1.2 s`, `71 s`."""
+    """A duration: `9.8 ns`, `1.5 µs`, `12 µs`, `0.4 ms`, `35 ms`, `1.2 s`, `71 s`."""
+    if seconds < 1e-6:
+        return f"{seconds * 1e9:.2g} ns" if seconds < 99.5e-9 else f"{seconds * 1e9:.0f} ns"
+    if seconds < 9.95e-6:
+        return f"{seconds * 1e6:.1f} µs"
     if seconds < 0.0001:
         return f"{seconds * 1e6:.0f} µs"
     if seconds < 0.01:

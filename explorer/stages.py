@@ -118,10 +118,10 @@ STAGE_WORDS: dict[str, StageWords] = {
     ),
     "fusion": StageWords(
         "Fusion",
-        "Which loops became one kernel, in which round, what that saves, and why others were not joined.",
+        "Which loops became one kernel, in which round, what that saves, and why others were not fused.",
         _CODE,
         frozenset({"fused kernel"}),
-        "kernels",
+        "launches",
     ),
     "kernels": StageWords(
         "Kernels", "Generated kernels, and the code that calls them.", _CODE, frozenset({"kernel"}), "kernels"

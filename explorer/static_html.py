@@ -58,10 +58,10 @@ def details(title: str, body: str, is_open: bool = False) -> str:
 
 
 def picture(alt: str, svg: str) -> str:
-    """An SVG as an image, on white: it can't know the colours of the page around it."""
+    """An SVG as an image, on the page's own background."""
     source = base64.b64encode(svg.encode()).decode()
     image = f'<img alt="{html.escape(alt)}" src="data:image/svg+xml;base64,{source}" style="max-width:100%">'
-    style = "background:#ffffff;border-radius:4px;padding:0.5em;overflow:auto;max-height:44em;display:inline-block"
+    style = "border-radius:4px;padding:0.5em;overflow:auto;max-height:44em;display:inline-block"
     return f'<div style="{style};max-width:100%;box-sizing:border-box">{image}</div>'
 
 

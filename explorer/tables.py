@@ -44,7 +44,8 @@ def breaks(record: Record) -> pd.DataFrame:
     `where` is the innermost line of the user's own code, `file`, `line`, `column` and `code` the exact piece that ended
     the graph `graph`. `ops_before` and `ops_after` are the calls in it and in the graphs after the break, which take
     `crossing` tensors from it. With times, it costs `lost_seconds` a call; `lost_note` says against what, or why that
-    is not known. `change`, `rewrite` and `settings` are what to do about it; `kind`, `explanation` and `hints` are
+    is not known. `change`, `rewrite` and `settings` are what to do about it, `applicability` how far each change was
+    tried ("machine-applicable", "maybe" with its `caveat`, "explanation"); `kind`, `explanation` and `hints` are
     torch's own words.
     """
     return _frame("breaks", [_break_row(found) for found in record.breaks])
@@ -340,6 +341,8 @@ def _break_row(found: GraphBreak) -> dict[str, Any]:
         "ops_before": found.nodes[0],
         "ops_after": found.nodes[1],
         "change": "; ".join(suggestion.text for suggestion in found.suggestions) or None,
+        "applicability": "; ".join(suggestion.applicability for suggestion in found.suggestions) or None,
+        "caveat": "; ".join(suggestion.caveat for suggestion in found.suggestions if suggestion.caveat) or None,
         "rewrite": next((suggestion.rewrite for suggestion in found.suggestions if suggestion.rewrite), None),
         "settings": "; ".join(line for suggestion in found.suggestions for line in suggestion.settings) or None,
         "column": places["column"] if ended else None,

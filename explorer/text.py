@@ -13,12 +13,13 @@ from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
 from compiler.capture.function_names import function_name
-from compiler.options import Options
 from compiler.record import MACHINE_STAGES, Artifact, Environment, GraphBreak, Recompile, Record, ordered_stages
+from compiler.record.options import Options
 from explorer import versus
 from explorer.blame import closest_failure, users_place
 from explorer.provenance import SourceLines, innermost_lines, place, place_text
 from explorer.shapes import seconds_text, size_text
+from explorer.sites import break_count, card_number, recompile_count, recompile_groups
 from explorer.stages import stage_title
 
 WIDTH = 100
@@ -34,9 +35,10 @@ _KINDS = {
     "pointwise": ("pointwise", "pointwise"),
     "reduction": ("reduction", "reductions"),
     "template": ("template", "templates"),
-    "extern": ("library call", "library calls"),
+    "extern": ("extern call", "extern calls"),
     "other": ("other", "other"),
     "loop": ("loop", "loops"),
+    "subgraph": ("subgraph", "subgraphs"),
     "placeholder": ("input", "inputs"),
     "get_attr": ("constant", "constants"),
     "custom": ("custom function", "custom functions"),
@@ -59,7 +61,18 @@ def summary(record: Record, width: int = WIDTH) -> str:
 
 
 def heading(record: Record) -> str:
-    return "\n".join(part for part in (record.title or "tcompile", settings(record)) if part)
+    return "\n".join(part for part in (record.title or "tcompile", explored(record), settings(record)) if part)
+
+
+def explored(record: Record) -> str:
+    """Which call of the cell is explored and how to explore another; "" where the cell has no other."""
+    call = record.explored
+    if call is None or not (call.others or call.scripts or call.inside):
+        return ""
+    where = f", called in {call.inside} (line {call.line})" if call.inside else f" (line {call.line})"
+    others = " or ".join(f"--fn {name}" for name in (*call.others, *call.scripts))
+    again = f'\nrun.switch("{call.others[0]}") runs that call again, with its side effects' if call.others else ""
+    return f"explored: {call.callee}{where}" + (f"; to switch: {others}" if others else "") + again
 
 
 def settings(record: Record) -> str:
@@ -93,7 +106,7 @@ def counts(artifacts: Sequence[Artifact]) -> str:
 
 def size(artifacts: Sequence[Artifact]) -> str:
     """How much is in a stage in one number: `8 ops`; of kinds that stand side by side, the sum."""
-    kinds = [(kind, count) for kind, count in _kinds(artifacts) if kind not in ("placeholder", "get_attr")]
+    kinds = [(kind, count) for kind, count in _kinds(artifacts) if kind != "placeholder"]
     if kinds and kinds[0][0] in ("fused", "pointwise", "reduction", "template", "extern", "other"):
         return counted(sum(count for _, count in kinds), "node")
     return _counted(*kinds[0]) if kinds else ""
@@ -101,7 +114,8 @@ def size(artifacts: Sequence[Artifact]) -> str:
 
 def _kinds(artifacts: Sequence[Artifact]) -> list[tuple[str, int]]:
     kinds = Counter(entity.kind for artifact in artifacts for entity in artifact.entities)
-    kinds.pop("output", None)
+    for kind in ("output", "subgraph_input", "subgraph_output"):
+        kinds.pop(kind, None)
     kinds.pop("statement", None)  # the same instructions once more, as Python
     if any(artifact.stage == "autograd" for artifact in artifacts):
         kinds.pop("placeholder", None)  # the gradient that it begins with
@@ -210,7 +224,7 @@ def _breaks(record: Record) -> str:
     advice = {_break_line(found): _first_change(found) for found in reversed(record.breaks)}
     times = Counter(_break_line(found) for found in record.breaks)
     lines = [f"  {line}{_times(count)}{advice[line]}" for line, count in times.items()]
-    return _section("graph break", record.breaks, lines, "print(run.cards)")
+    return _titled_section(break_count(record.breaks), lines, "print(run.cards)")
 
 
 def _break_line(found: GraphBreak) -> str:
@@ -224,12 +238,9 @@ def _first_change(found: GraphBreak) -> str:
 
 def _recompiles(record: Record) -> str:
     """What is compiled again and again for one reason is told once, with the last values."""
-    groups: dict[tuple[str, str, str], list[Recompile]] = {}
-    for found in record.recompiles:
-        blamed = found.cause or " ".join(found.reasons)
-        groups.setdefault((function_name(found.function), blamed, found.argument), []).append(found)
-    lines = [f"  {recompile_reason(group[-1])}{_times(len(group))}{_advice(group[-1])}" for group in groups.values()]
-    return _section("recompilation", record.recompiles, lines, "print(run.cards)")
+    groups = recompile_groups(record.recompiles)
+    lines = [f"  {recompile_reason(group[-1])}{_times(len(group))}{_advice(group[-1])}" for group in groups]
+    return _titled_section(recompile_count(record.recompiles), lines, "print(run.cards)")
 
 
 def _advice(found: Recompile) -> str:
@@ -278,15 +289,20 @@ def _problems(record: Record) -> str:
     lines = []
     for problem in record.problems:
         where = f"{stage_title(problem.stage)} {problem.graph}".rstrip()
-        hint = f"\n    {one_line(problem.hint)}" if problem.hint else ""
+        card = card_number(problem, record)
+        told = problem.hint or (f"its card says what to change: print(run.cards[{card - 1}])" if card else "")
+        hint = f"\n    {one_line(told)}" if told else ""
         lines.append(f"  {where}: {one_line(problem.reason)}{hint}")
     return _section("problem", record.problems, lines, "run.problems")
 
 
 def _section(name: str, facts: Sequence[object], lines: list[str], where: str, how: str = "") -> str:
-    if not facts:
-        return ""
-    return "\n".join([counted(len(facts), name) + how, *lines[:FACTS_SHOWN], *_left_out(lines, FACTS_SHOWN, where)])
+    return _titled_section(counted(len(facts), name) + how, lines if facts else [], where)
+
+
+def _titled_section(title: str, lines: list[str], where: str) -> str:
+    """The first lines under a title; nothing where there are none."""
+    return "\n".join([title, *lines[:FACTS_SHOWN], *_left_out(lines, FACTS_SHOWN, where)]) if lines else ""
 
 
 def _left_out(facts: Sequence[object], shown: int, where: str) -> list[str]:

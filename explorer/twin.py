@@ -14,14 +14,14 @@ from graphviz import CalledProcessError, ExecutableNotFound
 from pygments.lexers import PythonLexer
 from pygments.token import Comment, Keyword, String
 
-from compiler.record import MACHINE_STAGES, Artifact, GraphBreak, Record
+from compiler.record import MACHINE_STAGES, Artifact, GraphBreak, Problem, Record
 from explorer import tables, text, versus
 from explorer.advice.html import advice_html
-from explorer.cards import break_groups
 from explorer.check_text import Checked, result_cells, sentences, stage_sentences
-from explorer.drawing import drawing, has_flow
-from explorer.provenance import graphs_of_lines, source_lines
+from explorer.drawing import dark_style, drawing, has_flow
+from explorer.landed import landed_lines
 from explorer.shapes import seconds_text
+from explorer.sites import break_count, break_groups, card_number, recompile_count, recompile_groups
 from explorer.stages import stage_title
 from explorer.static_html import CELL, cell, details, left_out, muted, note, picture, pre, safe, table_html, tint
 from explorer.timing.heat_text import heat_html
@@ -39,8 +39,8 @@ ROWS = 30
 
 CHECK_HEAD = ("result", "verdict", "off by", "ULPs, 99 % within", "ULPs, most", "from float64", "eager from it", "note")
 
-GRAPH_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9")
-"""Okabe and Ito's palette, which colour-blind people can tell apart; graphs take them in turn."""
+GRAPH_COLOURS = ("#009e80", "#c750d9", "#1f3df5", "#7d1a12", "#949000", "#523063")
+"""The light theme's colours of graphs in the front end, which people with any colour vision can tell apart."""
 
 
 def twin(record: Record) -> str:
@@ -52,10 +52,13 @@ def twin(record: Record) -> str:
 
 
 def _heading(record: Record) -> str:
-    counts = [(record.breaks, "graph break"), (record.recompiles, "recompilation"), (record.problems, "problem")]
-    marks = [text.counted(len(facts), name) for facts, name in counts if facts]
+    marks = [break_count(record.breaks)] if record.breaks else []
+    marks += [recompile_count(record.recompiles)] if record.recompiles else []
+    marks += [text.counted(len(record.problems), "problem")] if record.problems else []
     settings = " · ".join([text.settings(record), *marks])
-    return f"<div><b>{safe(record.title or 'tcompile')}</b> {muted(settings)}</div>"
+    explored = text.explored(record)
+    line = f"<div>{safe(explored)}</div>" if explored else ""
+    return f"<div><b>{safe(record.title or 'tcompile')}</b> {muted(settings)}</div>{line}"
 
 
 def _versus(record: Record) -> str:
@@ -64,7 +67,7 @@ def _versus(record: Record) -> str:
         return ""
     names = versus.names_of(record)
     rows = [(row.title, *row.texts) for row in versus.rows(record, record.versus)]
-    return details(safe(f"{names[0]} beside {names[1]}"), table_html(("", *names), rows), is_open=True)
+    return details(safe(f"{names[0]} and {names[1]} side by side"), table_html(("", *names), rows), is_open=True)
 
 
 def _ribbon(record: Record) -> str:
@@ -84,12 +87,12 @@ def _ribbon(record: Record) -> str:
 def _sources(record: Record) -> str:
     """The user's code first and open, other files closed below it."""
     sources = sorted(record.of_stage("source"), key=lambda artifact: bool(artifact.attrs.get("installed")))
-    landed = graphs_of_lines(record, source_lines(record))
+    landed = landed_lines(record)
     graphs = list(dict.fromkeys(graph for found in landed.values() for graph in found))
     colours = {graph: GRAPH_COLOURS[index % len(GRAPH_COLOURS)] for index, graph in enumerate(graphs)}
     shown = []
     for index, artifact in enumerate(sources[:SOURCES]):
-        body = _source(artifact, record.breaks, landed, colours)
+        body = _source(artifact, record.breaks, landed.get(artifact.id, {}), colours)
         shown.append(details(_source_title(artifact), body, is_open=index == 0 or not artifact.attrs.get("installed")))
     return "\n".join([*shown, left_out(len(sources), SOURCES, "files", "run.record.of_stage('source')")])
 
@@ -101,18 +104,20 @@ def _source_title(artifact: Artifact) -> str:
 def _source(
     artifact: Artifact,
     breaks: Sequence[GraphBreak],
-    landed: dict[str, tuple[str, ...]],
+    landed: dict[str, list[int]],
     colours: dict[str, str],
 ) -> str:
-    """Lines with their number, the graph they landed in (or that they ended one) and its colour."""
+    """Lines with their number, the graph they landed in (or that they ended one) and its colour. `landed`: graph ->
+    rows of this file whose code is in it; the caller's own lines are in none.
+    """
     lines = list(_emphasised(artifact) if artifact.language == "python" else map(safe, text.text_lines(artifact.text)))
     numbers = text.line_numbers(artifact, len(lines))
     broken = {str(found.line) for found in breaks if artifact.id == f"source[{found.file}]"}
     shown = _worth_showing(artifact, len(lines))
     rows: list[str] = []
     for before, line in zip([0, *shown], shown, strict=False):
-        graphs = [graph for entity in artifact.lines.get(line, ()) for graph in landed.get(entity, ())]
-        note = "break" if numbers[line - 1] in broken else " ".join(dict.fromkeys(graphs[:2]))
+        graphs = [graph for graph, rows_of_graph in landed.items() if line in rows_of_graph]
+        note = "break" if numbers[line - 1] in broken else " ".join(graphs[:2])
         rows += ["     ⋮"] if line > before + 1 else []
         rows.append(_source_row(numbers[line - 1], note, colours.get(graphs[0], "") if graphs else "", lines[line - 1]))
     return pre(rows) + left_out(len(lines), len(shown), "lines", f"print(run[{artifact.id!r}])")
@@ -201,7 +206,9 @@ def _plain_svg(svg: str) -> str:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<!--.*?-->\s*|<title>.*?</title>\s*|</?a\b[^>]*>\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r' (?:id|class|font-family)="[^"]*"', "", svg)
-    return svg.replace("<svg ", '<svg font-family="Arial,Helvetica,sans-serif" ', 1)
+    svg = svg.replace("<svg ", '<svg font-family="Arial,Helvetica,sans-serif" ', 1)
+    opening = svg.index(">", svg.index("<svg")) + 1
+    return f"{svg[:opening]}<style>{dark_style()}</style>{svg[opening:]}"
 
 
 def _stages(record: Record) -> str:
@@ -267,13 +274,19 @@ def _ops(record: Record) -> str:
 
 def _breaks(record: Record) -> str:
     groups = break_groups(record.breaks)
-    shown = "".join(break_html(group) for _, group in groups[:ROWS])
-    return _facts("graph break", len(record.breaks), shown, "print(run.cards)", is_open=True)
+    shown = "".join(map(break_html, groups[:ROWS]))
+    return _cards(break_count(record.breaks), len(groups), shown)
 
 
 def _recompiles(record: Record) -> str:
-    shown = "".join(map(recompile_html, record.recompiles[:ROWS]))
-    return _facts("recompilation", len(record.recompiles), shown, "print(run.cards)", is_open=True)
+    groups = recompile_groups(record.recompiles)
+    return _cards(recompile_count(record.recompiles), len(groups), "".join(map(recompile_html, groups[:ROWS])))
+
+
+def _cards(title: str, count: int, cards: str) -> str:
+    """Cards under a title; nothing where there are none."""
+    more = left_out(count, ROWS, "cards", "print(run.cards)")
+    return details(f"<b>{title}</b>", cards + more, is_open=True) if count else ""
 
 
 def _checks(record: Record) -> str:
@@ -299,11 +312,21 @@ def _advice(record: Record) -> str:
 
 def _problems(record: Record) -> str:
     rows = [
-        (f"{stage_title(problem.stage)} {problem.graph}".strip(), problem.reason, problem.hint)
+        (
+            f"{stage_title(problem.stage)} {problem.graph}".strip(),
+            problem.reason,
+            problem.hint or _card(problem, record),
+        )
         for problem in record.problems[:ROWS]
     ]
     table = table_html(("stage", "why it could not be had", "what to do"), rows)
     return _facts("problem", len(record.problems), table, "run.problems", is_open=True)
+
+
+def _card(problem: Problem, record: Record) -> str:
+    """Where the card of the break is that a problem is about."""
+    number = card_number(problem, record)
+    return f"its card is number {number} under the graph breaks above" if number else ""
 
 
 def _facts(name: str, count: int, table: str, where: str, is_open: bool = False) -> str:

@@ -8,7 +8,15 @@ from collections.abc import Iterator, Sequence
 from compiler.record import GraphBreak, Recompile, Suggestion
 from explorer import text
 from explorer.blame import users_place
-from explorer.cards import advice_text, failure_lines, outcome_words, place_lines, rewritten_lines
+from explorer.cards import (
+    advice_text,
+    again_words,
+    failure_lines,
+    first_call_words,
+    outcome_words,
+    place_lines,
+    rewritten_lines,
+)
 from explorer.static_html import details, muted, note, pre, prose, safe
 
 
@@ -20,15 +28,18 @@ def break_html(group: Sequence[GraphBreak]) -> str:
     return details(title, "".join(_break_parts(found)))
 
 
-def recompile_html(found: Recompile) -> str:
-    """One card for a recompilation."""
-    title = f"<b>{safe(found.frame)}</b> {prose(text.recompile_reason(found))}"
-    return details(title, "".join(_recompile_parts(found)))
+def recompile_html(group: Sequence[Recompile]) -> str:
+    """One card for the recompilations of one cause."""
+    found, *others = group
+    times = f" ({len(group)} times)" if others else ""
+    title = f"<b>{safe(found.frame)}</b> {prose(text.recompile_reason(found))}{times}"
+    again = _paragraph(f"And again: {'; '.join(map(again_words, others))}.") if others else ""
+    return details(title, "".join(_recompile_parts(found)) + again + "".join(_change_parts(group[-1])))
 
 
 def _break_parts(found: GraphBreak) -> Iterator[str]:
     yield pre([safe(line) for line in _dedented(place_lines(found)) or [found.code]])
-    yield _paragraph(outcome_words(found))
+    yield _paragraph(f"{outcome_words(found)} {first_call_words(found)}".rstrip())
     for number, suggestion in enumerate(found.suggestions):
         yield from _suggestion(suggestion, "Change" if number == 0 else "Or")
     words = " ".join([f"{found.kind}.", found.explanation or found.reason, *found.hints])
@@ -38,7 +49,7 @@ def _break_parts(found: GraphBreak) -> Iterator[str]:
 
 
 def _suggestion(suggestion: Suggestion, label: str) -> Iterator[str]:
-    yield f"<div><b>{label}:</b> {prose(advice_text(suggestion))}</div>"
+    yield f"<div><b>{label}</b> ({suggestion.applicability}): {prose(advice_text(suggestion))}</div>"
     code = [*textwrap.dedent(suggestion.rewrite).splitlines(), *suggestion.settings]
     if suggestion.rewrite:
         yield f"<div>{muted(rewritten_lines(suggestion))}</div>"
@@ -51,8 +62,11 @@ def _recompile_parts(found: Recompile) -> Iterator[str]:
         which = f"call {found.call_number}, " if found.call_number else ""
         yield _paragraph(f"{which}in {found.call.file}:{found.call.line}  {found.call.code}")
     yield pre([safe(line) for line in _dedented(failure_lines(found))])
+
+
+def _change_parts(found: Recompile) -> Iterator[str]:
     if found.advice:
-        yield f"<div><b>Change:</b> {prose(found.advice)}</div>"
+        yield f"<div><b>Change</b> ({found.applicability}): {prose(found.advice)}</div>"
     if found.settings:
         yield pre([safe(line) for line in found.settings])
     if found.limit:

@@ -33,11 +33,11 @@ class Row:
 def rows(before: Record, after: Record) -> list[Row]:
     """The table of two records of the same call; rows of which neither side knows anything are left out."""
     found = [
-        Row("kernels", _both(before, after, _kernels), _whole),
-        Row("calls of PyTorch", _both(before, after, _calls), _whole),
-        Row("bytes that kernels move", _both(before, after, lambda record: _bytes(record, extern=False)), size_text),
-        Row("bytes that calls move", _both(before, after, lambda record: _bytes(record, extern=True)), size_text),
-        Row("until code is written", _both(before, after, _seconds), seconds_text),
+        Row("kernel launches", _both(before, after, _kernels), _whole),
+        Row("extern calls", _both(before, after, _calls), _whole),
+        Row("bytes moved by kernels", _both(before, after, lambda record: _bytes(record, extern=False)), size_text),
+        Row("bytes moved by extern calls", _both(before, after, lambda record: _bytes(record, extern=True)), size_text),
+        Row("compile time", _both(before, after, _seconds), seconds_text),
         *_measured(before, after),
     ]
     return [row for row in found if any(value is not None for value in row.values)]
@@ -70,8 +70,6 @@ def told(record: Record) -> str:
     if record.versus is None:
         return ""
     notes = ["", "Bytes are counted: what the code reads and writes, once for each kernel."]
-    if any(kernel.calls > 1 for side in (record, record.versus) for kernel in side.kernels):
-        notes.append("Kernels and calls are counted each time that they run.")
     if not any(_measured(record, record.versus)):
         notes.append("Nothing was timed: --time runs both in turns, where the tensors are.")
     return "\n".join([*table_lines(record, record.versus, names_of(record)), *notes])
@@ -86,19 +84,27 @@ def _whole(value: float) -> str:
 
 
 def _kernels(record: Record) -> Value:
-    return sum(kernel.calls for kernel in _own(record) if kernel.category != "extern") if _has_code(record) else None
+    return (
+        sum(kernel.calls for kernel in own_kernels(record) if kernel.category != "extern")
+        if _has_code(record)
+        else None
+    )
 
 
 def _calls(record: Record) -> Value:
-    return sum(kernel.calls for kernel in _own(record) if kernel.category == "extern") if _has_code(record) else None
+    return (
+        sum(kernel.calls for kernel in own_kernels(record) if kernel.category == "extern")
+        if _has_code(record)
+        else None
+    )
 
 
 def _bytes(record: Record, *, extern: bool) -> Value:
-    found = [kernel.calls * kernel.bytes for kernel in _own(record) if (kernel.category == "extern") == extern]
+    found = [kernel.calls * kernel.bytes for kernel in own_kernels(record) if (kernel.category == "extern") == extern]
     return sum(found) if found and any(found) else None
 
 
-def _own(record: Record) -> list[Kernel]:
+def own_kernels(record: Record) -> list[Kernel]:
     """A record's kernels without those of the other side, which a view of both has too."""
     return [kernel for kernel in record.kernels if not kernel.id.startswith(_others(record))]
 
@@ -110,7 +116,7 @@ def _others(record: Record) -> tuple[str, ...]:
 
 def _has_code(record: Record) -> bool:
     made = (artifact for artifact in record.of_stage("kernels") if not artifact.id.startswith(_others(record)))
-    return bool(_own(record)) or any(made)
+    return bool(own_kernels(record)) or any(made)
 
 
 def _seconds(record: Record) -> Value:

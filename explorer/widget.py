@@ -12,7 +12,7 @@ import anywidget
 import traitlets
 from IPython.core.getipython import get_ipython
 
-from compiler.record import MACHINE_STAGES, Record
+from compiler.record import MACHINE_STAGES, Problem, Record
 from explorer import frontend
 from explorer.compiling import KernelCompiler
 from explorer.kernel_cell import NoSuchKernelError
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 LARGE: Final = 64 * 1024
 #: So long after it was made, a widget sends again all that it sent before: its front end may still be loading.
 LOADING_SECONDS: Final = 3.0
+#: So many kernels are named before their code is executed; of more, the number is said.
+NAMES_SHOWN: Final = 20
 
 
 #: Calls in graphs of these stages can be taken apart, level by level.
@@ -126,27 +128,46 @@ class Explorer(anywidget.AnyWidget):
         return [(part.data, *_key(part)) for part in unsent]
 
     def _on_message(self, _: Any, message: dict[str, Any], __: list[Any]) -> None:
-        kind = message.get("type")
-        if kind == "want":
-            self._send_part(message["artifact"], message["part"])
-        elif kind == "compile":
+        answer = {
+            "want": lambda: self._send_part(message["artifact"], message["part"]),
+            "compile": lambda: self._compile(agreed=False),
+            "trust": lambda: self._compile(agreed=True),
+            "make": lambda: self.compiler.make(message["stage"]),
+            "tree": lambda: self._send_tree(message["id"]),
+            "views": lambda: self.send({"type": "views", "module": frontend.late_module()}),
+            "cancel": self.compiler.cancel,
+            "switch": lambda: self._switch(message["callee"]),
+            "lab": lambda: self._send_lab_cell(message["kernel"]),
+            "version": self._send_version,
+            "state": self._send_again,
+        }.get(message.get("type", ""))
+        if answer is not None:
+            answer()
+
+    def _send_tree(self, entity: str) -> None:
+        if self.compiler.tree is not None:
+            self.send({"type": "tree", "id": entity, "text": self.compiler.tree(entity)})
+
+    def _send_version(self) -> None:
+        with self._sending:
+            self.send({"type": "version", "version": self.version})
+
+    def _send_again(self) -> None:
+        with self._sending:
+            self.send_state(("manifest", "running", "compiling", "version"))
+
+    def _compile(self, agreed: bool) -> None:
+        """Compile the kernels that are left; those of a loaded run once the user has agreed, by a click on what this
+        sends or by `run.trust()`.
+        """
+        if agreed:
+            self.compiler.trust()
+        if self.compiler.is_trusted:
             self.compiler.start()
-        elif kind == "make":
-            self.compiler.make(message["stage"])
-        elif kind == "tree" and self.compiler.tree is not None:
-            self.send({"type": "tree", "id": message["id"], "text": self.compiler.tree(message["id"])})
-        elif kind == "views":
-            self.send({"type": "views", "module": frontend.late_module()})
-        elif kind == "cancel":
-            self.compiler.cancel()
-        elif kind == "lab":
-            self._send_lab_cell(message["kernel"])
-        elif kind == "version":
-            with self._sending:
-                self.send({"type": "version", "version": self.version})
-        elif kind == "state":
-            with self._sending:
-                self.send_state(("manifest", "running", "compiling", "version"))
+        else:
+            left = self.compiler.left
+            names = [kernel.name for kernel in left[:NAMES_SHOWN]]
+            self.send({"type": "confirm", "kernels": names, "count": len(left)})
 
     def _send_part(self, artifact: str, name: str) -> None:
         part = self._payload.part(artifact, name)
@@ -158,14 +179,37 @@ class Explorer(anywidget.AnyWidget):
         from explorer.kernel_lab import cell_text
         from explorer.run import Run
 
-        shell = get_ipython()
-        names = {} if shell is None else shell.user_ns
-        runs = [value for value in names.values() if isinstance(value, Run) and self._shows(value)]
+        runs = list(self._runs_shown().values())
         try:
             text = cell_text(runs[0], kernel) if runs else cell_text(Run(self.compiler.record), kernel, "_tc")
         except NoSuchKernelError as error:
             text = f"# {error}"
         self.send({"type": "lab", "text": text})
+
+    def _switch(self, callee: str) -> None:
+        """Explore another call of the cell; the variables that hold the run hold the new one then."""
+        shown = self._runs_shown()
+        try:
+            if not shown:
+                raise LookupError(f"no variable holds this run any more; run the cell again with --fn {callee}")
+            run = next(iter(shown.values())).switch(callee, lambda event: self._show_running(event.stage))
+            _user_names().update(dict.fromkeys(shown, run))
+        except Exception as error:  # noqa: BLE001 - whatever the user's call raises when it is made again
+            record = self.compiler.record
+            problem = Problem(
+                "captured", f"{callee} could not be explored: {error}", f"run the cell with --fn {callee}"
+            )
+            self.update(record.with_(problems=(*record.problems, problem)))
+
+    def _show_running(self, stage: str) -> None:
+        with self._told():
+            self.running = self._runs(stage)
+
+    def _runs_shown(self) -> dict[str, Run]:
+        """The runs that this is a view of, by the user's variables that hold them."""
+        from explorer.run import Run
+
+        return {name: run for name, run in _user_names().items() if isinstance(run, Run) and self._shows(run)}
 
     def _shows(self, run: Run) -> bool:
         """Whether it is the view of a run: of one side by side with another backend's it has a record of both."""
@@ -179,6 +223,11 @@ class Explorer(anywidget.AnyWidget):
     def __repr__(self) -> str:
         """One line for readers that show no widget. It is written as the cell begins, when little is known."""
         return f"tcompile: the live view of {self.compiler.record.title or 'an exploration'}; it needs a running kernel"
+
+
+def _user_names() -> dict[str, Any]:
+    shell = get_ipython()
+    return {} if shell is None else shell.user_ns
 
 
 def _key(part: Part) -> tuple[str, str, str]:

@@ -100,7 +100,7 @@ def short_rounds() -> Iterator[None]:
     if "torch" not in sys.modules:  # no test module has imported it, and it takes seconds
         yield
         return
-    from compiler.measure import timing
+    from compiler.timing import candidate_times as timing
 
     kept, timing.IN_TURNS_SECONDS = timing.IN_TURNS_SECONDS, 0.1
     yield
@@ -125,7 +125,15 @@ def _gpu() -> str | None:
     return "cuda" if torch.cuda.is_available() else None
 
 
-FINDERS: dict[str, Callable[[], str | None]] = {"chromium": chromium, "gpu": _gpu}
+#: The accessibility checker, installed by `make test` from npm.
+AXE = Path(__file__).parents[1] / "node_modules/axe-core/axe.min.js"
+
+
+def _axe() -> str | None:
+    return str(AXE) if AXE.exists() else None
+
+
+FINDERS: dict[str, Callable[[], str | None]] = {"chromium": chromium, "gpu": _gpu, "axe": _axe}
 
 
 def _require(program: str) -> None:

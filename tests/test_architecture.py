@@ -13,6 +13,8 @@ from types import ModuleType
 
 import pytest
 
+from build_tools.imports import ImportGraph, circles, imported_names
+
 ROOT = Path(__file__).parents[1]
 PYTHON = sorted(path for folder in ("compiler", "explorer") for path in (ROOT / folder).rglob("*.py"))
 SOURCES = sorted(
@@ -24,6 +26,44 @@ SOURCES = sorted(
 
 LONGEST_FILE = 600
 LONGEST_FUNCTION = 60
+LAYERS = """
+compiler                        engine, recorders, checks of options: what is called from outside
+compiler.advise                 rules that read a record, and trials of what they claim
+compiler.kernel_lab             a kernel of a record, edited
+compiler.timing                 eager against compiled, and where the time goes
+compiler.export                 torch.export
+compiler.numerics               stages, calls and kernels against eager and float64
+compiler.backend_record         a program of our backend as artifacts
+compiler.backend                our own compiler
+compiler.backend.lower          ATen operators as loops
+compiler.backend.ir             the language of its programs
+compiler.decompose              levels of decomposition
+compiler.autograd               AOTAutograd's half of the pipeline
+compiler.autograd.formulas      derivatives as text
+compiler.triton_interpreter     Triton kernels run without a GPU
+compiler.calls                  a call of the user, made again without leaving a trace
+compiler.inductor               TorchInductor's half
+compiler.binary                 from Triton to machine instructions
+compiler.capture                TorchDynamo's half
+compiler.capture.suggestions    how to mend a graph break
+compiler.untrusted              what code of a loaded record may do
+compiler.numerics.policy        what is equal and what is close
+compiler.torch_api              private names of torch and triton
+compiler.targets                GPUs as data
+compiler.process                the user's process, left as it was found
+compiler.record                 the data model: imports nothing of ours
+"""
+"""The packages of compiler/. A file imports from its own package and from those on lines below it."""
+EXPLORER_CIRCLES = [
+    ["explorer", "explorer.advice", "explorer.chain", "explorer.findings", "explorer.memory", "explorer.sweep",
+     "explorer.timing"],
+]  # fmt: skip
+"""To be taken apart when findings become documents that three renderers lower."""
+FILE_CIRCLES = [
+    ["explorer.autograd", "explorer.diff", "explorer.kernel_lab", "explorer.kernel_trial", "explorer.run",
+     "explorer.widget"],
+]  # fmt: skip
+"""To be taken apart with the same step: `Run` makes what shows it, and what shows it makes a `Run`."""
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 OF_JUPYTER = re.compile(r"explorer|IPython|ipykernel|ipywidgets|anywidget|traitlets|comm|jupyter\w*|notebook|nb\w+")
 PRIVATE = re.compile(r"(torch|triton)(\.\w+)*?\._(?!_\w+__)\w+(\.\w+)*")
@@ -31,15 +71,6 @@ PRIVATE = re.compile(r"(torch|triton)(\.\w+)*?\._(?!_\w+__)\w+(\.\w+)*")
 
 def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
-
-
-def imported(tree: ast.AST) -> Iterator[str]:
-    """The dotted name of everything a file imports: a module, or a name from one."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def dotted(node: ast.AST) -> str:
@@ -55,7 +86,7 @@ def private_names(tree: ast.AST) -> set[str]:
     """The private names of torch and triton that a file imports, reaches by attribute, or spells in a string."""
     spelled = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     reached = {dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    return {name for name in spelled | reached | set(imported(tree)) if PRIVATE.fullmatch(name)}
+    return {name for name in spelled | reached | set(imported_names(ast.walk(tree))) if PRIVATE.fullmatch(name)}
 
 
 @pytest.mark.parametrize(
@@ -86,7 +117,7 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def test_the_files_are_found() -> None:
-    assert {ROOT / "compiler/record.py", ROOT / "explorer/magics.py"} <= set(PYTHON) < set(SOURCES)
+    assert {ROOT / "compiler/record/__init__.py", ROOT / "explorer/magics.py"} <= set(PYTHON) < set(SOURCES)
     assert Path(__file__) in SOURCES
 
 
@@ -95,9 +126,42 @@ def test_private_torch_and_triton_names_stay_in_the_adapter() -> None:
     assert not offenders(others, lambda path: private_names(tree_of(path)))
 
 
+@cache
+def import_graph() -> ImportGraph:
+    return ImportGraph.of(ROOT, ("compiler", "explorer"))
+
+
+def test_packages_import_from_lines_below_them() -> None:
+    layers = [line.split()[0] for line in LAYERS.strip().splitlines()]
+    graph = import_graph()
+    packages = {graph.package(module) for module in graph.files if not module.startswith("explorer")}
+    assert packages == set(layers), "LAYERS names every package of compiler/ once"
+    rank = {package: place for place, package in enumerate(layers)}
+    upwards = [
+        f"{module} imports {other}"
+        for module, imported in graph.imports.items()
+        for other in sorted(imported)
+        if rank.get(graph.package(module), -1) > rank.get(graph.package(other), -1)
+    ]
+    assert not upwards, f"imports go down only:\n{LAYERS}\n" + "\n".join(upwards)
+
+
+def test_packages_do_not_import_in_circles() -> None:
+    assert import_graph().package_circles() == EXPLORER_CIRCLES
+
+
+def test_files_of_a_package_do_not_import_in_circles() -> None:
+    assert import_graph().file_circles() == FILE_CIRCLES
+
+
+def test_a_circle_of_imports_is_found() -> None:
+    edges = {"a": frozenset("b"), "b": frozenset("c"), "c": frozenset("ad"), "d": frozenset()}
+    assert circles(edges) == [["a", "b", "c"]]
+
+
 def test_the_compiler_knows_nothing_of_jupyter_or_the_explorer() -> None:
     def wrong(path: Path) -> set[str]:
-        packages = {name.split(".")[0] for name in imported(tree_of(path))}
+        packages = {name.split(".")[0] for name in imported_names(ast.walk(tree_of(path)))}
         return {package for package in packages if OF_JUPYTER.fullmatch(package)}
 
     assert not offenders((path for path in PYTHON if "explorer" not in path.parts), wrong)

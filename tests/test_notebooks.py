@@ -24,7 +24,7 @@ if status.exists():
 else:
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
-SHORT_ROUNDS = "from compiler.measure import timing\ntiming.IN_TURNS_SECONDS = 0.1"
+SHORT_ROUNDS = "from compiler.timing import candidate_times as timing\ntiming.IN_TURNS_SECONDS = 0.1"
 """As in tests/conftest.py: what is timed is called in turns for a moment, not for 6 s each time."""
 A_USERS_FOLDER = re.compile(rf"/(home|root|Users|tmp|work)/|{re.escape(str(ROOT))}")
 

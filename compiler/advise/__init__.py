@@ -1,7 +1,7 @@
 """The adviser: rules that read a record, each a small pure function, and what they find in order of expected gain.
 
 Every number says where it is from: measured, read off the record, or estimated by a formula that is told. An expected
-gain is the least that can be expected, so that trying it (`compiler.advise.trial`) shows at least that.
+gain is a careful estimate, so that trying it (`compiler.advise.trial`) shows as much.
 """
 
 from __future__ import annotations
@@ -10,16 +10,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from compiler.advise.capture import breaks, recompiles, specialised
-from compiler.advise.closing import nothing
-from compiler.advise.compile_time import dominated, regions
+from compiler.advise.capture import breaks, recompiles, specialized_sizes
+from compiler.advise.closing import nothing_to_gain
+from compiler.advise.compile_time import regions, slowest_phase
 from compiler.advise.cpu import no_compiler, threads, vectors
 from compiler.advise.facts import ON_ANY_DEVICE, Advice, Change, Evidence, Gain
 from compiler.advise.launches import break_even, cuda_graphs, eager_is_faster, too_small
 from compiler.advise.matmul import max_autotune
 from compiler.advise.precision import autocast, precision_casts, tf32
 from compiler.advise.reading import Reading
-from compiler.advise.traffic import bound_by, dtype_casts, layout_copies, not_fused, tiny_reductions
+from compiler.advise.traffic import (
+    bound_by_memory_or_compute,
+    dtype_casts,
+    layout_copies,
+    tiny_reductions,
+    unfused_loops,
+)
 from compiler.record import Record
 from compiler.targets import is_virtual
 
@@ -32,7 +38,7 @@ RULES: Final[tuple[Rule, ...]] = (
     no_compiler,
     breaks,
     recompiles,
-    specialised,
+    specialized_sizes,
     eager_is_faster,
     cuda_graphs,
     tf32,
@@ -42,13 +48,13 @@ RULES: Final[tuple[Rule, ...]] = (
     vectors,
     dtype_casts,
     layout_copies,
-    not_fused,
+    unfused_loops,
     tiny_reductions,
     regions,
-    dominated,
+    slowest_phase,
     break_even,
     too_small,
-    bound_by,
+    bound_by_memory_or_compute,
     precision_casts,
 )
 
@@ -56,12 +62,13 @@ RULES: Final[tuple[Rule, ...]] = (
 def advise(record: Record) -> tuple[Advice, ...]:
     """What would make the call of a record faster, or its compilation, in order of expected gain.
 
-    What a call gains comes first, then what compiling gains, then findings of which the gain is not known: those that
-    can be tried before those that can't. One finding says so where nothing would help.
+    What keeps code out of graphs comes first, then what a call gains, then what compiling gains, then findings of which
+    the gain is not known: those that can be tried before those that can't. One finding says so where nothing would
+    help.
     """
     reading = Reading(record)
     found = [_with_backend(advice, record.options.backend) for rule in RULES for advice in rule(reading)]
-    closing = nothing(reading, found)
+    closing = nothing_to_gain(reading, found)
     return tuple(sorted(found, key=_order)) + ((closing,) if closing is not None else ())
 
 
@@ -78,6 +85,8 @@ def can_try(advice: Advice, record: Record) -> bool:
 
 
 def _order(advice: Advice) -> tuple[int, float]:
+    if advice.plain_lines:
+        return -1, -advice.plain_lines
     if advice.gain is None:
         return (2 if advice.can_be_tried else 3), 0.0
     return (0 if advice.gain.of == "call" else 1), -advice.gain.seconds

@@ -28,15 +28,18 @@ def breaks(reading: Reading) -> Iterator[Advice]:
 def _break(reading: Reading, group: Sequence[GraphBreak]) -> Advice:
     first = next((found for found in group if found.suggestions), group[0])
     place = f"{first.file}:{first.line}"
-    if first.outcome in PLAIN_WORDS:
+    if first.unread is not None:
+        effect = f"lines {first.unread[0]} to {first.unread[1]} run as plain Python"
+    elif first.outcome in PLAIN_WORDS:
         effect = PLAIN_WORDS[first.outcome]
     else:
         effect = f"{counted(first.nodes[0], 'op')} before it and {first.nodes[1]} after are compiled apart"
     found = f"{(first.what or first.kind).rstrip('.')} ({place}): {effect}."
-    suggestion = next((item for item in first.suggestions if item.rewrite or item.settings), None)
+    edits = (item for item in first.suggestions if item.rewrite or item.settings)
+    suggestion = next(edits, first.suggestions[0] if first.suggestions else None)
     text = (
-        (suggestion or first.suggestions[0]).text
-        if first.suggestions
+        f"{suggestion.text} {suggestion.caveat}".rstrip()
+        if suggestion
         else "torch's own words say what it could not read."
     )
     settings = suggestion.settings if suggestion is not None and not suggestion.rewrite else ()
@@ -49,10 +52,14 @@ def _break(reading: Reading, group: Sequence[GraphBreak]) -> Advice:
             "nothing is fused across it."
         )
         evidence.append(Evidence(told))
-    return Advice("break", f"Graph break at {place}", found, tuple(evidence), _lost(reading, first), change)
+    lines = first.unread[1] - first.unread[0] + 1 if first.unread is not None else 0
+    gain = _lost_time(reading, first)
+    return Advice("break", f"Graph break at {place}", found, tuple(evidence), gain, change, plain_lines=lines)
 
 
-def _lost(reading: Reading, found: GraphBreak) -> Gain | None:
+def _lost_time(reading: Reading, found: GraphBreak) -> Gain | None:
+    if found.unread is not None and found.lost_seconds is None:  # what runs in Python below it is not known
+        return None
     if found.lost_seconds is None and reading.gpu is not None and any(found.nodes):
         how = f"half of the {seconds(CALL_SECONDS)} that calling one more piece of compiled code takes on the CPU"
         return Gain(0.5 * CALL_SECONDS, "call", how)
@@ -100,14 +107,14 @@ def _compile_gain(reading: Reading, spent: float) -> Gain | None:
     return Gain(0.5 * spent, "compile", how, "estimate", 0.5 * spent / reading.compile_seconds)
 
 
-def specialised(reading: Reading) -> Iterator[Advice]:
+def specialized_sizes(reading: Reading) -> Iterator[Advice]:
     """Sizes that were to stay open, and that a line of code made a number of."""
     for symbol in reading.record.symbols:
         if symbol.became and symbol.specialized_by is not None:
-            yield _specialised(symbol)
+            yield _specialized_size(symbol)
 
 
-def _specialised(symbol: Symbol) -> Advice:
+def _specialized_size(symbol: Symbol) -> Advice:
     at = symbol.specialized_by
     assert at is not None
     found = (

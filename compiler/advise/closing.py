@@ -8,17 +8,19 @@ from compiler.advise.amounts import percent, seconds
 from compiler.advise.facts import Advice, Evidence
 from compiler.advise.matmul import matmuls, share_of_peak
 from compiler.advise.reading import Reading
-from compiler.measure.break_even import speed_up
+from compiler.timing.break_even import speed_up
 
 REMARKS = ("compile-time", "memory-bound", "break-even")
 """Rules that describe, and whose change is not one of the code."""
 
 
-def nothing(reading: Reading, others: Sequence[Advice]) -> Advice | None:
+def nothing_to_gain(reading: Reading, others: Sequence[Advice]) -> Advice | None:
     """Said where no change is known that gains anything; None where there is one."""
     if any(advice.change is not None and advice.rule not in REMARKS for advice in others):
         return None
-    evidence = tuple(item for item in (_measured(reading), _products(reading), _floor(reading)) if item is not None)
+    evidence = tuple(
+        item for item in (_measured_evidence(reading), _products(reading), _floor(reading)) if item is not None
+    )
     if not reading.record.of_stage("captured"):
         return Advice(
             "nothing-compiled", "Nothing was compiled", "There is no graph to give advice on; run.problems says why."
@@ -34,7 +36,7 @@ def nothing(reading: Reading, others: Sequence[Advice]) -> Advice | None:
     return Advice("nothing", "Nothing to change", found, evidence)
 
 
-def _measured(reading: Reading) -> Evidence | None:
+def _measured_evidence(reading: Reading) -> Evidence | None:
     own, eager = reading.own, reading.eager
     faster = speed_up(own, eager) if own is not None and eager is not None else None
     if own is None or own.seconds is None or faster is None:

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from compiler.advise.amounts import percent, seconds
 from compiler.advise.facts import Advice, Change, Evidence, Gain
 from compiler.advise.reading import Reading
-from compiler.measure_facts import Phase
 from compiler.record import Entity
+from compiler.record.measure_facts import Phase
 
 LEAST_SECONDS = 3.0
 """Compile time below this is not worth a word."""
@@ -69,7 +69,7 @@ _USUAL = (
 )
 
 
-def dominated(reading: Reading) -> Iterator[Advice]:
+def slowest_phase(reading: Reading) -> Iterator[Advice]:
     """Which part of the pipeline takes most of the compile time."""
     whole = reading.compile_seconds
     if whole < LEAST_SECONDS:

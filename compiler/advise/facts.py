@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from compiler.capture_facts import Suggestion
+from compiler.record.capture_facts import Suggestion
 
 Basis = Literal["measured", "recorded", "estimate"]
 """Where a number is from: a clock; the record of what was compiled; a formula, which says what it takes for granted."""
@@ -24,7 +24,8 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What the change saves, at the least that can be expected: `seconds` of each call, or of compiling.
+    """What the change saves: `seconds` of each call, or of compiling. An estimate is a careful one, so that trying the
+    change shows as much.
 
     `share` is what part of the whole that is, from 0 to 1, None where the whole is not known. `how` says in words how
     it was estimated.
@@ -55,6 +56,11 @@ class Change:
     eager: bool = False
 
     @property
+    def applicability(self) -> str:
+        """How far advice of this class was tried, where a card of a break says it; "" elsewhere."""
+        return self.suggestion.applicability if self.suggestion is not None else ""
+
+    @property
     def can_be_tried(self) -> bool:
         """Whether there is a change that a machine can make to a call."""
         own = self.suggestion is not None and bool(self.suggestion.rewrite or self.suggestion.settings)
@@ -66,7 +72,8 @@ class Advice:
     """One finding. `rule` names what found it ("cuda-graphs"), `title` is a few words, `found` a sentence or two.
 
     `change` is None for what nothing is to be done about. `numbers` says how results change with it, "" where they stay
-    the same within the dtype's tolerance.
+    the same within the dtype's tolerance. `plain_lines` is how many lines of the user's code run as plain Python
+    because of it: such findings come first, those with most lines before the others.
     """
 
     rule: str
@@ -76,6 +83,7 @@ class Advice:
     gain: Gain | None = None
     change: Change | None = None
     numbers: str = ""
+    plain_lines: int = 0
 
     @property
     def id(self) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from compiler.advise.amounts import counted, percent, seconds, size
 from compiler.advise.facts import Advice, Change, Evidence, Gain
 from compiler.advise.reading import MOVES, Reading, operator_of
-from compiler.advise.waiting import CALL_SECONDS, LAUNCH_SECONDS, MUCH, Waiting, host_seconds, waiting
-from compiler.measure.break_even import calls_to_pay, saved
-from compiler.measure_facts import Candidate
+from compiler.advise.waiting import CALL_SECONDS, LAUNCH_SECONDS, MUCH, Waiting, find_waiting, host_seconds
 from compiler.record import Entity
+from compiler.record.measure_facts import Candidate
+from compiler.timing.break_even import calls_to_pay, saved_seconds
 
 CLAIMED = 0.7
 """How much of the time in which the GPU waits CUDA graphs are expected to take away, but for what a replay takes."""
@@ -36,7 +36,7 @@ def cuda_graphs(reading: Reading) -> Iterator[Advice]:
     """Launch-bound: replay all launches as one; or what stands against that here."""
     if not reading.on_gpu or _has_cuda_graphs(reading):
         return
-    waits = waiting(reading)
+    waits = find_waiting(reading)
     if waits is None or waits.share < MUCH:
         return
     obstacles = tuple(_obstacles(reading))
@@ -51,7 +51,7 @@ def cuda_graphs(reading: Reading) -> Iterator[Advice]:
         change = Change("Take away what stands against CUDA graphs, then compile with mode='reduce-overhead'.")
         yield Advice(
             "cuda-graphs",
-            "Bound by launches, and no CUDA graph",
+            "Launch-bound, and no CUDA graph",
             f"{found} {told}",
             (waits.evidence, *obstacles),
             None,
@@ -67,7 +67,7 @@ def cuda_graphs(reading: Reading) -> Iterator[Advice]:
         "and results are overwritten by the next call: clone what you keep.",
         {"mode": "reduce-overhead"},
     )
-    yield Advice("cuda-graphs", "Bound by launches", found, (waits.evidence,), gain, change)
+    yield Advice("cuda-graphs", "Launch-bound", found, (waits.evidence,), gain, change)
 
 
 def _has_cuda_graphs(reading: Reading) -> bool:
@@ -215,7 +215,7 @@ def _operators(reading: Reading) -> int:
 
 def _faster_by(first: Candidate, second: Candidate) -> Gain | None:
     """What `first` is faster by, None where the two are within how much they vary."""
-    found = saved(first, second)
+    found = saved_seconds(first, second)
     if found is None or found.low <= 0 or not first.seconds or not second.seconds:
         return None
     how = f"{first.name} takes {seconds(first.seconds)} a call, {second.name} {seconds(second.seconds)}, timed in turns"

@@ -8,7 +8,7 @@ from compiler.advise.amounts import percent, seconds
 from compiler.advise.facts import Advice, Change, Evidence
 from compiler.advise.launches import measured_gain
 from compiler.advise.reading import KernelFacts, Reading
-from compiler.advise.waiting import MUCH, waiting
+from compiler.advise.waiting import MUCH, find_waiting
 
 DOMINANT = 0.4
 """From this share of the kernels' time on, products are what to look at."""
@@ -23,7 +23,7 @@ def max_autotune(reading: Reading) -> Iterator[Advice]:
     products = matmuls(reading)
     share = sum(found.time for found in products) / reading.kernel_seconds
     reached = share_of_peak(products)
-    waits = waiting(reading)
+    waits = find_waiting(reading)
     if waits is not None and waits.share > MUCH:
         return
     if share < DOMINANT or (reached or 0.0) > NEAR_PEAK:
@@ -41,9 +41,7 @@ def max_autotune(reading: Reading) -> Iterator[Advice]:
         "tried.",
         {"mode": name},
     )
-    yield Advice(
-        "max-autotune", "Bound by products of matrices", found, tuple(_evidence(reading, products)), gain, change
-    )
+    yield Advice("max-autotune", "Bound by matmuls", found, tuple(_evidence(reading, products)), gain, change)
 
 
 def matmuls(reading: Reading) -> list[KernelFacts]:

@@ -8,7 +8,7 @@ from compiler.advise.amounts import counted, percent, seconds
 from compiler.advise.facts import Advice, Change, Evidence, Gain
 from compiler.advise.matmul import matmuls
 from compiler.advise.reading import KernelFacts, Reading
-from compiler.advise.waiting import saved_of, whole_call
+from compiler.advise.waiting import saved_seconds, whole_call
 
 CLAIMED = {"tf32": 0.65, "bfloat16": 0.7}
 """How much of what peak rates promise is expected: products reach less of a higher peak. On an H200, GPT-2 in training
@@ -28,7 +28,7 @@ def tf32(reading: Reading) -> Iterator[Advice]:
     if reading.gpu is None or "tf32" not in reading.gpu.peak or environment.matmul_precision != "highest":
         return
     products = [found for found in matmuls(reading) if found.dtype == "float32" and not _is_convolution(found)]
-    gain = _saved(reading, products, "tf32")
+    gain = _expected_gain(reading, products, "tf32")
     if gain is None:
         return
     slow, fast = reading.gpu.peak["float32"] / 1e12, reading.gpu.peak["tf32"] / 1e12
@@ -51,7 +51,7 @@ def autocast(reading: Reading) -> Iterator[Advice]:
     if reading.gpu is None or "bfloat16" not in reading.gpu.peak or _is_mixed(reading):
         return
     products = [found for found in matmuls(reading) if found.dtype == "float32"]
-    gain = _saved(reading, products, "bfloat16")
+    gain = _expected_gain(reading, products, "bfloat16")
     if gain is None:
         return
     found = (
@@ -87,12 +87,12 @@ def _is_mixed(reading: Reading) -> bool:
     return any(found.dtype in ("bfloat16", "float16") for found in matmuls(reading))
 
 
-def _saved(reading: Reading, products: list[KernelFacts], dtype: str) -> Gain | None:
+def _expected_gain(reading: Reading, products: list[KernelFacts], dtype: str) -> Gain | None:
     """What the narrower format is expected to save, None where that is little of a call or the GPU waits anyway."""
     assert reading.gpu is not None
     saved = sum(found.time - _time_in(reading, found, dtype) for found in products)
     more_on_host = AUTOCAST_ON_HOST if dtype == "bfloat16" else 1.0
-    whole, expected = whole_call(reading), CLAIMED[dtype] * saved_of(reading, saved, more_on_host)
+    whole, expected = whole_call(reading), CLAIMED[dtype] * saved_seconds(reading, saved, more_on_host)
     if not products or not whole or expected < WORTH * whole:
         return None
     how = f"{percent(CLAIMED[dtype])} of what the peak rates promise for these products"

@@ -7,13 +7,14 @@ The floor of a kernel is the least time that its bytes and operations take at th
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from compiler.advise.facts import Basis
-from compiler.measure_facts import Candidate, KernelTime, Phase
-from compiler.record import Decision, Entity, Kernel, Record
+from compiler.record import Artifact, Decision, Entity, Kernel, Record
+from compiler.record.measure_facts import Candidate, KernelTime, Phase
 from compiler.targets import Target, UnknownTargetError, is_virtual, target
 
 MATMULS: tuple[str, ...] = ("mm", "bmm", "addmm", "baddbmm", "convolution", "convolution_backward", "_scaled_mm")
@@ -48,8 +49,8 @@ MOVES: frozenset[str] = frozenset(
     ]
 )
 """Operators that compute nothing: they move data, or only say where it is."""
-_LOWERED = ("post_grad[", "forward[", "backward[", "inference[")
-"""Artifacts that Inductor, or our own backend, lowers to loops."""
+_LOWERED = ("post_grad", "forward", "backward", "inference")
+"""Stages that Inductor, or our own backend, lowers to loops."""
 CASTS: frozenset[str] = frozenset({"convert_element_type", "_to_copy"})
 
 
@@ -194,7 +195,7 @@ class Reading:
 
     @cached_property
     def launches(self) -> int:
-        """Kernels and library calls in one call."""
+        """Kernels and extern calls in one call."""
         if self.own is not None and self.own.launches:
             return self.own.launches
         return sum(max(kernel.calls, 1) for kernel in self._kernels_of_a_call)
@@ -205,14 +206,20 @@ class Reading:
     def entities(self) -> Mapping[str, Entity]:
         return {entity.id: entity for entity in self.record.entities()}
 
+    @cached_property
+    def homes(self) -> Mapping[str, Artifact]:
+        """By an entity's id, the artifact that it is in."""
+        return {entity.id: artifact for artifact in self.record.artifacts for entity in artifact.entities}
+
     def fx_nodes(self, ids: Iterable[str]) -> tuple[Entity, ...]:
         """The nodes that kernels and loops compute: after Inductor's passes, or as AOTAutograd made them."""
-        todo, found = list(ids), dict[str, Entity]()
+        todo, found, seen = deque(ids), dict[str, Entity](), set[str]()
         while todo:
-            entity = self.entities.get(todo.pop(0))
-            if entity is None:
+            entity = self.entities.get(todo.popleft())
+            if entity is None or entity.id in seen:
                 continue
-            if entity.id.startswith(_LOWERED):
+            seen.add(entity.id)
+            if self.homes[entity.id].stage in _LOWERED:
                 found[entity.id] = entity
             else:
                 todo.extend(entity.origins)
@@ -221,9 +228,9 @@ class Reading:
     def lines(self, ids: Iterable[str], most: int = 3) -> tuple[str, ...]:
         """Ids of the user's lines that these entities come from: the innermost of each first."""
         found: dict[str, None] = {}
-        seen, todo = set[str](), list(ids)
+        seen, todo = set[str](), deque(ids)
         while todo:
-            entity = self.entities.get(todo.pop(0))
+            entity = self.entities.get(todo.popleft())
             if entity is None or entity.id in seen:
                 continue
             seen.add(entity.id)
@@ -237,7 +244,7 @@ class Reading:
         index = re.fullmatch(
             r"args\[(\d+)\]", str(self.entities[name].attrs.get("description", "")) if name in self.entities else ""
         )
-        graph = name.partition("[")[2].partition("]")[0].split(" ")[0]
+        graph = self.homes[name].graph if name in self.homes else None
         captured = next((artifact for artifact in self.record.of_stage("captured") if artifact.graph == graph), None)
         if index is None or captured is None:
             return ""

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
-from compiler.measure.check import TOLERANCE
+from compiler.numerics.policy.judge import Scope, judge, worst
+from compiler.record import Check
 from compiler.torch_api.pytrees import tree_leaves
 
 Same = Literal["equal", "close", "differs", "not comparable"]
-AMONG_GRADIENTS = 10.0
-"""Gradients are sums of many terms, in an order that a change may alter: so many times a result's tolerance
-is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +26,13 @@ class Result:
 
 def results_of(value: Any, gradients: Sequence[Tensor | None]) -> list[Result]:
     """Outputs and gradients of a call, kept apart from what later calls do."""
-    outputs = [Result(f"output {number}", _kept(leaf)) for number, leaf in enumerate(tree_leaves(value))]
+    outputs = [Result(f"output {number}", _detach(leaf)) for number, leaf in enumerate(tree_leaves(value))]
     return outputs + [
         Result(f"gradient {number}", leaf, True) for number, leaf in enumerate(gradients) if leaf is not None
     ]
 
 
-def _kept(leaf: Any) -> Any:
+def _detach(leaf: Any) -> Any:
     return leaf.detach().clone() if isinstance(leaf, Tensor) else leaf
 
 
@@ -49,49 +45,39 @@ def agreement(
     """
     if len(before) != len(after):
         return "differs", f"the call gives {len(after)} results with the change, {len(before)} without"
-    pairs = list(zip(before, after, strict=True))
-    others = [
-        old.name for old, new in pairs if not isinstance(old.value, Tensor) and not _is_same(old.value, new.value)
-    ]
-    if others:
-        return "differs", f"{others[0]} is another value with the change"
-    tensors = [(old, new) for old, new in pairs if isinstance(old.value, Tensor)]
-    if not all(isinstance(new.value, Tensor) and old.value.shape == new.value.shape for old, new in tensors):
-        return "differs", "a result has another shape with the change"
-    errors = [(_error(old.value, new.value), old) for old, new in tensors]
-    verdict, words = _judged(errors, expected)
+    checks = [check for gradients in (False, True) for check in _checks(before, after, gradients, bool(expected))]
+    verdict, words = _in_words(checks, expected)
     if verdict == "differs" and draws:
         return "not comparable", "the call draws random numbers, and with the change it may draw others: not comparable"
     return verdict, words
 
 
-def _judged(errors: Sequence[tuple[float, Result]], expected: str) -> tuple[Same, str]:
-    worst = max(errors, key=lambda item: item[0], default=None)
-    if worst is None or worst[0] == 0:
-        return "equal", "results are the same, bit for bit" if errors else "the call gives no tensors to compare"
-    if not math.isfinite(worst[0]):
-        return "differs", f"{worst[1].name} is not a number or infinite in one of the two"
-    told = f"the largest difference is {worst[0]:.1e} of the largest magnitude, in {worst[1].name}"
-    outside = [result for error, result in errors if error > _allowed(result)]
-    if not outside:
-        return "close", f"results agree within the format's tolerance: {told}"
-    return "differs", f"numbers change, as expected: {told}" if expected else f"numbers change: {told}"
+def _checks(before: Sequence[Result], after: Sequence[Result], gradients: bool, recast: bool) -> list[Check]:
+    """Compare outputs, or gradients: their magnitudes have nothing to do with each other.
+
+    `recast`: another dtype is no difference in itself.
+    """
+    pairs = [(old, new) for old, new in zip(before, after, strict=True) if old.is_gradient is gradients]
+    scope = Scope.of(old.value for old, _ in pairs)
+    return [
+        judge(old.name, _cast_like(new.value, old.value) if recast else new.value, old.value, scope=scope)
+        for old, new in pairs
+    ]
 
 
-def _allowed(result: Result) -> float:
-    tolerance = TOLERANCE.get(result.value.dtype, 0.0)
-    return tolerance * AMONG_GRADIENTS if result.is_gradient else tolerance
+def _cast_like(new: Any, old: Any) -> Any:
+    return new.to(old.dtype) if isinstance(new, Tensor) and isinstance(old, Tensor) else new
 
 
-def _error(old: Tensor, new: Tensor) -> float:
-    """The largest difference, relative to the largest magnitude; 0 where they are the same."""
-    if old.dtype == new.dtype and torch.equal(old, new):
-        return 0.0
-    first, second = old.to(torch.complex128 if old.is_complex() else torch.float64), new.to(old.device)
-    difference = float((first - second.to(first.dtype)).abs().max()) if old.numel() else 0.0
-    scale = float(first.abs().max()) if old.numel() else 1.0
-    return difference / max(scale, 1e-30) if math.isfinite(difference) else math.inf
-
-
-def _is_same(old: Any, new: Any) -> bool:
-    return type(old) is type(new) and bool(old == new)
+def _in_words(checks: Sequence[Check], expected: str) -> tuple[Same, str]:
+    if not checks:
+        return "equal", "the call gives no tensors to compare"
+    most = worst(checks)
+    if most.verdict == "equal":
+        return "equal", "results are the same, bit for bit"
+    if most.max_relative is None:
+        return "differs", f"{most.subject} changes: {most.note}"
+    amount = f"the largest difference is {most.max_relative:.1e} of the largest magnitude, in {most.subject}"
+    if most.verdict == "close":
+        return "close", f"results agree within the format's tolerance: {amount}"
+    return "differs", f"numbers change, as expected: {amount}" if expected else f"numbers change: {amount}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from compiler.advise.amounts import counted, percent, seconds, size
 from compiler.advise.facts import Advice, Change, Evidence, Gain
 from compiler.advise.reading import CASTS, MOVES, KernelFacts, Reading
-from compiler.advise.waiting import MUCH, saved_of, waiting, whole_call
+from compiler.advise.waiting import MUCH, find_waiting, saved_seconds, whole_call
 from compiler.inductor.fusion_words import reason_words
 from compiler.record import Decision, Entity
 
@@ -23,9 +23,9 @@ BANDWIDTH_ON_CPU = 10e9
 """Bytes a second that one socket of any server of the last ten years moves at the least."""
 
 
-def bound_by(reading: Reading) -> Iterator[Advice]:
+def bound_by_memory_or_compute(reading: Reading) -> Iterator[Advice]:
     """Whether memory or arithmetic is what kernels wait for, and how near the peak they are."""
-    waits = waiting(reading)
+    waits = find_waiting(reading)
     if reading.gpu is None or not reading.kernel_seconds or (waits is not None and waits.share > MUCH):
         return
     by_memory = [found for found in reading.kernels if found.bound == "memory"]
@@ -37,7 +37,7 @@ def bound_by(reading: Reading) -> Iterator[Advice]:
         "Move fewer bytes: a narrower format (bfloat16 halves them), or fewer steps that each read and write "
         "everything."
     )
-    yield Advice("memory-bound", "Bound by memory", found, tuple(_bandwidth(reading, by_memory)), None, change)
+    yield Advice("memory-bound", "Memory-bound", found, tuple(_bandwidth(reading, by_memory)), None, change)
 
 
 def _bandwidth(reading: Reading, kernels: Sequence[KernelFacts]) -> Iterator[Evidence]:
@@ -55,7 +55,7 @@ def _bandwidth(reading: Reading, kernels: Sequence[KernelFacts]) -> Iterator[Evi
 def layout_copies(reading: Reading) -> Iterator[Advice]:
     """Kernels that only put data into another order."""
     copies = [found for found in reading.kernels if _only_moves(found) and not _casts(reading, found)]
-    advice = _moved(
+    advice = _advise_on_copies(
         reading, copies, "layout-copies", "Copies for another layout",
         "Have the data in the layout that is read: make it contiguous once, outside of the call (weights above "
         "all), keep "
@@ -68,7 +68,7 @@ def layout_copies(reading: Reading) -> Iterator[Advice]:
 def dtype_casts(reading: Reading) -> Iterator[Advice]:
     """Kernels that only convert to another format."""
     casts = [found for found in reading.kernels if _only_moves(found) and _casts(reading, found)]
-    advice = _moved(
+    advice = _advise_on_copies(
         reading, casts, "dtype-casts", "Casts to another format",
         "Keep what is cast at each call in the format that is used: under autocast, weights are cast again in "
         "each call; "
@@ -94,7 +94,9 @@ def _changes_dtype(reading: Reading, node: Entity) -> bool:
     return any(dtype and dtype != node.attrs.get("dtype") for dtype in given)
 
 
-def _moved(reading: Reading, kernels: Sequence[KernelFacts], rule: str, title: str, change: str) -> Advice | None:
+def _advise_on_copies(
+    reading: Reading, kernels: Sequence[KernelFacts], rule: str, title: str, change: str
+) -> Advice | None:
     """Advice on kernels that only move data, None where they are too little of the whole."""
     moved = sum(found.bytes for found in kernels)
     whole = sum(found.bytes for found in reading.kernels)
@@ -116,7 +118,7 @@ def _moved(reading: Reading, kernels: Sequence[KernelFacts], rule: str, title: s
 
 def _traffic_gain(reading: Reading, took: float) -> Gain | None:
     """Half of what they take: where data comes from and goes to is not always free to choose."""
-    gained = 0.5 * saved_of(reading, took)
+    gained = 0.5 * saved_seconds(reading, took)
     if not gained:
         return None
     if reading.kernel_basis == "measured":
@@ -126,9 +128,9 @@ def _traffic_gain(reading: Reading, took: float) -> Gain | None:
     return Gain(gained, "call", how, "estimate", gained / whole_call(reading))
 
 
-def not_fused(reading: Reading) -> Iterator[Advice]:
+def unfused_loops(reading: Reading) -> Iterator[Advice]:
     """Loops where one reads what the other wrote, that stayed apart, and why."""
-    pairs = sorted(_apart(reading), key=lambda pair: -pair[0])
+    pairs = sorted(_refused_pairs(reading), key=lambda pair: -pair[0])
     between = sum(moved for moved, *_ in pairs)
     whole = sum(found.bytes for found in reading.kernels)
     gain = _fusion_gain(reading, between)
@@ -152,7 +154,7 @@ def not_fused(reading: Reading) -> Iterator[Advice]:
     )
 
 
-def _apart(reading: Reading) -> Iterator[tuple[int, Decision, Entity, Entity]]:
+def _refused_pairs(reading: Reading) -> Iterator[tuple[int, Decision, Entity, Entity]]:
     """Pairs refused in the last round: the bytes between them, the decision, and the two loops."""
     homes = _kernel_of_parts(reading)
     seen = set[tuple[str, str]]()
@@ -163,7 +165,7 @@ def _apart(reading: Reading) -> Iterator[tuple[int, Decision, Entity, Entity]]:
             continue
         for first in pair[0]:
             for second in pair[1]:
-                between = int(found.numbers["bytes"]) if found.pass_name == "fuse" else _between(first, second)
+                between = int(found.numbers["bytes"]) if found.pass_name == "fuse" else _bytes_between(first, second)
                 key = (homes.get(first.id, first.id), homes.get(second.id, second.id))
                 if between and key[0] != key[1] and key not in seen:
                     seen.add(key)
@@ -190,7 +192,7 @@ def _kernel_of_parts(reading: Reading) -> dict[str, str]:
     }
 
 
-def _between(first: Entity, second: Entity) -> int:
+def _bytes_between(first: Entity, second: Entity) -> int:
     """Bytes that `second` reads of what `first` writes; 0 where a library call is one of the two."""
     if "extern" in (first.kind, second.kind):
         return 0
@@ -211,7 +213,7 @@ def _pair_evidence(reading: Reading, moved: int, decision: Decision, first: Enti
 def _fusion_gain(reading: Reading, between: int) -> Gain | None:
     if reading.gpu is None:
         return None
-    took = saved_of(reading, between / reading.gpu.memory_bandwidth)
+    took = saved_seconds(reading, between / reading.gpu.memory_bandwidth)
     if not took:
         return None
     how = (

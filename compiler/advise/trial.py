@@ -19,17 +19,17 @@ from torch import Tensor
 
 from compiler.advise.facts import Advice, Change
 from compiler.advise.results import Result, agreement, results_of
-from compiler.measure.calls import Call, Surroundings, nowhere
-from compiler.measure.candidates import Spec
-from compiler.measure.copies import CannotCopyError, Copy, copied, devices
-from compiler.measure.rounds import calls_a_round, clock_for, warmed
-from compiler.measure.spread import Spread
-from compiler.measure.versions import CannotApplyError, files_of, version
-from compiler.measure.work import Work, job, work
-from compiler.measure_facts import Trial, What
-from compiler.options import Options
+from compiler.calls.call import Call, Surroundings, nowhere
+from compiler.calls.copies import CannotCopyError, Copy, copy_call, devices
+from compiler.calls.versions import CannotApplyError, files_of, version
 from compiler.record import Artifact, Record
+from compiler.record.measure_facts import Trial, What
+from compiler.record.options import Options
 from compiler.targets import is_virtual
+from compiler.timing.candidates import Spec
+from compiler.timing.rounds import calls_a_round, clock_for, warm_up
+from compiler.timing.spread import Spread
+from compiler.timing.work import Work, job, work
 from compiler.torch_api import apart
 from compiler.torch_api.changed_settings import with_settings
 
@@ -58,7 +58,7 @@ class _Side:
     rounds: list[float] = field(default_factory=list)
 
 
-def tried(advice: Advice, record: Record, call: Call, tell: Tell | None = None) -> Trial:
+def run_trial(advice: Advice, record: Record, call: Call, tell: Tell | None = None) -> Trial:
     """What a change does to the call of a record, measured.
 
     Raises ValueError for advice that is words only, CannotApplyError where the change can't be made to this call or
@@ -70,7 +70,7 @@ def tried(advice: Advice, record: Record, call: Call, tell: Tell | None = None) 
     later = call.later if advice.rule == "recompile" else ()
     is_elsewhere = of == "call" and is_virtual(record.target)  # what a GPU was to gain
     bench = _Bench(call, later, tell or (lambda _: None), is_elsewhere=is_elsewhere)
-    within = _within(advice.change, call.fn, files_by_name(record, call.fn))
+    within = _context_of_change(advice.change, call.fn, files_by_name(record, call.fn))
     before = _Side("as it is", record.options)
     after = _Side("changed", _options(record.options, advice.change), advice.change, within)
     with bench.apart() as folder:
@@ -85,7 +85,7 @@ def files_by_name(record: Record, fn: Any) -> dict[str, str]:
     """The files of the user's functions by the names that the record has for them: those with the same lines."""
     paths = files_of(fn)
     return {
-        artifact.id.removeprefix("source[").removesuffix("]"): path
+        artifact.title: path
         for artifact in record.of_stage("source")
         for path in paths
         if _has_lines(artifact, linecache.getlines(path))
@@ -109,7 +109,7 @@ def _options(options: Options, change: Change) -> Options:
     return replace(options, **asked)
 
 
-def _within(change: Change, fn: Any, files: Mapping[str, str]) -> Within:
+def _context_of_change(change: Change, fn: Any, files: Mapping[str, str]) -> Within:
     """What a change is in force within. Raises CannotApplyError."""
     if change.suggestion is not None:
         return version(change.suggestion, fn, files) or nullcontext
@@ -122,7 +122,7 @@ class _Bench:
     def __init__(self, call: Call, later: Sequence[Call], tell: Tell, *, is_elsewhere: bool) -> None:
         self.call, self.later, self.tell = call, later, tell
         self.is_elsewhere = is_elsewhere
-        self.device = _device(copied(call))
+        self.device = _device(copy_call(call))
         self.clock = clock_for(self.device)
         self.what: What = "forward"
 
@@ -150,7 +150,7 @@ class _Bench:
                     self._first_call(side, folder)
                 assert side.step is not None
                 self.tell(f"{side.name}: warming up")
-                side.calls = calls_a_round(warmed(side.step, self.clock).seconds)
+                side.calls = calls_a_round(warm_up(side.step, self.clock).seconds)
             except CannotApplyError:
                 raise
             except Exception as error:
@@ -159,12 +159,12 @@ class _Bench:
 
     def _first_call(self, side: _Side, folder: str) -> None:
         around = _surroundings(self.call.surroundings, side.change, self.device)
-        asked = job(copied(self.call), around, None, None)
+        asked = job(copy_call(self.call), around, None, None)
         self.what = asked.what
-        copy = copied(self.call)
+        copy = copy_call(self.call)
         kept: list[Any] = []
-        run = _compiled(copy, side)
-        made = work(copy, _keeping(run, kept), asked)
+        run = _compile_side(copy, side)
+        made = work(copy, _keep_first_value(run, kept), asked)
         self.clock.finished()
         torch.manual_seed(0)  # put back at the end of the block around this
         random = self._random_state()
@@ -178,7 +178,7 @@ class _Bench:
         side.results = results_of(kept[0] if kept else None, _gradients(copy))
         kept.append(None)  # from now on nothing is kept
         made.rest()
-        side.step = _stepping(work(copy, run, asked)) if _replays(side) else work(copy, run, asked).step
+        side.step = _mark_steps(work(copy, run, asked)) if _replays(side) else work(copy, run, asked).step
 
     def _later_calls(self, run: Callable[..., Any]) -> None:
         """The calls for which torch compiled again, as their compilation is what the change is about."""
@@ -223,7 +223,7 @@ class _Bench:
         )  # fmt: skip
 
 
-def _compiled(copy: Copy, side: _Side) -> Callable[..., Any]:
+def _compile_side(copy: Copy, side: _Side) -> Callable[..., Any]:
     """What is called: compiled whole, in regions, or not at all."""
     if side.change.eager or side.options.backend == "eager":
         return copy.fn
@@ -245,7 +245,7 @@ def _blocks(copy: Copy, paths: Sequence[str]) -> list[torch.nn.Module]:
     raise CannotApplyError(f"no module that the call runs has {paths[0]} to {paths[-1]}")
 
 
-def _keeping(run: Callable[..., Any], kept: list[Any]) -> Callable[..., Any]:
+def _keep_first_value(run: Callable[..., Any], kept: list[Any]) -> Callable[..., Any]:
     """`run`, the value of whose first call is kept."""
 
     def keeping(*args: Any, **kwargs: Any) -> Any:
@@ -272,7 +272,7 @@ def _replays(side: _Side) -> bool:
     return Spec("", options.backend, options.mode, dict(options.options)).replays and not side.change.eager
 
 
-def _stepping(inner: Work) -> Callable[[], None]:
+def _mark_steps(inner: Work) -> Callable[[], None]:
     """CUDA graphs are told where a call begins: what the one before returned is no longer needed."""
 
     def step() -> None:
@@ -286,4 +286,4 @@ def _device(copy: Copy) -> torch.device:
     return next((device for device in devices(copy) if device.type != "cpu"), torch.device("cpu"))
 
 
-__all__ = ["CannotApplyError", "CannotCopyError", "tried"]
+__all__ = ["CannotApplyError", "CannotCopyError", "run_trial"]

@@ -33,7 +33,7 @@ class Waiting:
         return self.seconds / self.whole if self.whole else 0.0
 
 
-def waiting(reading: Reading) -> Waiting | None:
+def find_waiting(reading: Reading) -> Waiting | None:
     """None where there is no GPU, or nothing is known."""
     own = reading.own
     if own is not None and own.seconds and own.host is not None and own.host.gpu is not None:
@@ -57,7 +57,7 @@ def host_seconds(reading: Reading) -> float:
     return reading.launches * LAUNCH_SECONDS + reading.guard_seconds + CALL_SECONDS
 
 
-def saved_of(reading: Reading, on_gpu: float, more_on_host: float = 1.0) -> float:
+def saved_seconds(reading: Reading, on_gpu: float, more_on_host: float = 1.0) -> float:
     """What a call takes less when the GPU needs so many seconds less, and the CPU so many times what it needs now.
 
     A call takes as long as the slower of the two at least: what the GPU does sooner, it may wait for longer.

@@ -15,30 +15,35 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Interpreter, Node
+from torch.fx.node import Target
 
-from compiler.builder import Builder
-from compiler.interpret.kept import KeptFrame
-from compiler.measure_facts import Half, MemoryEvent, MemoryWhat, Role
+from compiler.calls.kept import KeptFrame
 from compiler.record import Problem, Record
+from compiler.record.builder import Builder
+from compiler.record.measure_facts import Half, MemoryEvent, MemoryWhat, Role
 from compiler.torch_api import autograd_nodes, fx
 from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.watching import Watching
+
+HINT = "the memory of the generated code is there"
+_SPECIAL = {"NestedTensor": "nested tensors", "DTensor": "DTensors"}
+"""Kinds of tensors that are made of others."""
 
 
 def eager_memory(captured: GraphModule, graph: str, *, trains: bool) -> tuple[MemoryEvent, ...]:
     """The events of one call of this graph; with `trains`, of its backward too. Nothing of the user's is changed.
 
-    Raises ValueError where the graph has no tensors as inputs, and what an operation raises that can't run without
-    data.
+    Raises what an operation raises that can't run without data.
     """
     examples = [fx.value_of(node) for node in captured.graph.nodes if node.op == "placeholder"]
+    known = [fx.value_of(node) for node in captured.graph.nodes]
     log = _Log(graph)
-    with fx.fake_mode(examples), torch.set_grad_enabled(trains), torch.autograd.set_multithreading_enabled(False):
+    with fx.fake_mode(known) as mode, torch.set_grad_enabled(trains), torch.autograd.set_multithreading_enabled(False):
         inputs = [_fresh(value) for value in examples]
         for node, value in zip(captured.graph.find_nodes(op="placeholder"), inputs, strict=True):
             log.given(node.name, [value], "input")
         with Watching(log.made):
-            results = _Noting(captured, log).run(*inputs)
+            results = _Noting(captured, log, mode).run(*inputs)
         log.keep("result", results)
         if trains:
             _backward(log, results)
@@ -73,15 +78,25 @@ def eager_of(compiled: Sequence[MemoryEvent], kept: Mapping[str, KeptFrame]) -> 
     problems: list[Problem] = []
     for graph in dict.fromkeys(event.graph for event in compiled if event.side == "compiled"):
         frame = kept.get(graph)
-        if frame is None or frame.captured is None:
+        if frame is None or frame.eager is None:
             continue
         try:
-            events += eager_memory(frame.captured, graph, trains=(graph, "backward") in halves)
+            events += eager_memory(frame.eager, graph, trains=(graph, "backward") in halves)
         except Exception as error:  # noqa: BLE001 - operators that can't run without data raise anything
-            words = next(iter(str(error).splitlines()), "")
-            reason = f"eager's memory is not known: {type(error).__name__}: {words}"
-            problems.append(Problem("memory", reason, "the memory of the generated code is there", graph))
+            problems.append(Problem("memory", _why_unknown(frame.eager, error), HINT, graph))
     return events, problems
+
+
+def _why_unknown(captured: GraphModule, error: Exception) -> str:
+    """Why eager's memory could not be had, in terms of what the graph is given."""
+    kinds = {type(fx.value_of(node)).__name__ for node in captured.graph.nodes}
+    special = next((words for kind, words in _SPECIAL.items() if kind in kinds), "")
+    if special:
+        return f"eager's memory is not known: the graph has {special}, whose parts are not followed here"
+    words = next(iter(str(error).splitlines()), "")
+    return (
+        f"eager's memory is not known: an operation can't run on tensors without data ({type(error).__name__}: {words})"
+    )
 
 
 def _backward(log: _Log, results: Any) -> None:
@@ -202,10 +217,20 @@ class _Log:
 class _Noting(Interpreter):
     """Runs a graph, and tells a log which node is run, and which numbers its autograd nodes have."""
 
-    def __init__(self, module: GraphModule, log: _Log) -> None:
+    def __init__(self, module: GraphModule, log: _Log, mode: Any) -> None:
         super().__init__(module)
         self.extra_traceback = False
         self.log = log
+        self.mode = mode
+
+    def get_attr(self, target: Target, args: Any, kwargs: Any) -> Any:
+        """A tensor that the graph holds itself, as an optimizer's state: it is there before, and has no data here."""
+        value = super().get_attr(target, args, kwargs)
+        if not isinstance(value, torch.Tensor) or fx.has_fakes([value]):
+            return value
+        fake = self.mode.from_tensor(value)
+        self.log.given(self.log.node, [fake], "input")
+        return fake
 
     def run_node(self, n: Node) -> Any:
         self.log.node = n.name

@@ -16,9 +16,9 @@ from compiler.autograd.module_guess import guessed_places
 from compiler.autograd.recording import Recording
 from compiler.autograd.saved import saved_tensors
 from compiler.capture.sources import SourceBook
-from compiler.environment import environment
-from compiler.options import Options
+from compiler.process.environment import environment
 from compiler.record import Record
+from compiler.record.options import Options
 from compiler.torch_api.fx import tensor_attrs
 
 

@@ -62,7 +62,7 @@ def _input_role(node: Node, forward_id: str) -> dict[str, Any]:
 
 def _role(node: Node, forward: Forward, forward_id: str) -> dict[str, Any]:
     if node.name in forward.names:
-        return {"role": "computed again", "forward": [f"{forward_id}.{node.name}"]}
+        return {"role": "recomputed", "forward": [f"{forward_id}.{node.name}"]}
     if node.meta.get("is_gradient_acc"):
         return {"role": "accumulation: gradients of several uses added up"}
     if origins := forward.by_sequence.get(node.meta.get("seq_nr", -1), ()):

@@ -7,7 +7,7 @@ between 1 (what is fastest) and 0 (keep the inputs alone, compute everything aga
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from torch.fx import Node
@@ -33,7 +33,7 @@ REASONS: dict[str, str] = {
     "be fused",
 }
 CHEAPEST = "keeping it is the cheapest cut: to compute it again, the forward would have to keep at least as many bytes"
-AGAIN = "computed again in the backward, where it can be fused with what uses it; keeping it would cost more"
+AGAIN = "recomputed in the backward, where it can be fused with what uses it; keeping it would cost more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +110,14 @@ def saved_nodes(halves: Halves) -> list[Node]:
     return [node for node in halves.backward.graph.nodes if node.op == "placeholder" and node.name in given]
 
 
-def decisions(halves: Halves, frame: str, joint_names: Iterable[str]) -> list[Decision]:
-    """The partition as decisions about nodes of the joint, forward and backward graphs of a capture."""
+def decisions(
+    halves: Halves, frame: str, joint_names: Iterable[str], checkpointed: Callable[[Node], str]
+) -> list[Decision]:
+    """The partition as decisions about nodes of the joint, forward and backward graphs of a capture. `checkpointed`
+    says why a checkpoint recomputes a node, "" where none does.
+    """
     known, found = set(joint_names), partition_of(halves)
+    reasons = {node.name: reason for node in fx.calls(halves.backward) if (reason := checkpointed(node))}
 
     def subjects(name: str) -> tuple[str, ...]:
         stages = ("joint", "forward", "backward") if name in known else ("forward", "backward")
@@ -120,7 +125,7 @@ def decisions(halves: Halves, frame: str, joint_names: Iterable[str]) -> list[De
 
     kept = [Decision("partition", frame, subjects(value.name), "saved", value.why, {"bytes": float(value.bytes)})
             for value in found.kept]  # fmt: skip
-    again = [Decision("partition", frame, subjects(node.name), "recomputed", AGAIN,
+    again = [Decision("partition", frame, subjects(node.name), "recomputed", reasons.get(node.name, AGAIN),
                       {"bytes": float(node.bytes), "flops": float(node.flops)})
              for node in found.again]  # fmt: skip
     return kept + again

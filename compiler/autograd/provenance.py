@@ -8,38 +8,56 @@ torch keeps several traces of that, none complete. In the order tried here:
    (torch._functorch._aot_autograd: copy_fwd_metadata_to_bw_nodes), so it comes from that operation's nodes.
 4. The same user stack in the same module.
 5. Neighbours: a node that a pass made has nothing of its own; it serves its users, or else continues its inputs.
+6. In the body of a higher-order operator: the same body of the stage before, or else the operator.
+
+Bodies are searched with the graph around them: a body may be inlined between two stages (activation checkpointing).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 from compiler.record import Artifact
 from compiler.torch_api import fx
 
-Key = tuple[str, str]
+Key = tuple[str, str, bool]
+Ids = tuple[str, ...]
 
 
 class Provenance:
-    """Origins of every node of `module` among the entities of `parent`, found once, looked up by node."""
+    """Origins of every node of `module` and its bodies among the entities of `parent`, found once, looked up by node.
 
-    def __init__(self, module: GraphModule, parent: Artifact, *, same_names: bool) -> None:
+    `homes` are the paths that graphs have in `parent` (`fx.graph_paths`), by the ids of the graph objects.
+    """
+
+    def __init__(self, module: GraphModule, parent: Artifact, homes: Mapping[int, str], *, same_names: bool) -> None:
         self.parent = parent
+        self.entities = {entity.id: entity for entity in parent.entities}
         self.ids = {entity.label: entity.id for entity in parent.entities}
+        self.homes = homes
         self.same_names = same_names
-        self.nodes = [node for node in module.graph.nodes if node.op != "output"]
-        self.found: dict[Node, tuple[str, ...]] = {}
-        self._placeholders()
+        self.paths = fx.graph_paths(module)
+        self.bodies = fx.bodies(module)
+        self.callers = {body.module.graph: body.callers for body in self.bodies}
+        graphs = [module.graph, *(body.module.graph for body in self.bodies)]
+        every = (node for graph in graphs for node in graph.nodes if node.op != "output")
+        self.nodes = [node for node in every if node.op != "placeholder" or node.graph is module.graph]
+        self.found: dict[Node, Ids] = {}
+        self._placeholders(module.graph)
         self._each(self._direct)
         by_sequence = self._by_sequence()
-        self._each(lambda node: by_sequence.get(node.meta.get("seq_nr"), ()))
+        self._each(lambda node: by_sequence.get((node.graph, self._sequence(node)), ()))
+        self._each(lambda node: by_sequence.get((self._is_inside(node), self._sequence(node)), ()))
         by_stack = self._by_stack()
-        self._each(lambda node: by_stack.get(_stack_key(node), ()))
+        self._each(lambda node: by_stack.get(self._stack_key(node), ()))
+        same = {body: self._same_body(body) for body in self.bodies}
         self._neighbours()
+        for body in self.bodies:
+            self._rest_of(body, same[body])
 
-    def __call__(self, node: Node) -> tuple[str, ...]:
+    def __call__(self, node: Node) -> Ids:
         return self.found.get(node, ())
 
     def _each(self, rule: object) -> None:
@@ -47,38 +65,107 @@ class Provenance:
             if node not in self.found and (origins := rule(node)):  # type: ignore[operator]
                 self.found[node] = origins
 
-    def _placeholders(self) -> None:
+    def _placeholders(self, graph: Graph) -> None:
         """AOTAutograd's primals are the captured graph's placeholders, in order."""
         if self.same_names:
             return
         captured = [entity.id for entity in self.parent.entities if entity.kind == "placeholder"]
-        primals = [n for n in self.nodes if n.op == "placeholder" and not str(n.target).startswith("tangents")]
+        primals = [n for n in graph.find_nodes(op="placeholder") if not str(n.target).startswith("tangents")]
         if len(captured) == len(primals):
             self.found.update((node, (origin,)) for node, origin in zip(primals, captured, strict=True))
 
-    def _direct(self, node: Node) -> tuple[str, ...]:
-        if self.same_names and node.name in self.ids:
-            return (self.ids[node.name],)
-        for name in fx.parents(node):
-            if name in self.ids:
-                return (self.ids[name],)
-        return ()
+    def _direct(self, node: Node) -> Ids:
+        path = self.paths[node.graph]
+        own = fx.qualified(path, node.name)
+        if self.same_names and own in self.ids:
+            return (self.ids[own],)
+        sources = fx.sources(node)
+        named = [fx.qualified(self.homes[graph], name) for name, graph in sources if graph in self.homes]
+        named += [name for name, _ in sources if not path]
+        known = (self.ids[name] for name in named if name in self.ids)
+        called = {origin for caller in self.callers.get(node.graph, ()) for origin in self.found.get(caller, ())}
+        return next(((origin,) for origin in known if origin not in called), ())
 
-    def _by_sequence(self) -> dict[object, tuple[str, ...]]:
-        groups: dict[object, list[str]] = {}
+    def _is_inside(self, node: Node) -> bool:
+        return bool(self.paths[node.graph])
+
+    def _sequence(self, node: Node) -> object:
+        """The sequence number; None where it is that of the operator around the node."""
+        number = node.meta.get("seq_nr")
+        around = [caller.meta.get("seq_nr") for caller in self.callers.get(node.graph, ())]
+        return None if number in around else number
+
+    def _by_sequence(self) -> dict[tuple[Graph | bool, object], Ids]:
+        groups: dict[tuple[Graph | bool, object], list[str]] = {}
         for node, origins in self.found.items():
-            number = node.meta.get("seq_nr")
+            number = self._sequence(node)
             if number is not None and node.op == "call_function":
-                groups.setdefault(number, []).extend(origins)
+                for graph in (node.graph, self._is_inside(node)):
+                    groups.setdefault((graph, number), []).extend(origins)
         return {number: _unique(origins) for number, origins in groups.items()}
 
-    def _by_stack(self) -> dict[Key | None, tuple[str, ...]]:
+    def _by_stack(self) -> dict[Key | None, Ids]:
         groups: dict[Key | None, list[str]] = {}
         for node, origins in self.found.items():
-            key = _stack_key(node)
+            key = self._stack_key(node)
             if key is not None:
                 groups.setdefault(key, []).extend(origins)
         return {key: _unique(origins) for key, origins in groups.items()}
+
+    def _stack_key(self, node: Node) -> Key | None:
+        stack = node.meta.get("stack_trace")
+        return (stack, fx.module_path(node)[0], self._is_inside(node)) if stack else None
+
+    def _same_body(self, body: fx.Body) -> str:
+        """The id of this body in `parent`, "" where there is none; its holder and its inputs come from that."""
+        same = self._known_body(body) or self._body_at_place(body)
+        inputs = body.module.graph.find_nodes(op="placeholder")
+        if same:
+            self.found[body.holder] = (same,)
+            self._traced_again(body, same)
+        given = [e.id for e in self.parent.entities if e.kind == "subgraph_input" and e.attrs["subgraph"] == same]
+        if len(inputs) == len(given):
+            self.found |= {node: (origin,) for node, origin in zip(inputs, given, strict=True)}
+        return same
+
+    def _known_body(self, body: fx.Body) -> str:
+        """The body of this name, of this graph object, or that its nodes come from."""
+        path = body.path if self.same_names else self.homes.get(id(body.module.graph), "")
+        if path in self.ids:
+            return self.ids[path]
+        origins = (origin for node in body.module.graph.nodes for origin in self.found.get(node, ()))
+        return next(
+            (str(self.entities[o].attrs["subgraph"]) for o in origins if "subgraph" in self.entities[o].attrs), ""
+        )
+
+    def _body_at_place(self, body: fx.Body) -> str:
+        """The body at the same place among those of the operator that its caller comes from."""
+        for caller in body.callers:
+            own = [other for other in self.bodies if caller in other.callers]
+            for origin in self.found.get(caller, ()):
+                theirs = self.entities[origin].attrs.get("subgraphs", ())
+                if len(theirs) == len(own):
+                    return str(theirs[own.index(body)])
+        return ""
+
+    def _traced_again(self, body: fx.Body, same: str) -> None:
+        """A body that was traced on behalf of the operator is the same operations in the same order."""
+        calls = [e for e in self.parent.entities if e.kind == "call" and e.attrs.get("subgraph") == same]
+        for node in body.module.graph.nodes:
+            if node.op != "placeholder" and node not in self.found and fx.sources(node):
+                name = fx.short_name(fx.target_name(node))
+                again = next((call for call in calls if fx.short_name(str(call.attrs["target"])) == name), None)
+                if again is not None:
+                    calls.remove(again)
+                    self.found[node] = (again.id,)
+
+    def _rest_of(self, body: fx.Body, same: str) -> None:
+        """What nothing else is known of comes from the calls of the same body, or from what its caller comes from."""
+        calls = [e.id for e in self.parent.entities if same and e.kind == "call" and e.attrs.get("subgraph") == same]
+        called = (same,) if same else _unique(o for caller in body.callers for o in self.found.get(caller, ()))
+        for node in body.module.graph.nodes:
+            if node.op != "output" and called:
+                self.found.setdefault(node, called if node.op == "placeholder" or not calls else tuple(calls))
 
     def _neighbours(self) -> None:
         for node in reversed(self.nodes):
@@ -91,11 +178,6 @@ class Provenance:
             origins = _unique(origin for other in neighbours for origin in self.found.get(other, ()))
             if origins:
                 self.found[node] = origins
-
-
-def _stack_key(node: Node) -> Key | None:
-    stack = node.meta.get("stack_trace")
-    return (stack, fx.module_path(node)[0]) if stack else None
 
 
 def _unique(origins: Iterable[str]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from compiler.autograd.eager_graph import EagerGraph, GraphNode
 from compiler.record import Saved
 from compiler.torch_api import autograd_nodes
 from compiler.torch_api.fx import tensor_attrs
+from compiler.torch_api.sharded import inner_tensor
 
 MADE_OUTSIDE = "made outside of the graph"
 
@@ -75,19 +76,20 @@ def _origin(tensor: torch.Tensor, makers: Mapping[Any, str], names: Mapping[int,
     name = names.get(id(tensor), "")
     if tensor.requires_grad:
         return f"leaf {name}".rstrip()
-    return f"{name}, which wants no gradient" if name else "wants no gradient"
+    return f"{name}, requires_grad=False" if name else "requires_grad=False"
 
 
 def _memory(tensor: torch.Tensor) -> tuple[str, int] | None:
     """What two tensors have in common that share memory. Fake and empty tensors have none, sparse ones no storage."""
     if tensor.layout != torch.strided or tensor.is_meta or not tensor.numel():
         return None
+    tensor = inner_tensor(tensor)
     address = tensor.untyped_storage().data_ptr()
     return (str(tensor.device), address) if address else None
 
 
 def _storage_bytes(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().nbytes() if tensor.layout == torch.strided else 0
+    return inner_tensor(tensor).untyped_storage().nbytes() if tensor.layout == torch.strided else 0
 
 
 def _shared(

@@ -19,9 +19,9 @@ from compiler.autograd.eager_graph import EagerGraph, GraphNode, GraphStop, eage
 from compiler.autograd.graph_artifact import Settings, autograd_artifact
 from compiler.autograd.saved import saved_tensors
 from compiler.autograd.stops import Stops
-from compiler.builder import Builder
 from compiler.capture.guard_words import plain
 from compiler.record import Artifact, Entity, Problem
+from compiler.record.builder import Builder
 from compiler.torch_api import autograd_nodes, fx
 from compiler.torch_api.pytrees import tree_leaves
 

@@ -47,7 +47,7 @@ def _own(node: GraphNode) -> Iterator[str]:
     elif node.kind == "custom":
         yield f"a custom torch.autograd.Function ({base}): its backward is the user's own code"
     elif node.kind == "outer":
-        yield "the gradient goes on from here, out of this graph"
+        yield "the gradient leaves this graph here"
     elif is_view(node.op):
         yield "a view: no numbers are computed or copied, so only the shape of the gradient changes"
     if node.call is not None and node.call.in_place and node.op != "CopySlices":

@@ -2,7 +2,7 @@
 
 TorchDynamo captures; AOTAutograd and torch's min-cut partitioner make forward and backward; then `lower` makes a
 `Program` of each graph, the passes of `pipeline.PASSES` change it, and `emit_cpp`, `build` and `launch` make it run.
-Read `ir.py` first, then `pipeline.py`. Each stage prints, is verified, and runs in `interpret`.
+Read `ir/` first, then `pipeline.py`. Each stage prints, is verified, and runs in `interpret`.
 
     a value is rounded as in eager mode, at the end of each ATen operation, whether it was fused or not
     what there is no rule for is a call of PyTorch, and a decision in the record says so

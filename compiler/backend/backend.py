@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import count
 from threading import RLock
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,12 +21,12 @@ from compiler.backend.context import Context
 from compiler.backend.emit_cpp import emit as emit_cpp
 from compiler.backend.emit_triton import emit as emit_triton
 from compiler.backend.interpret import State, interpret
-from compiler.backend.ir import Extern, Kernel, Program, Strided, strided
+from compiler.backend.ir import CompilerUnavailableError, Extern, Kernel, Program, Strided, strided_views
 from compiler.backend.launch import Launcher, by_kernel, gpu_of
 from compiler.backend.lower.graph import lower
 from compiler.backend.lower.products import row_pitch
 from compiler.backend.lower.table import RULES
-from compiler.backend.options import BackendOptions, parsed
+from compiler.backend.options import BackendOptions, parse_options
 from compiler.backend.products import with_alternatives
 from compiler.backend.triton_tiles import MOST_32
 from compiler.backend.watching import watcher
@@ -60,7 +61,7 @@ def tcompile(
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
     """Compile a graph that TorchDynamo captured. Raises OptionError for a mode or an option that there is not."""
-    chosen = parsed(mode, options)
+    chosen = parse_options(mode, options)
     without_marks()
     graphs = cache(_graphs) if chosen.graphs else None
     _wake(inputs)
@@ -68,19 +69,20 @@ def tcompile(
         partial(compile_graph, name=name, options=chosen, graphs=graphs)
         for name in ("forward", "backward", "inference")
     )
-    with with_backward():
-        return compile_with_autograd(module, inputs, forward, backward, inference, chosen.random)
+    is_direct = (told := watcher()) is None or not told.replaces
+    with with_backward(), build.stopped_on_error():
+        return compile_with_autograd(module, inputs, forward, backward, inference, chosen.random, is_direct)
 
 
 @contextmanager
-def _with_less() -> Iterator[None]:
+def _without_unused_tracing() -> Iterator[None]:
     """What TorchDynamo works out for nobody is left out. Most of what is made while a model is compiled stays."""
     is_uncollected = (next(_COMPILATIONS) + 1) % COLLECTED
     with without_unread(), made_to_stay() if is_uncollected else nullcontext():
         yield
 
 
-_AROUND = Around(tcompile, _with_less)
+_AROUND = Around(tcompile, _without_unused_tracing)
 _AROUND.listen()
 
 
@@ -94,7 +96,7 @@ def compile_graph(
     passes: Mapping[str, pipeline.Pass] = pipeline.PASSES,
 ) -> Call:
     """Compile one graph of ATen operators, as AOTAutograd gives it. `graphs` gives what replays it on a GPU."""
-    saved = saved_alone(module) if name == "forward" else {}
+    saved = saved_for_backward_only(module) if name == "forward" else {}
     mine = given() if name == "backward" else frozenset()
     ctx = context_of(module, inputs, name, options)
     replays = graphs() if graphs is not None and ctx.processors else None
@@ -104,14 +106,14 @@ def compile_graph(
         passes = pipeline.tuned(passes)
     stages = pipeline.run(lower(module, name, ctx), ctx, passes)
     program = stages.last
-    give(alone(program, saved))
+    give(buffers_of_their_own(program, saved))
     is_replayed = replays is not None and _is_replayed(replays, module, program, ctx)
     ctx.pass_name = "tune"
     if (told := watcher()) is not None:
         told.passed(stages, ctx, options)
         if not told.builds:
-            return interpreted(program)
-    call = compiled(program, ctx, options)
+            return interpret_program(program)
+    call = compile_program(program, ctx, options)
     if replays is None:
         return call
     if is_replayed:
@@ -131,15 +133,15 @@ def given_inputs(module: GraphModule, names: Iterable[str]) -> frozenset[str]:
     return frozenset(node.name for node in _on_gpu(module)).intersection(names)
 
 
-def saved_alone(module: GraphModule) -> Mapping[int, str]:
+def saved_for_backward_only(module: GraphModule) -> Mapping[int, str]:
     """Of a forward: what it saves for its backward and nobody else holds, by the place among its results."""
     [output] = module.graph.find_nodes(op="output")
     return {place: output.args[0][place].name for place in keep_what_is_saved()}
 
 
-def alone(program: Program, saved: Mapping[int, str]) -> Iterator[str]:
+def buffers_of_their_own(program: Program, saved: Mapping[int, str]) -> Iterator[str]:
     """Those of them that are in memory of their own: passes may have found that two results are the same."""
-    made = Counter(view.buffer for view in strided(program.outputs))
+    made = Counter(view.buffer for view in strided_views(program.outputs))
     shared = {*program.inputs, *program.constants}
     for step in program.steps:
         if isinstance(step, Extern) and step.aliases:
@@ -227,15 +229,15 @@ def example_sizes(module: GraphModule) -> dict[str, int]:
     return sizes
 
 
-def compiled(program: Program, ctx: Context, options: BackendOptions) -> Call:
+def compile_program(program: Program, ctx: Context, options: BackendOptions) -> Call:
     """A call that runs the program: as machine code where it can, else in the reference interpreter, which is said."""
     if options.interpret:
-        return interpreted(program)
+        return interpret_program(program)
     if options.code == "triton" and not ctx.processors:
         return triton_interpreted(program, ctx)
     if why := no_code(program):
         _say_once(why)
-        return interpreted(program)
+        return interpret_program(program)
     return on_gpu(program, ctx, options) if gpu_of(program) is not None else on_cpu(program, ctx)
 
 
@@ -244,8 +246,6 @@ def no_code(program: Program) -> str:
     devices = {program.by_name[name].device for kernel in program.kernels for name in kernel.writes}
     if other := sorted(name for name in devices if name != "cpu" and not name.startswith("cuda")):
         return f"it writes code for CPUs and CUDA GPUs, not for {', '.join(other)}"
-    if "cpu" in devices and not build.compiler():
-        return "no C++ compiler was found; install g++, or name one in the variable CXX"
     if len(devices - {"cpu"}) > 1:
         return f"one graph has kernels on several GPUs: {', '.join(sorted(devices - {'cpu'}))}"
     return why_no_gpu() if devices - {"cpu"} else ""
@@ -265,7 +265,7 @@ def _say_once(why: str) -> None:
     warnings.warn(f"tcompile runs graphs in its reference interpreter, which is slow: {why}", stacklevel=2)
 
 
-def interpreted(program: Program, launch: Callable[[State, Kernel], None] | None = None) -> Call:
+def interpret_program(program: Program, launch: Callable[[State, Kernel], None] | None = None) -> Call:
     """A call that runs the program in the reference interpreter; with `launch` that runs the kernels."""
 
     def call(args: list[Any]) -> Sequence[Any]:
@@ -280,15 +280,15 @@ def triton_interpreted(program: Program, ctx: Context) -> Call:
     """A call that runs the program's Triton kernels in Triton's own interpreter, on the CPU."""
     from compiler.backend.run_triton_interpreted import launcher
 
-    return interpreted(program, launcher(program, ctx))
+    return interpret_program(program, launcher(program, ctx))
 
 
 def on_cpu(program: Program, ctx: Context) -> Call:
     """A call that runs the program's kernels as a library; the first one waits for the C++ compiler."""
     code = emit_cpp(program, ctx, build.has_vector_math())
     launcher = Launcher(program, by_kernel(code))
-    running = build.Build.start(code) if program.kernels else None
-    return _when_called(program, lambda: launcher.made(running.functions() if running else {}))
+    running = build.Build(code) if program.kernels else None
+    return _compile_lazily(program, lambda: launcher.made(running.functions() if running else {}))
 
 
 def on_gpu(program: Program, ctx: Context, options: BackendOptions) -> Call:
@@ -299,8 +299,8 @@ def on_gpu(program: Program, ctx: Context, options: BackendOptions) -> Call:
     library = emit_cpp(here, ctx, build.has_vector_math())
     code = emit_triton(with_alternatives(there, ctx) if options.tuned else there, ctx)
     call = OnGpu(program, code, library, ctx, gpu_of(program) or 0, options.tuned)
-    running = build.Build.start(library) if here.kernels else None
-    return _when_called(program, lambda: call.expected_call(running.functions() if running else {}))
+    running = build.Build(library) if here.kernels else None
+    return _compile_lazily(program, lambda: call.expected_call(running.functions() if running else {}))
 
 
 def kernels_on(program: Program, device: str) -> Program:
@@ -309,18 +309,51 @@ def kernels_on(program: Program, device: str) -> Program:
     return replace(program, steps=tuple(kernels), frees=())
 
 
-def _when_called(program: Program, make: Callable[[], Call]) -> Call:
+def _compile_lazily(program: Program, make: Callable[[], Call]) -> Call:
     """A call of a program that is made when it is first needed. Kernels have no use for tensors without memory, for
-    which TorchDynamo compiles anew: they are interpreted. Threads may make the first call at the same time.
+    which TorchDynamo compiles anew: they are interpreted. So is the program while the C++ compiler can't do its work.
+    Threads may make the first call at the same time.
     """
     ready: list[Call] = []
     making = RLock()
+    interpreter, retries = interpret_program(program), _Retries()
+
+    def prepared(args: Sequence[Any]) -> Call:
+        if not are_in_memory(args):
+            return interpreter
+        with retries.counted():
+            return make()
 
     def call(args: list[Any]) -> Sequence[Any]:
         if not ready:
             with making:
-                if not ready:
-                    ready.append(make() if are_in_memory(args) else interpreted(program))
-        return ready[0](args)
+                if not ready and retries.are_due():
+                    try:
+                        ready.append(prepared(args))
+                    except CompilerUnavailableError as error:
+                        _say_once(f"{error}\nCalls of it try to compile again")
+        return (ready[0] if ready else interpreter)(args)
 
     return boxed(call)
+
+
+class _Retries:
+    """When to try again what has failed: at the next call, then after as much time as the last attempt took."""
+
+    def __init__(self) -> None:
+        self.failures, self.next = 0, 0.0
+
+    def are_due(self) -> bool:
+        return monotonic() >= self.next
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count an attempt that fails for a reason that may go away."""
+        start = monotonic()
+        try:
+            yield
+        except CompilerUnavailableError:
+            self.failures += 1
+            if self.failures > 1:
+                self.next = 2 * monotonic() - start
+            raise

@@ -1,29 +1,23 @@
 """Triton to machine code on the GPU that is here: kernels are compiled side by side in processes of their own, from the
 moment the code is written, so that AOTAutograd goes on meanwhile; the first call waits for them, and loads them.
 
-Binaries are kept on disk, by all that they depend on: TCOMPILE_CACHE_DIR names the folder, else they lie beside
-Inductor's.
+Binaries are kept on disk (`disk_cache`), by all that they depend on.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from getpass import getuser
-from pathlib import Path
 
 import torch
-import triton
 
+from compiler.backend import disk_cache
 from compiler.backend.emit_triton import TritonCode, TritonFunction, signature
-from compiler.backend.ir import BackendError, Program
+from compiler.backend.ir import BackendError, CompilerUnavailableError, Program
 from compiler.backend.launch import Assumed
-from compiler.backend.triton_alike import alike
+from compiler.backend.triton_alike import canonical_source
 from compiler.backend.triton_configs import TritonConfig
 from compiler.binary.jobs import Job, Output
 from compiler.binary.workers import Crew, cores
@@ -63,22 +57,14 @@ def why_not() -> str:
     return ""
 
 
-def cache_folder() -> Path:
-    """Where binaries and tuned configurations are kept."""
-    if named := os.environ.get("TCOMPILE_CACHE_DIR"):
-        return Path(named)
-    beside = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or Path(tempfile.gettempdir(), f"torchinductor_{getuser()}")
-    return Path(beside, "tcompile")
-
-
-def wanted(
+def specify_kernel(
     program: Program, code: TritonCode, function: TritonFunction, config: TritonConfig, assumed: Assumed, device: int
 ) -> Wanted:
     """What Triton is asked for: a kernel, its constants, and multiples of 16. Kernels that do the same are one job."""
     first, last = function.lines
-    made = alike("\n".join(_lines(code.text)[first - 1 : last]), function)
+    made = canonical_source("\n".join(_lines(code.text)[first - 1 : last]), function)
     types = {made.names.get(name, name): kind for name, kind in signature(program, function).items()}
-    pointers = zip(function.buffers, _aligned(program, function, assumed), strict=True)
+    pointers = zip(function.buffers, _alignments(program, function, assumed), strict=True)
     multiples = [is_aligned and name not in made.elements for name, is_aligned in pointers]
     multiples += [name in assumed.multiples for name in function.symbols]
     attributes = {(place,): [["tt.divisibility", 16]] for place, holds in enumerate(multiples) if holds}
@@ -98,7 +84,7 @@ def _lines(text: str) -> Sequence[str]:
     return text.splitlines()
 
 
-def _aligned(program: Program, function: TritonFunction, assumed: Assumed) -> Iterator[bool]:
+def _alignments(program: Program, function: TritonFunction, assumed: Assumed) -> Iterator[bool]:
     """Memory of our own is aligned, and what PyTorch's calls make anew; inputs where that is checked."""
     unknown = {name for step in program.steps if getattr(step, "aliases", False) for name in step.targets}
     inputs = {*program.inputs, *program.constants}
@@ -116,23 +102,27 @@ class Builds:
     @staticmethod
     def start(kernels: Sequence[Wanted]) -> Builds:
         """Begin with those that are not on disk, long ones first: what is begun last is waited for."""
-        jobs = {_key(kernel.job): kernel.job for kernel in sorted(kernels, key=lambda kernel: -len(kernel.job.source))}
-        return Builds({key: _begun(key, job) for key, job in jobs.items()})
+        jobs = {
+            _key(kernel.job.key()): kernel.job for kernel in sorted(kernels, key=lambda kernel: -len(kernel.job.source))
+        }
+        return Builds({key: _begin(key, job) for key, job in jobs.items()})
 
     def loaded(self, kernel: Wanted, device: int) -> Loaded:
         """The kernel on the GPU. Raises BackendError with what Triton said if it did not compile."""
-        key = _key(kernel.job)
+        key = _key(kernel.job.key())
         if key in self.there:
             return self.there[key]
         try:
             output = self.made[key].result()
         except (OSError, CancelledError) as error:
-            raise BackendError(f"no process could be started that compiles kernels: {error}") from error
+            raise CompilerUnavailableError(
+                f"kernels could not be compiled in processes of their own and kept in {disk_cache.folder()}: {error}"
+            ) from error
         if output.error:
             raise BackendError(f"Triton did not take the kernel {kernel.function.name}: {output.error}")
         types = [name for name in kernel.types.values() if name != "constexpr"]
         warps, shared = output.threads // 32, output.shared_memory or 0
-        found = load(_path(key, "cubin"), output.function, warps, shared, types, output.spare, device)
+        found = load(disk_cache.binary_path(output.binary), output.function, warps, shared, types, output.spare, device)
         return self.there.setdefault(key, found)
 
 
@@ -153,16 +143,16 @@ def warm_up(device: int) -> None:
         crew().submit(job)
 
 
-def _begun(key: str, job: Job) -> Future[Output]:
+def _begin(key: str, job: Job) -> Future[Output]:
     made: Future[Output] = Future()
-    if kept := _kept(key):
+    if kept := _cached_output(key):
         made.set_result(kept)
     else:
-        crew().submit(job).add_done_callback(lambda done: _finished(done, key, made))
+        crew().submit(job).add_done_callback(lambda done: _finish(done, key, made))
     return made
 
 
-def _finished(done: Future[Output], key: str, made: Future[Output]) -> None:
+def _finish(done: Future[Output], key: str, made: Future[Output]) -> None:
     """A binary is loaded from its file: it is made once that is there."""
     try:
         output = done.result()
@@ -173,33 +163,17 @@ def _finished(done: Future[Output], key: str, made: Future[Output]) -> None:
         made.set_exception(error)
 
 
-def _key(job: Job) -> str:
-    return f"{job.key()[:40]}_{triton.__version__}"
+@lru_cache(1024)
+def _key(job_key: str) -> str:
+    return disk_cache.key(job_key)
 
 
-def _path(key: str, suffix: str) -> Path:
-    return cache_folder() / f"{key}.{suffix}"
-
-
-def _kept(key: str) -> Output | None:
-    """What is on disk; a file that is not whole counts as none."""
-    try:
-        facts = json.loads(_path(key, "json").read_text())
-        size = facts.pop("size")
-        return Output(**facts) if _path(key, "cubin").stat().st_size == size else None
-    except (OSError, ValueError, KeyError):
-        return None
+def _cached_output(key: str) -> Output | None:
+    """What is on disk."""
+    found = disk_cache.read(key)
+    return Output(**found[0], binary=found[1]) if found is not None and found[1] else None
 
 
 def _keep(key: str, output: Output) -> None:
     facts = {name: getattr(output, name) for name in ("shared_memory", "threads", "function", "spare")}
-    written(_path(key, "cubin"), output.binary)
-    written(_path(key, "json"), json.dumps({**facts, "size": len(output.binary)}).encode())
-
-
-def written(path: Path, content: bytes) -> None:
-    """A file that is there whole or not at all, whoever else writes it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(content)
-    Path(file.name).replace(path)
+    disk_cache.write(key, facts, output.binary)

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from compiler.backend.backend import context_of, saved_alone
+from compiler.backend.backend import context_of, saved_for_backward_only
 from compiler.backend.context import Context
 from compiler.backend.ir import BackendError, Program
 from compiler.backend.lower.graph import lower
 from compiler.backend.options import BackendOptions
-from compiler.measure import calls
-from compiler.measure.calls import Surroundings
+from compiler.calls import call as calls
+from compiler.calls.call import Surroundings
 from compiler.record import Decision
 from compiler.targets import Target
 from compiler.torch_api.backend import Call, boxed, compile_with_autograd, with_backward
@@ -91,7 +91,7 @@ def catch(asked: Asked, gpu: Target | None = None) -> list[Caught]:
         number = sum(graph.name.partition("_")[0] == name for graph in found)
         forward = found[-1] if name == "backward" else None
         called = f"{name}_{number + 1}" if number else name
-        saved = saved_alone(module) if name == "forward" else {}
+        saved = saved_for_backward_only(module) if name == "forward" else {}
         start = context_of(module, inputs, called, BackendOptions())
         start.decisions[:0] = chosen
         chosen.clear()
@@ -124,9 +124,9 @@ def catch_again(asked: Asked, gpu: Target) -> list[Caught]:
     back, what it prints goes nowhere. Raises BackendError where the GPU lacks a format, or tensors are on one.
     """
     call = calls.Call(asked.fn, asked.fn, asked.args, asked.kwargs, asked.surroundings)
-    if call.devices() - {"cpu"}:
-        raise BackendError("the call is on a GPU that is here: open one whose tensors are on the CPU")
-    with calls.unnoticed(call):
+    if elsewhere := sorted(call.devices() - {"cpu"}):
+        raise BackendError(f"the call's tensors are on {', '.join(elsewhere)}: open one whose tensors are on the CPU")
+    with calls.leave_no_trace(call):
         args, kwargs = call.copied_arguments()
         try:
             return catch(Asked(asked.fn, tuple(args), kwargs, asked.dynamic), gpu)

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from compiler.backend.index import Index, Var, product
-from compiler.backend.index_maps import evaluate
+from compiler.backend.ir.index import Index, Var, product
+from compiler.backend.ir.index_maps import evaluate
 from compiler.record import Decision
 
 UNKNOWN = 64

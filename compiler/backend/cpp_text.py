@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from compiler.backend.expr import At, Const, Expr, Guard, Load, Op
-from compiler.backend.index import Atom, Index, Indirect, Quotient, Remainder, is_natural
-from compiler.backend.scalar import DTYPES, OPERATIONS
+from compiler.backend.ir.expr import At, Const, Expr, Guard, Load, Op
+from compiler.backend.ir.index import Atom, Index, Indirect, Quotient, Remainder, is_natural
+from compiler.backend.ir.scalar import DTYPES, OPERATIONS
 
 TYPES: Mapping[torch.dtype, str] = {dtype: called.cpp for dtype, called in DTYPES.items()}
 _NARROW = (torch.uint8, torch.int8, torch.int16)

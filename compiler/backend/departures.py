@@ -14,8 +14,9 @@ from compiler.backend.catching import Caught
 from compiler.backend.interpret import State, interpret
 from compiler.backend.ir import Program
 from compiler.backend.pipeline import stage_name
-from compiler.decompose.drawn import seeded
-from compiler.decompose.numbers import Numbers, numbers, worst_verdict
+from compiler.decompose.drawn import seed_and_restore
+from compiler.numerics.policy.by_dtype import Numbers, numbers, worst_verdict
+from compiler.numerics.policy.judge import judge
 from compiler.torch_api import fx
 from compiler.torch_api.decomposition_tables import is_random
 from compiler.torch_api.widened import Recording, Widened
@@ -100,9 +101,7 @@ def _error(stage: StageNumbers) -> str:
     if stage.error:
         return stage.error
     worst = next(item for item in stage.numbers if item.verdict == "differs")
-    if worst.max_absolute is None:
-        return f"{worst.worst} has NaN or infinities at other places than eager's"
-    if not worst.max_absolute:
+    if worst.max_relative is None:
         return f"{worst.worst}: {worst.note}"
     return (
         f"{worst.worst} is off by {worst.max_absolute:.2g}, {worst.max_relative:.2g} of the largest magnitude "
@@ -121,7 +120,7 @@ def departures(graphs: Iterable[tuple[Caught, Mapping[str, Program]]]) -> Depart
         results[caught.name] = eager.values
         if any(is_random(node.target) for node in caught.module.graph.nodes):
             drawing.append(caught.name)
-            eager.results = _computed(programs["lowered"], inputs)
+            eager.results = _interpret(programs["lowered"], inputs)
         found += _stages(programs, inputs, eager)
     return Departures(tuple(found), tuple(drawing))
 
@@ -132,7 +131,7 @@ class _Eager:
     def __init__(self, caught: Caught, lowered: Program, inputs: Sequence[Any]) -> None:
         self.caught, self.lowered, self.inputs = caught, lowered, inputs
         given = copies(inputs, lowered.inputs, lowered.mutated)
-        with torch.no_grad(), seeded(), Recording() as recorded:
+        with torch.no_grad(), seed_and_restore(), Recording() as recorded:
             outputs = list(caught.module(*given))
         self.drawn = recorded.drawn
         names = (node.name for node in caught.module.graph.find_nodes(op="placeholder"))
@@ -158,28 +157,28 @@ def _stages(programs: Mapping[str, Program], inputs: Sequence[Any], eager: _Eage
     departed = False
     for change, program in programs.items():
         if program is not before:
-            found = _against(change, program, inputs, eager)
+            found = _compare_stage(change, program, inputs, eager)
             if found.departs and not departed and before is not None:
-                found = _placed(found, before, program, inputs)
+                found = _with_first(found, before, program, inputs)
             departed |= found.departs
             yield found
         before = program
 
 
-def _against(change: str, program: Program, inputs: Sequence[Any], eager: _Eager) -> StageNumbers:
+def _compare_stage(change: str, program: Program, inputs: Sequence[Any], eager: _Eager) -> StageNumbers:
     head = eager.caught.name, stage_name(change), "lower" if change == "lowered" else change
     try:
-        mine = _computed(program, inputs)
+        mine = _interpret(program, inputs)
     except Exception as error:  # noqa: BLE001 a pass of the user's may make anything: this is the finding
         return StageNumbers(*head, error=f"{type(error).__name__}: {error}")
     found = StageNumbers(*head, numbers(mine, eager.results))
     return StageNumbers(*head, numbers(mine, eager.results, eager.exact)) if found.departs else found
 
 
-def _computed(program: Program, inputs: Sequence[Any]) -> Named:
+def _interpret(program: Program, inputs: Sequence[Any]) -> Named:
     """What the interpreter makes of a program: its results, and the inputs that it changes."""
     given = copies(inputs, program.inputs, program.mutated)
-    with torch.no_grad(), seeded():
+    with torch.no_grad(), seed_and_restore():
         outputs = interpret(program, given)
     return _results(outputs, given, program.inputs, program.mutated)
 
@@ -202,11 +201,11 @@ def _copy(value: torch.Tensor) -> torch.Tensor:
     return made.copy_(value.detach())
 
 
-def _placed(found: StageNumbers, before: Program, program: Program, inputs: Sequence[Any]) -> StageNumbers:
+def _with_first(found: StageNumbers, before: Program, program: Program, inputs: Sequence[Any]) -> StageNumbers:
     """With the first value that the program computes otherwise than the one before it did, by its name."""
     known = dict(_values(before, inputs))
     for name, value in _values(program, inputs):
-        if name in known and worst_verdict(numbers([(name, value)], [(name, known[name])])) == "differs":
+        if name in known and judge(name, value, known[name]).verdict == "differs":
             return replace(found, where=name)
     return found
 
@@ -214,7 +213,7 @@ def _placed(found: StageNumbers, before: Program, program: Program, inputs: Sequ
 def _values(program: Program, inputs: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     """What each step of a program computes, until one fails."""
     state = State.of(program, copies(inputs, program.inputs, program.mutated))
-    with torch.no_grad(), seeded():
+    with torch.no_grad(), seed_and_restore():
         for step in program.steps:
             try:
                 state.run(step)

@@ -14,22 +14,23 @@ from dataclasses import dataclass, field
 
 import torch
 
-from compiler.backend import philox
 from compiler.backend.code_lines import Lines
 from compiler.backend.context import Context
 from compiler.backend.cpp_text import PRELUDE, TYPES, Text, constant, identifier
-from compiler.backend.expr import Load, Put, Shape, cost
-from compiler.backend.index import Index, Var, factor_of, product
-from compiler.backend.index_maps import position
-from compiler.backend.ir import SCANS, Kernel, Loop, Program
+from compiler.backend.ir import SCANS, Kernel, Loop, Program, philox
+from compiler.backend.ir.expr import Load, Put, Shape, cost
+from compiler.backend.ir.index import Index, Var, factor_of, product
+from compiler.backend.ir.index_maps import position
+from compiler.backend.ir.scalar import OPERATIONS, neutral
 from compiler.backend.order import offsets
-from compiler.backend.scalar import OPERATIONS, neutral
 from compiler.backend.sweeps import Sweep, sweeps
 from compiler.backend.symbols import kernel_indices, symbols_and_checks
 
 _MATH = re.compile(r"::(\w+)\{f\}")
 _CALLED = re.compile(r"::(\w+)\(")
 _RANDOM = tuple(f"::{name}(" for name, operation in OPERATIONS.items() if operation.kind == "random")
+RANDOM_TEXT = philox.CPP
+"""The functions that draw random numbers."""
 _CLAUSES = {"sum": "+", "prod": "*", "any": "|", "all": "&", "max": "most", "min": "least"}
 _VECTOR = '__attribute__((simd("notinbranch"))) '
 
@@ -62,14 +63,25 @@ def emit(program: Program, ctx: Context, vector_math: bool) -> Code:
     for writer in writers:
         writer.write()
     body = "\n\n".join("\n".join(writer.lines) for writer in writers)
-    random = philox.CPP if any(operation in body for operation in _RANDOM) else ""
-    declared = _declarations(random + body, vector_math)
-    text = "\n".join([f"// {program.name}", PRELUDE, *_reductions(body), *declared, random, ""])
+    text = shared_text(program.name, body, vector_math)
     number, lines = text.count("\n") + 1, {}
     for writer in writers:
         lines.update({number + line: target for line, target in writer.targets.items()})
         number += len(writer.lines) + 1
     return Code(text + body + "\n", tuple(writer.function for writer in writers), lines)
+
+
+def shared_text(name: str, body: str, vector_math: bool) -> str:
+    """What comes before the kernels of a translation unit, and is shared by them."""
+    random = RANDOM_TEXT if any(operation in body for operation in _RANDOM) else ""
+    declared = _declarations(random + body, vector_math)
+    return "\n".join([f"// {name}", PRELUDE, *_reductions(body), *declared, random, ""])
+
+
+def called_functions() -> frozenset[str]:
+    """The names of all functions that operations call, for float and for double."""
+    texts = (operation.cpp.replace("{f}", suffix) for operation in OPERATIONS.values() for suffix in ("", "f"))
+    return frozenset(name for text in texts for name in re.findall(r"(\w+)(?:<\w+>)?\(", text))
 
 
 def _reductions(body: str) -> Iterator[str]:

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from compiler.backend.context import Context
-from compiler.backend.index import Index
 from compiler.backend.ir import Kernel, Product, Program
-from compiler.backend.scalar import DTYPES
+from compiler.backend.ir.index import Index
+from compiler.backend.ir.scalar import DTYPES
 from compiler.backend.together import Together
 from compiler.backend.triton_configs import TritonConfig
 from compiler.backend.triton_kernel import KernelWriter, pointer

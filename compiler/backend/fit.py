@@ -1,8 +1,8 @@
-"""Whether two kernels can run as one loop nest: one keeps its loops, the other's are walked in the same order.
+"""Decide whether two kernels can run as one loop nest: one keeps its loops, the other's are walked in the same order.
 
-The answer is found by index, not by shape. A buffer that both name says which point of one nest corresponds to which
-point of the other; the correspondence must be one to one, and then what one kernel writes the other must read at the
-very same point.
+The answer is found from indices, not shapes. A buffer that both name tells which point of one nest corresponds to which
+point of the other. The correspondence must be one to one; then whatever one kernel writes, the other must read at the
+same point.
 """
 
 from __future__ import annotations
@@ -11,46 +11,46 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from compiler.backend.context import Context
-from compiler.backend.expr import Put, Shape
-from compiler.backend.index import Atom, Index, Quotient, Remainder, Var, factor_of, product
-from compiler.backend.index_maps import is_one_to_one, variables
 from compiler.backend.ir import Kernel, Loop
+from compiler.backend.ir.expr import Put, Shape
+from compiler.backend.ir.index import Atom, Index, Quotient, Remainder, Var, factor_of, product
+from compiler.backend.ir.index_maps import is_one_to_one, variables
 
 Places = Mapping[str, Sequence[Shape]]
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why two kernels can't be, or should not be, one."""
+    """The reason why two kernels can't be, or should not be, merged."""
 
     why: str
 
 
-def merged(first: Kernel, second: Kernel, ctx: Context) -> Kernel | Refusal:
-    """One kernel that does what `first` and then `second` do, or why there is none."""
+def merge_kernels(first: Kernel, second: Kernel, ctx: Context) -> Kernel | Refusal:
+    """One kernel that does the work of `first` and then `second`, or the reason why there is none."""
     if len(first.loops) + len(second.loops) > ctx.thresholds.fused_loops:
         return Refusal(f"more than {ctx.thresholds.fused_loops} loops in one kernel")
     if len({*first.reads, *first.writes, *second.reads, *second.writes}) > ctx.thresholds.fused_buffers:
         return Refusal(f"more than {ctx.thresholds.fused_buffers} buffers in one kernel")
-    if why := _added(first, second, ctx):
+    if why := _reason_against(first, second, ctx):
         return Refusal(why)
     refusal = Refusal("")
     for host, guest in ((second, first), (first, second)):
         if guest.reduced and not host.reduced:
             continue
-        fitted = _fitted(guest, host)
+        fitted = _fit_ranges(guest, host)
         if isinstance(fitted, Refusal):
             refusal = fitted
             continue
         one, two = (host, fitted) if host is first else (fitted, host)
         if not (why := _conflict(one, two)):
-            return _joined(host, one, two)
+            return _join(host, one, two)
         refusal = Refusal(why)
     return refusal
 
 
-def _added(first: Kernel, second: Kernel, ctx: Context) -> str:
-    """Why what one kernel adds to keeps it apart from the other, "" if it does not."""
+def _reason_against(first: Kernel, second: Kernel, ctx: Context) -> str:
+    """Why an accumulation of one kernel keeps it apart from the other, "" if it does not."""
     for one, other in ((first, second), (second, first)):
         if one.taken and not ctx.processors:
             return "on a CPU, what adds to elements that are met often runs on one thread"
@@ -60,12 +60,12 @@ def _added(first: Kernel, second: Kernel, ctx: Context) -> str:
     return ""
 
 
-def _joined(host: Kernel, first: Kernel, second: Kernel) -> Kernel:
+def _join(host: Kernel, first: Kernel, second: Kernel) -> Kernel:
     loops = tuple(sorted((*first.loops, *second.loops), key=lambda loop: loop.order))
     return Kernel(host.name, host.ranges, host.reduced, loops)
 
 
-def _fitted(guest: Kernel, host: Kernel) -> Kernel | Refusal:
+def _fit_ranges(guest: Kernel, host: Kernel) -> Kernel | Refusal:
     """The guest with its loops over the host's ranges."""
     if guest.reduced:
         outer = _correspondence(guest, host, guest.ranges, host.ranges)
@@ -88,7 +88,7 @@ def _fitted(guest: Kernel, host: Kernel) -> Kernel | Refusal:
 def _correspondence(
     guest: Kernel, host: Kernel, own: tuple[Var, ...], target: tuple[Var, ...]
 ) -> Mapping[str, Index] | None:
-    """For each of the guest's variables the point of the host's loops that it is to be at; None if there is no such."""
+    """The point of the host for each of the guest's variables; None if there is none."""
     if product(var.size for var in own) != product(var.size for var in target):
         return None
     values = _from_buffers(guest, host, own, target)
@@ -106,7 +106,7 @@ def _correspondence(
 
 
 def _from_buffers(guest: Kernel, host: Kernel, own: tuple[Var, ...], target: tuple[Var, ...]) -> dict[str, Index]:
-    """What buffers that both name say: where the guest is at a place that tells its variables, the host is there."""
+    """The correspondence that follows from buffers that both name: equal locations are equal points."""
     values: dict[str, Index] = {}
     allowed = set(target)
     theirs = _places(host)
@@ -115,7 +115,7 @@ def _from_buffers(guest: Kernel, host: Kernel, own: tuple[Var, ...], target: tup
             pairs = [(mine, yours) for mine, yours in zip(place, other, strict=True) if variables(yours) <= allowed]
             for mine, yours in pairs:
                 if variables(yours):
-                    for var, value in solved(mine, yours, own):
+                    for var, value in solve_ranges(mine, yours, own):
                         values.setdefault(var.name, value)
             for var in own:
                 if var.name not in values and (digits := _of_digits(var, pairs)) is not None:
@@ -124,7 +124,7 @@ def _from_buffers(guest: Kernel, host: Kernel, own: tuple[Var, ...], target: tup
 
 
 def _of_digits(var: Var, pairs: Sequence[tuple[Index, Index]]) -> Index | None:
-    """A variable of which coordinates are the digits, as of two dimensions walked as one; None if some are missing."""
+    """A variable whose digits are the coordinates, as of two dimensions walked as one; None if some are missing."""
     digits = {unit: yours for mine, yours in pairs if (unit := _unit(mine, var)) is not None}
     value, step = Index.of(0), Index.of(1)
     while step != var.size:
@@ -136,7 +136,7 @@ def _of_digits(var: Var, pairs: Sequence[tuple[Index, Index]]) -> Index | None:
 
 
 def _unit(digit: Index, var: Var) -> tuple[Index, Index] | None:
-    """What a digit of a variable counts, and how many values it has."""
+    """The unit of a digit of a variable, and its number of values."""
     atom, size = digit.atom, None
     if isinstance(atom, Remainder):
         size, atom = atom.by, atom.of.atom
@@ -145,15 +145,15 @@ def _unit(digit: Index, var: Var) -> tuple[Index, Index] | None:
     return (Index.of(1), size) if atom == var and size else None
 
 
-def solved(mine: Index, yours: Index, own: tuple[Var, ...]) -> Iterator[tuple[Var, Index]]:
-    """The variables of `mine` where it is `yours`, if it is one of them or counts through several as through digits."""
+def solve_ranges(mine: Index, yours: Index, own: tuple[Var, ...]) -> Iterator[tuple[Var, Index]]:
+    """Solve `mine` = `yours` for the variables of `mine`: one variable, or several that are digits of one number."""
     found = _by_digits(mine, yours)
     if {atom for atom, _ in found} <= set(own):
         yield from ((atom, value) for atom, value in found if isinstance(atom, Var))
 
 
 def values_at(loop: Loop, at: Shape) -> dict[str, Index] | None:
-    """A loop's variables where it stores at a place, by digits of theirs too; None unless all of them are told."""
+    """Values of a loop's variables where it stores at a location; None unless all of them follow."""
     found = [pair for mine, yours in zip(loop.index, at, strict=True) for pair in _by_digits(mine, yours)]
     values = {atom.name: value for atom, value in found if isinstance(atom, Var) and atom in loop.ranges}
     pairs = [(Index.of(atom), value) for atom, value in found]
@@ -166,7 +166,7 @@ def values_at(loop: Loop, at: Shape) -> dict[str, Index] | None:
 
 
 def _by_digits(mine: Index, yours: Index) -> list[tuple[Atom, Index]]:
-    """What each atom of `mine` is where that is `yours`: its only one, or the digits that it counts through."""
+    """Values of the atoms of `mine` where it equals `yours`: its only atom, or the digits that it counts through."""
     if mine.atom is not None:
         return [(mine.atom, yours)]
     left = [atoms[0] for atoms, _ in mine.terms if len(atoms) == 1]
@@ -185,7 +185,7 @@ def _by_digits(mine: Index, yours: Index) -> list[tuple[Atom, Index]]:
 
 
 def _count(atom: Atom) -> Index | None:
-    """How many values a variable has, or a digit of one; None for what is neither."""
+    """Number of values of a variable or a digit of one; None for anything else."""
     if isinstance(atom, Var):
         return atom.size
     if isinstance(atom, Remainder):
@@ -197,7 +197,7 @@ def _count(atom: Atom) -> Index | None:
 
 
 def _places(kernel: Kernel) -> Places:
-    """Where a kernel reads and writes each buffer; what it writes comes first."""
+    """Locations at which a kernel reads and writes each buffer; writes come first."""
     found: dict[str, list[Shape]] = {loop.target: [loop.index] for loop in kernel.loops}
     for load in kernel.loads:
         found.setdefault(load.buffer, []).append(load.index)

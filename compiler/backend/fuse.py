@@ -1,9 +1,9 @@
-"""Pass: kernels that share what they read or write become one, so that it is read once and need not be stored.
+"""Pass: merge kernels that share buffers, so that shared data is read once and need not be stored.
 
-Greedy: of all pairs that share a buffer, the one that saves most bytes goes first, as long as it is legal. `legal` says
-yes with the merged kernel, or why not. A producer and its consumer, siblings that read the same, what comes before and
-after a reduction, and reductions of one shape are all the same case: two loop nests that can be walked as one. In the
-end a kernel of rows is two again where it would meet memory in short runs.
+Greedy: of all pairs that share a buffer, the one that saves most bytes goes first, if it is legal. `legal` returns the
+merged kernel or the reason against it. Producer and consumer, siblings that read the same, prologue and epilogue of a
+reduction, and reductions of one shape are all one case: two loop nests that can be walked as one. In the end a kernel
+over rows is split again where it would access memory in short runs.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from heapq import heappop, heappush
 from itertools import pairwise
 
 from compiler.backend.context import Context
-from compiler.backend.expr import Put
-from compiler.backend.fit import Refusal, merged
-from compiler.backend.index import product
-from compiler.backend.index_maps import is_one_to_one
+from compiler.backend.fit import Refusal, merge_kernels
 from compiler.backend.ir import Extern, Kernel, Loop, Program, Step
-from compiler.backend.names import named, unique
+from compiler.backend.ir.expr import Put
+from compiler.backend.ir.index import product
+from compiler.backend.ir.index_maps import is_one_to_one
+from compiler.backend.names import name_of, unique
 from compiler.backend.one_hot import one_hot_sums
-from compiler.backend.order import with_merged
+from compiler.backend.order import merge_ranges
 from compiler.backend.sweeps import overwritten_early
 from compiler.backend.traffic import LAUNCH, moved
 from compiler.backend.triton_tiles import lost_in_rows
@@ -30,21 +30,23 @@ MOST_READERS = 32
 
 
 def fuse(program: Program, ctx: Context) -> Program:
-    """The program with kernels merged, until no two are worth it, and with what only they know made local."""
+    """Merge kernels until no pair is worth it, and make buffers local that only one kernel uses."""
     graph = Steps.of(program)
     _merge_all(graph, graph.candidates, ctx)
     if ctx.processors:
         _merge_all(graph, graph.small, ctx)
-    steps = localized(graph.sorted(), program)
+    steps = localize(graph.sorted(), program)
     if ctx.processors:
-        parted = [part for step in steps for part in _parted(step, program, ctx)]
-        steps = localized(parted, program) if len(parted) > len(steps) else steps
+        parted = [part for step in steps for part in _fission(step, program, ctx)]
+        steps = localize(parted, program) if len(parted) > len(steps) else steps
     return one_hot_sums(program if steps == program.steps else program.with_steps(steps), ctx)
 
 
 def _merge_all(graph: Steps, candidates: Callable[[Context], Iterator[Pair]], ctx: Context) -> None:
-    """Merge pairs as long as there are any that are not refused. What a pair saves is known anew once one of them was
-    merged with a third: a kernel goes to the neighbour that it shares most with in the end, not to the first one.
+    """Merge pairs until every one left is refused.
+
+    Savings are computed again once a kernel of a pair was merged with a third, so that a kernel goes to the neighbour
+    that it shares most with.
     """
     refused: dict[frozenset[int], str] = {}
     while pairs := [pair for pair in candidates(ctx) if pair.key not in refused]:
@@ -78,7 +80,7 @@ def _merge_all(graph: Steps, candidates: Callable[[Context], Iterator[Pair]], ct
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two steps, by their numbers, and the bytes that one kernel of both does not move."""
+    """Two steps by number, and the bytes that one kernel of both saves."""
 
     first: int
     second: int
@@ -86,23 +88,23 @@ class Pair:
 
     @property
     def key(self) -> frozenset[int]:
-        """The same for both orders."""
+        """The same key for both orders."""
         return frozenset((self.first, self.second))
 
     @property
     def why(self) -> str:
-        """What merging them is good for."""
+        """The reason to merge them."""
         return f"saves {self.saved:,} bytes" if self.saved else "saves a launch: both are small"
 
 
 def legal(graph: Steps, pair: Pair, ctx: Context) -> Kernel | Refusal:
-    """The kernel that does what both do, or why there is none."""
+    """The kernel that does the work of both, or the reason why there is none."""
     first, second = graph.steps[pair.first], graph.steps[pair.second]
     assert isinstance(first, Kernel)
     assert isinstance(second, Kernel)
     if graph.is_between(pair.first, pair.second):
         return Refusal("a step between them needs the first and is needed by the second")
-    found = merged(first, second, ctx)
+    found = merge_kernels(first, second, ctx)
     there = {*map(id, first.loops), *map(id, second.loops)}
     if isinstance(found, Kernel) and not all(graph.is_certain(loop) for loop in found.loops if id(loop) not in there):
         return Refusal("it is not certain that what one of them writes is still written once")
@@ -113,8 +115,10 @@ def legal(graph: Steps, pair: Pair, ctx: Context) -> Kernel | Refusal:
 
 @dataclass(slots=True)
 class Steps:
-    """The steps while they are merged, by number. `needs` says which steps each needs at once, `before` all that it
-    needs in the end, as bits. A merged kernel keeps the number of its later part, and stands where that stood.
+    """The steps during merging, by number.
+
+    `needs` has the direct dependencies of each step, `before` all of them, as bit sets. A merged kernel keeps the
+    number and the position of its later part.
     """
 
     program: Program
@@ -134,7 +138,7 @@ class Steps:
         return Steps(program, dict(enumerate(program.steps)), needs, before, _users(program))
 
     def names(self, pair: Pair) -> tuple[str, ...]:
-        """The loops of both, by their last targets."""
+        """Names of both loops, by their last targets."""
         return tuple(self.steps[number].targets[-1] for number in (pair.first, pair.second))
 
     def candidates(self, ctx: Context) -> Iterator[Pair]:
@@ -151,7 +155,7 @@ class Steps:
                 yield Pair(first, second, saved)
 
     def small(self, ctx: Context) -> Iterator[Pair]:
-        """Pairs of kernels of one shape and device that take a GPU less time than it takes to launch them."""
+        """Pairs of kernels of one shape and device that take a GPU less time than a launch."""
         last: dict[tuple[str, ...], int] = {}
         for number, step in sorted(self.steps.items()):
             if not isinstance(step, Kernel):
@@ -165,7 +169,7 @@ class Steps:
                 last[shape] = number
 
     def saved(self, first: int, second: int, ctx: Context) -> int:
-        """The bytes that need not be read a second time, nor written if nothing else reads them."""
+        """Bytes that need not be read twice, nor written if nothing else reads them."""
         one, two = self.steps[first], self.steps[second]
         is_chain = bool(set(one.targets) & set(two.reads) or set(two.targets) & set(one.reads))
         if not is_chain and second - first > ctx.thresholds.fusion_distance:
@@ -189,20 +193,20 @@ class Steps:
         )
 
     def is_certain(self, loop: Loop) -> bool:
-        """Whether it is known that a loop meets each element of its target once."""
+        """Whether a loop is known to write each element of its target once."""
         shape = self.program.by_name[loop.target].shape
         is_empty = any(size.constant == 0 for size in shape)
         return isinstance(loop.value, Put) or is_empty or is_one_to_one(loop.index, shape, loop.stored)
 
     def overwritten_early(self, kernel: Kernel, pair: Pair) -> str:
-        """An input that the merged kernel writes before it has read all of it, "" if there is none."""
+        """An input that the merged kernel would overwrite before it has read all of it, "" if there is none."""
         if not (names := self.program.mutated.intersection(kernel.targets)):
             return ""
         own = {name for name in kernel.targets if pair.key.issuperset(self.users[name])}
-        return overwritten_early(replace(kernel, local=frozenset(own - _kept(self.program))), names)
+        return overwritten_early(replace(kernel, local=frozenset(own - _stored_buffers(self.program))), names)
 
     def merge(self, pair: Pair, kernel: Kernel) -> None:
-        """Put the merged kernel in the place of the second. Nobody asks for the first one's bit any more: it stays."""
+        """Put the merged kernel at the second's position. The first one's bit stays, as nothing reads it any more."""
         first, second = pair.first, pair.second
         self.steps[second] = kernel
         self.needs[second] = (self.needs[second] | self.needs.pop(first)) - {first, second}
@@ -221,7 +225,7 @@ class Steps:
             self.users[name] = sorted({second if user == first else user for user in users})
 
     def sorted(self) -> tuple[Step, ...]:
-        """The steps so that each comes after what it needs, else in their order."""
+        """The steps in dependency order, else in their own."""
         done: dict[int, Step] = {}
         for number in sorted(self.steps):
             self._place(number, done)
@@ -238,9 +242,10 @@ class Steps:
                 done.setdefault(waiting.pop(), self.steps[last])
 
 
-def _parted(step: Step, program: Program, ctx: Context) -> tuple[Step, ...]:
-    """A kernel of rows as two, where rows meet memory in such short runs that this costs more than what is reduced
-    takes to be read again: one of rows, and one of points, which meets memory in tiles, for what no reduction needs.
+def _fission(step: Step, program: Program, ctx: Context) -> tuple[Step, ...]:
+    """Split a kernel over rows whose memory runs are so short that re-reading what it reduces is cheaper.
+
+    Returns one kernel over rows, and one over points, which accesses memory in tiles, for what no reduction needs.
     """
     if not isinstance(step, Kernel) or not step.reduced or step.taken or not program.mutated.isdisjoint(step.targets):
         return (step,)
@@ -262,20 +267,22 @@ def _parted(step: Step, program: Program, ctx: Context) -> tuple[Step, ...]:
 
 
 def _of_points(step: Kernel, late: tuple[Loop, ...], program: Program, ctx: Context) -> Kernel:
-    """Some loops of a kernel of rows as a kernel of points. Its ranges are merged where memory is walked so that all of
-    the kernel's loops that are no rows meet, as values of theirs may be computed again; what is small does not count.
+    """Some loops of a kernel over rows as a kernel over points.
+
+    Ranges are merged where that matches the memory of all its loops that are not over rows, as values of those may be
+    recomputed; small buffers do not count.
     """
     whole = tuple(loop for loop in step.loops if not loop.reduction and len(loop.ranges) > len(step.ranges))
     points = Kernel(step.name, step.ranges + step.reduced, (), whole)
     count = ctx.points(points.ranges)
     small = {name for name in points.reads if 2 * ctx.number(program.by_name[name].size) < count}
     kept = {loop.target for loop in late}
-    merged = with_merged(points, program, small)
-    return replace(merged, loops=tuple(loop for loop in merged.loops if loop.target in kept))
+    merge_kernels = merge_ranges(points, program, small)
+    return replace(merge_kernels, loops=tuple(loop for loop in merge_kernels.loops if loop.target in kept))
 
 
 def _users(program: Program) -> dict[str, list[int]]:
-    """The steps that name each buffer, in their order."""
+    """The steps that name each buffer, in order."""
     users: dict[str, list[int]] = {}
     for number, step in enumerate(program.steps):
         for name in sorted({*step.targets, *step.reads}):
@@ -284,8 +291,8 @@ def _users(program: Program) -> dict[str, list[int]]:
 
 
 def needs_of(program: Program) -> dict[int, set[int]]:
-    """For each step those that have to run before it: what writes its inputs, what still reads or writes what it
-    overwrites, and the last call that is pinned if it is.
+    """For each step the steps that have to run before it: writers of its inputs, users of what it overwrites, pinned
+    calls.
     """
     writer: dict[str, int] = {}
     readers: dict[str, list[int]] = {}
@@ -306,23 +313,23 @@ def needs_of(program: Program) -> dict[int, set[int]]:
     return needs
 
 
-def _kept(program: Program) -> set[str]:
-    """The buffers that are not local to any kernel."""
+def _stored_buffers(program: Program) -> set[str]:
+    """Buffers that are not local to a kernel."""
     return {*program.returned, *program.mutated, *program.inputs}
 
 
-def localized(steps: Iterable[Step], program: Program) -> tuple[Step, ...]:
-    """The steps with each kernel named after what it computes, and what only one kernel names local to it."""
+def localize(steps: Iterable[Step], program: Program) -> tuple[Step, ...]:
+    """Name each kernel after what it computes, and make buffers local that only one kernel names."""
     steps = tuple(steps)
     readers: dict[str, int] = {}
     for step in steps:
         for name in {*step.reads, *step.targets}:
             readers[name] = readers.get(name, 0) + 1
-    kept = _kept(program)
+    kept = _stored_buffers(program)
     taken: set[str] = set()
-    return tuple(_localized(step, readers, kept, taken) if isinstance(step, Kernel) else step for step in steps)
+    return tuple(_localize_kernel(step, readers, kept, taken) if isinstance(step, Kernel) else step for step in steps)
 
 
-def _localized(kernel: Kernel, readers: dict[str, int], kept: set[str], taken: set[str]) -> Kernel:
+def _localize_kernel(kernel: Kernel, readers: dict[str, int], kept: set[str], taken: set[str]) -> Kernel:
     local = frozenset(name for name in kernel.targets if readers[name] == 1 and name not in kept)
-    return replace(kernel, name=unique(named(kernel), taken), local=local)
+    return replace(kernel, name=unique(name_of(kernel), taken), local=local)

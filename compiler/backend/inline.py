@@ -1,8 +1,8 @@
-"""Pass: cheap expressions are computed where they are read, instead of being stored and loaded.
+"""Pass: compute cheap expressions where they are read instead of storing and loading them.
 
-Only where merging kernels can't do it: a read of each element once, in whatever order, is left to `fuse`, which
-computes nothing twice. What is left are broadcasts, gathers, pads and joined tensors. An expression goes to all of
-these readers or to none, as it is stored as long as one reads it; constants and positions need no memory anyway.
+Only where merging kernels can't do it: a read of each element once is left to `fuse`, which computes nothing twice.
+What remains are broadcasts, gathers, pads and concatenations. An expression is inlined into all of these readers or
+none, as it is stored as long as one reads it; constants and indices need no memory anyway.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from functools import reduce
 from operator import or_
 
 from compiler.backend.context import Context
-from compiler.backend.expr import Expr, Load, Put, cost, loads, with_loads
-from compiler.backend.index_maps import is_one_to_one
 from compiler.backend.ir import Extern, Kernel, Loop, Program
+from compiler.backend.ir.expr import Expr, Load, Put, cost, loads, with_loads
+from compiler.backend.ir.index_maps import is_one_to_one
 from compiler.backend.padded import in_padded_place
-from compiler.backend.simplify import folded, value_at, without_unused
+from compiler.backend.simplify import fold, remove_unused, value_at
 
 LARGEST = 400
 """No expression grows above this cost: what can't be inlined is stored."""
 
 
 def inline(program: Program, ctx: Context) -> Program:
-    """The program with cheap expressions in place of loads: from the last loop to the first, as readers grow."""
+    """Inline cheap expressions, from the last loop to the first, as readers grow."""
     program = in_padded_place(program, ctx)
     state = _Inlining.of(program)
     for kernel in reversed(program.kernels):
@@ -33,7 +33,7 @@ def inline(program: Program, ctx: Context) -> Program:
     if not state.changed:
         return program
     steps = tuple(state.step(step) if isinstance(step, Kernel) else step for step in program.steps)
-    return without_unused(program, steps, ctx)
+    return remove_unused(program, steps, ctx)
 
 
 @dataclass(slots=True)
@@ -56,8 +56,9 @@ class _Inlining:
         return found
 
     def kept(self) -> set[str]:
-        """Values that calls of PyTorch depend on, and that are read again, each element once, by what depends on these
-        calls: they are in memory meanwhile. If they were put into others, all that they are made of would be, too.
+        """Values that extern calls depend on and that are read again, each element once, by users of those calls.
+
+        They are in memory in between. Inlined into others, everything that they are computed from would be too.
         """
         bits: dict[str, int] = {}
         needs: dict[str, int] = {}
@@ -83,7 +84,7 @@ class _Inlining:
         return replace(kernel, loops=tuple(self.loops[target] for target in kernel.targets))
 
     def consider(self, producer: Loop, ctx: Context) -> None:
-        """Put a loop's value into its readers, if that is worth it."""
+        """Inline a loop's value into its readers, if that is worth it."""
         readers = [self.loops[name] for name in sorted(self.readers.get(producer.target, ()))]
         if producer.reduction or isinstance(producer.value, Put) or producer.target in self.program.mutated:
             return
@@ -106,7 +107,7 @@ class _Inlining:
         ctx.decide(names, "inlined", f"costs {cost(producer.value)}", cost=cost(producer.value))
 
     def refusal(self, producer: Loop, readers: Iterable[Loop], is_free: bool, ctx: Context) -> str:
-        """Why a value is not to be inlined, "" if it is."""
+        """Why a value is not inlined, "" if it is."""
         price, limits = cost(producer.value), ctx.thresholds
         for reader in readers:
             sites = [load for load in loads(reader.value) if load.buffer == producer.target]
@@ -118,7 +119,7 @@ class _Inlining:
         return ""
 
     def is_exact(self, producer: Loop, reader: Loop) -> bool:
-        """Whether a loop reads each element once: merging the kernels stores nothing either."""
+        """Whether a loop reads each element once: then merging the kernels stores nothing either."""
         return all(self.is_once(load, reader) for load in loads(reader.value) if load.buffer == producer.target)
 
     def is_once(self, load: Load, reader: Loop) -> bool:
@@ -131,14 +132,14 @@ class _Inlining:
         return is_only and ctx.points(reader.space) <= 2 * ctx.points(producer.ranges)
 
     def is_small(self, producer: Loop, ctx: Context) -> bool:
-        """Whether a kernel of its own would take a GPU less time than it takes to launch it."""
+        """Whether a kernel of its own would take a GPU less time than a launch."""
         return bool(ctx.processors) and ctx.points(producer.ranges) <= ctx.thresholds.inline_points
 
     def put(self, producer: Loop, reader: Loop) -> None:
         def change(load: Load) -> Expr | None:
             return value_at(producer, load.index) if load.buffer == producer.target else None
 
-        value, origins = folded(with_loads(reader.value, change)), dict.fromkeys(producer.origins + reader.origins)
+        value, origins = fold(with_loads(reader.value, change)), dict.fromkeys(producer.origins + reader.origins)
         self.loops[reader.target] = replace(reader, value=value, origins=tuple(origins))
         self.changed.add(reader.target)
         self.readers[producer.target].discard(reader.target)

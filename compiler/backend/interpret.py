@@ -1,7 +1,7 @@
 """The reference interpreter: runs a program of any stage on eager PyTorch, one loop after the other.
 
-It is as plain as it can be, and slow: each value is a tensor over all points of its loop. What it computes is what a
-program means; generated code is compared with it, and a wrong number is traced to the pass that changed it.
+It is as plain as it can be, and slow: each value is a tensor over all points of its loop. It defines what a program
+means: generated code is compared with it, and a wrong number is traced to the pass that changed it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from compiler.backend.expr import At, Const, Expr, Guard, Load, Op, Put
-from compiler.backend.index import Index, Indirect, Var
-from compiler.backend.index_maps import evaluate
 from compiler.backend.ir import SCANS, Extern, Kernel, Loop, Product, Program, Strided, mapped
-from compiler.backend.scalar import OPERATIONS
+from compiler.backend.ir.expr import At, Const, Expr, Guard, Load, Op, Put
+from compiler.backend.ir.index import Index, Indirect, Var
+from compiler.backend.ir.index_maps import evaluate
+from compiler.backend.ir.scalar import OPERATIONS
 from compiler.backend.symbols import sources
-from compiler.backend.told import as_told
+from compiler.backend.told import match_fake_layout
 from compiler.torch_api.fx import has_fakes
 from compiler.torch_api.saved import keeps_graph
 
@@ -26,7 +26,7 @@ from compiler.torch_api.saved import keeps_graph
 def interpret(
     program: Program, args: Sequence[Any], launch: Callable[[State, Kernel], None] | None = None
 ) -> list[Any]:
-    """The program's outputs for a call's arguments, which it may change. With `launch` that runs the kernels."""
+    """Run a program on a call's arguments, which it may change; `launch` runs the kernels if given."""
     state = State.of(program, args)
     for step, freed in zip(program.steps, program.frees or ((),) * len(program.steps), strict=True):
         if launch is not None and isinstance(step, Kernel):
@@ -41,7 +41,7 @@ def interpret(
 
 @dataclass(slots=True)
 class State:
-    """A run of a program: tensors by buffer, symbols by name."""
+    """State of a run: tensors by buffer, symbols by name."""
 
     program: Program
     sizes: Mapping[str, int]
@@ -50,13 +50,13 @@ class State:
 
     @staticmethod
     def of(program: Program, args: Sequence[Any]) -> State:
-        """The beginning of a run with these arguments."""
+        """The state at the start of a run with these arguments."""
         sizes = {name: source.of(args) for name, source in sources(program).items()}
         memory = {**dict(zip(program.inputs, args, strict=True)), **program.constants}
         return State(program, sizes, memory, has_fakes(args))
 
     def run(self, step: Kernel | Extern) -> None:
-        """One step."""
+        """Run one step."""
         if isinstance(step, Product):
             self.run(step.call)
         if isinstance(step, Kernel):
@@ -69,14 +69,14 @@ class State:
                 self.hold(name, step.name)
 
     def hold(self, name: str, operator: str) -> None:
-        """What a call gave is made what it was told to give, but for another layout than strides."""
+        """Store the result of a call; enforces its fake-kernel metadata, except layouts without strides."""
         buffer = self.program.by_name[name]
         if len(buffer.strides) == len(buffer.shape):
             shape, strides = (tuple(map(self.size, sizes)) for sizes in (buffer.shape, buffer.strides))
-            self.memory[name] = as_told(operator, self.memory[name], shape, strides, buffer.dtype)
+            self.memory[name] = match_fake_layout(operator, self.memory[name], shape, strides, buffer.dtype)
 
     def keep(self, names: Any, values: Any) -> None:
-        """What a call returned, under the names of its buffers."""
+        """Store what a call returned under the names of its buffers."""
         if isinstance(names, str):
             self.memory[names] = values
         elif names is not None:
@@ -84,11 +84,11 @@ class State:
                 self.keep(name, value)
 
     def size(self, index: Index) -> int:
-        """An index without variables as a number."""
+        """Value of an index without variables."""
         return int(evaluate(index, self.sizes))
 
     def argument(self, value: Any) -> Any:
-        """An argument of an extern, or an output, as PyTorch takes it."""
+        """An argument of an extern call, or an output, as PyTorch takes it."""
         return mapped(value, self._plain)
 
     def _plain(self, value: Any) -> Any:
@@ -97,7 +97,7 @@ class State:
         return self.size(value) if isinstance(value, Index) else value
 
     def view(self, view: Strided) -> Any:
-        """The memory of a buffer as a view describes it."""
+        """View of a buffer's memory."""
         tensor = self.memory[view.buffer]
         if view.is_all_of(self.program.by_name[view.buffer]) or tensor.layout is not torch.strided:
             return tensor
@@ -105,7 +105,7 @@ class State:
         return tensor.as_strided([*map(self.size, view.shape)], [*map(self.size, view.strides)], start)
 
     def loop(self, loop: Loop) -> None:
-        """Fill the loop's target, if there are values."""
+        """Run a loop: fill its target."""
         if self.is_fake or self.program.by_name[loop.target].device == "meta":
             self.target(loop.target)
             return
@@ -115,7 +115,7 @@ class State:
             return
         value = points.full(points.value(loop.value))
         if loop.reduction:
-            value = _reduced(loop.reduction, value, len(loop.reduced))
+            value = _reduce(loop.reduction, value, len(loop.reduced))
         target = self.target(loop.target)  # it may take over what the value was read from
         if not loop.stored:
             target.copy_(value.reshape(target.shape))
@@ -124,7 +124,7 @@ class State:
             target[tuple(places.full(places.index(index)) for index in loop.index)] = value
 
     def add(self, target: str, put: Put, points: _Points) -> None:
-        """Add the values at all points to the elements that they meet, or put them there."""
+        """Accumulate the values at all points into the elements of the target, or put them there."""
         value = points.full(points.value(put.value))
         places = [points.full(points.index(index)) for index in put.index]
         total = self.target(target)
@@ -136,7 +136,7 @@ class State:
             total.copy_(value.flatten()[-1])
 
     def target(self, name: str) -> torch.Tensor:
-        """A buffer's memory, made when it is first written to."""
+        """Memory of a buffer, allocated at its first write."""
         if name not in self.memory:
             buffer = self.program.by_name[name]
             shape, strides = [*map(self.size, buffer.shape)], [*map(self.size, buffer.strides)]
@@ -168,13 +168,14 @@ class _Points:
         return torch.as_tensor(found, device=self.device)
 
     def held(self, atom: Indirect, wanted: torch.Tensor | None) -> torch.Tensor:
-        """An index that a tensor holds. Raises IndexError where it is out of range, as eager mode does."""
+        """Values of an index that a tensor holds. Raises IndexError out of range, as eager mode does."""
         size = self.state.size(atom.size)
         return self.within(self.value(atom.value, wanted), size, wanted)
 
     def within(self, place: torch.Tensor, size: int, wanted: torch.Tensor | None) -> torch.Tensor:
-        """Places along a dimension; where they are not wanted, any. Raises IndexError where one is out of range: torch
-        would count negative ones from the end, and memory does not.
+        """Locations along a dimension, any where they are not `wanted`.
+
+        Raises IndexError out of range: torch would count negative ones from the end, and memory does not.
         """
         wrong = (place < 0) | (place >= size)
         wrong = wrong if wanted is None else wrong & wanted
@@ -184,7 +185,7 @@ class _Points:
         return place if wanted is None else place.clamp(0, max(size - 1, 0))
 
     def value(self, value: Expr, wanted: torch.Tensor | None = None) -> torch.Tensor:
-        """A value at all points; within a guard only where it is `wanted` does it count."""
+        """Values of an expression at all points; within a guard only `wanted` points count."""
         if isinstance(value, Const):
             return torch.tensor(value.value, dtype=value.dtype, device=self.device)
         if isinstance(value, Load):
@@ -209,8 +210,8 @@ class _Points:
         return found
 
 
-def _reduced(name: str, value: torch.Tensor, count: int) -> torch.Tensor:
-    """The reduction of a value over its last `count` axes."""
+def _reduce(name: str, value: torch.Tensor, count: int) -> torch.Tensor:
+    """Reduce a value over its last `count` axes."""
     is_place = name.startswith("arg")
     if not count:
         return torch.zeros_like(value, dtype=torch.int64) if is_place else value

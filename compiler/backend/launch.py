@@ -1,26 +1,30 @@
-"""The call of a compiled program: a Python function, written for it and compiled once, that allocates and launches.
+"""Generate the Python function of a compiled program, which allocates and launches.
 
-It does what has to be done at each call and nothing else: sizes are read where there are symbols, memory is asked for
-once for each buffer, a kernel is one call into the library, an operator one call of PyTorch. Its text can be read.
+It does only what every call needs: sizes are read where there are symbols, each buffer is allocated once, a kernel is
+one call into the library, an operator one call of PyTorch. Its text can be read.
 """
 
 from __future__ import annotations
 
 import linecache
+import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import count, repeat
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakSet
 
 import torch
 
 from compiler.backend.emit_cpp import Code, Function
 from compiler.backend.emit_triton import TritonCode, TritonFunction, signature
-from compiler.backend.expr import Shape
-from compiler.backend.index import Index
 from compiler.backend.ir import Extern, Kernel, Program, Strided
+from compiler.backend.ir.expr import Shape
+from compiler.backend.ir.index import Index
 from compiler.backend.symbols import Source, sources
-from compiler.backend.told import as_told
+from compiler.backend.told import match_fake_layout
 from compiler.backend.triton_configs import TritonConfig
 from compiler.torch_api.backend import empty_on_cpu, quick, view_of_memory
 from compiler.torch_api.cuda_launch import Loaded, letters
@@ -40,14 +44,14 @@ convolutions, torch's fake kernels are wrong about some layouts, and operators o
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """What code is compiled for: whether all inputs begin at multiples of 16 bytes, and which symbols are such."""
+    """What code is compiled for: whether all inputs are aligned to 16 bytes, and which symbols are multiples of 16."""
 
     aligned: bool = True
     multiples: frozenset[str] = frozenset()
 
     @staticmethod
     def of(program: Program, found: Sequence[bool], inputs: bool) -> Assumed:
-        """What a call found, in the order of its checks: of the inputs, if any are checked, then of each symbol."""
+        """The assumptions that hold in a call, from its checks in order: inputs if checked, then each symbol."""
         aligned, multiples = (found[0], found[1:]) if inputs else (True, found)
         return Assumed(
             aligned, frozenset(name for name, holds in zip(sources(program), multiples, strict=True) if holds)
@@ -55,28 +59,65 @@ class Assumed:
 
 
 def gpu_of(program: Program) -> int | None:
-    """The number of the GPU that the program's kernels run on; None where they run on the CPU."""
+    """Ordinal of the GPU that the program's kernels run on; None for the CPU."""
     found = {program.by_name[name].device for kernel in program.kernels for name in kernel.writes} - {"cpu"}
     return int(found.pop().partition(":")[2] or 0) if found else None
 
 
 def by_kernel(*codes: Code | TritonCode) -> Mapping[str, Function | TritonFunction]:
-    """The functions of a program's code, by kernel."""
+    """Functions of a program's code, by kernel."""
     return {function.kernel: function for code in codes for function in code.functions}
 
 
 def given_pointers(program: Program, functions: Iterable[Function | TritonFunction]) -> list[str]:
-    """The inputs and constants that kernels on a GPU read or write."""
+    """Inputs and constants that kernels on a GPU read or write."""
     used = {name for function in functions if isinstance(function, TritonFunction) for name in function.buffers}
     return [name for name in (*program.inputs, *program.constants) if name in used]
 
 
-class Launcher:
-    """Writes the function. `text` is its source, `names` what it refers to.
+class _Threads:
+    """Number of threads of kernels on a CPU.
 
-    A kernel of the CPU's is a call into the library. One of a GPU's is given to the driver, with pointers that are read
-    once: where inputs are not aligned as `assumed`, or other sizes are multiples of 16, `again` is called, which has
-    code for that. `loaded` are kernels on the GPU: without them the text shows what the heuristics chose.
+    It is one in a forked process, where OpenMP's threads are gone and a parallel region would wait for them for ever.
+    """
+
+    count: Callable[[], int] = staticmethod(torch.get_num_threads)
+    calls: ClassVar[WeakSet[Any]] = WeakSet()
+
+    @classmethod
+    def after_fork(cls) -> None:
+        """In the child process, existing calls take one thread too."""
+        cls.count = staticmethod(cls.one)
+        for call in cls.calls:
+            call.__globals__["count_threads"] = cls.one
+
+    @staticmethod
+    def one() -> int:
+        """One thread, with a warning where PyTorch would take more."""
+        if torch.get_num_threads() > 1:
+            _warn_of_fork()
+        return 1
+
+
+@cache
+def _warn_of_fork() -> None:
+    warnings.warn(
+        "a compiled function runs in a forked process: its kernels take one thread, and calls of PyTorch in it may "
+        "hang, as in eager mode. Call torch.set_num_threads(1) first, or start the process by spawn",
+        stacklevel=4,
+    )
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_Threads.after_fork)
+
+
+class Launcher:
+    """Writes the function: `text` is its source, `names` what it refers to.
+
+    A kernel on the CPU is a call into the library. A kernel on a GPU goes to the driver with pointers that are read
+    once. Where inputs are not aligned as `assumed`, or other sizes are multiples of 16, it calls `again`, which has
+    code for that. `loaded` are kernels on the GPU; without them the text shows what the heuristics chose.
     """
 
     def __init__(
@@ -96,19 +137,20 @@ class Launcher:
             "empty": empty_on_cpu,
             "view": view_of_memory,
             "keeps_graph": keeps_graph,
-            "count_threads": torch.get_num_threads,
-            "as_told": as_told,
+            "count_threads": _Threads.count,
+            "as_told": match_fake_layout,
             **{f"constant_{name}": value for name, value in program.constants.items()},
         }
         self.text = "\n".join(["def call(args):", *(f"    {line}" for line in self.lines())])
 
     def made(self, names: Mapping[str, Any]) -> Callable[[list[Any]], Sequence[Any]]:
-        """The function, with the library's kernels, or with what launches on a GPU."""
+        """The compiled function, with the library's kernels or the GPU's launches."""
         name = f"<tcompile {self.program.name} {next(_numbers)}>"
         linecache.cache[name] = (len(self.text), None, self.text.splitlines(keepends=True), name)
         names = {**self.names, **names}
         exec(compile(self.text, name, "exec"), names)
         call: Callable[[list[Any]], Sequence[Any]] = names["call"]
+        _Threads.calls.add(call)
         return call
 
     def lines(self) -> Iterator[str]:
@@ -134,7 +176,7 @@ class Launcher:
         yield f"return [{', '.join(self.output(place) for place in range(len(self.program.outputs)))}]"
 
     def on_gpu(self, symbols: Iterable[str]) -> Iterator[str]:
-        """The GPU's stream, where the inputs lie, and whether this code is for inputs and sizes like these."""
+        """Lines for the GPU's stream, the inputs' addresses, and the check of assumptions."""
         yield f"if current_device() != {self.gpu}:"
         yield f"    with torch.cuda.device({self.gpu}):"
         yield "        return call(args)"
@@ -158,7 +200,7 @@ class Launcher:
         yield from self.launch(function) if isinstance(function, TritonFunction) else self.call(kernel, function)
 
     def call(self, kernel: Kernel, function: Function) -> Iterator[str]:
-        """A kernel of the library."""
+        """Lines that call a kernel of the library."""
         pointers = [f"{_input(name)}.data_ptr()" for name in function.buffers]
         call = f"{function.name}({', '.join([*pointers, *function.symbols, 'threads'])})"
         if not function.checks:
@@ -168,7 +210,7 @@ class Launcher:
         yield f'    raise IndexError("index out of range in {kernel.name}")'
 
     def launch(self, function: TritonFunction) -> Iterator[str]:
-        """A kernel on the GPU."""
+        """Lines that launch a kernel on the GPU."""
         config, loaded = self.loaded.get(function.kernel) or (function.configs[0], None)
         arguments = []
         starts = loaded.starts if loaded and loaded.starts else repeat(0)
@@ -186,13 +228,13 @@ class Launcher:
         yield f"launch({function.name}, {', '.join([*grid, *facts, packed])}, stream)"
 
     def programs(self, points: Index, block: int) -> str:
-        """How many programs there are along one axis."""
+        """Number of programs along one axis."""
         if points.constant is not None:
             return str(-(-points.constant // block))
         return f"-(-({points}) // {block})" if block > 1 else f"({points})"
 
     def pointer(self, name: str) -> tuple[list[str], str]:
-        """Where a buffer lies, as a variable; and the line that reads it, the first time."""
+        """Variable with a buffer's address, and at its first use the line that reads it."""
         known = self.pointers.get(name)
         if known is not None:
             return [], known
@@ -228,7 +270,7 @@ class Launcher:
             yield from (line for name in extern.targets for line in self.checked(name, extern))
 
     def checked(self, name: str, extern: Extern) -> Iterator[str]:
-        """What an operator gave is made what it was told to give; of torch's own operators strides alone can differ."""
+        """Lines that enforce fake-kernel metadata; of torch's own operators only strides can differ."""
         buffer, found = self.program.by_name[name], _input(name)
         if len(buffer.strides) != len(buffer.shape):
             return  # another layout: no kernel reads it
@@ -252,7 +294,7 @@ class Launcher:
         return f"{found}.detach()" if place in self.program.apart else found
 
     def argument(self, value: Any) -> str:
-        """An argument of an extern, or an output."""
+        """An argument of an extern call, or an output."""
         if isinstance(value, Strided):
             return self.view(value)
         if isinstance(value, Index):
@@ -275,7 +317,7 @@ class Launcher:
 
 
 def _input(name: str) -> str:
-    """A buffer's variable in the function."""
+    """Variable of a buffer in the function."""
     return f"{name}_" if name in _TAKEN else name
 
 

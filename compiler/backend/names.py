@@ -31,7 +31,7 @@ def unique(name: str, taken: set[str]) -> str:
     return name
 
 
-def named(kernel: Kernel) -> str:
+def name_of(kernel: Kernel) -> str:
     """After the operators that it computes, in their order, without copies and then without arithmetic where there are
     others and too many. `backward` is said once, at the end, then how an operator's part reduces that ends the kernel:
     `layer_norm_backward_sum`.

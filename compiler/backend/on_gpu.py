@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from compiler.backend import build_triton, tune
-from compiler.backend.build_triton import Builds, Wanted, wanted
+from compiler.backend.build_triton import Builds, Wanted, specify_kernel
 from compiler.backend.context import Context
 from compiler.backend.emit_cpp import Code
 from compiler.backend.emit_triton import TritonCode
 from compiler.backend.ir import BackendError, Product, Program
 from compiler.backend.launch import Assumed, Launcher, by_kernel
-from compiler.backend.products import apart
+from compiler.backend.products import split_fused_matmul
 from compiler.backend.symbols import sources
 from compiler.backend.tune import Candidate
 from compiler.torch_api import cuda_launch
@@ -42,7 +42,7 @@ class OnGpu:
     def begin(self, assumed: Assumed) -> tuple[Sequence[Wanted], Builds]:
         """Ask for all kernels: in the configuration that the heuristics choose, or in all."""
         kernels = [
-            wanted(self.program, self.code, function, config, assumed, self.device)
+            specify_kernel(self.program, self.code, function, config, assumed, self.device)
             for function in self.code.functions
             for config in (function.configs if self.tuned else function.configs[:1])
         ]
@@ -73,7 +73,7 @@ class OnGpu:
             rest = chosen[product.parts[1].name]
             best = tune.fastest_product(self.program, product, found.get(name, ()), rest, self.ctx, self.device)
             chosen |= {name: best} if best else {}
-        program = apart(self.program, {name for name in products if name not in chosen}, self.ctx)
+        program = split_fused_matmul(self.program, {name for name in products if name not in chosen}, self.ctx)
         functions = {step.name: self.functions[step.name] for step in program.kernels}
         configs = {
             name: (kernel.config, replace(loaded, starts=kernel.starts))

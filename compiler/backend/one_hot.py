@@ -1,7 +1,8 @@
-"""A sum of which one term alone is not 0, at a place that is known, is that term.
+"""Replace a one-hot sum by its only non-zero term.
 
-The gradient of a cross entropy sums up, for each row, what is 0 but for the target's column: a vocabulary of terms.
-Where a kernel has no other reason to walk them, it takes the term. 0 times infinity or NaN is NaN, here as there.
+The gradient of a cross entropy sums, for each row, terms that are 0 except in the target's column: as many as the
+vocabulary has words. A kernel that walks them only for this sum computes the one term instead. 0 times infinity or NaN
+is NaN, as before.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from compiler.backend.context import Context
-from compiler.backend.expr import At, Const, Expr, Load, Op, indices, operation, parts
-from compiler.backend.index import Index, Var
-from compiler.backend.index_maps import atoms_of
 from compiler.backend.ir import Kernel, Loop, Program
-from compiler.backend.simplify import folded
+from compiler.backend.ir.expr import At, Const, Expr, Load, Op, indices, operation, parts
+from compiler.backend.ir.index import Index, Var
+from compiler.backend.ir.index_maps import atoms_of
+from compiler.backend.simplify import fold
 
 
 def one_hot_sums(program: Program, ctx: Context) -> Program:
-    """The program with kernels that walk a range for such a sum alone as kernels that compute its term."""
+    """Rewrite kernels that walk a range only for a one-hot sum so that they compute its term."""
     found = {kernel.name: term for kernel in program.kernels if (term := _of_one_term(kernel)) is not None}
     for kernel in program.kernels:
         if kernel.name in found:
@@ -28,7 +29,7 @@ def one_hot_sums(program: Program, ctx: Context) -> Program:
 
 
 def _of_one_term(kernel: Kernel) -> Kernel | None:
-    """The kernel without its only reduction, if that is such a sum, and nothing else needs to walk what it sums up."""
+    """The kernel without its only reduction, if that is a one-hot sum and nothing else needs the reduced range."""
     sums = [loop for loop in kernel.loops if loop.reduced]
     if type(kernel) is not Kernel or len(sums) != 1 or sums[0].reduction != "sum" or len(sums[0].reduced) != 1:
         return None
@@ -42,8 +43,7 @@ def _of_one_term(kernel: Kernel) -> Kernel | None:
     if not isinstance(term.other, Const):
         value = operation("add", value, term.other)
     loops = (
-        replace(loop, value=folded(value), reduction="", reduced=()) if loop is sums[0] else loop
-        for loop in kernel.loops
+        replace(loop, value=fold(value), reduction="", reduced=()) if loop is sums[0] else loop for loop in kernel.loops
     )
     found = replace(kernel, reduced=(), loops=tuple(loops)).pruned()
     return found if all(loop.ranges == kernel.ranges for loop in found.loops) else None
@@ -51,7 +51,10 @@ def _of_one_term(kernel: Kernel) -> Kernel | None:
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """`value` where the variable is `at`, else `other`: 0, or 0 times what may be infinite. It is in none of these."""
+    """`value` where the variable equals `at`, else `other`: 0, or 0 times a value that may be infinite.
+
+    The variable occurs in none of these.
+    """
 
     at: Expr
     value: Expr
@@ -66,17 +69,17 @@ class _Term:
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """Among the loops of a kernel, which read of each other what is at the same point."""
+    """Search among the loops of a kernel, which read each other at the same point."""
 
     loops: Mapping[str, Loop]
     var: Var
 
     @property
     def end(self) -> Expr:
-        return folded(At(self.var.size))
+        return fold(At(self.var.size))
 
     def term(self, value: Expr) -> _Term | None:
-        """What a value is where it is not 0, if that is at one point of the variable."""
+        """The non-zero value of an expression, if it is non-zero at one point of the variable only."""
         if isinstance(value, Load):
             maker = self.loops.get(value.buffer)
             return self.term(maker.value) if maker is not None and not maker.reduction else None
@@ -94,7 +97,7 @@ class _Search:
         return None
 
     def chosen(self, condition: Expr, chosen: Expr, other: Expr) -> _Term | None:
-        """That of `chosen if variable == at else 0`."""
+        """The term of `chosen if variable == at else 0`."""
         if isinstance(condition, Load) and (maker := self.loops.get(condition.buffer)) is not None:
             condition = maker.value
         if not isinstance(condition, Op) or condition.name != "eq" or not isinstance(other, Const) or other.value != 0:
@@ -106,5 +109,5 @@ class _Search:
         return None
 
     def is_in(self, value: Expr) -> bool:
-        """Whether the variable is in a value, or in what the kernel makes for it."""
+        """Whether a value depends on the variable, directly or through other loops of the kernel."""
         return any(self.var in atoms_of(index) for part in parts(value) for index in indices(part))

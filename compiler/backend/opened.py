@@ -17,7 +17,7 @@ from torch.fx import GraphModule
 from torch.utils.benchmark import Timer
 
 from compiler.backend import build, pipeline
-from compiler.backend.backend import alone, compile_graph, compiled, given_inputs
+from compiler.backend.backend import buffers_of_their_own, compile_graph, compile_program, given_inputs
 from compiler.backend.catching import KINDS, Asked, Caught, catch, catch_again
 from compiler.backend.context import Context, Thresholds
 from compiler.backend.departures import Departures, copies, departures
@@ -31,9 +31,9 @@ from compiler.backend.options import BackendOptions, check_thresholds
 from compiler.backend.products import products
 from compiler.backend.traffic import Totals, totals, traffic
 from compiler.backend.verify import BrokenProgramError
-from compiler.backend.watching import watched
+from compiler.backend.watching import watch
 from compiler.backend.why import Lookup
-from compiler.decompose.drawn import seeded
+from compiler.decompose.drawn import seed_and_restore
 from compiler.record import Decision
 from compiler.targets import Target, target
 from compiler.torch_api.backend import Call, compile_with_autograd
@@ -80,6 +80,7 @@ class _Runs:
 
     found: list[Context]
     builds: bool = True
+    replaces: bool = False
 
     def passed(self, _stages: pipeline.Stages, ctx: Context, _options: BackendOptions) -> None:
         self.found.append(ctx)
@@ -127,13 +128,13 @@ class Opened:
         for known in (name, pipeline.stage_name(name)):
             if known in programs:
                 return programs[known]
-        raise BackendError(f"there is no stage {name!r}, only {', '.join(programs)}{_meant(name, programs)}")
+        raise BackendError(f"there is no stage {name!r}, only {', '.join(programs)}{_did_you_mean(name, programs)}")
 
     def __getattr__(self, name: str) -> Program:
         """A stage: lowered, simplified, inlined, fused, ordered or scheduled."""
         if name.startswith("_") or name not in self.graph.programs:
             known = [] if name.startswith("_") else dir(self)
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{_meant(name, known)}")
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{_did_you_mean(name, known)}")
         return self.graph.programs[name]
 
     def __dir__(self) -> list[str]:
@@ -188,7 +189,7 @@ class Opened:
 
     @property
     def decisions(self) -> pd.DataFrame:
-        """One row a decision of a pass: on which loops or calls, what, why, and the bytes at stake."""
+        """One row a decision of a pass: on which loops or calls, what, why, and the potential saving in bytes."""
         import pandas as pd
 
         rows = [
@@ -234,7 +235,7 @@ class Opened:
         """
         if name not in self.passes:
             lowered = f"; {next(iter(self.passes))} is given what was lowered"
-            meant = lowered if name in ("lower", "lowered") else _meant(name, self.passes)
+            meant = lowered if name in ("lower", "lowered") else _did_you_mean(name, self.passes)
             raise BackendError(f"there is no pass {name!r}, only {', '.join(self.passes)}{meant}")
         if not _takes_two(change):
             raise BackendError(f"a pass takes a program and a context, and returns a program: def {name}(program, ctx)")
@@ -271,7 +272,7 @@ class Opened:
         for name in (first, second):
             if not any(lookup.knows(name) for lookup in lookups):
                 known = [known for lookup in lookups for known in lookup.names]
-                there = _meant(name, known) or "; each stage shows its names: print(p.lowered)"
+                there = _did_you_mean(name, known) or "; each stage shows its names: print(p.lowered)"
                 raise BackendError(f"there is no value {name!r}{there}")
         homes = [self._home(name, lookups) for name in (first, second)]
         if homes[0] != homes[1]:
@@ -312,7 +313,7 @@ class Opened:
 
     def _compile(self, module: GraphModule, inputs: Sequence[Any], name: str) -> Call:
         options = self._options
-        with watched(_Runs(self.ran)):
+        with watch(_Runs(self.ran)):
             return compile_graph(module, inputs, name=name, options=options, passes=self.passes)
 
     @property
@@ -332,10 +333,10 @@ class Opened:
         if not self.graph.caught.inputs:
             return 0.0
         program = self.graph.stages.last
-        call = compiled(program, self.graph.context(self.thresholds), self._options)
+        call = compile_program(program, self.graph.context(self.thresholds), self._options)
         args = copies(self.graph.caught.inputs, program.inputs, program.mutated)
         timer = Timer("call(list(args))", globals={"call": call, "args": args}, num_threads=torch.get_num_threads())
-        with torch.no_grad(), seeded():
+        with torch.no_grad(), seed_and_restore():
             return timer.blocked_autorange(min_run_time=MEASURED_SECONDS).median
 
     def _has_to_be_here(self) -> None:
@@ -369,7 +370,7 @@ class Opened:
         """Kernels, calls and bytes of all graphs, and what the code is for."""
         found = self.totals
         where = self.target.title if self.target else "the GPU" if _is_on_gpu(self.graph.stages.last) else "the CPU"
-        kernels, calls = _counted(found.kernels, "kernel"), _counted(found.calls, "call")
+        kernels, calls = _count_words(found.kernels, "kernel"), _count_words(found.calls, "call")
         return f"{kernels}, {calls} of PyTorch, {found.bytes:,} bytes moved by kernels; for {where}"
 
     def next_steps(self) -> Iterator[str]:
@@ -402,7 +403,7 @@ class TextDiff:
     __repr__ = __str__
 
 
-def _counted(count: int, name: str) -> str:
+def _count_words(count: int, name: str) -> str:
     return f"{count} {name}{'s' * (count != 1)}"
 
 
@@ -412,7 +413,7 @@ def _milliseconds(seconds: Any) -> str:
     return "" if pd.isna(seconds) else f"{1000 * seconds:.3f} ms"
 
 
-def _meant(name: str, known: Any) -> str:
+def _did_you_mean(name: str, known: Any) -> str:
     near = get_close_matches(name, list(dict.fromkeys(known)), 3)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
@@ -447,7 +448,7 @@ def _all_run(
     for one in caught:
         for before in graphs:
             if before.caught is one.forward and one.start.processors:
-                names = alone(before.stages.last, before.caught.saved)
+                names = buffers_of_their_own(before.stages.last, before.caught.saved)
                 one.start.given = given_inputs(one.module, names)
         graphs.append(_run(one, passes, thresholds))
     return tuple(graphs)

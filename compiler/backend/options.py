@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from compiler.backend.context import Thresholds
-from compiler.options import OptionError
+from compiler.record.options import OptionError
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 """All that torch.compile has. On the CPU there are neither CUDA graphs nor tuned kernels: they are all the default."""
@@ -32,7 +32,7 @@ class BackendOptions:
     random: str = "philox"
 
 
-def parsed(mode: str | None, options: Mapping[str, Any] | None) -> BackendOptions:
+def parse_options(mode: str | None, options: Mapping[str, Any] | None) -> BackendOptions:
     """Checked options. Raises OptionError for a name or value that there is not."""
     if mode is not None and mode not in MODES:
         meant = "".join(f"did you mean {near!r}? " for near in get_close_matches(str(mode), MODES, 1))

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from itertools import pairwise, permutations
 
 from compiler.backend.context import Context
-from compiler.backend.expr import At, Guard, Put, indices, loads, parts, variables_in
-from compiler.backend.index import Index, Var, factor_of
-from compiler.backend.index_maps import atoms_of, is_one_to_one, variables
 from compiler.backend.ir import Buffer, Kernel, Product, Program
+from compiler.backend.ir.expr import At, Guard, Put, indices, loads, parts, variables_in
+from compiler.backend.ir.index import Index, Var, factor_of
+from compiler.backend.ir.index_maps import atoms_of, is_one_to_one, variables
 from compiler.backend.together import together
 
 MOST_OF_THREAD = 16
@@ -22,17 +22,17 @@ MOST_OF_THREAD = 16
 
 def order(program: Program, ctx: Context) -> Program:
     """The program with the ranges of its kernels sorted and merged, then with kernels together."""
-    steps = tuple(ordered(step, program, ctx) if isinstance(step, Kernel) else step for step in program.steps)
+    steps = tuple(sort_ranges(step, program, ctx) if isinstance(step, Kernel) else step for step in program.steps)
     unchanged = all(new is old for new, old in zip(steps, program.steps, strict=True))
     return together(program if unchanged else program.with_steps(steps), ctx)
 
 
-def ordered(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
+def sort_ranges(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
     """One kernel with its ranges sorted and merged; a product is walked by its matrices' rows and columns."""
     if isinstance(kernel, Product) or any(var.size.constant == 0 for var in kernel.ranges + kernel.reduced):
         return kernel
-    kernel = with_merged(kernel, program)
-    ranges, reduced = (_sorted(group, kernel, program, ctx) for group in (kernel.ranges, kernel.reduced))
+    kernel = merge_ranges(kernel, program)
+    ranges, reduced = (_sort_group(group, kernel, program, ctx) for group in (kernel.ranges, kernel.reduced))
     reduced = _short_last(reduced, kernel, program, ctx)
     if any(loop.reduction.startswith("arg") for loop in kernel.loops):
         reduced = kernel.reduced
@@ -42,18 +42,18 @@ def ordered(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
     return kernel
 
 
-def with_merged(kernel: Kernel, program: Program, passing: Set[str] = frozenset()) -> Kernel:
+def merge_ranges(kernel: Kernel, program: Program, passing: Set[str] = frozenset()) -> Kernel:
     """A kernel with the ranges merged that all accesses walk as one, but for those of some buffers."""
     while (pair := _mergeable(kernel, program, passing)) is not None:
-        kernel = _merged(kernel, *pair)
+        kernel = _merge_pair(kernel, *pair)
     return kernel
 
 
-def with_reduced_sorted(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
+def sort_reduced_ranges(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
     """A kernel whose reduced ranges alone are sorted."""
     if any(var.size.constant == 0 for var in kernel.ranges + kernel.reduced):
         return kernel
-    return kernel.over(kernel.ranges, _sorted(kernel.reduced, kernel, program, ctx), {})
+    return kernel.over(kernel.ranges, _sort_group(kernel.reduced, kernel, program, ctx), {})
 
 
 def offsets(kernel: Kernel, program: Program) -> Iterator[Index]:
@@ -76,7 +76,7 @@ def accesses(kernel: Kernel, program: Program) -> Iterator[tuple[Buffer, Index]]
                 yield buffer, buffer.offset(index)
 
 
-def _sorted(group: tuple[Var, ...], kernel: Kernel, program: Program, ctx: Context) -> tuple[Var, ...]:
+def _sort_group(group: tuple[Var, ...], kernel: Kernel, program: Program, ctx: Context) -> tuple[Var, ...]:
     """The ranges by how far apart the elements of one step lie, in most accesses; those of large buffers count most."""
     if len(group) < 2:
         return group
@@ -112,14 +112,14 @@ def _mergeable(kernel: Kernel, program: Program, passing: Set[str]) -> tuple[Var
     inside = [part for loop in kernel.loops for part in parts(loop.value)]
     offsets = [offset for buffer, offset in accesses(kernel, program) if buffer.name not in passing]
     places = [*offsets, *(part.index for part in inside if isinstance(part, At))]
-    others = [index for part in inside for index in _guarded(part)]
+    others = [index for part in inside for index in _guarded_indices(part)]
     is_free = not any(loop.is_scan or loop.reduction.startswith("arg") for loop in kernel.loops)
     reduced = permutations(kernel.reduced, 2) if is_free else pairwise(kernel.reduced)
     for outer, inner in (*permutations(kernel.ranges, 2), *reduced):
         is_guarded = any(var in (outer, inner) for index in others for var in atoms_of(index))
         if not is_guarded and all(_as_one(place, outer, inner) for place in places):
             is_plain = len(outer.size.terms) == len(inner.size.terms) == 1
-            if is_plain or _is_certain(_merged(kernel, outer, inner), program):
+            if is_plain or _is_certain(_merge_pair(kernel, outer, inner), program):
                 return outer, inner
     return None
 
@@ -130,7 +130,7 @@ def _is_certain(kernel: Kernel, program: Program) -> bool:
     return all(is_one_to_one(loop.index, program.by_name[loop.target].shape, loop.stored) for loop in loops)
 
 
-def _guarded(part: object) -> Sequence[Index]:
+def _guarded_indices(part: object) -> Sequence[Index]:
     """Indices inside of a guard, where loads are not whole."""
     if isinstance(part, Guard):
         return [index for inner in parts(part.value) for index in indices(inner)]
@@ -145,7 +145,7 @@ def _as_one(place: Index, outer: Var, inner: Var) -> bool:
     return not any(var in (outer, inner) for var in variables_in(rest))
 
 
-def _merged(kernel: Kernel, outer: Var, inner: Var) -> Kernel:
+def _merge_pair(kernel: Kernel, outer: Var, inner: Var) -> Kernel:
     both = Var(outer.name, outer.size * inner.size)
     values = {outer.name: Index.of(both) // inner.size, inner.name: Index.of(both) % inner.size}
 

@@ -3,8 +3,8 @@ product.
 
 Small ones, which PyTorch takes longer to call than the GPU to compute, are kernels of ours without more ado. With
 mode="max-autotune" all are merged, and that is a choice still to be made: the first call on a GPU times such a kernel
-against PyTorch's product and the kernel after it (`tune.py`), and takes it apart again (`apart`) where that is not
-faster.
+against PyTorch's product and the kernel after it (`tune.py`), and takes it apart again (`split_fused_matmul`) where
+that is not faster.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import TypeAlias
 import torch
 
 from compiler.backend.context import Context
-from compiler.backend.expr import Load, Put, Shape
-from compiler.backend.index import Index, Var, factor_of
 from compiler.backend.ir import Extern, Kernel, Loop, Product, Program, Step, Strided
+from compiler.backend.ir.expr import Load, Put, Shape
+from compiler.backend.ir.index import Index, Var, factor_of
 from compiler.backend.names import unique
-from compiler.backend.order import ordered
+from compiler.backend.order import sort_ranges
 from compiler.backend.schedule import schedule
 
 CALLS: Mapping[str, int] = {"aten.mm.default": 0, "aten.bmm.default": 0, "aten.addmm.default": 1}
@@ -74,12 +74,12 @@ def small_products(program: Program, ctx: Context) -> Program:
 
 def small_merged(program: Program, ctx: Context) -> Program:
     """The program with small products merged into the first kernels that read them, or else as kernels of their own."""
-    program, refused = _merged(program, ctx, [call for call in _calls(program) if _is_small(call, program, ctx)])
+    program, refused = _merge_all(program, ctx, [call for call in _calls(program) if _is_small(call, program, ctx)])
     taken = {kernel.name for kernel in program.kernels}
     own: dict[int, Step] = {}
     buffers = [*program.buffers]
     for call, _, why in reversed(refused):
-        product = own[id(call)] = _alone(call, program, unique(_operator(call), taken))
+        product = own[id(call)] = _standalone_matmul(call, program, unique(_operator(call), taken))
         buffers.append(replace(program.by_name[call.targets[0]], name=product.made))
         ctx.decide(call.targets, "product", f"{call.name} is a kernel of its own: {why}")
     steps = tuple(own.get(id(step), step) for step in program.steps)
@@ -88,7 +88,7 @@ def small_merged(program: Program, ctx: Context) -> Program:
 
 def products(program: Program, ctx: Context) -> Program:
     """The program with products merged into the first kernels that read them, where that is legal."""
-    program, refused = _merged(program, ctx, _calls(program), ", where that is not slower than both")
+    program, refused = _merge_all(program, ctx, _calls(program), ", where that is not slower than both")
     for call, kernel, why in refused:
         if kernel:
             subjects = call.targets[0], kernel.targets[-1]
@@ -108,7 +108,9 @@ def _operator(call: Extern) -> str:
     return call.name.split(".")[1]
 
 
-def _merged(program: Program, ctx: Context, calls: Sequence[Extern], unless: str = "") -> tuple[Program, list[Refused]]:
+def _merge_all(
+    program: Program, ctx: Context, calls: Sequence[Extern], unless: str = ""
+) -> tuple[Program, list[Refused]]:
     """The program with these products in the first kernels that read them, but for what is refused: last ones first."""
     steps: dict[int, Step] = dict(enumerate(program.steps))
     places = {id(step): place for place, step in steps.items()}
@@ -149,7 +151,7 @@ def _is_off_gpu(call: Extern, program: Program, ctx: Context) -> bool:
     return bool(ctx.processors) and program.by_name[call.targets[0]].device == "cpu"
 
 
-def _alone(call: Extern, program: Program, name: str) -> Product:
+def _standalone_matmul(call: Extern, program: Program, name: str) -> Product:
     """A kernel that computes a product and does nothing more."""
     axes, buffer = Factors.of(call).axes, program.by_name[call.targets[0]]
     at, whole = tuple(map(Index.of, axes)), f"{buffer.name}_product"
@@ -157,14 +159,14 @@ def _alone(call: Extern, program: Program, name: str) -> Product:
     return Product(name, axes, (), (loop,), frozenset({whole}), call=replace(call, outputs=whole))
 
 
-def apart(program: Program, names: Collection[str], ctx: Context) -> Program:
+def split_fused_matmul(program: Program, names: Collection[str], ctx: Context) -> Program:
     """A scheduled program with some of its products, by their kernels' names, as PyTorch's and a kernel after each."""
     if not names:
         return program
     steps: list[Step] = []
     for step in program.steps:
         if isinstance(step, Product) and step.name in names:
-            steps += [step.call, after(step, program, ctx)]
+            steps += [step.call, kernel_after_matmul(step, program, ctx)]
         else:
             steps.append(step)
     adding = {loop.target for kernel in program.kernels for loop in kernel.loops if isinstance(loop.value, Put)}
@@ -174,13 +176,15 @@ def apart(program: Program, names: Collection[str], ctx: Context) -> Program:
 
 def with_alternatives(program: Program, ctx: Context) -> Program:
     """A program of kernels alone, with those that are to follow PyTorch's products besides."""
-    others = tuple(after(kernel, program, ctx) for kernel in program.kernels if isinstance(kernel, Product))
+    others = tuple(
+        kernel_after_matmul(kernel, program, ctx) for kernel in program.kernels if isinstance(kernel, Product)
+    )
     return replace(program, steps=(*program.steps, *others)) if others else program
 
 
-def after(product: Product, program: Program, ctx: Context) -> Kernel:
+def kernel_after_matmul(product: Product, program: Program, ctx: Context) -> Kernel:
     """The kernel that follows PyTorch's product where the two are not one."""
-    return ordered(product.parts[1], program, _silent(ctx))
+    return sort_ranges(product.parts[1], program, _silent(ctx))
 
 
 def _silent(ctx: Context) -> Context:
@@ -190,7 +194,7 @@ def _silent(ctx: Context) -> Context:
 def coordinates(product: Product) -> Mapping[str, Index]:
     """The product's ranges by the variables of `Factors.axes`. Raises ValueError where these do not give them."""
     [place] = product.places(product.made)
-    found = _solved(place, product.ranges, Factors.of(product.call).axes)
+    found = _solve_axes(place, product.ranges, Factors.of(product.call).axes)
     if found is None:
         raise ValueError(f"{product.name} does not walk {product.made}")
     return found
@@ -207,7 +211,7 @@ def _refusal(call: Extern, kernel: Kernel, between: Sequence[Step], program: Pro
     if kernel.reduced or any(loop.reduction or isinstance(loop.value, Put) for loop in kernel.loops):
         return "it reduces, or adds to memory"
     places = [*kernel.places(call.targets[0])]
-    if len(places) != 1 or _solved(places[0], kernel.ranges, Factors.of(call).axes) is None:
+    if len(places) != 1 or _solve_axes(places[0], kernel.ranges, Factors.of(call).axes) is None:
         return "its points are not those of the product, each element read once"
     changed = {name for step in (*between, kernel) for name in step.targets}
     changed |= {name for step in between for name in (step.writes if isinstance(step, Extern) else step.taken)}
@@ -231,7 +235,7 @@ def _unfit(call: Extern, program: Program) -> str:
     return ""
 
 
-def _solved(place: Shape, ranges: Sequence[Var], axes: Sequence[Var]) -> Mapping[str, Index] | None:
+def _solve_axes(place: Shape, ranges: Sequence[Var], axes: Sequence[Var]) -> Mapping[str, Index] | None:
     """Each range in terms of the axes, where coordinate by coordinate the ranges count the axes' points."""
     values: dict[str, Index] = {}
     for axis, coordinate in zip(axes, place, strict=True):

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from compiler.backend.context import Context
-from compiler.backend.expr import Expr, Put, Shape, cost, is_indirect, loads, renamed, with_index, with_loads
 from compiler.backend.fit import values_at
-from compiler.backend.index import Index, Var
-from compiler.backend.index_maps import is_one_to_one, substitute
 from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Program
-from compiler.backend.simplify import folded
+from compiler.backend.ir.expr import Expr, Put, Shape, cost, is_indirect, loads, rename_loads, with_index, with_loads
+from compiler.backend.ir.index import Index, Var
+from compiler.backend.ir.index_maps import is_one_to_one, substitute
+from compiler.backend.simplify import fold
 from compiler.backend.traffic import traffic
 
 
@@ -29,7 +29,7 @@ def recompute(program: Program, ctx: Context) -> Program:
     candidates = _candidates(program, tried)
     while (found := next(candidates, None)) is not None:
         tried.add(found.target)
-        if (changed := _changed(program, found, ctx)) is not None:
+        if (changed := _recompute(program, found, ctx)) is not None:
             program, candidates = changed, _candidates(changed, tried)
     return program
 
@@ -59,12 +59,12 @@ def _candidates(program: Program, tried: set[str]) -> Iterator[Candidate]:
         for loop in kernel.loops:
             if loop.target in kept or loop.target in tried or loop.target not in readers:
                 continue
-            loops = _needed(loop, kernel)
+            loops = _needed_loops(loop, kernel)
             if loops and not any(is_indirect(one.value) or one.reads & program.mutated for one in loops):
                 yield Candidate(kernel, loops, tuple(readers[loop.target]))
 
 
-def _needed(last: Loop, kernel: Kernel) -> tuple[Loop, ...]:
+def _needed_loops(last: Loop, kernel: Kernel) -> tuple[Loop, ...]:
     """The loop and those of its kernel that make what it reads and nothing stores; () if a reduction is among them."""
     found: list[Loop] = []
     needed = {last.target}
@@ -77,7 +77,7 @@ def _needed(last: Loop, kernel: Kernel) -> tuple[Loop, ...]:
     return tuple(reversed(found))
 
 
-def _changed(program: Program, found: Candidate, ctx: Context) -> Program | None:
+def _recompute(program: Program, found: Candidate, ctx: Context) -> Program | None:
     """The program with the value computed again, if that is possible, and worth it."""
     price = sum(cost(loop.value) for loop in found.loops)
     if price > ctx.thresholds.recompute_cost:
@@ -85,11 +85,11 @@ def _changed(program: Program, found: Candidate, ctx: Context) -> Program | None
     made: dict[int, Kernel] = {}
     buffers: list[Buffer] = []
     for reader in found.readers:
-        again = _again(reader, found, program, ctx, {*program.by_name, *(buffer.name for buffer in buffers)})
+        again = _with_loops(reader, found, program, ctx, {*program.by_name, *(buffer.name for buffer in buffers)})
         if again is not None:
             made[id(reader)], extra = again
             buffers += extra
-        elif (inlined := _inlined(reader, found, program, ctx)) is not None:
+        elif (inlined := _with_value(reader, found, program, ctx)) is not None:
             made[id(reader)] = inlined
         else:
             return None
@@ -108,7 +108,7 @@ def _changed(program: Program, found: Candidate, ctx: Context) -> Program | None
     return changed.with_steps(steps)
 
 
-def _again(
+def _with_loops(
     reader: Kernel, found: Candidate, program: Program, ctx: Context, taken: Set[str]
 ) -> tuple[Kernel, tuple[Buffer, ...]] | None:
     """A reader with loops that make the value in place of loads, and their buffers: `taken` are the names of others."""
@@ -123,7 +123,7 @@ def _again(
     if (values := values_at(found.loops[-1], at)) is None:
         return None
     names = {loop.target: _name(loop.target, reader, taken) for loop in found.loops}
-    moved = tuple(_moved(loop, space, values, names) for loop in found.loops)
+    moved = tuple(_move_loop(loop, space, values, names) for loop in found.loops)
     if not all(
         is_one_to_one(new.index, program.by_name[old.target].shape, space)
         for new, old in zip(moved, found.loops, strict=True)
@@ -133,7 +133,7 @@ def _again(
     if any(there.get(loop.target, loop.index) != loop.index for loop in moved):
         return None  # it is there already, for another place
     new = {found.target: names[found.target]}
-    reading = tuple(replace(loop, value=renamed(loop.value, new)) for loop in reader.loops)
+    reading = tuple(replace(loop, value=rename_loads(loop.value, new)) for loop in reader.loops)
     early = {loop.target for loop in reading[:first]}
     inserted = tuple(loop for loop in moved if loop.target not in early)
     again = {loop.target for loop in inserted}
@@ -149,7 +149,7 @@ def _name(target: str, reader: Kernel, taken: Set[str]) -> str:
     return next(name for name in names if name in reader.targets or name not in taken)
 
 
-def _inlined(reader: Kernel, found: Candidate, program: Program, ctx: Context) -> Kernel | None:
+def _with_value(reader: Kernel, found: Candidate, program: Program, ctx: Context) -> Kernel | None:
     """A reader with the value in place of its only load, which is not of all elements: it pads, or takes a part."""
     sites = [(loop, load) for loop in reader.loops for load in loads(loop.value) if load.buffer == found.target]
     (loop, load), last = sites[0], found.loops[-1]
@@ -161,12 +161,12 @@ def _inlined(reader: Kernel, found: Candidate, program: Program, ctx: Context) -
     for one in found.loops:
         whole[one.target] = with_loads(one.value, lambda part: whole.get(part.buffer))
     value = with_index(whole[last.target], values)
-    changed = replace(loop, value=folded(with_loads(loop.value, lambda part: value if part == load else None)))
+    changed = replace(loop, value=fold(with_loads(loop.value, lambda part: value if part == load else None)))
     return replace(reader, loops=tuple(changed if one is loop else one for one in reader.loops))
 
 
-def _moved(loop: Loop, space: tuple[Var, ...], values: Mapping[str, Index], names: Mapping[str, str]) -> Loop:
+def _move_loop(loop: Loop, space: tuple[Var, ...], values: Mapping[str, Index], names: Mapping[str, str]) -> Loop:
     """A loop in another kernel: over its ranges, under another name."""
     index: Shape = tuple(substitute(place, values) for place in loop.index)
-    value = renamed(with_index(loop.value, values), names)
+    value = rename_loads(with_index(loop.value, values), names)
     return replace(loop, target=names[loop.target], ranges=space, index=index, value=value)

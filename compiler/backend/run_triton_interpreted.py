@@ -1,7 +1,7 @@
 """A program's Triton kernels on CPU tensors, in Triton's own interpreter: slow, for tests, and to look into.
 
-Kernels run in a process of their own (`compiler.interpret.process`), which is started with the first one; the rest of
-the program runs as in the reference interpreter.
+Kernels run in a process of their own (`compiler.triton_interpreter.process`), which is started with the first one; the
+rest of the program runs as in the reference interpreter.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from compiler.backend.emit_cpp import Function
 from compiler.backend.emit_triton import TritonCode, TritonFunction, emit, signature
 from compiler.backend.interpret import State
 from compiler.backend.ir import BackendError, Kernel, Program
-from compiler.interpret.process import Interpreter
+from compiler.triton_interpreter.process import Interpreter
 
 
 def launcher(program: Program, ctx: Context) -> Callable[[State, Kernel], None]:

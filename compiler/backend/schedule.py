@@ -1,6 +1,6 @@
-"""Pass: which buffers are freed after each step, and which take over the memory of one that is not needed any more.
+"""Pass: plan memory: which buffers are freed after each step, and which reuse the memory of a dead one.
 
-On a GPU the order of steps changes where less is held at once in another one.
+On a GPU, steps are also reordered where that lowers peak memory.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from compiler.backend.context import Context
-from compiler.backend.expr import loads
-from compiler.backend.index import Index
 from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Product, Program, Step
+from compiler.backend.ir.expr import loads
+from compiler.backend.ir.index import Index
 from compiler.backend.lower.value import contiguous
 from compiler.backend.sequence import sequences
 from compiler.backend.sweeps import in_order
@@ -31,9 +31,9 @@ _FRESH = tuple(
 
 
 def schedule(program: Program, ctx: Context) -> Program:
-    """The program with its memory planned."""
+    """Plan the memory of a program."""
     sizes = {buffer.name: ctx.number(buffer.size) * buffer.dtype.itemsize for buffer in program.buffers}
-    program = _least_held(program, sizes, ctx)
+    program = _minimize_memory(program, sizes, ctx)
     frees = lifetimes(program)
     taken = _reuse(program, frees, sizes, ctx)
     for new, old in taken.items():
@@ -46,16 +46,16 @@ def schedule(program: Program, ctx: Context) -> Program:
     return replace(program, buffers=buffers, frees=kept)
 
 
-def _least_held(program: Program, sizes: Sizes, ctx: Context) -> Program:
-    """The program with its steps in the order that needs least memory at once, of those that are tried."""
+def _minimize_memory(program: Program, sizes: Sizes, ctx: Context) -> Program:
+    """Reorder the steps: of the orders that are tried, take the one with the lowest peak."""
     if not ctx.processors or len(program.steps) < 3:
         return program
-    most = _most_held(program, sizes, ctx)
+    most = _peak_bytes(program, sizes, ctx)
     best, least = program, int(most * WORTHWHILE)
-    if least <= _needed(program, sizes, ctx):
+    if least <= _bytes_of_any_order(program, sizes, ctx):
         return program
     for other in sequences(program, sizes, ctx.given):
-        if (held := _most_held(other, sizes, ctx)) < least:
+        if (held := _peak_bytes(other, sizes, ctx)) < least:
             best, least = other, held
     if best is not program:
         names = tuple(step.targets[-1] for step in best.steps if step.targets)
@@ -63,8 +63,8 @@ def _least_held(program: Program, sizes: Sizes, ctx: Context) -> Program:
     return best
 
 
-def _needed(program: Program, sizes: Sizes, ctx: Context) -> int:
-    """The bytes that any order holds at once: of what one call of PyTorch reads and makes."""
+def _bytes_of_any_order(program: Program, sizes: Sizes, ctx: Context) -> int:
+    """A lower bound of peak bytes in any order: operands and results of the largest extern call."""
     made = {name for step in program.steps for name in step.targets} | ctx.given
     calls = (step for step in program.steps if isinstance(step, Extern))
     return max(
@@ -72,12 +72,12 @@ def _needed(program: Program, sizes: Sizes, ctx: Context) -> int:
     )
 
 
-def _most_held(program: Program, sizes: Sizes, ctx: Context) -> int:
-    return max(_written_over(program, lifetimes(program), sizes, ctx)[2], default=0)
+def _peak_bytes(program: Program, sizes: Sizes, ctx: Context) -> int:
+    return max(_reuse_buffers(program, lifetimes(program), sizes, ctx)[2], default=0)
 
 
 def lifetimes(program: Program) -> tuple[tuple[str, ...], ...]:
-    """For each step the buffers in memory that no later step and no output needs."""
+    """For each step the buffers that no later step and no output needs."""
     seen = set(program.returned) | set(program.constants)
     frees: list[tuple[str, ...]] = []
     for step in reversed(program.steps):
@@ -89,14 +89,15 @@ def lifetimes(program: Program) -> tuple[tuple[str, ...], ...]:
 
 
 def _reuse(program: Program, frees: Frees, sizes: Sizes, ctx: Context) -> dict[str, str]:
-    """For buffers that kernels write: a buffer that is freed at that step or before, as large and of the same dtype.
-    One is kept for a later step only where that does not make the most that is held at once any more.
+    """For buffers that kernels write: a dead buffer of the same size and dtype to reuse.
+
+    A buffer is kept for a later step only where that does not raise peak memory.
     """
-    taken, spare, held = _written_over(program, frees, sizes, ctx)
+    taken, spare, held = _reuse_buffers(program, frees, sizes, ctx)
     most = max(held, default=0)
     free: dict[str, list[tuple[str, int]]] = {}
     for number, step in enumerate(program.steps):
-        for name in _made(step, program):
+        for name in _buffers_to_allocate(step, program):
             older = free.get(_kind(program.by_name[name]), []) if name not in taken else []
             size = sizes[name]
             while older and name not in taken:
@@ -111,18 +112,19 @@ def _reuse(program: Program, frees: Frees, sizes: Sizes, ctx: Context) -> dict[s
     return taken
 
 
-def _written_over(
+def _reuse_buffers(
     program: Program, frees: Frees, sizes: Sizes, ctx: Context
 ) -> tuple[dict[str, str], list[list[str]], list[int]]:
-    """For buffers that kernels write: one that the same kernel reads for the last time. What else is freed at each step
-    and may be taken over; and the bytes that are held while each step runs.
+    """In-place reuse: for buffers that kernels write, one that the same kernel reads for the last time.
+
+    Also returns the other buffers that die at each step and may be reused, and the live bytes at each step.
     """
-    fixed = _fixed(program, ctx)
+    fixed = _buffers_not_ours(program, ctx)
     spare = [[name for name in freed if name not in fixed] for freed in frees]
     held = held_bytes(program, frees, sizes, ctx.given)
     taken: dict[str, str] = {}
     for number, step in enumerate(program.steps):
-        for name in _made(step, program):
+        for name in _buffers_to_allocate(step, program):
             if (old := _in_place(step, name, spare[number], program, ctx)) is not None:
                 spare[number].remove(old)
                 taken[name] = old
@@ -130,15 +132,15 @@ def _written_over(
     return taken, spare, held
 
 
-def _made(step: Step, program: Program) -> list[str]:
-    """What a kernel writes to memory that is to be found for it."""
+def _buffers_to_allocate(step: Step, program: Program) -> list[str]:
+    """Outputs of a kernel that need an allocation."""
     if not isinstance(step, Kernel):
         return []
     return [name for name in step.writes if name not in program.mutated and not program.by_name[name].reuses]
 
 
 def held_bytes(program: Program, frees: Frees, sizes: Sizes, given: frozenset[str]) -> list[int]:
-    """The bytes that are held while each step runs: of what steps made or what was given, and is still to be read."""
+    """Live bytes while each step runs."""
     found: list[int] = []
     made = set(given)
     now = sum(sizes[name] for name in made)
@@ -152,7 +154,7 @@ def held_bytes(program: Program, frees: Frees, sizes: Sizes, given: frozenset[st
 
 
 def _in_place(step: Step, name: str, spare: Sequence[str], program: Program, ctx: Context) -> str | None:
-    """A buffer that the same kernel reads for the last time, if each element is read before its place is written."""
+    """A buffer that a kernel reads for the last time, if each element is read before its location is written."""
     assert isinstance(step, Kernel)
     is_of_library = program.by_name[name].device == "cpu" and any(other.device != "cpu" for other in program.buffers)
     if is_of_library or not ctx.processors:
@@ -172,8 +174,9 @@ def _in_place(step: Step, name: str, spare: Sequence[str], program: Program, ctx
 
 
 def _reads_first(kernel: Kernel, name: str, old: str, program: Program) -> bool:
-    """Whether nothing of the kernel after the loop that writes `name` reads `old`, and none reads it at another place
-    in memory. Both orders of its loops count: their own, and that of the walks over what it reduces.
+    """Whether no loop after the one that writes `name` reads `old`, and none reads it at another location.
+
+    Both orders of loops count: their own, and that of the sweeps over reduced ranges.
     """
     before, after = program.by_name[old], program.by_name[name]
     (index,) = (loop.index for loop in kernel.loops if loop.target == name)
@@ -189,7 +192,7 @@ def _is_read_late(loops: Sequence[Loop], name: str, old: str) -> bool:
 
 
 def _is_dense(buffer: Buffer) -> bool:
-    """Whether its elements lie side by side, in whatever order; with sizes that are not known, row by row."""
+    """Whether elements are contiguous in some order; with unknown sizes, row-major."""
     if any(size.constant is None for size in (*buffer.shape, *buffer.strides)):
         return buffer.strides == contiguous(buffer.shape)
     pairs = zip(buffer.strides, buffer.shape, strict=True)
@@ -202,7 +205,7 @@ def _is_dense(buffer: Buffer) -> bool:
 
 
 def _has_room(old: Index, new: Index) -> bool:
-    """Whether memory for as many elements is enough, whatever the symbols are."""
+    """Whether a buffer has room for as many elements, whatever the symbols are."""
     return old == new or (old.constant is not None and new.constant is not None and old.constant > new.constant)
 
 
@@ -210,8 +213,8 @@ def _kind(buffer: Buffer) -> str:
     return f"{buffer.dtype} {buffer.device} {buffer.size.key}"
 
 
-def _fixed(program: Program, ctx: Context) -> set[str]:
-    """Buffers whose memory is not ours to give away: inputs, and what calls of PyTorch made or may still refer to."""
+def _buffers_not_ours(program: Program, ctx: Context) -> set[str]:
+    """Buffers whose memory can't be reused: inputs, and results that an extern call may still refer to."""
     given = {name for name in ctx.given if _is_dense(program.by_name[name])}
     fixed = {*program.taken, *program.inputs} - given
     fixed |= {*program.constants, *program.returned, *program.mutated}

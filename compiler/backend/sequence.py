@@ -1,7 +1,7 @@
-"""Other orders of a program's steps, in which less memory may be held at once. The scheduler tries them.
+"""Generate other orders of a program's steps that may need less memory; the scheduler tries them.
 
-Where a step can run, one that frees more than it makes does so at once; seen from the end, one that makes more than it
-frees waits as long as it can. All others stay in their order.
+A step that frees more than it allocates runs as soon as it can. Seen from the end, a step that allocates more than it
+frees runs as late as it can. All others keep their order.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ Needs = Mapping[int, set[int]]
 
 @dataclass(slots=True)
 class _Memory:
-    """Of one buffer: it is held from the first of some steps on, or from the start if there are none, and until the
-    last of some others has run, or for good. `left` is how many of these have not.
+    """Lifetime of a buffer: from the first of some steps, or the start, until the last of some others, or the end.
+
+    `left` counts those of the others that have not run.
     """
 
     size: int
@@ -38,7 +39,7 @@ class _Memory:
 
 
 def sequences(program: Program, sizes: Mapping[str, int], given: frozenset[str]) -> Iterator[Program]:
-    """The program with its steps in other orders. `given` are inputs that are freed with their last reader."""
+    """Yield the program with its steps in other orders. `given` are inputs that are freed after their last read."""
     is_written = program.mutated or any(call.writes for call in program.calls)
     if is_written and any(call.aliases for call in program.calls):
         return  # what is written may be seen under another name
@@ -52,7 +53,7 @@ def sequences(program: Program, sizes: Mapping[str, int], given: frozenset[str])
 
 
 def _from_the_end(needs: Needs, memories: Sequence[_Memory]) -> list[int]:
-    """With time reversed: a buffer is held from its last reader on, until what makes it."""
+    """Lifetimes in reversed time: from the last reader to the step that writes the buffer."""
     last = len(needs) - 1
     users: dict[int, set[int]] = {number: set() for number in range(last + 1)}
     for number, needed in needs.items():
@@ -79,9 +80,9 @@ def _memories(program: Program, sizes: Mapping[str, int], given: frozenset[str])
 
 
 class _Line:
-    """Steps that wait for others, or can run: those that free more than they make come first, then all in their order.
+    """A queue of steps: those that free more than they allocate come first, then the original order.
 
-    `cost` is what a step makes less what it frees, were it to run now.
+    `cost` is the bytes that a step allocates less those that it frees.
     """
 
     def __init__(self, needed: Needs, memories: Sequence[_Memory]) -> None:
@@ -113,7 +114,7 @@ class _Line:
         self.lower(number, 0)
 
     def lower(self, number: int, by: int) -> None:
-        """The step costs less now."""
+        """Lower the cost of a step."""
         self.cost[number] -= by
         if self.waiting[number] == 0 and self.cost[number] < 0:
             heappush(self.freeing, (self.cost[number], number))
@@ -128,7 +129,7 @@ class _Line:
         return number
 
     def run(self, number: int) -> None:
-        """The step runs: others cost less, and those that waited for it may be next."""
+        """Run a step: update the costs of others and queue the steps that waited for it."""
         self.waiting[number] = -1
         for memory in self.named[number]:
             if number in memory.begins and not memory.is_held:

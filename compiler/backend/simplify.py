@@ -8,10 +8,10 @@ from dataclasses import replace
 import torch
 
 from compiler.backend.context import Context
-from compiler.backend.expr import At, Const, Expr, Guard, Op, Put, renamed, with_index
-from compiler.backend.index import Index, Var
 from compiler.backend.ir import Extern, Kernel, Loop, Program, Step
-from compiler.backend.scalar import HALVES, OPERATIONS
+from compiler.backend.ir.expr import At, Const, Expr, Guard, Op, Put, rename_loads, with_index
+from compiler.backend.ir.index import Index, Var
+from compiler.backend.ir.scalar import HALVES, OPERATIONS
 from compiler.torch_api.backend import without_modes
 
 
@@ -28,11 +28,11 @@ def simplify(program: Program, ctx: Context) -> Program:
             ctx.decide((simpler.targets[0], twin), "merged", "they compute the same")
         else:
             steps.append(simpler)
-    return without_unused(program, tuple(steps), ctx)
+    return remove_unused(program, tuple(steps), ctx)
 
 
 def _simpler(kernel: Kernel, same: Mapping[str, str]) -> Kernel:
-    values = [folded(renamed(loop.value, same) if same else loop.value) for loop in kernel.loops]
+    values = [fold(rename_loads(loop.value, same) if same else loop.value) for loop in kernel.loops]
     if values == [loop.value for loop in kernel.loops]:
         return kernel
     loops = zip(kernel.loops, values, strict=True)
@@ -53,7 +53,7 @@ def _twin(kernel: Kernel, program: Program, stored: Set[str], known: dict[str, s
     return twin if twin != target and target not in stored else None
 
 
-def without_unused(program: Program, steps: tuple[Step, ...], ctx: Context) -> Program:
+def remove_unused(program: Program, steps: tuple[Step, ...], ctx: Context) -> Program:
     """The program with these steps, those that nothing needs left out."""
     needed = set(program.returned) | program.mutated
     kept: list[Step] = []
@@ -76,27 +76,27 @@ def value_at(producer: Loop, index: tuple[Index, ...]) -> Expr:
     return with_index(producer.value, values)
 
 
-def folded(value: Expr) -> Expr:
+def fold(value: Expr) -> Expr:
     """The expression, simplified from the inside out."""
     if isinstance(value, Op):
-        args = tuple(map(folded, value.args))
+        args = tuple(map(fold, value.args))
         if any(new is not old for new, old in zip(args, value.args, strict=True)):
             value = Op(value.name, args, value.dtype)
         return _folded_operation(value)
     if isinstance(value, Guard):
-        condition = folded(value.condition)
+        condition = fold(value.condition)
         if isinstance(condition, Const):
-            return folded(value.value if condition.value else value.other)
-        return Guard(condition, _narrowed(folded(value.value), condition), folded(value.other))
+            return fold(value.value if condition.value else value.other)
+        return Guard(condition, _simplify_guarded(fold(value.value), condition), fold(value.other))
     if isinstance(value, At) and value.index.constant is not None:
         return Const(value.index.constant, torch.int64)
-    return replace(value, value=folded(value.value)) if isinstance(value, Put) else value
+    return replace(value, value=fold(value.value)) if isinstance(value, Put) else value
 
 
-def _narrowed(value: Expr, condition: Expr) -> Expr:
+def _simplify_guarded(value: Expr, condition: Expr) -> Expr:
     """What a guard guards, with indices simplified by a bound that its condition sets on a loop's variable."""
     if isinstance(condition, Op) and condition.name == "and":
-        return _narrowed(_narrowed(value, condition.args[0]), condition.args[1])
+        return _simplify_guarded(_simplify_guarded(value, condition.args[0]), condition.args[1])
     if not isinstance(condition, Op) or condition.name != "lt":
         return value
     at, end = condition.args

@@ -19,12 +19,12 @@ from itertools import combinations
 from typing import Any
 
 from compiler.backend.context import Context
-from compiler.backend.expr import At, Const, Expr, Guard, Load, Op, cast, loads, operation, with_index
-from compiler.backend.index import Index, Var, divisors, factor_of, product
 from compiler.backend.ir import Buffer, Kernel, Loop, Program, Step
-from compiler.backend.order import offsets, points_along, with_reduced_sorted
-from compiler.backend.scalar import neutral
-from compiler.backend.simplify import folded
+from compiler.backend.ir.expr import At, Const, Expr, Guard, Load, Op, cast, loads, operation, with_index
+from compiler.backend.ir.index import Index, Var, divisors, factor_of, product
+from compiler.backend.ir.scalar import neutral
+from compiler.backend.order import offsets, points_along, sort_reduced_ranges
+from compiler.backend.simplify import fold
 from compiler.backend.traffic import LAUNCH, run_along, slowness
 from compiler.backend.triton_tiles import LONGEST_ROWS
 
@@ -110,12 +110,12 @@ class _Splitting:
         self.buffers += [means, squares]
         of, at = parts.first, parts.first.index
         sums, center, square = (Load(buffer.name, at, buffer.dtype) for buffer in (parts.buffer, means, squares))
-        length = folded(cast(At(product(var.size for var in of.reduced)), sums.dtype))
+        length = fold(cast(At(product(var.size for var in of.reduced)), sums.dtype))
         pointwise: dict[str, Any] = {"reduction": "", "reduced": (), "order": mean.order}
         yield _kernel(replace(of, target=means.name, value=operation("div", sums, length), **pointwise))
-        apart = _squared(operation("sub", of.value, center))
+        apart = _square(operation("sub", of.value, center))
         yield _kernel(replace(of, target=squares.name, value=apart, order=loop.order))
-        between = operation("mul", _squared(operation("sub", center, found.center)), length)
+        between = operation("mul", _square(operation("sub", center, found.center)), length)
         yield _kernel(replace(loop, value=operation("add", square, between), reduced=parts.second.reduced))
         ctx.decide((loop.target, squares.name), "split", f"as {parts.second.target} is, of whose parts it takes means")
 
@@ -130,7 +130,7 @@ class Variance:
     parts: Parts
 
 
-def _squared(value: Expr) -> Expr:
+def _square(value: Expr) -> Expr:
     return operation("mul", value, value)
 
 
@@ -190,7 +190,7 @@ def _parts(kernel: Kernel, program: Program, ctx: Context, width: int, is_center
     """
     if len(kernel.loops) != 1 or not kernel.reduced or kernel.loops[0].reduction.startswith(("arg", "cum")):
         return None
-    kernel = with_reduced_sorted(kernel, program, ctx)
+    kernel = sort_reduced_ranges(kernel, program, ctx)
     (loop,) = kernel.loops
     if (short := _short(kernel, program, ctx, width)) is not None:
         by_columns, reduced = True, (short, *(var for var in loop.reduced if var != short))
@@ -198,12 +198,12 @@ def _parts(kernel: Kernel, program: Program, ctx: Context, width: int, is_center
         reason = f"lie in runs of {ctx.number(short.size) * width} bytes"
     else:
         by_columns, reduced = _is_by_columns(kernel, program, ctx), loop.reduced
-        wanted, reason = _wanted(loop, by_columns, ctx), "leave multiprocessors idle"
+        wanted, reason = _count_parts(loop, by_columns, ctx), "leave multiprocessors idle"
     if is_walked_again := wanted < 2 and is_centered and not by_columns and _outgrows_cache(loop, width, ctx):
         wanted, reason = ctx.points(loop.reduced) // PART, "are too many for the cache until they are read again"
     if wanted < 2:
         return None
-    division = _divided(reduced, wanted, ctx)
+    division = _divide(reduced, wanted, ctx)
     made = _two_loops(loop, division, program, by_columns)
     if is_walked_again and not made.equal:
         return None
@@ -251,7 +251,7 @@ def _is_by_columns(kernel: Kernel, program: Program, ctx: Context) -> bool:
     return along(kernel.ranges) > along(kernel.reduced)
 
 
-def _wanted(loop: Loop, by_columns: bool, ctx: Context) -> int:
+def _count_parts(loop: Loop, by_columns: bool, ctx: Context) -> int:
     """How many parts each result should be made of."""
     rows, length = ctx.points(loop.ranges), ctx.points(loop.reduced)
     wide = COLUMNS if by_columns else 1
@@ -262,7 +262,7 @@ def _wanted(loop: Loop, by_columns: bool, ctx: Context) -> int:
     return min(-(-ctx.processors * limits.programs // max(programs, 1)), length * wide // limits.split_part)
 
 
-def _divided(reduced: Sequence[Var], wanted: int, ctx: Context) -> Division:
+def _divide(reduced: Sequence[Var], wanted: int, ctx: Context) -> Division:
     """Ranges from the outermost one on become counts of parts, until there are enough."""
     outer: list[Var] = []
     inner: list[Var] = []

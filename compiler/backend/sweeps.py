@@ -35,7 +35,7 @@ def sweeps(kernel: Kernel) -> tuple[Sweep, ...]:
         now = [loop for loop in kernel.loops if levels[loop.target] == level]
         scalars = tuple(loop for loop in now if loop.target not in inner and not loop.reduction)
         due = {loop.target for loop in now if loop.target in inner or loop.reduction}
-        needed = _needed(kernel, due, inner)
+        needed = _needed_values(kernel, due, inner)
         body = tuple(loop for loop in kernel.loops if loop.target in needed)
         found.append(Sweep(scalars, body, frozenset(needed - due)))
     return tuple(found)
@@ -69,7 +69,7 @@ def _levels(kernel: Kernel) -> Mapping[str, int]:
     return levels
 
 
-def _needed(kernel: Kernel, due: set[str], inner: set[str]) -> set[str]:
+def _needed_values(kernel: Kernel, due: set[str], inner: set[str]) -> set[str]:
     """What a sweep computes: what is due and has a use, and values at each point that this needs."""
     by_name = {loop.target: loop for loop in kernel.loops}
     waiting = [name for name in due if name not in inner or name not in kernel.local]

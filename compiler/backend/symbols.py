@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from compiler.backend.expr import indices, parts
-from compiler.backend.index import Index, Symbol
-from compiler.backend.index_maps import atoms_of, indirects
-from compiler.backend.ir import BackendError, Kernel, Product, Program, Strided, leaves, strided
+from compiler.backend.ir import BackendError, Kernel, Product, Program, Strided, leaves, strided_views
+from compiler.backend.ir.expr import indices, parts
+from compiler.backend.ir.index import Index, Symbol
+from compiler.backend.ir.index_maps import atoms_of, indirects
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def sources(program: Program) -> Mapping[str, Source]:
         for index, source in places:
             if isinstance(atom := index.atom, Symbol):
                 found.setdefault(atom.name, source)
-    used = {name: None for index in _used(program) for name in symbols_of(index)}
+    used = {name: None for index in _used_indices(program) for name in symbols_of(index)}
     if missing := [name for name in used if name not in found]:
         raise BackendError(f"no argument of the graph says how large {', '.join(missing)} is")
     return {name: found[name] for name in used}
@@ -60,12 +60,12 @@ def symbols_and_checks(computed: Iterable[Index]) -> tuple[tuple[str, ...], bool
     return tuple(sorted({name for index in own for name in symbols_of(index)})), any(map(indirects, own))
 
 
-def _used(program: Program) -> Iterator[Index]:
+def _used_indices(program: Program) -> Iterator[Index]:
     for buffer in program.buffers:
         if buffer.name not in program.inputs:
             yield from (*buffer.shape, *buffer.strides)
     calls = [(call.args, call.kwargs) for call in program.calls]
-    yield from _of_views(strided((program.outputs, calls)))
+    yield from _of_views(strided_views((program.outputs, calls)))
     yield from (value for value in leaves((program.outputs, calls)) if isinstance(value, Index))
     for kernel in program.kernels:
         yield from kernel_indices(kernel, program)
@@ -74,7 +74,7 @@ def _used(program: Program) -> Iterator[Index]:
 def kernel_indices(kernel: Kernel, program: Program) -> Iterator[Index]:
     """All indices that a kernel computes: sizes of its ranges, and offsets of what it reads and writes."""
     yield from (var.size for var in (*kernel.ranges, *kernel.reduced))
-    yield from _of_views(strided(kernel.call.args) if isinstance(kernel, Product) else ())
+    yield from _of_views(strided_views(kernel.call.args) if isinstance(kernel, Product) else ())
     for loop in kernel.loops:
         if loop.target not in kernel.local:
             yield program.by_name[loop.target].offset(loop.place)

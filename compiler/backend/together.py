@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from compiler.backend.context import Context
-from compiler.backend.expr import Put, is_indirect
-from compiler.backend.index import product
 from compiler.backend.ir import Kernel, Loop, Program
+from compiler.backend.ir.expr import Put, is_indirect
+from compiler.backend.ir.index import product
 from compiler.backend.names import unique, without_number
 from compiler.backend.symbols import kernel_indices, symbols_and_checks
 

@@ -1,4 +1,4 @@
-"""Calls of PyTorch give what their fake kernels told when the graph was compiled: kernels read it by told strides."""
+"""Enforce fake-kernel metadata on results of extern calls, as kernels read them by the strides of fake tensors."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import torch
 from compiler.backend.ir import BackendError
 
 
-def as_told(
+def match_fake_layout(
     operator: str, tensor: torch.Tensor | None, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype
 ) -> torch.Tensor | None:
-    """What an operator gave, with the strides that were told when the graph was compiled: a view where they differ only
-    along dimensions of one element, else a copy. Raises BackendError for another shape or dtype, and for strides by
-    which elements share memory that do not. Nothing where it gave none: attention's kernels leave out results that only
-    some of them have.
+    """Restride a result to match its fake tensor.
+
+    It is a view where strides differ only along dimensions of one element, else a copy. None stays None: attention's
+    kernels leave out results that only some of them have. Raises BackendError for another shape or dtype, and where the
+    fake strides overlap in memory and the real ones do not.
     """
     if tensor is None:
         return None

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from compiler.backend.context import Context
-from compiler.backend.expr import Shape, variables_in
-from compiler.backend.index import Index, Var, factor_of, product
-from compiler.backend.ir import Kernel, Product, Program, strided
+from compiler.backend.ir import Kernel, Product, Program, strided_views
+from compiler.backend.ir.expr import Shape, variables_in
+from compiler.backend.ir.index import Index, Var, factor_of, product
 
 LINE = 128
 """Bytes of a line of a GPU's cache."""
@@ -32,7 +32,7 @@ def moved(name: str, kernel: Kernel, program: Program, ctx: Context) -> int:
     buffer = program.by_name[name]
     size, read = ctx.number(buffer.size), 0
     if name in kernel.reads:
-        views = strided(kernel.call.args) if isinstance(kernel, Product) else ()
+        views = strided_views(kernel.call.args) if isinstance(kernel, Product) else ()
         points = [_points(place, ctx) for place in kernel.places(name)]
         points += [ctx.number(product(view.shape)) for view in views if view.buffer == name]
         read = min(size, sum(points))

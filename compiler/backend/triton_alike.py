@@ -35,7 +35,7 @@ class Alike:
     elements: Mapping[str, int]
 
 
-def alike(text: str, function: TritonFunction) -> Alike:
+def canonical_source(text: str, function: TritonFunction) -> Alike:
     """What is compiled for a function, of whose text it is made."""
     text = _HEAD.sub(lambda head: " ".join(head[0].split()).removesuffix(","), _COMMENT.sub("", text))
     elements = dict(_elements(text, function.buffers))

@@ -13,7 +13,7 @@ from compiler.backend.context import Context
 from compiler.backend.ir import Program
 from compiler.backend.sweeps import sweeps
 from compiler.backend.traffic import LINE
-from compiler.backend.triton_tiles import LONG_ROW, Tiles, walked
+from compiler.backend.triton_tiles import LONG_ROW, Tiles, walked_places
 
 _PROCESSORS = 132
 _MOST_WARPS = 32
@@ -33,17 +33,19 @@ class TritonConfig:
 
 def configs(tiles: Tiles, program: Program, ctx: Context) -> tuple[TritonConfig, ...]:
     """The first is the one to take without measuring. None is there twice."""
-    found = {"pointwise": _pointwise, "persistent": _persistent, "looped": _looped}[tiles.kind](tiles, program, ctx)
+    found = {"pointwise": _pointwise, "persistent": _persistent, "looped": _looped_configs}[tiles.kind](
+        tiles, program, ctx
+    )
     return tuple({repr(config): config for config in found}.values())
 
 
-def above(number: int) -> int:
+def next_power_of_two(number: int) -> int:
     """The least power of two that is not less, 1 at least."""
     return 1 << max(0, number - 1).bit_length()
 
 
 def _warps(elements: int, each: int = 256) -> int:
-    return max(1, min(_MOST_WARPS, above(elements // each)))
+    return max(1, min(_MOST_WARPS, next_power_of_two(elements // each)))
 
 
 def processors(ctx: Context) -> int:
@@ -67,14 +69,14 @@ def _pointwise(tiles: Tiles, program: Program, ctx: Context) -> Iterator[TritonC
 
 
 def _lines(points: int, ctx: Context) -> Iterator[TritonConfig]:
-    first = max(128, min(1024, above(points // (4 * processors(ctx)))))
+    first = max(128, min(1024, next_power_of_two(points // (4 * processors(ctx)))))
     for most, each in ((first, 256), (1024, 256), (1024, 128), (2048, 256), (512, 128), (512, 256), (256, 128)):
-        block = min(most, above(points))
+        block = min(most, next_power_of_two(points))
         yield TritonConfig({"XBLOCK": block}, _warps(block, each))
 
 
 def _squares(tiles: Tiles, program: Program, ctx: Context) -> Iterator[TritonConfig]:
-    y, x = (above(ctx.number(axis.size)) for axis in tiles.outer)
+    y, x = (next_power_of_two(ctx.number(axis.size)) for axis in tiles.outer)
     is_narrow = _width(tiles, program, ctx) < 4
     first = (64, 32) if is_narrow and y * x < 4096 * processors(ctx) else (64, 64)
     for rows, columns in (first, (64, 64), (32, 32), (64, 32), (32, 64), (128, 32), (16, 128), (128, 16)):
@@ -97,7 +99,7 @@ def _width(tiles: Tiles, program: Program, ctx: Context) -> int:
 def _persistent(tiles: Tiles, program: Program, ctx: Context) -> Iterator[TritonConfig]:
     width = _width(tiles, program, ctx)
     elements = _BYTES_OF_WARP // width
-    row = above(tiles.inner.size.constant or 0) if tiles.inner else 1
+    row = next_power_of_two(tiles.inner.size.constant or 0) if tiles.inner else 1
     for block in _row_blocks(tiles, row, width, ctx):
         blocks = {"XBLOCK": block} if tiles.outer and tiles.outer[0].block else {}
         size = row * block
@@ -122,27 +124,27 @@ def _row_blocks(tiles: Tiles, row: int, width: int, ctx: Context) -> Iterable[in
     if not tiles.outer or not tiles.outer[0].block:
         return (1,)
     rows = _rows(tiles, ctx)
-    least = min(32, above(rows)) if tiles.by_columns else 1
+    least = min(32, next_power_of_two(rows)) if tiles.by_columns else 1
     line = LINE // width if tiles.by_columns else 1
-    most = max(least, min(above(rows), max(line, 2048 // row)))
+    most = max(least, min(next_power_of_two(rows), max(line, 2048 // row)))
     first = most
     while first > least and rows // first < 4 * processors(ctx):
         first //= 2
     return tuple(dict.fromkeys((first, most, max(least, first // 2))))
 
 
-def _looped(tiles: Tiles, program: Program, ctx: Context) -> Iterator[TritonConfig]:
-    row = above(ctx.number(tiles.inner.size)) if tiles.inner else 1
+def _looped_configs(tiles: Tiles, program: Program, ctx: Context) -> Iterator[TritonConfig]:
+    row = next_power_of_two(ctx.number(tiles.inner.size)) if tiles.inner else 1
     if tiles.by_columns:
         lanes = 32 if _widest(tiles, program) >= 4 else 64
         if _rows(tiles, ctx) < 2 * lanes * processors(ctx):
             lanes = 16
         sizes = [(lanes, 2048 // lanes), (lanes, 1024 // lanes), (2 * lanes, 2048 // lanes), (16, 64), (128, 16)]
         for columns, rows in sizes:
-            wide, high = min(columns, above(_rows(tiles, ctx))), min(rows, row)
+            wide, high = min(columns, next_power_of_two(_rows(tiles, ctx))), min(rows, row)
             yield TritonConfig({"XBLOCK": wide, "RBLOCK": high}, _warps(wide * high))
         return
-    many = len(walked(tiles.kernel)) > 6
+    many = len(walked_places(tiles.kernel)) > 6
     first = 1024 if many else 4096 if row >= LONG_ROW else 2048
     each = 128 if row >= LONG_ROW and len(sweeps(tiles.kernel)) > 1 else 256
     yield TritonConfig({"RBLOCK": min(first, row)}, _warps(min(first, row), each))

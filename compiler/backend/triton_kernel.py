@@ -12,10 +12,10 @@ import torch
 
 from compiler.backend.code_lines import Lines
 from compiler.backend.context import Context
-from compiler.backend.expr import Const, Expr, Load, Put, indices, parts
-from compiler.backend.index import Index, Indirect, Var
-from compiler.backend.index_maps import atoms_of, indirects
 from compiler.backend.ir import Kernel, Loop, Program
+from compiler.backend.ir.expr import Const, Expr, Load, Put, indices, parts
+from compiler.backend.ir.index import Index, Indirect, Var
+from compiler.backend.ir.index_maps import atoms_of, indirects
 from compiler.backend.symbols import kernel_indices, symbols_and_checks
 from compiler.backend.triton_configs import TritonConfig, configs
 from compiler.backend.triton_precision import precision

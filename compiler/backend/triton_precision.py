@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from compiler.backend.expr import Const, Expr, Guard, Load, Op, Put, indices
-from compiler.backend.index_maps import indirects
 from compiler.backend.ir import Kernel, Loop, Program
-from compiler.backend.scalar import HALVES
+from compiler.backend.ir.expr import Const, Expr, Guard, Load, Op, Put, indices
+from compiler.backend.ir.index_maps import indirects
+from compiler.backend.ir.scalar import HALVES
 
 EXACT, RELATIVE, ABSOLUTE = range(3)
 _CONTINUOUS = frozenset(

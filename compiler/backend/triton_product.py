@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import torch
 
 from compiler.backend.context import Context
-from compiler.backend.expr import Load
-from compiler.backend.index import Index, Var
-from compiler.backend.ir import Kernel, Loop, Product, Program, Strided, strided
+from compiler.backend.ir import Kernel, Loop, Product, Program, Strided, strided_views
+from compiler.backend.ir.expr import Load
+from compiler.backend.ir.index import Index, Var
 from compiler.backend.products import Factors, coordinates
-from compiler.backend.triton_configs import TritonConfig, above, processors
+from compiler.backend.triton_configs import TritonConfig, next_power_of_two, processors
 from compiler.backend.triton_kernel import KernelWriter
 from compiler.backend.triton_text import bare, converted
 from compiler.backend.triton_tiles import Axis, Tiles, fits_32, moved
@@ -50,7 +50,7 @@ class ProductWriter(KernelWriter):
         super().__init__(product, program, ctx)
         self.names.taken |= _NAMES
         read = [load.buffer for load in product.loads]
-        order = [*(view.buffer for view in strided(product.call.args)), *read, *product.writes]
+        order = [*(view.buffer for view in strided_views(product.call.args)), *read, *product.writes]
         self.buffers = tuple(name for name in dict.fromkeys(order) if name in product.buffers)
 
     def laid_out(self, kernel: Kernel) -> Tiles:
@@ -141,7 +141,9 @@ class ProductWriter(KernelWriter):
 
 def _cut(size: Sizes, points: Sequence[int]) -> Sizes:
     """Blocks that are not larger than what there is."""
-    rows, columns, inner = (max(_LEAST, min(block, above(most))) for block, most in zip(size, points, strict=False))
+    rows, columns, inner = (
+        max(_LEAST, min(block, next_power_of_two(most))) for block, most in zip(size, points, strict=False)
+    )
     return rows, columns, inner, size[3], size[4]
 
 

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from compiler.backend.expr import Const, Guard, loads, parts
-from compiler.backend.index import Index, Quotient, Remainder
-from compiler.backend.index_maps import atoms_of
 from compiler.backend.ir import Loop
-from compiler.backend.scalar import neutral
+from compiler.backend.ir.expr import Const, Guard, loads, parts
+from compiler.backend.ir.index import Index, Quotient, Remainder
+from compiler.backend.ir.index_maps import atoms_of
+from compiler.backend.ir.scalar import neutral
 from compiler.backend.sweeps import Sweep, sweeps
 from compiler.backend.triton_kernel import KernelWriter, mask_of
 from compiler.backend.triton_precision import EXACT
-from compiler.backend.triton_softmax import Pair, joined
+from compiler.backend.triton_softmax import Pair, join_sweeps
 from compiler.backend.triton_text import TYPES, bare, constant, identifier
 from compiler.backend.triton_tiles import Axis
 
@@ -161,7 +161,7 @@ class ReductionWriter(KernelWriter):
 
     def looped(self) -> None:
         stored: set[str] = set()
-        walks, self.pairs = joined(self.kernel)
+        walks, self.pairs = join_sweeps(self.kernel)
         for sweep in walks:
             for loop in sweep.scalars:
                 self.value(loop)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from compiler.backend.expr import Expr, Load, Op, loads, with_loads
 from compiler.backend.ir import Kernel, Loop
+from compiler.backend.ir.expr import Expr, Load, Op, loads, with_loads
 from compiler.backend.sweeps import Sweep, sweeps
 
 
@@ -29,7 +29,7 @@ class Pair:
     exponential: str
 
 
-def joined(kernel: Kernel) -> tuple[tuple[Sweep, ...], Mapping[str, Pair]]:
+def join_sweeps(kernel: Kernel) -> tuple[tuple[Sweep, ...], Mapping[str, Pair]]:
     """The kernel's walks over its rows, and the pairs that share one, by the target of the sum."""
     found = list(sweeps(kernel))
     pairs: dict[str, Pair] = {}
@@ -60,10 +60,10 @@ def _pairs(first: Sweep, second: Sweep, kernel: Kernel) -> list[Pair]:
 
 
 def _pair(total: Loop, largest: Mapping[str, Loop], kernel: Kernel) -> Pair | None:
-    of, value = _made(total.target, total.value, kernel)
+    of, value = _expand(total.target, total.value, kernel)
     if total.reduction != "sum" or not isinstance(value, Op) or value.name != "exp" or value.dtype != torch.float32:
         return None
-    _, distance = _made(of, value.args[0], kernel)
+    _, distance = _expand(of, value.args[0], kernel)
     if not isinstance(distance, Op) or distance.name != "sub" or not isinstance(found := distance.args[1], Load):
         return None
     loop = largest.get(found.buffer)
@@ -75,14 +75,14 @@ def _pair(total: Loop, largest: Mapping[str, Loop], kernel: Kernel) -> Pair | No
     return Pair(loop, total, of, value.key)
 
 
-def _computed(kernel: Kernel) -> dict[str, Loop]:
+def _loops_by_value(kernel: Kernel) -> dict[str, Loop]:
     """Loops without a reduction, by what they compute; but for what they write over after it was read."""
     return {loop.target: loop for loop in kernel.loops if not loop.reduction and loop.target not in kernel.reads}
 
 
-def _made(of: str, value: Expr, kernel: Kernel) -> tuple[str, Expr]:
+def _expand(of: str, value: Expr, kernel: Kernel) -> tuple[str, Expr]:
     """A value that another loop of the kernel computes at the same point: as that loop has it, and its target."""
-    loops = _computed(kernel)
+    loops = _loops_by_value(kernel)
     while isinstance(value, Load) and value.buffer in loops:
         of, value = value.buffer, loops[value.buffer].value
     return of, value
@@ -90,5 +90,5 @@ def _made(of: str, value: Expr, kernel: Kernel) -> tuple[str, Expr]:
 
 def _whole(value: Expr, kernel: Kernel) -> Expr:
     """The value without loads of what the kernel computes at the same point."""
-    loops = _computed(kernel)
+    loops = _loops_by_value(kernel)
     return with_loads(value, lambda load: _whole(loops[load.buffer].value, kernel) if load.buffer in loops else None)

@@ -16,10 +16,10 @@ from typing import Protocol
 
 import torch
 
-from compiler.backend.expr import At, Const, Expr, Guard, Load, Op, Put, parts
-from compiler.backend.index import Atom, Index, Indirect, Quotient, Remainder, is_natural
-from compiler.backend.index_maps import indirects
-from compiler.backend.scalar import DTYPES, OPERATIONS
+from compiler.backend.ir.expr import At, Const, Expr, Guard, Load, Op, Put, parts
+from compiler.backend.ir.index import Atom, Index, Indirect, Quotient, Remainder, is_natural
+from compiler.backend.ir.index_maps import indirects
+from compiler.backend.ir.scalar import DTYPES, OPERATIONS
 from compiler.backend.triton_precision import EXACT, PATTERNS
 
 TYPES: Mapping[torch.dtype, str] = {dtype: called.triton for dtype, called in DTYPES.items()}

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from compiler.backend.context import Context
-from compiler.backend.expr import Shape
-from compiler.backend.index import Index, Var, factor_of, product
-from compiler.backend.index_maps import variables
 from compiler.backend.ir import Kernel, Program
-from compiler.backend.order import accesses, ordered, points_along
+from compiler.backend.ir.expr import Shape
+from compiler.backend.ir.index import Index, Var, factor_of, product
+from compiler.backend.ir.index_maps import variables
+from compiler.backend.order import accesses, points_along, sort_ranges
 from compiler.backend.sweeps import sweeps
 from compiler.backend.traffic import run_along, run_walked, slowness
 
@@ -108,7 +108,7 @@ def tiled(kernel: Kernel, program: Program, ctx: Context) -> Tiles:
     """How the kernel runs as Triton."""
     is_wide = not fits_32(kernel, program, ctx)
     if not kernel.reduced and not any(loop.reduction for loop in kernel.loops):
-        outer = _grouped(_two(kernel, program, ctx) or (kernel.ranges,), ("YBLOCK", "XBLOCK"))
+        outer = _group_axes(_two(kernel, program, ctx) or (kernel.ranges,), ("YBLOCK", "XBLOCK"))
         return Tiles(moved(kernel, outer, None), "pointwise", outer, None, False, is_wide)
     by_columns = is_by_columns(kernel, program, ctx)
     inner = _axis("r", kernel.reduced, "RBLOCK")
@@ -125,7 +125,7 @@ def _may_be_read_again(kernel: Kernel, program: Program) -> bool:
     """Whether it walks its rows more than once, and memory has them in half of the bytes that registers would hold, as
     these are of float32. The cache has as much as is read again while two programs share a multiprocessor.
     """
-    read = {name for name, _ in walked(kernel) if name not in kernel.targets}
+    read = {name for name, _ in walked_places(kernel) if name not in kernel.targets}
     is_short = all(program.by_name[name].dtype.itemsize <= 2 for name in read)
     is_written = not read.isdisjoint(kernel.writes) or any(loop.is_scan for loop in kernel.loops)
     return is_short and not is_written and len(sweeps(kernel)) > 1
@@ -137,16 +137,16 @@ def _longest(kernel: Kernel, by_columns: bool) -> int:
         return _LONGEST_COLUMN
     if len(sweeps(kernel)) < 2:
         return _LONGEST_ROW_READ_ONCE
-    read = sum(buffer not in kernel.targets for buffer, _ in walked(kernel))
+    read = sum(buffer not in kernel.targets for buffer, _ in walked_places(kernel))
     return LONGEST_ROWS[min(max(read, 1), len(LONGEST_ROWS)) - 1]
 
 
 def _fills_a_program(row: int, kernel: Kernel, program: Program) -> bool:
-    bytes_ = row * sum(program.by_name[buffer].dtype.itemsize for buffer, _ in walked(kernel))
+    bytes_ = row * sum(program.by_name[buffer].dtype.itemsize for buffer, _ in walked_places(kernel))
     return row > _ALONE and bytes_ >= _BYTES_OF_PROGRAM
 
 
-def walked(kernel: Kernel) -> set[tuple[str, Shape]]:
+def walked_places(kernel: Kernel) -> set[tuple[str, Shape]]:
     """The buffers and the places in them that differ from one point of what is reduced to the next."""
     inner = {*kernel.reduced}
     places = {(load.buffer, load.index) for load in kernel.loads if load.buffer not in kernel.targets}
@@ -154,7 +154,7 @@ def walked(kernel: Kernel) -> set[tuple[str, Shape]]:
     return {(buffer, at) for buffer, at in places if any(inner & variables(index) for index in at)}
 
 
-def _grouped(groups: Sequence[Sequence[Var]], blocks: Sequence[str]) -> tuple[Axis, ...]:
+def _group_axes(groups: Sequence[Sequence[Var]], blocks: Sequence[str]) -> tuple[Axis, ...]:
     names = ("y", "x")[-len(groups) :]
     made = (_axis(name, group, block) for name, group, block in zip(names, groups, blocks[-len(groups) :], strict=True))
     return tuple(axis for axis in made if axis)
@@ -207,14 +207,14 @@ def lost_in_rows(kernel: Kernel, program: Program, ctx: Context) -> Mapping[str,
     """
     if ctx.points(kernel.reduced) < _ALONE:
         return {}
-    rows = ordered(kernel, program, replace(ctx, decisions=[]))
+    rows = sort_ranges(kernel, program, replace(ctx, decisions=[]))
     lost: dict[str, int] = {}
     for buffer, place in accesses(rows, program):
         own = variables(place)
         if not own.isdisjoint(rows.reduced):
             runs = run_walked(place, rows.reduced, ctx), run_along(place, own, ctx)
-            walked, tiled = (slowness(run * buffer.dtype.itemsize) for run in runs)
-            bytes_ = int((walked - tiled) * ctx.points(own) * buffer.dtype.itemsize)
+            walked_places, tiled = (slowness(run * buffer.dtype.itemsize) for run in runs)
+            bytes_ = int((walked_places - tiled) * ctx.points(own) * buffer.dtype.itemsize)
             lost[buffer.name] = max(lost.get(buffer.name, 0), bytes_)
     return lost if any(lost.values()) and not is_by_columns(rows, program, ctx) else {}
 

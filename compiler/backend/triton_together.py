@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from compiler.backend.context import Context
-from compiler.backend.index import Index, Var
 from compiler.backend.ir import Kernel, Program
+from compiler.backend.ir.index import Index, Var
 from compiler.backend.together import Together
-from compiler.backend.triton_configs import TritonConfig, above
+from compiler.backend.triton_configs import TritonConfig, next_power_of_two
 from compiler.backend.triton_kernel import TritonLines, pointer
 from compiler.backend.triton_reductions import ReductionWriter
 from compiler.backend.triton_text import identifier
@@ -29,7 +29,7 @@ class PartWriter(ReductionWriter):
             self.programs *= -(-ctx.number(axis.size) // self.configs[0].blocks[axis.block])
 
     def choices(self) -> tuple[TritonConfig, ...]:
-        sizes = [above(self.ctx.number(axis.size)) for axis in self.tiles.outer]
+        sizes = [next_power_of_two(self.ctx.number(axis.size)) for axis in self.tiles.outer]
         if len(sizes) == 2:
             wide = min(_SIDE, sizes[1])
             return (TritonConfig({"YBLOCK": min(_POINTS // wide, sizes[0]), "XBLOCK": wide}, _WARPS),)

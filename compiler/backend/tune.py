@@ -7,15 +7,15 @@ may be taken apart to, PyTorch's product and a kernel after it.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from statistics import median
 from typing import TypeAlias
 
 import torch
 
-from compiler.backend.build_triton import Wanted, cache_folder, written
+from compiler.backend import disk_cache
+from compiler.backend.build_triton import Wanted
 from compiler.backend.context import Context
 from compiler.backend.interpret import State
 from compiler.backend.ir import Product, Program
@@ -34,7 +34,9 @@ Candidate: TypeAlias = tuple[Wanted, Loaded]
 
 def fastest(program: Program, candidates: Sequence[Candidate], ctx: Context, device: int) -> Candidate:
     """The configuration of a kernel that takes least; the one on disk where it was timed before on such a GPU."""
-    times = _kept(candidates, ctx, device, lambda: [_seconds(program, *one, ctx, device) for one in candidates])
+    times = _cached_seconds(
+        candidates, ctx, device, lambda: [_seconds(program, *one, ctx, device) for one in candidates]
+    )
     best = times.index(min(times))
     (chosen, _), (first, _) = candidates[best], candidates[0]
     why = f"{words(chosen.config)} is {times[0] / times[best]:.2f} times as fast as {words(first.config)}"
@@ -51,7 +53,7 @@ def fastest_product(
         own = [_seconds(program, *candidate, ctx, device) for candidate in candidates]
         return [*own, _seconds_apart(program, product, rest, ctx, device)]
 
-    *own, apart = _kept([*candidates, rest], ctx, device, measured)
+    *own, apart = _cached_seconds([*candidates, rest], ctx, device, measured)
     best = min(range(len(own)), key=own.__getitem__, default=None)
     beside = f"{product.call.name} and the kernel {rest[0].function.kernel}, {_microseconds(apart)}"
     subjects = (product.made, product.targets[-1])
@@ -66,18 +68,17 @@ def fastest_product(
     return None
 
 
-def _kept(
+def _cached_seconds(
     candidates: Sequence[Candidate], ctx: Context, device: int, measure: Callable[[], list[float]]
 ) -> list[float]:
     """Seconds of each candidate: from disk, else measured, and written there."""
-    path = cache_folder() / f"tuned_{_key(candidates, ctx, device)}.json"
-    try:
-        times = [*map(float, json.loads(path.read_text())["seconds"])]
-    except (OSError, ValueError, KeyError, TypeError):
-        times = []
-    if len(times) != len(candidates):
-        times = measure()
-        written(path, json.dumps({"seconds": times}).encode())
+    key = _key(candidates, ctx, device)
+    kept = disk_cache.read(key)
+    if kept is not None and len(kept[0].get("seconds", ())) == len(candidates):
+        return [*kept[0]["seconds"]]
+    times = measure()
+    with suppress(OSError):  # they are measured again by the next process
+        disk_cache.write(key, {"seconds": times})
     return times
 
 
@@ -95,12 +96,12 @@ def _key(candidates: Sequence[Candidate], ctx: Context, device: int) -> str:
     """What the times depend on: the code, and how many points there are, which code without masks does not say."""
     said = [*(kernel.job.key() for kernel, _ in candidates), *map(str, sorted(ctx.sizes.items()))]
     said += [str(ctx.number(points)) for kernel, _ in candidates for points, _ in kernel.function.grid]
-    return hashlib.sha256("\n".join([*said, torch.cuda.get_device_name(device)]).encode()).hexdigest()[:40]
+    return disk_cache.key("tuned", *said, torch.cuda.get_device_name(device))
 
 
 def _seconds(program: Program, kernel: Wanted, loaded: Loaded, ctx: Context, device: int) -> float:
     memory = {name: _memory(program, name, ctx, device) for name in kernel.function.buffers}
-    return _measured(_launcher(kernel, loaded, memory, ctx, device), device)
+    return _measure(_launcher(kernel, loaded, memory, ctx, device), device)
 
 
 def _seconds_apart(program: Program, product: Product, rest: Candidate, ctx: Context, device: int) -> float:
@@ -115,10 +116,10 @@ def _seconds_apart(program: Program, product: Product, rest: Candidate, ctx: Con
         memory[product.made] = function(*args)
         start()
 
-    return _measured(run, device)
+    return _measure(run, device)
 
 
-def _measured(run: Callable[[], None], device: int) -> float:
+def _measure(run: Callable[[], None], device: int) -> float:
     """The median of what the GPU takes: it is kept busy before, so that the host is never what it waits for."""
     with torch.cuda.device(device):
         busy = torch.empty(_CACHE, dtype=torch.uint8, device="cuda")

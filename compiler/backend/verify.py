@@ -1,4 +1,4 @@
-"""What must hold of a program at every stage. A pass that breaks it is told at once, by name of loop and rule."""
+"""Check the rules that hold for a program at every stage; an error names the loop and the rule that a pass broke."""
 
 from __future__ import annotations
 
@@ -9,30 +9,32 @@ from typing import Any
 
 import torch
 
-from compiler.backend.expr import ADDED, Expr, Guard, Load, Op, Put, Shape, indices, loads, parts
-from compiler.backend.index import Var, is_below
-from compiler.backend.index_maps import atoms_of, is_one_to_one
-from compiler.backend.ir import REDUCTIONS, BackendError, Extern, Kernel, Loop, Product, Program, Strided, strided
-from compiler.backend.scalar import HALVES, OPERATIONS
+from compiler.backend.ir import REDUCTIONS, BackendError, Extern, Kernel, Loop, Product, Program, Strided, strided_views
+from compiler.backend.ir.expr import ADDED, Expr, Guard, Load, Op, Put, Shape, indices, loads, parts
+from compiler.backend.ir.index import Var, is_below
+from compiler.backend.ir.index_maps import atoms_of, is_one_to_one
+from compiler.backend.ir.scalar import HALVES, OPERATIONS
 from compiler.backend.sweeps import overwritten_early
 from compiler.backend.together import Together
 
 
 class BrokenProgramError(BackendError):
-    """A program that breaks the rules of the IR: a mistake in a pass."""
+    """A program that breaks the rules of the IR: a bug in a pass."""
 
 
 def verify(program: Program, before: Program | None = None) -> None:
-    """Raises BrokenProgramError, with all that is wrong. A program `before`, which was verified, is called in the same
-    way; what has not changed since is not looked at twice.
+    """Raise BrokenProgramError with everything that is wrong.
+
+    `before` is the verified program that a pass started from: it has to have the same interface, and what has not
+    changed since is not checked again.
     """
-    unchanged, otherwise = (_unchanged(program, before), _called_otherwise(program, before)) if before else ((), ())
+    unchanged, otherwise = (_unchanged_steps(program, before), _changes(program, before)) if before else ((), ())
     if wrong := [*_wrong(program, frozenset(unchanged)), *otherwise]:
         raise BrokenProgramError("\n".join(wrong))
 
 
-def _called_otherwise(program: Program, before: Program) -> Iterator[str]:
-    """What the caller would notice: other inputs, another number of results, results of another shape or dtype."""
+def _changes(program: Program, before: Program) -> Iterator[str]:
+    """Changes of the interface: other inputs, number of results, shapes or dtypes."""
     if program.inputs != before.inputs:
         yield f"its inputs are ({', '.join(program.inputs)}), and were ({', '.join(before.inputs)})"
     if missing := sorted(before.mutated - program.mutated):
@@ -41,7 +43,7 @@ def _called_otherwise(program: Program, before: Program) -> Iterator[str]:
         yield f"it has {len(program.outputs)} outputs, and had {len(before.outputs)}"
     for place, (now, was) in enumerate(zip(_kinds(program), _kinds(before), strict=False)):
         if now != was:
-            yield f"output {place} is {_told(*now)}, and was {_told(*was)}"
+            yield f"output {place} is {_describe(*now)}, and was {_describe(*was)}"
 
 
 def _kinds(program: Program) -> Iterator[tuple[Any, ...]]:
@@ -51,12 +53,12 @@ def _kinds(program: Program) -> Iterator[tuple[Any, ...]]:
         yield (buffer.dtype, output.shape, buffer.device) if buffer else (output,)
 
 
-def _told(what: Any, shape: Shape = (), device: str = "") -> str:
+def _describe(what: Any, shape: Shape = (), device: str = "") -> str:
     return f"{what} [{', '.join(map(str, shape))}] on {device}" if device else str(what)
 
 
-def _unchanged(program: Program, before: Program) -> frozenset[int]:
-    """Steps and loops, by their identity, that were there before and name the same buffers."""
+def _unchanged_steps(program: Program, before: Program) -> frozenset[int]:
+    """Identities of steps and loops that are unchanged and name the same buffers."""
     for buffer in program.buffers:
         known = before.by_name.get(buffer.name, buffer)
         if known is not buffer and replace(buffer, reuses=known.reuses) != known:
@@ -92,7 +94,7 @@ def _wrong(program: Program, unchanged: frozenset[int]) -> Iterator[str]:
     changed = {name for step in program.steps for name in (*step.targets, *_extern_writes(step))}
     yield from (f"the input {name}, which the call changes in place, is never written"
                 for name in sorted(program.mutated - changed))  # fmt: skip
-    for view in strided(program.outputs):
+    for view in strided_views(program.outputs):
         if view.buffer not in written or view.buffer in hidden:
             yield f"the output {view.buffer} is never written"
 
@@ -137,7 +139,7 @@ def _wrong_kernel(kernel: Kernel, program: Program, unchanged: frozenset[int]) -
 
 
 def _wrong_product(kernel: Product, program: Program) -> Iterator[str]:
-    """Each of the product's elements is given to the loops at one point: where a program of the kernel has it."""
+    """Errors of a matmul kernel: each element reaches the loops at one point, where a program of the kernel has it."""
     found = {load.index for loop in kernel.loops for load in loads(loop.value) if load.buffer == kernel.made}
     shape = program.by_name[kernel.made].shape
     if len(found) != 1 or not all(is_one_to_one(index, shape, kernel.ranges) for index in found):
@@ -149,7 +151,7 @@ def _wrong_product(kernel: Product, program: Program) -> Iterator[str]:
 
 
 def _wrong_together(kernel: Together) -> Iterator[str]:
-    """The programs of one kernel may run before or after those of another."""
+    """Errors of a combo kernel: its programs may run in any order."""
     for part in kernel.parts:
         others = {name for other in kernel.parts if other is not part for name in other.targets}
         if met := others & {*part.reads, *part.targets}:
@@ -157,7 +159,7 @@ def _wrong_together(kernel: Together) -> Iterator[str]:
 
 
 def _wrong_place(loop: Loop, kernel: Kernel, program: Program) -> Iterator[str]:
-    """What is wrong with a loop where it is: in this kernel."""
+    """Errors of a loop in this kernel."""
     if loop.reduction:
         if loop.reduction not in REDUCTIONS:
             yield f"there is no reduction {loop.reduction}"
@@ -172,7 +174,7 @@ def _wrong_place(loop: Loop, kernel: Kernel, program: Program) -> Iterator[str]:
 
 
 def _wrong_loop(loop: Loop, program: Program) -> Iterator[str]:
-    """What is wrong with a loop wherever it is."""
+    """Errors of a loop wherever it is."""
     target = program.by_name[loop.target]
     is_put = isinstance(loop.value, Put)
     if not is_put and len(loop.index) != len(target.shape):
@@ -205,7 +207,7 @@ def _wrong_put(put: Put, loop: Loop, kernel: Kernel, program: Program) -> Iterat
 
 
 def result_dtype(loop: Loop) -> torch.dtype:
-    """The dtype of what a loop stores."""
+    """Dtype of the value that a loop stores."""
     return torch.int64 if loop.reduction.startswith("arg") else loop.value.dtype
 
 
@@ -239,7 +241,7 @@ def _wrong_load(load: Load, program: Program, guarded: bool) -> Iterator[str]:
 
 @lru_cache(1 << 12)
 def _is_outside(index: Shape, shape: Shape) -> bool:
-    """Whether it is certain that coordinates are beyond the last element, or before the first."""
+    """Whether coordinates are certainly out of bounds."""
     return any(is_below(size - 1, at) or is_below(at + size, size) for at, size in zip(index, shape, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Who is told what the backend makes of each graph: an exploration, which shows it. Outside of one nobody is."""
+"""Tell an exploration what the backend makes of each graph. No-op unless an exploration is active."""
 
 from __future__ import annotations
 
@@ -14,25 +14,30 @@ if TYPE_CHECKING:
 
 
 class Watcher(Protocol):
-    """Hears of one graph after the other. `builds` says whether code is made to run, or only to be read."""
+    """Called for one graph after the other.
+
+    `builds` is whether code is built to run or only to be read. `replaces` is whether later calls run graphs in place
+    of code; those go through AOTAutograd's wrappers then.
+    """
 
     builds: bool
+    replaces: bool
 
     def passed(self, stages: Stages, ctx: Context, options: BackendOptions) -> None:
-        """The passes are done with the graph that is named `ctx.graph`; code is written next."""
+        """Called after the passes of the graph `ctx.graph`, before code is written."""
 
 
 _WATCHER: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
 
 
 def watcher() -> Watcher | None:
-    """Who is to be told now."""
+    """The active watcher."""
     return _WATCHER.get()
 
 
 @contextmanager
-def watched(by: Watcher) -> Iterator[None]:
-    """Tell `by` of the graphs that are compiled in the block."""
+def watch(by: Watcher) -> Iterator[None]:
+    """Report the graphs that are compiled in a block to `by`."""
     token = _WATCHER.set(by)
     try:
         yield

@@ -46,7 +46,7 @@ def binary_artifact(stage: str, text: str, source: KernelSource, config: int, at
     groups = _groups(identity, source, Counter(origin.values()))
     return Artifact(
         identity, stage, kernel.name, language, text, kernel.graph, dict(sorted(linked.items())),
-        (whole, *groups), {"kernel": kernel.id, **attrs},
+        (whole, *groups), {"kernel": kernel.id, **attrs}, kernel.half,
     )  # fmt: skip
 
 

@@ -14,12 +14,13 @@ from compiler.binary.failures import failure
 from compiler.binary.jobs import Job, Output
 from compiler.binary.own_kernels import own_request
 from compiler.binary.sources import CannotCompileError, KernelSource, gpu_of, triton_sources
-from compiler.builder import in_kernel_order
-from compiler.destination import has_triton
 from compiler.record import Artifact, Binary, Problem, Record
+from compiler.record.builder import in_kernel_order
 from compiler.targets import Target
+from compiler.targets.destination import has_triton
 from compiler.torch_api.triton_kernels import CompileRequest, KernelSourceError, compile_request, reading_kernels
 
+REFUSED = "its source is not what a code generator writes"
 MOST_WORKERS = 8  # each takes some 150 MB
 
 
@@ -99,6 +100,7 @@ def results(
     workers: int | None = None,
 ) -> Generator[Compiled, None, None]:
     """As `compiled`: what came of each kernel, as soon as it is there. Closed early, it leaves no process behind."""
+    record.require_trust()
     try:
         _check_triton()
         sources = triton_sources(record, kernels)
@@ -110,7 +112,10 @@ def results(
     kept = frozenset(stages_of(target) if stages is None else stages)
     if foreign := tuple(_of_other_vendors(kept, target)):
         yield Compiled("", (), None, foreign)
-    tasks, failed = _tasks(sources, target, config)
+    refused = [*_refused(sources)] if record.is_loaded else []
+    yield from refused
+    wrong = {result.kernel for result in refused}
+    tasks, failed = _tasks([source for source in sources if source.kernel.id not in wrong], target, config)
     yield from failed
     try:
         with closing(_outputs(tasks, workers)) as outputs:
@@ -133,6 +138,18 @@ def _check_triton() -> None:
         raise CannotCompileError(
             "Triton is not installed, so kernels stay source code", "it has packages for Linux: pip install triton"
         )
+
+
+def _refused(sources: Iterable[KernelSource]) -> Iterator[Compiled]:
+    """The kernels of a loaded record whose source is not made of what code generators write: none is executed."""
+    from compiler.untrusted.triton_source import RefusedSourceError, check_triton  # it imports Triton
+
+    for source in sources:
+        try:
+            check_triton(source.text)
+        except RefusedSourceError as error:
+            hint = "it is not compiled: the file was edited, or made by another program than tcompile"
+            yield Compiled(source.kernel.id, (), None, (_problem("ttir", f"{REFUSED}: {error}", hint, source),))
 
 
 def _tasks(sources: Iterable[KernelSource], target: Target, config: int) -> tuple[list[_Task], list[Compiled]]:

@@ -6,8 +6,8 @@ from contextlib import closing
 from dataclasses import replace
 
 from compiler.binary.compiling import Compiled, results
-from compiler.builder import Builder, in_kernel_order
 from compiler.record import MACHINE_STAGES, Problem, Record
+from compiler.record.builder import Builder, in_kernel_order
 
 
 def compile_kernels(builder: Builder) -> None:

@@ -161,8 +161,13 @@ def _formula(target: str) -> Any:
 
 
 def _by_formula(node: Node) -> int:
-    if not node.has_known_sizes:
-        return 0
+    try:
+        return _formula_result(node) if node.has_known_sizes else 0
+    except (AttributeError, IndexError, StopIteration, SyntaxError, TypeError, ValueError):
+        return 0  # a damaged record: the node's code is no call that its operator takes
+
+
+def _formula_result(node: Node) -> int:
     args, kwargs = arguments(node)
     results: list[torch.Tensor | None] = [_meta(tensor) for tensor in node.outputs]
     if node.operation == "convolution_backward":

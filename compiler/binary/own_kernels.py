@@ -1,6 +1,6 @@
 """Triton kernels of our own backend: their source, and what `triton.compile` is asked for, from what the record says.
 
-Nothing is executed for it: the kernel's entity has types, configurations and grid (`compiler.passes.launch`).
+Nothing is executed for it: the kernel's entity has types, configurations and grid (`compiler.backend_record.launch`).
 """
 
 from __future__ import annotations

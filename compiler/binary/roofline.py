@@ -52,9 +52,9 @@ def work(kernel: Kernel, record: Record) -> Work:
 
 def _own_work(node: str, kernel: Kernel, record: Record) -> tuple[int, tuple[Node, ...]]:
     """Of a kernel of our own backend: its loops lead back, pass by pass, to the nodes that they implement."""
-    frame, _, kind = kernel.artifact.partition("[")[2].rstrip("]").removesuffix(" call").partition(" ")
-    own = tuple(_Same(found) for found in record.artifacts if found.language == "program" and found.graph == frame)
-    graph = next((found for found in record.of_stage(kind.partition(" ")[0]) if found.graph == frame), None)
+    mine = [found for found in record.artifacts if found.graph == kernel.graph]
+    own = tuple(_Same(found) for found in mine if found.language == "program")
+    graph = next((found for found in mine if found.stage == kernel.half), None)
     if graph is None:
         return 0, ()
     origins, fx = _own_half(own, _Same(graph))
@@ -91,9 +91,9 @@ class _Half:
 
     @classmethod
     def of(cls, kernel: Kernel, record: Record) -> _Half:
-        bracket = kernel.artifact.partition("[")[2]
-        artifacts = {artifact.id: _Same(artifact) for artifact in record.artifacts}
-        return _half(*(artifacts.get(f"{stage}[{bracket}") for stage in ("fused_ir", "ir", "post_grad")))
+        mine = (found for found in record.artifacts if (found.graph, found.half) == (kernel.graph, kernel.half))
+        stages = {found.stage: _Same(found) for found in mine}
+        return _half(*(stages.get(stage) for stage in ("fused_ir", "ir", "post_grad")))
 
     def work_of(self, fused: str) -> tuple[int, tuple[Node, ...]]:
         """Operations of a fused node, and the FX nodes that they are for."""
@@ -158,7 +158,7 @@ def _half(fused: _Same | None, ir: _Same | None, post_grad: _Same | None) -> _Ha
 
 def _fx_nodes(post_grad: Artifact) -> dict[str, Node]:
     code = post_grad.text.split("\n")
-    lines = {names[-1]: code[line - 1] for line, names in post_grad.lines.items() if names}
+    lines = {names[-1]: code[line - 1] for line, names in post_grad.lines.items() if names and line <= len(code)}
     entities = {entity.id: entity for entity in post_grad.entities}
     return {entity.id: _fx_node(entity, entities, lines.get(entity.id, "")) for entity in post_grad.entities}
 

@@ -21,8 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-import compiler
 from compiler.binary.jobs import Job, Output, read, write
+from compiler.process import kill_group, start_in_own_group
 from compiler.torch_api.triton_kernels import HELPERS
 
 _NOT_FOR_WORKERS = ("TRITON_CACHE_DIR", "TRITON_INTERPRET", "TRITON_STORE_BINARY_ONLY", "TRITON_KERNEL_OVERRIDE")
@@ -165,13 +165,12 @@ class _Worker:
     def __init__(self, folder: Path) -> None:
         self._log = folder / "log"
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = start_in_own_group(
                 [sys.executable, "-P", "-m", "compiler.binary.worker", HELPERS],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=_environment(folder),
-                process_group=0,
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -191,9 +190,7 @@ class _Worker:
 
     def kill(self) -> None:
         """End the process, and what it has started."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        kill_group(self._process)
         for pipe in (self._jobs, self._outputs):
             with suppress(BrokenPipeError):
                 pipe.close()
@@ -219,7 +216,7 @@ def _ending(code: int) -> str:
 def _environment(folder: Path) -> dict[str, str]:
     """The user's environment with a private TMPDIR and this process's module path, and Triton set to tell all."""
     kept = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_WORKERS}
-    home = str(Path(compiler.__file__).parents[1])
+    home = str(Path(__file__).parents[2])
     paths = [str(Path(path).resolve()) for path in sys.path if path]
     module_path = os.pathsep.join(dict.fromkeys((*paths, home)))
     return kept | _FOR_WORKERS | {"TMPDIR": str(folder), "PYTHONPATH": module_path}

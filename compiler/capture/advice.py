@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from compiler.record import GuardFailure
+from compiler.record import Applicability, GuardFailure
 
 DUCK = "import torch.fx.experimental._config; torch.fx.experimental._config.use_duck_shape = False"
 UNSPECIALIZED = "torch._dynamo.config.allow_unspec_int_on_nn_module = True"
@@ -69,9 +69,9 @@ _ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
         (),
     ),
     "module attribute": (
-        "`{argument}` changes between calls. Hold it in a tensor, changed in place (in a module: register_buffer). The "
-        "ints of a module can be left open, with dynamic=True:",
-        (UNSPECIALIZED,),
+        "`{argument}` changes between calls, and torch keeps it as a constant. Hold it in a tensor that is changed in "
+        "place (register_buffer), or change it outside of the compiled function.",
+        (),
     ),
     "module structure": ("Modules or parameters were added or taken away. Build the module whole, then compile.", ()),
     "length": (
@@ -114,6 +114,14 @@ _OF_MODULE = (
     "`{argument}` is held by a module, and the code is for what it was. Convert, move, freeze or replace what a module "
     "holds before the first call: each version takes a compilation of its own."
 )
+_INT_OF_MODULE = (
+    "`{argument}` changes between calls, and torch keeps it as a constant. Hold it in a tensor that is changed in "
+    "place (register_buffer); or compile with dynamic=True and this setting, which leaves the ints of modules open."
+)
+_GROWING = (
+    "`{argument}` is part of a module, and each length of it gets code of its own. Return the value from the compiled "
+    "function and append it outside; or write it in place into a tensor of a fixed size (register_buffer)."
+)
 _STATE = (
     "`{argument}` is part of an object that is in another state. Each state takes its own branch, and its own code: "
     "two states take two compilations, and no more."
@@ -134,7 +142,7 @@ CAUSES = tuple(_ADVICE)
 
 
 def advice(failure: GuardFailure) -> tuple[str, tuple[str, ...]]:
-    """Advice in words, and settings that do the same where there are some."""
+    """Advice in words, and settings that do the same where there are some; see `applicability` for how far it goes."""
     text, settings = _particular(failure) or _ADVICE[failure.cause]
     dimension = _DIMENSION.search(failure.words)
     names = {
@@ -158,9 +166,29 @@ def _particular(failure: GuardFailure) -> tuple[str, tuple[str, ...]] | None:
         return _STATE, ()
     if failure.cause == "global" and is_part:
         return _GLOBAL_OBJECT, ()
-    if failure.cause == "module attribute" and failure.argument.endswith("['lr']"):
-        return _LEARNING_RATE, ()
+    if failure.cause == "module attribute":
+        return _attribute(failure)
+    if failure.cause == "length" and _is_of_module(failure):
+        return _GROWING, ()
     return None
+
+
+def _attribute(failure: GuardFailure) -> tuple[str, tuple[str, ...]] | None:
+    if failure.argument.endswith("['lr']"):
+        return _LEARNING_RATE, ()
+    return (_INT_OF_MODULE, (UNSPECIALIZED,)) if failure.new.startswith("the int ") else None
+
+
+def _is_of_module(failure: GuardFailure) -> bool:
+    """Whether it is an attribute of `self`, or of a module that is in another."""
+    return failure.source.startswith("L['self']") or "._modules[" in failure.source
+
+
+def applicability(settings: Sequence[str], others: str) -> Applicability:
+    """How far advice of its class was tried. With nothing else that has to stay as it was, settings end it."""
+    if not settings:
+        return "explanation"
+    return "maybe" if others else "machine-applicable"
 
 
 def beyond(first: GuardFailure, nearest: Sequence[GuardFailure]) -> str:
@@ -193,6 +221,12 @@ def inner_advice(function: str, resumes: bool) -> str:
         f"`{function}` is compiled by itself: a graph break keeps it out of the graph of the code that calls it. Take "
         "away the break, mark what it is called with as dynamic, or compile with dynamic=True."
     )
+
+
+OF_TORCH = (
+    "This function is torch's own, so nothing in your code has to change: torch.distributed compiles it once for each "
+    "kind of call that it gets."
+)
 
 
 def limit_advice(limit: str) -> str:

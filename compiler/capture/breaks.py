@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import CodeType
 from typing import Literal
 
+import torch
 from torch.fx import GraphModule
 
-from compiler.builder import Builder
 from compiler.capture.function_names import function_name
 from compiler.capture.sources import SourceBook, is_installed
 from compiler.capture.suggestions import Advice, Case, advise, case_of, narrowed, quoted_code
-from compiler.record import GraphBreak, Span
+from compiler.record import GraphBreak, Span, Suggestion
+from compiler.record.builder import Builder
 from compiler.torch_api import fx
 from compiler.torch_api.dynamo import BreakFacts, break_registry
 from compiler.torch_api.traced_lines import Place
 
+_TORCH = f"{Path(torch.__file__).parent}/"
+_PARTS = {
+    "/distributed/": "torch.distributed keeps its hooks and collectives out of graphs: with fully_shard, one graph for "
+    "each wrapped module is what to expect. ",
+    "/optim/": "Optimizers keep their updates out of the graphs around them. ",
+}
+"""What to know of the parts of torch that break graphs on purpose, by their folders."""
 SITE = "https://meta-pytorch.github.io/compile-graph-break-site/gb/"
 _EXPLANATION = re.compile(r"^ {2}Explanation: (.*(?:\n {4}.*)*)$", re.MULTILINE)
 _HINT = re.compile(r"^ {2}Hint: (.*(?:\n {4}.*)*)$", re.MULTILINE)
@@ -58,12 +68,13 @@ def graph_break(identity: str, frame: str, facts: BreakFacts, book: SourceBook, 
         outcome=_outcome(facts, fullgraph),
         consequence=facts.consequence,
         suggestions=advice.suggestions,
+        whose=_whose(places),
     )
 
 
 def _advice(facts: BreakFacts, places: Sequence[Place], book: SourceBook) -> Advice:
     """Advice on the innermost line that the user wrote: nobody edits `copy.py`. Where a rule knows the call that the
-    user made, that is it; else what a package does inside of it is told, and what can be set is left.
+    user made, that is it; else what a package does inside of it is told, and only what can be set is suggested.
     """
     if not places:
         return Advice()
@@ -81,8 +92,54 @@ def _advice(facts: BreakFacts, places: Sequence[Place], book: SourceBook) -> Adv
     if told.what:
         return told
     found = advise(case(places[-1]))
-    found = replace(found, suggestions=tuple(replace(item, rewrite="") for item in found.suggestions))
-    return replace(found, what=f"{quoted_code(span_of(own, book).code)} leads to this: {found.what}") if own else found
+    part = next((words for folder, words in _PARTS.items() if folder in places[-1].file), "")
+    if _whose(places) == "package" or part or own is None:
+        settings = (item for item in found.suggestions if item.settings and not item.rewrite)
+        others = tuple(replace(item, text=f"Or by a setting: {item.text}") for item in settings)
+        found = replace(found, suggestions=(_of_library(places, book, part, facts.goes_on), *others))
+    found = replace(found, suggestions=tuple(_without_rewrite(item) for item in found.suggestions))
+    if own is None or not found.what:
+        return found
+    return replace(found, what=f"{quoted_code(span_of(own, book).code)} leads to this: {found.what}")
+
+
+def _without_rewrite(item: Suggestion) -> Suggestion:
+    """A suggestion for code that nobody edits."""
+    if not item.rewrite or item.settings:
+        return replace(item, rewrite="")
+    return replace(item, rewrite="", applicability="explanation", caveat="")
+
+
+def _whose(places: Sequence[Place]) -> Literal["user", "package", "torch"]:
+    """Whose code the innermost place is in."""
+    if not places or not is_installed(places[-1].file):
+        return "user"
+    return "torch" if places[-1].file.startswith(_TORCH) else "package"
+
+
+def _of_library(places: Sequence[Place], book: SourceBook, part: str, goes_on: bool) -> Suggestion:
+    """Explain a break in code that is not the user's, and the user's options.
+
+    `part` is a note on that part of torch; `goes_on` is whether code after the break is compiled.
+    """
+    outcome = (
+        "The graph ends there, that code runs as plain Python, and what follows is compiled in a graph of its own."
+        if goes_on
+        else "The function that it is in runs as plain Python; functions that it calls may be compiled by themselves."
+    )
+    return Suggestion(
+        f"This line is in {_owner(places, book)}, so nothing in yours has to change. {part}{outcome} To lose fewer "
+        "graphs to it, compile the parts that do not run it."
+    )
+
+
+def _owner(places: Sequence[Place], book: SourceBook) -> str:
+    """Whose code the innermost place is in, in words: torch's, the standard library's, or a package's."""
+    if _whose(places) == "torch":
+        return "torch's own code"
+    package = book.name(places[-1].file).partition("/")[0].removesuffix(".py")
+    is_standard = package in sys.stdlib_module_names or places[-1].file.startswith("<frozen ")
+    return f"code of {'the standard library' if is_standard else package}"
 
 
 def _outcome(facts: BreakFacts, fullgraph: bool) -> Literal["resumed", "plain", "skipped", "error"]:
@@ -138,9 +195,10 @@ def _first_sentence(text: str) -> str:
 class Ended:
     """What the graph before a break held: calls, and the tensors it hands back."""
 
-    calls: int = 0
-    tensors: int = 0
-    bytes: int = 0
+    artifact: str
+    calls: int
+    tensors: int
+    bytes: int
 
 
 @dataclass
@@ -164,13 +222,13 @@ class BreakLog:
         else:
             self.builder.breaks[self.builder.breaks.index(same)] = replace(broken, id=same.id)
 
-    def graph(self, frame: str, module: GraphModule) -> None:
-        """The graph that a frame was compiled to."""
+    def graph(self, frame: str, artifact: str, module: GraphModule) -> None:
+        """Note the graph that a frame was compiled to, and the artifact where it ends."""
         outputs = [value for node in module.graph.nodes if node.op == "output" for value in node.all_input_nodes]
         tensors = [fx.tensor_attrs(fx.value_of(node)) for node in outputs]
         calls = sum(node.op.startswith("call_") for node in module.graph.nodes)
         sizes = [attrs.get("bytes") or 0 for attrs in tensors if attrs]
-        self.graphs[frame] = Ended(calls, len(sizes), sum(size for size in sizes if isinstance(size, int)))
+        self.graphs[frame] = Ended(artifact, calls, len(sizes), sum(size for size in sizes if isinstance(size, int)))
 
     def resumes(self, frame: str, codes: Sequence[CodeType]) -> None:
         """The functions with which a frame goes on after its last break."""
@@ -191,10 +249,41 @@ class BreakLog:
         breaks: dict[str, list[str]] = {}
         for found in self.builder.breaks:
             breaks.setdefault(found.frame, []).append(found.id)
+        after = {found.id: _frames_after(found.id, resumed_by, breaks) for found in self.builder.breaks}
+        costs = [self._with_cost(found, resumed_by[found.id], after[found.id]) for found in self.builder.breaks]
+        own = {found.id: self._own_unread(found, codes.get(found.frame)) for found in costs}
         self.builder.breaks[:] = [
-            self._with_cost(found, resumed_by[found.id], self._calls_after(found.id, resumed_by, breaks))
-            for found in self.builder.breaks
+            replace(found, unread=own[found.id] or self._unread_after(found, after[found.id], own)) for found in costs
         ]
+
+    def _unread_after(
+        self, found: GraphBreak, after: Set[str], own: Mapping[str, tuple[int, int] | None]
+    ) -> tuple[int, int] | None:
+        """The lines that a later break left to Python, where no graph follows before it."""
+        if found.outcome != "resumed" or found.nodes[1]:
+            return None
+        later = (own[other.id] for other in self.builder.breaks if other.frame in after)
+        return next((lines for lines in later if lines is not None), None)
+
+    def _own_unread(self, found: GraphBreak, code: CodeType | None) -> tuple[int, int] | None:
+        """The lines of a frame's code that this break left to Python, unread."""
+        if code is None or found.outcome == "error":
+            return None
+        lines = [line for *_, line in code.co_lines() if line is not None and line > code.co_firstlineno]
+        last = max(lines, default=0)
+        if found.outcome == "skipped":
+            return (min(lines), last) if lines else None
+        followers = [self.builder.frames[name] for name in found.resumed_by if name in self.builder.frames]
+        gave_up = any(frame.outcome != "compiled" and self._broke(frame.id) for frame in followers)
+        if found.outcome == "plain" or gave_up:
+            first = found.chain[0].line if found.chain else found.line
+            return (first, last) if first <= last else None
+        return None
+
+    def _broke(self, frame: str) -> bool:
+        """Whether a frame was left to Python by a break of its own or by an error."""
+        failed = self.builder.frames[frame].outcome == "failed"
+        return failed or any(found.frame == frame and found.outcome == "skipped" for found in self.builder.breaks)
 
     def _resumed_by(self, identity: str, codes: Mapping[str, CodeType]) -> tuple[str, ...]:
         """The frames compiled after a break; code that an earlier call compiled for the same place serves it too."""
@@ -202,28 +291,30 @@ class BreakLog:
         own = self.codes.get(identity, ())
         return tuple(frames) or tuple(frame for frame, code in codes.items() if any(code is mine for mine in own))
 
-    def _calls_after(
-        self, identity: str, resumed_by: Mapping[str, Sequence[str]], breaks: Mapping[str, list[str]]
-    ) -> int:
-        """Calls in the graphs of the functions that go on, and of those that go on after these."""
-        seen: set[str] = set()
-        todo = list(resumed_by[identity])
-        while todo:
-            frame = todo.pop()
-            if frame not in seen:
-                seen.add(frame)
-                todo.extend(follower for later in breaks.get(frame, ()) for follower in resumed_by[later])
-        return sum(self.graphs[frame].calls for frame in seen if frame in self.graphs)
-
-    def _with_cost(self, found: GraphBreak, followers: tuple[str, ...], after: int) -> GraphBreak:
+    def _with_cost(self, found: GraphBreak, followers: tuple[str, ...], after_frames: Set[str]) -> GraphBreak:
+        after = sum(self.graphs[frame].calls for frame in after_frames if frame in self.graphs)
         ended = self.graphs.get(found.frame)
         if ended is None or found.outcome in ("skipped", "error"):
             return replace(found, resumed_by=followers, nodes=(0, after))
         return replace(
             found,
             resumed_by=followers,
-            ended=f"captured[{found.frame}]",
+            ended=ended.artifact,
             nodes=(ended.calls, after),
             crossing=ended.tensors,
             crossing_bytes=ended.bytes,
         )
+
+
+def _frames_after(
+    identity: str, resumed_by: Mapping[str, Sequence[str]], breaks: Mapping[str, Sequence[str]]
+) -> Set[str]:
+    """The functions that go on after a break, and those that go on after their breaks."""
+    seen: set[str] = set()
+    todo = list(resumed_by[identity])
+    while todo:
+        frame = todo.pop()
+        if frame not in seen:
+            seen.add(frame)
+            todo.extend(follower for later in breaks.get(frame, ()) for follower in resumed_by[later])
+    return seen

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from types import CodeType, FrameType
 
-from compiler.builder import Builder
 from compiler.capture.function_names import function_name
 from compiler.capture.plain_lines import lines_run
 from compiler.capture.sources import SourceBook, is_installed
 from compiler.record import Frame, GraphBreak, Span
+from compiler.record.builder import Builder
 from compiler.torch_api.fx import is_dynamo
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
@@ -18,6 +18,8 @@ Origins = Callable[[Node], tuple[str, ...]]
 PLACE = ("line", "file", "code")
 MODULE = ("module", "module_type")
 KINDS = {"call_function": "call", "call_method": "call", "call_module": "call"}
+SUBGRAPH = "subgraph"
+INNER = {"placeholder": "input", "output": "output"}
 
 
 def graph_artifact(
@@ -39,7 +41,9 @@ def graph_artifact(
     """
     source, names = fx.graph_code(module)
     known = {entity.id: entity for entity in parent.entities} if parent else {}
-    own = [_entity(node, artifact_id, book, origins) for node in module.graph.nodes]
+    own = list(_entities(module, _Printing(artifact_id, book, origins, fx.bodies(module)), None))
+    if parent is None:
+        own = _called_from_all(own)
     if parent is None and call_site:
         own = [_placed(entity, call_site[-1], book) for entity in own]
     placed = [_inheriting(entity, known) for entity in own]
@@ -48,15 +52,70 @@ def graph_artifact(
     return Artifact(artifact_id, stage, title, "python", book.shorten(source), graph, lines, entities)
 
 
-def _entity(node: Node, artifact_id: str, book: SourceBook, origins: Origins) -> Entity:
+@dataclass(frozen=True, slots=True)
+class _Printing:
+    """What an entity is made with. `bodies` are all of the graph's."""
+
+    artifact_id: str
+    book: SourceBook
+    origins: Origins
+    bodies: Sequence[fx.Body]
+
+    def id_of(self, path: str, name: str) -> str:
+        return f"{self.artifact_id}.{fx.qualified(path, name)}"
+
+    def bodies_of(self, caller: Node) -> list[fx.Body]:
+        """The bodies that a node runs."""
+        return [body for body in self.bodies if caller in body.callers]
+
+
+def _entities(module: GraphModule, printing: _Printing, body: fx.Body | None) -> Iterator[Entity]:
+    """The nodes of a graph, and those of each body before the node that holds it."""
+    path = body.path if body is not None else ""
+    for node in module.graph.nodes:
+        for inner in printing.bodies:
+            if inner.holder is node:
+                yield from _entities(inner.module, printing, inner)
+        yield _entity(node, module, printing, path)
+
+
+def _entity(node: Node, module: GraphModule, printing: _Printing, path: str) -> Entity:
+    """A node as an entity. One that runs bodies takes what these return; in a body, inputs and outputs have kinds of
+    their own, and `attrs["subgraph"]` is the id of what holds the body.
+    """
+    bodies = printing.bodies_of(node)
+    inputs = [printing.id_of(path, source.name) for source in node.all_input_nodes if not fx.body_at(module, source)]
+    for body in bodies:
+        inputs += [printing.id_of(body.path, source.name) for source in fx.returned(body.module)]
+    attrs = _attrs(node, printing.book)
+    if bodies:
+        attrs["subgraphs"] = [f"{printing.artifact_id}.{body.path}" for body in bodies]
+    if path:
+        attrs["subgraph"] = f"{printing.artifact_id}.{path}"
+    holds = node.op == "get_attr" and fx.body_at(module, node) is not None
+    kind = SUBGRAPH if holds else KINDS.get(node.op, node.op)
     return Entity(
-        id=f"{artifact_id}.{node.name}",
-        kind=KINDS.get(node.op, node.op),
-        label=node.name,
-        attrs=_attrs(node, book),
-        inputs=tuple(f"{artifact_id}.{source.name}" for source in node.all_input_nodes),
-        origins=origins(node),
+        id=printing.id_of(path, node.name),
+        kind=f"{SUBGRAPH}_{INNER[node.op]}" if path and node.op in INNER else kind,
+        label=fx.qualified(path, node.name),
+        attrs=attrs,
+        inputs=tuple(dict.fromkeys(inputs)),
+        origins=printing.origins(node),
     )
+
+
+def _called_from_all(entities: list[Entity]) -> list[Entity]:
+    """A body that is called several times is traced once: its nodes come from the lines of all calls."""
+    lines: dict[str, dict[str, None]] = {}
+    for entity in entities:
+        for body in entity.attrs.get("subgraphs", ()):
+            lines.setdefault(body, {}).update(dict.fromkeys(entity.origins))
+
+    def called(entity: Entity) -> Entity:
+        from_calls = lines.get(entity.attrs.get("subgraph", ""), ()) if entity.kind == "call" else ()
+        return replace(entity, origins=tuple(dict.fromkeys((*from_calls, *entity.origins)))) if from_calls else entity
+
+    return list(map(called, entities))
 
 
 def _placed(entity: Entity, frame: fx.SourceFrame, book: SourceBook) -> Entity:

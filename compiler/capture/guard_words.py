@@ -20,8 +20,8 @@ _DEVICES = ("CUDA", "XPU", "MPS", "HPU", "Meta")
 _KEY = re.compile(r"___dict_contains\(('[^']*'|[^,]*),|set\.__contains__\(.*?, ('[^']*'|[^,]*)\)(?:\s+#|$)")
 _OBJECT_ID = re.compile(r", \d{6,}\)")
 _GENERATED = re.compile(r"G\['__(?:builtins_dict__|import_)")
-UNNAMED = "a value under way"
-"""What is on Python's stack at a graph break; the user gave it no name."""
+UNNAMED = "an intermediate value"
+"""What is on Python's stack at a graph break and was given no name: part of a larger expression."""
 _VALUES = ("EQUALS_MATCH", "TRUE_MATCH", "FALSE_MATCH", "NONE_MATCH")
 _ATTRIBUTE = re.compile(r"\._modules\['\w+'\]\.[a-zA-Z]\w*$")
 _OF_PYTHON = re.compile(r"^G\['torch'\]|\btype\(|\.__(?:mro|defaults|kwdefaults|class|getattribute)__|__dict__\)")

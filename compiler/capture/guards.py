@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from compiler.capture.guard_words import OpenNames, argument, is_internal, words
 from compiler.capture.sources import is_installed
+from compiler.capture.stack_names import with_names
 from compiler.record import Guard
 from compiler.torch_api.leaf_guards import GuardFacts
 
@@ -34,13 +35,16 @@ def guards_of(
     names: Mapping[str, str],
     sizes: OpenNames | None = None,
     failed: Failed | None = None,
+    stack: dict[str, str] | None = None,
 ) -> tuple[Guard, ...]:
     """Guards of one frame. torch cuts the file names in its comments short; `names` gives the full ones their name.
-    `sizes` are the names of what is left open, `failed` what is known of failures.
+    `sizes` are the names of what is left open, `failed` what is known of failures, `stack` the locals that values on
+    the stack are stored to.
     """
     tensors = {fact.source for fact in facts if fact.kind == "TENSOR_MATCH"}
     found = [
-        _guard(f"guard[{frame}].{index}", frame, fact, names, sizes or OpenNames()) for index, fact in enumerate(facts)
+        _guard(f"guard[{frame}].{index}", frame, fact, names, sizes or OpenNames(), stack or {})
+        for index, fact in enumerate(facts)
     ]
     found = [
         replace(guard, internal=True) if guard.kind == "TYPE_MATCH" and guard.source in tensors else guard
@@ -87,9 +91,12 @@ def asked_by(comment: str, names: Mapping[str, str]) -> Asked | None:
     return Asked(names[path], line, not is_installed(path)) if path else Asked(end, line)
 
 
-def _guard(identity: str, frame: str, fact: GuardFacts, names: Mapping[str, str], sizes: OpenNames) -> Guard:
+def _guard(
+    identity: str, frame: str, fact: GuardFacts, names: Mapping[str, str], sizes: OpenNames, stack: dict[str, str]
+) -> Guard:
     asked = next((found for part in fact.code if (found := asked_by(part, names))), Asked())
     code = tuple(dict.fromkeys(part.split("  #", 1)[0].strip() for part in fact.code))
+    source, shown = with_names(fact.source, stack), tuple(with_names(part, stack) for part in code)
     return Guard(
         id=identity,
         frame=frame,
@@ -98,8 +105,8 @@ def _guard(identity: str, frame: str, fact: GuardFacts, names: Mapping[str, str]
         code=code,
         file=asked.file,
         line=asked.line,
-        words=words(fact.kind, fact.source, code, sizes),
-        argument=_about(fact.kind, fact.source, code),
+        words=words(fact.kind, source, shown, sizes),
+        argument=_about(fact.kind, source, shown),
         internal=fact.of_wrapper or is_internal(fact.kind, fact.source, code, asked.own),
         symbols=sizes.symbols(fact.kind, fact.source, code),
         seconds=fact.seconds,

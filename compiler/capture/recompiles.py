@@ -9,8 +9,17 @@ from typing import Any
 
 import torch
 
-from compiler.builder import Builder
-from compiler.capture.advice import CAUSES, CONDITIONS, SIZES, advice, beyond, inner_advice, limit_advice
+from compiler.capture.advice import (
+    CAUSES,
+    CONDITIONS,
+    OF_TORCH,
+    SIZES,
+    advice,
+    applicability,
+    beyond,
+    inner_advice,
+    limit_advice,
+)
 from compiler.capture.function_names import function_name
 from compiler.capture.graph_changes import graph_change
 from compiler.capture.guard_words import (
@@ -28,7 +37,9 @@ from compiler.capture.guard_words import (
     value_words,
     words,
 )
+from compiler.capture.stack_names import with_names
 from compiler.record import Artifact, Frame, GuardFailure, Problem, Recompile
+from compiler.record.builder import Builder
 from compiler.torch_api.dynamo import EntryFailures
 from compiler.torch_api.guard_failures import FailedGuard
 
@@ -39,6 +50,8 @@ _MATCHES = {"TRUE_MATCH": "True", "FALSE_MATCH": "False", "NONE_MATCH": "None"}
 _TYPE = re.compile(r"type=<(?:class|enum) '([\w.<>]+)'>")
 _SOURCE = re.compile(r"[LG]\['\w+'\](?:\.(?!size\(|stride\()\w+|\[[^\]]*\])*")
 _HOLDS = re.compile(r"\.(?:_modules|_parameters|_buffers)$|(?<=\])\.(?:_size|_keys)$")
+_CHILDREN = re.compile(r"\._(?:modules|parameters|buffers)\)*(?:\[\d+\])?$")
+"""What holds the modules, parameters or buffers of a module: its length is the module's structure."""
 _SAME = re.compile(rf"(?:{_SOURCE.pattern}) is (?:{_SOURCE.pattern})")
 _VALUE = re.compile(r".*? == (.*)$", re.DOTALL)
 
@@ -49,12 +62,14 @@ def recompile(
     name: Callable[[tuple[int, int]], str],
     state: str,
     resumes: bool = False,
+    stack: dict[str, str] | None = None,
 ) -> Recompile:
     """`known` with all that failed. `name` gives the id of the compilation that an entry is of, `state` is torch's
-    global state now, as JSON; `resumes` is whether the function goes on after a graph break.
+    global state now, as JSON; `resumes` is whether the function goes on after a graph break, and `stack` the
+    locals that values on the stack are stored to.
     """
     newest_first = sorted(entries, key=lambda entry: entry.key, reverse=True)
-    failures = [sorted(_failures(name(entry.key), entry, state), key=_rank) for entry in newest_first]
+    failures = [sorted(_failures(name(entry.key), entry, state, stack or {}), key=_rank) for entry in newest_first]
     nearest = min((found for found in failures if found), key=len, default=())
     if not nearest:
         return known
@@ -62,14 +77,17 @@ def recompile(
     text, settings = advice(first)
     if first.cause in SIZES and (resumes or not known.frame.startswith("0/")):
         text, settings = inner_advice(function_name(known.function), resumes), ()
-    text += beyond(first, nearest)
+    others = beyond(first, nearest)
+    if known.file.startswith("torch/distributed/"):
+        text, settings, others = OF_TORCH, (), ""
     return replace(
         known,
         failures=tuple(failure for found in failures for failure in found),
         cause=first.cause,
         argument=first.argument,
-        advice=text,
+        advice=text + others,
         settings=settings,
+        applicability=applicability(settings, others),
         closest=first.entry,
     )
 
@@ -95,10 +113,13 @@ def _main(failures: Sequence[GuardFailure]) -> GuardFailure:
     return next((failure for failure in failures if failure.cause not in CONDITIONS), failures[0])
 
 
-def _failures(entry: str, found: EntryFailures, state: str) -> Iterator[GuardFailure]:
+def _failures(entry: str, found: EntryFailures, state: str, stack: dict[str, str]) -> Iterator[GuardFailure]:
     seen = set()
     for guard in found.guards:
-        for failure in _of_guard(entry, guard, state):
+        code = tuple(with_names(part, stack) for part in guard.code)
+        named = replace(guard, source=with_names(guard.source, stack), code=code)
+        for told in _of_guard(entry, named, state):
+            failure = replace(told, source=guard.source) if told.source == named.source else told
             if (failure.cause, failure.argument, failure.words) not in seen:
                 seen.add((failure.cause, failure.argument, failure.words))
                 yield failure
@@ -146,7 +167,13 @@ def _old_and_new(guard: FailedGuard) -> tuple[str, str]:
         has = words(guard.kind, guard.source, guard.code).rpartition("` has ")[2]
         key = has.removeprefix("no ")
         return (f"without {key}", f"with {key}") if has.startswith("no ") else (f"with {key}", f"without {key}")
-    return _old(guard), value_of(guard.value)
+    return _old(guard), _length_of(guard) or value_of(guard.value)
+
+
+def _length_of(guard: FailedGuard) -> str:
+    """How many items a value has where its length is what the guard asks for; "" elsewhere."""
+    is_length = guard.kind in ("LENGTH_CHECK", "DICT_LENGTH", "MAPPING_KEYS_CHECK")
+    return _items(len(guard.value)) if is_length and type(guard.value) in (list, tuple, dict, set) else ""
 
 
 def _change(name: str, guard: FailedGuard, old: str, new: str) -> str:
@@ -154,6 +181,8 @@ def _change(name: str, guard: FailedGuard, old: str, new: str) -> str:
         return f"{quoted(name)} is not there any more"
     if guard.kind in _CONTAINS:
         return f"{quoted(name)} is {new} now"
+    if new.endswith((" item", " items")):
+        return f"{quoted(name)} {'was empty' if old == 'empty' else f'had {old}'}, now has {new}"
     if old == new:
         return f"{quoted(name)} is another {old.removeprefix('a ')}"
     return f"{quoted(name)} was {old}, is {new}"
@@ -204,7 +233,7 @@ def _cause(guard: FailedGuard) -> str:
     if guard.source.startswith("G['"):
         return "global"
     if guard.kind in _LENGTHS or guard.source.startswith("list(dict.keys("):
-        return "module structure" if re.search(r"\._(modules|parameters|buffers)\b", guard.source) else "length"
+        return "module structure" if _CHILDREN.search(guard.source) else "length"
     if guard.source.endswith(".training"):
         return "training mode"
     if guard.source.endswith(".__code__") or (guard.kind == "ID_MATCH" and callable(guard.value)):

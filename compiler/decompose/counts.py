@@ -29,7 +29,7 @@ class Total:
 
 def totals() -> tuple[Total, ...]:
     """All counts, from the widest set to the narrowest."""
-    return (*_registered(), *_composites(), *_tables(), *_prims(), *_inductor())
+    return (*_registered_totals(), *_composites(), *_tables(), *_prims(), *_inductor())
 
 
 def _total(what: str, overloads: Iterable[str], method: str, quoted: str = "") -> Total:
@@ -44,7 +44,7 @@ def _base(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _registered() -> Iterator[Total]:
+def _registered_totals() -> Iterator[Total]:
     every = tables.all_overloads()
     names = "torch._C._dispatch_get_all_op_names()"
     aten = [name for name in every if name.startswith("aten::")]

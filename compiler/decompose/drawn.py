@@ -1,8 +1,8 @@
-"""Graphs run with the same random numbers: what one graph drew is given to the graphs that were made of it.
+"""Run graphs with the same random numbers: record the draws of one graph and replay them in graphs made from it.
 
-A decomposition may draw its numbers by another operator (`rand` in place of `bernoulli`), which gives others from the
-same seed. So the results of the operators that drew are kept from the first run, and stand in for those of the nodes
-that hold them in the other graphs: everything but the drawing itself is compared.
+A decomposition may draw with another operator (`rand` in place of `bernoulli`), which gives other numbers for the same
+seed. So the results of random operators are recorded in the first run and replace the values of the corresponding nodes
+in the other graphs. Everything but the drawing itself is compared.
 """
 
 from __future__ import annotations
@@ -14,30 +14,42 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Interpreter, Node
 
+from compiler.torch_api import fx
 from compiler.torch_api.decomposition_tables import is_random
 from compiler.torch_api.pytrees import tree_leaves
+from compiler.torch_api.widened import random_state
 
 SEED = 0
 Values = Mapping[str, tuple[Any, ...]]
 
 
 class Drawing(Interpreter):
-    """Runs a graph and keeps in `drawn`, by node, the results of each call that drew random numbers."""
+    """Runs a graph and records in `drawn`, by node name, the results of each random operator."""
 
     def __init__(self, module: GraphModule) -> None:
         super().__init__(module)
         self.drawn: dict[str, tuple[Any, ...]] = {}
 
     def run_node(self, n: Node) -> Any:
-        before = random_state() if is_random(n.target) else None
+        before = random_state() if is_random(drawing_operator(n)) else None
         value = super().run_node(n)
         if before is not None and random_state() != before:
             self.drawn[n.name] = tuple(tree_leaves(value))
         return value
 
 
+def drawing_operator(node: Node) -> Any:
+    """The operator that a node calls; the inner one where a checkpoint wraps it to save the random state."""
+    return node.args[0] if saves_state(node) else node.target
+
+
+def saves_state(node: Node) -> bool:
+    """Whether a node returns the random state before its other results."""
+    return fx.target_name(node) == "torch.ops.higher_order.run_and_save_rng_state"
+
+
 class Given(Interpreter):
-    """Runs a graph with these values in place of those of some nodes, by name."""
+    """Runs a graph and replaces the values of some nodes, by name."""
 
     def __init__(self, module: GraphModule, values: Mapping[str, Any]) -> None:
         super().__init__(module)
@@ -48,24 +60,16 @@ class Given(Interpreter):
         return self._values.get(n.name, value)
 
 
-def placed(drawn: Values, holders: Mapping[str, tuple[str | None, ...]]) -> dict[str, Any]:
-    """By node of a graph, the value drawn that it holds; `holders` says which nodes hold the results of which call."""
+def place_draws(drawn: Values, holders: Mapping[str, tuple[str | None, ...]]) -> dict[str, Any]:
+    """Recorded draws by the node that holds them; `holders` maps a random call to the nodes with its results."""
     pairs = ((holder, value) for name, values in drawn.items()
              for holder, value in zip(holders.get(name, ()), values, strict=False))  # fmt: skip
     return {holder: value for holder, value in pairs if holder is not None}
 
 
 @contextmanager
-def seeded() -> Iterator[None]:
-    """Random numbers from `SEED`, and after the block as if nothing had been drawn."""
+def seed_and_restore() -> Iterator[None]:
+    """Seed the random state with `SEED` for a block and restore it afterwards."""
     with torch.random.fork_rng(devices=None if torch.cuda.is_initialized() else ()):
         torch.manual_seed(SEED)
         yield
-
-
-def random_state() -> tuple[bytes, ...]:
-    """The state of every generator that an operator may draw from."""
-    states = [torch.random.get_rng_state()]
-    if torch.cuda.is_initialized():
-        states += torch.cuda.get_rng_state_all()
-    return tuple(bytes(state.numpy().tobytes()) for state in states)

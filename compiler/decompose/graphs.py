@@ -17,20 +17,21 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from compiler.autograd.provenance import Provenance
-from compiler.builder import Builder
+from compiler.calls.kept import KeptFrame
 from compiler.capture.graphs import graph_artifact
-from compiler.decompose.drawn import Drawing, Given, Values, placed, random_state, seeded
+from compiler.decompose.drawn import Drawing, Given, Values, place_draws, seed_and_restore
 from compiler.decompose.levels import TABLES
-from compiler.decompose.numbers import Numbers, not_comparable, numbers, worst_verdict
 from compiler.decompose.reasons import A_PRIM
 from compiler.decompose.tree import LevelTree, ops_of, source_of
-from compiler.interpret.kept import KeptFrame
-from compiler.interpret.reference import copied
+from compiler.numerics.policy.by_dtype import Numbers, not_comparable, numbers, worst_verdict
 from compiler.record import Artifact, Entity, Problem
+from compiler.record.builder import Builder
 from compiler.torch_api import fx
 from compiler.torch_api.decomposition_tables import table
 from compiler.torch_api.level_traces import AotGraphs, Kind, aot_graphs, expanded, first_line
 from compiler.torch_api.pytrees import tree_leaves
+from compiler.torch_api.widened import random_state
+from compiler.triton_interpreter.reference import copy_to_cpu
 
 
 class LevelError(RuntimeError):
@@ -43,12 +44,12 @@ class LevelGraphs:
     """
 
     def __init__(self, frame: str, kept: KeptFrame, captured: Artifact) -> None:
-        if kept.captured is None or kept.book is None:
+        if kept.captured is None or kept.eager is None or kept.book is None:
             raise LevelError(f"the graph of {frame} was not kept: a saved record has text, and no graph to trace")
         if kept.arguments is None:
             raise LevelError(f"the graph of {frame} was not called, so there are no inputs to trace it with")
         self.frame, self.captured = frame, captured
-        self._module, self._kept, self._arguments = kept.captured, kept, kept.arguments
+        self._module, self._eager, self._kept, self._arguments = kept.captured, kept.eager, kept, kept.arguments
         try:
             with autocast(kept):
                 self.aot: AotGraphs = aot_graphs(self._module, self.own_arguments())
@@ -87,7 +88,7 @@ class LevelGraphs:
             return self.aot.graphs[half](*args)
 
         self.aot.run = run
-        with seeded():
+        with seed_and_restore():
             self.results(self.aot.call, self.own_arguments())
         return given[kind]
 
@@ -96,52 +97,58 @@ class LevelGraphs:
 
     def _aten_artifact(self, kind: Kind, checks: Sequence[Numbers]) -> Artifact:
         whole = self.aot.joint or self.aot.graphs[kind]
-        known = Provenance(whole, self.captured, same_names=False)
-        found = {node.name: known(node) for node in whole.graph.nodes}
-        artifact = self._shown("ATen", kind, lambda node: found.get(node.name, ()), self.captured)
-        return _checked(artifact, "ATen", checks)
+        known = Provenance(whole, self.captured, fx.homes(self._module), same_names=False)
+        found = {name: known(node) for node, name in fx.qualified_names(whole).items()}
+        names = fx.qualified_names(self.aot.graphs[kind])
+        artifact = self._shown("ATen", kind, lambda node: found.get(names[node], ()), self.captured)
+        return _with_verdict(artifact, "ATen", checks)
 
     def _artifact(self, level: str, kind: Kind, before: Artifact, checks: Sequence[Numbers]) -> Artifact:
         tree = self.trees[level, kind]
+        module = tree.traced.module
+        inside = Provenance(module, before, fx.homes(self.aot.graphs[kind]), same_names=False)
 
         def origins(node: Node) -> tuple[str, ...]:
+            if node.graph is not module.graph:
+                return inside(node)
             name = tree.origin(node) or (node.name if node.op == "placeholder" else "")
             return (f"{before.id}.{name}",) if name else ()
 
         artifact = self._shown(level, kind, origins, before)
-        told = {f"{artifact.id}.{node.name}": _told(tree, node) for node in ops_of(tree.traced.module)}
-        entities = tuple(_with(entity, told.get(entity.id, {})) for entity in artifact.entities)
-        return _checked(replace(artifact, entities=entities), level, checks)
+        told = {f"{artifact.id}.{node.name}": _node_notes(tree, node) for node in ops_of(module)}
+        entities = tuple(_with_attrs(entity, told.get(entity.id, {})) for entity in artifact.entities)
+        return _with_verdict(replace(artifact, entities=entities), level, checks)
 
     def _shown(self, level: str, kind: Kind, origins: Callable[[Node], tuple[str, ...]], parent: Artifact) -> Artifact:
         assert self._kept.book is not None
-        return graph_artifact(
+        artifact = graph_artifact(
             self._module_at(level, kind), artifact_id=self.id_of(level, kind), stage="decomposed",
             title=f"{kind} at level {level}", graph=self.frame, book=self._kept.book, origins=origins, parent=parent,
         )  # fmt: skip
+        return replace(artifact, half=kind)
 
     def numbers(self) -> dict[str, tuple[Numbers, ...]]:
         """Outputs, gradients and changed inputs at each level against those of the captured graph run by eager."""
-        with seeded(), autocast(self._kept):
+        if any(isinstance(value, Tensor) and value.is_meta for value in self._arguments or ()):
+            return dict.fromkeys(("ATen", *TABLES), (not_comparable("", "meta tensors have no values"),))
+        with seed_and_restore(), autocast(self._kept):
             before = random_state()
-            eager = self.results(self._module, self.own_arguments())
+            eager = self.results(self._eager, self.own_arguments())
             draws = random_state() != before
-        if draws and is_checkpointed(self._module):
-            return dict.fromkeys(("ATen", *TABLES), (not_comparable("", CHECKPOINTED),))
         exact = None if draws else self._exact(eager)
         drawn: dict[Kind, Values] = {}
         found = {"ATen": self._compared(eager, exact, lambda kind, args: self.draw(kind, args, drawn))}
         for level in TABLES:
             run = partial(self.given, level, drawn)
             found[level] = self._compared(eager, exact, run)
-        return {level: _noting(checks, drawn if level != "ATen" else {}) for level, checks in found.items()}
+        return {level: _note_draws(checks, drawn if level != "ATen" else {}) for level, checks in found.items()}
 
     def _compared(
         self, eager: Results, exact: Results | None, run: Callable[[Kind, Sequence[Any]], Any]
     ) -> tuple[Numbers, ...]:
         self.aot.run = run
         try:
-            with seeded():
+            with seed_and_restore():
                 mine = self.results(self.aot.call, self.own_arguments())
         except Exception as error:  # noqa: BLE001 - graphs fail in many ways, and the other levels don't care
             return (not_comparable("", f"it can't be run: {type(error).__name__}: {first_line(error)}"),)
@@ -152,7 +159,7 @@ class LevelGraphs:
         """The captured graph's results in float64; None where it takes no other format than its own."""
         with autocast(self._kept):
             try:
-                found = self.results(self._module, [double(value) for value in self.own_arguments()])
+                found = self.results(self._eager, [double(value) for value in self.own_arguments()])
             except (RuntimeError, TypeError, ValueError):
                 return None
         return found if found.alike(eager) else None
@@ -165,7 +172,7 @@ class LevelGraphs:
 
     def given(self, level: str, drawn: dict[Kind, Values], kind: Kind, args: Sequence[Any]) -> Any:
         traced = self.trees[level, kind].traced
-        return Given(traced.module, placed(drawn.get(kind, {}), traced.values)).run(*args)
+        return Given(traced.module, place_draws(drawn.get(kind, {}), traced.values)).run(*args)
 
     def own_arguments(self) -> list[Any]:
         """Copies of the call's arguments, which want gradients if the call's did and it was trained."""
@@ -234,16 +241,6 @@ def add_levels(builder: Builder, kept: dict[str, KeptFrame]) -> None:
                 builder.add(artifact)
 
 
-CHECKPOINTED = (
-    "random calls under activation checkpointing: run as it is, the captured graph draws other numbers in its backward"
-)
-
-
-def is_checkpointed(module: GraphModule) -> bool:
-    """Whether a captured graph computes parts again in the backward (torch.utils.checkpoint)."""
-    return any("activation_checkpoint" in fx.target_name(node) for node in module.graph.nodes)
-
-
 @contextmanager
 def autocast(kept: KeptFrame) -> Iterator[None]:
     """Autocast as it was around the user's call."""
@@ -253,7 +250,7 @@ def autocast(kept: KeptFrame) -> Iterator[None]:
         yield
 
 
-def _told(tree: LevelTree, node: Node) -> dict[str, Any]:
+def _node_notes(tree: LevelTree, node: Node) -> dict[str, Any]:
     """What is said of a node: the operators that it was made of and the functions that did it, and why it stays."""
     makers = tree.makers(node)
     why = tree.stay(node)
@@ -264,16 +261,16 @@ def _told(tree: LevelTree, node: Node) -> dict[str, Any]:
     return attrs
 
 
-def _with(entity: Entity, attrs: dict[str, Any]) -> Entity:
+def _with_attrs(entity: Entity, attrs: dict[str, Any]) -> Entity:
     return replace(entity, attrs=entity.attrs | attrs) if attrs else entity
 
 
-def _checked(artifact: Artifact, level: str, checks: Sequence[Numbers]) -> Artifact:
+def _with_verdict(artifact: Artifact, level: str, checks: Sequence[Numbers]) -> Artifact:
     attrs = {"level": level, "numbers_against_eager": [asdict(check) for check in checks]}
     return replace(artifact, title=f"{artifact.title}; against eager: {worst_verdict(checks)}", attrs=attrs)
 
 
-def _noting(checks: tuple[Numbers, ...], drawn: dict[Kind, Values]) -> tuple[Numbers, ...]:
+def _note_draws(checks: tuple[Numbers, ...], drawn: dict[Kind, Values]) -> tuple[Numbers, ...]:
     """Say which calls' random numbers were taken from the level above, and so not compared."""
     count = sum(len(values) for values in drawn.values())
     calls = "1 random call" if count == 1 else f"{count} random calls"
@@ -288,7 +285,7 @@ def _wants(placeholder: Node) -> bool:
 def _own(value: Any, wants_gradient: bool) -> Any:
     if not isinstance(value, Tensor):
         return value
-    own = copied(value) if value.device.type == "cpu" else value.detach().clone()
+    own = copy_to_cpu(value) if value.device.type == "cpu" else value.detach().clone()
     return own.requires_grad_(wants_gradient)
 
 

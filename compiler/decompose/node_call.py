@@ -18,14 +18,14 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.node import map_arg
 
-from compiler.decompose.drawn import seeded
+from compiler.calls.kept import KeptFrame
+from compiler.decompose.drawn import seed_and_restore
 from compiler.decompose.graphs import HalfGraph, LevelError
-from compiler.interpret.kept import KeptFrame
-from compiler.interpret.reference import Reference, Unknown, copied
 from compiler.record import Artifact, Entity
 from compiler.torch_api import fx
 from compiler.torch_api.buffers import bare
 from compiler.torch_api.pytrees import tree_leaves, tree_map
+from compiler.triton_interpreter.reference import Reference, Unknown, copy_to_cpu
 
 _INPUT = re.compile(r"primals_(?P<from_one>\d+)|arg(?P<from_zero>\d+)_1")
 
@@ -59,7 +59,7 @@ def node_call(entity: Entity, artifact: Artifact, kept: KeptFrame, level: HalfGr
     inputs = level.inputs if level else [_input(node, place, kept) for place, node in enumerate(_placeholders(module))]
     wanted = [source.name for source in node.all_input_nodes]
     watching = _Watching(runnable, wanted) if is_captured else Reference(runnable, wanted)
-    with torch.no_grad(), seeded():
+    with torch.no_grad(), seed_and_restore():
         watching.run(*inputs)
     values, made_up = _completed(watching.values, wanted, module)
     args, kwargs = map_arg((node.args, node.kwargs), lambda source: values[source.name])
@@ -83,9 +83,9 @@ def _function(node: Node) -> Callable[..., Any]:
 def _graph(artifact: Artifact, kept: KeptFrame) -> GraphModule:
     if artifact.stage in ("captured", "pre_grad") and kept.captured is not None:
         return kept.captured
-    kind = artifact.id.rstrip("]").rpartition(" ")[2] if artifact.stage == "post_grad" else artifact.stage
-    if artifact.stage == "post_grad" and kind in kept.graphs:
-        return kept.graphs[kind].module
+    half: Any = artifact.half
+    if artifact.stage == "post_grad" and half in kept.graphs:
+        return kept.graphs[half].module
     if artifact.stage in ("joint", "forward", "backward") and kept.joint is not None:
         return kept.joint.module
     if artifact.stage == "inference" and "inference" in kept.graphs:
@@ -114,7 +114,7 @@ class _Watching(Interpreter):
     def run_node(self, n: Node) -> Any:
         value = super().run_node(n)
         if n.name in self._wanted:
-            self.values[n.name] = tree_map(copied, value)
+            self.values[n.name] = tree_map(copy_to_cpu, value)
         return value
 
 
@@ -133,7 +133,9 @@ def _input(node: Node, place: int, kept: KeptFrame) -> Any:
         place = int(match["from_one"]) - 1 if match["from_one"] else int(match["from_zero"])
     if arguments is None or place >= len(arguments):
         return Unknown("the graph was not called")
-    return copied(arguments[place])
+    if getattr(arguments[place], "is_meta", False):
+        raise LevelError(f"{name} is a meta tensor, which has no values: explore a call with tensors in memory")
+    return copy_to_cpu(arguments[place])
 
 
 def _is_unknown(value: Any) -> bool:

@@ -11,15 +11,16 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from compiler.decompose.drawn import random_state, seeded
+from compiler.decompose.drawn import seed_and_restore
 from compiler.decompose.levels import TABLES
-from compiler.decompose.numbers import Numbers, named_outputs, not_comparable, numbers, worst_verdict
 from compiler.decompose.operators import OperatorError
 from compiler.decompose.tree import LevelTree, OpCall, Source, TensorType, ops_of, results_of, source_of
+from compiler.numerics.policy.by_dtype import Numbers, not_comparable, numbers, worst_verdict
 from compiler.torch_api import fx
 from compiler.torch_api.decomposition_tables import is_mutable, is_random, table
 from compiler.torch_api.level_traces import Expanded, expanded, first_line, traced_call
 from compiler.torch_api.pytrees import tree_leaves, tree_map
+from compiler.torch_api.widened import random_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,10 @@ def decomposed(
     )
 
 
+def _named(outputs: Any) -> list[tuple[str, Any]]:
+    return [(f"output {index}", leaf) for index, leaf in enumerate(tree_leaves(outputs))]
+
+
 @dataclass(frozen=True, slots=True)
 class _Eager:
     """What eager gives: `outputs` are its results and then the arguments that it changed, `exact` the same in float64,
@@ -138,7 +143,7 @@ class _Call:
     def run_eager(self) -> _Eager:
         copies = self.copies()
         versions = [copy._version for copy in copies]
-        with seeded(), torch.no_grad():
+        with seed_and_restore(), torch.no_grad():
             before = random_state()
             try:
                 outputs = self(*copies)
@@ -162,10 +167,10 @@ class _Call:
 
     def compared(self, module: GraphModule, eager: _Eager) -> tuple[Numbers, ...]:
         """A graph's numbers against eager's, from the same seed."""
-        with seeded(), torch.no_grad():
+        with seed_and_restore(), torch.no_grad():
             mine = tree_leaves(module(*self.copies()))
-        exact = named_outputs(eager.exact) if eager.exact is not None else None
-        found = numbers(named_outputs(mine), named_outputs(eager.outputs), exact)
+        exact = _named(eager.exact) if eager.exact is not None else None
+        found = numbers(_named(mine), _named(eager.outputs), exact)
         if not eager.draws or worst_verdict(found) != "differs":
             return found
         draws = ", ".join(sorted({fx.target_name(node) for node in ops_of(module) if is_random(node.target)}))

@@ -17,14 +17,14 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from compiler.autograd.halves import with_attrs
-from compiler.builder import Builder
+from compiler.calls.call import Call
 from compiler.capture.breaks import graph_break
+from compiler.capture.error_words import first_lines
 from compiler.capture.graphs import graph_artifact, line_origins
 from compiler.capture.sources import SourceBook, is_installed
-from compiler.graph_recorder import first_lines
-from compiler.measure.calls import Call
 from compiler.process import preserved
 from compiler.record import Artifact, GraphBreak, Problem
+from compiler.record.builder import Builder
 from compiler.torch_api import dynamo
 from compiler.torch_api.careful_export import careful_export
 from compiler.torch_api.dynamo import BreakFacts
@@ -78,7 +78,7 @@ def exported(
                 module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=strict
             )
     except Exception as error:  # noqa: BLE001 - whatever the user's code or export raises is the result
-        return _failed(error, strict, book)
+        return _failed_export(error, strict, book)
     found = Exported(strict, program, inputs=_inputs(program), outputs=_outputs(program), ranges=_ranges(program))
     return replace(found, artifact=_artifact(program, found, book))
 
@@ -145,7 +145,7 @@ def _range(name: str, bounds: Any) -> str:
     return f"{low} <= {name}" + ("" if "oo" in high else f" <= {high}")
 
 
-def _failed(error: Exception, strict: bool, book: SourceBook) -> Exported:
+def _failed_export(error: Exception, strict: bool, book: SourceBook) -> Exported:
     hint = "change the line, or compile instead: torch.compile goes on after a graph break, torch.export does not"
     found = places_of(error) if dynamo.is_dynamo_error(error) else _places(error)
     places = tuple(place for place in found if place.file != __file__ and not place.file.startswith("<"))

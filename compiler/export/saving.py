@@ -86,7 +86,7 @@ def ways_to_save(
             for number in range(len(_WAYS))
         )
         return [
-            _tried(name, code, words, trial, save)
+            _try_way(name, code, words, trial, save)
             for trial, (name, code, words, save) in zip(trials, _WAYS, strict=True)
         ]
 
@@ -98,7 +98,7 @@ def _forget(model: nn.Module) -> None:
             value.fill_(0) if not value.is_floating_point() else value.fill_(0.5)
 
 
-def _tried(name: str, code: str, words: str, trial: _Trial, save: Callable[[_Trial], Any]) -> Way:
+def _try_way(name: str, code: str, words: str, trial: _Trial, save: Callable[[_Trial], Any]) -> Way:
     start = time.perf_counter()
     if save is _aot_inductor and shutil.which("g++") is None and shutil.which("clang++") is None:
         return Way(name, code, "not tried", "needs a C++ compiler: there is neither g++ nor clang++ on this machine")
@@ -151,7 +151,7 @@ def _wrapped_into_plain(trial: _Trial) -> Any:
     return trial.blank
 
 
-def _wrapped_into_wrapped(trial: _Trial) -> Any:
+def _load_compiled_into_compiled(trial: _Trial) -> Any:
     torch.save(trial.compiled(trial.model).state_dict(), trial.file)
     compiled = trial.compiled(trial.blank)
     compiled.load_state_dict(_load(trial))
@@ -174,7 +174,7 @@ def _in_place(trial: _Trial) -> Any:
     return trial.blank
 
 
-def _pickled(trial: _Trial) -> Any:
+def _pickle(trial: _Trial) -> Any:
     torch.save(trial.compiled(trial.model), trial.file)
     return _load(trial, weights_only=False)
 
@@ -208,7 +208,7 @@ _WAYS: tuple[tuple[str, str, str, Callable[[_Trial], Any]], ...] = (
         "weights of torch.compile(model), into a compiled model",
         "compiled.load_state_dict(torch.load(file))",
         "Both sides have the prefix `_orig_mod.`.",
-        _wrapped_into_wrapped,
+        _load_compiled_into_compiled,
     ),
     (
         "weights of torch.compile(model), prefix taken off",
@@ -227,7 +227,7 @@ _WAYS: tuple[tuple[str, str, str, Callable[[_Trial], Any]], ...] = (
         "torch.save(torch.compile(model), file); torch.load(file, weights_only=False)",
         "Pickle keeps the model and the options of torch.compile, by the names of its classes, and no compiled code: "
         "it is compiled anew at the first call. Loading runs what the file says: only for files that you trust.",
-        _pickled,
+        _pickle,
     ),
     (
         "torch.export",

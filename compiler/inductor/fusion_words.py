@@ -47,10 +47,10 @@ REASONS: Final[dict[str, str]] = {
     "register spilling of the second kernel": "measured: the second alone needs more registers than there are",
     "register spilling of the fused kernel": "measured: together they need more registers than there are",
     # What kind of node it is
-    "node1 is extern or nop": "the first is a call of a library, or no code at all",
-    "node2 is extern or nop": "the second is a call of a library, or no code at all",
+    "node1 is extern or nop": "the first is an extern call, or no code at all",
+    "node2 is extern or nop": "the second is an extern call, or no code at all",
     "node1 is nop": "the first is no code at all",
-    "node1 is extern but not a triton kernel": "the first is a call of a library",
+    "node1 is extern but not a triton kernel": "the first is an extern call",
     "node1's triton kernel doesn't support epilogue fusion": "the first is your own Triton kernel, "
     "which nothing can be added to",
     "node1 is extern but node2 is not SchedulerNode": "the first is your own Triton kernel, "

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from compiler.capture.sources import SourceBook
 from compiler.record import Artifact, Entity
 from compiler.torch_api.inductor import IrFacts
 from compiler.torch_api.line_origins import FxOrigins
@@ -49,13 +48,28 @@ def _attrs(node: IrFacts) -> dict[str, Any]:
     return attrs
 
 
-def fx_origins(post_grad: Artifact | None, book: SourceBook) -> FxOriginIds:
-    """Ids of the nodes in the post-grad graph, and of the lines of Python where nodes of a branch come from."""
+def fx_origins(post_grad: Artifact | None) -> FxOriginIds:
+    """Ids of the nodes in the post-grad graph."""
     ids = {entity.label: entity.id for entity in post_grad.entities} if post_grad else {}
+    return lambda origins: tuple(ids[name] for name in origins if name in ids)
 
-    def found(origins: FxOrigins) -> tuple[str, ...]:
-        nodes = (ids[name] for name in origins.nodes if name in ids)
-        return (*nodes, *(book.line(place.file, place.line) for place in origins.places))
+
+def lowered_origins(post_grad: Artifact | None, nodes: Sequence[IrFacts]) -> Origins:
+    """Origins of a loop or a call: nodes of the post-grad graph, and with one that runs subgraphs what is in those,
+    unless they are lowered to nodes of their own. A template has a score_mod inside.
+    """
+    find = fx_origins(post_grad)
+    known = {entity.id: entity for entity in post_grad.entities} if post_grad else {}
+    lowered = {name.rpartition(".")[0] for node in nodes for name in node.fx}
+
+    def inside(identity: str) -> Iterator[str]:
+        for called in post_grad.called_in(known[identity]) if post_grad else ():
+            if known[called].label.rpartition(".")[0] not in lowered:
+                yield called
+
+    def found(node: IrFacts) -> tuple[str, ...]:
+        own = find(node.fx)
+        return tuple(dict.fromkeys((*own, *(called for identity in own for called in inside(identity)))))
 
     return found
 

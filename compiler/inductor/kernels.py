@@ -53,7 +53,7 @@ def kernels_artifact(
     """
     text = canonical(code, graph)
     tree = ast.parse(text)
-    known = _fused(fused, fused_id)
+    known = _group_fused(fused, fused_id)
     spans = _definition_spans(tree, {definition.name for definition in definitions})
     calls = list(_calls(tree, text, set(spans), set(known.writers)))
     kernels = [_kernel(definition, spans, artifact_id, graph, text) for definition in _unique(definitions, spans)]
@@ -67,7 +67,7 @@ def kernels_artifact(
         (*kernel_entities, *call_entities, *line_entities), {"language": _language(kernels)},
     )  # fmt: skip
     return artifact, (
-        *_counted(kernels, calls, kernel_entities, known),
+        *_count_calls(kernels, calls, kernel_entities, known),
         *_externs(calls, call_entities, graph, artifact),
     )
 
@@ -78,7 +78,7 @@ def canonical(code: str, graph: str) -> str:
     return _CACHE_PATH.sub(r"\1\2\1", code)
 
 
-def _fused(nodes: list[IrFacts], fused_id: str) -> _Fused:
+def _group_fused(nodes: list[IrFacts], fused_id: str) -> _Fused:
     ids = {node.name: f"{fused_id}.{node.name}" for node in nodes}
     of_part = {part: node.name for node in nodes for part in (node.parts or (node.name,))}
     writers = {buffer: node.name for node in nodes for buffer in node.writes}
@@ -206,7 +206,7 @@ def _lines(
     return lines
 
 
-def _counted(kernels: list[Kernel], calls: list[_Call], entities: list[Entity], known: _Fused) -> Iterator[Kernel]:
+def _count_calls(kernels: list[Kernel], calls: list[_Call], entities: list[Entity], known: _Fused) -> Iterator[Kernel]:
     launches = Counter(call.kernel for call in calls)
     for kernel, entity in zip(kernels, entities, strict=True):
         yield Kernel(

@@ -74,9 +74,9 @@ def triton_lines(kernel: Kernel, rows: Sequence[str], definitions: Iterable[Defi
     first, last = kernel.lines
     source = dict(enumerate(rows[first : last - 1], 2))  # line 1 of the source is what follows the opening quotes
     same = [definition for definition in definitions if definition.name == kernel.name]
-    statements = [_owned(function, numbers, source, same) for function, numbers in _statements(source)]
+    statements = [_statement_of(function, numbers, source, same) for function, numbers in _statements(source)]
     found = {}
-    for statement in _continued(statements):
+    for statement in _resolve_temporaries(statements):
         for number in statement.rows:
             identity = f"{kernel.id}.L{number}"
             label = source[number].strip()
@@ -92,7 +92,7 @@ def cpp_lines(kernel: Kernel, rows: Sequence[str], definitions: Iterable[Definit
     origins: dict[int, list[Ids]] = {}
     for definition in definitions:
         if definition.name == kernel.name:
-            for number, ids in _placed(inside, rows, definition):
+            for number, ids in _place_rows(inside, rows, definition):
                 origins.setdefault(number, []).append(ids)
     return {
         number: Entity(
@@ -107,7 +107,7 @@ def cpp_lines(kernel: Kernel, rows: Sequence[str], definitions: Iterable[Definit
     }
 
 
-def _placed(inside: Sequence[int], rows: Sequence[str], definition: Definition) -> Iterator[tuple[int, Ids]]:
+def _place_rows(inside: Sequence[int], rows: Sequence[str], definition: Definition) -> Iterator[tuple[int, Ids]]:
     """Where the rows of a definition are in the artifact: each after the one before it, if it is there at all (stores
     that turned out not to be needed are not).
     """
@@ -140,7 +140,7 @@ def _statements(source: Mapping[int, str]) -> Iterator[tuple[str, tuple[int, ...
                 pending, depth = [], 0
 
 
-def _owned(
+def _statement_of(
     function: str, numbers: tuple[int, ...], source: Mapping[int, str], definitions: Sequence[Definition]
 ) -> _Statement:
     rows = [source[number].strip() for number in numbers]
@@ -152,7 +152,7 @@ def _owned(
     return _Statement(numbers, text, _union(found or [known.whole for known in definitions]))
 
 
-def _continued(statements: Sequence[_Statement]) -> list[_Statement]:
+def _resolve_temporaries(statements: Sequence[_Statement]) -> list[_Statement]:
     """A temporary that Inductor wrote on nobody's behalf belongs to what uses it."""
     users: dict[str, Ids] = {}
     found = []

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from compiler.measure_facts import Half, MemoryEvent, Role
+from compiler.record.measure_facts import Half, MemoryEvent, Role
 from compiler.torch_api.memory_lines import MemoryFacts, MemoryLine
 
 CALLER, AUTOGRAD = "caller", "autograd"
@@ -88,7 +88,7 @@ class GraphMemory:
         for line in half.facts.lines:
             yield from self._line(half, line)
         yield from self._outputs(half)
-        yield from self._gone(half)
+        yield from self._free_rest(half)
 
     def _input(self, half: HalfMemory, name: str, size: int) -> MemoryEvent:
         role: Role = "input"
@@ -112,7 +112,7 @@ class GraphMemory:
             self.live += line.bytes
             yield self._event(half, line)
         elif line.what == "free":
-            yield from self._freed(half, line)
+            yield from self._free(half, line)
         elif (storage := self.named.get(line.of)) is not None:
             storage.holders.add(line.buffer)
             self.named[line.buffer] = storage
@@ -121,7 +121,7 @@ class GraphMemory:
                 del self.named[line.of]
             yield self._event(half, line)
 
-    def _freed(self, half: HalfMemory, line: MemoryLine) -> Iterator[MemoryEvent]:
+    def _free(self, half: HalfMemory, line: MemoryLine) -> Iterator[MemoryEvent]:
         """Memory goes with its last holder; of what somebody else holds, only a name is gone."""
         storage = self.named.pop(line.buffer, None)
         if storage is None:
@@ -143,15 +143,15 @@ class GraphMemory:
                 self.saved[name] = storage
             yield self._event(half, MemoryLine("allocate", buffer, storage.bytes, name), what="output", role=role)
 
-    def _gone(self, half: HalfMemory) -> Iterator[MemoryEvent]:
+    def _free_rest(self, half: HalfMemory) -> Iterator[MemoryEvent]:
         """What nobody deleted goes when the code returns, and with the backward what autograd handed to it."""
         for name in list(self.named):
-            yield from self._freed(half, MemoryLine("free", name))
+            yield from self._free(half, MemoryLine("free", name))
         lent, self.lent = self.lent, {}
         for name, storage in lent.items():
             storage.holders.discard(AUTOGRAD)
             self.named[name] = storage
-            yield from self._freed(half, MemoryLine("free", name))
+            yield from self._free(half, MemoryLine("free", name))
 
     def _event(self, half: HalfMemory, line: MemoryLine, *, what: str = "", role: Role = "") -> MemoryEvent:
         kind = what or line.what

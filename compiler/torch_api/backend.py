@@ -32,6 +32,7 @@ from compiler.torch_api.random_numbers import DECOMPOSITIONS, partition
 from compiler.torch_api.repeats import without_repeats
 from compiler.torch_api.saved import keep_what_is_saved
 from compiler.torch_api.traced_again import copying
+from compiler.torch_api.user_triton import operators_kept_whole
 
 _backends: Any = aot_backends
 Call = Callable[[list[Any]], Sequence[Any]]
@@ -83,13 +84,16 @@ def compile_with_autograd(
     backward: Compile,
     inference: Compile,
     random: str = "philox",
+    is_direct: bool = True,
 ) -> Callable[..., Any]:
     """AOTAutograd with torch's min-cut partitioner: each of the three compiles one graph of ATen operators. `random`
-    numbers are to be "eager" mode's, or those of "philox". Kernels know nothing of forward derivatives, nor has
-    TorchDynamo guards against them: where there may be any, PyTorch runs the graph that it captured.
+    numbers are to be "eager" mode's, or those of "philox". With `is_direct` later calls may leave AOTAutograd's
+    wrappers out. Kernels know nothing of forward derivatives, nor has TorchDynamo guards against them: where there may
+    be any, PyTorch runs the graph that it captured.
     """
     if any(isinstance(value, list | tuple | dict) for value in inputs):
-        again = partial(compile_with_autograd, forward=forward, backward=backward, inference=inference, random=random)
+        options: Any = {"random": random, "is_direct": is_direct}
+        again = partial(compile_with_autograd, forward=forward, backward=backward, inference=inference, **options)
         return flatten_graph_inputs(module, inputs, again)
     forward, backward, inference = _in_pieces(forward, inference), _in_pieces(backward), _in_pieces(inference)
     plain: list[Watched] = []
@@ -117,9 +121,7 @@ def compile_with_autograd(
             of_both.has_backward(graph, call)
         return boxed(written_out(call))
 
-    graph = getattr(module, "gm", module).graph  # flatten_graph_inputs gives a module around it
-    once = copying() if len(graph.nodes) > FEW else nullcontext()
-    with _use_lazy_graph_module(True), _untold(), once:  # nobody calls these modules: they need no Python code
+    with _traced(module, inputs):
         made = _backends.aot_module_simplified(
             module,
             inputs,
@@ -131,9 +133,38 @@ def compile_with_autograd(
             keep_inference_input_mutations=True,
         )
     wrapped = torch._dynamo.disable(made, reason="it is compiled")
-    seen = [*plain, *halves]
+    seen = [*plain, *halves] if is_direct else []
     captured = torch._dynamo.disable(module, reason="it has forward derivatives")
-    return (seen[0].around if seen else without_forward)(wrapped, captured)
+    return _with_traced_dtypes((seen[0].around if seen else without_forward)(wrapped, captured), module)
+
+
+@contextmanager
+def _traced(module: GraphModule, inputs: Sequence[Any]) -> Iterator[None]:
+    """AOTAutograd traces the module in the block, and does nothing else that takes time."""
+    graph = getattr(module, "gm", module).graph  # flatten_graph_inputs gives a module around it
+    once = copying() if len(graph.nodes) > FEW else nullcontext()
+    lazy = _use_lazy_graph_module(True)  # nobody calls these modules: they need no Python code
+    with lazy, _untold(), once, operators_kept_whole(inputs):
+        yield
+
+
+def _with_traced_dtypes(call: Callable[..., Any], module: GraphModule) -> Callable[..., Any]:
+    """The call, with Python's numbers in the dtype they were traced in: TorchDynamo traces that of random.uniform() as
+    a float32 tensor (`VariableBuilder.wrap_unspecialized_primitive`) and gives the call a float64 one.
+    """
+    dtypes: dict[int, torch.dtype] = {}
+    inputs = module.graph.find_nodes(op="placeholder") if isinstance(module, GraphModule) else ()
+    for place, node in enumerate(inputs):
+        traced = node.meta.get("example_value")
+        if getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False) and isinstance(traced, torch.Tensor):
+            dtypes[place] = traced.dtype
+    if not dtypes:
+        return call
+
+    def converted(*args: Any) -> Any:
+        return call(*[arg if (dtype := dtypes.get(place)) is None else arg.to(dtype) for place, arg in enumerate(args)])
+
+    return converted
 
 
 def _in_pieces(compile_graph: Compile, compile_piece: Compile | None = None) -> Compile:

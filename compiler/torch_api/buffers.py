@@ -184,7 +184,9 @@ def _last_computed(ir: Any, externs: set[str]) -> str:
 
 def _holds(node: Node, size: tuple[int, ...] | None, dtype: torch.dtype) -> bool:
     value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and tuple(value.shape) == size and value.dtype == dtype
+    if size is None or not isinstance(value, torch.Tensor):
+        return False
+    return value.dtype == dtype and _numbers(value.shape) == size
 
 
 def _layout(ir: Any) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:

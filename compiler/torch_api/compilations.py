@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch._dynamo.callback import callback_handler
+from torch.utils import _python_dispatch
 
 
 class Around:
@@ -39,6 +40,7 @@ class Around:
 
     def _begin(self, _: Any) -> None:
         if compiled_for() is self.backend:
+            self.entered.enter_context(restore_dispatch_modes())
             self.entered.enter_context(self.block())
 
     def _end(self, _: Any) -> None:
@@ -59,3 +61,23 @@ def compiled_for() -> Any:
 
 def _compiles(code: Any) -> bool:
     return code.co_name == "_compile" and code.co_filename == sys.modules["torch._dynamo.convert_frame"].__file__
+
+
+@contextmanager
+def restore_dispatch_modes() -> Iterator[None]:
+    """After the block, set the dispatch modes that were active before it.
+
+    An interrupt that hits torch between entering a mode and the block that leaves it leaves a FakeTensorMode behind,
+    under which no later call of the process works.
+    """
+    before = _python_dispatch._get_current_dispatch_mode_stack()
+    lifts = torch._C._only_lift_cpu_tensors()
+    try:
+        yield
+    finally:
+        if _python_dispatch._get_current_dispatch_mode_stack() != before:
+            while torch._C._len_torch_dispatch_stack():
+                _python_dispatch._pop_mode()
+            for mode in before:
+                _python_dispatch._push_mode(mode)
+            torch._C._set_only_lift_cpu_tensors(lifts)

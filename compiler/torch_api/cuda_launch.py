@@ -4,6 +4,7 @@ binaries (torch/csrc/inductor/static_cuda_launcher.cpp), which needs no C++ stub
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,3 +79,13 @@ def empty_on_cuda() -> Callable[..., torch.Tensor]:
     """(sizes, strides, dtype) -> memory on the current GPU, with less ado than torch.empty_strided."""
     found: Callable[..., torch.Tensor] = native._empty_strided_cuda  # type: ignore[attr-defined]
     return found
+
+
+def driver_version() -> int:
+    """The version of CUDA that the GPU's driver is for (13000 for CUDA 13.0), 0 where there is none."""
+    found = ctypes.c_int()
+    try:
+        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(found))
+    except (OSError, AttributeError):
+        return 0
+    return found.value

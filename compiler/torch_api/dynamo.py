@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from types import CodeType
 from typing import Any, Protocol
@@ -41,14 +41,20 @@ from torch._dynamo.exc import (
 from torch._dynamo.guards import DeletedGuardManagerWrapper
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
-from torch._dynamo.utils import CleanupManager, counters
+from torch._dynamo.types import ConvertFrameReturn
+from torch._dynamo.utils import CleanupManager, counters, graph_break_reasons
 from torch._guards import CompileContext
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from compiler.process import preserved
+from compiler.torch_api import module_calls
+from compiler.torch_api.compilations import restore_dispatch_modes
+from compiler.torch_api.ddp_buckets import BUCKET_CAP_HINT, Bucket, bucket_cap_refusal, compile_observed
 from compiler.torch_api.guard_failures import FailedGuard, cache_entries, failed_guards
 from compiler.torch_api.leaf_guards import GuardTree, counted, plain_tree, timed_tree
 from compiler.torch_api.open_sizes import SymbolFacts, symbols_of
 from compiler.torch_api.patching import replaced
+from compiler.torch_api.released import empty_method_caches, release_guards
 from compiler.torch_api.traced_lines import Place, places_of, watching
 from compiler.torch_api.wrapped_modules import Names, forward_names
 
@@ -102,10 +108,13 @@ class DynamoObserver(Protocol):
     def frame_started(self, key: CompileKey, code: CodeType) -> None: ...
     def frame_ended(self, key: CompileKey, error: BaseException | None) -> None: ...
     def frame_skipped(self, code: CodeType, why: str) -> None: ...
+    def frame_refused(self, why: str, hint: str) -> None: ...
     def frame_restarted(self, key: CompileKey, why: str) -> None: ...
     def bytecode(self, key: CompileKey, original: CodeType, modified: CodeType) -> None: ...
     def resume_functions(self, key: CompileKey, codes: Sequence[CodeType]) -> None: ...
-    def graph(self, key: CompileKey, module: torch.fx.GraphModule, run: Compiled) -> Compiled: ...
+    def graph(
+        self, key: CompileKey, module: torch.fx.GraphModule, run: Compiled, bucket: Bucket | None
+    ) -> Compiled: ...
     def graph_break(self, key: CompileKey, facts: BreakFacts) -> None: ...
     def recompiled(self, key: CompileKey, reasons: Sequence[str], entries: Sequence[EntryFailures]) -> None: ...
     def symbols(self, key: CompileKey, facts: Sequence[SymbolFacts]) -> None: ...
@@ -131,7 +140,7 @@ class Unheard:
     def graph_break(self, *_: object) -> None:
         self.breaks += 1
 
-    def graph(self, _key: CompileKey, _module: torch.fx.GraphModule, run: Compiled) -> Compiled:
+    def graph(self, _key: CompileKey, _module: torch.fx.GraphModule, run: Compiled, _bucket: Bucket | None) -> Compiled:
         compiled: Compiled = run()
         return compiled
 
@@ -156,6 +165,7 @@ def observing(observer: DynamoObserver) -> Iterator[Observation]:
         stack.enter_context(replaced(convert_frame.CatchErrorsWrapper, "__call__", session.wrap_convert))
         stack.enter_context(replaced(convert_frame, "_compile", session.wrap_compile))
         stack.enter_context(watching(session.on_restart, session.on_unsupported))
+        stack.enter_context(replaced(OutputGraph, "__init__", session.wrap_make_output))
         stack.enter_context(replaced(OutputGraph, "_call_user_compiler", session.wrap_call_user_compiler))
         stack.enter_context(replaced(InstructionTranslatorBase, "log_graph_break", session.wrap_log_graph_break))
         reasons = "get_and_maybe_log_recompilation_reasons"
@@ -185,6 +195,8 @@ class _Session:
         self.names: dict[CompileKey, Names] = {}
         self.unheard_keys: set[CompileKey] = set()
         self.unsupported: BaseException | None = None
+        self.began = weakref.finalize(self, lambda: None)
+        self.tracked_fakes: list[list[Any]] = []
 
     @contextmanager
     def unheard(self) -> Iterator[Unheard]:
@@ -218,7 +230,14 @@ class _Session:
 
         def observed(wrapper: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
             self.unsupported = None
-            result = convert(wrapper, frame, *args, **kwargs)
+            try:
+                with module_calls.paused():
+                    result = convert(wrapper, frame, *args, **kwargs)
+            except AssertionError as error:
+                if not (why := bucket_cap_refusal(error)):
+                    raise
+                self.observer.frame_refused(why, BUCKET_CAP_HINT)
+                return ConvertFrameReturn()
             if getattr(result, "guarded_code", None) is None:
                 why = str(self.unsupported) if self.unsupported is not None else getattr(result, "skip_reason", "")
                 self.observer.frame_skipped(frame.f_code, why or "")
@@ -234,7 +253,7 @@ class _Session:
             self.globals.setdefault(id(user_globals), (user_globals, frozenset(user_globals)))
             self.observer.frame_started(key, code)
             try:
-                with preserved():
+                with preserved(), restore_dispatch_modes():
                     result = compile_frame(code, user_globals, *args, **kwargs)
             except BaseException as error:
                 broken = _unlogged(error)
@@ -247,12 +266,22 @@ class _Session:
 
         return observed
 
+    def wrap_make_output(self, make: Compiled) -> Compiled:
+        def observed(output: OutputGraph, *args: Any, **kwargs: Any) -> None:
+            make(output, *args, **kwargs)
+            self.tracked_fakes.append(output.tracked_fakes)
+
+        return observed
+
     def wrap_call_user_compiler(self, call: Compiled) -> Compiled:
         def observed(output: OutputGraph, module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
             compile_graph: Any = output.compiler_fn
 
-            def backend(module: torch.fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Compiled:
-                return self.observer.graph(current_key(), module, lambda: compile_graph(module, inputs, **kwargs))
+            def backend(module: torch.fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Any:
+                def run() -> Any:
+                    return compile_graph(module, inputs, **kwargs)
+
+                return compile_observed(compile_graph, module, run, partial(self.observer.graph, current_key()))
 
             output.compiler_fn = backend
             try:
@@ -334,6 +363,10 @@ class _Session:
         for user_globals, before in self.globals.values():
             for name in [n for n in user_globals if n not in before and n.startswith(GENERATED)]:
                 del user_globals[name]
+        for fakes in self.tracked_fakes:
+            fakes.clear()  # they are in cycles through autograd's C++ objects, which gc can't see
+        release_guards(self.began)
+        empty_method_caches(ShapeEnv)  # they hold each ShapeEnv that was ever asked, and its fake tensors
 
 
 def _unlogged(error: BaseException) -> Any:
@@ -419,6 +452,7 @@ def _isolated() -> Iterator[None]:
     saved = (pgo._CODE_STATE, pgo._INIT_CODE_STATE)
     backends = frozenset(eval_frame.cached_backends)
     counted = {name: counter.copy() for name, counter in counters.items()}
+    breaks = len(graph_break_reasons)
     pgo._CODE_STATE = pgo._INIT_CODE_STATE = None
     try:
         yield
@@ -428,6 +462,7 @@ def _isolated() -> Iterator[None]:
             del eval_frame.cached_backends[added]
         counters.clear()
         counters.update(counted)
+        del graph_break_reasons[breaks:]
 
 
 @contextmanager
@@ -460,6 +495,42 @@ def compiled(fn: Any, backend: Compiled, *, dynamic: bool | None, fullgraph: boo
         return backend(module, inputs, **options)
 
     return torch.compile(fn, backend=own_backend, dynamic=dynamic, fullgraph=fullgraph, **isolation)
+
+
+class _CapturedError(Exception):
+    """Ends a call whose graph was captured, before any of it is run."""
+
+
+def first_break(
+    fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: bool | None
+) -> tuple[tuple[str, int], ...] | None:
+    """Files and lines of the calls that lead to the first graph break of a call, outermost first; None if it has none.
+    The call is captured and not run.
+
+    Raises what else TorchDynamo raises.
+    """
+    captured = False
+
+    def stop(*_: Any) -> Any:
+        nonlocal captured
+        captured = True
+        raise _CapturedError
+
+    # The hook is called for a frame without operations too, of which no backend hears.
+    hook = convert_frame.register_bytecode_hook(lambda *_: stop())
+    try:
+        # Not `fullgraph`: that captures numbers and sizes that depend on data, at which a call without it breaks.
+        with dynamo_config.patch(suppress_errors=False), torch._dynamo.error_on_graph_break(True):
+            compiled(fn, stop, dynamic=dynamic, fullgraph=False)(*args, **kwargs)
+    except Unsupported as error:
+        stack = getattr(error, "real_stack", None)
+        return tuple((frame.filename, frame.lineno or 0) for frame in stack or ())
+    except Exception:
+        if not captured:
+            raise
+    finally:
+        hook.remove()
+    return None
 
 
 def inner_function(fn: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.nn import functional
 
 _FRAME = re.compile(r'File "(?P<file>.+?)", line (?P<line>\d+), in (?P<function>.+)\n(?:    (?P<code>.*))?')
@@ -36,47 +37,136 @@ class SourceFrame:
     code: str
 
 
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The graph that a higher-order operator runs: a branch of `cond`, a checkpointed block, a score_mod.
+
+    `path` names it in the whole graph (`body_fn_0.cond_true_0`), by the name of `holder`, the first node that refers to
+    it: a get_attr, or a call of the module itself. `callers` are the nodes that run it.
+    """
+
+    path: str
+    module: GraphModule
+    holder: Node
+    callers: tuple[Node, ...]
+
+
+def bodies(module: GraphModule) -> list[Body]:
+    """The bodies in a graph and in its bodies, each once, an outer one before those inside of it."""
+    return list(_bodies(module, "", set()))
+
+
+def _bodies(module: GraphModule, path: str, seen: set[Graph]) -> Iterator[Body]:
+    holders: dict[Graph, list[Node]] = {}
+    for node in module.graph.nodes:
+        if (body := body_at(module, node)) is not None:
+            holders.setdefault(body.graph, []).append(node)
+    for graph, nodes in holders.items():
+        body = body_at(module, nodes[0])
+        if body is not None and graph not in seen:
+            seen.add(graph)
+            users = (user for node in nodes for user in (node.users if node.op == "get_attr" else (node,)))
+            callers = tuple(dict.fromkeys(user for user in users if user.op != "output"))
+            inner = qualified(path, nodes[0].name)
+            yield Body(inner, body, nodes[0], callers)
+            yield from _bodies(body, inner, seen)
+
+
+def qualified(path: str, name: str) -> str:
+    """The name of a node in a body, as the whole graph has it."""
+    return f"{path}.{name}" if path else name
+
+
+def body_at(module: GraphModule, node: Node) -> GraphModule | None:
+    """The graph that a node of `module` refers to; None where it refers to none."""
+    if node.op not in ("get_attr", "call_module"):
+        return None
+    value: Any = module
+    for name in str(node.target).split("."):
+        value = getattr(value, name, None)
+    return value if isinstance(value, GraphModule) else None
+
+
+def graph_paths(module: GraphModule) -> dict[Graph, str]:
+    """The path of each graph: "" of the whole one, that of a body (see `Body`)."""
+    return {module.graph: "", **{body.module.graph: body.path for body in bodies(module)}}
+
+
+def qualified_names(module: GraphModule) -> dict[Node, str]:
+    """The name of each node in a graph and in its bodies, as the whole graph has it."""
+    return {node: qualified(path, node.name) for graph, path in graph_paths(module).items() for node in graph.nodes}
+
+
+def homes(module: GraphModule) -> dict[int, str]:
+    """The path of each graph by the id of the graph object, as `meta["from_node"]` names graphs. Of use while the
+    graphs live.
+    """
+    return {id(graph): path for graph, path in graph_paths(module).items()}
+
+
+Row = tuple[str, str]
+"""A line of code, and the qualified name of the node on it."""
+
+
 def graph_code(module: GraphModule) -> tuple[str, dict[int, str]]:
     """The graph as Python-like code, and for each line that a node stands on, that node's name.
 
     Same printer as `GraphModule.print_readable` (torch.fx.graph.CodeGen), made easier to read: parameters under the
-    names that the body uses, one on a line where they are many, and no `x = None` releases.
+    names that the body uses, one on a line where they are many, and no `x = None` releases. The bodies of a
+    higher-order operator are printed beneath its call; the names of their nodes are qualified (`cond_true_0.mul`).
     """
+    rows = list(_rows(module, {body.module.graph: body for body in bodies(module)}, "", "forward(self"))
+    text = "\n".join(line for line, _ in rows).rstrip("\n") + "\n"
+    return text, {number: name for number, (_, name) in enumerate(rows, 1) if name}
+
+
+def _rows(module: GraphModule, known: Mapping[Graph, Body], path: str, opening: str) -> Iterator[Row]:
     code = module.graph.python_code("self", verbose=True, include_stride=True, include_device=True)
     renamed = {str(n.target): n.name for n in module.graph.nodes if n.op == "placeholder" and n.target != n.name}
-    lines = list(_readable(code.src.strip("\n").split("\n"), renamed))
-    nodes = {node.name for node in module.graph.nodes}
-    names = {}
-    for number, line in enumerate(lines, 1):
-        found = [name for name in _ASSIGNED.findall(line) if name in nodes]
-        if line.lstrip().startswith("return "):
-            found = ["output"]
-        if found:
-            names[number] = found[-1]
-    return "\n".join(lines).rstrip("\n") + "\n", names
+    nodes = {node.name: node for node in module.graph.nodes}
+    beneath: dict[Node, list[Body]] = {}
+    for body in known.values():
+        beneath.setdefault(next(iter(body.callers), body.holder), []).append(body)
+    for line in _readable(code.src.strip("\n").split("\n"), renamed, opening):
+        node = next((nodes[name] for name in reversed(_ASSIGNED.findall(line)) if name in nodes), None)
+        if node is None:
+            yield line, qualified(path, "output") if line.lstrip().startswith("return ") else ""
+            continue
+        graph = body_at(module, node) if node.op == "get_attr" else None
+        held = known[graph.graph] if graph is not None else None
+        if held is None:
+            yield line, qualified(path, node.name)
+        elif held.holder is not node:
+            yield f"{line}  # printed above, in {next(iter(held.callers), held.holder)}", qualified(path, node.name)
+        indent = line[: len(line) - len(line.lstrip())] + "    "
+        for body in beneath.get(node, ()):
+            inner = _rows(body.module, known, body.path, f"{body.holder.name}(")
+            yield f"{indent}{next(inner)[0]}", body.path
+            yield from ((f"{indent}{row}" if row else row, name) for row, name in inner)
 
 
-def _readable(lines: list[str], renamed: Mapping[str, str]) -> Iterator[str]:
+def _readable(lines: list[str], renamed: Mapping[str, str], opening: str) -> Iterator[str]:
     aliases = {f"{name} = {target}" for target, name in renamed.items()}
     in_body = False
     for line in lines:
         bare = _RELEASES.sub("", line).rstrip()
         if line.startswith("def "):
-            yield from _signature(bare, renamed)
+            yield from _signature(bare, renamed, opening)
         elif bare.strip() not in aliases and _UNKNOWN_PLACE not in bare and (bare or in_body):
             in_body = True
             yield bare
 
 
-def _signature(line: str, renamed: Mapping[str, str]) -> list[str]:
-    opening, *parameters = (part.lstrip() for part in _PARTS.findall(line))
+def _signature(line: str, renamed: Mapping[str, str], opening: str) -> list[str]:
+    """The line that defines the graph's function, one parameter a line where they are many."""
+    _, *parameters = (part.lstrip() for part in _PARTS.findall(line.removesuffix("):")))
     named = [
         _PARAMETER.sub(lambda match: renamed.get(match[0], match[0]), parameter, count=1) for parameter in parameters
     ]
+    first = [] if opening.endswith("(") else [opening]
     if len(line) <= SIGNATURE_WIDTH or not named:
-        return [", ".join([opening, *named])]
-    last = named.pop().removesuffix("):")
-    return [f"{opening},", *(f"    {parameter}," for parameter in named), f"    {last},", "):"]
+        return [f"def {'' if first else opening}{', '.join([*first, *named])}):"]
+    return [f"def {opening}{',' if first else ''}", *(f"    {parameter}," for parameter in named), "):"]
 
 
 def source_frames(node: Node) -> tuple[SourceFrame, ...]:
@@ -135,6 +225,25 @@ def devices(module: GraphModule) -> Iterator[torch.device]:
     yield from dict.fromkeys(value.device for value in values if isinstance(value, torch.Tensor))
 
 
+def count_elements(module: GraphModule) -> int:
+    """The number of elements of all tensors that a graph computes; of symbolic sizes, as in its first call."""
+    values = (value_of(node) for node in module.graph.nodes if node.op != "placeholder")
+    shapes = [value.shape for value in values if isinstance(value, torch.Tensor)]
+    return sum(math.prod(map(_traced_size, shape)) for shape in shapes)
+
+
+def is_on_meta(module: GraphModule) -> bool:
+    """Whether a graph's inputs are meta tensors. Scalar tensors may be on the CPU, as for graphs on a GPU.
+
+    Of a graph without tensors as inputs: whether all its tensors are meta tensors.
+    """
+    tensors = [node for node in module.graph.nodes if isinstance(value_of(node), torch.Tensor)]
+    inputs = [node for node in tensors if node.op == "placeholder"] or tensors
+    values = map(value_of, inputs)
+    devices = {value.device.type for value in values if value.device.type != "cpu" or value.dim()}
+    return devices == {"meta"}
+
+
 def fake_mode(values: Sequence[Any]) -> AbstractContextManager[Any]:
     """The mode of the fake tensors among these values. Raises ValueError where there are none."""
     mode = detect_fake_mode(values)
@@ -150,8 +259,13 @@ def memory_of(tensor: torch.Tensor) -> int:
 
 def storage_bytes(tensor: torch.Tensor) -> int:
     """The bytes of a tensor's memory; where its size is symbolic, with the values that it was traced with."""
-    size: Any = tensor.untyped_storage().nbytes()
-    return size if isinstance(size, int) else int(size.node.hint or 0)
+    return _traced_size(tensor.untyped_storage().nbytes())
+
+
+def _traced_size(size: Any) -> int:
+    """A size as a number: where it is symbolic, the value that it was traced with; 0 if there is none, as if ragged."""
+    hint = size if isinstance(size, int) else size.node.hint
+    return hint if isinstance(hint, int) else 0
 
 
 def tensor_attrs(value: Any) -> dict[str, Any]:
@@ -197,13 +311,43 @@ def target_name(node: Node) -> str:
     return f"{module}.{name}" if module and not module.startswith("torch._C") else f"torch.{name}"
 
 
-def parents(node: Node) -> tuple[str, ...]:
-    """Names of the nodes, in earlier graphs, that `meta["from_node"]` says this one came from, nearest first."""
-    found: dict[str, None] = {}
+def short_name(target: str) -> str:
+    """The operation without its namespace and overload: `mul` of `aten.mul.Tensor`, `operator.mul` and `mul`."""
+    parts = target.split(".")
+    return parts[1] if len(parts) == 3 and parts[0] in ("aten", "prims") else parts[-1]
+
+
+def is_checkpoint(node: Node) -> bool:
+    """Whether a captured node calls torch.utils.checkpoint."""
+    return target_name(node).endswith("higher_order.tag_activation_checkpoint")
+
+
+def is_selective(body: GraphModule) -> bool:
+    """Whether the checkpoint around a body has a context_fn, with which TorchDynamo marks the body."""
+    return "_checkpoint_context_fn" in body.meta
+
+
+def checkpoint_policy(node: Node) -> str:
+    """What a checkpoint asks for a node: "PREFER_RECOMPUTE", "MUST_SAVE" and so on; "" where it is in none."""
+    policy = node.meta.get("recompute") if checkpoint_number(node) is not None else None
+    return str(getattr(policy, "name", ""))
+
+
+def checkpoint_number(node: Node) -> int | None:
+    """The number that torch gives the checkpoint around a node, over the whole process; None where there is none."""
+    number: int | None = node.meta.get("ac_graph_id")
+    return number
+
+
+def sources(node: Node) -> tuple[tuple[str, int], ...]:
+    """Names of the nodes that `meta["from_node"]` says this one came from, nearest first, each with the id of its graph
+    object.
+    """
+    found: dict[tuple[str, int], None] = {}
     todo = list(node.meta.get("from_node") or ())
     while todo:
         source = todo.pop(0)
-        found[source.name] = None
+        found[source.name, source.graph_id] = None
         todo.extend(source.from_node or ())
     return tuple(found)
 
@@ -215,7 +359,7 @@ def made_from(node: Node) -> tuple[str, ...]:
     functions = [getattr(function, "__name__", function) for _, function in node.meta.get("source_fn_stack") or ()]
     operation = node.meta.get("original_aten")
     aten = str(operation).split(".")[1:2] if operation is not None else []
-    return tuple(dict.fromkeys((*parents(node), *map(str, functions), *aten)))
+    return tuple(dict.fromkeys((*(name for name, _ in sources(node)), *map(str, functions), *aten)))
 
 
 @cache
@@ -270,6 +414,11 @@ def output_names(module: GraphModule) -> tuple[str, ...]:
     [output] = module.graph.find_nodes(op="output")
     values = output.args[0] if isinstance(output.args[0], list | tuple) else [output.args[0]]
     return tuple(value.name if isinstance(value, Node) else "" for value in values)
+
+
+def returned(module: GraphModule) -> list[Node]:
+    """The nodes whose values a graph returns, in whatever structure."""
+    return [source for output in module.graph.find_nodes(op="output") for source in output.all_input_nodes]
 
 
 def detached(module: GraphModule) -> GraphModule:

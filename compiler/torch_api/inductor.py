@@ -22,6 +22,7 @@ import torch._inductor.debug as inductor_debug
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import default_partition
 from torch._inductor.codegen.cpp import CppScheduling
+from torch._inductor.codegen.simd import SIMDScheduling
 from torch._inductor.codegen.triton import TritonScheduling
 from torch._inductor.dependencies import MemoryDep
 from torch._inductor.graph import GraphLowering
@@ -38,14 +39,18 @@ from compiler.targets import Target
 from compiler.torch_api import templates, virtual
 from compiler.torch_api.cudagraphs import CudaGraphs, Verdict
 from compiler.torch_api.dynamo import is_restart
+from compiler.torch_api.failed_builds import failed_builds_forgotten
 from compiler.torch_api.fusion_rounds import FusionRounds, MergeFacts
 from compiler.torch_api.line_origins import FxOrigins, KernelLines, LineOrigins
 from compiler.torch_api.loop_text import LoopTexts
 from compiler.torch_api.memory_lines import MemoryFacts, MemoryLines
+from compiler.torch_api.moving import moved_from_meta
 from compiler.torch_api.partitioning import Halves, wrap_partition
 from compiler.torch_api.patching import replaced
+from compiler.torch_api.released import empty_method_caches
 from compiler.torch_api.retargeting import Retargeting
 from compiler.torch_api.templates import Selection, Templates
+from compiler.torch_api.user_triton import UserKernels
 from compiler.torch_api.without_build import unprepared
 
 Kind = Literal["forward", "backward", "inference"]
@@ -129,9 +134,14 @@ class InductorObserver(Protocol):
 
 
 @contextmanager
-def observing(observer: InductorObserver, *, build: bool, target: Target | None = None) -> Iterator[None]:
-    """Observe every `compile_fx` call in the block; with a target, these write code for that GPU instead."""
-    session = _Session(observer, build)
+def observing(
+    observer: InductorObserver, *, build: bool, target: Target | None = None, runs: bool = True
+) -> Iterator[None]:
+    """Observe every `compile_fx` call in the block; with a target, these write code for that GPU instead.
+
+    Where nobody `runs` what is compiled, meta tensors stand for tensors of the device that code is written for.
+    """
+    session = _Session(observer, build, runs)
     wrappers = session.wrappers()
     settings = _inductor_settings(build)
     if target is not None:
@@ -141,6 +151,7 @@ def observing(observer: InductorObserver, *, build: bool, target: Target | None 
         wrappers += session.templates.wrappers()
         settings |= virtual.inductor_settings(target) | templates.settings(target)
     with ExitStack() as stack:
+        stack.callback(empty_method_caches, SIMDScheduling)  # they hold the scheduler nodes of several graphs
         stack.enter_context(inductor_config.patch(settings))
         if not build:
             stack.enter_context(unprepared())
@@ -157,9 +168,10 @@ def _inductor_settings(build: bool) -> dict[str, Any]:
 
 
 class _Session:
-    def __init__(self, observer: InductorObserver, build: bool) -> None:
+    def __init__(self, observer: InductorObserver, build: bool, runs: bool) -> None:
         self.observer = observer
         self.build = build
+        self.runs = runs
         self.kind: Kind = "inference"
         self.depth = 0
         self.in_inductor = False
@@ -182,6 +194,7 @@ class _Session:
             (GraphLowering, "codegen", self.wrap_codegen),
             (CppScheduling, "define_kernel", self.wrap_define_kernel),
             (TritonScheduling, "define_kernel", self.wrap_define_kernel),
+            *UserKernels(self.user_kernel, builds=self.build).wrappers(),
             *self.lines.wrappers(),
             *FusionRounds(self.merged, self.refused).wrappers(),
             *MemoryLines(self.memory).wrappers(),
@@ -197,7 +210,7 @@ class _Session:
             inner = self.wrap_inner(inner_compile) if inner_compile is default else inner_compile
             before, self.in_inductor = self.in_inductor, True
             try:
-                return original(module, inputs, inner, *args, **kwargs)
+                return original(module, self.example_inputs(module, inputs), inner, *args, **kwargs)
             finally:
                 self.in_inductor = before
 
@@ -210,9 +223,12 @@ class _Session:
             if self.in_inductor:
                 return run(module, inputs, **kwargs)
             trace = self.retargeting.wrap_main(run) if self.retargeting is not None else run
-            return trace(module, inputs, **self.observed_compilers(kwargs))
+            return trace(module, self.example_inputs(module, inputs), **self.observed_compilers(kwargs))
 
         return observed
+
+    def example_inputs(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Sequence[Any]:
+        return inputs if self.runs else moved_from_meta(module, inputs)
 
     def observed_compilers(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         forward = kwargs["fw_compiler"]
@@ -259,7 +275,8 @@ class _Session:
             self.graphs.forget()
             tried = kwargs.get("cudagraphs") is None or bool(kwargs["cudagraphs"])
             try:
-                compiled = compile_inner(module, inputs, **kwargs)
+                with failed_builds_forgotten():
+                    compiled = compile_inner(module, inputs, **kwargs)
                 for verdict in self.graphs.verdicts(self.kind, inputs, tried=tried):
                     self.observer.captured_as(self.kind, verdict)
                 if self.templates is not None:
@@ -301,6 +318,7 @@ class _Session:
     def wrap_run(self, run: Callable[..., Any]) -> Callable[..., Any]:
         def observed(lowering: GraphLowering, *args: Any, **kwargs: Any) -> Any:
             if not _branch_of(lowering):
+                self.lines.lowers(lowering.orig_gm)
                 self.observer.post_grad(self.kind, lowering.orig_gm)
             return run(lowering, *args, **kwargs)
 
@@ -341,6 +359,10 @@ class _Session:
             return name
 
         return observed
+
+    def user_kernel(self, name: str, operation: str, origins: Sequence[torch.fx.Node]) -> None:
+        whole = self.lines.origins(origins)
+        self.observer.kernel(self.kind, KernelFacts(name, (operation,), "user", KernelLines(), whole))
 
     def kernel_facts(self, name: str, nodes: Sequence[BaseSchedulerNode], kernel: Any) -> KernelFacts:
         templates = [part for node in nodes for part in node.get_nodes() if ir_kind(part) == "template"]

@@ -19,11 +19,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from compiler.interpret import inline_assembly, libdevice
-from compiler.interpret.bounds import Bounds
+from compiler.torch_api import inline_assembly, libdevice
+from compiler.torch_api.bounds import Bounds
 
 if os.environ.get("TRITON_INTERPRET") != "1":
-    raise ImportError("compiler.torch_api.interpreter is for the interpreter's own process: see compiler.interpret")
+    raise ImportError(
+        "compiler.torch_api.interpreter is for the interpreter's own process: see compiler.triton_interpreter"
+    )
 
 import triton
 import triton.language as tl
@@ -125,7 +127,7 @@ class GpuBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
         if dst_type.scalar.is_floating():
             return TensorHandle(_rounded(values, dst_type), dst_type.scalar)
         if values.dtype.kind == "f" and dtype.kind in "iu":
-            return TensorHandle(libdevice.saturated(np.trunc(values), dtype), dst_type.scalar)
+            return TensorHandle(libdevice.saturate(np.trunc(values), dtype), dst_type.scalar)
         return TensorHandle(values.astype(dtype), dst_type.scalar)
 
     def create_fp_to_fp(self, src: Any, dst_type: Any, _rounding: Any) -> Any:
@@ -406,8 +408,10 @@ def _install_in_inductor(scope: Any) -> None:
 
 
 def configurations(kernel: Any) -> list[dict[str, Any]]:
-    """The block sizes that Inductor's heuristics would try, in their order."""
-    return [dict(config.kwargs) for config in kernel.configs]
+    """The block sizes that Inductor's heuristics would try, in their order, with those that a user's call gave."""
+    declared = kernel.inductor_meta.get("declared_constexpr_names", ())
+    given = {name: value for name, value in kernel.triton_meta["constants"].items() if name in declared}
+    return [given | config.kwargs for config in kernel.configs]
 
 
 def signature_of(kernel: Any) -> dict[str, str]:

@@ -255,7 +255,7 @@ def _drop_declined(module: GraphModule, applied: Sequence[Applied]) -> None:
 
 def _unmark(module: GraphModule) -> None:
     """Take the notes off again: torch prints what stands there above the code."""
-    for node in module.graph.nodes:
+    for node in fx.qualified_names(module):
         custom = {key: value for key, value in (node.meta.get("custom") or {}).items() if key != _MARK}
         if "custom" in node.meta:
             node.meta["custom"] = custom
@@ -322,4 +322,4 @@ def _not_yet(*_: Any) -> Any:
 
 def name_before(node: Node, known: Container[str]) -> str:
     """The node of the graph before, among `known`, that a node of a traced graph came from; "" if there is none."""
-    return next((name for name in fx.parents(node) if name in known), "")
+    return next((name for name, _ in fx.sources(node) if name in known), "")

@@ -16,13 +16,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch._inductor.codegen.common import CSE, CSEVariable
 from torch._inductor.codegen.cpp import CppKernel, KernelGroup
+from torch._inductor.codegen.cpp_flex_attention_template import CppFlexAttentionTemplate
 from torch._inductor.codegen.triton import TritonKernel
-from torch._inductor.graph import GraphLowering
 from torch._inductor.index_propagation import IndexPropagation, IndexPropVar
 from torch._inductor.ir import (
     ComputedBuffer,
@@ -36,12 +37,13 @@ from torch._inductor.ir import (
     Sort,
 )
 from torch._inductor.loop_body import InterpreterShim, LightTracer, LoopBodyBlock
+from torch._inductor.select_algorithm import TritonTemplateKernel
+from torch._inductor.subgraph_lowering import PointwiseSubgraphLowering
 from torch._inductor.utils import DeferredLineBase, IndentedBuffer
 from torch._inductor.virtualized import V
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
 
 from compiler.torch_api import fx
-from compiler.torch_api.fx import SourceFrame
 
 _MARK = "tcompile_node"
 _COPY = "tcompile_copied_for"
@@ -51,14 +53,10 @@ _ACCUMULATOR = "accum"  # of a reduction that TritonKernel.codegen_body writes: 
 Wrapper = tuple[Any, str, Callable[[Any], Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class FxOrigins:
-    """Where something was computed: names of nodes of the post-grad graph, and for nodes of a branch (torch.cond),
-    which stand for the node that branches, the lines of the user's code.
-    """
-
-    nodes: tuple[str, ...] = ()
-    places: tuple[SourceFrame, ...] = ()
+FxOrigins = tuple[str, ...]
+"""Where something was computed: names of nodes of the post-grad graph; in a body they are qualified
+(`true_graph_0.mul`).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,10 @@ class LineOrigins:
         self.named: WeakKeyDictionary[Any, dict[str, dict[Node, None]]] = WeakKeyDictionary()
         self.nest: dict[str, dict[Node, None]] = {}
         self.rows: WeakKeyDictionary[Any, list[tuple[str, dict[Node, None]]]] = WeakKeyDictionary()
-        self.branching: WeakKeyDictionary[Graph, Node] = WeakKeyDictionary()
+        self.paths: WeakKeyDictionary[Graph, str] = WeakKeyDictionary()
+        self.inlined: Node | None = None
+        self.writes_template = False
+        self.template_rows: list[tuple[str, dict[Node, None]]] = []
 
     def wrappers(self) -> list[Wrapper]:
         storing: list[tuple[Any, str]] = [(owner, "store_output") for owner in (Pointwise, Scatter)]
@@ -116,17 +117,47 @@ class LineOrigins:
             (TritonKernel, "partial_accumulate", self.wrap_accumulate),
             (TritonKernel, "_lift_helper", self.wrap_helper),
             (KernelGroup, "finalize_kernel", self.wrap_finalize),
-            (GraphLowering, "run", self.wrap_run),
+            (PointwiseSubgraphLowering, "run_node", self.wrap_inlined),
+            (TritonTemplateKernel, "modification", self.wrap_modification),
+            (CppFlexAttentionTemplate, "modification", self.wrap_modification),
         ]
 
     def wrap_made(self, initialize: Callable[..., None]) -> Callable[..., None]:
         def made(loops: Any) -> None:
             initialize(loops)
-            node = V.current_node
+            node = self.inlined or V.current_node
             if isinstance(node, Node) and node.op != "output":
                 loops._post_init_setattr(_COPY if self.copying else _MARK, node)
 
         return made
+
+    def wrap_inlined(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """A subgraph that a template takes in (FlexAttention's score_mod) is lowered while the operator is."""
+
+        def lowered(lowering: PointwiseSubgraphLowering, node: Node) -> Any:
+            before, self.inlined = self.inlined, node
+            try:
+                return run(lowering, node)
+            finally:
+                self.inlined = before
+
+        return lowered
+
+    def wrap_modification(self, write: Callable[..., str]) -> Callable[..., str]:
+        """A template asks for the code of a subgraph, of a buffer or (in Triton) by its number."""
+
+        @wraps(write)  # the template names it
+        def written(template: Any, *args: Any, **options: Any) -> str:
+            subgraph = args[0] if args else options["subgraph_number"]
+            buffer = template.subgraphs[subgraph] if isinstance(subgraph, int) else subgraph
+            node = getattr(getattr(buffer, "data", None), _MARK, None)
+            before, self.writes_template = self.writes_template, True
+            try:
+                return str(self._for(node, write)(template, *args, **options))
+            finally:
+                self.writes_template = before
+
+        return written
 
     def wrap_copy_input(self, copy: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """An argument in the layout that a call of ATen wants is still the value of the node that computes it."""
@@ -173,10 +204,10 @@ class LineOrigins:
     def _for(self, node: Node | None, compute: Callable[..., Any]) -> Callable[..., Any]:
         """`compute`, with this node as the active one. No context manager: this runs for every inlined operation."""
 
-        def computed(*args: Any) -> Any:
+        def computed(*args: Any, **options: Any) -> Any:
             before, self.active = self.active, node
             try:
-                return compute(*args)
+                return compute(*args, **options)
             finally:
                 self.active = before
 
@@ -233,14 +264,16 @@ class LineOrigins:
         return interpreted
 
     def _at_hand(self) -> Node | None:
-        """The FX node behind the body's node that is being interpreted."""
-        current = self.running.current_node if self.running is not None else None
+        """The FX node behind the body's node that is being interpreted. Templates run subgraphs as they are."""
+        if self.running is None:
+            return self.active if self.writes_template else None
+        current = self.running.current_node
         return current.meta.get(_MARK) if current is not None else None
 
     def wrap_writeline(self, write: Callable[..., None]) -> Callable[..., None]:
         def written(buffer: IndentedBuffer, line: Any) -> None:
             write(buffer, line)
-            if self.running is not None and (node := self._at_hand()) is not None:
+            if (node := self._at_hand()) is not None:
                 self._note(line, node)
 
         return written
@@ -317,28 +350,21 @@ class LineOrigins:
             finalize(group, *args)
             new = [_text(line).strip() for line in group.loops_code._lines[before:]]
             found = [(row, self.nest[row]) for row in new if row in self.nest and row.strip("{}();")]
-            self.rows.setdefault(group, []).extend(found)
+            rows = self.template_rows if self.writes_template else self.rows.setdefault(group, [])
+            rows.extend(found)
             self.nest = {}
 
         return finalized
 
-    def wrap_run(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """A branch is lowered while the node that branches is."""
-
-        def lowered(lowering: GraphLowering, *args: Any) -> Any:
-            node = V.current_node
-            if getattr(lowering, "parent", None) is not None and isinstance(node, Node):
-                self.branching[lowering.graph] = node
-            return run(lowering, *args)
-
-        return lowered
+    def lowers(self, module: GraphModule) -> None:
+        """Hear of a graph that is lowered, as the post-grad graph has its nodes."""
+        self.paths.update(fx.graph_paths(module))
 
     def of(self, kernel: Any) -> KernelLines:
         """What is known of a kernel, of each of its parts if it is a combination of several. C++ comes in groups."""
         if isinstance(kernel, KernelGroup):
-            return KernelLines(
-                rows=tuple((row, self.origins(tuple(nodes))) for row, nodes in self.rows.get(kernel, ()))
-            )
+            rows, self.template_rows = [*self.template_rows, *self.rows.get(kernel, ())], []
+            return KernelLines(rows=tuple((row, self.origins(tuple(nodes))) for row, nodes in rows))
         parts = [part for part in (kernel, *getattr(kernel, "sub_kernels", ())) if isinstance(part, TritonKernel)]
         return KernelLines(self._of_parts(self.written, parts), self._of_parts(self.named, parts))
 
@@ -352,16 +378,8 @@ class LineOrigins:
         return {key: self.origins(tuple(nodes)) for key, nodes in merged.items()}
 
     def origins(self, nodes: Sequence[Node]) -> FxOrigins:
-        """FX nodes as plain data; those of a branch by the node of the whole graph that branches, and by place."""
-        names: dict[str, None] = {}
-        places: dict[SourceFrame, None] = {}
-        for node in nodes:
-            outer = node
-            while outer.graph in self.branching:
-                places.update(dict.fromkeys(fx.source_frames(outer)))
-                outer = self.branching[outer.graph]
-            names[outer.name] = None
-        return FxOrigins(tuple(names), tuple(places))
+        """FX nodes as plain data."""
+        return tuple(dict.fromkeys(fx.qualified(self.paths.get(node.graph, ""), node.name) for node in nodes))
 
 
 def _text(line: Any) -> str:

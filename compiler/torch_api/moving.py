@@ -6,19 +6,49 @@ a graph traced on the device (`torch.tensor(2.0, device="cuda")` is made on the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_aggregate
 from torch.utils._pytree import tree_map
 
+from compiler.torch_api.fx import is_on_meta
+
 CPU = torch.device("cpu")
 """Where the graphs of a capture are before they are moved."""
+META = torch.device("meta")
+"""Where tensors have a shape and no memory."""
+
+_VALUES = ("val", "example_value", "eager_input_vals")
+"""Where a node's `meta` has fake tensors. Inductor lowers a nested region for the last of them."""
 
 _LIFTS = (torch.ops.aten.lift_fresh_copy.default,)
+
+
+def moved_from_meta(module: GraphModule, inputs: Sequence[Any]) -> Sequence[Any]:
+    """Move a captured graph of meta tensors to the CPU, in place, and return example inputs there.
+
+    A graph with inputs that have memory stays as it is, as do its inputs.
+    """
+    graph = getattr(module, "gm", module)  # flatten_graph_inputs returns a module around the graph
+    values = [node.meta.get("example_value") for node in graph.graph.find_nodes(op="placeholder")]
+    if len(values) != len(inputs) or not is_on_meta(graph):
+        return inputs
+    mode = detect_fake_mode([node.meta.get("example_value") for node in graph.graph.nodes])
+    if mode is None:
+        return inputs
+    mover = Mover(mode, META, CPU)
+    moved = mover.values(values)
+    mover.graph(graph)
+    for before, after in zip(values, moved, strict=True):
+        if after is not before:
+            after.requires_grad_(before.requires_grad)
+    return [after if after is not before else given for before, after, given in zip(values, moved, inputs, strict=True)]
 
 
 class Mover:
@@ -47,7 +77,7 @@ class Mover:
         for node in module.graph.nodes:
             if node not in constants:
                 swap_devices(node, self._swap)
-                for name in ("val", "example_value"):
+                for name in _VALUES:
                     if name in node.meta:
                         node.meta[name] = tree_map(self._tensor, node.meta[name])
                 node.meta.pop("tensor_meta", None)
@@ -104,10 +134,12 @@ def _graphs(module: GraphModule) -> Iterator[GraphModule]:
 
 
 def device_swap(source: torch.device, device: torch.device) -> Callable[[Any], Any]:
-    """A function that gives `device` for every device of `source`'s type, and all else as it is."""
+    """A function that gives `device` for every device of `source`'s type, or its name, and all else as it is."""
+    name = re.compile(rf"{source.type}(:\d+)?")
 
     def swap(value: Any) -> Any:
-        return device if isinstance(value, torch.device) and value.type == source.type else value
+        is_source = isinstance(value, torch.device) and value.type == source.type
+        return device if is_source or (isinstance(value, str) and name.fullmatch(value)) else value
 
     return swap
 

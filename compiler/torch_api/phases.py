@@ -17,6 +17,7 @@ from torch._dynamo.utils import ChromiumEventLogger
 from torch._guards import CompileContext, CompileId
 
 from compiler.torch_api.patching import replaced
+from compiler.torch_api.unseen import call_unseen, unseen
 
 Key = tuple[int, int] | None
 
@@ -58,21 +59,26 @@ class PhaseLog:
             yield
 
     def _wrap_start(self, log: Callable[..., None]) -> Callable[..., None]:
+        @unseen
         def heard(logger: Any, event_name: str, *args: Any, **kwargs: Any) -> None:
             log(logger, event_name, *args, **kwargs)
             if threading.get_ident() == self._thread:
-                key = _key(CompileContext.current_compile_id()) or (self._open[-1].key if self._open else None)
-                self._open.append(_Open(event_name, key, self.now(), self.wanted()))
+                call_unseen(self._started, event_name)
 
         return heard
 
     def _wrap_end(self, log: Callable[..., None]) -> Callable[..., None]:
+        @unseen
         def heard(logger: Any, event_name: str, *args: Any, **kwargs: Any) -> None:
             if threading.get_ident() == self._thread:
-                self._ended(event_name)
+                call_unseen(self._ended, event_name)
             log(logger, event_name, *args, **kwargs)
 
         return heard
+
+    def _started(self, name: str) -> None:
+        key = _key(CompileContext.current_compile_id()) or (self._open[-1].key if self._open else None)
+        self._open.append(_Open(name, key, self.now(), self.wanted()))
 
     def _ended(self, name: str) -> None:
         """Torch leaves out the end of an event where an error ends it: those are dropped, as torch does."""
@@ -81,7 +87,8 @@ class PhaseLog:
             return
         event = self._open[depth]
         del self._open[depth:]
-        if event.wanted:
+        again = any(around.name == name and around.key == event.key for around in self._open)
+        if event.wanted and not again:  # torch compiles a subgraph in the phases that it is compiled in
             parent = self._open[-1].name if self._open else ""
             facts = self.found.setdefault((event.key, parent, name), PhaseFacts(name, event.key, parent))
             facts.seconds += self.now() - event.began

@@ -26,6 +26,7 @@ from torch._functorch.partitioners import default_partition
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule, Node
+from torch.utils._sympy.functions import Identity
 
 from compiler.targets import Target
 from compiler.torch_api import formats, fx
@@ -37,13 +38,19 @@ from compiler.torch_api.padding import Padding
 from compiler.torch_api.patching import replaced
 from compiler.torch_api.python_kernels import python_kernels
 from compiler.torch_api.recurrent import cell_kernels, wrap_layer_choice
-from compiler.torch_api.virtual import DEVICE, virtual_gpu
+from compiler.torch_api.virtual import DEVICE, VirtualGenerator, virtual_gpu
 
 Told = Callable[[str, str, str], None]
 """Hears of a choice: the pass, its verdict, and why."""
 
 
 _COMPILERS = ("fw_compiler", "bw_compiler", "inference_compiler")
+
+
+_UNEVALUATED = (
+    f"an index has a number inside of Identity, which torch {torch.__version__.partition('+')[0]} does not evaluate: "
+    'torch.compile on this GPU may stop with ValueError ("… is not comparable")'
+)
 
 
 class NoInstructionsError(RuntimeError):
@@ -64,6 +71,8 @@ class Retargeting:
             (proxy_tensor, "maybe_handle_decomp", wrap_decomposition),
             (proxy_tensor.ProxyTorchDispatchMode, "__torch_dispatch__", wrap_dispatch),
             (FakeTensor, "device", wrap_device),
+            (torch.cuda, "default_generators", lambda _here: (VirtualGenerator(),)),
+            (Identity, "_eval_evalf", self.wrap_evaluation),
             (fake_tensor, "run_fallback_kernel", wrap_fallback),
             (decompositions, "select_one_layer_lstm_function", wrap_layer_choice),
             (compile_fx, "partition_fn", self.wrap_partition),
@@ -77,6 +86,17 @@ class Retargeting:
             (fuse_attention, "_warn_tf32_disabled", lambda _warn: self.note_tf32),
             (pattern_matcher, "aot_function", self.wrap_aot_function),
         ]
+
+    def wrap_evaluation(self, _evaluate: Callable[..., Any]) -> Callable[..., Any]:
+        """Evaluate an `Identity` of a number as that number. torch 2.13 calls it a number, but sympy can't
+        evaluate it, so Inductor's `Min` and `Max` raise ValueError where it merges loops for a GPU.
+        """
+
+        def evaluated(wrapped: Identity, precision: int) -> Any:
+            self.tell("indexing", "evaluated", _UNEVALUATED)
+            return wrapped.args[0]._eval_evalf(precision)
+
+        return evaluated
 
     def wrap_aot(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """For aot_module_simplified, as backends other than Inductor call it."""

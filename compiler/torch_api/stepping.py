@@ -218,10 +218,10 @@ def _node(node: torch.fx.Node) -> str:
 
 
 def described(value: Any, depth: int = 0) -> str:
-    """A symbolic value in a few words: `Tensor mul float32[4]`, `3`, `list[x, 2]`, `not looked at yet: x`."""
+    """A symbolic value in a few words: `Tensor mul float32[4]`, `3`, `list[x, 2]`, `not read yet: x`."""
     if isinstance(value, LazyVariableTracker):
         if not value.is_realized():
-            return _short(f"not looked at yet: {_source(value) or value.peek_type().__name__}")
+            return _short(f"not read yet: {_source(value) or value.peek_type().__name__}")
         value = value.unwrap()
     kind = type(value).__name__.removesuffix("Variable")
     fields = vars(value)  # properties of Dynamo's compute, and may add guards

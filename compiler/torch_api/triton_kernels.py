@@ -12,8 +12,10 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
+import torch._inductor.runtime.hints as hints
 import torch._inductor.runtime.triton_helpers as triton_helpers
 import torch._inductor.runtime.triton_heuristics as heuristics
 import triton
@@ -24,6 +26,19 @@ from compiler.torch_api.virtual import virtual_gpu
 
 HELPERS = triton_helpers.__name__
 """The module of Inductor's that generated kernels call functions of, while they are compiled."""
+
+
+DECORATORS = frozenset({
+    "cooperative_reduction", "fixed_config", "foreach", "persistent_reduction", "pointwise", "reduction", "split_scan",
+    "template", "user_autotune",
+})  # fmt: skip
+"""The functions of triton_heuristics that generated kernels are decorated with."""
+
+
+def hint_names() -> frozenset[str]:
+    """`ReductionHint.INNER`, …: the members of all enumerations that a decorator's arguments may name."""
+    kinds = [kind for kind in vars(hints).values() if isinstance(kind, type) and issubclass(kind, Enum)]
+    return frozenset(f"{kind.__name__}.{member.name}" for kind in kinds for member in kind)
 
 
 class KernelSourceError(ValueError):

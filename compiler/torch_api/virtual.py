@@ -32,6 +32,19 @@ from compiler.torch_api.patching import replaced
 DEVICE = torch.device("cuda", 0)
 """Where a virtual GPU's tensors are; torch calls AMD's GPUs "cuda" too."""
 
+
+class VirtualGenerator(torch.Generator):
+    """The random generator of a GPU that is not here: graphs carry it as an input, and nothing draws from it."""
+
+    device = property(lambda _generator: DEVICE)
+
+    def clone_state(self) -> VirtualGenerator:
+        return VirtualGenerator()
+
+    def graphsafe_get_state(self) -> VirtualGenerator:
+        return VirtualGenerator()
+
+
 CACHED: tuple[str, ...] = (
     "torch._inductor.codecache:CacheBase.get_local_cache_path",
     "torch._inductor.codecache:CacheBase.get_system",
@@ -69,7 +82,7 @@ def virtual_gpu(target: Target) -> Iterator[None]:
         stack.enter_context(no_op_cuda_guard())
         for owner, name, value in _answers(target):
             stack.enter_context(replaced(owner, name, _constantly(value)))
-        stack.enter_context(_active_driver(target))
+        stack.enter_context(active_driver(target))
         _forget_answers()
         yield
 
@@ -194,7 +207,8 @@ def inductor_settings(target: Target) -> dict[str, Any]:
 
 
 @contextmanager
-def _active_driver(target: Target) -> Iterator[None]:
+def active_driver(target: Target) -> Iterator[None]:
+    """Triton compiles for the target inside the block."""
     from triton.runtime import driver
 
     before = driver._active

@@ -13,12 +13,19 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from compiler.decompose.drawn import random_state
 from compiler.torch_api.decomposition_tables import is_random
 from compiler.torch_api.pytrees import tree_leaves, tree_map
 
 Drawn = tuple[str, bool, list[Tensor]]
 """A random operator, whether it drew at all (attention without dropout does not), and what it gave."""
+
+
+def random_state() -> tuple[bytes, ...]:
+    """The state of every generator that an operator may draw from."""
+    states = [torch.random.get_rng_state()]
+    if torch.cuda.is_initialized():
+        states += torch.cuda.get_rng_state_all()
+    return tuple(bytes(state.numpy().tobytes()) for state in states)
 
 
 class Recording(TorchDispatchMode):

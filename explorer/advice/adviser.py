@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from compiler.advise import Advice, advise, can_try
-from compiler.measure_facts import Trial
 from compiler.record import Record
+from compiler.record.measure_facts import Trial
 from compiler.targets import target
 from explorer.advice.words import advice_text, gain_words, holds, trial_words
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from compiler.measure.calls import Call
+    from compiler.calls.call import Call
 
 WIDTH = 110
 NO_CALL = (
@@ -58,7 +58,7 @@ class AdviceList(Sequence[Advice]):
 
     def _row(self, number: int, advice: Advice) -> dict[str, Any]:
         gain, trial = advice.gain, self.trial(advice)
-        tried = trial if trial is not None and not trial.problem else None
+        run_trial = trial if trial is not None and not trial.problem else None
         return {
             "number": number,
             "title": advice.title,
@@ -68,11 +68,11 @@ class AdviceList(Sequence[Advice]):
             "basis": gain.basis if gain else None,
             "change": advice.change.text if advice.change else None,
             "can_be_tried": can_try(advice, self._record),
-            "gained_seconds": tried.gained if tried else None,
-            "gained_low": tried.low if tried else None,
-            "gained_high": tried.high if tried else None,
-            "holds": holds(tried) if tried else None,
-            "numbers": (tried.numbers if tried else advice.numbers) or None,
+            "gained_seconds": run_trial.gained if run_trial else None,
+            "gained_low": run_trial.low if run_trial else None,
+            "gained_high": run_trial.high if run_trial else None,
+            "holds": holds(run_trial) if run_trial else None,
+            "numbers": (run_trial.numbers if run_trial else advice.numbers) or None,
             "found": advice.found,
             "evidence": "; ".join(item.text for item in advice.evidence) or None,
             "how": gain.how if gain else None,
@@ -101,7 +101,7 @@ def _wrapped(text: str) -> list[str]:
     """A line of advice, indented; what is listed or is code keeps its own indentation."""
     if text.startswith("    "):
         return [f"    {text}"]
-    label = text.split(" ", maxsplit=1)[0] + " " if text.startswith(("- ", "change: ", "numbers: ", "tried: ")) else ""
+    label = text.split(" ", maxsplit=1)[0] + " " if text.startswith(("- ", "change", "numbers: ", "tried: ")) else ""
     indent = "  "
     return textwrap.wrap(
         text, WIDTH, initial_indent=indent, subsequent_indent=indent + " " * len(label), break_long_words=False
@@ -119,7 +119,7 @@ def with_trial(record: Record, call: Call | None, number: int, tell: Callable[[s
     if call is None:
         raise ValueError(NO_CALL)
     # They import much of torch, which a run that is only looked at does without.
-    from compiler.advise.trial import CannotApplyError, CannotCopyError, tried
+    from compiler.advise.trial import CannotApplyError, CannotCopyError, run_trial
 
     advice = found[number]
     if advice.can_be_tried and not can_try(advice, record):
@@ -127,7 +127,7 @@ def with_trial(record: Record, call: Call | None, number: int, tell: Callable[[s
             f"{advice.title!r} is about {target(record.target).title}, which is not here: nothing can be timed"
         )
     try:
-        trial = tried(advice, record, call, tell)
+        trial = run_trial(advice, record, call, tell)
     except (CannotApplyError, CannotCopyError) as error:
         trial = Trial(advice.id, problem=str(error))
     others = tuple(each for each in record.trials if each.advice != advice.id)

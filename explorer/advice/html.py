@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from compiler.advise import Advice, advise, can_try
-from compiler.measure_facts import Trial
 from compiler.record import Record
+from compiler.record.measure_facts import Trial
 from explorer.advice.words import BASES, change_lines, gain_source, gain_words, trial_words
 from explorer.static_html import details, muted, pre, prose, safe
 
@@ -34,7 +34,8 @@ def _inside(advice: Advice, number: int, trial: Trial | None, can_be_tried: bool
     if advice.gain is not None:
         yield f"<div>· {prose(gain_source(advice.gain))}</div>"
     if advice.change is not None:
-        yield f"<div><b>Change</b> {prose(advice.change.text)}</div>"
+        kind = f" ({advice.change.applicability})" if advice.change.applicability else ""
+        yield f"<div><b>Change</b>{kind} {prose(advice.change.text)}</div>"
         code = list(change_lines(advice.change))
         if code:
             yield pre([safe(line) for line in code])

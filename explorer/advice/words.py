@@ -6,20 +6,20 @@ from collections.abc import Iterator
 
 from compiler.advise import Advice, Change, Gain
 from compiler.advise.amounts import percent, seconds
-from compiler.measure_facts import Trial
+from compiler.record.measure_facts import Trial
 from explorer.cards import rewritten_lines
 
 BASES = {"measured": "measured", "recorded": "recorded", "estimate": "estimate"}
 
 
 def gain_words(gain: Gain | None) -> str:
-    """`saves at least 36 µs a call (40 %)`; what is not known is said to be so."""
+    """`saves an estimated 36 µs a call (40 %)`; what is not known is said to be so."""
     if gain is None:
         return "gain not known"
     of = "a call" if gain.of == "call" else "of compiling"
     share = f" ({percent(gain.share)})" if gain.share is not None else ""
-    least = "" if gain.basis == "measured" else "at least "
-    return f"saves {least}{seconds(gain.seconds)} {of}{share}"
+    estimated = "" if gain.basis == "measured" else "an estimated "
+    return f"saves {estimated}{seconds(gain.seconds)} {of}{share}"
 
 
 def gain_source(gain: Gain) -> str:
@@ -95,7 +95,7 @@ def _beside(trial: Trial, reached: float, told: str) -> str:
     if trial.expected is None:
         return f"{told}; nothing was claimed."
     kept = "as claimed" if reached >= trial.expected else "less than claimed"
-    return f"{told}: {kept} (at least {seconds(trial.expected)})."
+    return f"{told}: {kept} ({seconds(trial.expected)} was expected)."
 
 
 def _sentence(text: str) -> str:
@@ -121,7 +121,8 @@ def advice_text(advice: Advice, number: int, trial: Trial | None = None, can_be_
     if advice.gain is not None:
         lines.append(f"- {gain_source(advice.gain)}")
     if advice.change is not None:
-        lines.append(f"change: {advice.change.text}")
+        kind = f" ({advice.change.applicability})" if advice.change.applicability else ""
+        lines.append(f"change{kind}: {advice.change.text}")
         lines += [f"    {line}" for line in change_lines(advice.change)]
     if advice.numbers:
         lines.append(f"numbers: {advice.numbers}")

@@ -79,9 +79,9 @@ def _forward_row(step: ChainStep) -> str:
 def _backward_table(steps: Sequence[ChainStep]) -> str:
     if not steps:
         return ""
-    head = ("", "at", "comes in", "times the local derivative", "goes out")
+    head = ("", "at", "incoming gradient", "local derivative", "gradient")
     rows = [row for step in steps[:MOST] for row in _backward_rows(step)]
-    title = f"<b>Backward</b> {muted('what comes in, times the local derivative, goes out')}"
+    title = f"<b>Backward</b> {muted('incoming gradient times local derivative')}"
     return details(title, _table(head, rows) + left_out(len(steps), MOST, "steps", "print(…)"), is_open=True)
 
 
@@ -93,7 +93,7 @@ def _backward_rows(step: ChainStep) -> Iterator[str]:
     for departure in rest:
         yield _row(["", "", "", *_departure(departure)])
     for stop in step.stops:
-        yield _row(["", "", "", muted(stop.why), f"no gradient to {_name(stop.name)}"])
+        yield _row(["", "", "", muted(stop.why), f"no gradient for {_name(stop.name)}"])
 
 
 def _rule(step: ChainStep) -> str:
@@ -105,8 +105,8 @@ def _comes_in(step: ChainStep) -> str:
     if len(terms) <= 1:
         sender = _sender(step.arrivals[0]) if step.arrivals else ""
         return _lines([f"{value_html(step.gradient)} {sender}", *([muted(step.note)] if step.note else [])])
-    exactly = muted("to the last bit") if step.adds_exactly else ""
-    total = f"<b>added up</b> {value_html(step.gradient)} {exactly}"
+    exactly = muted("bit-exact") if step.adds_exactly else ""
+    total = f"<b>summed</b> {value_html(step.gradient)} {exactly}"
     return _lines([*terms, total, *([muted(step.note)] if step.note else [])])
 
 

@@ -125,7 +125,7 @@ class ChainRule(AutogradRun):
 
     @property
     def steps(self) -> pd.DataFrame:
-        """One row a step: the value forward, what comes in and goes out backward, formula, norm, where it was."""
+        """One row a step: the value forward, the gradients backward, formula, norm, where it was."""
         import pandas as pd
 
         rows = [_row(step) for step in self.data]

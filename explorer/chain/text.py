@@ -1,4 +1,4 @@
-"""The chain rule as text: values forward, then each backward step with what comes in, the rule, and what goes out."""
+"""The chain rule as text: values forward, then each backward step with its gradients and the rule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WIDE = 8
 INDENT = "      "
 _HEADINGS = {
     "forward": "Forward, with the values of this run",
-    "backward": "Backward: what comes in, times the local derivative, goes out",
+    "backward": "Backward: incoming gradient times local derivative",
 }
 
 
@@ -80,24 +80,25 @@ def _backward(step: ChainStep) -> Iterator[str]:
     for departure in step.departures:
         yield from _departure(step, departure)
     for stop in step.stops:
-        yield f"{INDENT}no gradient to {stop.name}: {stop.why}"
+        yield f"{INDENT}no gradient for {stop.name}: {stop.why}"
 
 
 def _comes_in(step: ChainStep) -> Iterator[str]:
     terms = step.arrivals
     if len(terms) > 1:
         for arrival in terms:
-            yield f"{INDENT}comes in: {value_text(arrival.value)}  {_sender(arrival)}"
-        exactly = ", to the last bit" if step.adds_exactly else ""
-        yield f"{INDENT}added up: grad = {value_text(step.gradient)}{exactly}"
+            yield f"{INDENT}incoming gradient: {value_text(arrival.value)}  {_sender(arrival)}"
+        exactly = ", bit-exact" if step.adds_exactly else ""
+        yield f"{INDENT}summed: grad = {value_text(step.gradient)}{exactly}"
     else:
-        yield f"{INDENT}comes in: grad = {value_text(step.gradient)}  {''.join(_sender(each) for each in terms)}"
+        senders = "".join(map(_sender, terms))
+        yield f"{INDENT}incoming gradient: grad = {value_text(step.gradient)}  {senders}"
     if step.note:
         yield f"{INDENT}note: {step.note}"
 
 
 def _sender(arrival: Arrival) -> str:
-    return f"from {arrival.source}, its {arrival.name}" if arrival.source else "(backward begins with it)"
+    return f"from {arrival.source}, its {arrival.name}" if arrival.source else "(the backward starts here)"
 
 
 def _departure(step: ChainStep, departure: Departure) -> Iterator[str]:

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from compiler.advise import Advice, Evidence, advise, can_try
-from compiler.measure_facts import Trial
 from compiler.record import Entity, Record
+from compiler.record.measure_facts import Trial
 from explorer.advice.words import BASES, advice_text, gain_source, gain_words, holds, snippet, trial_words
 from explorer.findings.finding import Finding, LinkedText
 from explorer.findings.lines import SourceLines
 from explorer.findings.spots import line_spot
+from explorer.text import counted
 
 FINDINGS = {"breaks": "the break", "guards": "a guard", "recompiles": "the recompilation"}
 """What is linked in other findings, by the stage that an id begins with."""
@@ -36,7 +37,9 @@ def advice_finding(record: Record) -> Finding | None:
         _card(number, advice, trials.get(advice.id), labels, lines, can_try(advice, record))
         for number, advice in enumerate(found)
     ]
-    return Finding(text.artifact("advice", "what would make it faster"), "view", "advice", {"cards": cards})
+    changes = counted(sum(advice.change is not None for advice in found), "finding")
+    artifact = text.artifact("advice", "what would make it faster", count=changes)
+    return Finding(artifact, "view", "advice", {"cards": cards})
 
 
 def advice_id(advice: Advice) -> str:
@@ -96,10 +99,12 @@ def _change(advice: Advice, lines: SourceLines) -> dict[str, Any] | None:
         return None
     suggestion = change.suggestion
     if suggestion is None or not suggestion.rewrite:
-        return {"words": change.text, "at": None, "old": [], "new": [], "settings": snippet(change)}
+        words = {"words": change.text, "applicability": change.applicability}
+        return words | {"at": None, "old": [], "new": [], "settings": snippet(change)}
     first, last = suggestion.line, suggestion.end_line
     return {
         "words": change.text,
+        "applicability": change.applicability,
         "at": line_spot(suggestion.file, first, lines),
         "old": list(lines.code(suggestion.file, first, last)),
         "new": suggestion.rewrite.splitlines(),

@@ -13,12 +13,13 @@ from typing import Any
 from compiler.capture.function_names import function_name
 from compiler.record import Entity, Frame, GraphBreak, Record, Suggestion
 from explorer.blame import culprit_code, users_place, users_span
-from explorer.cards import advice_text, break_card, break_groups, cost_words, outcome_words
+from explorer.cards import advice_text, break_card, cost_words, first_call_words, outcome_words
 from explorer.findings.finding import Finding, LinkedText
 from explorer.findings.lines import SourceLines
 from explorer.findings.spots import line_spot, spot
 from explorer.provenance import place_text
 from explorer.shapes import size_text
+from explorer.sites import break_count, break_groups
 from explorer.text import break_reason, counted, one_line
 
 
@@ -29,15 +30,16 @@ def breaks_finding(record: Record) -> Finding | None:
         return None
     text, lines, graphs = LinkedText(), SourceLines(record), Graphs(record)
     groups = break_groups(record.breaks)
-    for number, group in groups:
+    for number, group in enumerate(groups, 1):
         entities = [break_entity(item, lines, graphs) for item in group]
-        text.add(break_card(group[0], number, len(record.breaks), group[1:]), *entities)
+        text.add(break_card(group[0], number, len(groups), group[1:]), *entities)
         text.add("")
     if told:
         text.add("\n".join([notes_title(record), *map(str, told)]))
-    cards = [card(number, len(record.breaks), group, lines, graphs) for number, group in groups]
+    cards = [card(number, len(groups), group, lines, graphs) for number, group in enumerate(groups, 1)]
     data = {"cards": cards, "notes": [note.data(lines) for note in told], "title": notes_title(record)}
-    return Finding(text.artifact("breaks", "graph breaks"), "view", "breaks", data)
+    artifact = text.artifact("breaks", "graph breaks", count=break_count(record.breaks, "break"))
+    return Finding(artifact, "view", "breaks", data)
 
 
 def break_id(found: GraphBreak) -> str:
@@ -97,7 +99,7 @@ def card(number: int, total: int, group: Sequence[GraphBreak], lines: SourceLine
         "before": graphs.graph(found.ended),
         "crossing": _crossing(found),
         "after": after,
-        "lost": cost_words(found),
+        "lost": f"{first_call_words(found)} {cost_words(found)}".strip(),
         "changes": [_change(suggestion, lines) for suggestion in found.suggestions],
         "again": [{"id": break_id(item), "frame": item.frame} for item in others],
         "torch": _torchs_words(found),
@@ -128,6 +130,7 @@ def _change(suggestion: Suggestion, lines: SourceLines) -> dict[str, Any]:
     old = lines.code(suggestion.file, first, last) if suggestion.rewrite else ()
     return {
         "words": advice_text(suggestion),
+        "applicability": suggestion.applicability,
         "at": line_spot(suggestion.file, first, lines) if suggestion.rewrite else None,
         "old": list(old),
         "new": suggestion.rewrite.splitlines(),

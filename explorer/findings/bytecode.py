@@ -63,7 +63,7 @@ def groups(rewritten: Artifact) -> list[list[str]]:
 def _stretches(entities: Sequence[Entity]) -> Iterator[list[Entity]]:
     stretch: list[Entity] = []
     for entity in entities:
-        own = bool(entity.attrs["line"])
+        own = bool(entity.attrs.get("line"))
         if not own:
             stretch.append(entity)
         if stretch and (own or _ends(entity)):

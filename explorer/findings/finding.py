@@ -23,6 +23,8 @@ class Finding:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
+COUNT = "counted"
+"""Name in `Artifact.attrs` of how much is in a finding, in words."""
 OPENS, VIEW, VIEWED = "opens", "view", "viewed"
 """Names in `Artifact.attrs` of a finding that a record has as an artifact: how it opens, its view, the view's data."""
 
@@ -57,7 +59,12 @@ class LinkedText:
         self.blocks.append(text)
         self.entities += entities
 
-    def artifact(self, stage: str, title: str, language: str = "text") -> Artifact:
-        """All that was added, as an artifact with the stage's name as its id."""
+    def artifact(self, stage: str, title: str, language: str = "text", count: str = "") -> Artifact:
+        """All that was added, as an artifact with the stage's name as its id. `count` is how much is in it in words
+        (`4 sites, 19 breaks`), where the number of its entities does not say it.
+        """
         text = "\n".join(self.blocks) + "\n"
-        return Artifact(stage, stage, title, language, text, lines=self.lines, entities=tuple(self.entities))
+        attrs = {COUNT: count} if count else {}
+        return Artifact(
+            stage, stage, title, language, text, lines=self.lines, entities=tuple(self.entities), attrs=attrs
+        )

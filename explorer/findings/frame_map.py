@@ -114,11 +114,11 @@ class FrameMap:
     def _new_code(self, frame: Frame) -> Code:
         name, place = function_name(frame.function), place_text(frame.file, frame.line)
         goes_on = name != frame.function
-        label = f"{name} goes on from line {frame.line}" if goes_on else name
+        label = f"{name} resumes from line {frame.line}" if goes_on else name
         kind = "resume" if goes_on else "function"
         broke = any(found.frame == frame.id for found in self.record.breaks)
         if frame.outcome != "compiled" and not broke:
-            kind, label = "plain", f"plain Python: {label.replace(' goes on', '')}"
+            kind, label = "plain", f"plain Python: {label}"
             place = f"{place}: {one_line(frame.reason)}" if frame.reason else place
         origins = (self.lines.id_of(frame.file, frame.line), *self._plain_lines([frame]))
         head = Part(f"{STAGE}.{code_key(frame)}", kind, label, place, origins=tuple(filter(None, origins)))
@@ -134,7 +134,7 @@ class FrameMap:
         took = f"captured in {seconds_text(seconds)}" if seconds else ""
         attrs: dict[str, Any] = {"ops": len(calls)} | ({"seconds": seconds} if seconds else {})
         about = f"recompiled: {again}" if again else took
-        label = f"graph {frame.id}: {counted(len(calls), 'op')}" if artifact else f"graph {frame.id}"
+        label = f"graph {artifact.graph}: {counted(len(calls), 'op')}" if artifact else f"graph {frame.id}"
         return Part(f"{STAGE}.{name}", "graph", label, about, attrs, tuple(calls))
 
     def _break(self, found: GraphBreak, code: Code) -> Part:
@@ -168,7 +168,8 @@ class FrameMap:
     # What leads where
 
     def _connect(self, frame: Frame) -> None:
-        after = [found for found in self.record.breaks if found.id == frame.resumes or frame.id in found.resumed_by]
+        known = [found for found in self.record.breaks if found.id in self.broken]
+        after = [found for found in known if found.id == frame.resumes or frame.id in found.resumed_by]
         code = self.codes[code_key(frame)]
         for found in after:
             self._go_on(self.broken[found.id], self.codes[found.frame.partition("/")[0]], code)

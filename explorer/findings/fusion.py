@@ -1,5 +1,5 @@
 """Fusion as a finding: for each kernel the nodes that it is made of, round by round, and the bytes that it moves; and
-the pairs that were not joined, by reason, with what that costs.
+the pairs that were not fused, by reason, with what that costs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from explorer.text import columns, counted
 
 STAGE = "fusion"
 MOST_PAIRS = 12
-"""So many pairs that were not joined are listed in the text of each half; `run.unfused` has them all."""
+"""So many pairs that were not fused are listed in the text of each half; `run.unfused` has them all."""
 
 
 def fusion_finding(record: Record) -> Finding | None:
@@ -41,7 +41,7 @@ def kernel_entity(half: Fusion, kernel: Kernel) -> Entity:
     definition = f"kernels[{half.title}].{call.label}" if call is not None and call.kind == "call" else ""
     origins = (kernel.node.id,) if call is None else (call.id, definition) if definition else (call.id,)
     attrs = {"nodes": max(len(kernel.parts), 1), "bytes before": kernel.before, "bytes": kernel.after}
-    kind = "library call" if kernel.is_call else "fused kernel"
+    kind = "extern call" if kernel.is_call else "fused kernel"
     return Entity(kernel_id(half, kernel), kind, kernel.name, attrs | {"least bytes": kernel.least}, (), origins)
 
 
@@ -51,7 +51,7 @@ def _tell(text: LinkedText, half: Fusion) -> None:
     text.add("\n".join(heading(half)))
     if half.refusals:
         text.add("\n".join(refusal_lines(half)))
-    text.add("  Kernels and calls, in the order in which they run: nodes; bytes before fusion, now, and the least")
+    text.add("  Launches and calls, in the order in which they run: nodes; bytes before fusion, now, and the least")
     rows = columns([kernel_row(kernel) for kernel in half.kernels], right=(1, 2, 3, 4)) if half.kernels else []
     for kernel, row in zip(half.kernels, rows, strict=True):
         text.add(f"    {row}".rstrip(), kernel_entity(half, kernel))
@@ -62,8 +62,9 @@ def heading(half: Fusion) -> Iterator[str]:
     nodes = sum(max(len(kernel.parts), 1) for kernel in half.kernels)
     rounds = f" in {counted(half.rounds, 'round')}" if half.rounds else ""
     calls = sum(kernel.is_call for kernel in half.kernels)
-    found = [(len(half.kernels) - calls, "kernel"), (calls, "library call")]
-    became = " and ".join(counted(count, word) for count, word in found if count)
+    launches = len(half.kernels) - calls
+    kinds = ((launches, "kernel launch", "kernel launches"), (calls, "extern call", "extern calls"))
+    became = " and ".join(f"{count:,} {one if count == 1 else many}" for count, one, many in kinds if count)
     yield f"Fusion, {half.title}: {counted(nodes, 'node')} became {became}{rounds}"
     yield (
         f"  A call moves {size_text(half.after)}; without fusion {size_text(half.before)}. With every byte once for "
@@ -72,11 +73,11 @@ def heading(half: Fusion) -> Iterator[str]:
 
 
 def refusal_lines(half: Fusion) -> Iterator[str]:
-    """Reasons, then the pairs with most at stake."""
-    yield f"  Not joined: {counted(len(half.refusals), 'pair')}; what one kernel would save at most"
+    """Reasons, then the pairs with the largest potential saving."""
+    yield f"  Not fused: {counted(len(half.refusals), 'pair')}; what one kernel would save at most"
     rows = [[str(count), size_text(size), words] for words, count, size in half.reasons()]
     yield from (f"    {row}" for row in columns(rows, right=(0, 1)))
-    yield "  The most at stake:"
+    yield "  The largest potential savings:"
     yield from (f"    {row}" for row in columns(list(_alike(half))[:MOST_PAIRS], right=(0, 1)))
 
 

@@ -51,8 +51,10 @@ def guards_by_frame(record: Record) -> dict[str, list[Guard]]:
 
 
 def graph_inputs(record: Record) -> dict[tuple[str, str], str]:
-    """Graph (`0/0`) and source (`L['x']`) -> the captured graph's input that is read from there."""
-    graphs = {entity.id: artifact.graph for artifact in record.of_stage("captured") for entity in artifact.entities}
+    """Frame (`0/0`) and source (`L['x']`) -> the captured graph's input that is read from there."""
+    frames = {name: frame.id for frame in record.frames for name in frame.graphs}
+    captured = [artifact for artifact in record.of_stage("captured") if artifact.id in frames]
+    graphs = {entity.id: frames[artifact.id] for artifact in captured for entity in artifact.entities}
     return {(graphs[name], source): name for name, source in input_sources(record).items() if name in graphs}
 
 

@@ -41,9 +41,13 @@ class SourceLines:
 
     def code(self, file: str, first: int, last: int) -> tuple[str, ...]:
         """The text of some lines as they are written; empty where one of them is not shown."""
-        rows = [self.place(file, line) for line in range(first, max(first, last) + 1)]
         text = self._artifacts[file].text.splitlines() if file in self._artifacts else []
-        return tuple(text[row[1] - 1] for row in rows if row) if all(rows) else ()
+        if last - first >= len(text):
+            return ()
+        rows = [self.place(file, line) for line in range(first, max(first, last) + 1)]
+        return (
+            tuple(text[row[1] - 1] for row in rows if row) if all(row and row[1] <= len(text) for row in rows) else ()
+        )
 
 
 def row_of(artifact: Artifact, number: int) -> int | None:

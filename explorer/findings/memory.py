@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from compiler.measure_facts import MemoryEvent
 from compiler.record import Entity, Record
+from compiler.record.measure_facts import MemoryEvent
 from explorer.findings.finding import Finding, LinkedText
 from explorer.findings.lines import SourceLines
 from explorer.findings.spots import line_spot
@@ -103,16 +103,14 @@ class Known:
     def tensor_data(self, event: MemoryEvent) -> dict[str, Any]:
         """A tensor for the front end."""
         entity = self.entities.get(self.line(event))
-        artifact = entity.id.rpartition(".L")[0] if entity is not None else ""
-        file = next((found.title for found in self.record.artifacts if found.id == artifact), "")
-        number = int(entity.id.rpartition(".L")[2]) if entity is not None else 0
+        place = entity.attrs if entity is not None else {}
         return {
             "id": tensor_id(event),
             "name": event.buffer,
             "bytes": event.bytes,
             "maker": self.maker(event),
             "half": event.half,
-            "at": line_spot(file, number, self.spots) if file else None,
+            "at": line_spot(place["file"], place["line"], self.spots) if place.get("file") else None,
             "code": self.code(event) or self.copied(event),
         }
 
@@ -162,7 +160,7 @@ def table_rows(timeline: Timeline) -> list[str]:
     if trains:
         kept = ("" if line.side == "measured" else size_text(line.kept) for line in lines)
         rows.append(["between forward and backward", *kept])
-    rows.append(["at the end", *(size_text(line.steps[-1].above) for line in lines)])
+    rows.append(["at the end", *(size_text(line.steps[-1].above) if line.steps else "" for line in lines)])
     return columns(rows, right=range(1, len(sides) + 1))
 
 

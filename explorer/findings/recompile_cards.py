@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from compiler.capture.function_names import function_name
@@ -32,13 +33,21 @@ class Known:
         return [guard for guard in same if guard.failed] or same
 
 
-def card_data(number: int, found: Recompile, known: Known) -> dict[str, Any]:
-    """All that a card says of a recompilation, in plain JSON values."""
+def group_cards(number: int, total: int, group: Sequence[Recompile], known: Known) -> list[dict[str, Any]]:
+    """The cards of the recompilations of one cause, number `number` of `total`."""
+    title = f"Recompilation, cause {number} of {total}"
+    titles = [title] if len(group) == 1 else [f"{title}: {nth} of {len(group)}" for nth, _ in enumerate(group, 1)]
+    return [card_data(name, number, total, found, known) for name, found in zip(titles, group, strict=True)]
+
+
+def card_data(title: str, number: int, total: int, found: Recompile, known: Known) -> dict[str, Any]:
+    """All that a card says of a recompilation, in plain JSON values; it is for cause number `number` of `total`."""
     closest, lines = closest_failure(found), known.lines
     return {
         "ids": [recompile_id(found)],
+        "title": title,
         "number": number,
-        "total": len(known.record.recompiles),
+        "total": total,
         "frame": found.frame,
         "function": function_name(found.function),
         "at": line_spot(found.file, found.line, lines),
@@ -49,6 +58,7 @@ def card_data(number: int, found: Recompile, known: Known) -> dict[str, Any]:
         "reasons": [] if found.failures else [line for reason in found.reasons for line in reason.splitlines()[:1]],
         "entries": entries_data(found, closest, known),
         "advice": found.advice,
+        "applicability": found.applicability,
         "settings": list(found.settings),
         "limit": limit_words(found) if found.limit else "",
         "graphs": compared(found, known),

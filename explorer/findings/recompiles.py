@@ -8,8 +8,9 @@ from compiler.record import Entity, Recompile, Record
 from explorer.cards import recompile_card
 from explorer.findings.finding import Finding, LinkedText
 from explorer.findings.guards import guard_id
-from explorer.findings.recompile_cards import Known, card_data
+from explorer.findings.recompile_cards import Known, group_cards
 from explorer.findings.timeline import call_columns, call_data, code_objects, recompile_id, row_data, timeline_lines
+from explorer.sites import recompile_count, recompile_groups
 from explorer.text import recompile_reason
 
 
@@ -20,15 +21,20 @@ def recompiles_finding(record: Record) -> Finding | None:
         return None
     text, known, calls = LinkedText(), Known(record), call_columns(record)
     text.add("\n".join(timeline_lines(rows, calls, record)))
-    for number, found in enumerate(record.recompiles, 1):
+    groups = recompile_groups(record.recompiles)
+    for number, group in enumerate(groups, 1):
         text.add("")
-        text.add(recompile_card(found, number, len(record.recompiles)), recompile_entity(found, known))
+        card = recompile_card(group[0], number, len(groups), group[1:])
+        text.add(card, *(recompile_entity(found, known) for found in group))
     data = {
         "calls": [call_data(some, record, known.lines) for some in calls],
         "rows": [row_data(frames, calls, record, known.lines) for frames in rows],
-        "cards": [card_data(number, found, known) for number, found in enumerate(record.recompiles, 1)],
+        "cards": [
+            card for number, group in enumerate(groups, 1) for card in group_cards(number, len(groups), group, known)
+        ],
     }
-    return Finding(text.artifact("recompiles", "recompilations"), "view", "recompiles", data)
+    artifact = text.artifact("recompiles", "recompilations", count=recompile_count(record.recompiles))
+    return Finding(artifact, "view", "recompiles", data)
 
 
 def recompile_entity(found: Recompile, known: Known) -> Entity:

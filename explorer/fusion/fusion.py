@@ -1,5 +1,5 @@
 """Fusion as a record has it: which nodes became one kernel, step by step, what that saves, what would be the least, and
-which neighbours were not joined, why, and what that costs.
+which neighbours were not fused, why, and what that costs.
 
 Bytes are those that kernels read from memory and write to it, as Inductor counts: every byte once for each kernel.
 """
@@ -13,11 +13,11 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from compiler.inductor.fusion_words import reason_words
-from compiler.measure_facts import Merge
 from compiler.record import Artifact, Decision, Entity, Record
+from compiler.record.measure_facts import Merge
 from explorer.fusion.traffic import read_again
 
-LIBRARY = "one of them is a call of a library: Inductor has no code of it to join with"
+LIBRARY = "one of them is an extern call: Inductor has no code of it to fuse"
 UNTOLD = "Inductor tried, and gave no reason"
 
 
@@ -59,7 +59,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Two kernels that touch the same memory, and were not joined. `bytes` is what one kernel would save.
+    """Two kernels that touch the same memory, and were not fused. `bytes` is what one kernel would save.
 
     `told` is Inductor's own text, "" where it gave none; `round` is where it said that first, 0 for never.
     """
@@ -115,7 +115,7 @@ class Fusion:
         return found
 
     def reasons(self) -> list[tuple[str, int, int]]:
-        """Reason in words, how many pairs, bytes at stake; the most bytes first."""
+        """Reason in words, how many pairs, potential saving in bytes; the most bytes first."""
         count, size = Counter(item.words for item in self.refusals), Counter[str]()
         for item in self.refusals:
             size[item.words] += item.bytes
@@ -142,7 +142,7 @@ class Half:
 
     @cached_property
     def kind(self) -> str:
-        return self.artifact.id.rpartition(" ")[2].removesuffix("]")
+        return self.artifact.half
 
     def fusion(self) -> Fusion:
         every = (self._kernel(node) for node in self._nodes())
@@ -204,7 +204,7 @@ class Half:
             return 0
         return sum(read_again(source, str(call.attrs.get("code", "")), moves).values())
 
-    # Those that were not joined
+    # Those that were not fused
 
     def _refusals(self) -> Iterator[Refusal]:
         told = self._told()

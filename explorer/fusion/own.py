@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
-from compiler.measure_facts import Merge
 from compiler.record import Artifact, Decision, Entity
+from compiler.record.measure_facts import Merge
 from explorer.fusion.fusion import Half, Kernel
 
 
@@ -23,8 +23,8 @@ class OwnHalf(Half):
     @cached_property
     def _programs(self) -> list[Artifact]:
         """The programs of this half, in the order of the passes."""
-        half = self.artifact.id.partition("[")[2]
-        return [each for each in self.record.artifacts if each.language == "program" and each.id.endswith(f"[{half}")]
+        mine = (each for each in self.record.artifacts if each.language == "program")
+        return [each for each in mine if (each.graph, each.half) == (self.artifact.graph, self.artifact.half)]
 
     def _nodes(self) -> Sequence[Entity]:
         return _steps(self._programs[-1])

@@ -1,4 +1,4 @@
-"""Tables of fusion: what each kernel is made of and moves, and the pairs that were not joined."""
+"""Tables of fusion: what each kernel is made of and moves, and the pairs that were not fused."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def fusion(record: Record) -> pd.DataFrame:
 
 
 def unfused(record: Record) -> pd.DataFrame:
-    """One row a pair of kernels that was not joined: what one kernel would save at most, why in plain words, torch's
+    """One row a pair of kernels that was not fused: what one kernel would save at most, why in plain words, torch's
     own text, and in which round it said so. The most bytes first.
     """
     pairs = [(half, item) for half in fusions(record) for item in half.refusals]

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from compiler.capture.guard_words import plain
-from compiler.measure_facts import Half, MemoryEvent
 from compiler.record import Record
+from compiler.record.measure_facts import Half, MemoryEvent
 from explorer.provenance import input_sources
 
 WHOLE = "the whole call"
@@ -101,7 +101,8 @@ def timelines(record: Record) -> list[Timeline]:
     inputs = InputNames(record)
     each = [_timeline(record, f"graph {graph}", [graph], inputs) for graph in graphs]
     first_call = [graph for graph in graphs if graph.endswith("/0")]
-    return ([_timeline(record, WHOLE, first_call, inputs)] if len(first_call) > 1 else []) + each
+    whole = [_timeline(record, WHOLE, first_call, inputs)] if len(first_call) > 1 else []
+    return [timeline for timeline in whole + each if timeline.lines]
 
 
 def computed_over_measured(timeline: Timeline) -> float | None:
@@ -136,7 +137,8 @@ class InputNames:
 
 def _timeline(record: Record, title: str, graphs: Sequence[str], inputs: InputNames) -> Timeline:
     of_side = {side: [event for event in record.memory if event.side == side] for side in ("compiled", "eager")}
-    lines = {side: Line(side, tuple(_steps(found, graphs))) for side, found in of_side.items() if found}
+    made = {side: Line(side, tuple(_steps(found, graphs))) for side, found in of_side.items()}
+    lines = {side: line for side, line in made.items() if line.steps}
     measured = tuple(Step(event, event.live) for event in record.memory if event.side == "measured")
     if measured and set(graphs) == {event.graph for event in of_side["compiled"] if event.graph.endswith("/0")}:
         lines["measured"] = Line("measured", measured)

@@ -28,7 +28,7 @@ export function adviceCard(card, actions) {
   return h(
     "article",
     { class: "tc-card tc-advice-card", "aria-label": card.title },
-    h("header", { class: "tc-card-head" }, h("h3", {}, card.title), gain || null),
+    h("div", { class: "tc-card-head" }, h("h3", {}, card.title), gain || null),
     h("p", { class: "tc-lead" }, ...prose(card.found)),
     card.evidence.length || card.source ? evidenceOf(card, actions) : null,
     card.change ? changeOf(card.change, "Change", actions) : null,

@@ -7,7 +7,7 @@ import { h, icon } from "./dom.js";
 /** @typedef {import("./card_parts.js").Spot} Spot */
 /** @typedef {import("./card_parts.js").Graph} Graph */
 /**
- * @typedef {{words: string, at: import("./card_parts.js").LineSpot | null, old: string[], new: string[],
+ * @typedef {{words: string, applicability?: string, at: import("./card_parts.js").LineSpot | null, old: string[], new: string[],
  *   settings: string[]}} Change
  * @typedef {{ids: string[], number: number, total: number, what: string, at: Spot, chain: (Spot & {main: boolean})[],
  *   outcome: string, words: string, before: Graph | null, crossing: string,
@@ -26,12 +26,12 @@ export function breakCard(card, actions, tools = []) {
   return h(
     "article",
     { class: "tc-card tc-break-card", "aria-label": title },
-    h("header", { class: "tc-card-head" }, icon("warning"), h("h3", {}, title), name, page(card.torch), ...tools),
+    h("div", { class: "tc-card-head" }, icon("warning"), h("h3", {}, title), name, page(card.torch), ...tools),
     h("p", { class: "tc-lead" }, ...prose(card.what)),
     spotCode(card.at),
     card.chain.length ? chainOf(card, actions) : null,
     flow(card, actions),
-    h("p", { class: "tc-why" }, `${card.words} ${card.lost}`),
+    h("p", { class: "tc-why" }, ...prose(`${card.words} ${card.lost}`)),
     card.again.length ? again(card, actions) : null,
     ...card.changes.map((change, index) => changeOf(change, index ? "Or" : "Change", actions)),
     torchs(card.torch),
@@ -78,10 +78,23 @@ export function changeOf(change, label, actions) {
   return h(
     "section",
     { class: "tc-change" },
-    h("p", {}, h("b", {}, label), " ", ...prose(change.words), change.at ? " " : "", change.at ? lineLink(change.at, actions) : null),
+    h("p", {}, h("b", {}, label), " ", applicabilityOf(change), ...prose(change.words), change.at ? " " : "", change.at ? lineLink(change.at, actions) : null),
     change.new.length ? rewriteOf(change.old, change.new) : null,
     change.settings.length ? statements(change.settings) : null,
   );
+}
+
+/** @type {Record<string, string>} */
+const APPLICABILITY = {
+  "machine-applicable": "Edits of this class are applied in tcompile's tests: the break is gone, and the result is the same",
+  maybe: "It helps in tcompile's tests; other code may need more, as the sentence says",
+  explanation: "Words: there is no edit to apply",
+};
+
+/** How far advice of this class was tried. @param {Change} change */
+function applicabilityOf({ applicability }) {
+  if (!applicability) return null;
+  return h("span", { class: `tc-applicability tc-${applicability}`, title: APPLICABILITY[applicability] }, applicability);
 }
 
 /** torch's page on this kind of break. @param {Break["torch"]} torch */
@@ -95,8 +108,8 @@ function page({ id, link }) {
 function torchs({ kind, explanation, hints, reason, consequence, stack }) {
   return folded(
     `In torch's words: ${kind}`,
-    explanation ? h("p", { class: "tc-prose" }, explanation) : null,
-    hints.length ? h("ul", {}, ...hints.map((hint) => h("li", {}, hint))) : null,
+    explanation ? h("p", { class: "tc-prose" }, ...prose(explanation)) : null,
+    hints.length ? h("ul", {}, ...hints.map((hint) => h("li", {}, ...prose(hint)))) : null,
     consequence ? h("p", {}, `It led to: ${consequence}.`) : null,
     stack.length ? h("pre", { class: "tc-snippet" }, stack.join("\n")) : null,
     reason ? h("pre", { class: "tc-snippet" }, reason) : null,

@@ -1,4 +1,4 @@
-// One step of the chain rule: forward, what is computed of what; backward, what comes in, times what, goes where.
+// One step of the chain rule: forward, an operation; backward, the incoming gradient times the local derivative.
 
 import { valueBox } from "./chain_value.js";
 import { h } from "./dom.js";
@@ -70,7 +70,7 @@ function leafCard(step, go) {
 function stopped({ stops }) {
   if (!stops?.length) return [];
   const items = stops.map(({ name, kind, why }) => h("li", {}, h("b", {}, name), h("span", { class: "tc-stop" }, kind), why));
-  return [section("No gradient goes to", [h("ul", { class: "tc-chain-stops" }, ...items)])];
+  return [section("Inputs without a gradient", [h("ul", { class: "tc-chain-stops" }, ...items)])];
 }
 
 /** @param {Step} step @param {string} name of the sum @param {(node: string) => void} go */
@@ -78,20 +78,20 @@ function comesIn({ arrivals, gradient, exact, note }, name, go) {
   const told = note ? [h("p", { class: "tc-why" }, note)] : [];
   if (arrivals.length <= 1) {
     const [first] = arrivals;
-    return [section("Comes in", [line(name, "=", valueBox(gradient), first?.source ?? "", go, "from", first?.name)]), ...told];
+    return [section("Incoming gradient", [line(name, "=", valueBox(gradient), first?.source ?? "", go, "from", first?.name)]), ...told];
   }
   const terms = arrivals.map((part, at) => line("", at ? "+" : "", valueBox(part.value), part.source, go, "from", part.name));
-  const words = exact ? "added up, to the last bit" : "added up";
+  const words = exact ? "summed, bit-exact" : "summed";
   const sum = line(name, "=", valueBox(gradient), "", go, words);
-  return [section(`Comes in: ${arrivals.length} gradients add up`, [...terms, sum]), ...told];
+  return [section(`Incoming gradient: the sum of ${arrivals.length}`, [...terms, sum]), ...told];
 }
 
 /** @param {Step} step @param {Departure} departure @param {(node: string) => void} go */
 function leaves(step, departure, go) {
   const { name, formula, target, error } = departure;
   const rule = h("div", { class: "tc-chain-formula" }, h("code", {}, `d ${name} = ${formula || NOT_IN_TABLE}`));
-  const off = error ? `The formula on the same numbers is off by ${error.toExponential(1)} of the largest number.` : "";
-  const whole = section(`Goes out for ${name}`, [rule, ...product(step, departure, go)]);
+  const off = error ? `The formula on the same numbers differs by ${error.toExponential(1)} of the largest number.` : "";
+  const whole = section(`Gradient of ${name}`, [rule, ...product(step, departure, go)]);
   if (off) whole.append(h("p", { class: "tc-why" }, off));
   whole.dataset.target = target;
   return whole;
@@ -150,7 +150,7 @@ function section(title, content) {
 function line(name, symbol, value, node, go, words, which = "") {
   const title = `Go to ${node}`;
   const link = node && h("button", { type: "button", class: "tc-chain-link", title, onclick: () => go(node) }, node);
-  const alone = { from: "backward begins with it", of: "", to: "" }[words] ?? words;
+  const alone = { from: "the backward starts here", of: "", to: "" }[words] ?? words;
   const told = h("span", { class: "tc-chain-words" }, node ? `${words} ` : alone, link || null, which && node ? `, its ${which}` : "");
   return h("div", { class: "tc-chain-line" }, h("b", {}, name), sign(symbol), value, told);
 }

@@ -173,7 +173,7 @@ export class ChainView {
     context.scale(scale, scale);
     const style = getComputedStyle(this.root);
     const colour = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
-    const colours = { forward: colour("--tc-g2"), backward: colour("--tc-g3"), leaf: colour("--tc-g0") };
+    const colours = { forward: colour("--tc-accent"), backward: colour("--tc-link"), leaf: colour("--tc-g0") };
     const norms = this.steps.map(normOf);
     const logs = norms.filter((norm) => norm !== null && norm > 0 && norm < Infinity).map((norm) => Math.log(Number(norm)));
     const [low, high] = [Math.min(...logs, 0), Math.max(...logs, 0)];

@@ -21,6 +21,7 @@ export function h(tag, props = {}, ...children) {
 /** @param {HTMLElement} element @param {string} name @param {any} value */
 function setProperty(element, name, value) {
   if (value === undefined || value === null) return;
+  if (name === "href" && !String(value).startsWith("https://")) return; // of a record, which anybody may have written
   if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
   else if (name === "class") element.className = value;
   else if (name === "style") Object.assign(element.style, value);
@@ -83,8 +84,10 @@ export function bytesInWords(count) {
   return `${value >= 100 ? value.toFixed(0) : value.toPrecision(3)} ${units[power - 1]}`;
 }
 
-/** @param {number} seconds e.g. 0.0123 -> "12 ms" */
+/** @param {number} seconds e.g. 0.0123 -> "12 ms", 9.78e-9 -> "9.8 ns" */
 export function secondsInWords(seconds) {
+  if (seconds < 1e-6) return `${Number((seconds * 1e9).toPrecision(2))} ns`;
+  if (seconds < 1e-4) return `${Number((seconds * 1e6).toPrecision(2))} µs`;
   if (seconds < 0.001) return `${(seconds * 1e6).toFixed(0)} µs`;
   if (seconds < 0.0995) return `${(seconds * 1e3).toFixed(0)} ms`;
   return seconds < 9.95 ? `${seconds.toFixed(1)} s` : `${seconds.toFixed(0)} s`;

@@ -71,7 +71,9 @@ export class Explorer {
     this.panes = h("div", { class: "tc-panes" }, this.source.root);
     this.main = h("div", { class: "tc-main" }, this.panes, splitter(), this.inspector.root);
     this.root.classList.add("tcompile");
-    this.root.append(h("header", { class: "tc-top" }, this.title, this.ribbon.root, this.tools), this.main);
+    this.explored = h("div", { class: "tc-explored" });
+    const top = h("div", { class: "tc-top" }, this.title, this.ribbon.root, this.tools);
+    this.root.append(top, this.explored, this.main);
     const { signal } = this.stopping;
     this.root.addEventListener("keydown", (event) => this.pressed(event), { signal });
     window.addEventListener("keydown", (event) => this.keepFromJupyter(event), { signal, capture: true });
@@ -94,7 +96,8 @@ export class Explorer {
   }
 
   manifestChanged() {
-    this.title?.replaceChildren(h("b", {}, this.store.manifest.title || "tcompile"));
+    this.title?.replaceChildren(h(this.page ? "h1" : "b", {}, this.store.manifest.title || "tcompile"));
+    this.explored?.replaceChildren(...exploredCall(this.store));
     if (!this.stagePanes.length && !this.closedAll) this.openFirst();
     this.soon("stages", "panes", "inspector");
   }
@@ -383,7 +386,11 @@ export class Explorer {
       });
     }
     const { signal } = this.stopping;
-    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", changed, { signal });
+    for (const query of ["(prefers-color-scheme: dark)", "(forced-colors: active)"]) {
+      window.matchMedia(query).addEventListener("change", changed, { signal });
+    }
+    const printed = () => this.allPanes().forEach((pane) => pane.view?.themeChanged());
+    window.matchMedia("print").addEventListener("change", printed, { signal });
   }
 
   destroy() {
@@ -396,4 +403,27 @@ export class Explorer {
     for (const pane of this.allPanes()) pane.destroy();
     this.root.replaceChildren();
   }
+}
+
+const REPEATED = "Other side effects of its code, such as appending to a list, happen again";
+
+/**
+ * Which call of the cell is explored, and what it can be switched to: by a click where there is a kernel. Nothing where
+ * the cell has no other.
+ * @param {Store} store @returns {(HTMLElement | string)[]}
+ */
+function exploredCall({ manifest: { explored }, kernel }) {
+  if (!explored || !(explored.others.length || explored.scripts.length || explored.inside)) return [];
+  const where = explored.inside ? [", called in ", h("code", {}, explored.inside)] : [];
+  const chosen = h("span", {}, "Explored: ", h("code", {}, explored.callee), ...where, ` (line ${explored.line})`);
+  const named = (/** @type {string} */ callee, title = "") => h("code", { title }, `--fn ${callee}`);
+  const others = explored.others.map((callee) => {
+    if (!kernel) return named(callee);
+    const title = `Call ${callee} once more, on copies of its arguments, and explore that (--fn ${callee}). ${REPEATED}`;
+    const onclick = () => kernel.switchTo(callee);
+    return h("button", { class: "tc-button tc-text", type: "button", title, onclick }, callee);
+  });
+  const about = "It runs a model: to call it once more would change that. Run the cell with this option";
+  const all = [...others, ...explored.scripts.map((callee) => named(callee, about))];
+  return all.length ? [chosen, h("span", {}, "Switch to: "), ...all] : [chosen];
 }

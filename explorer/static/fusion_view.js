@@ -1,5 +1,5 @@
 // Fusion: what a call moves, before and after; each kernel with the nodes it is made of, round by round; and the pairs
-// that were not joined, by reason, with what that costs.
+// that were not fused, by reason, with what that costs.
 
 import { bytesInWords, counted, h } from "./dom.js";
 import { FindingView } from "./finding_view.js";
@@ -16,8 +16,8 @@ import { FindingView } from "./finding_view.js";
 
 /** So many cards and pairs are made at once. */
 const MANY = 60;
-const MODES = { kernels: "Kernels", refused: "Not joined" };
-const ORDERS = { order: "as they run", bytes: "by bytes moved", saved: "by bytes saved", stake: "by bytes at stake" };
+const MODES = { kernels: "Launches and calls", refused: "Not fused" };
+const ORDERS = { order: "as they run", bytes: "by bytes moved", saved: "by bytes saved", stake: "by potential saving" };
 
 export class FusionView extends FindingView {
   /**
@@ -161,7 +161,7 @@ export class FusionView extends FindingView {
     const kernel = this.half.kernels[index];
     const { id, name, library, before, after, least, tree } = kernel;
     const nodes = leaves(tree).length;
-    const facts = [library ? "library call" : counted(nodes, "node"), before > after ? `saves ${bytesInWords(before - after)}` : "", stake ? `${bytesInWords(stake)} at stake` : ""];
+    const facts = [library ? "extern call" : counted(nodes, "node"), before > after ? `saves ${bytesInWords(before - after)}` : "", stake ? `potential saving ${bytesInWords(stake)}` : ""];
     const bars = h(
       "span",
       { class: "tc-fusion-bars", title: `Before ${bytesInWords(before)}, now ${bytesInWords(after)}, at least ${bytesInWords(least)}` },
@@ -189,17 +189,17 @@ export class FusionView extends FindingView {
     if (typeof tree === "string" && !near.length) return null;
     const grown = typeof tree === "string" ? [] : [h("ul", { class: "tc-fusion-tree" }, treeItem(tree, parts, (node) => this.callbacks.onSelect([node], false)))];
     const others = near.map((refusal) => this.pair(refusal, index));
-    const title = [typeof tree === "string" ? "" : `${counted(tree[0], "round")} of fusion`, near.length ? `${counted(near.length, "neighbour")} not joined` : ""];
+    const title = [typeof tree === "string" ? "" : `${counted(tree[0], "round")} of fusion`, near.length ? `${counted(near.length, "neighbour")} not fused` : ""];
     const content = () => [...grown, ...(others.length ? [h("ul", { class: "tc-fusion-near" }, ...others)] : [])];
     return library && !near.length ? null : this.fold([title.filter(Boolean).join(" · ")], [], content);
   }
 
-  // Pairs that were not joined
+  // Pairs that were not fused
 
   refused() {
     const numbers = [...this.half.refusals.keys()].filter((number) => this.reason < 0 || this.half.refusals[number][2] === this.reason);
     const bytes = numbers.reduce((sum, number) => sum + this.half.refusals[number][5], 0);
-    const words = `${counted(numbers.length, "pair")}. One kernel in place of two would save at most the bytes beside it. In their sum, ${bytesInWords(bytes)}, what pairs have in common counts more than once.`;
+    const words = `${counted(numbers.length, "pair")}. One kernel in place of two would save at most the bytes in front of it. The sum, ${bytesInWords(bytes)}, counts tensors that several pairs share more than once.`;
     return [h("p", { class: "tc-why" }, words), ...this.inPortions(numbers, (number) => this.pair(this.half.refusals[number]))];
   }
 
@@ -273,7 +273,7 @@ function chooser(name, options, chosen, choose) {
   return select;
 }
 
-/** What not joining costs each kernel, with all of its neighbours. @param {Half} half */
+/** What not fusing costs each kernel, with all of its neighbours. @param {Half} half */
 function stakes({ kernels, refusals }) {
   const stake = kernels.map(() => 0);
   for (const [first, second, , , , bytes] of refusals) {

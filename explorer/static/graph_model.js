@@ -3,12 +3,16 @@
 /**
  * @typedef {import("./store.js").Entity} Entity
  *
- * A module: `title` is its path from the group around it. `nodes` are its own, `members` all under it, in order.
- * @typedef {{path: string, title: string, type: string, parent: Group | null, groups: Group[], nodes: Entity[],
- *   members: Entity[], open: boolean}} Group
+ * A module, or the body of a higher-order operator: `title` is its path from the group around it. `nodes` are its own,
+ * `members` all under it, in order.
+ * @typedef {{path: string, title: string, type: string, body: boolean, parent: Group | null, groups: Group[],
+ *   nodes: Entity[], members: Entity[], open: boolean}} Group
+ *
+ * A step of the way to a node: a module, or a body.
+ * @typedef {{name: string, body: boolean}} Step
  */
 
-const CHIP_KINDS = new Set(["placeholder", "get_attr", "output"]);
+const CHIP_KINDS = new Set(["placeholder", "get_attr", "output", "subgraph", "subgraph_input", "subgraph_output"]);
 const ALL_OPEN = 60;
 const ENOUGH = 10;
 
@@ -21,7 +25,7 @@ export class GraphModel {
     const computed = entities.filter((entity) => !CHIP_KINDS.has(entity.kind));
     this.nodes = computed.length ? computed : entities;
     this.isNode = new Set(this.nodes.map((entity) => entity.id));
-    this.root = groupByModule(this.nodes);
+    this.root = groupByModule(this.nodes, this.byId);
     /** @type {Map<string, Group>} */
     this.groupOf = new Map();
     /** @type {Map<string, Group>} */
@@ -125,16 +129,38 @@ export function under(group) {
   return [group, ...group.groups.flatMap(under)];
 }
 
-/** @param {Entity[]} nodes */
-function groupByModule(nodes) {
-  const root = newGroup("", null);
+/** The modules around an entity. @param {Entity} entity @returns {string[]} */
+function modulesOf({ attrs }) {
+  return typeof attrs.module === "string" ? attrs.module.split(".").filter(Boolean) : [];
+}
+
+/**
+ * The way to an entity: modules and bodies around it. In a body, modules begin where the operator stands.
+ * @param {Entity} entity @param {Map<string, Entity>} byId @returns {Step[]}
+ */
+function wayTo(entity, byId) {
+  const modules = modulesOf(entity);
+  const body = byId.get(entity.attrs.subgraph);
+  if (!body || !entity.label.startsWith(`${body.label}.`)) return modules.map((name) => ({ name, body: false }));
+  const outer = modulesOf(body);
+  const shared = outer.every((name, i) => modules[i] === name) ? outer.length : 0;
+  const inner = modules.slice(shared).map((name) => ({ name, body: false }));
+  return [...wayTo(body, byId), { name: ownName(body), body: true }, ...inner];
+}
+
+/** The name of a node without those of the bodies around it. @param {Entity} entity */
+export function ownName({ label, attrs }) {
+  return "subgraph" in attrs ? label.slice(label.lastIndexOf(".") + 1) : label;
+}
+
+/** @param {Entity[]} nodes @param {Map<string, Entity>} byId */
+function groupByModule(nodes, byId) {
+  const root = newGroup("", false, null);
   for (const node of nodes) {
     let group = root;
     group.members.push(node);
-    const path = typeof node.attrs.module === "string" ? node.attrs.module : "";
-    for (const name of path.split(".").filter(Boolean)) {
-      const inner = group.groups.find((other) => other.title === name) ?? newGroup(name, group);
-      group = inner;
+    for (const { name, body } of wayTo(node, byId)) {
+      group = group.groups.find((other) => other.title === name) ?? newGroup(name, body, group);
       group.members.push(node);
     }
     group.nodes.push(node);
@@ -145,26 +171,27 @@ function groupByModule(nodes) {
   return root;
 }
 
-/** @param {string} name @param {Group | null} parent @returns {Group} */
-function newGroup(name, parent) {
+/** @param {string} name @param {boolean} body @param {Group | null} parent @returns {Group} */
+function newGroup(name, body, parent) {
   const path = parent?.path ? `${parent.path}.${name}` : name;
   /** @type {Group} */
-  const group = { path, title: name, type: "", parent, groups: [], nodes: [], members: [], open: false };
+  const group = { path, title: name, type: body ? "subgraph" : "", body, parent, groups: [], nodes: [], members: [], open: false };
   parent?.groups.push(group);
   return group;
 }
 
 /**
- * Leave out groups that say nothing: those of a single node, and those that only hold one group or a numbered list of
+ * Leave out modules that say nothing: those of a single node, and those that only hold one group or a numbered list of
  * groups (their names go before the names of what they hold).
  * @param {Group} group
  */
 function simplify(group) {
   group.groups.forEach(simplify);
-  const kept = group.groups.filter((inner) => inner.members.length > 1);
+  const kept = group.groups.filter((inner) => inner.body || inner.members.length > 1);
   for (const inner of group.groups) if (!kept.includes(inner)) group.nodes.push(...inner.members);
   group.groups = kept.flatMap((inner) => {
     const idle =
+      !inner.body &&
       !inner.nodes.length && (inner.groups.length === 1 || inner.groups.every(({ title }) => /^\d/.test(title)));
     if (!idle) return [inner];
     for (const one of inner.groups) ((one.title = `${inner.title}.${one.title}`), (one.parent = group));
@@ -182,8 +209,11 @@ export function opName({ kind, label, attrs }) {
 }
 
 /** What a chip says: `ln_1.weight` for a parameter's long name. @param {Entity} entity */
-export function chipName({ kind, label, attrs }) {
+export function chipName(entity) {
+  const { kind, label, attrs } = entity;
   if (kind === "output") return label === "output" ? "out" : label;
+  if (kind === "subgraph_output") return "out";
+  if (kind === "subgraph_input") return ownName(entity);
   const names = [...String(attrs.source ?? "").matchAll(/\['?([^'\]]+)'?\]/g)].map((match) => match[1]);
   return (
     names

@@ -2,7 +2,8 @@
 // go through the borders of groups at ports, one for each thing outside that they come from.
 
 import { layout } from "./layout.js";
-import { chipName, opName, shapeInWords } from "./graph_model.js";
+import { counted } from "./dom.js";
+import { chipName, opName, ownName, shapeInWords } from "./graph_model.js";
 
 /**
  * @typedef {import("./graph_model.js").Entity} Entity
@@ -91,7 +92,7 @@ export class Scene {
   /** @param {Group} group @param {Frame} frame @param {number} depth */
   addGroup(group, frame, depth) {
     const type = group.type ? `${group.type} · ` : "";
-    const detail = `${type}${group.members.length.toLocaleString("en")} nodes`;
+    const detail = `${type}${counted(group.members.length, "node")}`;
     const item = this.add(frame, group.open ? "open" : "closed", group.path, group.title, detail, depth, group.members);
     item.group = group;
     this.groupItems.set(group.path, item);
@@ -101,7 +102,8 @@ export class Scene {
   /** @param {Entity} entity @param {Frame} frame @param {number} depth */
   addNode(entity, frame, depth) {
     const op = opName(entity);
-    const title = entity.label.includes(op) ? entity.label : `${op} · ${entity.label}`;
+    const name = ownName(entity);
+    const title = name.includes(op) ? name : `${op} · ${name}`;
     const item = this.add(frame, "node", entity.id, title, shapeInWords(entity), depth, [entity]);
     item.entity = entity;
     this.addChips(item);

@@ -65,6 +65,7 @@ export class GuardsView extends FindingView {
     ];
     const content = () => [
       h("p", { class: "tc-why" }, "Compiled from ", lineLink(at, this.actions), ". Used again only if all of this holds:"),
+      ...timesInWords(seconds, [...guardsOf(own), ...guardsOf(inside)]),
       ...(symbols.length ? [this.symbols(symbols)] : []),
       ...this.content(own, own.count <= FEW),
       this.fold([`${counted(inside.count, "guard")} on the insides of modules and of torch`], idsOf(inside), () => this.content(inside, false)),
@@ -119,7 +120,7 @@ export class GuardsView extends FindingView {
 
   /** @param {number | null} seconds @param {number} failed @param {string} what @returns {Node[]} */
   facts(seconds, failed, what) {
-    const cost = seconds ? [h("span", { class: "tc-cost", title: `What ${what} costs` }, costInWords(seconds))] : [];
+    const cost = seconds ? [h("span", { class: "tc-cost", title: `What ${what} costs` }, secondsInWords(seconds))] : [];
     const count = failed ? [h("span", { class: "tc-failed" }, `failed ${counted(failed, "time")}`)] : [];
     return [...count, ...cost];
   }
@@ -161,12 +162,19 @@ function guardsOf({ guards, branches }) {
   return [...guards, ...branches.flatMap(guardsOf)];
 }
 
+/**
+ * Why the time of all is not the sum of the times of each: both are measured, in different ways.
+ * @param {number | null} whole seconds of one check of all @param {Guard[]} guards @returns {HTMLElement[]}
+ */
+function timesInWords(whole, guards) {
+  const timed = guards.flatMap(({ seconds }) => (seconds === null ? [] : [seconds]));
+  if (!whole || !timed.length) return [];
+  const sum = secondsInWords(timed.reduce((total, each) => total + each, 0));
+  const words = `One check of all takes ${secondsInWords(whole)} with the CPU's caches emptied before. Each alone, caches warm: ${sum} in sum, of the ${counted(timed.length, "guard")} that could be timed.`;
+  return [h("p", { class: "tc-why" }, words)];
+}
+
 /** @param {Branch} branch */
 function idsOf(branch) {
   return guardsOf(branch).map(({ id }) => id);
-}
-
-/** @param {number} seconds */
-function costInWords(seconds) {
-  return seconds < 1e-4 ? `${Number((seconds * 1e6).toPrecision(2))} µs` : secondsInWords(seconds);
 }

@@ -1,7 +1,7 @@
 // Everything about the selected entity, and with nothing selected an overview of the record.
 
 import { prose } from "./card_parts.js";
-import { bytesInWords, counted, h, icon, iconButton, replaceKeepingFocus } from "./dom.js";
+import { bytesInWords, h, icon, iconButton, replaceKeepingFocus, secondsInWords } from "./dom.js";
 import { findingCard } from "./finding_card.js";
 import { cellText } from "./list_view.js";
 import { frameName } from "./source_marks.js";
@@ -23,7 +23,7 @@ const PLACED = new Set("dtype shape stride device bytes module module_type targe
 /** What languages and verdicts are called here. @type {Record<string, string>} */
 const LANGUAGES = { triton: "Triton", cpp: "C++" };
 /** @type {Record<string, string>} */
-const VERDICTS = { extern: "left to PyTorch" };
+const VERDICTS = { extern: "extern call" };
 /** So many of a list are shown before the rest is asked for. */
 const FEW = 6;
 const MOST = 500;
@@ -34,7 +34,7 @@ export class Inspector {
     this.store = store;
     this.actions = actions;
     this.cards = h("div", { class: "tc-cards" });
-    this.root = h("aside", { class: "tc-inspector", "aria-label": "Inspector", tabIndex: -1 }, this.cards);
+    this.root = h("aside", { class: "tc-inspector", "aria-label": "Inspector", tabIndex: 0 }, this.cards);
     this.at = 0;
   }
 
@@ -77,10 +77,10 @@ export class Inspector {
     const heading = h("div", { class: "tc-heading" }, h("h3", { title: entity.id }, entity.label || entity.id));
     heading.append(...this.corner(ids));
     const { target } = entity.attrs;
-    const where = h("p", { class: "tc-where" }, `${entity.kind} in ${this.placeOf(entity)}`);
+    const where = h("p", { class: "tc-where" }, `${entity.kind.replace("_", " ")} in ${this.placeOf(entity)}`);
     return h(
-      "header",
-      {},
+      "div",
+      { class: "tc-card-top" },
       heading,
       target && target !== entity.label ? h("code", { class: "tc-target" }, target) : null,
       where,
@@ -143,7 +143,7 @@ export class Inspector {
     if (text) return section("At each level", h("div", {}, h("pre", { class: "tc-code tc-tree", tabIndex: 0 }, text)));
     if (!kernel || entity.kind !== "call" || !manifest.trees.includes(stage)) return h("div");
     const title = "What it becomes as ATen, core ATen, what Inductor lowers, and prims; by which code, with what numbers";
-    const button = h("button", { class: "tc-lab", type: "button", title }, "Take it apart, level by level");
+    const button = h("button", { class: "tc-lab", type: "button", title }, "Decompose it, level by level");
     button.addEventListener("click", () => {
       button.disabled = true;
       button.textContent = "Tracing…";
@@ -279,8 +279,8 @@ export class Inspector {
     const calls = manifest.versus ? [] : manifest.kernels.filter(({ category }) => category === "extern");
     const parts = [
       h(
-        "header",
-        {},
+        "div",
+        { class: "tc-card-top" },
         h("div", { class: "tc-heading" }, h("h3", {}, manifest.title || "Overview")),
         h("p", { class: "tc-where" }, "Select anything to see what it became, and what it came from."),
       ),
@@ -289,8 +289,9 @@ export class Inspector {
       facts([
         ["Frames", String(manifest.frames.length)],
         ["Guards", String(manifest.guards || "")],
-        ["Kernels", sum(kernels)],
-        ["Library calls", sum(calls)],
+        ["Kernels", sum(kernels, "count")],
+        ["Launches", sum(kernels, "launches")],
+        ["Extern calls", sum(calls, "launches")],
       ]),
       this.problems(),
       this.breaks(),
@@ -315,11 +316,11 @@ export class Inspector {
     const { versus } = this.store.manifest;
     if (!versus) return h("div");
     const [first, second] = versus.names;
-    const head = h("tr", {}, ...["", first, second].map((name) => h("th", { scope: "col" }, name)));
+    const head = h("tr", {}, h("td"), ...[first, second].map((name) => h("th", { scope: "col" }, name)));
     const rows = versus.rows.map(([title, ...values]) =>
       h("tr", {}, h("th", { scope: "row" }, title), ...values.map((value) => h("td", {}, value))),
     );
-    return section(`${first} beside ${second}`, h("table", { class: "tc-versus" }, head, ...rows));
+    return section(`${first} and ${second} side by side`, h("table", { class: "tc-versus" }, head, ...rows));
   }
 
   problems() {
@@ -332,8 +333,9 @@ export class Inspector {
         { class: "tc-problem-item" },
         h("b", {}, stage.title),
         " ",
-        problem.reason,
+        ...prose(problem.reason),
         problem.hint ? h("div", { class: "tc-why" }, problem.hint) : null,
+        problem.card ? h("div", { class: "tc-why" }, this.link(problem.card, ["Open its card"])) : null,
       ),
     );
     return section("Problems", h("ul", {}, ...items));
@@ -341,7 +343,7 @@ export class Inspector {
 
   /** How often graphs broke and were compiled again, and the way there. */
   findings() {
-    const { stages, breaks, recompiles } = this.store.manifest;
+    const { stages, breaks, recompiles, counts } = this.store.manifest;
     const button = (/** @type {string} */ name, /** @type {string} */ words, /** @type {number} */ count) => {
       const there = stages.some((stage) => stage.name === name && stage.artifacts.length);
       const style = count ? "tc-count-button tc-warns" : "tc-count-button";
@@ -350,8 +352,8 @@ export class Inspector {
     return h(
       "div",
       { class: "tc-count-buttons" },
-      button("breaks", counted(breaks.length, "graph break"), breaks.length),
-      button("recompiles", counted(recompiles, "recompilation"), recompiles),
+      button("breaks", counts.breaks, breaks.length),
+      button("recompiles", counts.recompiles, recompiles),
     );
   }
 
@@ -413,9 +415,10 @@ function tensorFacts({ attrs }) {
     ["Device", attrs.device ?? ""],
     ["Line", attrs.file && attrs.line ? `${attrs.file}:${attrs.line}` : ""],
     ["Module", module],
+    ["Checkpoint", attrs.checkpoint ?? ""],
     ["Eager", attrs.eager_time ?? ""],
     ["Compiled", attrs.compiled_time ?? ""],
-    ["Measured", attrs["measured_µs"] ? `${attrs["measured_µs"]} µs` : ""],
+    ["Measured", attrs["measured_µs"] ? secondsInWords(attrs["measured_µs"] / 1e6) : ""],
   ];
 }
 
@@ -445,7 +448,7 @@ function changedOptions(options) {
     .map(([name, value]) => [name, valueInWords(value)]);
 }
 
-/** How many these are together, "" for none. @param {{count: number}[]} kernels */
-function sum(kernels) {
-  return String(kernels.reduce((total, { count }) => total + count, 0) || "");
+/** How many these are together, "" for none. @param {{count: number, launches: number}[]} kernels @param {"count" | "launches"} of */
+function sum(kernels, of) {
+  return String(kernels.reduce((total, item) => total + item[of], 0) || "");
 }

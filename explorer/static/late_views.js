@@ -8,6 +8,7 @@ import { MemoryView } from "./memory_view.js";
 import { RecompilesView } from "./recompiles_view.js";
 import { StepsView } from "./steps_view.js";
 import { TimingView } from "./timing_view.js";
+import { VersusView } from "./versus_view.js";
 
 /** @type {import("./views.js").Views} */
-export const LATE_VIEWS = { advice: AdviceView, chain_rule: ChainView, fusion: FusionView, memory: MemoryView, recompiles: RecompilesView, steps: StepsView, timing: TimingView };
+export const LATE_VIEWS = { advice: AdviceView, chain_rule: ChainView, fusion: FusionView, memory: MemoryView, recompiles: RecompilesView, steps: StepsView, timing: TimingView, versus: VersusView };

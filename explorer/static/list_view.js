@@ -1,6 +1,6 @@
 // The list of a stage, sortable, over the code of what is chosen in it.
 
-import { bytesInWords, h } from "./dom.js";
+import { bytesInWords, h, secondsInWords } from "./dom.js";
 import { splitter } from "./splitter.js";
 
 /** @typedef {import("./store.js").List} List */
@@ -156,6 +156,7 @@ export function cellText(value, unit) {
   if (value === null) return "";
   if (typeof value === "string") return value;
   if (unit === "bytes") return bytesInWords(value);
+  if (unit === "seconds") return secondsInWords(value);
   return unit ? `${value} ${unit === "percent" ? "%" : unit}` : value.toLocaleString("en");
 }
 

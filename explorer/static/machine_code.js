@@ -13,15 +13,48 @@ export function startCompiling(store, stage) {
   store.setCompiling({ done: 0, total: stage.pending, waiting: true, stage: stage.makes ? stage.name : "" });
 }
 
-/** @param {Store} store @param {StageInfo} stage @returns {HTMLElement} */
-export function pendingCard(store, stage) {
-  const words = stage.makes ? "Make it" : `Compile ${counted(stage.pending, "kernel")}`;
+/** @param {Store} store @param {StageInfo} stage @param {() => void} read @returns {HTMLElement} */
+export function pendingCard(store, stage, read) {
+  const words = stage.makes ? "Click to generate" : `Compile ${counted(stage.pending, "kernel")}`;
   if (!store.kernel) return onPage(stage);
+  if (store.compiling.confirm && !stage.makes) return confirmCard(store, store.compiling.confirm, read);
   if (store.compiling.total) return compilingCard(store);
   const compile = h("button", { class: "tc-button tc-text tc-main-button", type: "button" }, words);
   compile.addEventListener("click", () => startCompiling(store, stage));
-  const missing = `${stage.title}: not ${stage.makes ? "made" : "compiled"} yet.`;
+  const missing = `${stage.title}: not ${stage.makes ? "generated" : "compiled"} yet.`;
   return h("div", { class: "tc-pending" }, h("p", {}, missing), compile);
+}
+
+/**
+ * Asks whether code of a loaded run may be executed: Python answers so where it was asked to compile it.
+ * @param {Store} store @param {{kernels: string[], count: number}} confirm @param {() => void} read shows the source
+ */
+function confirmCard(store, { kernels, count }, read) {
+  const number = counted(count, "kernel");
+  const names = kernels.map((name) => h("li", {}, h("code", {}, name)));
+  if (count > names.length) names.push(h("li", {}, `and ${(count - names.length).toLocaleString("en")} more`));
+  const agree = () => {
+    store.kernel?.trust();
+    store.setCompiling({ done: 0, total: count, waiting: true });
+  };
+  /** @param {string} words @param {string} style @param {() => void} onclick */
+  const button = (words, style, onclick) => h("button", { class: `tc-button tc-text ${style}`, type: "button", onclick }, words);
+  return h(
+    "div",
+    { class: "tc-pending tc-confirm", role: "group", "aria-label": "Execute code from the file?" },
+    h("p", { class: "tc-confirm-title" }, "Execute code from the file?"),
+    h("p", {}, `This run was loaded from a file. To compile it, the Python source of ${number}, as it stands in the file, `,
+      "is executed on this machine:"),
+    h("ul", { tabIndex: 0, "aria-label": "Kernels that would be executed" }, ...names),
+    h("p", { class: "tc-why" }, "Whoever made the file wrote that source. Agree only if you trust them."),
+    h(
+      "div",
+      { class: "tc-confirm-choices" },
+      button(`Trust the file and compile ${number}`, "tc-main-button", agree),
+      button("Read the source", "", read),
+      button("Not now", "", () => store.setCompiling({})),
+    ),
+  );
 }
 
 /** @param {StageInfo} stage */
@@ -33,11 +66,12 @@ function onPage({ title }) {
 
 /**
  * Over a list that would say more if its kernels were compiled, or over one of the kernels that were before it was
- * cancelled. @param {Store} store @param {boolean} isList @returns {HTMLElement[]}
+ * cancelled. @param {Store} store @param {boolean} isList @param {() => void} read @returns {HTMLElement[]}
  */
-export function compileHint(store, isList) {
+export function compileHint(store, isList, read) {
   const stage = store.manifest.stages.find(({ pending, makes }) => pending && !makes);
   if (!stage || !store.kernel) return [];
+  if (store.compiling.confirm) return [confirmCard(store, store.compiling.confirm, read)];
   const hint = h("div", { class: "tc-compiling" }, h("p", { role: "status" }));
   showProgress(hint, store);
   if (store.compiling.total) return [hint];

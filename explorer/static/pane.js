@@ -58,7 +58,6 @@ export class Pane {
     this.legend = h("div", { class: "tc-legend" });
     this.body = h("div", { class: "tc-pane-body" });
     this.root = h("section", { class: home ? "tc-pane tc-home" : "tc-pane", tabIndex: -1 });
-    this.root.setAttribute("aria-label", home ? "Source" : "Stage");
     this.root.addEventListener("focusin", () => host.activate(this));
     this.root.addEventListener("pointerdown", () => host.activate(this));
     this.header = new PaneHeader(this);
@@ -119,6 +118,12 @@ export class Pane {
     this.stage = name;
     if (stage.pending) startCompiling(this.store, stage);
     this.refresh();
+  }
+
+  /** Show the source that would be executed. */
+  readKernels() {
+    this.showStage("kernels");
+    if (this.mode === "list") this.show(this.artifact, "text");
   }
 
   /** Kernels are being compiled, or are no more. */
@@ -186,6 +191,7 @@ export class Pane {
     this.stage = this.store.artifacts.get(this.artifact)?.info.stage ?? this.stage;
     const stage = this.store.stage(this.stage);
     if (!this.home && missing && stage?.artifacts.length) return this.showStage(this.stage, this.side);
+    this.root.setAttribute("aria-label", this.home ? "Source" : `Stage: ${stage?.title ?? "none"}`);
     const linked = this.undecided && stage ? this.bestLinked(stage) : undefined;
     if (linked) return this.show(linked.id);
     const key = this.contentKey();
@@ -215,8 +221,9 @@ export class Pane {
       return [id, entities, text, view];
     });
     const stage = this.store.stage(this.stage);
-    const absent = [stage?.pending, Boolean(stage?.pending && this.store.compiling.total)];
-    const list = this.mode === "list" ? [stage?.list, Boolean(this.store.compiling.total)] : 0;
+    const { total, confirm } = this.store.compiling;
+    const absent = [stage?.pending, Boolean(stage?.pending && total), stage?.pending && confirm];
+    const list = this.mode === "list" ? [stage?.list, Boolean(total), confirm] : 0;
     const known = this.mode !== "view" || (this.store.artifacts.get(this.artifact)?.info.view ?? "") in VIEWS;
     return JSON.stringify([this.mode, this.stage, have, marks, stage?.problems.length, absent, list, known]);
   }
@@ -253,7 +260,7 @@ export class Pane {
     const stage = this.store.stage(this.stage);
     /** @type {HTMLElement[]} */
     const cards = (stage?.problems ?? []).map(problemCard);
-    if (stage?.pending) cards.push(pendingCard(this.store, stage));
+    if (stage?.pending) cards.push(pendingCard(this.store, stage, () => this.readKernels()));
     return h("div", { class: "tc-message" }, ...cards);
   }
 
@@ -298,9 +305,12 @@ export class Pane {
     const { manifest } = this.store;
     const problems = (this.store.stage(this.stage)?.problems ?? []).slice(0, MOST_PROBLEMS).map(problemLine);
     const isList = this.mode === "list";
-    const hint = isList || this.store.stage(this.stage)?.pending ? compileHint(this.store, isList) : [];
+    const hint = isList || this.store.stage(this.stage)?.pending ? compileHint(this.store, isList, () => this.readKernels()) : [];
     const legend = legendOf(manifest, this.artifact, (graphs) => this.selectGraphs(graphs));
     this.legend.replaceChildren(...legend, ...heatLegend(this.store, this.artifact), ...problems, ...hint);
+    // What scrolls has to be reachable with the keyboard.
+    if (this.legend.scrollHeight > this.legend.clientHeight) this.legend.tabIndex = 0;
+    else this.legend.removeAttribute("tabindex");
     const makeText = (/** @type {HTMLElement} */ root) =>
       first.info.stage === "source" ? this.makeSource(root, callbacks, first) : new TextView(root, callbacks, first);
     const list = this.mode === "list" && this.store.stage(this.stage)?.list;

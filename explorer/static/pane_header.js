@@ -61,11 +61,10 @@ export class PaneHeader {
 
   /** The same graph at another level of decomposition. @param {ArtifactInfo} info */
   levels(info) {
-    const half = (/** @type {string} */ id) => bracketed(id).split(" ")[1] ?? "";
     const infos = [...this.pane.store.artifacts.values()].map((artifact) => artifact.info);
     const same = infos.filter(({ level, graph }) => level && graph === info.graph);
-    const wanted = half(info.id) || half(same.find(({ id }) => half(id))?.id ?? "");
-    const offered = same.filter(({ id }) => !half(id) || half(id) === wanted);
+    const wanted = info.half || same.find(({ half }) => half)?.half;
+    const offered = same.filter(({ half }) => !half || half === wanted);
     const buttons = offered.map(({ id, level, title }) => {
       const onclick = () => this.pane.show(id, this.pane.mode);
       return h("button", { type: "button", title, "aria-pressed": String(id === info.id), onclick }, level);
@@ -115,7 +114,7 @@ export class PaneHeader {
     if (shows && pane.content instanceof TextView) tools.append(this.copyButton());
     if (pane.home) return tools;
     tools.append(
-      iconButton("split", "Open another pane beside this one (\\)", () => pane.host.split(pane)),
+      iconButton("split", "Open to the side (\\)", () => pane.host.split(pane)),
       iconButton("close", "Close this pane", () => pane.host.close(pane)),
     );
     return tools;

@@ -12,20 +12,20 @@ import { counted, h, icon } from "./dom.js";
  * @typedef {{entry: string, failures: Failure[]}} Entry
  * @typedef {{ids: string[], number: number, total: number, frame: string, function: string, at: LineSpot,
  *   call: import("./card_parts.js").Spot | null, call_number: number, cause: string, blamed: Failure | null,
- *   reasons: string[], entries: Entry[], advice: string, settings: string[], limit: string,
+ *   reasons: string[], entries: Entry[], advice: string, settings: string[], limit: string, applicability: string, title: string,
  *   graphs: import("./card_parts.js").Graph[] | null, changed: string, torch: string[]}} Recompile
  */
 
 /** @param {Recompile} card @param {Actions} actions @param {Node[]} [tools] that stand in its corner */
 export function recompileCard(card, actions, tools = []) {
-  const title = `Recompilation ${card.number} of ${card.total}`;
+  const title = card.title;
   const where = h("span", { class: "tc-where" }, `${card.function} `, lineLink(card.at, actions));
   const [closest, ...others] = card.entries;
-  const change = { words: card.advice, at: null, old: [], new: [], settings: card.settings };
+  const change = { words: card.advice, applicability: card.applicability, at: null, old: [], new: [], settings: card.settings };
   return h(
     "article",
     { class: "tc-card tc-recompile-card", "aria-label": title },
-    h("header", { class: "tc-card-head" }, icon("warning"), h("h3", {}, title), where, ...tools),
+    h("div", { class: "tc-card-head" }, icon("warning"), h("h3", {}, title), where, ...tools),
     card.blamed ? blame(card.blamed) : h("p", { class: "tc-lead" }, ...prose(card.reasons.join("; "))),
     card.call ? callOf(card, actions) : null,
     card.limit ? limitOf(card) : null,

@@ -60,12 +60,12 @@ export class RecompilesView extends FindingView {
 
   /** What a mark leads to: the card of the recompilation, else the graph. @param {Mark} mark */
   button({ state, frame, words, blamed, id, graph }) {
-    const sign = [h("span", {}, SIGNS[state]), blamed ? h("code", {}, blamed) : null].filter((part) => part !== null);
+    const sign = [h("span", {}, SIGNS[state]), ...(blamed ? [" ", h("code", {}, blamed)] : [])];
     const style = `tc-mark tc-${state}`;
     if (!id && !graph) return h("span", { class: style, title: words }, ...sign);
     const onclick = () => (id ? this.choose(id) : this.actions.open(graph));
     const label = frame ? `${frame}: ${words}` : words;
-    return h("button", { class: style, type: "button", title: label, "aria-label": label, "data-card": id, onclick }, ...sign);
+    return h("button", { class: style, type: "button", title: label, "aria-label": `${[SIGNS[state], blamed].filter(Boolean).join(" ")}, ${label}`, "data-card": id, onclick }, ...sign);
   }
 
   /** @param {string} id */

@@ -76,21 +76,21 @@ export class Ribbon {
   chip(stage) {
     const parts = [h("span", { class: "tc-chip-name" }, stage.title)];
     if (stage.problems.length) parts.push(h("span", { class: "tc-chip-problem" }, icon("warning")));
-    const facts = h("span", { class: "tc-chip-facts" });
-    facts.append(h("span", {}, factOf(stage)));
-    facts.append(h("span", { class: "tc-chip-time" }, stage.seconds === null ? "" : secondsInWords(stage.seconds)));
+    const time = h("span", { class: "tc-chip-time" }, stage.seconds === null ? "" : secondsInWords(stage.seconds));
+    const facts = h("span", { class: "tc-chip-facts" }, h("span", {}, factOf(stage)), " ", time);
     const chip = h(
       "button",
       {
         class: "tc-chip",
         type: "button",
         title: this.tooltip(stage),
-        "aria-label": stage.pending && !stage.artifacts.length ? `${stage.title}, not ${making(stage)} yet` : stage.title,
         onclick: (/** @type {MouseEvent} */ event) =>
           this.open(stage.name, event.ctrlKey || event.metaKey || event.shiftKey),
       },
       h("span", { class: "tc-chip-top" }, ...parts),
+      " ",
       facts,
+      " ",
       h("span", { class: "tc-chip-links" }),
     );
     chip.dataset.stage = stage.name;
@@ -105,7 +105,7 @@ export class Ribbon {
   tooltip(stage) {
     const problems = stage.problems.map((problem) => `\n⚠ ${problem.reason}`).join("");
     const pending = stage.pending ? `\nNot ${making(stage)} yet: ${counted(stage.pending, stage.makes ? "graph" : "kernel")}.` : "";
-    return `${stage.about}${problems}${pending}\nrun["${stage.name}"]. Click to open, Shift-click to open beside.`;
+    return `${stage.about}${problems}${pending}\nrun["${stage.name}"]. Click to open, Shift-click to open to the side.`;
   }
 
   /** @param {string} title @returns {HTMLButtonElement} */
@@ -191,5 +191,5 @@ function factOf(stage) {
 
 /** What is to be done to get a stage. @param {StageInfo} stage */
 function making({ makes }) {
-  return makes ? "made" : "compiled";
+  return makes ? "generated" : "compiled";
 }

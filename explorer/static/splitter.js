@@ -13,6 +13,10 @@ export function splitter() {
     tabIndex: 0,
     "aria-label": "Resize",
     title: "Drag, or use the arrow keys",
+    "aria-valuemin": 0,
+    "aria-valuemax": 100,
+    "aria-valuenow": 50,
+    onfocus: () => tellPlace(bar),
   });
   bar.addEventListener("pointerdown", (event) => {
     event.preventDefault();
@@ -35,6 +39,19 @@ export function splitter() {
 }
 
 /** @param {HTMLElement} bar */
+function sizeOf(bar) {
+  return isVertical(bar) ? "offsetWidth" : "offsetHeight";
+}
+
+/** Tell assistive technology where the bar stands: the share of the element before it, in percent. @param {HTMLElement} bar */
+function tellPlace(bar) {
+  const size = sizeOf(bar);
+  const [before, after] = [bar.previousElementSibling, bar.nextElementSibling].map((item) => /** @type {HTMLElement} */ (item)[size]);
+  bar.setAttribute("aria-valuenow", String(Math.round((100 * before) / (before + after || 1))));
+  bar.setAttribute("aria-orientation", isVertical(bar) ? "vertical" : "horizontal");
+}
+
+/** @param {HTMLElement} bar */
 function isVertical(bar) {
   return getComputedStyle(/** @type {HTMLElement} */ (bar.parentElement)).flexDirection === "row";
 }
@@ -46,7 +63,7 @@ function along(bar, event) {
 
 /** @param {HTMLElement} bar @param {number} distance in points */
 function moveBy(bar, distance) {
-  const size = isVertical(bar) ? "offsetWidth" : "offsetHeight";
+  const size = sizeOf(bar);
   const items = /** @type {HTMLElement[]} */ ([...(bar.parentElement?.children ?? [])]).filter(
     (item) => !item.classList.contains("tc-splitter"),
   );
@@ -58,4 +75,5 @@ function moveBy(bar, distance) {
   items.forEach((item, index) => {
     item.style.flex = `${sizes[index]} 1 0`;
   });
+  tellPlace(bar);
 }

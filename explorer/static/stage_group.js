@@ -19,7 +19,9 @@ export class StageGroup {
       "button",
       { class: "tc-chip tc-group-head", type: "button", "aria-expanded": "false", onclick: () => this.toggle() },
       h("span", { class: "tc-chip-top" }, h("span", { class: "tc-chip-name" }, name), icon("down")),
+      " ",
       this.facts,
+      " ",
       this.links,
     );
     this.root = h("div", { class: "tc-group", role: "group", "aria-label": name }, this.head, this.list);

@@ -8,11 +8,11 @@ import { Links } from "./links.js";
  * @typedef {"entities" | "text" | "decisions" | "words" | "view"} PartName
  * @typedef {{digest: string, bytes: number}} PartInfo
  * @typedef {{id: string, stage: string, title: string, language: string, graph: string, lines: number, chars: number,
- *   entities: number, drawable: boolean, start: number, level: string, side: string, pair: string, view: string, opens: string,
+ *   entities: number, drawable: boolean, start: number, level: string, half: string, side: string, pair: string, view: string, opens: string,
  *   parts: Record<string, PartInfo>}} ArtifactInfo
  * @typedef {number | string | null} Cell
  * @typedef {{columns: {title: string, about: string, unit: string}[], rows: {id: string, cells: Cell[]}[]}} List
- * @typedef {{stage: string, reason: string, hint: string, graph: string}} Problem
+ * @typedef {{stage: string, reason: string, hint: string, graph: string, card: string}} Problem
  * @typedef {{name: string, title: string, about: string, group: string, count: number, sides?: number[], unit: string,
  *   seconds: number | null, problems: Problem[], artifacts: ArtifactInfo[], pending: number, makes: boolean,
  *   list: List | null}} StageInfo
@@ -20,9 +20,10 @@ import { Links } from "./links.js";
  *   code: string, what: string, explanation: string, hints: string[], gb_id: string, stack: string[]}} BreakInfo
  * @typedef {{id: string, function: string, file: string, line: number, outcome: string, reason: string,
  *   graphs: string[]}} FrameInfo
- * @typedef {{title: string, options: Record<string, any>, environment: Record<string, any>, home: string[],
- *   stages: StageInfo[], breaks: BreakInfo[], frames: FrameInfo[], guards: number, recompiles: number,
- *   kernels: {language: string, category: string, count: number}[],
+ * @typedef {{callee: string, line: number, inside: string, others: string[], scripts: string[]}} ExploredCall
+ * @typedef {{title: string, explored?: ExploredCall | null, options: Record<string, any>, environment: Record<string, any>, home: string[],
+ *   stages: StageInfo[], breaks: BreakInfo[], frames: FrameInfo[], guards: number, recompiles: number, counts: {breaks: string, recompiles: string},
+ *   kernels: {language: string, category: string, count: number, launches: number}[],
  *   decisions: {pass: string, verdict: string, count: number}[],
  *   compare: [string, string] | null, first: string[], trees: string[],
  *   versus?: {names: [string, string], rows: [string, string, string][]} | null, landed: Record<string, Record<string, number[]>>, plain: Record<string, number[]>,
@@ -31,9 +32,11 @@ import { Links } from "./links.js";
  * @typedef {{subjects: string[], pass_name: string, verdict: string, why: string,
  *   numbers: Record<string, number>}} Decision
  * @typedef {{stage?: string, title?: string, elapsed?: number}} Running
- * @typedef {{done?: number, total?: number, waiting?: boolean, stage?: string}} Compiling
+ * @typedef {{done?: number, total?: number, waiting?: boolean, stage?: string,
+ *   confirm?: {kernels: string[], count: number}}} Compiling
  * What can be asked of Python, where there is one.
- * @typedef {{compile: () => void, make: (stage: string) => void, tree: (id: string) => void, cancel: () => void, views: () => void, lab: (kernel: string) => void}} Kernel
+ * @typedef {{compile: () => void, trust: () => void, make: (stage: string) => void, tree: (id: string) => void, cancel: () => void, views: () => void, lab: (kernel: string) => void,
+ *   switchTo: (callee: string) => void}} Kernel
  * What words in a text mean: name, one line, address.
  * @typedef {Record<string, [string, string, string]>} Words
  */
@@ -56,6 +59,7 @@ const EMPTY = {
   frames: [],
   guards: 0,
   recompiles: 0,
+  counts: { breaks: "0 graph breaks", recompiles: "0 recompilations" },
   kernels: [],
   decisions: [],
   compare: null,

@@ -108,7 +108,7 @@ export class TextView {
     return h("div", {
       class: "tc-scroll tc-code",
       tabIndex: 0,
-      role: "listbox",
+      role: "grid",
       "aria-label": this.artifact.info.title,
       "aria-multiselectable": "true",
       onclick: (/** @type {MouseEvent} */ event) => this.clicked(event),
@@ -139,6 +139,7 @@ export class TextView {
       if (this.folded.has(row)) row = this.folds.get(row) ?? row;
     }
     this.shown = Int32Array.from(shown);
+    this.scroller.setAttribute("aria-rowcount", String(this.lines.length));
     this.rows.reset(shown.length, `${Math.min(this.widest, WIDEST) + this.digits + 8}ch`);
     this.drawRuler();
   }
@@ -185,9 +186,10 @@ export class TextView {
 
   /** @param {number} row */
   row(row) {
-    const code = h("span", { class: "tc-line" });
+    const code = h("span", { class: "tc-line", role: "gridcell" });
     this.fill(code, row);
-    const element = h("div", { class: "tc-row", role: "option", id: `${this.name}-${row}` }, this.gutter(row), code);
+    const place = { role: "row", id: `${this.name}-${row}`, "aria-rowindex": row + 1 };
+    const element = h("div", { class: "tc-row", ...place }, this.gutter(row), code);
     element.dataset.row = String(row);
     const number = this.number(row);
     if (row > 0 && number && number !== this.number(row - 1) + 1) element.classList.add("tc-gap");
@@ -200,7 +202,7 @@ export class TextView {
   gutter(row) {
     const { tints, breaks, labels } = this.looks;
     const width = this.digits + (breaks?.size ? 7 : 4);
-    const gutter = h("span", { class: "tc-gutter", style: { minWidth: `${width}ch` } });
+    const gutter = h("span", { class: "tc-gutter", role: "gridcell", style: { minWidth: `${width}ch` } });
     const stop = breaks?.get(row);
     if (stop) gutter.append(breakButton(stop));
     gutter.append(h("span", { class: "tc-number" }, labels?.[row] ?? String(this.number(row) || "")));

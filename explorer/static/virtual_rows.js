@@ -4,6 +4,9 @@ import { h } from "./dom.js";
 
 /** Rows kept ready above and below what is in sight. */
 const SPARE = 30;
+/** So many rows are printed at most, some hundred pages. */
+const MOST_PRINTED = 5000;
+const paper = window.matchMedia("print");
 
 export class VirtualRows {
   /**
@@ -26,18 +29,33 @@ export class VirtualRows {
     this.scroller.addEventListener("scroll", () => this.later(), { passive: true });
     this.observer = new ResizeObserver(() => this.measure());
     this.observer.observe(this.scroller);
+    this.printing = () => this.redraw();
+    paper.addEventListener("change", this.printing);
   }
 
   /** @param {number} count @param {string} width CSS length of the widest row */
   reset(count, width) {
     this.count = count;
     this.content.style.minWidth = `max(100%, ${width})`;
+    this.redraw();
+  }
+
+  /** Make all rows anew: in order, as paper has no places for them but one after the other. */
+  redraw() {
     for (const row of this.live.values()) row.remove();
     this.live.clear();
-    this.measure();
+    if (paper.matches) this.drawAll();
+    else this.measure();
+  }
+
+  drawAll() {
+    const count = Math.min(this.count, MOST_PRINTED);
+    this.content.append(...Array.from({ length: count }, (_, index) => this.place(index)));
+    if (count < this.count) this.content.append(this.place(count, h("p", {}, `${this.count - count} more lines are not printed`)));
   }
 
   measure() {
+    if (paper.matches) return;
     if (!this.scroller.clientHeight) this.away = true;
     this.height = parseFloat(getComputedStyle(this.content).lineHeight) || this.height;
     this.content.style.height = `${this.count * this.height}px`;
@@ -64,7 +82,7 @@ export class VirtualRows {
   }
 
   draw() {
-    if (!this.scroller.clientHeight) return;
+    if (paper.matches || !this.scroller.clientHeight) return;
     this.top = this.scroller.scrollTop;
     const [first, last] = this.inSight();
     const from = Math.max(first - SPARE, 0);
@@ -79,9 +97,8 @@ export class VirtualRows {
     this.content.append(fresh);
   }
 
-  /** @param {number} index */
-  place(index) {
-    const row = this.make(index);
+  /** @param {number} index @param {HTMLElement} [row] */
+  place(index, row = this.make(index)) {
     row.style.top = `${index * this.height}px`;
     this.live.set(index, row);
     return row;
@@ -105,6 +122,7 @@ export class VirtualRows {
 
   destroy() {
     this.observer.disconnect();
+    paper.removeEventListener("change", this.printing);
     cancelAnimationFrame(this.frame);
   }
 }

@@ -43,11 +43,13 @@ export default () => {
 function connected(model) {
   const store = new Store((artifact, part) => model.send({ type: "want", artifact, part }), {
     compile: () => model.send({ type: "compile" }),
+    trust: () => model.send({ type: "trust" }),
     make: (stage) => model.send({ type: "make", stage }),
     tree: (id) => model.send({ type: "tree", id }),
     cancel: () => model.send({ type: "cancel" }),
     views: once(() => model.send({ type: "views" })),
     lab: (kernel) => model.send({ type: "lab", kernel }),
+    switchTo: (callee) => model.send({ type: "switch", callee }),
   });
   /** @param {string[]} key @param {DataView<ArrayBuffer>} data */
   const receive = ([artifact, part, digest], { buffer, byteOffset, byteLength }) =>
@@ -56,6 +58,7 @@ function connected(model) {
   model.on("msg:custom", (message, buffers) => {
     if (message.type === "part") receive(message.key, buffers[0]);
     else if (message.type === "tree") store.tell("tree", (store.trees.set(message.id, message.text), message.id));
+    else if (message.type === "confirm") store.setCompiling({ confirm: message });
     else if (message.type === "lab") store.tell("lab", message.text);
     else if (message.type === "views") takeViews(message.module).then(() => store.tell("views"));
   });

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from compiler.measure.candidates import names, own
-from compiler.measure.sweep import Axes
-from compiler.options import OptionError, Options
+from compiler.record.options import OptionError, Options
+from compiler.timing.candidates import names, own
+from compiler.timing.sweep import Axes
 
 
 def axes_of(

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from compiler.measure.calls import Call
-    from compiler.measure.sweep import Axes, Point
-    from compiler.measure.timing import Plan
+    from compiler.calls.call import Call
+    from compiler.timing.candidate_times import Plan
+    from compiler.timing.sweep import Axes, Point
 
 FEW_ROUNDS = 4
 SHOWN = (0, 1, 3, 4, 5)
@@ -174,7 +174,7 @@ def sweep(record: Record, call: Call | None, plan: Plan, axes: Axes) -> Sweep:
 
     Raises ValueError for a run without a call, and OptionError.
     """
-    from compiler.measure.sweep import swept
+    from compiler.timing.sweep import swept
     from explorer.timing.again import NO_CALL, progress_line
 
     if call is None:

@@ -13,9 +13,9 @@ from IPython.display import display
 from compiler.record import Record
 
 if TYPE_CHECKING:
-    from compiler.measure.calls import Call
-    from compiler.measure.timing import Plan, Progress
-    from compiler.measure.work import MakeOptimizer
+    from compiler.calls.call import Call
+    from compiler.timing.candidate_times import Plan, Progress
+    from compiler.timing.work import MakeOptimizer
 
 Listener = Callable[[object], None]
 NO_CALL = (
@@ -33,24 +33,25 @@ def timed(record: Record, call: Call | None, plan: Plan, listeners: list[Listene
     if call is None:
         raise ValueError(NO_CALL)
     # They import torch, which a run that is only looked at does without.
-    from compiler.measure.for_record import with_times
-    from compiler.measure.timing import measured
+    from compiler.timing.candidate_times import measure
+    from compiler.timing.for_record import with_times
 
     def tell(progress: Progress) -> None:
         for listener in listeners:
             listener(progress)
 
-    return with_times(record, measured(call, record.options, plan, tell))
+    return with_times(record, measure(call, record.options, plan, tell))
 
 
 def profiled(record: Record, call: Call | None, optimizer: str | MakeOptimizer | None) -> Record:
     """The record with the times of the call's kernels and lines. Raises as `timed`."""
     if call is None:
         raise ValueError(NO_CALL)
-    from compiler.measure.profile_again import profiled_again
-    from compiler.measure.work import optimizer_named
+    from compiler.engine import explore_again
+    from compiler.timing.profile_again import profile_again
+    from compiler.timing.work import optimizer_named
 
-    found = profiled_again(call, record, optimizer_named(optimizer))
+    found = profile_again(call, record, explore_again, optimizer_named(optimizer))
     problems = tuple(problem for problem in found.problems if problem not in record.problems)
     times = {"kernel_times": found.kernel_times, "line_times": found.line_times}
     return record.with_(**times, problems=(*record.problems, *problems))

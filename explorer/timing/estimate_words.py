@@ -11,7 +11,7 @@ from explorer.shapes import size_text
 from explorer.timing.words import three_digits, time_text
 
 if TYPE_CHECKING:
-    from compiler.measure.estimates import Estimate
+    from compiler.timing.estimates import Estimate
 
 NAMES_SHOWN = 4
 
@@ -31,7 +31,7 @@ def estimate_words(record: Record) -> EstimateWords | None:
     if not record.candidates or not is_virtual(record.target):
         return None
     # It imports torch, which a record that is only looked at does without.
-    from compiler.measure.estimates import estimate
+    from compiler.timing.estimates import estimate
 
     found = estimate(record)
     return None if found is None else _words(found)

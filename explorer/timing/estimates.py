@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from compiler.measure.estimates import Estimate, KernelEstimate, estimate
 from compiler.record import Record
+from compiler.timing.estimates import Estimate, KernelEstimate, estimate
 from explorer.shapes import size_text
 from explorer.timing.words import three_digits, time_text
 

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     import torch
     from matplotlib.figure import Figure
 
-    from compiler.measure.calls import Call
-    from compiler.measure.candidates import Asked
-    from compiler.measure.work import MakeOptimizer
+    from compiler.calls.call import Call
+    from compiler.timing.candidates import Asked
+    from compiler.timing.work import MakeOptimizer
     from explorer.advice.adviser import AdviceList, Tried
     from explorer.sweep.sweep import Sweep
 
@@ -90,7 +90,7 @@ class MeasuredRun:
         problem in the table, and the others stay. Raises OptionError for what can't be asked, ValueError for a run that
         was loaded, and what the call raises in eager.
         """
-        from compiler.measure.timing import Plan
+        from compiler.timing.candidate_times import Plan
         from explorer.timing.again import listening, timed
 
         plan = Plan(candidates, backward, optimizer, rounds, flush)
@@ -157,7 +157,7 @@ class MeasuredRun:
         Returns a table, words and a plot in one. Interrupted, it has the points that are finished; one that fails has
         its reason. Raises OptionError for what can't be asked, ValueError for a run that was loaded.
         """
-        from compiler.measure.timing import Plan
+        from compiler.timing.candidate_times import Plan
         from explorer.sweep.asked import axes_of, candidates_of
         from explorer.sweep.sweep import sweep
 

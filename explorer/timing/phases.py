@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from compiler.advise.compile_time import PARTS
-from compiler.measure_facts import Phase
 from compiler.record import Record
+from compiler.record.measure_facts import Phase
 from explorer.tables import table_of
 
 _PARTS = dict(PARTS)

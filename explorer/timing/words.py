@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import floor, log10
 
 from compiler.record import Candidate, Measurement, Record
-from compiler.targets import is_virtual, target
+from compiler.targets import UnknownTargetError, is_virtual, target
 from explorer.shapes import size_text
 from explorer.timing.compared import Ratio, Timed, Verdict, explored, fastest, median_of
 
@@ -113,7 +113,7 @@ def lead_sentences(group: Sequence[Timed], record: Record) -> list[str]:
 _OUTCOMES: dict[Verdict, str] = {
     "faster": "Compiled it is {ratio} as fast ({range})",
     "slower": "Compiled it is slower, {ratio} as fast ({range})",
-    "equal": "Compiled it takes as long as eager, as far as the noise lets see ({ratio}, {range})",
+    "equal": "Compiled it takes as long as eager, within noise ({ratio}, {range})",
 }
 
 
@@ -157,7 +157,10 @@ def cpu_text(target_name: str) -> str:
     """The same of a target."""
     if not is_virtual(target_name):
         return ""
-    title = target(target_name).title
+    try:
+        title = target(target_name).title
+    except UnknownTargetError:  # of a record that another version made
+        title = target_name
     return f"Times of the CPU, not of the {title} that the code is for: that GPU was not there."
 
 

@@ -12,8 +12,8 @@ from benchmarks.cell import Heard
 from benchmarks.explore import captured_at, compared, in_turns, shares
 from benchmarks.figures import Figure
 from benchmarks.fresh import ProcessError, cold, measured
-from compiler.options import Options
 from compiler.record import Artifact, Entity, Record
+from compiler.record.options import Options
 
 
 @pytest.mark.parametrize(

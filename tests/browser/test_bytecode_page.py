@@ -8,7 +8,7 @@ import torch
 from playwright.sync_api import Locator, Page, expect
 
 from compiler.engine import explore
-from compiler.options import Options
+from compiler.option_checks import parse_options
 from compiler.record import Record
 from explorer.replay import Replay
 from tests.browser.conftest import OpenPage
@@ -18,7 +18,7 @@ from tests.explorer.test_findings_steps import reads_on_and_on
 
 @functools.cache
 def stepped() -> Record:
-    options = Options.of(stages=("bytecode", "captured"), step=True)
+    options = parse_options(stages=("bytecode", "captured"), step=True)
     return explore(reads_on_and_on, (torch.ones(4),), options=options).record
 
 

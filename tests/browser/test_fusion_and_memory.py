@@ -75,7 +75,7 @@ def test_a_kernel_opens_as_the_tree_of_its_nodes(open_page: OpenPage) -> None:
 def test_pairs_that_were_not_joined_are_chosen_by_reason(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
     view.chip("fusion").click()
-    view.stage.get_by_role("button", name="Not joined").click()
+    view.stage.get_by_role("button", name="Not fused").click()
     pairs = view.stage.locator(".tc-fusion-pair")
     every = pairs.count()
     reasons = view.stage.get_by_label("Reason")
@@ -88,6 +88,6 @@ def test_pairs_that_were_not_joined_are_chosen_by_reason(open_page: OpenPage) ->
 def test_a_line_of_python_shows_the_kernel_that_computes_it(open_page: OpenPage) -> None:
     view = open_page(mlp_record())
     view.chip("fusion").click()
-    view.stage.get_by_role("button", name="Not joined").click()
+    view.stage.get_by_role("button", name="Not fused").click()
     view.line(view.source, "return self.head(x)").click()
     expect(view.stage.locator(".tc-fusion-kernel.tc-linked").first).to_be_visible()

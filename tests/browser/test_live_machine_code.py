@@ -100,3 +100,33 @@ def test_a_stage_that_was_compiled_shows_the_kernel_that_is_selected(
     view.chip("ptx").click()
     expect(view.stage.locator(".tc-row").first).to_be_visible(timeout=COMPILE_MS)
     expect(view.stage.locator(".tc-row.tc-linked")).not_to_have_count(0)
+
+
+LOADED = """import explorer
+loaded = explorer.load(run.save("loaded.json"))
+loaded"""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_loaded_run_asks_before_it_compiles(
+    lab: JupyterServer, new_notebook: Callable[..., NotebookPage], dark: bool
+) -> None:
+    lab.use_theme(dark=dark)
+    notebook = new_notebook(lab, LOAD, EXPLORE, LOADED, "print(len(loaded.record.binaries))")
+    for cell in range(3):
+        notebook.run_cell(cell)
+    view = ExplorerView(notebook.output(2))
+    view.chip("ptx").click()
+    card = view.stage.locator(".tc-confirm")
+    expect(card).to_contain_text("Execute code from the file?", timeout=60_000)
+    expect(card.locator("li")).to_have_text(["triton_per_fused_gelu_native_layer_norm_0"])
+    notebook.show(view.root)
+    notebook.screenshot(f"lab-confirm-{'dark' if dark else 'light'}")
+    assert notebook.run_cell(3).strip() == "0"
+    card.get_by_role("button", name="Not now").click()
+    view.stage.get_by_role("button", name="Compile 1 kernel").click()
+    view.stage.get_by_role("button", name="Read the source").click()
+    expect(view.line(view.stage, "@triton.jit")).to_be_attached()
+    view.chip("ptx").click()
+    view.stage.get_by_role("button", name="Trust the file and compile 1 kernel").click()
+    expect(view.stage.locator(".tc-row").first).to_be_visible(timeout=COMPILE_MS)

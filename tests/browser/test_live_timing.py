@@ -15,7 +15,7 @@ from tests.browser.notebook_page import NotebookPage
 LOAD = """%load_ext explorer
 import torch
 from torch import nn
-from compiler.measure import timing
+from compiler.timing import candidate_times as timing
 timing.IN_TURNS_SECONDS = 0.1"""
 EXPLORE = """%%tcompile -o run --backend aot_eager --time aot_eager
 model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))

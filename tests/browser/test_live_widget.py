@@ -205,3 +205,43 @@ def static_twin(notebook: NotebookPage) -> Locator:
 def has_twin_before_widget(cell: nbformat.NotebookNode) -> bool:
     kinds = [set(output.get("data", ())) for output in cell.outputs]
     return "text/html" in kinds[0] and "application/vnd.jupyter.widget-view+json" in kinds[1]
+
+
+TRAINS = """%%tcompile -o run --stages captured,forward,backward
+def batch():
+    return torch.randn(8, 64)
+
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+        self.opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    def step(self, x):
+        self.opt.zero_grad()
+        self.model(x).square().mean().backward()
+        self.opt.step()
+
+trainer = Trainer(nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)))
+for _ in range(2):
+    x = batch()
+    trainer.step(x)"""
+
+
+def test_a_click_switches_to_another_call(lab: JupyterServer, new_notebook: NewNotebook) -> None:
+    notebook = new_notebook(lab, LOAD, TRAINS, "print(run.record.explored.callee, run.record.title)")
+    notebook.run_cell(0)
+    notebook.run_cell(1)
+    view = ExplorerView(notebook.output(1))
+    line = view.root.locator(".tc-explored")
+    expect(line).to_have_text(
+        "Explored: self.model, called in trainer.step (line 17)Switch to: batch--fn trainer.step", timeout=WIDGET_MS
+    )
+    for theme in ("Light", "Dark"):
+        notebook.use_theme(theme)
+        notebook.show(view.root)
+        notebook.screenshot(f"switch-{theme.lower()}")
+    line.get_by_role("button", name="batch").click()
+    expect(line).to_contain_text("Explored: batch (line 16)", timeout=WIDGET_MS)
+    expect(view.line(view.stage, "torch.randn")).not_to_have_count(0)
+    notebook.show(view.root)
+    notebook.screenshot("switched")
+    assert notebook.run_cell(2).split() == ["batch", "batch"]

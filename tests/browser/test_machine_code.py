@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from compiler.builder import in_kernel_order
 from compiler.record import Record
+from compiler.record.builder import in_kernel_order
 from explorer.both_sides import both_sides
 from explorer.html import page as page_of
 from tests.browser.conftest import OpenPage

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from compiler.options import Options
 from compiler.record import Artifact, Record
+from compiler.record.options import Options
 from explorer.html import page as page_of
 from tests.browser.conftest import OpenPage
 from tests.browser.explorer_view import ExplorerView

@@ -33,7 +33,7 @@ CASES = (
     # What leaves the graph.
     Broken(BUILTIN, body('«print("mean", y.mean())»'), word="terminal"),
     Broken(BUILTIN, body('«print(f"mean {y.mean()} of {x.shape[0]}")»'), word="terminal"),
-    Broken(BUILTIN, body('«print("{}", y, sep=",")»'), word="terminal"),
+    Broken(BUILTIN, body('«print("{}", y, sep=",")»'), FINE, "terminal"),
     Broken(LOGGER, body('«log.info("mean %s", 3)»'), word="log"),
     Broken(LOGGER, body('«log.warning("hm")»'), word="log"),
     Broken(LOGGER, body('«log.warning_once("hm")»', before="import transformers\n"), word="log"),
@@ -116,7 +116,7 @@ CASES = (
         body("s = y.sum()", "leap = (s % 4 == 0) & ((s % 100 != 0) | (s % 400 == 0))"),
         "leads to this",
     ),
-    Broken(BRANCH, body('assert «y.sum() > 0», f"{len(x)} numbers"'), word="assert"),
+    Broken(BRANCH, body('assert «y.sum() > 0», f"{len(x)} numbers"'), word="inside the graph"),
     Broken(
         BRANCH,
         body("while «y.sum() < 100»:", "    y = y * 2"),
@@ -133,8 +133,8 @@ CASES = (
         "torch.cond",
     ),
     Broken(DATA, body("off = «not (y.sum() > 0)»", "y = y * off"), word="truth", outcome="skipped"),
-    Broken(DATA, body("same = «torch.equal(y, x)»", "y = y * same"), word="torch.where"),
-    Broken(DATA, body("same = «torch.allclose(y, x)»", "y = y * same"), word="torch.where"),
+    Broken(DATA, body("same = «torch.equal(y, x)»", "y = y * same"), word="Compare inside"),
+    Broken(DATA, body("same = «torch.allclose(y, x)»", "y = y * same"), word="Compare inside"),
     Broken(SHAPE, body("where = «torch.nonzero(y)»", "y = y * where.sum()"), word="symbol"),
     Broken(SHAPE, body("y = «y[y > 0]»"), word="symbol"),
     Broken(SHAPE, body("y = «torch.masked_select(y, y > 0)»"), word="Keep the size"),

@@ -15,8 +15,8 @@ import torch._dynamo.config as dynamo_config
 import torch.fx.experimental._config
 
 from compiler.engine import explore
-from compiler.options import Options
 from compiler.record import Record, Suggestion
+from compiler.record.options import Options
 
 IMPORTS = """
 import array, contextlib, copy, datetime, hashlib, io, json, logging, os, pickle, random, sys, threading, time, uuid

@@ -6,8 +6,8 @@ import re
 
 import psutil
 
-from compiler.options import Options
 from compiler.record import Artifact, Kernel, Record
+from compiler.record.options import Options
 
 FIRST_LINE = 3  # of the first kernel: what is above does not matter
 

@@ -142,13 +142,13 @@ CASES = (
     ),
     Again(
         "length", "xs", "def f(xs):\n    return sum(xs)\n", each(f"[{A}] * 2", f"[{A}] * 3"),
-        "2 items", "a list of 3",
+        "2 items", "3 items",
         fixed="def f(xs):\n    return xs.sum(0)\n",
         fixed_calls=each(f"torch.stack([{A}] * 2 + [{A} * 0])", f"torch.stack([{A}] * 3)"), word="torch.stack",
     ),
     Again(
         "length", "d", "def f(d):\n    return sum(d.values())\n", each(f"{{'a': {A}}}", f"{{'a': {A}, 'b': {A}}}"),
-        "1 item", "a dict of 2", fixed_calls=each(f"{{'a': {A}}}", f"{{'a': {A}}}"), word="number of items",
+        "1 item", "2 items", fixed_calls=each(f"{{'a': {A}}}", f"{{'a': {A}}}"), word="number of items",
     ),
     Again(
         "type", "n", SCALED, each(f"{A}, 3", f"{A}, 4", f"{A}, 4.5"), "a int", "the float 4.5",

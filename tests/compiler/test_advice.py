@@ -11,12 +11,13 @@ from torch import nn
 
 from compiler.advise import RULES, Advice, advise, can_try
 from compiler.advise.amounts import percent, seconds
-from compiler.advise.closing import nothing
+from compiler.advise.closing import nothing_to_gain
 from compiler.advise.reading import Reading
 from compiler.engine import Exploration, explore
-from compiler.measure_facts import Candidate, HostTime, KernelTime, Measurement
-from compiler.options import Options
+from compiler.option_checks import parse_options
 from compiler.record import Problem, Record
+from compiler.record.measure_facts import Candidate, HostTime, KernelTime, Measurement
+from compiler.record.options import Options
 from explorer.advice.words import snippet
 from tests.compiler.advice_cases import (
     Blocks,
@@ -32,7 +33,7 @@ from tests.compiler.models import MLP
 
 
 def recorded(fn: Any, *args: Any, **options: Any) -> Record:
-    return explore(fn, args, options=Options.of(**options)).record
+    return explore(fn, args, options=parse_options(**options)).record
 
 
 def found(record: Record) -> dict[str, Advice]:
@@ -57,7 +58,7 @@ def named(name: str, took: float) -> Candidate:
 @pytest.fixture(scope="module")
 def mlp() -> Record:
     torch.manual_seed(0)
-    with Exploration(Options.of(target="h100")) as exploration:
+    with Exploration(parse_options(target="h100")) as exploration:
         exploration.compile(MLP().train())(torch.randn(8, 64)).sum().backward()
     return exploration.record
 
@@ -78,6 +79,18 @@ def test_a_call_that_waits_for_launches_is_told_of_cuda_graphs(mlp: Record) -> N
     assert advice.gain.basis == "estimate"
     assert advice.evidence[0].basis == "estimate"
     assert set(advice.evidence[0].ids) <= {entity.id for entity in mlp.entities()}
+
+
+def test_copies_of_inputs_cost_reading_and_writing(mlp: Record) -> None:
+    graph = mlp["forward"]
+    (given,) = [entity for entity in graph.entities if entity.attrs.get("bytes") == 8 * 64 * 4 and not entity.inputs]
+    more = replace(given, attrs=given.attrs | {"bytes": given.attrs["bytes"] + 3_350_000})
+    larger = replace(graph, entities=tuple(more if entity is given else entity for entity in graph.entities))
+    changed = mlp.with_(artifacts=tuple(larger if artifact is graph else artifact for artifact in mlp.artifacts))
+    before, after = (found(timed(record, compiled(900e-6, gpu=9e-6)))["cuda-graphs"].gain for record in (mlp, changed))
+    assert before is not None
+    assert after is not None
+    assert before.seconds - after.seconds == pytest.approx(2 * 3_350_000 / 3.35e12, rel=0.01)
 
 
 def test_where_the_gpu_is_busy_nothing_is_said_of_launches(mlp: Record) -> None:
@@ -192,7 +205,7 @@ def test_products_at_the_peak_are_said_to_be_and_nothing_is_advised(matmuls: Rec
 
 def _closing(record: Record) -> list[str]:
     """What is said of where time goes, were nothing else to be done."""
-    closing = nothing(Reading(record), ())
+    closing = nothing_to_gain(Reading(record), ())
     assert closing is not None
     return [item.text for item in closing.evidence]
 
@@ -299,6 +312,7 @@ def test_equal_blocks_are_to_be_compiled_once() -> None:
     assert advice.change.regions == tuple(f"blocks.{number}" for number in range(6))
     assert advice.gain is not None
     assert advice.gain.of == "compile"
+    assert advice.gain.share == pytest.approx(0.5 * 5 / 6, abs=0.01)  # half of five of six blocks: the graph is theirs
 
 
 # CPU

@@ -10,20 +10,22 @@ from torch import nn
 
 from compiler.advise import Advice, Change, Gain, advise
 from compiler.advise.results import Result, agreement
-from compiler.advise.trial import CannotApplyError, tried
+from compiler.advise.trial import CannotApplyError, run_trial
 from compiler.engine import Explored, explore
-from compiler.options import Options
+from compiler.option_checks import parse_options
 from tests.compiler.advice_cases import printing
 
 
 def explored(fn: Any, *args: Any) -> Explored:
     """A backend that builds no code is quick to compile: it is not what is tested here."""
-    return explore(fn, args, options=Options.of(target="cpu", stages=("captured",), backend="aot_eager"))
+    return explore(fn, args, options=parse_options(target="cpu", stages=("captured",), backend="aot_eager"))
 
 
 def trial_of(found: Explored, change: Change, numbers: str = "", gain: Gain | None = None) -> Any:
     assert found.call is not None
-    return tried(Advice("test", "a change", "", gain=gain, change=change, numbers=numbers), found.record, found.call)
+    return run_trial(
+        Advice("test", "a change", "", gain=gain, change=change, numbers=numbers), found.record, found.call
+    )
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,7 @@ def test_a_rewrite_takes_the_break_away_and_the_result_stays() -> None:
     (advice,) = (item for item in advise(found.record) if item.rule == "break")
     assert found.call is not None
     before = printing.__code__
-    trial = tried(advice, found.record, found.call)
+    trial = run_trial(advice, found.record, found.call)
     assert trial.same == "equal"
     assert trial.rounds >= 5
     assert trial.low <= trial.gained <= trial.high  # type: ignore[operator]
@@ -78,12 +80,12 @@ def test_calls_that_compiled_again_are_made_again_in_a_trial() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return x.sin() * 2
 
-    options = Options.of(target="cpu", stages=("captured",), backend="aot_eager")
+    options = parse_options(target="cpu", stages=("captured",), backend="aot_eager")
     found = explore(f, calls=[(torch.randn(4, 8),), (torch.randn(4, 8),), (torch.randn(5, 8),)], options=options)
     assert found.call is not None
     assert [call.args[0].shape[0] for call in found.call.later] == [5]
     (advice,) = (item for item in advise(found.record) if item.rule == "recompile")
-    trial = tried(advice, found.record, found.call)
+    trial = run_trial(advice, found.record, found.call)
     assert trial.compile_before is not None
     assert trial.same in ("equal", "close")
 

@@ -97,7 +97,7 @@ def test_saved_tensors_have_bytes_and_say_which_share_memory() -> None:
     assert {fact.storage for fact in mm.values()} == {tanh.storage}
     assert set(tanh.shared_with) == {"mm_1.self", "mm_1.mat2"}
     assert mm["mat2"].view
-    assert saved_of(record, "mm")["self"].of == "x, which wants no gradient"
+    assert saved_of(record, "mm")["self"].of == "x, requires_grad=False"
     assert "it keeps 2 pieces of memory, 128 bytes" in record["autograd"].text
 
 

@@ -17,8 +17,8 @@ from compiler.autograd.explore import autograd_record, graph_of
 from compiler.autograd.recording import Recording
 from compiler.autograd.stage import unchanged
 from compiler.engine import explore
-from compiler.options import Options
 from compiler.record import Record
+from compiler.record.options import Options
 
 
 def recorded(function: Callable[[], Tensor]) -> tuple[Tensor, EagerGraph, Record]:

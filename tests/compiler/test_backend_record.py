@@ -15,10 +15,11 @@ from torch import nn
 from compiler.backend.pipeline import PASSES, stage_name
 from compiler.binary.compiling import compiled
 from compiler.engine import explore
-from compiler.interpret.check import kernel_checks
-from compiler.interpret.process import Interpreter
-from compiler.options import OptionError, Options
+from compiler.numerics.kernel_check import kernel_checks
+from compiler.option_checks import parse_options
 from compiler.record import OWN_STAGES, STAGES, Artifact, Decision, Record, ordered_stages, stage_rank
+from compiler.record.options import OptionError, Options
+from compiler.triton_interpreter.process import Interpreter
 
 HERE = "source[tests/compiler/test_backend_record.py]"
 STAGES_OF_PASSES = ["lowered", *map(stage_name, PASSES)]
@@ -60,7 +61,7 @@ def _calls(name: str) -> tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, 
 @cache
 def record_of(name: str, target: str) -> Record:
     fn, args = _calls(name)
-    found = explore(fn, args, options=Options.of(backend="tcompile", target=target))
+    found = explore(fn, args, options=parse_options(backend="tcompile", target=target))
     assert torch.equal(found.value, fn(*args))
     assert not found.record.problems
     return found.record
@@ -126,6 +127,16 @@ def test_every_loop_of_every_pass_leads_back_to_the_graph_and_on_to_the_code(nam
     for entity in last:
         if entity.kind in ("kernel", "extern"):
             assert any(linked.startswith("kernels[") for linked in record.linked(entity.id)), entity.id
+
+
+def test_parts_of_a_split_reduction_lead_back() -> None:
+    options = parse_options(backend="tcompile", target="h100")
+    record = explore(lambda x: x.exp().sum(), (torch.randn(1 << 20),), options=options).record
+    parts = [entity for entity in record.entities() if entity.kind == "kernel" and entity.label.endswith("_parts")]
+    assert parts
+    for kernel in parts:
+        assert kernel.origins
+        assert source_lines(record, (kernel.id,))
 
 
 @CASES
@@ -205,7 +216,7 @@ def test_another_configuration_is_compiled_when_it_is_asked_for() -> None:
 
 def test_thresholds_reach_the_passes() -> None:
     fn, args = _calls("norm and gelu")
-    fewest = explore(fn, args, options=Options.of(backend="tcompile", target="h100", options={"fused_loops": 1}))
+    fewest = explore(fn, args, options=parse_options(backend="tcompile", target="h100", options={"fused_loops": 1}))
     usual = record_of("norm and gelu", "h100")
     assert len(fewest.record.kernels) > len(usual.kernels)
     assert any(found.pass_name == "fuse" and found.verdict == "refused" for found in fewest.record.decisions)
@@ -235,7 +246,7 @@ def test_the_signature_of_a_kernel_is_about_the_kernel(name: str, target: str) -
 )
 def test_an_option_that_it_has_not_is_told_before_anything_runs(keywords: dict[str, object], words: str) -> None:
     with pytest.raises(OptionError, match=re.escape(words)):
-        Options.of(backend="tcompile", **keywords)
+        parse_options(backend="tcompile", **keywords)
 
 
 def test_what_it_can_not_compile_is_a_problem_of_the_stage_and_the_call_still_runs(
@@ -246,7 +257,7 @@ def test_what_it_can_not_compile_is_a_problem_of_the_stage_and_the_call_still_ru
 
     monkeypatch.setattr("compiler.backend.backend.lower", broken)
     fn, args = _calls("mlp")
-    found = explore(fn, args, options=Options.of(backend="tcompile"))
+    found = explore(fn, args, options=parse_options(backend="tcompile"))
     assert torch.equal(found.value, fn(*args))
     assert {(problem.stage, problem.reason) for problem in found.record.problems} == {("lowered", "no such loop")}
 
@@ -268,7 +279,7 @@ def test_what_a_pass_leaves_as_it_is_prints_the_same() -> None:
 
 
 def decisions_of(fn: Callable[..., object], *args: torch.Tensor, mode: str) -> dict[str, list[Decision]]:
-    record = explore(fn, args, options=Options.of(backend="tcompile", target="h100", mode=mode)).record
+    record = explore(fn, args, options=parse_options(backend="tcompile", target="h100", mode=mode)).record
     assert not record.problems
     known = {entity.id for artifact in record.artifacts for entity in artifact.entities}
     assert {subject for found in record.decisions for subject in found.subjects} <= known
@@ -318,7 +329,7 @@ def test_a_training_graph_that_is_not_replayed_has_the_code_of_the_default_mode(
     """Its backward may look whether the graph is kept, and writes over what was saved: a replay can't."""
     model, x = nn.Sequential(nn.Linear(64, 256), nn.GELU()), torch.randn(64, 64, requires_grad=True)
     default, reduced = (
-        explore(model, (x,), options=Options.of(backend="tcompile", target="h100", mode=mode)).record
+        explore(model, (x,), options=parse_options(backend="tcompile", target="h100", mode=mode)).record
         for mode in ("default", "reduce-overhead")
     )
     texts = [[found.text for found in record.of_stage("kernels")] for record in (default, reduced)]
@@ -339,7 +350,7 @@ def test_lines_of_a_cell_are_named_as_the_cells_of_the_source_are() -> None:
     linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)
     names: dict[str, Callable[..., object]] = {}
     exec(compile(code, file, "exec"), names)
-    record = explore(names["f"], (torch.randn(8),), options=Options.of(backend="tcompile", target="h100")).record
+    record = explore(names["f"], (torch.randn(8),), options=parse_options(backend="tcompile", target="h100")).record
     [kernels] = [found for found in record.of_stage("kernels") if found.attrs.get("language") == "triton"]
     assert "# cell:2 return x.sin() + 1" in kernels.text
     assert "345678" not in kernels.text
@@ -358,7 +369,7 @@ class Looked(nn.Module):
 
 def test_check_kernels_runs_each_triton_kernel_and_finds_the_one_that_is_wrong() -> None:
     """Forward and backward, with random numbers, attention as only a GPU has it, and additions to rows by index."""
-    asked = Options.of(backend="tcompile", target="h100", check="kernels")
+    asked = parse_options(backend="tcompile", target="h100", check="kernels")
     explored = explore(Looked(), (torch.randint(0, 10, (1, 2, 32)),), options=asked)
     record = explored.record
     kernels = [kernel.id for kernel in record.kernels if kernel.language == "triton"]

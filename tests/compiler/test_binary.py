@@ -14,10 +14,11 @@ from torch import nn
 
 from compiler.binary import compiled
 from compiler.binary.sources import triton_sources
-from compiler.builder import Event, in_kernel_order
 from compiler.engine import explore
-from compiler.options import OptionError, Options
+from compiler.option_checks import parse_options
 from compiler.record import Artifact, Record
+from compiler.record.builder import Event, in_kernel_order
+from compiler.record.options import OptionError
 from compiler.targets import target
 from compiler.torch_api.virtual import virtual_gpu
 from tests.compiler.hand_written import USERS, dot, many, pointwise, record_of
@@ -32,7 +33,7 @@ AMD = ("ttir", "ttgir", "llir", "amdgcn")
 
 
 def explored(model: Any, *args: Any, **options: Any) -> Record:
-    found = explore(model, args, options=Options.of(**options))
+    found = explore(model, args, options=parse_options(**options))
     if isinstance(found.value, torch.Tensor) and found.value.requires_grad:
         raise AssertionError("explore training with an Exploration, so that backward is seen")
     return found.record
@@ -43,7 +44,7 @@ def trained() -> Record:
     """An MLP, forward and backward, for an H100."""
     from compiler.engine import Exploration
 
-    with Exploration(Options.of(target="h100")) as exploration:
+    with Exploration(parse_options(target="h100")) as exploration:
         exploration.compile(MLP())(torch.randn(64, 64)).sum().backward()
     return exploration.record
 
@@ -108,7 +109,7 @@ def test_texts_name_no_folder_of_this_machine(built: Record) -> None:
 
 
 def test_the_same_record_gives_the_same_record(trained: Record, built: Record) -> None:
-    assert compiled(Record.from_json(trained.to_json()), workers=1) == built
+    assert compiled(Record.from_json(trained.to_json()).with_trust("trusted"), workers=1) == built
 
 
 def test_what_comes_of_kernels_stands_in_their_order_whichever_was_done_first(built: Record) -> None:
@@ -282,7 +283,7 @@ class Doubled(nn.Module):
 def listened(stages: Any, **options: Any) -> tuple[Record, list[Event]]:
     events: list[Event] = []
     found = explore(
-        Doubled(), (torch.randn(8, 8),), options=Options.of(stages=stages, **options), listener=events.append
+        Doubled(), (torch.randn(8, 8),), options=parse_options(stages=stages, **options), listener=events.append
     )
     return found.record, events
 
@@ -324,7 +325,7 @@ def test_an_interrupt_at_the_end_of_an_exploration_leaves_its_record() -> None:
         if event.kind == "artifact" and event.stage == "llir":
             raise KeyboardInterrupt
 
-    exploration = Exploration(Options.of(target="h100", stages="all"), listener=stop)
+    exploration = Exploration(parse_options(target="h100", stages="all"), listener=stop)
     with pytest.raises(KeyboardInterrupt), exploration:
         exploration.compile(Doubled())(torch.randn(8, 8))
     assert exploration.record.of_stage("kernels")
@@ -343,4 +344,4 @@ def test_an_error_of_ours_is_not_the_users(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_stage_that_there_is_not() -> None:
     with pytest.raises(OptionError, match="did you mean 'ptx'"):
-        Options.of(stages="ptxx")
+        parse_options(stages="ptxx")

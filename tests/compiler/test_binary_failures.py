@@ -19,7 +19,7 @@ import torch
 from compiler.binary import CompilationInterrupted, compiled, growing, worker
 from compiler.binary import workers as processes
 from compiler.engine import explore
-from compiler.options import Options
+from compiler.option_checks import parse_options
 from compiler.record import Environment
 from compiler.targets import target
 from tests.compiler.hand_written import many, pointwise, record_of, transpose, workers
@@ -212,7 +212,9 @@ def test_a_gpu_that_is_not_in_the_table() -> None:
 
 
 def test_c_plus_plus_is_nothing_for_triton() -> None:
-    record = compiled(explore(lambda x: torch.relu(x) + 1, (torch.randn(8),), options=Options.of(target="cpu")).record)
+    record = compiled(
+        explore(lambda x: torch.relu(x) + 1, (torch.randn(8),), options=parse_options(target="cpu")).record
+    )
     (problem,) = record.problems
     assert problem.stage == "ttir"
     assert "C++" in problem.reason

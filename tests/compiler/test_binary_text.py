@@ -16,7 +16,7 @@ from compiler.binary.mix import CLASSES, access_bits, instruction_class, instruc
 from compiler.binary.occupancy import occupancy
 from compiler.binary.roofline import bound, flops, intensity, rate, work
 from compiler.engine import Exploration
-from compiler.options import Options
+from compiler.option_checks import parse_options
 from compiler.record import Artifact, Kernel, Record
 from compiler.targets import target
 
@@ -39,7 +39,7 @@ class Normalized(nn.Module):
 def explored(fn: Any, *args: torch.Tensor, gpu: str = "h100", backward: bool = False, **options: Any) -> Record:
     pytest.importorskip("triton", reason="Triton has no wheel for this platform")
     torch.manual_seed(0)
-    with Exploration(Options.of(target=gpu, **options)) as exploration:
+    with Exploration(parse_options(target=gpu, **options)) as exploration:
         value = exploration.compile(fn)(*args)
         if backward:
             value.sum().backward()

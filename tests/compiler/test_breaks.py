@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import calendar
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
+from compiler.capture.breaks import graph_break
+from compiler.capture.sources import SourceBook
 from compiler.engine import Exploration, explore
-from compiler.options import Options
 from compiler.record import Record
+from compiler.record.options import Options
+from compiler.torch_api.dynamo import BreakFacts
+from compiler.torch_api.traced_lines import Place
+from explorer.cards import outcome_words
 from tests.compiler.break_cases import CASES, body
 from tests.compiler.broken import FIRST, MODERN, Broken, captured, function, rewritten, settings
 
@@ -312,3 +319,136 @@ def test_a_break_is_timed_only_where_a_version_without_it_does_the_same(code: st
 def test_nobody_who_did_not_ask_for_times_waits_for_them() -> None:
     (found,) = captured(TWO_HALVES).breaks
     assert (found.lost_seconds, found.lost_note) == (None, "")
+
+
+BLOCKS = """
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+    def forward(self, x):
+        y = x + 1
+        print("start")
+        for block in self.blocks:
+            y = block(y)
+            print("block")
+        return y * 2
+f = M()
+"""
+
+
+def test_lines_that_were_not_analysed_are_named() -> None:
+    start, loop = captured(BLOCKS).breaks
+    line = FIRST + 7
+    assert (start.outcome, start.nodes, start.unread) == ("resumed", (1, 0), (line, line + 4))
+    assert (loop.outcome, loop.unread) == ("skipped", (line + 1, line + 4))
+    words = outcome_words(start)
+    assert f"Lines {line} to {line + 4} of `forward` were not analysed: more breaks may follow there." in words
+    assert "no ops of its own" not in words
+    (single,) = captured(body('print("hm")')).breaks
+    assert single.unread is None
+
+
+TWO_BEFORE = {
+    "loop": BLOCKS.replace('print("start")', 'print("start")\n        print("second")'),
+    "three": BLOCKS.replace('print("start")', 'print("start")\n        print("second")\n        print("third")'),
+    "try": """
+def f(x):
+    y = x + 1
+    print("start")
+    print("second")
+    try:
+        y = y.cos()
+        print("inside")
+    finally:
+        pass
+    return y * 2
+""",
+}
+
+
+@pytest.mark.parametrize(("name", "lines"), [("loop", 4), ("three", 4), ("try", 6)])
+def test_unread_lines_below_a_later_break_are_named(name: str, lines: int) -> None:
+    *_, before, last, _skipped = breaks = captured(TWO_BEFORE[name]).breaks
+    assert [found.outcome for found in breaks] == ["resumed"] * (len(breaks) - 1) + ["skipped"]
+    assert before.unread == last.unread == (last.line, last.line + lines)
+    assert all(found.unread == last.unread for found in breaks[:-1])
+    assert not any("no ops of its own" in outcome_words(found) for found in breaks)
+
+
+def test_two_breaks_with_nothing_left_have_no_unread_lines() -> None:
+    assert [found.unread for found in captured(body('print("hm")', 'print("hm")')).breaks] == [None, None]
+    without = "def f(x):\n    y = x + 1\n    print(1)\n    print(2)\n    return y\n"
+    assert all("no ops of its own" in outcome_words(found) for found in captured(without).breaks)
+
+
+def test_a_break_in_torchs_own_code_is_told_as_such() -> None:
+    w = torch.ones(4, requires_grad=True)
+    w.grad = torch.ones(4)
+    found = explore(torch.optim.Adam([w]).step, options=Options(stages=("captured",))).record.breaks
+    assert found
+    assert {item.whose for item in found} == {"torch"}
+    for suggestion in (suggestion for item in found for suggestion in item.suggestions):
+        assert suggestion.text.startswith("This line is in torch's own code")
+        assert (suggestion.rewrite, suggestion.applicability) == ("", "explanation")
+
+
+def test_torchs_own_hooks_get_no_advice_for_users() -> None:
+    hook = "/distributed/fsdp/_fully_shard/_fsdp_state.py"
+    place = Place(f"{Path(torch.__file__).parent}{hook}", "_pre_forward", 1)
+    facts = BreakFacts("Unsupported function call", "", (), (place,), "")
+    found = graph_break("break[0/0].0", "0/0", facts, SourceBook())
+    (suggestion,) = found.suggestions
+    assert "with fully_shard, one graph for each wrapped module is what to expect" in suggestion.text
+
+
+@pytest.mark.parametrize("in_own_code", [False, True])
+def test_a_break_in_a_library_has_no_advice_to_edit_it(in_own_code: bool) -> None:
+    def f(x: torch.Tensor) -> bool:
+        return calendar.isleap(x)  # type: ignore[arg-type]
+
+    fn = f if in_own_code else calendar.isleap
+    record = explore(fn, (torch.tensor(2000.0),), options=Options(stages=("captured",))).record
+    assert record.breaks[0].what.startswith("`calendar.isleap(x)` leads to this") == in_own_code
+    suggestions = [item for found in record.breaks for item in found.suggestions]
+    assert suggestions
+    for item in suggestions:
+        assert item.text.startswith("This line is in code of the standard library, so nothing in yours has to change")
+        assert (item.rewrite, item.applicability) == ("", "explanation")
+
+
+def test_a_librarys_log_is_left_out_of_graphs_by_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compiler.capture.breaks.is_installed", lambda _: True)
+    (found,) = captured(body('log.warning("hm")')).breaks
+    library, setting = found.suggestions
+    assert library.text.startswith("This line is in code of ")
+    assert setting.text == "Or by a setting: Leave such calls out of graphs."
+    assert setting.settings
+
+
+@since_2_13
+def test_a_librarys_break_that_no_rule_knows_has_torchs_words() -> None:
+    (found,) = captured(body('logging.getLogger("own")')).breaks
+    assert found.whose == "package"
+    assert not found.what.endswith("leads to this: ")
+    assert found.what in found.explanation
+
+
+@pytest.mark.parametrize("name", ["SGD", "LBFGS"])
+def test_no_optimizer_is_told_to_edit_torch(name: str) -> None:
+    w = torch.ones(4, requires_grad=True)
+    w.grad = torch.ones(4)
+    optimizer = getattr(torch.optim, name)([w])
+
+    def loss() -> torch.Tensor:
+        return (w * w).sum()
+
+    def with_closure() -> None:
+        optimizer.step(loss)
+
+    step = with_closure if name == "LBFGS" else optimizer.step
+    found = explore(step, options=Options(stages=("captured",))).record.breaks
+    told = " ".join(suggestion.text for item in found for suggestion in item.suggestions)
+    assert found
+    assert "Take the line out" not in told
+    assert "decorator" not in told

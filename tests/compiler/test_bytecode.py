@@ -20,7 +20,7 @@ from torch._dynamo.convert_frame import register_bytecode_hook
 from compiler.capture.bytecode import python_artifact
 from compiler.capture.rendering import Rendering, rendered
 from compiler.engine import explore
-from compiler.options import Options
+from compiler.option_checks import parse_options
 from compiler.record import Record
 from tests.compiler.break_cases import CASES
 from tests.compiler.broken import function
@@ -85,6 +85,10 @@ def breaks_with_a_closure(x: torch.Tensor) -> torch.Tensor:
     return inner(y)
 
 
+def calls_a_numbers_method(x: torch.Tensor) -> torch.Tensor:
+    return x * (3).bit_length()
+
+
 def decides_twice(x: torch.Tensor) -> torch.Tensor:
     y = x + 1
     if y.sum() > 0 and y.mean() > 9:
@@ -105,7 +109,7 @@ def breaks_at_keywords(x: torch.Tensor) -> torch.Tensor:
 
 
 def record_of(fn: Callable[..., Any], *args: Any) -> Record:
-    return explore(fn, args, options=Options.of(stages=("bytecode",))).record
+    return explore(fn, args, options=parse_options(stages=("bytecode",))).record
 
 
 CALLS: list[tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = [
@@ -138,6 +142,10 @@ def code_of(python: Rendering, original: CodeType, user_globals: dict[str, Any])
     namespace: dict[str, Any] = {}
     exec(compile(text, "<rendering>", "exec"), namespace)
     return namespace["around"](*original.co_freevars).__code__
+
+
+def test_a_numbers_method_is_in_parentheses() -> None:
+    assert rendered(calls_a_numbers_method.__code__).lines[1:] == ("    return (x * (3).bit_length())",)
 
 
 def number(line: str, user_globals: dict[str, Any], constants: dict[str, Any]) -> str:

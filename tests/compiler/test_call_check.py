@@ -11,15 +11,18 @@ import torch
 import torch._inductor.config as inductor_config
 from torch import Tensor, nn
 from torch.fx import Graph
+from torch.utils.checkpoint import checkpoint
 
+from compiler.calls.call import Call
 from compiler.engine import Exploration
-from compiler.measure.call_results import drawn, exact, outputs_of, results
-from compiler.measure.calls import Call
-from compiler.measure.input_names import input_name
-from compiler.measure.ulps import ulps
-from compiler.measure.verdicts import Compared, Judge, of_call
-from compiler.options import Options
+from compiler.numerics import compiled_random as own_draws
+from compiler.numerics.call_results import drawn, exact, outputs_of, results
+from compiler.numerics.call_words import check_call, check_result
+from compiler.numerics.input_names import input_name
+from compiler.numerics.policy.judge import Scope
+from compiler.numerics.policy.ulps import ulps
 from compiler.record import Check, Record
+from compiler.record.options import Options
 from compiler.torch_api.widened import WidenedError
 
 aten = torch.ops.aten
@@ -134,9 +137,51 @@ def test_dropout_is_compared_with_the_numbers_that_the_compiled_code_draws() -> 
     torch.manual_seed(0)
     call = own(checked(Dropped().train(), torch.randn(16, 32)))
     assert {check.verdict for check in call.values()} <= {"equal", "close"}
-    assert "with Inductor's random numbers" in call["the call"].note
+    assert "with random numbers of Inductor" in call["the call"].note
     assert "fallback_random = True" in call["the call"].note
     assert (call["output"].max_absolute or 0.0) < 1e-5
+
+
+class Dropping(nn.Module):
+    """Dropout, and a graph after it that draws nothing."""
+
+    def __init__(self, is_checkpointed: bool) -> None:
+        super().__init__()
+        self.is_checkpointed = is_checkpointed
+        self.layer = nn.Linear(32, 32)
+
+    def dropped(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(self.layer(x), 0.4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = checkpoint(self.dropped, x, use_reentrant=False) if self.is_checkpointed else self.dropped(x)
+        torch._dynamo.graph_break()
+        return x.sin()
+
+
+@pytest.mark.needs("g++")
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+def test_random_numbers_of_our_backend_are_replayed(is_checkpointed: bool) -> None:
+    record = checked(Dropping(is_checkpointed), torch.randn(16, 32), backend="tcompile")
+    assert {check.verdict for check in record.checks} <= {"equal", "close"}, record.checks
+    note = own(record)["the call"].note
+    assert 'random numbers of backend="tcompile"' in note
+    assert 'options={"random": "eager"} draws eager\'s' in note
+
+
+@pytest.mark.needs("g++")
+def test_other_random_numbers_than_the_codes_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_draws, "SEED", "none")
+    call = own(checked(Dropping(False), torch.randn(16, 32), backend="tcompile"))["the call"]
+    assert call.verdict == "differs"
+
+
+@pytest.mark.needs("g++")
+def test_eagers_random_numbers_are_compared_with_eager() -> None:
+    options = {"random": "eager"}
+    call = own(checked(Dropping(False), torch.randn(16, 32), backend="tcompile", options=options))["the call"]
+    assert call.verdict in ("equal", "close")
+    assert "random numbers" not in call.note
 
 
 @pytest.mark.needs("g++")
@@ -247,7 +292,7 @@ def test_what_draws_inside_of_an_operator_has_no_float64() -> None:
 
 
 def judged(mine: Tensor, eager: Tensor, best: Tensor | None = None, largest: float = 1.0) -> Check:
-    return Judge(largest).check(Compared("output", mine, eager, best))
+    return check_result("output", mine, eager, best, Scope(largest))
 
 
 def test_a_wrong_result_is_told_with_what_is_allowed_and_how_far_eager_is() -> None:
@@ -257,7 +302,7 @@ def test_a_wrong_result_is_told_with_what_is_allowed_and_how_far_eager_is() -> N
     assert check.words.startswith(
         "differs: off by 0.031 of the largest value, where 1.0e-5 is allowed; eager itself is "
     )
-    assert of_call([check]).words.startswith("differs: output off by 0.031")
+    assert check_call([check]).words.startswith("differs: output off by 0.031")
 
 
 def test_an_error_that_eager_has_too_is_none() -> None:
@@ -268,11 +313,11 @@ def test_an_error_that_eager_has_too_is_none() -> None:
 
 def test_results_that_are_missing_of_other_shapes_or_not_numbers_differ() -> None:
     one = torch.ones(2)
-    assert judged(torch.ones(3), one).words == "differs: eager gives float32[2], the compiled code float32[3]"
+    assert judged(torch.ones(3), one).words == "differs: float32[3] instead of float32[2]"
     assert judged(torch.tensor([1.0, torch.nan]), one).verdict == "differs"
     assert judged(torch.tensor([1.0, torch.nan]), torch.tensor([1.0, torch.nan])).verdict == "equal"
-    assert Judge(1.0).check(Compared("w", None, one)).words == "differs: only eager gives it"
-    assert judged(torch.tensor([1, 2]), torch.tensor([1, 3])).words == "differs: 1 of 2 values are not eager's"
+    assert check_result("w", None, one, None, Scope(1.0)).words == "differs: it is missing"
+    assert judged(torch.tensor([1, 2]), torch.tensor([1, 3])).words == "differs: 1 of 2 values are wrong"
 
 
 def test_what_should_be_zero_is_rounding_beside_large_results_and_wrong_beside_small_ones() -> None:

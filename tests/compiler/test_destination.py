@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from compiler.destination import DEFAULT_TARGET, destination
 from compiler.engine import Exploration, explore
-from compiler.options import Options
+from compiler.record.options import Options
+from compiler.targets.destination import DEFAULT_TARGET, destination
 
 ROOT = Path(__file__).parents[2]
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
@@ -23,10 +23,10 @@ import json, sys
 sys.modules["triton"] = None  # what `import triton` finds where there is no wheel for the platform
 import torch
 from compiler.engine import Exploration
-from compiler.options import Options
+from compiler.option_checks import parse_options
 model, x = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()), torch.randn(4, 8)
 def found(asked):
-    with Exploration(Options.of(target=asked)) as exploration:
+    with Exploration(parse_options(target=asked)) as exploration:
         exploration.compile(model)(x).sum().backward()
     record = exploration.record
     return {

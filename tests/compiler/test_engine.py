@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from compiler.engine import Event, Exploration, explore
-from compiler.options import Options
 from compiler.record import Record
+from compiler.record.options import Options
 from tests.compiler.models import MLP, gpt2
 
 TRAINING = [
@@ -517,7 +517,7 @@ def test_time_and_check_measure_the_users_call() -> None:
 def test_check_compares_dropout_with_the_numbers_that_the_code_draws() -> None:
     record = explore(MLP().train(), (torch.randn(8, 64),), options=Options(check=True)).record
     assert record.checks[0].verdict in ("equal", "close")
-    assert "Inductor's random numbers" in record.checks[0].note
+    assert "random numbers of Inductor" in record.checks[0].note
 
 
 def test_times_are_those_of_the_users_own_call() -> None:
@@ -532,3 +532,48 @@ def test_times_are_those_of_the_users_own_call() -> None:
     ).record
     assert [(found.name, found.what) for found in record.candidates] == [("eager", "forward"), ("aot_eager", "forward")]
     assert ([frame.id for frame in record.frames], record.recompiles) == (["0/0"], ())
+
+
+@pytest.mark.parametrize("backend", ["inductor", "tcompile"])
+def test_graph_with_sizes_from_data_is_whole(backend: str) -> None:
+    """Each kernel stands in an artifact, of the backward and of every piece that our backend divides the graph into."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = (x * 2).relu()
+        return (y[y.nonzero()[:, 0]] * 3).sin().sum()
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        record = explore(fn, (torch.randn(16, requires_grad=True),), options=Options(backend=backend)).record
+    assert not record.problems
+    assert {kernel.half for kernel in record.kernels} == {"forward", "backward"}
+    entities = {entity.id for artifact in record.artifacts for entity in artifact.entities}
+    assert {kernel.id for kernel in record.kernels} <= entities
+    if backend == "tcompile":
+        texts = [artifact.text for artifact in record.artifacts if artifact.stage == "kernels"]
+        names = [kernel.name for kernel in record.kernels if kernel.category != "extern"]
+        assert all(any(f"def {name}(" in text for text in texts) for name in names)
+
+
+@pytest.mark.parametrize("backend", ["inductor", "tcompile"])
+@pytest.mark.parametrize("stage", ["inference", "joint"])
+def test_failure_while_tracing_is_filed_there(backend: str, stage: str) -> None:
+    traced: list[torch.Tensor] = []
+    with torch.library._scoped_library("tcompile_tests", "FRAGMENT") as library:
+        library.define("traced_once(Tensor x) -> Tensor")
+        library.impl("traced_once", torch.clone, "CompositeExplicitAutograd")
+
+        def shape(x: torch.Tensor) -> torch.Tensor:
+            traced.append(x)
+            if len(traced) > 1:
+                raise ValueError("the operator can't be traced again")
+            return torch.empty_like(x)
+
+        library._register_fake("traced_once", shape)
+
+        def fn(x: torch.Tensor) -> torch.Tensor:
+            return torch.ops.tcompile_tests.traced_once(x * 2)
+
+        x = torch.ones(4, requires_grad=stage == "joint")
+        record = explore(fn, (x,), options=Options(backend=backend)).record
+    assert [problem.stage for problem in record.problems] == [stage]
+    assert "can't be traced again" in record.problems[0].reason

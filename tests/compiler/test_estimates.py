@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from compiler.binary import compiled
 from compiler.engine import explore
-from compiler.measure.estimates import LAUNCH_SECONDS, Estimate, estimate
-from compiler.options import Options
+from compiler.option_checks import parse_options
 from compiler.record import Record
 from compiler.targets import target
+from compiler.timing.estimates import LAUNCH_SECONDS, Estimate, estimate
 
 
 class Same(nn.Module):
@@ -32,7 +32,7 @@ class Same(nn.Module):
 @pytest.fixture(scope="module")
 def record() -> Record:
     with torch.no_grad():
-        return explore(Same(), (torch.randn(128, 64),), options=Options.of(target="h100")).record
+        return explore(Same(), (torch.randn(128, 64),), options=parse_options(target="h100")).record
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from torch import nn
 from compiler.engine import explore
 from compiler.export.exporting import exported
 from compiler.export.saving import ways_to_save
-from compiler.options import Options
+from compiler.record.options import Options
 
 
 class Net(nn.Module):

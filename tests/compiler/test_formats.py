@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from compiler.engine import explore
-from compiler.options import Options
+from compiler.option_checks import parse_options
 from compiler.record import Record
 
 pytest.importorskip("triton", reason="Triton has no wheel for this platform")
@@ -30,7 +30,7 @@ def through_float8(x: Tensor) -> Tensor:
 
 
 def explored(fn: Callable[..., Any], x: Tensor, name: str) -> Record:
-    return explore(fn, (x,), options=Options.of(target=name)).record
+    return explore(fn, (x,), options=parse_options(target=name)).record
 
 
 def notes(record: Record) -> dict[str, str]:
@@ -88,5 +88,5 @@ def test_tf32_that_is_allowed_is_not() -> None:
 
 def test_time_and_check_are_not_refused_for_a_gpu_that_is_not_here() -> None:
     """They mean the CPU then, and say so."""
-    options = Options.of(target="h100", time=True, check=True)
+    options = parse_options(target="h100", time=True, check=True)
     assert (options.target, options.check) == ("h100", True)

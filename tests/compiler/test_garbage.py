@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -12,10 +13,16 @@ import pytest
 import torch
 from torch import nn
 from torch._dynamo.callback import callback_handler
+from torch._dynamo.guards import CheckFunctionManager
+from torch._dynamo.utils import graph_break_reasons
+from torch._inductor.scheduler import BaseSchedulerNode
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 import compiler.backend.backend
-from compiler.engine import Event, Exploration
+from compiler.engine import Event, Exploration, explore
 from compiler.process import made_to_stay
+from compiler.record.options import Options
 
 
 def thresholds_while_lowering(model: nn.Module) -> list[tuple[int, int, int]]:
@@ -114,3 +121,50 @@ def test_most_compilations_of_our_own_are_without_full_collections_from_their_be
 def test_compilations_for_other_backends_have_all_their_collections() -> None:
     before = gc.get_threshold()
     assert set(thresholds_of_compilations("eager", 3)) == {before[2]}
+
+
+def guards_held_by_finalizers() -> set[CheckFunctionManager]:
+    finalizers = tuple(weakref.finalize._registry)
+    callbacks = [found[1] for finalizer in finalizers if (found := finalizer.peek())]
+    owners = [getattr(call.func, "__self__", None) for call in callbacks if isinstance(call, partial)]
+    return {owner for owner in owners if isinstance(owner, CheckFunctionManager)}
+
+
+def test_no_guards_outlive_an_exploration() -> None:
+    of_others = guards_held_by_finalizers()
+    compiled = torch.compile(nn.Sequential(nn.Linear(4, 4)), backend="eager")
+    compiled(torch.randn(2, 4))
+    of_the_user = guards_held_by_finalizers() - of_others
+    assert of_the_user
+    explore(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (torch.randn(2, 4),), options=Options(stages=("captured",)))
+    assert guards_held_by_finalizers() - of_others == of_the_user
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.softmax(self.first(x), -1)
+        torch._dynamo.graph_break()
+        return self.second(y).sum()
+
+
+def graphs_in_memory() -> Counter[str]:
+    gc.collect()
+    held = (torch.fx.GraphModule, FakeTensorMode, ShapeEnv, BaseSchedulerNode)
+    return Counter(type(thing).__name__ for thing in gc.get_objects() if issubclass(type(thing), held))
+
+
+@pytest.mark.usefixtures("nothing_frozen")
+@pytest.mark.parametrize("target", ["h100", "cpu"])
+def test_no_graphs_outlive_an_exploration(target: str) -> None:
+    def step() -> None:
+        explore(Branching(), (torch.randn(4, 8),), options=Options(target=target)).value.backward()
+
+    step()
+    graphs, breaks = graphs_in_memory(), len(graph_break_reasons)
+    step()
+    assert graphs_in_memory() - graphs == Counter()
+    assert len(graph_break_reasons) == breaks

@@ -7,8 +7,8 @@ import torch
 
 from compiler.capture.guard_words import argument, layout, plain
 from compiler.engine import explore
-from compiler.options import Options
 from compiler.record import Guard, Record
+from compiler.record.options import Options
 from tests.compiler.broken import captured, function
 
 X = torch.ones(8, 64)

@@ -16,12 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from compiler.engine import Exploration
-from compiler.interpret import bounds, launch, libdevice, philox
-from compiler.interpret.process import Interpreter
-from compiler.interpret.signature import signature
-from compiler.kernel_edit import with_configuration
-from compiler.options import OptionError, Options
+from compiler.kernel_lab.edit import with_configuration
+from compiler.option_checks import parse_options
 from compiler.record import Record
+from compiler.record.options import OptionError
+from compiler.torch_api import bounds, libdevice
+from compiler.triton_interpreter import launch, philox
+from compiler.triton_interpreter.process import Interpreter
+from compiler.triton_interpreter.signature import signature
 from tests.compiler.models import MLP, Block
 from tests.compiler.test_virtual import FeedForward
 
@@ -211,7 +213,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[torch.dtype], Tensor]]
 
 
 def checked(model: Any, *args: Any, **options: Any) -> Record:
-    with Exploration(Options.of(**({"target": "h100", "check": "kernels"} | options))) as exploration:
+    with Exploration(parse_options(**({"target": "h100", "check": "kernels"} | options))) as exploration:
         value = exploration.compile(model)(*args)
         if value.requires_grad:
             value.float().square().mean().backward()
@@ -235,7 +237,7 @@ def test_all_kernels_match_eager(case: str, dtype: torch.dtype) -> None:
 
 def test_a_wrong_kernel_is_blamed_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """GELU's kernel computes something else: those that read it are not blamed."""
-    from compiler.interpret import check as module
+    from compiler.numerics import kernel_check as module
 
     run = Interpreter.run
 
@@ -282,7 +284,7 @@ def test_the_users_tensors_and_random_state_are_as_without() -> None:
 )
 def test_where_there_is_nothing_to_check_the_reason_is_told(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        Options.of(**options)
+        parse_options(**options)
 
 
 # The parts

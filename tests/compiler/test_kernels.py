@@ -6,8 +6,12 @@ import pytest
 import torch
 
 from compiler.engine import explore
-from compiler.options import Options
 from compiler.record import Record
+from compiler.record.options import Options
+from compiler.targets import target as target_of
+from compiler.torch_api.gpu_launch import loaded
+from compiler.torch_api.triton_kernels import reading_kernels
+from tests.compiler.hand_written import USERS
 
 
 def record_of(fn: object, *args: torch.Tensor, target: str = "") -> Record:
@@ -109,3 +113,10 @@ def test_fusion_says_what_was_fused_and_why_not() -> None:
     assert all(decision.why for decision in refused)
     known = {entity.id for entity in record["ir"].entities}
     assert all(set(decision.subjects) & known for decision in record.decisions)
+
+
+def test_a_kernel_is_launched_in_the_configuration_asked_for() -> None:
+    pytest.importorskip("triton", reason="Triton has no wheel for this platform")
+    with reading_kernels(target_of("h100")):
+        blocks = [loaded("users_own", USERS, config).configs[0].kwargs["BLOCK"] for config in (0, 1)]
+    assert blocks == [128, 256]

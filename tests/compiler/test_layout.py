@@ -12,7 +12,7 @@ from torch import nn
 from torch.fx import GraphModule
 from torch.nn import functional
 
-from compiler.backend.backend import LAYOUTS, example_sizes, interpreted
+from compiler.backend.backend import LAYOUTS, example_sizes, interpret_program
 from compiler.backend.context import Context
 from compiler.backend.ir import Extern, Program
 from compiler.backend.lower import products
@@ -38,7 +38,7 @@ def laid_out(programs: list[Program], any_change: bool = True) -> Callable[..., 
         assert changed > 0 or not any_change
         ctx = Context(sizes=example_sizes(module), graph=name)
         programs.append(run(lower(module, name, ctx), ctx).last)
-        return interpreted(programs[-1])
+        return interpret_program(programs[-1])
 
     forward, backward, inference = (partial(compile_graph, name=name) for name in ("forward", "backward", "inference"))
     return lambda module, inputs: compile_with_autograd(module, inputs, forward, backward, inference)

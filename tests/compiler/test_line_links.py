@@ -21,8 +21,8 @@ from torch.fx import GraphModule, Node
 
 from compiler.engine import Exploration
 from compiler.graph_recorder import GraphRecorder
-from compiler.options import Options
 from compiler.record import Artifact, Entity, Kernel, Record
+from compiler.record.options import Options
 from compiler.torch_api import fx
 from compiler.torch_api.line_origins import LineOrigins
 from tests.compiler.models import Block

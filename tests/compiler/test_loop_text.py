@@ -7,8 +7,8 @@ import torch.nn.functional as functional
 from torch import Tensor
 
 from compiler.engine import explore
-from compiler.options import Options
 from compiler.record import Record
+from compiler.record.options import Options
 
 
 def record_of(fn: object, *args: Tensor) -> Record:

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from compiler.autograd.eager_memory import eager_memory, with_eager_memory
 from compiler.engine import Exploration
-from compiler.measure.memory_trace import measured_events, with_measured_memory
-from compiler.measure_facts import MemoryEvent
-from compiler.options import Options
 from compiler.record import Record
+from compiler.record.measure_facts import MemoryEvent
+from compiler.record.options import Options
+from compiler.timing.memory_trace import measured_events, with_measured_memory
 from compiler.torch_api.allocator import RecordingError, cpu_changes, cpu_peak_bytes, cuda_changes, history_changes
 from explorer import explore
 from explorer.memory.memory import timelines
@@ -261,3 +261,26 @@ def test_the_history_of_the_allocator_counts_what_is_asked_for_and_given_back() 
 
 def test_a_record_that_has_eager_already_stays_as_it_is(record: Record) -> None:
     assert with_eager_memory(record, {}) is record
+
+
+def test_a_graph_without_inputs_has_eager_memory() -> None:
+    record = explore(lambda n: torch.arange(n) * 2, 5).record
+    assert not record.problems
+    assert any(event.side == "eager" for event in record.memory)
+
+
+def test_an_optimizers_step_has_eager_memory() -> None:
+    w = torch.ones(4, requires_grad=True)
+    w.grad = torch.ones(4)
+    record = explore(torch.optim.Adam([w]).step).record
+    assert not [problem for problem in record.problems if problem.stage == "memory"]
+    assert any(event.side == "eager" for event in record.memory)
+
+
+def test_nested_tensors_are_the_reason_in_words() -> None:
+    parts = [torch.ones(2, 4), torch.ones(3, 4)]
+    nested = torch.nested.nested_tensor(parts, layout=torch.jagged, requires_grad=True)
+    (problem,) = [item for item in explore(lambda x: (x * 2).sin(), nested).record.problems if item.stage == "memory"]
+    assert problem.reason == (
+        "eager's memory is not known: the graph has nested tensors, whose parts are not followed here"
+    )

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from compiler.engine import Exploration
 from compiler.inductor.candidates import candidate_source
-from compiler.options import Options
+from compiler.option_checks import parse_options
 from compiler.record import Artifact, Decision, Entity, Record
 from compiler.torch_api.templates import Templates
 
@@ -35,7 +35,7 @@ class Gelu(nn.Module):
 
 def explored(fn: Callable[..., Any], *args: Any, **options: Any) -> Record:
     """The record for a target, h100 unless told, of one call and, where there are gradients, its backward."""
-    with Exploration(Options.of(**({"target": "h100"} | options))) as exploration:
+    with Exploration(parse_options(**({"target": "h100"} | options))) as exploration:
         value = exploration.compile(fn)(*args)
         if isinstance(value, Tensor) and value.requires_grad:
             value.float().sum().backward()
@@ -378,7 +378,7 @@ def test_templates_are_compiled_to_machine_code() -> None:
 
 def test_a_compilation_of_the_users_own_is_heard_too() -> None:
     model, x = Gelu().half(), torch.randn(64, 128).half()
-    with Exploration(Options.of(target="h100")) as exploration, torch.no_grad():
+    with Exploration(parse_options(target="h100")) as exploration, torch.no_grad():
         torch.compile(model, mode="max-autotune", dynamic=False)(x)
     assert exploration.record.problems == ()
     assert {decision.pass_name for decision in exploration.record.decisions} >= {"autotuning", "cudagraphs"}

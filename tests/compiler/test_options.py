@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from compiler import option_answers
-from compiler.option_checks import assignments, available_targets
-from compiler.options import OptionError, Options
+from compiler.option_checks import assignments, available_targets, parse_options
 from compiler.record import Record
+from compiler.record.options import OptionError, Options
 from compiler.torch_api import settings
 
 
 def refusal(**keywords: Any) -> str:
     with pytest.raises(OptionError) as caught:
-        Options.of(**keywords)
+        parse_options(**keywords)
     return str(caught.value)
 
 
@@ -28,7 +28,7 @@ def some_backend(module: torch.fx.GraphModule, _inputs: list[torch.Tensor]) -> t
 
 
 def test_no_option_is_required() -> None:
-    assert Options.of() == Options()
+    assert parse_options() == Options()
 
 
 def test_every_option_is_taken() -> None:
@@ -47,26 +47,26 @@ def test_every_option_is_taken() -> None:
         "vs": "tcompile",
     }
     assert {field.name for field in dataclasses.fields(Options)} == set(asked)
-    assert dataclasses.asdict(Options.of(**asked)) == asked
+    assert dataclasses.asdict(parse_options(**asked)) == asked
 
 
 def test_none_is_the_default() -> None:
-    assert Options.of(mode=None, backend=None, options=None, stages=None, dynamic=None, grad=None) == Options()
+    assert parse_options(mode=None, backend=None, options=None, stages=None, dynamic=None, grad=None) == Options()
 
 
 @pytest.mark.parametrize("mode", settings.modes())
 def test_every_mode_of_torch_is_a_mode(mode: str) -> None:
-    assert Options.of(mode=mode).mode == mode
+    assert parse_options(mode=mode).mode == mode
 
 
 @pytest.mark.parametrize("backend", ["inductor", "eager", "aot_eager", "cudagraphs"])
 def test_a_registered_backend_is_a_backend(backend: str) -> None:
-    assert Options.of(backend=backend).backend == backend
+    assert parse_options(backend=backend).backend == backend
 
 
 def test_stages_are_a_comma_list_or_names() -> None:
-    assert Options.of(stages="captured, forward") == Options.of(stages=["captured", "forward"])
-    assert Options.of(stages="") == Options()
+    assert parse_options(stages="captured, forward") == parse_options(stages=["captured", "forward"])
+    assert parse_options(stages="") == Options()
 
 
 @pytest.mark.parametrize(
@@ -141,22 +141,22 @@ def test_no_answer_is_about_an_option_that_is_valid() -> None:
 
 
 def test_settings_are_spelled_with_dashes_or_underscores() -> None:
-    assert Options.of(options={"max-autotune": True}) == Options.of(options={"max_autotune": True})
+    assert parse_options(options={"max-autotune": True}) == parse_options(options={"max_autotune": True})
 
 
 def test_options_of_another_backend_are_its_own_business() -> None:
-    assert Options.of(backend="eager", options={"anything": 1}).options == {"anything": 1}
+    assert parse_options(backend="eager", options={"anything": 1}).options == {"anything": 1}
 
 
 def test_a_target_is_a_device_that_is_there() -> None:
-    assert Options.of(target="cpu").target == "cpu"
+    assert parse_options(target="cpu").target == "cpu"
     assert "cpu" in available_targets()
     assert ("cuda" in available_targets()) == torch.cuda.is_available()
 
 
 @pytest.mark.parametrize(("written", "name"), [("h100", "h100"), ("RTX 4090", "rtx4090"), ("nvidia-a100", "a100")])
 def test_a_target_may_be_a_gpu_that_is_not_here(written: str, name: str) -> None:
-    assert Options.of(target=written).target == name
+    assert parse_options(target=written).target == name
 
 
 @pytest.mark.parametrize(
@@ -190,13 +190,13 @@ def test_a_cuda_gpu_that_is_not_there_is_told_so() -> None:
 
 
 def test_a_callable_backend_is_named_in_the_record_and_given_to_torch() -> None:
-    options = Options.of(backend=some_backend)
+    options = parse_options(backend=some_backend)
     assert options.backend.endswith(".some_backend")
     assert options.compile_arguments()["backend"] is some_backend
 
 
 def test_what_json_can_not_hold_does_not_break_the_record() -> None:
-    options = Options.of(
+    options = parse_options(
         backend=some_backend, options={"a_pass": some_backend, "sizes": (1, 2), "dtype": torch.float32}
     )
     record = Record(title="", options=options)
@@ -209,11 +209,11 @@ def test_what_json_can_not_hold_does_not_break_the_record() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        Options.of(),
-        Options.of(mode="reduce-overhead", fullgraph=True, dynamic=False),
-        Options.of(options={"max_autotune": False, "cpp.threads": 2}),
-        Options.of(backend="eager"),
-        Options.of(backend=some_backend, options={"guess": 1}),
+        parse_options(),
+        parse_options(mode="reduce-overhead", fullgraph=True, dynamic=False),
+        parse_options(options={"max_autotune": False, "cpp.threads": 2}),
+        parse_options(backend="eager"),
+        parse_options(backend=some_backend, options={"guess": 1}),
     ],
     ids=str,
 )

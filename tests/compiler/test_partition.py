@@ -11,10 +11,10 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from compiler.autograd.eager_saved import saved_by_eager
 from compiler.autograd.partition import partition
+from compiler.calls.kept import KeptFrame
 from compiler.engine import Exploration
-from compiler.interpret.kept import KeptFrame
-from compiler.options import Options
 from compiler.record import Entity, Record
+from compiler.record.options import Options
 from tests.compiler.models import MLP, ResNet18, gpt2
 
 OPTIONS = Options(stages=("joint", "forward", "backward"))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from compiler.engine import Exploration, explore
-from compiler.options import Options
+from compiler.option_checks import parse_options
 from compiler.record import Phase, Record
 from compiler.recorder import Recorder
 from compiler.stopwatch import Stopwatch, untimed
@@ -63,7 +63,7 @@ def test_the_time_in_which_tcompile_records_is_not_torchs(monkeypatch: pytest.Mo
         original(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Recorder, "bytecode", slowly)
-    record = explore(lambda x: x + 1, (torch.randn(4),), options=Options.of(backend="eager")).record
+    record = explore(lambda x: x + 1, (torch.randn(4),), options=parse_options(backend="eager")).record
     hooks = [phase for phase in record.phases if phase.name.startswith("bytecode_hooks")]
     assert hooks
     assert sum(phase.seconds for phase in hooks) < 0.5
@@ -96,5 +96,5 @@ def test_events_are_heard_no_more_after_the_exploration() -> None:
     from torch._dynamo.utils import ChromiumEventLogger
 
     before = ChromiumEventLogger.log_event_end
-    explore(lambda x: x + 1, (torch.randn(4),), options=Options.of(backend="eager"))
+    explore(lambda x: x + 1, (torch.randn(4),), options=parse_options(backend="eager"))
     assert ChromiumEventLogger.log_event_end is before

@@ -12,8 +12,8 @@ import torch
 
 from compiler.capture.plain_lines import lines_run
 from compiler.engine import Exploration
-from compiler.options import Options
 from compiler.record import Frame, Record
+from compiler.record.options import Options
 
 
 def branches(x: int) -> int:

@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from compiler.engine import Exploration, explore
-from compiler.measure.line_chains import line_chains, works
-from compiler.measure.profile import Profile, _noise, kernel_and_line_times
-from compiler.measure.profile_again import _Matched, profile_here, profiled_again
-from compiler.measure.spent import Spent, Trace
-from compiler.options import Options
+from compiler.engine import Exploration, explore, explore_again
+from compiler.option_checks import parse_options
 from compiler.record import KernelTime, LineTime, Record
+from compiler.timing.line_chains import line_chains, works
+from compiler.timing.profile import Profile, _noise, kernel_and_line_times
+from compiler.timing.profile_again import _Matched, profile_again, profile_here
+from compiler.timing.spent import Spent, Trace
 
 needs_compiler = pytest.mark.skipif(sys.platform == "win32", reason="C++ is built")
 
@@ -45,7 +45,7 @@ def line_of(code: str) -> str:
 
 def explored(fn: Any, *args: Tensor, **options: Any) -> tuple[Record, Profile, Exploration]:
     """With code built for the CPU, profiled in the exploration."""
-    with Exploration(Options.of(target="cpu", **options), build=True) as exploration:
+    with Exploration(parse_options(target="cpu", **options), build=True) as exploration:
         exploration.compile(fn)(*args)
         assert exploration.call is not None
         record = exploration.record
@@ -143,10 +143,10 @@ def broken(x: Tensor) -> Tensor:
 def test_a_model_without_lines_of_its_own_has_all_its_time_on_the_line_that_calls_it() -> None:
     """All code of nn.Sequential is torch's. Profiled again on a copy, the call is still made where the user made it."""
     model, x = nn.Sequential(nn.Linear(16, 16), nn.ReLU()), torch.randn(4, 16)
-    with Exploration(Options.of(backend="inductor")) as exploration:
+    with Exploration(parse_options(backend="inductor")) as exploration:
         exploration.compile(model)(x)  # the call
     assert exploration.call is not None
-    profile = profiled_again(exploration.call, exploration.record)
+    profile = profile_again(exploration.call, exploration.record, explore_again)
     called = line_of("exploration.compile(model)(x)  # the call")
     for side in ("eager", "compiled"):
         lines = {time.line for time in profile.line_times if time.side == side and time.half == "forward"}
@@ -180,7 +180,7 @@ def test_what_no_kernel_is_known_for_is_counted_under_its_own_name() -> None:
 def test_nothing_of_the_users_is_changed() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))
     x = torch.randn(16, 8)
-    with Exploration(Options.of(target="cpu"), build=True) as exploration:
+    with Exploration(parse_options(target="cpu"), build=True) as exploration:
         exploration.compile(model)(x)
         assert exploration.call is not None
         code = {name: parameter.clone() for name, parameter in model.state_dict().items()}
@@ -200,7 +200,7 @@ def test_a_run_for_a_gpu_that_is_not_here_is_profiled_on_the_cpu_and_says_so() -
     record = exploration.record
     assert (record.target, exploration.call is not None) == ("h100", True)
     assert exploration.call is not None
-    profile = profiled_again(exploration.call, record, torch.optim.SGD)
+    profile = profile_again(exploration.call, record, explore_again, torch.optim.SGD)
     assert {time.device for time in profile.kernel_times} == {time.device for time in profile.line_times} == {"cpu"}
     compiled = [time for time in profile.kernel_times if time.side == "compiled"]
     assert any(time.name.startswith("cpp_fused") for time in compiled)
@@ -215,7 +215,7 @@ def test_kernels_of_a_wrapper_that_cuda_graphs_cut_are_those_of_one_that_is_whol
     records = {}
     for mode in ("default", "reduce-overhead"):
         torch.manual_seed(0)
-        records[mode] = explore(Net(), (torch.randn(16, 32),), {}, Options.of(target="h100", mode=mode)).record
+        records[mode] = explore(Net(), (torch.randn(16, 32),), {}, parse_options(target="h100", mode=mode)).record
     whole, cut = records["default"], records["reduce-overhead"]
     assert [a.text for a in whole.of_stage("kernels")] != [a.text for a in cut.of_stage("kernels")]
     matched = _Matched(cut, whole)
@@ -253,7 +253,7 @@ class Convolutions(nn.Module):
 
 @pytest.mark.parametrize("backend", ["inductor", "tcompile"])
 def test_a_copy_into_another_layout_counts_for_the_operation_that_wants_or_made_what_it_copies(backend: str) -> None:
-    with Exploration(Options.of(backend=backend, target="h200")) as exploration:
+    with Exploration(parse_options(backend=backend, target="h200")) as exploration:
         exploration.compile(Convolutions())(torch.randn(2, 3, 16, 16))
     record = exploration.record
     nodes = {entity.id: entity for artifact in record.last_graphs() for entity in artifact.entities}
@@ -275,7 +275,7 @@ def drops_twice(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("backend", ["inductor", "tcompile"])
 def test_seeds_that_are_drawn_together_count_for_all_lines_with_random_numbers(backend: str) -> None:
-    with Exploration(Options.of(backend=backend, target="h200")) as exploration:
+    with Exploration(parse_options(backend=backend, target="h200")) as exploration:
         exploration.compile(drops_twice)(torch.randn(16, 16))
     record = exploration.record
     calls = {entity.id: entity for item in record.of_stage("kernels") for entity in item.entities}
@@ -285,7 +285,7 @@ def test_seeds_that_are_drawn_together_count_for_all_lines_with_random_numbers(b
 
 
 def test_chains_are_the_lines_of_the_stack_from_the_outermost() -> None:
-    with Exploration(Options.of(stages="captured")) as exploration:
+    with Exploration(parse_options(stages="captured")) as exploration:
         exploration.compile(Net())(torch.randn(16, 32))
     record = exploration.record
     softmax = next(entity for entity in record["captured"].entities if entity.label == "softmax")
@@ -301,7 +301,7 @@ def only_when_compiled(x: Tensor) -> Tensor:
 
 
 def test_a_failure_of_the_repeated_call_is_a_problem_of_the_record() -> None:
-    with Exploration(Options.of(target="cpu"), build=True) as exploration:
+    with Exploration(parse_options(target="cpu"), build=True) as exploration:
         exploration.compile(torch.relu)(torch.randn(4))
         assert exploration.call is not None
         profile_here(exploration._builder, replace(exploration.call, fn=only_when_compiled), exploration.files())

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from compiler.engine import Exploration, explore
-from compiler.measure.profile import Profile, kernel_and_line_times
-from compiler.measure.profile_again import profiled_again
-from compiler.options import Options
+from compiler.engine import Exploration, explore, explore_again
+from compiler.option_checks import parse_options
 from compiler.record import Record
+from compiler.timing.profile import Profile, kernel_and_line_times
+from compiler.timing.profile_again import profile_again
 from tests.compiler.models import MLP, ResNet18, gpt2
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="it needs a GPU")
@@ -60,7 +60,7 @@ def test_gpu_time_is_matched_to_kernels_and_lines(case: Any, backend: str) -> No
 def explored(
     model: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any], backend: str = "inductor"
 ) -> tuple[Record, Profile]:
-    with Exploration(Options.of(backend=backend)) as exploration:
+    with Exploration(parse_options(backend=backend)) as exploration:
         exploration.compile(model)(*args, **kwargs)
         assert exploration.call is not None
         record = exploration.record
@@ -83,15 +83,15 @@ def test_shares_of_the_peaks_are_known_for_a_gpu_of_the_table() -> None:
 
 def test_with_cuda_graphs_the_same_kernels_are_profiled_without_them() -> None:
     model, args, kwargs = mlp()
-    explored = explore(model, args, kwargs, Options.of(mode="reduce-overhead"))
+    explored = explore(model, args, kwargs, parse_options(mode="reduce-overhead"))
     assert explored.call is not None
-    profile = profiled_again(explored.call, explored.record)
+    profile = profile_again(explored.call, explored.record, explore_again)
     times = [time for time in profile.kernel_times if time.side == "compiled"]
     assert sum(time.seconds for time in times if time.kernel) >= MATCHED * sum(time.seconds for time in times)
 
 
 def test_time_puts_both_into_the_record() -> None:
     model, args, kwargs = mlp()
-    record = explore(model, args, kwargs, Options.of(time="default")).record
+    record = explore(model, args, kwargs, parse_options(time="default")).record
     assert record.kernel_times
     assert record.line_times

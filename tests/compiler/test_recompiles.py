@@ -7,8 +7,8 @@ import torch
 
 from compiler.capture.recompiles import recompile
 from compiler.engine import Exploration, explore
-from compiler.options import Options
 from compiler.record import Recompile, Record
+from compiler.record.options import Options
 from compiler.torch_api.dynamo import EntryFailures
 from compiler.torch_api.guard_failures import FailedGuard
 from tests.compiler.broken import function, settings
@@ -63,6 +63,13 @@ def test_what_else_has_to_stay_as_it_was_is_told_with_the_advice() -> None:
     assert found.advice.endswith(more)  # nothing of `n`: it is left open with the sizes
     again = called("def f(x, n):\n    return x * n\n", calls, dynamic=True).recompiles[-1]
     assert [item.cause for item in again.failures] == ["dtype", "requires_grad"]
+
+
+def test_dtype_is_blamed_before_stride() -> None:
+    calls = "f(torch.ones(4, 8), 2)\nf(torch.ones(4, 8, 2, dtype=torch.float64)[:, :, 0], 2)"
+    found = called("def f(x, n):\n    return x * n\n", calls).recompiles[-1]
+    assert [item.cause for item in found.failures] == ["dtype", "stride"]
+    assert (found.cause, found.argument) == ("dtype", "x")
 
 
 def test_every_failed_guard_of_every_entry_is_told() -> None:
@@ -170,3 +177,69 @@ def test_a_module_of_torchs_own_is_blamed_by_the_names_of_its_forward() -> None:
     assert [symbol.source for symbol in record.symbols] == ["input.size(0)"]
     shown = {guard.argument for guard in record.guards if not guard.internal}
     assert shown == {"", "input", "self", "self.1.training"}
+
+
+NESTED = """
+class Router(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.load, self.scale = nn.Linear(8, 8), [], 0.5
+    def forward(self, x):
+        KEEP
+        return self.layer(x) * self.scale
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.router = Router()
+    def forward(self, x):
+        return self.router(x)
+f = M()
+"""
+THRICE = "for n in range(3):\n    f(torch.ones(4, 8))"
+
+
+@pytest.mark.parametrize(
+    "kept", ["self.load.append(0.5)", "self.load.append(x.shape[0])", "self.load.append(x.mean())"]
+)
+def test_a_growing_list_is_no_module_structure(kept: str) -> None:
+    found = called(NESTED.replace("KEEP", kept), THRICE).recompiles[-1]
+    assert (found.cause, found.argument) == ("length", "self.router.load")
+    assert found.failures[0].words == "`self.router.load` had 1 item, now has 2 items"
+    assert "append it outside" in found.advice
+    assert not found.settings
+    outside = NESTED.replace("KEEP", "self.last = x.mean()")
+    assert not called(outside, "load = []\n" + THRICE + "\n    load.append(module.router.last)").recompiles
+
+
+def test_floats_of_a_module_get_no_setting_for_ints() -> None:
+    calls = "for n in range(3):\n    module.router.scale = n + 0.25\n    f(torch.ones(4, 8))"
+    found = called(NESTED.replace("KEEP", "pass"), calls).recompiles[-1]
+    assert (found.cause, found.argument, found.settings) == ("module attribute", "self.router.scale", ())
+    assert found.applicability == "explanation"
+    assert "ints" not in found.advice
+
+
+def test_advice_with_more_to_do_is_two_sentences() -> None:
+    code = "class M(nn.Module):\n    n = 0\n    def forward(self, x):\n        return x * self.n\nf = M()\n"
+    found = called(code, "f(torch.ones(4))\nmodule.n = 2\nf(torch.ones(4).double())").recompiles[-1]
+    assert ": It takes" not in found.advice
+    assert "It takes more than that" in found.advice
+
+
+TIMED = """
+def f(x):
+    started = time.perf_counter()
+    y = x * 2
+    print("between")
+    return y * (time.perf_counter() - started) + x.sum().item() * y
+"""
+
+
+def test_values_on_the_stack_have_the_locals_name() -> None:
+    record = called(TIMED, "f(torch.ones(4))\nf(torch.ones(4))")
+    named = [failure for found in record.recompiles for failure in found.failures]
+    assert "`started`" in " ".join(failure.words for failure in named)
+    assert any(failure.argument == "started" and "___stack" in failure.source for failure in named)
+    words = " ".join([*(failure.words for failure in named), *(guard.words for guard in record.guards)])
+    assert "under way" not in words
+    assert "an intermediate value" in words

@@ -8,13 +8,14 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compiler import record as record_module
-from compiler.options import Options
 from compiler.record import SCHEMA, STAGES, Artifact, Entity, GraphBreak, Problem, Record, RecordError
+from compiler.record.options import Options
 
 text = st.text(max_size=20)
 whole = st.integers(-(2**63), 2**63 - 1)
@@ -57,6 +58,7 @@ def strategy(annotation: Any) -> st.SearchStrategy[Any]:
 def instances(cls: Any) -> st.SearchStrategy[Any]:
     hints = typing.get_type_hints(cls)
     of_record = {"schema": st.just(SCHEMA), "versus": st.none() | st.builds(simple)} if cls is Record else {}
+    of_record |= {"trust": st.just(msgspec.UNSET)} if cls is Record else {}
     values = {field.name: strategy(hints[field.name]) for field in fields(cls) if field.name not in of_record}
     return st.builds(cls, **values, **of_record)
 
@@ -74,7 +76,7 @@ def simple() -> Record:
 @settings(max_examples=150, deadline=None)
 def test_json_round_trips_exactly(record: Record) -> None:
     encoded = record.to_json()
-    again = Record.from_json(encoded)
+    again = Record.decoded(encoded.encode())
     assert again == record
     assert again.to_json() == encoded
 
@@ -114,7 +116,7 @@ def test_what_is_no_record_is_refused(content: str | bytes) -> None:
         Record.from_json(content)
 
 
-@pytest.mark.parametrize("version", [SCHEMA - 1, SCHEMA + 1])
+@pytest.mark.parametrize("version", [0, SCHEMA + 1])
 def test_another_schema_is_named(version: int) -> None:
     content = json.dumps(json.loads(simple().to_json()) | {"schema": version})
     with pytest.raises(RecordError, match=rf"record schema {version} at `\$\.schema`; .* reads schema {SCHEMA}"):

@@ -14,13 +14,14 @@ from compiler.capture.bytecode import GeneratedNames
 from compiler.capture.sources import SourceBook
 from compiler.capture.steps import recorded_steps
 from compiler.engine import Exploration, explore
-from compiler.options import OptionError, Options
+from compiler.option_checks import parse_options
 from compiler.record import Guard, Problem, Record, Step
+from compiler.record.options import OptionError
 from tests.compiler.test_bytecode import CALLS, loops_and_breaks
 
 
 def record_of(fn: Any, args: Any, *, step: bool) -> Record:
-    return explore(fn, args, options=Options.of(stages=("bytecode", "captured"), step=step)).record
+    return explore(fn, args, options=parse_options(stages=("bytecode", "captured"), step=step)).record
 
 
 def guard_of(guard: Guard) -> tuple[object, ...]:
@@ -96,7 +97,7 @@ def test_no_patch_is_left(error: type[BaseException]) -> None:
     def backend(module: Any, inputs: Any) -> Any:
         raise error("stop")
 
-    with pytest.raises(error), Exploration(Options.of(step=True, backend="eager")) as exploration:  # noqa: PT012
+    with pytest.raises(error), Exploration(parse_options(step=True, backend="eager")) as exploration:  # noqa: PT012
         torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
         raise error("stop")
     assert (InstructionTranslatorBase.step, GuardsSet.add) == before
@@ -108,7 +109,7 @@ def test_it_survives_json(stepped: Record) -> None:
 
 
 def test_the_option_is_a_flag_or_an_amount_of_memory() -> None:
-    assert Options.of(step=256).step == 256
+    assert parse_options(step=256).step == 256
     for wrong in ("yes", -1):
         with pytest.raises(OptionError, match="True, False or how many MiB"):
-            Options.of(step=wrong)
+            parse_options(step=wrong)

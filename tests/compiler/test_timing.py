@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch._dynamo.guards import DeletedGuardManagerWrapper
 
+from compiler.calls.call import Call
 from compiler.engine import explore
-from compiler.measure.calls import Call
-from compiler.measure.candidates import ALL, ON_CPU, specs
-from compiler.measure.timing import Measured, Plan, Progress, measured
-from compiler.measure_facts import Candidate
-from compiler.options import OptionError, Options
+from compiler.option_checks import parse_options
+from compiler.record.measure_facts import Candidate
+from compiler.record.options import OptionError, Options
+from compiler.timing.candidate_times import Measured, Plan, Progress, measure
+from compiler.timing.candidates import ALL, ON_CPU, specs
 from tests.compiler.models import MLP
 
 
@@ -47,7 +48,7 @@ class Normed(nn.Module):
 
 def timed(fn: Any, *args: Any, **plan: Any) -> Measured:
     plan.setdefault("asked", ["aot_eager"])
-    return measured(Call(fn, fn, args), Options(), Plan(rounds=3, **plan))
+    return measure(Call(fn, fn, args), Options(), Plan(rounds=3, **plan))
 
 
 def names(found: Measured) -> list[str]:
@@ -77,9 +78,9 @@ def test_on_a_gpu_every_mode_is_tried() -> None:
 
 
 def test_what_the_cell_compiles_by_is_among_the_candidates() -> None:
-    chosen, _ = specs(True, Options.of(mode="max-autotune"), gpu=False)
+    chosen, _ = specs(True, parse_options(mode="max-autotune"), gpu=False)
     assert chosen[-1].name == "inductor max-autotune"
-    chosen, _ = specs(True, Options.of(options={"max_autotune": True}), gpu=False)
+    chosen, _ = specs(True, parse_options(options={"max_autotune": True}), gpu=False)
     assert (chosen[-1].name, chosen[-1].settings) == ("inductor with the cell's options", {"max_autotune": True})
 
 
@@ -98,7 +99,7 @@ def test_candidates_are_named_as_modes_and_backends_are() -> None:
 )
 def test_a_candidate_that_there_is_not_is_told(asked: Any, expected: str) -> None:
     with pytest.raises(OptionError) as told:
-        Options.of(time=asked)
+        parse_options(time=asked)
     assert expected in str(told.value)
 
 
@@ -275,7 +276,7 @@ def test_an_interrupt_leaves_what_is_finished() -> None:
 
     model = MLP()
     plan = Plan(asked=["aot_eager", "cudagraphs"], rounds=3)
-    found = measured(Call(model, model, (torch.randn(8, 64),)), Options(), plan, stop)
+    found = measure(Call(model, model, (torch.randn(8, 64),)), Options(), plan, stop)
     assert names(found) == ["eager", "aot_eager"]
     assert found.measurement.interrupted
     assert all("timed by itself" in candidate.notes[-1] for candidate in found.candidates)
@@ -289,7 +290,7 @@ def test_an_interrupt_of_the_rounds_leaves_those_that_are_done() -> None:
             raise KeyboardInterrupt
 
     model = MLP()
-    found = measured(Call(model, model, (torch.randn(8, 64),)), Options(), Plan(["aot_eager"], rounds=9), stop)
+    found = measure(Call(model, model, (torch.randn(8, 64),)), Options(), Plan(["aot_eager"], rounds=9), stop)
     assert [len(candidate.rounds) for candidate in found.candidates] == [5, 4]
     assert found.measurement.interrupted
 
@@ -308,12 +309,12 @@ def test_the_call_is_made_under_the_users_autocast_and_gradient_mode() -> None:
     x = torch.randn(4, 4)
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
         call = Call(product, product, (x, x))
-    measured(call, Options(), Plan(["eager"], rounds=1))
+    measure(call, Options(), Plan(["eager"], rounds=1))
     assert not seen  # what the function closes over is a copy too
     probe = Probe()
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
         call = Call(probe, probe, (x,))
-    measured(call, Options(), Plan(["eager"], rounds=1))
+    measure(call, Options(), Plan(["eager"], rounds=1))
     assert set(Probe.seen) == {(torch.bfloat16, False)}
 
 
@@ -348,7 +349,7 @@ def test_inductor_is_compiled_with_empty_caches_and_leaves_none(
 
 
 def test_an_exploration_has_the_candidates_that_it_was_asked_for() -> None:
-    record = explore(MLP(), (torch.randn(8, 64),), options=Options.of(time="aot_eager", stages="captured")).record
+    record = explore(MLP(), (torch.randn(8, 64),), options=parse_options(time="aot_eager", stages="captured")).record
     assert [candidate.name for candidate in record.candidates] == ["eager", "aot_eager"]
     assert record.measurement is not None
     assert record.measurement.device == "cpu"
@@ -356,7 +357,7 @@ def test_an_exploration_has_the_candidates_that_it_was_asked_for() -> None:
 
 
 def test_with_a_gpu_that_is_not_here_the_times_are_the_cpus() -> None:
-    options = Options.of(time="aot_eager", target="h100")
+    options = parse_options(time="aot_eager", target="h100")
     record = explore(MLP(), (torch.randn(8, 64),), options=options).record
     assert record.target == "h100"
     assert "triton" in {kernel.language for kernel in record.kernels}
@@ -369,7 +370,7 @@ def test_a_cell_that_compiles_by_itself_is_told_why_nothing_is_timed() -> None:
     from compiler.engine import Exploration
 
     x = torch.randn(4)
-    with Exploration(Options.of(time=True, stages="captured")) as exploration:
+    with Exploration(parse_options(time=True, stages="captured")) as exploration:
         torch.compile(torch.sin, backend="eager")(x)
     assert [problem.stage for problem in exploration.record.problems] == ["timing"]
     assert "without torch.compile" in exploration.record.problems[0].hint

@@ -14,9 +14,9 @@ import pytest
 
 TIMED = """
 import json, sys, torch
-from compiler.measure.calls import Call
-from compiler.measure.timing import Plan, measured
-from compiler.options import Options
+from compiler.calls.call import Call
+from compiler.timing.candidate_times import Plan, measure
+from compiler.record.options import Options
 
 torch.set_num_threads(1)
 
@@ -32,7 +32,7 @@ class Model(torch.nn.Module):
 
 model = Model()
 tell = lambda progress: print(progress, file=sys.stderr, flush=True)
-found = measured(Call(model, model, (torch.randn(4, 8),)), Options(), Plan("ASKED", rounds=ROUNDS), tell)
+found = measure(Call(model, model, (torch.randn(4, 8),)), Options(), Plan("ASKED", rounds=ROUNDS), tell)
 print(json.dumps({
     "names": [candidate.name for candidate in found.candidates],
     "rounds": [len(candidate.rounds) for candidate in found.candidates],

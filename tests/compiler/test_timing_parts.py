@@ -14,14 +14,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from compiler.measure import noise
-from compiler.measure.break_even import calls_to_pay, saved, speed_up, speed_up_spread
-from compiler.measure.calls import Call
-from compiler.measure.copies import CannotCopyError, copied
-from compiler.measure.rounds import CpuClock, calls_a_round, interleaved, turns, warmed
-from compiler.measure.spread import Spread
-from compiler.measure_facts import Candidate
+from compiler.calls.call import Call
+from compiler.calls.copies import CannotCopyError, copy_call
 from compiler.process import uncollected
+from compiler.record.measure_facts import Candidate
+from compiler.timing import noise
+from compiler.timing.break_even import calls_to_pay, saved_seconds, speed_up, speed_up_spread
+from compiler.timing.rounds import CpuClock, calls_a_round, time_in_turns, turns, warm_up
+from compiler.timing.spread import Spread
 from compiler.torch_api import apart, generated_text
 from compiler.torch_api.allocator import cpu_peak_bytes
 
@@ -33,7 +33,7 @@ def weighted(x: Tensor) -> Tensor:
 
 
 def copy_of(fn: Any, *args: Any, **kwargs: Any) -> Any:
-    return copied(Call(fn, fn, args, kwargs))
+    return copy_call(Call(fn, fn, args, kwargs))
 
 
 class Tied(nn.Module):
@@ -143,19 +143,19 @@ class Told:
 
 def test_warming_up_ends_when_calls_get_no_faster() -> None:
     falling = [2.0**-number for number in range(20)]
-    warm = warmed(lambda: None, Told([*falling, falling[-1]]), seconds=100)
+    warm = warm_up(lambda: None, Told([*falling, falling[-1]]), seconds=100)
     assert warm.is_stable
     assert 20 < warm.calls <= 30
     assert warm.seconds == falling[-1]
 
 
 def test_warming_up_of_slow_calls_ends_after_three() -> None:
-    warm = warmed(lambda: None, Told([5.0]), seconds=1)
+    warm = warm_up(lambda: None, Told([5.0]), seconds=1)
     assert (warm.calls, warm.seconds) == (3, 5.0)
 
 
 def test_warming_up_that_does_not_end_says_so() -> None:
-    warm = warmed(lambda: None, Told([0.9**number for number in range(200)]), seconds=5)
+    warm = warm_up(lambda: None, Told([0.9**number for number in range(200)]), seconds=5)
     assert not warm.is_stable
 
 
@@ -176,7 +176,7 @@ def test_a_round_lasts_about_twenty_milliseconds() -> None:
 
 def test_the_cpus_clock_counts_seconds_a_call() -> None:
     x = torch.randn(64, 64)
-    found = interleaved({"once": lambda: x @ x, "many times": lambda: [x @ x for _ in range(50)]})
+    found = time_in_turns({"once": lambda: x @ x, "many times": lambda: [x @ x for _ in range(50)]})
     assert found["many times"].seconds > found["once"].seconds
     assert CpuClock().seconds(lambda: None, 10) < found["many times"].seconds
 
@@ -232,8 +232,8 @@ def test_speed_ups_are_taken_round_by_round() -> None:
     eager, faster = candidate(2.0, 4.0, 6.0, 8.0), candidate(1.0, 2.0, 3.0, 4.0)
     assert speed_up_spread(faster, eager) == Spread(2.0, 2.0, 2.0)
     steady = replace(eager, rounds=tuple(one + 1.0 for one in faster.rounds))
-    assert saved(faster, steady) == Spread(1.0, 1.0, 1.0)
-    assert saved(replace(faster, rounds=()), eager) == Spread(2.5, 0.25, 4.75)
+    assert saved_seconds(faster, steady) == Spread(1.0, 1.0, 1.0)
+    assert saved_seconds(replace(faster, rounds=()), eager) == Spread(2.5, 0.25, 4.75)
     assert speed_up_spread(Candidate("broken"), eager) is None
 
 

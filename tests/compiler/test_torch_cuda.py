@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from compiler.engine import Event, Exploration
-from compiler.options import Options
+from compiler.option_checks import parse_options
 from compiler.record import Record
 from compiler.targets import TARGETS, target
 
@@ -43,7 +43,7 @@ class Words(nn.Module):
 
 
 def explored(fn: Callable[..., Any], *args: Any, **options: Any) -> tuple[Record, Tensor]:
-    with Exploration(Options.of(**options)) as exploration:
+    with Exploration(parse_options(**options)) as exploration:
         value = exploration.compile(fn)(*args)
         if value.requires_grad:
             value.float().sum().backward()
@@ -57,6 +57,7 @@ def cuda_state() -> dict[str, Any]:
     """
     if torch.cuda.is_available():
         torch.cuda.init()
+        torch.cuda.device_count()  # kept by torch.cuda from its first call on
     return {
         "names": {name: id(value) for name, value in vars(torch.cuda).items()},
         "available": torch.cuda.is_available(),
@@ -118,7 +119,7 @@ def test_an_interrupt_leaves_what_is_finished_and_torch_cuda_alone(stage: str, m
             if event.stage == stage:
                 signal.raise_signal(signal.SIGINT)
 
-    exploration = Exploration(Options.of(target="h100", mode=mode), listener=interrupt)
+    exploration = Exploration(parse_options(target="h100", mode=mode), listener=interrupt)
     with as_it_was(), pytest.raises(KeyboardInterrupt), exploration:
         exploration.compile(Words().train())(torch.randint(0, 32, (2, 8)))
     record = exploration.record
@@ -137,7 +138,7 @@ def test_a_failing_stage_leaves_torch_cuda_alone(monkeypatch: pytest.MonkeyPatch
 
     with as_it_was(), monkeypatch.context() as patch:
         patch.setattr(Scheduler, "codegen", fails)
-        with Exploration(Options.of(target="h100", mode="max-autotune")) as exploration:
+        with Exploration(parse_options(target="h100", mode="max-autotune")) as exploration:
             exploration.compile(Words())(torch.randint(0, 32, (2, 8)))
     assert "broken" in exploration.record.problems[0].reason
 

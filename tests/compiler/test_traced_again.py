@@ -86,8 +86,8 @@ def described(module: GraphModule) -> list[Any]:
 
     return [
         (
-            node.name, str(node.target), str(node.args), str(node.kwargs), said(node), fx.parents(node),
-            [value(leaf) for leaf in tree_leaves(fx.value_of(node))],
+            node.name, str(node.target), str(node.args), str(node.kwargs), said(node),
+            [name for name, _ in fx.sources(node)], [value(leaf) for leaf in tree_leaves(fx.value_of(node))],
         )
         for node in module.graph.nodes
     ]  # fmt: skip

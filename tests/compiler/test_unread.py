@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._dynamo.utils import get_compilation_metrics
 
 from compiler.engine import explore
-from compiler.options import Options
+from compiler.option_checks import parse_options
 from compiler.torch_api.unread import without_unread
 
 _COLD = """
@@ -80,7 +80,7 @@ def test_guards_are_measured_for_a_log(caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_an_exploration_measures_guards() -> None:
-    record = explore(scaled, (torch.arange(-2.0, 2.0),), options=Options.of(backend="tcompile")).record
+    record = explore(scaled, (torch.arange(-2.0, 2.0),), options=parse_options(backend="tcompile")).record
     assert not record.problems
     assert all(frame.guard_seconds for frame in record.frames)
     assert any(guard.seconds for guard in record.guards)

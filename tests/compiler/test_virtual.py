@@ -14,8 +14,8 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from compiler.engine import Event, Exploration, explore
-from compiler.options import Options
 from compiler.record import Record
+from compiler.record.options import Options
 from compiler.targets import TARGETS, Target, target
 from compiler.torch_api import attention, device_guard, virtual
 from tests.compiler.models import MLP, Block, gpt2

@@ -15,8 +15,8 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from compiler.engine import Exploration
-from compiler.options import Options
 from compiler.record import Entity, Record
+from compiler.record.options import Options
 from compiler.targets import target
 from compiler.torch_api.autocast import autocast_kernels
 from compiler.torch_api.padding import Product

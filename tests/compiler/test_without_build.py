@@ -16,13 +16,13 @@ import torch._inductor.cpu_vec_isa as cpu_vec_isa
 from torch import nn
 
 from compiler.engine import explore
-from compiler.options import Options
+from compiler.record.options import Options
 
 ROOT = Path(__file__).parents[2]
 EXPLORED = """
 import json, torch
 from compiler.engine import explore
-from compiler.options import Options
+from compiler.record.options import Options
 record = explore(torch.nn.Linear(8, 8).train(), (torch.randn(4, 8),), options=Options(target="cpu")).record
 print(json.dumps([[a.id for a in record.of_stage("kernels")], [p.reason for p in record.problems]]))
 """

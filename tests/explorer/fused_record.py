@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from compiler.builder import in_kernel_order
-from compiler.options import Options
 from compiler.record import Artifact, Binary, Entity, Kernel, Problem, Record
+from compiler.record.builder import in_kernel_order
+from compiler.record.options import Options
 
 SOURCE = """\
 def f(x):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compiler.options import Options
 from compiler.record import (
     Artifact,
     Binary,
@@ -27,6 +26,7 @@ from compiler.record import (
     Symbol,
     Timing,
 )
+from compiler.record.options import Options
 
 SOURCE = """\
 def f(x, w):
@@ -152,8 +152,20 @@ def small_record() -> Record:
                 crossing=1,
                 crossing_bytes=128,
                 suggestions=(
-                    Suggestion("Print from inside the graph.", "cell", 2, 2, "    torch._higher_order_ops.print(x)"),
-                    Suggestion("Or print <later>.", settings=("torch._dynamo.config.x.add(print)",)),
+                    Suggestion(
+                        "Print from inside the graph.",
+                        "cell",
+                        2,
+                        2,
+                        "    torch._higher_order_ops.print(x)",
+                        applicability="machine-applicable",
+                    ),
+                    Suggestion(
+                        "Or print <later>.",
+                        settings=("torch._dynamo.config.x.add(print)",),
+                        applicability="maybe",
+                        caveat="It comes <late>.",
+                    ),
                 ),
             ),
         ),

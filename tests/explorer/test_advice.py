@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from compiler.measure_facts import Trial
+from compiler.record.measure_facts import Trial
 from explorer import explore
 from explorer.advice.words import holds, trial_words
 from explorer.findings.advice import advice_finding
@@ -39,11 +39,20 @@ def tried(**facts: object) -> Trial:
 
 def test_advice_reads_from_the_finding_to_the_code_to_write(run: Run) -> None:
     text = str(run.advice)
-    heading = text.index("TF32 is off · saves at least")
+    heading = text.index("TF32 is off · saves an estimated")
     assert heading < text.index("Estimate: 65 %", heading) < text.index("change: Let products", heading)
     assert '        torch.set_float32_matmul_precision("high")' in text
     assert "numbers: Factors are rounded to 10 bits" in text
     assert max(map(len, text.splitlines())) <= 115
+
+
+def test_a_failed_trial_keeps_what_was_claimed(run: Run) -> None:
+    before = run.advice.table
+    number = next(index for index, advice in enumerate(run.advice) if advice.rule == "tf32")
+    failed = Trial(run.advice[number].id, problem="the call raises ValueError")
+    after = Run(run.record.with_(trials=(failed,))).advice.table
+    assert before["numbers"][number] == after["numbers"][number] != ""
+    assert after["holds"].isna()[number]
 
 
 def test_what_needs_a_gpu_that_is_not_here_is_not_offered(run: Run) -> None:
@@ -107,8 +116,8 @@ def test_a_run_that_was_loaded_has_advice_and_nothing_to_try_it_on(broken: Run) 
 
 def test_what_a_trial_showed_is_told_beside_what_was_claimed() -> None:
     assert "It gains 2 ms a call" in trial_words(tried(expected=1e-3))
-    assert "as claimed (at least 1 ms)" in trial_words(tried(expected=1e-3))
-    assert "less than claimed (at least 5 ms)" in trial_words(tried(expected=5e-3))
+    assert "as claimed (1 ms was expected)" in trial_words(tried(expected=1e-3))
+    assert "less than claimed (5 ms was expected)" in trial_words(tried(expected=5e-3))
     assert "No difference that rises above the noise" in trial_words(tried(low=-1e-3, gained=1e-4, high=1e-3))
     assert "It loses 2 ms a call" in trial_words(tried(low=-3e-3, gained=-2e-3, high=-1e-3))
     assert (

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import explorer
+from compiler.autograd.values import Value
 from explorer import AutogradRun, ChainRule
+from explorer.chain.html import value_html
 from explorer.payload import Payload
 from tests.explorer.explored import MLP, mlp_record
 
@@ -151,8 +153,8 @@ def test_the_chain_rule_reads_forward_and_then_backward(chain: ChainRule) -> Non
         "d self = grad · other  ->  mul\n        = [1, 1, 1] · [1.649, 0.1353, 403.4] = [1.649, 0.1353, 403.4]" in step
     )
     added = str(chain.step(7))
-    assert "comes in: [1.649, 0.1353, 403.4]  from mul_1, its self" in added
-    assert "added up: grad = [2.473, -0.1353, 2824], to the last bit" in added
+    assert "incoming gradient: [1.649, 0.1353, 403.4]  from mul_1, its self" in added
+    assert "summed: grad = [2.473, -0.1353, 2824], bit-exact" in added
     assert "[ 1  1  1 ]" in str(chain.step(4))
     scalar = explorer.chain_rule(torch.tensor(2.0, requires_grad=True).square())
     assert "= 1 · 4 = 4" in str(scalar.step(1))
@@ -265,7 +267,7 @@ def test_the_chain_rule_is_saved_and_loaded_and_kept_in_a_notebook(chain: ChainR
     assert loaded["chain_rule"].text == str(chain)
     html = chain._repr_mimebundle_()["text/html"]
     assert 'title="tcompile-static"' in html
-    assert "added up" in html
+    assert "summed" in html
     assert "<td" in html
     assert "<script" not in html
     assert "product rule (MulBackward0)" in html
@@ -304,4 +306,18 @@ def test_stops_are_a_table_and_no_nodes() -> None:
     chain = explorer.chain_rule(lambda: torch.sum(net(x) * net(x).detach()))
     told = [stop for step in view_of(chain)["steps"] for stop in step["stops"]]
     assert [stop["kind"] for stop in told] == ["detached"]
-    assert "no gradient to detach: cut off from" in str(chain)
+    assert "no gradient for detach: cut off from" in str(chain)
+
+
+def test_values_of_three_dimensions_are_one_line() -> None:
+    html = value_html(Value.of(torch.arange(8.0).reshape(2, 2, 2)))
+    assert "<table" not in html
+    assert "7" in html
+
+
+def test_large_derivatives_are_not_called_numbers() -> None:
+    chain = explorer.chain_rule(torch.randn(1000, requires_grad=True).sin().sum())
+    (step,) = [step for step in chain.data if step.direction == "backward" and step.node == "sin"]
+    html = chain.step(step.index)._repr_mimebundle_()["text/html"]
+    assert "cos" in html
+    assert "element by element" not in html

@@ -17,7 +17,7 @@ from torch import nn
 import explorer
 from compiler.backend import build, pipeline
 from compiler.backend.pipeline import stage_name
-from compiler.options import OptionError
+from compiler.record.options import OptionError
 from explorer import files, page_record
 from explorer.both_sides import shown
 from explorer.cli import main
@@ -51,7 +51,7 @@ def test_the_summary_has_a_row_for_each_pass_and_the_table_of_both_sides() -> No
     assert [title for title in titles if title in PASSES] == PASSES
     assert titles.index("Backward") < titles.index("Lowered") < titles.index("Kernels")
     head = next(line for line in lines if line.split() == ["tcompile", "inductor"])
-    row = next(line for line in lines if line.startswith("calls of PyTorch"))
+    row = next(line for line in lines if line.startswith("extern calls"))
     assert row.split()[-2:] == ["2", "2"]
     assert len(row) == len(head)
 
@@ -66,9 +66,9 @@ def test_both_sides_are_counted_alike() -> None:
     table = explorer.versus.table(first, second, ("tcompile", "inductor"))
     for record, name in ((first, "tcompile"), (second, "inductor")):
         kernels = [kernel for kernel in record.kernels if kernel.category != "extern"]
-        assert table.loc["kernels", name] == len(kernels)
-        assert table.loc["bytes that kernels move", name] == sum(kernel.calls * kernel.bytes for kernel in kernels)
-    assert table.loc["bytes that calls move", "tcompile"] == table.loc["bytes that calls move", "inductor"]
+        assert table.loc["kernel launches", name] == len(kernels)
+        assert table.loc["bytes moved by kernels", name] == sum(kernel.calls * kernel.bytes for kernel in kernels)
+    assert table.loc["bytes moved by extern calls", "tcompile"] == table.loc["bytes moved by extern calls", "inductor"]
 
 
 def test_kernels_that_compute_the_same_stand_against_each_other() -> None:
@@ -101,7 +101,7 @@ def test_the_view_begins_with_both_codes_and_their_numbers() -> None:
     assert manifest["versus"]["names"] == ("tcompile", "inductor")
     rows = {title: values for title, *values in manifest["versus"]["rows"]}
     kernels = [kernel for kernel in beside_inductor().record.kernels if kernel.category != "extern"]
-    assert rows["kernels"][0] == str(len(kernels))
+    assert rows["kernel launches"][0] == str(len(kernels))
     names = [stage["name"] for stage in manifest["stages"]]
     assert names.index("fused_ir") < names.index("lowered") < names.index("kernels") < names.index("versus")
 
@@ -167,10 +167,10 @@ def test_a_side_without_code_has_no_numbers_in_the_text_and_in_the_view() -> Non
     failed = record.with_(artifacts=kept, kernels=())
     manifest = Payload(shown(failed)).manifest()
     rows = {title: values for title, *values in manifest["versus"]["rows"]}
-    assert [rows[title][0] for title in ("kernels", "calls of PyTorch", "bytes that kernels move")] == ["", "", ""]
-    assert rows["kernels"][1] != ""
-    line = next(line for line in str(Run(failed)["versus"]).splitlines() if line.startswith("kernels"))
-    assert len(line.split()) == 2
+    assert [rows[title][0] for title in ("kernel launches", "extern calls", "bytes moved by kernels")] == ["", "", ""]
+    assert rows["kernel launches"][1] != ""
+    line = next(line for line in str(Run(failed)["versus"]).splitlines() if line.startswith("kernel launches"))
+    assert len(line.split()) == 3
 
 
 def test_a_run_of_one_backend_has_no_table_and_opens_as_before() -> None:
@@ -212,7 +212,7 @@ def test_a_saved_comparison_keeps_the_views_of_both_sides_and_has_each_once(tmp_
 
 def test_the_static_view_has_the_table_and_the_stages() -> None:
     html = beside_inductor()._repr_mimebundle_()["text/html"]
-    assert "tcompile beside inductor" in html
+    assert "tcompile and inductor side by side" in html
     for title in PASSES:
         assert f"<b>{title}</b>" in html
 
@@ -223,10 +223,11 @@ def test_the_table_is_a_stage_that_prints() -> None:
     assert "--time runs both" in text
     record = beside_inductor().record
     assert record.with_(versus=None) != record
-    assert "each time that they run" not in text
     assert record.versus is not None
     twice = record.with_(versus=record.versus.with_(kernels=tuple(replace(each, calls=2) for each in record.kernels)))
-    assert "Kernels and calls are counted each time that they run." in str(Run(twice)["versus"])
+    kernels = [kernel for kernel in record.kernels if kernel.category != "extern"]
+    launches = next(line for line in str(Run(twice)["versus"]).splitlines() if line.startswith("kernel launches"))
+    assert int(launches.split()[-1]) == 2 * len(kernels)
     with pytest.raises(ValueError, match="--vs inductor"):
         _ = Run(beside_inductor().record.with_(versus=None)).versus
 
@@ -331,7 +332,7 @@ def test_the_command_line_compiles_with_both(tmp_path: Path, capsys: pytest.Capt
     assert main(["explore", f"{script}:double", "--input", "randn(4, 8)", "--backend", "tcompile", "--vs", "inductor",
                  "--html", str(page)]) == 0  # fmt: skip
     out = capsys.readouterr().out
-    assert "calls of PyTorch" in out
+    assert "extern calls" in out
     assert files.read(page).versus is not None
 
 

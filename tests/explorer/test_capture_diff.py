@@ -135,3 +135,17 @@ def test_where_torch_gives_up_the_card_says_which_calls_ran_as_plain_python() ->
     text = " ".join(run.cards[-1].split())
     assert "the recompile_limit of 8 is reached; calls 9 to 11 and 13 ran as plain Python" in text
     assert run.recompiles.plain_calls.dropna().to_list() == ["9; 10; 11; 13"]
+
+
+def test_findings_count_those_of_both_sides() -> None:
+    def breaks(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        torch._dynamo.graph_break()
+        return y.cos()
+
+    sides = [
+        explorer.explore(breaks, torch.ones(4), stages=("captured",), backend=name) for name in ("eager", "aot_eager")
+    ]
+    stages = sides[0].diff(sides[1]).widget().manifest["stages"]
+    found = next(stage for stage in stages if stage["name"] == "breaks")
+    assert (found["count"], found["sides"], found["unit"]) == (2, [1, 1], "breaks")

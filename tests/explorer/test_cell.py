@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import ast
-import gc
 import re
 import sys
 import traceback
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
-import torch
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
-from traitlets.config import Config
 
-from explorer import magics
-from explorer.run import Run
+from explorer.choice import copied
+from tests.explorer.comparison import Comparison
 
 SETUP = """
 import sys, functools, contextlib, inspect
@@ -75,105 +71,9 @@ scaled = functools.partial(f, w=3.0)
 """
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a user can see of a cell that has run."""
-
-    result: object
-    error: str
-    output: str
-    namespace: dict[str, object]
-
-
-class NoOutput:
-    widget = None
-
-    def begin(self) -> None:
-        pass
-
-    def hear(self, *_: object) -> None:
-        pass
-
-    def end(self, run: Run) -> None:
-        pass
-
-
-class Comparison:
-    """A shell with the magics, in which a cell is run bare and under %%tcompile, each in a fresh namespace."""
-
-    def __init__(self, shell: InteractiveShell) -> None:
-        self.shell = shell
-
-    def set_up(self) -> None:
-        torch.compiler.reset()  # it keeps things in the namespace, and complains when they are gone before it is
-        self.shell.reset()
-        self.shell.run_cell(SETUP, store_history=True)
-
-    def bare(self, code: str) -> Outcome:
-        self.set_up()
-        return outcome(self.shell, code)
-
-    def magic(self, code: str, line: str = "--backend eager") -> Outcome:
-        self.set_up()
-        return outcome(self.shell, f"%%tcompile {line}\n{code}")
-
-    def printed(self, cell: str) -> str:
-        """What a cell prints, after those that ran before it."""
-        with capture_output() as captured:
-            self.shell.run_cell(cell, store_history=True)
-        return captured.stdout
-
-
-def outcome(shell: InteractiveShell, code: str) -> Outcome:
-    with capture_output() as captured:
-        result = shell.run_cell(code, store_history=True)
-    error = result.error_before_exec or result.error_in_exec
-    names = {name: value for name, value in shell.user_ns.items() if not name.startswith("_") or name == "_"}
-    names = {name: plain(value) for name, value in names.items() if name not in ("In", "Out", "exit", "quit", "open")}
-    shown = [str(output.data) for output in captured.outputs]
-    text = "\n".join([comparable(captured.stdout), comparable(captured.stderr), *shown])
-    return Outcome(plain(result.result), comparable(f"{type(error).__name__}: {error}"), text, names)
-
-
-def plain(value: object) -> object:
-    """Something that compares by what it is: tensors by their numbers, objects by their type."""
-    if isinstance(value, torch.Tensor):
-        gradient = plain(value.grad) if value.is_leaf else None
-        return (str(value.dtype), tuple(value.shape), value.tolist(), value.requires_grad, gradient)
-    if isinstance(value, torch.nn.Module):
-        return (type(value).__name__, [plain(parameter) for parameter in value.parameters()])
-    if isinstance(value, list | tuple):
-        return (type(value).__name__, [plain(item) for item in value])
-    if isinstance(value, dict):
-        return ("dict", [(plain(key), plain(item)) for key, item in value.items()])
-    return value if isinstance(value, int | float | str | bytes | None) else type(value).__name__
-
-
-def comparable(text: str) -> str:
-    """Without what differs by design: line numbers count from the magic's line, which tracebacks show as a comment."""
-    text = re.sub(r"<ipython-input-\d+-\w+>", "<cell>", text)
-    lines = [line for line in text.splitlines() if "# %%tcompile" not in line]
-    text = "\n".join(re.sub(r"^(-*>? *)\d+ ?", r"\1", line) for line in lines)
-    text = re.sub(r"line \d+", "line N", re.sub(r"Cell In\[\d+\]", "Cell In", text))
-    return re.sub(r"0x[0-9a-f]+|^ +(?=\S)", "…", text, flags=re.MULTILINE)
-
-
-@pytest.fixture(scope="module")
-def magic_shell() -> Iterator[InteractiveShell]:
-    shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
-    shell.run_line_magic("colors", "nocolor")
-    registered = magics.TcompileMagics(shell, lambda _args: NoOutput())
-    shell.register_magics(registered)
-    shell.input_transformers_post.append(registered.rewrite_call)
-    gc.freeze()  # a reset collects garbage, which takes long with what has been loaded since the tests were collected
-    yield shell
-    magics.unload(shell)
-    InteractiveShell.clear_instance()
-
-
 @pytest.fixture
 def cells(magic_shell: InteractiveShell) -> Iterator[Comparison]:
-    yield Comparison(magic_shell)
+    yield Comparison(magic_shell, SETUP)
     magic_shell.ast_node_interactivity = "last_expr"
 
 
@@ -421,3 +321,15 @@ def test_the_debugger_starts_at_the_users_frame(cells: Comparison) -> None:
     cells.magic("deep(x)")
     *_, innermost = traceback.walk_tb(sys.last_traceback)
     assert innermost[0].f_code.co_name == "boom"
+
+
+def test_copying_a_tree_copies_no_other() -> None:
+    """What draws a traceback gives nodes that all trees share a parent: through it all trees hang together."""
+    shared = ast.parse("x").body[0].value.ctx
+    shared.parent = other = ast.parse("another(cell)")
+    try:
+        copy = copied(ast.parse("net(x)"))
+    finally:
+        del shared.parent
+    assert ast.unparse(copy) == "net(x)"
+    assert not any(getattr(node, "parent", other) is not other for node in ast.walk(copy))

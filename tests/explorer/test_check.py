@@ -42,10 +42,10 @@ def test_a_break_fails_with_its_card() -> None:
     with pytest.raises(explorer.CheckError) as caught:
         explorer.check(broken, X)
     text = str(caught.value)
-    assert text.startswith("broken: 2 graph breaks, 0 allowed")
+    assert text.startswith("broken: 1 site, 2 graph breaks, 0 allowed")
     line = inner.__code__.co_firstlineno + 1
     expected = f"""\
-graph break 1 of 2: Failed to trace builtin operator (GB0059)
+graph break 1 of 1, 2 times: Failed to trace builtin operator (GB0059)
   tests/explorer/test_check.py:{line}:5 in inner
       print("inside")
   called in tests/explorer/test_check.py:{broken.__code__.co_firstlineno + 1}  inner(torch.relu(x) + 1)
@@ -53,11 +53,12 @@ graph break 1 of 2: Failed to trace builtin operator (GB0059)
   `print("inside")` writes to the terminal, which a graph can't.
   The function goes on in a graph of its own. 2 ops in the graph before, 1 op after; 1 tensor (16 B)
   handed back to Python.
-  change: Print from inside the graph.
+  change (machine-applicable): Print from inside the graph.
       tests/explorer/test_check.py, line {line}:
       + torch._higher_order_ops.print('inside')  # noqa: T201
-  or:     Let all prints come at the end of the graph.
+  or (machine-applicable): Let all prints come at the end of the graph.
       torch._dynamo.config.reorderable_logging_functions.add(print)
+  or (explanation): Print after the compiled function has returned.
   https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0059.html"""
     assert expected in text
     assert cards(caught.value.run.record) in text.partition("\n\n")[2]
@@ -134,7 +135,7 @@ def test_a_loop_says_that_all_of_the_function_is_left_to_python() -> None:
 def test_cards_of_a_run_print_and_can_be_taken_one_by_one() -> None:
     run = explorer.explore(broken, X, stages=("captured",))
     assert str(run.cards) == repr(run.cards) == cards(run.record)
-    assert run.cards[0].startswith("graph break 1 of 2: Failed to trace builtin operator")
+    assert run.cards[0].startswith("graph break 1 of 1, 2 times: Failed to trace builtin operator")
     assert str(explorer.explore(whole, X, stages=("captured",)).cards) == "no graph breaks and no recompilations"
 
 

@@ -178,6 +178,13 @@ def test_a_cancelled_compilation_keeps_what_was_done_and_can_be_taken_up(gate: G
     assert widget.compiling == {}
 
 
+def test_compiling_resumes_after_a_cancel(run: Run) -> None:
+    run.compiler.cancel()
+    run.compile_kernels()
+    assert run.compiler.pending() == {}
+    assert len(run.record.binaries) == 2
+
+
 def test_an_error_in_the_background_is_shown_where_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(record: Record, **_: Any) -> Iterator[Record]:
         raise OSError("no processes left")

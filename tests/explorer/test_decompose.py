@@ -13,9 +13,9 @@ from torch import nn
 
 import explorer
 from compiler.decompose.graphs import LevelError
-from compiler.decompose.numbers import Numbers, not_comparable
 from compiler.decompose.one_op import Decomposition, Level
 from compiler.decompose.tree import OpCall, Source, TensorType
+from compiler.numerics.policy.by_dtype import Numbers, not_comparable
 from compiler.record import Record
 from explorer import cli
 from explorer.decompose import OpLevels

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import explorer
-from compiler.options import OptionError
+from compiler.record.options import OptionError
 
 
 def f(x: torch.Tensor, w: float = 2.0) -> torch.Tensor:
@@ -52,6 +52,24 @@ def test_keyword_arguments_have_a_place_of_their_own() -> None:
     assert torch.equal(explorer.explore(f, X, kwargs={"w": 5.0}, backend="eager").value, f(X, 5.0))
 
 
+class Labelled(torch.nn.Module):
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None, **more: Any) -> torch.Tensor:
+        return (x if labels is None else x - labels) * more.get("factor", 1)
+
+
+def test_an_argument_given_as_option_is_told_kwargs() -> None:
+    model = Labelled()
+    with pytest.raises(OptionError, match=r"labels is no option .* Labelled takes it: .*kwargs=\{'labels': …\}"):
+        explorer.explore(model, X, labels=X)
+    with pytest.raises(OptionError, match=r"mask, w are no option.*kwargs=\{'mask': …, 'w': …\}"):
+        explorer.explore(model, X, mask=X, w=1)
+    with pytest.raises(OptionError, match=r"w is no option of explore, but f takes it"):
+        explorer.explore(f, X, w=5.0)
+    with pytest.raises(OptionError, match=r"did you mean fullgraph="):
+        explorer.explore(f, X, fulgraph=True)
+    assert torch.equal(explorer.explore(model, X, kwargs={"labels": X, "factor": 2}, backend="eager").value, X - X)
+
+
 def test_options_are_in_the_record() -> None:
     run = explorer.explore(f, X, backend="eager", dynamic=True)
     assert (run.record.options.backend, run.record.options.dynamic) == ("eager", True)
@@ -73,6 +91,9 @@ def test_what_the_function_raises_is_raised() -> None:
         (3, "explore takes a function or module and then its arguments; got int"),
         (Net, "Net can't be explored: it is a class"),
         (len, "len can't be explored: it is built in"),
+        (torch.jit.script(torch.nn.ReLU()), "RecursiveScriptModule can't be explored: it is TorchScript"),
+        (torch.jit.script(torch.nn.ReLU()).forward, "can't be explored: it is TorchScript"),
+        (torch.jit.script(torch.nn.ReLU()).__call__, "can't be explored: it is TorchScript"),
         (awaited, "awaited can't be explored: it is async"),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),

@@ -87,6 +87,13 @@ def test_the_guard_that_turned_a_call_away_says_so(finding: Finding) -> None:
     assert (first["failed"], second["failed"]) == (1, 0)
 
 
+def test_each_guard_has_its_measured_seconds(record: Record, finding: Finding) -> None:
+    seconds = {f"guards.{guard.id}": guard.seconds for guard in record.guards}
+    shown = {guard["id"]: guard["seconds"] for frame in finding.data["frames"] for guard in guards_of(frame["own"])}
+    assert any(shown.values())
+    assert shown == {name: seconds[name] for name in shown}
+
+
 def test_what_is_left_open_is_one_constraint(finding: Finding) -> None:
     (symbol,) = finding.data["frames"][1]["symbols"]
     assert symbol["range"].startswith("2 <= s")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from compiler.engine import explore
-from compiler.options import Options
+from compiler.option_checks import parse_options
 from compiler.record import Entity, Problem, Record
 from explorer.findings import views, with_findings
 from explorer.findings.bytecode import bytecode_views
@@ -63,13 +63,13 @@ def reads_on_and_on(x: torch.Tensor) -> Any:
 
 @pytest.fixture(scope="module")
 def record() -> Record:
-    options = Options.of(stages=("bytecode", "captured"), step=True)
+    options = parse_options(stages=("bytecode", "captured"), step=True)
     return explore(reads_on_and_on, (torch.ones(4),), options=options).record
 
 
 @pytest.fixture(scope="module")
 def branching() -> Record:
-    options = Options.of(stages=("bytecode", "captured"))
+    options = parse_options(stages=("bytecode", "captured"))
     return explore(loops_and_breaks, (torch.ones(4), torch.ones(4)), options=options).record
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from compiler.engine import Exploration
-from compiler.options import Options
 from compiler.record import Entity, Record
+from compiler.record.options import Options
 from explorer.findings import findings, with_findings
 from explorer.payload import Payload
 from explorer.run import Run
@@ -90,7 +90,7 @@ def test_its_text_reads_by_itself() -> None:
     assert lines[1] == "f  [cell:1]"
     assert lines[2].startswith("  graph 0/0: 2 ops  [captured in ")
     assert lines[3] == "  break: torch._dynamo.graph_break()  [cell:3; 1 tensor (16 B) crosses]"
-    assert lines[4] == "f goes on from line 3  [cell:3]"
+    assert lines[4] == "f resumes from line 3  [cell:3]"
 
 
 def test_compilations_of_one_code_stand_beside_each_other_with_what_triggered_them() -> None:

@@ -1,4 +1,4 @@
-"""Fusion as a view, a text and tables: what a call moves before, after and at least, and what was not joined."""
+"""Fusion as a view, a text and tables: what a call moves before, after and at least, and what was not fused."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_reduction_that_goes_over_its_input_again_moves_more_than_the_least() 
 def test_a_library_call_is_a_neighbour_that_nothing_can_be_joined_with() -> None:
     half = only(explore(turned, torch.randn(64, 64), torch.randn(64, 64), target="h100").record)
     [refusal] = half.refusals
-    assert refusal.words.startswith("one of them is a call of a library")
+    assert refusal.words.startswith("one of them is an extern call")
     assert refusal.told == ""
     assert refusal.bytes == 2 * 64 * 64 * 4  # the product would be neither written nor read
 

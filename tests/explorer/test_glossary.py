@@ -17,10 +17,10 @@ from torch import nn
 from compiler.binary import compiled
 from compiler.binary.listing import NVDISASM_OPTIONS, instructions
 from compiler.engine import Exploration
-from compiler.options import Options
+from compiler.option_checks import parse_options
 from compiler.record import Record
 from explorer.glossary import Meaning, explain, for_text
-from explorer.glossary.torch_docs import first_sentence
+from explorer.glossary.torch_docs import first_sentence, from_torch
 
 FILES = ("amdgcn", "aten", "llvm", "mlir", "ptx", "sass", "triton")
 HOSTS = {
@@ -61,7 +61,7 @@ class Varied(nn.Module):
 def varied(gpu: str, *, backward: bool) -> Record:
     pytest.importorskip("triton", reason="Triton has no wheel for this platform")
     torch.manual_seed(0)
-    with Exploration(Options.of(target=gpu)) as exploration, torch.set_grad_enabled(backward):
+    with Exploration(parse_options(target=gpu)) as exploration, torch.set_grad_enabled(backward):
         value = exploration.compile(Varied())(torch.randint(32, (256,)), torch.randn(256, 64))
         if backward:
             value.sum().backward()
@@ -352,3 +352,9 @@ def test_meanings_are_plain_data() -> None:
     assert explain("ptx", "ret") == Meaning(
         "ret", "returns from a function; in a kernel it ends the thread", f"{ISA}#control-flow-instructions-ret"
     )
+
+
+def test_an_operator_in_place_has_its_operators_page() -> None:
+    found = from_torch("aten.digamma_.default")
+    assert found is not None
+    assert found == from_torch("aten.digamma.default")

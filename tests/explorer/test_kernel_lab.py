@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -240,8 +241,56 @@ def loaded(shell: InteractiveShell, name: str, folder: object) -> str:
     """The name of a run that was saved and loaded."""
     path = f"{folder}/{name}.json"
     shell.user_ns[name].save(path)
-    shell.user_ns[f"loaded_{name}"] = explorer.load(path)
+    shell.user_ns[f"loaded_{name}"] = explorer.load(path).trust()
     return f"loaded_{name}"
+
+
+@pytest.mark.parametrize("name", ["run", "plain", "on_cpu"])
+def test_a_loaded_kernel_asks_for_trust(shell: InteractiveShell, tmp_path: object, name: str) -> None:
+    """In Triton, and in C++."""
+    cell = opened(shell, f"{loaded(shell, name, tmp_path)} softmax")
+    shell.user_ns[f"loaded_{name}"] = explorer.load(f"{tmp_path}/{name}.json")
+    with capture_output() as captured:
+        assert not shell.run_cell(cell).success
+    assert "call run.trust()" in captured.stderr + captured.stdout
+
+
+def test_what_a_loaded_cell_may_hold_is_checked(shell: InteractiveShell, tmp_path: object) -> None:
+    """The original in the file and the source in the cell, which `%tkernel` took from the file."""
+    for name, code, evil in (("plain", "exp(", "__import__('os').system("), ("on_cpu", "expf(", "system(")):
+        cell = opened(shell, f"{loaded(shell, name, tmp_path)} softmax").replace(code, evil)
+        trial, text, _ = ran(shell, cell)
+        assert trial.checks == (), name
+        assert "the attribute system is none of a kernel's" in text or "the call of system" in text
+
+
+@pytest.mark.parametrize(
+    ("place", "evil", "message"),
+    [
+        ("import torch\n", "import torch\nopen(MARK, 'w')\n", "equal"),  # it is not kept
+        ("    def call(self, args):\n", "    def call(self, args, x=open(MARK, 'w')):\n", "the head of call"),
+        ("args.clear()\n", "args.clear(); torch.save(args, MARK)\n", "the call of `torch.save`"),
+        ("args.clear()\n", "args.clear(); aten.save(args, MARK)\n", "the call of `aten.save`"),
+        ("args.clear()\n", "args.clear(); max([MARK], key=open)\n", "the name open"),
+        ("class Runner:", "class Runner(open(MARK, 'w')):", "bases or decorators"),
+    ],
+)
+def test_host_code_of_a_file_is_read_strictly(
+    shell: InteractiveShell, tmp_path: Path, place: str, evil: str, message: str
+) -> None:
+    run, mark = shell.user_ns["run"], tmp_path / "mark"
+    (artifact,) = run.record.of_stage("kernels")
+    assert place in artifact.text
+    text = artifact.text.replace(place, evil.replace("MARK", repr(str(mark))), 1)
+    before, after = (found.partition("async_compile.triton")[0].count("\n") for found in (artifact.text, text))
+    moved = after - before
+    kernels = tuple(replace(each, lines=tuple(line + moved for line in each.lines)) for each in run.record.kernels)
+    others = (each for each in run.record.artifacts if each.stage != "kernels")
+    evil_record = run.record.with_(artifacts=(*others, replace(artifact, text=text)), kernels=kernels)
+    shell.user_ns["evil"] = explorer.load(Run(evil_record).save(tmp_path / "x.json")).trust()
+    _, said, _ = ran(shell, opened(shell, "evil softmax"))
+    assert message in said
+    assert not mark.exists()
 
 
 @pytest.mark.parametrize(("name", "code"), [("plain", "exp(sub"), ("on_cpu", "expf(sub")])
@@ -260,7 +309,7 @@ def test_what_an_earlier_version_saved_says_so(shell: InteractiveShell, tmp_path
     path = tmp_path / "old.json"
     shell.user_ns["plain"].save(path)
     path.write_text(path.read_text().replace('"arguments"', '"other"'))
-    shell.user_ns["old"] = explorer.load(path)
+    shell.user_ns["old"] = explorer.load(path).trust()
     trial, text, _ = ran(shell, opened(shell, "old kernel"))
     assert trial.edited.binary is not None
     assert "an earlier version saved it, without its arguments: explore it again" in text

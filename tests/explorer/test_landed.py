@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from compiler.engine import Exploration
-from compiler.options import Options
 from compiler.record import Record
+from compiler.record.options import Options
 from explorer.both_sides import both_sides
 from explorer.landed import source_marks
 from explorer.payload import manifest

@@ -6,8 +6,8 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from compiler.measure_facts import MemoryEvent
 from compiler.record import Record
+from compiler.record.measure_facts import MemoryEvent
 from explorer import explore
 from explorer.findings import findings, with_findings
 from explorer.findings.memory import memory_finding

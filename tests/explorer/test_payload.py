@@ -8,8 +8,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from compiler.options import Options
 from compiler.record import Artifact, Decision, Entity, Problem, Record, Timing
+from compiler.record.options import Options
 from explorer.payload import Part, Payload, manifest, stage_names
 from tests.explorer.explored import broken_record, mlp_record
 from tests.explorer.small_record import small_record

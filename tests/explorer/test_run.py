@@ -11,8 +11,8 @@ import graphviz
 import pandas as pd
 import pytest
 
-from compiler.options import Options
 from compiler.record import Record, RecordError
+from compiler.record.options import Options
 from explorer import files
 from explorer.columns import COLUMNS
 from explorer.compiling import KernelCompiler

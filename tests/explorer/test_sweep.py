@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import nn
 
-from compiler.measure.calls import Call
-from compiler.measure.sweep import Axes, resized, scaled_dims
-from compiler.measure.timing import Progress
-from compiler.options import OptionError
+from compiler.calls.call import Call
+from compiler.record.options import OptionError
+from compiler.timing.candidate_times import Progress
+from compiler.timing.sweep import Axes, resize, scaled_dims
 from explorer import explore, load
 from explorer.run import Run
 from explorer.sweep.sweep import Spot, Sweep
@@ -73,6 +73,7 @@ def test_each_size_in_each_format_is_timed_eager_and_compiled(swept: Sweep) -> N
 
 
 def test_it_prints_what_it_comes_to_and_draws_it(swept: Sweep) -> None:
+    assert "It was stopped" not in str(swept)
     told = str(swept)
     assert "Classifier: time of one call (forward and backward) on the CPU" in told
     assert "aot_eager, float32: compiling pays" in told
@@ -183,10 +184,10 @@ def test_other_dimensions_go_by_the_names_of_arguments() -> None:
 
 def test_rows_are_cut_or_come_again_so_that_values_stay_what_they_mean() -> None:
     rows = torch.arange(3)
-    assert resized(rows, (0,), 2).tolist() == [0, 1]
-    assert resized(rows, (0,), 7).tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert resize(rows, (0,), 2).tolist() == [0, 1]
+    assert resize(rows, (0,), 7).tolist() == [0, 1, 2, 0, 1, 2, 0]
     image = torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last).requires_grad_()
-    larger = resized(image, (0,), 5)
+    larger = resize(image, (0,), 5)
     assert larger.is_contiguous(memory_format=torch.channels_last)
     assert larger.requires_grad
     assert larger.is_leaf
@@ -256,6 +257,14 @@ def test_without_sizes_the_formats_stand_side_by_side_and_nothing_is_interpolate
 
 def test_a_reason_is_shown_as_text() -> None:
     assert "&lt;b&gt;OOM&lt;/b&gt;" in by_hand()._repr_mimebundle_()["text/html"]
+
+
+def test_all_points_are_inside_the_plot() -> None:
+    sweep = by_hand()
+    low, high = sweep.plot().axes[0].get_ylim()
+    speedups = sweep.table["speedup"].dropna()
+    assert low < min(0.9, *speedups)
+    assert high > max(1.1, *speedups)
 
 
 def test_nothing_to_compare_is_no_plot_but_a_table() -> None:

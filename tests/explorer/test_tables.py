@@ -7,8 +7,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from compiler.options import Options
 from compiler.record import Record
+from compiler.record.options import Options
 from explorer import tables
 from explorer.columns import COLUMNS
 from tests.explorer.small_record import small_record

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.options import Options
 from compiler.record import Artifact, Entity, Frame, Kernel, Record, Timing
+from compiler.record.options import Options
 from explorer import text
 from tests.explorer.golden import assert_golden
 from tests.explorer.small_record import small_record

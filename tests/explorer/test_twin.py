@@ -11,8 +11,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from compiler.options import Options
 from compiler.record import Artifact, Entity, Measurement, Problem, Record, Suggestion
+from compiler.record.options import Options
 from explorer import twin as twin_module
 from explorer.twin import twin
 from tests.explorer import fused_record
@@ -204,6 +204,21 @@ def test_lines_are_marked_with_the_graph_that_they_landed_in() -> None:
     assert re.search(r"\d+ +def forward\(self", text)
 
 
+def test_the_line_of_the_call_is_in_no_graph() -> None:
+    text = Reader(twin(mlp_record())).text
+    assert re.search(r"\d+ 0/0 +return self.head\(x\)", text)
+    assert not re.search(r"\d+ 0/0[^\n]*exploration.compile", text)
+
+
+@pytest.mark.needs("dot")
+def test_a_drawing_has_no_background_and_a_dark_form() -> None:
+    (image,) = Reader(twin(mlp_record())).images
+    svg = base64.b64decode(image.partition(",")[2]).decode()
+    assert 'fill="white"' not in svg
+    assert "prefers-color-scheme:dark" in svg
+    assert "background:#ffffff" not in twin(mlp_record())
+
+
 def test_the_line_of_a_graph_break_is_marked_and_explained() -> None:
     record = broken_record()
     text = Reader(twin(record)).text
@@ -220,10 +235,10 @@ def test_the_card_of_a_break_opens_to_what_it_cost_and_what_to_change() -> None:
         "<b>cell:2</b> <code>print(x)</code> writes to the terminal, which a graph can't.",
         "called in cell:9  show(x)",
         "2 ops in the graph before, 3 ops after; 1 tensor (128 B) handed back to Python.",
-        "<b>Change:</b> Print from inside the graph.",
+        "<b>Change</b> (machine-applicable): Print from inside the graph.",
         "cell, line 2",
         ">torch._higher_order_ops.print(x)</pre>",
-        "<b>Or:</b> Print &lt;later&gt;.",
+        "<b>Or</b> (maybe): Print &lt;later&gt;. It comes &lt;late&gt;.",
         "Dynamo does not know how to trace builtin operator <code>print</code>",
         "GB0059 https://example.org/gb0059",
     ):

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from compiler.options import Options
 from compiler.record import Artifact, Record
+from compiler.record.options import Options
 from explorer import explore, frontend, outputs
 from explorer import widget as widget_module
 from explorer.compiling import KernelCompiler
 from explorer.payload import Payload
+from explorer.run import Run
 from explorer.widget import LARGE, Explorer
 from tests.explorer.explored import mlp_record
 from tests.explorer.small_record import small_record
@@ -172,3 +175,11 @@ def test_a_cell_of_which_nothing_was_captured_has_a_live_view_at_its_end(monkeyp
     assert isinstance(shown[-1], Explorer)
     assert shown[-1] is output.widget
     assert "breaks" in [stage["name"] for stage in output.widget.manifest["stages"]]
+
+
+def test_a_cells_older_widgets_close_once() -> None:
+    shown, run, closed = outputs.ShownWidgets(), Run(small_record()), list[int]()
+    for number, execution in enumerate((1, 1, 2, 3)):  # a loop in a cell may explore more than once
+        shown.close_older("cell", execution)
+        shown.add("cell", execution, run, SimpleNamespace(close=partial(closed.append, number)))
+        assert closed == [[], [], [0, 1], [0, 1, 2]][number]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from compiler.options import Options
 from compiler.record import Candidate, HostTime, Measurement, Record
+from compiler.record.options import Options
 from tests.explorer.small_record import small_record
 
 MS = 1e-3

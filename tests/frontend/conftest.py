@@ -5,12 +5,16 @@ from __future__ import annotations
 import mimetypes
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, sync_playwright
 
 from explorer import frontend
 from tests.conftest import chromium
+
+if TYPE_CHECKING:
+    from tests.frontend.graph_page import GraphPage
 
 HERE = Path(__file__).parent
 STATIC = Path(frontend.__file__).parent / "static"
@@ -32,6 +36,17 @@ def browser() -> Iterator[Browser]:
         started = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
         yield started
         started.close()
+
+
+@pytest.fixture
+def view(browser: Browser) -> Iterator[GraphPage]:
+    """A graph view, closed after the test."""
+    from tests.frontend.graph_page import GraphPage
+
+    page = GraphPage.open(browser)
+    yield page
+    assert page.errors == []
+    page.page.context.close()
 
 
 @pytest.fixture(scope="module")

@@ -143,6 +143,21 @@ def ident(name: str) -> str:
     return f"forward[0/0].{name}"
 
 
+def loop_with_a_branch() -> list[dict[str, Any]]:
+    """A `while_loop` in a module; in its body a `cond`, and in a branch of that one node."""
+    inside, nested = {"subgraph": ident("body")}, {"subgraph": ident("body.branch")}
+    return [
+        entity("body.arg", kind="subgraph_input", **inside),
+        entity("body.branch.exp_1", module="block.act", target="aten.exp.default", **nested),
+        entity("body.branch", kind="subgraph", module="block", **inside),
+        entity("body.cond", ["body.arg", "body.branch.exp_1"], module="block", **inside),
+        entity("body.output", ["body.cond"], kind="subgraph_output", **inside),
+        entity("body", kind="subgraph", module="block"),
+        entity("while_loop", ["body.cond"], module="block", subgraphs=[ident("body")]),
+        entity("neg_1", ["while_loop"], module="block"),
+    ]
+
+
 def mlp() -> list[dict[str, Any]]:
     """Seven nodes: a linear layer, an activation, another linear layer; parameters, an input and the output."""
     linear = {"module_type": "Linear", "file": "mlp.py", "line": 12, "code": "x = self.hidden(x)"}

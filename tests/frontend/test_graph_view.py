@@ -1,22 +1,10 @@
-"""The graph view in Chromium: groups, chips, selection, search, overlays, pointer, keys, and the list of nodes."""
+"""The graph view in Chromium: groups, chips, selection, search, overlays, keys, and the list of nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from playwright.sync_api import Browser
 
-from tests.frontend.graph_page import GraphPage, chain, entity, ident, mlp, transformer
-
-
-@pytest.fixture
-def view(browser: Browser) -> Iterator[GraphPage]:
-    page = GraphPage.open(browser)
-    yield page
-    assert page.errors == []
-    page.page.context.close()
-
+from tests.frontend.graph_page import GraphPage, chain, entity, ident, loop_with_a_branch, mlp, transformer
 
 # Groups and chips
 
@@ -32,6 +20,16 @@ def test_a_module_of_one_node_is_no_group(view: GraphPage) -> None:
     view.show(mlp())
     assert "act" not in view.kinds()
     assert view.at(ident("relu_1")).kind == "node"
+
+
+def test_a_body_of_an_operator_is_a_group(view: GraphPage) -> None:
+    view.show(loop_with_a_branch())
+    titles = {key: view.at(key).title for key, kind in view.kinds().items() if kind == "open"}
+    assert titles == {"block": "block", "block.body": "body", "block.body.branch": "branch"}
+    assert view.at("block.body.branch").detail == "subgraph · 1 node"
+    assert view.at(ident("body.branch.exp_1")).title == "exp_1"
+    chips = view.page.evaluate("view.scene.items.flatMap((item) => item.chips.map((chip) => [item.key, chip.text]))")
+    assert sorted(chips) == [[ident("body.cond"), "arg"], [ident("body.cond"), "out"]]
 
 
 def test_placeholders_and_outputs_are_chips_beside_the_nodes(view: GraphPage) -> None:
@@ -357,95 +355,6 @@ def test_without_a_shell_jupyters_colours_are_taken(view: GraphPage) -> None:
         view.themeChanged();
     }""")
     assert view.pixel(2, 2) == (10, 20, 30)
-
-
-# Pan and zoom
-
-
-def test_dragging_pans_and_selects_nothing(view: GraphPage) -> None:
-    view.show(chain(300))
-    before = view.camera
-    x, y = view.at(ident("mul_5")).middle
-    view.page.mouse.move(x, y)
-    view.page.mouse.down()
-    view.page.mouse.move(x - 40, y - 90, steps=4)
-    view.page.mouse.up()
-    after = view.camera
-    assert (after["left"], after["top"]) == pytest.approx((before["left"] - 40, before["top"] - 90), abs=1)
-    assert view.page.evaluate("selected.length") == 0
-
-
-def test_the_wheel_pans_and_with_ctrl_zooms_where_the_pointer_is(view: GraphPage) -> None:
-    view.show(chain(300))
-    view.page.mouse.move(500, 300)
-    view.page.mouse.wheel(0, 120)
-    view.until("view.camera.top < -50")
-    point = "() => { const { x, y } = view.unproject(500, 300); return [x, y]; }"
-    before, scale = view.page.evaluate(point), view.camera["scale"]
-    view.page.keyboard.down("Control")
-    view.page.mouse.wheel(0, -100)
-    view.until("scale => view.camera.scale > scale * 1.2", scale)
-    view.page.keyboard.up("Control")
-    assert view.page.evaluate(point) == pytest.approx(before)
-
-
-def test_at_its_end_the_view_lets_the_page_scroll(view: GraphPage) -> None:
-    view.show(mlp())
-    wheel = """delta => {
-        const event = new WheelEvent("wheel", { deltaY: delta, cancelable: true, bubbles: true });
-        view.canvas.dispatchEvent(event);
-        return event.defaultPrevented;
-    }"""
-    assert view.page.evaluate(wheel, 50)
-    assert [view.page.evaluate(wheel, 5000) for _ in range(2)] == [True, False]
-
-
-def test_fit_shows_everything(view: GraphPage) -> None:
-    view.show(chain(300))
-    view.press("f")
-    first, last = view.at(ident("mul_0")), view.at(ident("mul_299"))
-    assert first.y > 0
-    assert last.y + last.h < 700
-    view.press("+")
-    zoomed = view.camera["scale"]
-    view.press("-")
-    assert view.camera["scale"] == pytest.approx(zoomed / 1.25)
-    view.press("+", "+", "0")
-    assert view.at(ident("mul_299")).y < 700
-
-
-def test_the_canvas_has_the_pixels_of_the_screen(browser: Browser) -> None:
-    view = GraphPage.open(browser, device_scale_factor=2)
-    view.show(mlp())
-    assert view.page.evaluate("[view.canvas.width, view.canvas.height]") == [2000, 1400]
-    view.page.context.close()
-
-
-def test_the_view_fills_its_root_when_that_changes_size(view: GraphPage) -> None:
-    view.show(mlp())
-    view.page.evaluate("shell.style.width = '600px'")
-    view.until("view.canvas.width === 600")
-    assert view.camera["width"] == 600
-
-
-def test_a_view_made_in_a_hidden_place_starts_when_it_is_shown(view: GraphPage) -> None:
-    view.page.evaluate("shell.style.display = 'none'")
-    view.show(mlp())
-    view.page.evaluate("shell.style.display = ''")
-    view.until("view.camera.width === 1000")
-    assert 0 < view.at(ident("addmm_1")).x < 1000
-
-
-def test_only_what_is_in_sight_is_painted(view: GraphPage) -> None:
-    view.show(chain(3000))
-    painted = view.page.evaluate("""async () => {
-        const { Painter } = await import("/graph_paint.js");
-        const { context, scene, theme, colouring, camera, marks } = view;
-        const { boxes, wires } = new Painter(context, scene, theme, colouring, camera, marks);
-        return [boxes.length, wires.length];
-    }""")
-    assert 0 < painted[0] < 40
-    assert 0 < painted[1] < 200
 
 
 # Keys

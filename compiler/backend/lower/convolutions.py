@@ -10,9 +10,9 @@ from typing import Any
 
 from torch.fx import Node
 
-from compiler.backend.expr import Expr, Shape, cast, operation
+from compiler.backend.ir.expr import Expr, Shape, cast, operation
 from compiler.backend.lower.pointwise import element
-from compiler.backend.lower.reductions import cast_up, finished, kept_shape, reduce
+from compiler.backend.lower.reductions import cast_up, finish_reduction, kept_shape, reduce
 from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, checked_dtype, computing_dtype, is_on_gpu
 from compiler.torch_api.fx import value_of
 
@@ -42,15 +42,15 @@ def backward(low: Lowering, node: Node, gradient: Tensor, *args: Any) -> tuple[T
     made = tuple(low.whole(name, metas[place]) if name else None for place, name in enumerate(names))
     if any(others):
         low.call(node.target, (gradient, *args[:2], None, *args[3:-1], [*others, False]), (*names, None))
-    return *made, _summed(low, node, gradient, metas[2])
+    return *made, _bias_gradient(low, node, gradient, metas[2])
 
 
-def _summed(low: Lowering, node: Node, gradient: Tensor, meta: Any) -> Tensor:
+def _bias_gradient(low: Lowering, node: Node, gradient: Tensor, meta: Any) -> Tensor:
     """The gradient of the bias: a sum over everything but channels, rounded at its end."""
     dims = [dim for dim in range(len(gradient.shape)) if dim != 1]
     total = low.temporary("sum", computing_dtype(checked_dtype(meta.dtype)), kept_shape(gradient, dims), gradient)
     reduce(low, gradient, dims, "sum", total, lambda value, _: cast_up(value))
-    return finished(low, meta, f"{node.name}_2", gradient, dims, lambda at: cast(total.load(at), meta.dtype))
+    return finish_reduction(low, meta, f"{node.name}_2", gradient, dims, lambda at: cast(total.load(at), meta.dtype))
 
 
 CONVOLUTIONS: dict[str, Rule] = {"aten.convolution.default": convolution, "aten.convolution_backward.default": backward}

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import add, attrgetter, mul, sub, truediv
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from compiler.backend.context import Context
-from compiler.backend.expr import Expr, operation
-from compiler.backend.index import Symbol
-from compiler.backend.ir import BackendError, Extern, Loop, Program, Step, Strided, leaves, mapped, strided
+from compiler.backend.ir import BackendError, Extern, Loop, Program, Step, Strided, leaves, mapped, strided_views
+from compiler.backend.ir.expr import Expr, operation
+from compiler.backend.ir.index import Symbol
+from compiler.backend.ir.scalar import DTYPES
 from compiler.backend.lower.pointwise import element, scalar
 from compiler.backend.lower.sizes import index_of
 from compiler.backend.lower.table import RULES
 from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, walk
-from compiler.backend.scalar import DTYPES
 from compiler.capture.sources import is_cell
 from compiler.torch_api import fx
 from compiler.torch_api.aot_metadata import aot_facts
@@ -27,7 +26,11 @@ from compiler.torch_api.backend import has_effect, returns_alias, written_argume
 from compiler.torch_api.data_sizes import OUTSIDE
 from compiler.torch_api.index_bounds import replaced_symbols, specialized
 from compiler.torch_api.pytrees import tree_map
+from compiler.torch_api.user_triton import Launch, launch_of
 from compiler.torch_api.written_views import views_of_what_is_written
+
+if TYPE_CHECKING:
+    from compiler.backend.context import Context
 
 _NUMBERS: Mapping[Any, str] = {
     truediv: "div", mul: "mul", add: "add", sub: "sub", torch.sym_float: "",
@@ -49,20 +52,20 @@ def lower(module: GraphModule, name: str, ctx: Context) -> Program:
     known = -1
     while known < (known := replaced_symbols(module)):  # a guard that lowering adds may say what a symbol is
         del ctx.decisions[decided:]
-        walker = _walked(module, ctx)
+        walker = _walk(module, ctx)
     return Program(
         name,
         tuple(walker.low.buffers.values()),
         tuple(walker.inputs),
-        tuple(_apart(step, walker.low.mutated) for step in walker.low.steps),
+        tuple(_copy_if_overwritten(step, walker.low.mutated) for step in walker.low.steps),
         walker.outputs,
         frozenset(walker.low.mutated),
         walker.constants,
-        apart=frozenset(_apart_from_others(walker.outputs[: _handed(name, len(walker.outputs))], module)),
+        apart=frozenset(_apart_from_others(walker.outputs[: _count_outputs(name, len(walker.outputs))], module)),
     )
 
 
-def _handed(name: str, outputs: int) -> int:
+def _count_outputs(name: str, outputs: int) -> int:
     """How many outputs the caller gets, of a forward whose other outputs are for its backward."""
     if name != "forward":
         return outputs if name == "inference" else 0
@@ -79,7 +82,7 @@ def _apart_from_others(outputs: Sequence[Any], module: GraphModule) -> Iterator[
             yield place
 
 
-def _walked(module: GraphModule, ctx: Context) -> _Walk:
+def _walk(module: GraphModule, ctx: Context) -> _Walk:
     walker = _Walk(module, ctx)
     for asked, operator in module.meta.get(OUTSIDE, ()):
         ctx.decide((asked,), "extern", f"{operator}: what it gives is as large as data say: the graph is divided there")
@@ -134,6 +137,8 @@ class _Walk:
 
     def constant(self, node: Node) -> Any:
         value = attrgetter(str(node.target))(self.module)
+        if isinstance(value, GraphModule):  # the program's text has its name
+            return GraphModule(value, value.graph, class_name=node.name)
         if not isinstance(value, torch.Tensor):
             return value
         self.constants[node.name] = value
@@ -165,6 +170,8 @@ class _Walk:
         if isinstance(meta, torch.SymFloat | torch.SymBool):
             computed = node.target in _NUMBERS and all(_takes_numbers(user) for user in node.users)
             return self.number(node) if computed else self.held(node)
+        if (launch := launch_of(node)) is not None:
+            return self.user_kernel(node, launch, meta)
         name = str(node.target)
         if name == "aten.copy_.default" and (target := self.overwritten(node)):
             return self.overwrite(node, target)
@@ -190,7 +197,9 @@ class _Walk:
     def by_rule(self, node: Node, name: str) -> Any:
         rule = RULES.get(name)
         if rule is None:
-            raise NoRuleError("PyTorch's own kernel")
+            subgraphs = [source.name for source in node.all_input_nodes if fx.body_at(self.module, source) is not None]
+            inside = f"PyTorch runs it, and in it {' and '.join(subgraphs)}, where nothing is fused"
+            raise NoRuleError(inside if subgraphs else "PyTorch's own kernel")
         args = [self.lowered(arg) for arg in node.args]
         named = {key: self.lowered(arg) for key, arg in node.kwargs.items()}
         made = {str(meta.device) for meta in leaves(fx.value_of(node)) if isinstance(meta, torch.Tensor)}
@@ -233,6 +242,17 @@ class _Walk:
         self.low.steps.append(call)
         return result
 
+    def user_kernel(self, node: Node, launch: Launch, meta: Mapping[str, torch.Tensor]) -> Mapping[str, Tensor]:
+        """A launch of a Triton kernel of the user's: what it makes of each argument that it writes."""
+        made = {name: self.low.whole(f"{node.name}_{name}", meta[name]) for name in launch.written}
+        args = tuple(self.argument([launch.grid, *launch.arguments]))
+        call = Extern(
+            launch.name, launch.function, args, (), tuple(value.buffer for value in made.values()),
+            origins=(node.name,), source=self.low.source,
+        )  # fmt: skip
+        self.low.steps.append(call)
+        return made
+
     def made(self, name: str, meta: Any) -> Any:
         """New buffers for what a call returns."""
         if isinstance(meta, torch.Tensor):
@@ -248,7 +268,7 @@ class _Walk:
     def written(self, node: Node, args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[str]:
         for place in written_arguments(node.target):
             value = kwargs.get(place) if isinstance(place, str) else args[place] if place < len(args) else None
-            yield from (view.buffer for view in strided(value))
+            yield from (view.buffer for view in strided_views(value))
 
     def draw_seeds(self) -> None:
         """The first step of each device with random numbers: a call that draws all its seeds."""
@@ -260,7 +280,7 @@ class _Walk:
             self.low.steps.insert(0, call)
 
 
-def _apart(step: Step, mutated: set[str]) -> Step:
+def _copy_if_overwritten(step: Step, mutated: set[str]) -> Step:
     """A call whose results may share memory with an input that is overwritten later is made of a copy of that memory:
     else what reads the result would have to come before.
     """
@@ -269,13 +289,13 @@ def _apart(step: Step, mutated: set[str]) -> Step:
     function = step.function
 
     def of_copies(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = tree_map(_copied, (args, kwargs))
+        args, kwargs = tree_map(_copy_with_memory, (args, kwargs))
         return function(*args, **kwargs)
 
     return replace(step, function=of_copies, aliases=False)
 
 
-def _copied(x: Any) -> Any:
+def _copy_with_memory(x: Any) -> Any:
     """A tensor in the same place in a copy of all of its memory; what is no tensor as it is."""
     if not isinstance(x, torch.Tensor):
         return x

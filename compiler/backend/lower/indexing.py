@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from compiler.backend.expr import At, Const, Expr, Guard, Shape, cast, operation
-from compiler.backend.index import Index, Indirect, is_below
+from compiler.backend.ir.expr import At, Const, Expr, Guard, Shape, cast, operation
+from compiler.backend.ir.index import Index, Indirect, is_below
 from compiler.backend.lower.pointwise import broadcast, element, scalar, second
 from compiler.backend.lower.value import Coordinates, Lowering, NoRuleError, Rule, Tensor, dimension
-from compiler.backend.lower.views import counted, slice_start
+from compiler.backend.lower.views import from_front, slice_start
 from compiler.torch_api.fx import value_of
 
 MOST_JOINED = 8
@@ -29,16 +29,16 @@ def place(value: Expr, size: Index, wrap: bool = False) -> Index:
     return Index.of(Indirect(value, size))
 
 
-def picked(low: Lowering, node: Node, x: Tensor, where: Coordinates) -> Tensor:
+def pick(low: Lowering, node: Node, x: Tensor, where: Coordinates) -> Tensor:
     """The elements of x at `where(at)`."""
     return low.fill(node.name, value_of(node), lambda at: x.load(where(at)))
 
 
 def embedding(low: Lowering, node: Node, weight: Tensor, rows: Tensor, *_: Any) -> Tensor:
-    return picked(low, node, weight, lambda at: (place(rows.load(at[:-1]), weight.shape[0]), at[-1]))
+    return pick(low, node, weight, lambda at: (place(rows.load(at[:-1]), weight.shape[0]), at[-1]))
 
 
-def along(x: Tensor, dim: int, rows: Tensor) -> Coordinates:
+def coordinates_along(x: Tensor, dim: int, rows: Tensor) -> Coordinates:
     """Coordinates in x of what is at a place of `rows`, which holds those of one dimension."""
     if not x.shape or len(x.shape) != len(rows.shape):
         raise NoRuleError("by a tensor with other dimensions, or without any")
@@ -47,10 +47,10 @@ def along(x: Tensor, dim: int, rows: Tensor) -> Coordinates:
 
 
 def gather(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, **_: Any) -> Tensor:
-    return picked(low, node, x, along(x, dim, rows))
+    return pick(low, node, x, coordinates_along(x, dim, rows))
 
 
-def selected(x: Tensor, dim: int, rows: Tensor) -> Coordinates:
+def coordinates_of_rows(x: Tensor, dim: int, rows: Tensor) -> Coordinates:
     """Coordinates in x of what is at a place where a dimension counts through `rows`, which holds those of x."""
     if not x.shape or len(rows.shape) != 1:
         raise NoRuleError("of or by tensors without dimensions")
@@ -59,10 +59,10 @@ def selected(x: Tensor, dim: int, rows: Tensor) -> Coordinates:
 
 
 def index_select(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor) -> Tensor:
-    return picked(low, node, x, selected(x, dim, rows))
+    return pick(low, node, x, coordinates_of_rows(x, dim, rows))
 
 
-def picking(x: Tensor, rows: Sequence[Tensor | None]) -> tuple[int, Coordinates]:
+def coordinates_of_indices(x: Tensor, rows: Sequence[Tensor | None]) -> tuple[int, Coordinates]:
     """Of `x[rows]`: the dimension that the indices' own ones begin at, and coordinates in x of what is at a place. They
     are broadcast together, and stand where they stood if they are side by side.
     """
@@ -86,10 +86,10 @@ def picking(x: Tensor, rows: Sequence[Tensor | None]) -> tuple[int, Coordinates]
 
 def index(low: Lowering, node: Node, x: Tensor, rows: Sequence[Tensor | None]) -> Tensor:
     """`x[rows]`."""
-    return picked(low, node, x, picking(x, rows)[1])
+    return pick(low, node, x, coordinates_of_indices(x, rows)[1])
 
 
-def joined(low: Lowering, node: Node, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+def concatenate(low: Lowering, node: Node, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     meta = value_of(node)
     kept = [x for x in tensors if not (len(x.shape) == 1 and x.shape[0].constant == 0)]
     if not kept or len(kept) > MOST_JOINED:
@@ -116,7 +116,7 @@ def _first_before(at: Index, pieces: Sequence[tuple[Index, Expr]]) -> Expr:
     return found
 
 
-def within(at: Index, size: Index) -> Expr | None:
+def in_bounds(at: Index, size: Index) -> Expr | None:
     """Whether 0 ≤ at < size, None where that is certain."""
     conditions = []
     if not is_below(Index.of(-1), at):
@@ -132,10 +132,10 @@ def both(left: Expr, right: Expr) -> Expr:
 
 def bounds(at: Sequence[Index], sizes: Sequence[Index]) -> list[Expr]:
     """What has to hold for coordinates that may lie outside of a tensor."""
-    return [found for place, size in zip(at, sizes, strict=True) if (found := within(place, size))]
+    return [found for place, size in zip(at, sizes, strict=True) if (found := in_bounds(place, size))]
 
 
-def guarded(at: Sequence[Index], sizes: Sequence[Index], value: Expr, fill: Any) -> Expr:
+def guard_bounds(at: Sequence[Index], sizes: Sequence[Index], value: Expr, fill: Any) -> Expr:
     """The value where all coordinates are between 0 and the sizes, else a number of its dtype."""
     conditions = bounds(at, sizes)
     return Guard(reduce(both, conditions), value, scalar(fill, value.dtype)) if conditions else value
@@ -149,7 +149,7 @@ def constant_pad(low: Lowering, node: Node, x: Tensor, widths: Sequence[Any], fi
 
     def value(at: Shape) -> Expr:
         moved = tuple(coordinate - Index.of(before.get(dim, 0)) for dim, coordinate in enumerate(at))
-        return guarded(moved, x.shape, element(x, moved, meta.dtype), fill)
+        return guard_bounds(moved, x.shape, element(x, moved, meta.dtype), fill)
 
     return low.fill(node.name, meta, value)
 
@@ -178,7 +178,7 @@ def slice_scatter(
 def select_scatter(low: Lowering, node: Node, x: Tensor, source: Tensor, dim: int, position: Any) -> Tensor:
     meta = value_of(node)
     dim = dimension(dim, len(x.shape))
-    row = counted(position, x.shape[dim])
+    row = from_front(position, x.shape[dim])
 
     def value(at: Shape) -> Expr:
         inside = element(source, (*at[:dim], *at[dim + 1 :]), x.dtype)
@@ -193,7 +193,7 @@ def flip(low: Lowering, node: Node, x: Tensor, dims: Sequence[int]) -> Tensor:
     def where(at: Shape) -> Shape:
         return tuple(x.shape[dim] - 1 - one if dim in turned else one for dim, one in enumerate(at))
 
-    return picked(low, node, x, where)
+    return pick(low, node, x, where)
 
 
 def roll(low: Lowering, node: Node, x: Tensor, shifts: Any, dims: Any = ()) -> Tensor:
@@ -204,7 +204,7 @@ def roll(low: Lowering, node: Node, x: Tensor, shifts: Any, dims: Any = ()) -> T
     def where(at: Shape) -> Shape:
         return tuple((one - by[dim]) % x.shape[dim] if dim in by else one for dim, one in enumerate(at))
 
-    return picked(low, node, x, where)
+    return pick(low, node, x, where)
 
 
 def repeat(low: Lowering, node: Node, x: Tensor, times: Sequence[Any]) -> Tensor:
@@ -214,7 +214,7 @@ def repeat(low: Lowering, node: Node, x: Tensor, times: Sequence[Any]) -> Tensor
         own = zip(at[added:], x.shape, strict=True)
         return tuple(Index.of(0) if size.constant == 1 else one % size for one, size in own)
 
-    return picked(low, node, x, where)
+    return pick(low, node, x, where)
 
 
 def constant(value: Any) -> Rule:
@@ -242,7 +242,7 @@ INDEXING: dict[str, Rule] = {
     "aten.index_select.default": index_select,
     "aten.index.Tensor": index,
     "aten._unsafe_index.Tensor": index,
-    "aten.cat.default": joined,
+    "aten.cat.default": concatenate,
     "aten.constant_pad_nd.default": constant_pad,
     "aten.slice_scatter.default": slice_scatter,
     "aten.select_scatter.default": select_scatter,

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from compiler.backend.expr import At, Const, Expr, Shape, cast, operation
-from compiler.backend.index import Index
+from compiler.backend.ir.expr import At, Const, Expr, Shape, cast, operation
+from compiler.backend.ir.index import Index
+from compiler.backend.ir.scalar import HALVES, MATH
 from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, checked_dtype, computing_dtype
-from compiler.backend.scalar import HALVES, MATH
 from compiler.torch_api.fx import value_of
 
 Build = Callable[..., Expr]
@@ -303,7 +303,7 @@ def fmod(low: Lowering, node: Node, x: Any, y: Any) -> Any:
     return arithmetic(partial(operation, "fmod"), lambda _: True)(low, node, x, y)
 
 
-def bounded(name: str) -> Build:
+def build_bound(name: str) -> Build:
     """The larger or smaller of two, NaN if one is; fmax and fmin take the other one then."""
 
     def build(x: Expr, y: Expr) -> Expr:
@@ -341,8 +341,8 @@ POINTWISE: dict[str, Rule] = {
     "aten._neg_view.default": plain("neg"),
     "aten.bitwise_not.default": plain("not"),
     "aten.copysign.Tensor": plain("copysign"),
-    "aten.fmax.default": arithmetic(bounded("maximum")),
-    "aten.fmin.default": arithmetic(bounded("minimum")),
+    "aten.fmax.default": arithmetic(build_bound("maximum")),
+    "aten.fmin.default": arithmetic(build_bound("minimum")),
     "aten.abs.default": arithmetic(lambda x: x if x.dtype == torch.bool else operation("absolute", x)),
     "aten.sign.default": arithmetic(lambda x: x if x.dtype == torch.bool else operation("sign", x)),
     "aten.relu.default": arithmetic(lambda x: operation("maximum", x, number(0, x))),

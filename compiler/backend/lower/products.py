@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from compiler.backend.expr import Expr, Load, Shape, operation
-from compiler.backend.index import Index
 from compiler.backend.ir import Buffer, Loop, Strided
-from compiler.backend.lower.indexing import guarded
+from compiler.backend.ir.expr import Expr, Load, Shape, operation
+from compiler.backend.ir.index import Index
+from compiler.backend.lower.indexing import guard_bounds
 from compiler.backend.lower.pointwise import POINTWISE, element
 from compiler.backend.lower.sizes import shape_of, strides_of
 from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, checked_dtype, is_on_gpu, walk
@@ -112,7 +112,7 @@ def row_pitch(node: Node) -> int:
     if (unit := _unit(meta)) == 1 or node.kwargs or any(bias.dim() != 1 for bias in added):
         return 0
     rows, inner, columns = shape_of((*left.shape, right.shape[1]))
-    wide = _up(columns, unit)
+    wide = _round_up(columns, unit)
     return 0 if wide == columns or not _pays(rows, inner, columns, meta) else wide.constant or 0
 
 
@@ -120,17 +120,17 @@ def _padded_product(low: Lowering, node: Node, bias: Tensor | None, left: Tensor
     meta = value_of(node)
     unit = _unit(meta)
     (rows, inner), columns = left.shape, right.shape[1]
-    wide_rows = _up(rows, unit) if _is_transposed(left) else rows
-    wide_inner, wide_columns = _up(inner, unit), _up(columns, unit)
+    wide_rows = _round_up(rows, unit) if _is_transposed(left) else rows
+    wide_inner, wide_columns = _round_up(inner, unit), _round_up(columns, unit)
     strides = (wide_columns, Index.of(1))
     is_laid_out = strides_of(meta) == strides and wide_columns != columns
     pays = is_laid_out or _pays(rows, inner, columns, meta)
     if (wide_rows, wide_inner, wide_columns) == (rows, inner, columns) or not pays:
         raise NoRuleError("PyTorch's own kernel")
-    operands = [_padded(low, left, (wide_rows, wide_inner), "left")]
-    operands += [_padded(low, right, (wide_inner, wide_columns), "right")]
+    operands = [_pad_copy(low, left, (wide_rows, wide_inner), "left")]
+    operands += [_pad_copy(low, right, (wide_inner, wide_columns), "right")]
     if bias is not None:
-        operands = [_padded(low, bias, (wide_columns,), "bias"), *operands]
+        operands = [_pad_copy(low, bias, (wide_columns,), "bias"), *operands]
     name = node.name if (wide_rows, wide_columns) == (rows, columns) else f"{node.name}_padded"
     whole = low.add(Buffer(name, meta.dtype, (wide_rows, wide_columns), strides, str(meta.device)))
     low.call(node.target, operands, name)
@@ -149,7 +149,7 @@ def _unit(meta: Any) -> int:
     return WIDTH // int(meta.dtype.itemsize)
 
 
-def _up(size: Index, unit: int) -> Index:
+def _round_up(size: Index, unit: int) -> Index:
     known = size.constant
     return size if known is None else Index.of(-(-known // unit) * unit)
 
@@ -167,23 +167,23 @@ def _is_transposed(x: Tensor) -> bool:
     return first.constant == 1 and last.constant != 1
 
 
-def _padded(low: Lowering, x: Tensor, shape: Shape, side: str) -> Tensor:
+def _pad_copy(low: Lowering, x: Tensor, shape: Shape, side: str) -> Tensor:
     """A copy with zeros at its ends, laid out as the original; made once for all products that take it."""
     if shape == x.shape:
         return x
     if len(shape) == 2 and _is_transposed(x):
-        return _transposed(_padded(low, _transposed(x), shape[::-1], side))
+        return _transpose(_pad_copy(low, _transpose(x), shape[::-1], side))
     ranges, at = walk(shape, "i")
     inside = element(x, at, x.dtype)
     key = f"{inside.key} of {', '.join(map(str, shape))}"
     if key not in low.padded:
         low.operator = "pad"
         low.padded[key] = low.temporary(side, x.dtype, shape, x)
-        low.append(Loop(low.padded[key].buffer, ranges, at, guarded(at, x.shape, inside, 0)))
+        low.append(Loop(low.padded[key].buffer, ranges, at, guard_bounds(at, x.shape, inside, 0)))
     return low.padded[key]
 
 
-def _transposed(x: Tensor) -> Tensor:
+def _transpose(x: Tensor) -> Tensor:
     view = x.strided
     strided = Strided(view.buffer, view.shape[::-1], view.strides[::-1], view.offset)
     return Tensor(x.buffer, x.dtype, x.shape[::-1], lambda at: x.at(at[::-1]), strided)

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from compiler.backend.expr import At, Expr, Op, Shape, operation
-from compiler.backend.index import Index
-from compiler.backend.index_maps import position
 from compiler.backend.ir import Buffer, Strided
+from compiler.backend.ir.expr import At, Expr, Op, Shape, operation
+from compiler.backend.ir.index import Index
+from compiler.backend.ir.index_maps import position
 from compiler.backend.lower.pointwise import scalar
 from compiler.backend.lower.value import Lowering, Rule, Tensor
 from compiler.torch_api.fx import value_of

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from compiler.backend.expr import At, Const, Expr, Shape, cast, operation
-from compiler.backend.index import Index, product
 from compiler.backend.ir import SCANS, Loop
+from compiler.backend.ir.expr import At, Const, Expr, Shape, cast, operation
+from compiler.backend.ir.index import Index, product
 from compiler.backend.lower.pointwise import as_bool, number, scalar
 from compiler.backend.lower.value import (
     Lowering,
@@ -67,7 +67,7 @@ def reduce(low: Lowering, x: Tensor, dims: Sequence[int], name: str, target: Ten
         low.append(Loop(target.buffer, ranges, index, Const(0, torch.int64) if name.startswith("arg") else found))
 
 
-def finished(low: Lowering, meta: Any, name: str, x: Tensor, dims: Sequence[int], build: Any) -> Tensor:
+def finish_reduction(low: Lowering, meta: Any, name: str, x: Tensor, dims: Sequence[int], build: Any) -> Tensor:
     """The result at `meta`: `build` of its place with the reduced dimensions at 0."""
 
     def value(at: Shape) -> Expr:
@@ -79,7 +79,7 @@ def finished(low: Lowering, meta: Any, name: str, x: Tensor, dims: Sequence[int]
     return low.fill(name, meta, value)
 
 
-def reducing(name: str, finish: Callable[[Expr, Index], Expr] | None = None) -> Rule:
+def reduction_rule(name: str, finish: Callable[[Expr, Index], Expr] | None = None) -> Rule:
     """One reduction. What low precision sums up to is rounded once, at the end."""
 
     def rule(low: Lowering, node: Node, x: Tensor, dim: Any = None, *_: Any, **__: Any) -> Tensor:
@@ -89,22 +89,22 @@ def reducing(name: str, finish: Callable[[Expr, Index], Expr] | None = None) -> 
         checked_dtype(x.dtype)
         if finish is None and dtype == meta.dtype:
             target = low.whole(node.name, meta)
-            reduce(low, x, dims, name, target, lambda value, _: _converted(value, dtype))
+            reduce(low, x, dims, name, target, lambda value, _: _convert(value, dtype))
             return target
         total = low.temporary(name, dtype, kept_shape(x, dims), x)
-        reduce(low, x, dims, name, total, lambda value, _: _converted(value, dtype))
+        reduce(low, x, dims, name, total, lambda value, _: _convert(value, dtype))
         size = count(x, dims)
 
         def last(at: Shape) -> Expr:
             found = total.load(at)
             return cast(finish(found, size) if finish else found, meta.dtype)
 
-        return finished(low, meta, node.name, x, dims, last)
+        return finish_reduction(low, meta, node.name, x, dims, last)
 
     return rule
 
 
-def _converted(value: Expr, dtype: torch.dtype) -> Expr:
+def _convert(value: Expr, dtype: torch.dtype) -> Expr:
     return as_bool(cast_up(value)) if dtype == torch.bool else cast(value, dtype)
 
 
@@ -122,7 +122,7 @@ def truth(name: str) -> Rule:
     def rule(low: Lowering, node: Node, x: Tensor, dim: Any = None, *_: Any, **__: Any) -> Tensor:
         if value_of(node).dtype != torch.bool:
             raise NoRuleError(f"{name} of uint8 is uint8")
-        return reducing(name)(low, node, x, dim)
+        return reduction_rule(name)(low, node, x, dim)
 
     return rule
 
@@ -192,7 +192,7 @@ def variance(with_mean: bool, root: bool = False) -> Rule:
         suffixes = ("variance", "mean") if with_mean else ("",)
         builds = (spread, lambda at: cast(center(at), x.dtype))
         results = tuple(
-            finished(low, meta, f"{node.name}_{suffix}" if suffix else node.name, x, dims, build)
+            finish_reduction(low, meta, f"{node.name}_{suffix}" if suffix else node.name, x, dims, build)
             for meta, suffix, build in zip(metas, suffixes, builds[: len(suffixes)], strict=True)
         )
         return results if with_mean else results[0]
@@ -213,13 +213,13 @@ def scan(name: str) -> Rule:
         ranges, at = walk(kept_shape(x, dims), "i")
         reduced, along = walk([x.shape[axis] for axis in dims], "r")
         if not reduced:
-            return low.fill(node.name, meta, lambda at: _converted(x.load(at), meta.dtype))
+            return low.fill(node.name, meta, lambda at: _convert(x.load(at), meta.dtype))
         if meta.device.type != "cpu" and (reduced[0].size.constant or 0) > LONGEST_SCAN:
             raise NoRuleError(f"a row of more than {LONGEST_SCAN:,} elements is shared by several multiprocessors")
         place = (*at[: dims[0]], *along, *at[dims[0] + 1 :])
         total = low.whole(node.name if dtype == meta.dtype else f"{node.name}_total", meta)
         total = low.add(replace(low.buffers[total.buffer], dtype=dtype))
-        low.append(Loop(total.buffer, ranges, place, _converted(x.load(place), dtype), name, reduced))
+        low.append(Loop(total.buffer, ranges, place, _convert(x.load(place), dtype), name, reduced))
         if dtype == meta.dtype:
             return total
         return low.fill(node.name, meta, lambda at: cast(total.load(at), meta.dtype))
@@ -236,11 +236,11 @@ def _freedom(size: Index, correction: float, like: Expr) -> Expr:
 
 
 REDUCTIONS: dict[str, Rule] = {
-    **{f"aten.sum.{kind}": reducing("sum") for kind in ("default", "dim_IntList")},
-    **{f"aten.prod.{kind}": reducing("prod") for kind in ("default", "dim_int")},
-    **{f"aten.mean.{kind}": reducing("sum", mean_of) for kind in ("default", "dim")},
-    **{f"aten.{name}.default": reducing(how) for name, how in (("amax", "max"), ("amin", "min"))},
-    **{f"aten.{name}.default": reducing(name) for name in ("max", "min")},
+    **{f"aten.sum.{kind}": reduction_rule("sum") for kind in ("default", "dim_IntList")},
+    **{f"aten.prod.{kind}": reduction_rule("prod") for kind in ("default", "dim_int")},
+    **{f"aten.mean.{kind}": reduction_rule("sum", mean_of) for kind in ("default", "dim")},
+    **{f"aten.{name}.default": reduction_rule(how) for name, how in (("amax", "max"), ("amin", "min"))},
+    **{f"aten.{name}.default": reduction_rule(name) for name in ("max", "min")},
     **{f"aten.{name}.dim": with_position(name) for name in ("max", "min")},
     **{f"aten.{name}.{kind}": truth(name) for name in ("any", "all") for kind in ("default", "dim", "dims")},
     **{f"aten.{name}.default": position(name) for name in ("argmax", "argmin")},

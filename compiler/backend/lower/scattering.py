@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from compiler.backend.expr import ADDED, At, Const, Expr, Put, Shape, cast, operation
-from compiler.backend.index import Index
 from compiler.backend.ir import Loop
-from compiler.backend.lower.indexing import along, picking, place, selected
+from compiler.backend.ir.expr import ADDED, At, Const, Expr, Put, Shape, cast, operation
+from compiler.backend.ir.index import Index
+from compiler.backend.lower.indexing import coordinates_along, coordinates_of_indices, coordinates_of_rows, place
 from compiler.backend.lower.pointwise import broadcast, element, scalar
 from compiler.backend.lower.value import (
     Coordinates,
@@ -34,7 +34,7 @@ from compiler.torch_api.fx import value_of
 Value = Callable[[Shape], Expr]
 
 
-def added(low: Lowering, node: Node, before: Any, shape: Shape, where: Coordinates, value: Value) -> Tensor:
+def add_at(low: Lowering, node: Node, before: Any, shape: Shape, where: Coordinates, value: Value) -> Tensor:
     """`before`, a tensor or a number, with `value(at)` added at `where(at)`, for each point of a shape."""
     dtype = computing_dtype(checked_dtype(value_of(node).dtype))
     if dtype not in ADDED or torch.are_deterministic_algorithms_enabled():
@@ -42,7 +42,7 @@ def added(low: Lowering, node: Node, before: Any, shape: Shape, where: Coordinat
     return _put(low, node, before, shape, where, value, dtype, adds=True)
 
 
-def placed(low: Lowering, node: Node, before: Any, shape: Shape, where: Coordinates, value: Value) -> Tensor:
+def put_at(low: Lowering, node: Node, before: Any, shape: Shape, where: Coordinates, value: Value) -> Tensor:
     """`before` with `value(at)` in the place of the element at `where(at)`, for each point of a shape."""
     if torch.are_deterministic_algorithms_enabled():
         raise NoRuleError("where places are given twice, the last value counts")
@@ -64,8 +64,8 @@ def _put(
 
 
 def scatter_add(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, source: Tensor, **_: Any) -> Tensor:
-    where = along(x, dim, rows)
-    return added(low, node, x, rows.shape, where, source.load)
+    where = coordinates_along(x, dim, rows)
+    return add_at(low, node, x, rows.shape, where, source.load)
 
 
 def index_add(
@@ -73,19 +73,19 @@ def index_add(
 ) -> Tensor:
     if len(source.shape) != len(x.shape):
         raise NoRuleError("of or by tensors without dimensions")
-    where, dtype = selected(x, dim, rows), computing_dtype(x.dtype)
+    where, dtype = coordinates_of_rows(x, dim, rows), computing_dtype(x.dtype)
 
     def value(at: Shape) -> Expr:
         found = cast(source.load(at), dtype)
         return found if alpha == 1 else operation("mul", found, scalar(alpha, dtype))
 
-    return added(low, node, x, source.shape, where, value)
+    return add_at(low, node, x, source.shape, where, value)
 
 
 def index_copy(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, source: Tensor) -> Tensor:
     if len(source.shape) != len(x.shape):
         raise NoRuleError("of or by tensors without dimensions")
-    return placed(low, node, x, source.shape, selected(x, dim, rows), source.load)
+    return put_at(low, node, x, source.shape, coordinates_of_rows(x, dim, rows), source.load)
 
 
 def scatter_reduce(
@@ -101,16 +101,16 @@ def index_put(
 ) -> Tensor:
     """`x[rows] += values`, or `=`."""
     if len(rows) == 1 and rows[0] is not None and rows[0].dtype == torch.bool and not values.shape and not accumulate:
-        return masked(low, node, x, rows[0], values)
-    first, where = picking(x, rows)
-    by = together([row.shape for row in rows if row is not None])
+        return masked_put(low, node, x, rows[0], values)
+    first, where = coordinates_of_indices(x, rows)
+    by = broadcast_shape([row.shape for row in rows if row is not None])
     others = tuple(size for dim, size in enumerate(x.shape) if dim >= len(rows) or rows[dim] is None)
     shape = (*others[:first], *by, *others[first:])
-    put = added if accumulate else placed
+    put = add_at if accumulate else put_at
     return put(low, node, x, shape, where, lambda at: values.load(broadcast(values.shape, at)))
 
 
-def masked(low: Lowering, node: Node, x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
+def masked_put(low: Lowering, node: Node, x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
     """One number where a mask of the first dimensions holds."""
     meta = value_of(node)
 
@@ -120,7 +120,7 @@ def masked(low: Lowering, node: Node, x: Tensor, mask: Tensor, value: Tensor) ->
     return low.fill(node.name, meta, chosen)
 
 
-def together(shapes: Sequence[Shape]) -> Shape:
+def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
     """The shape that shapes have when they are broadcast together."""
     rank = max(map(len, shapes))
     wide = [(Index.of(1),) * (rank - len(shape)) + tuple(shape) for shape in shapes]
@@ -143,7 +143,7 @@ def embedding_backward(
     def where(at: Shape) -> Shape:
         return (place(rows.load(at[:-1]), Index.of(count)), at[-1])
 
-    return added(low, node, 0, gradient.shape, where, value)
+    return add_at(low, node, 0, gradient.shape, where, value)
 
 
 def scatter(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, source: Any, **_: Any) -> Tensor:
@@ -152,7 +152,9 @@ def scatter(low: Lowering, node: Node, x: Tensor, dim: int, rows: Tensor, source
     dim = dimension(dim, len(x.shape))
     wanted = tuple(Index.of(1) if other == dim else size for other, size in enumerate(x.shape))
     if not x.shape or rows.shape != wanted:
-        return placed(low, node, x, rows.shape, along(x, dim, rows), lambda at: element(source, at, meta.dtype))
+        return put_at(
+            low, node, x, rows.shape, coordinates_along(x, dim, rows), lambda at: element(source, at, meta.dtype)
+        )
 
     def value(at: Shape) -> Expr:
         own = (*at[:dim], Index.of(0), *at[dim + 1 :])

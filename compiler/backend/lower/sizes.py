@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from compiler.backend.expr import Shape
-from compiler.backend.index import Index, Symbol, product
 from compiler.backend.ir import BackendError
+from compiler.backend.ir.expr import Shape
+from compiler.backend.ir.index import Index, Symbol, product
 from compiler.torch_api.index_bounds import settled, specialized, unbounded
 
 _DIVISIONS = ("FloorDiv", "CleanDiv", "IntTrueDiv")

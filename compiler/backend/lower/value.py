@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 import torch
 from torch.fx import Node
 
-from compiler.backend.expr import Expr, Load, Shape
-from compiler.backend.index import Index, Var
 from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Step, Strided
+from compiler.backend.ir.expr import Expr, Load, Shape
+from compiler.backend.ir.index import Index, Var
+from compiler.backend.ir.scalar import DTYPES, HALVES
 from compiler.backend.lower.sizes import index_of, shape_of, strides_of
-from compiler.backend.scalar import DTYPES, HALVES
 
 Coordinates: TypeAlias = Callable[[Shape], Shape]
 Rule: TypeAlias = Callable[..., Any]

@@ -7,10 +7,10 @@ from typing import Any
 
 from torch.fx import Node
 
-from compiler.backend.expr import Shape
-from compiler.backend.index import Index, is_below, is_natural, scalar_product
-from compiler.backend.index_maps import position
 from compiler.backend.ir import Strided
+from compiler.backend.ir.expr import Shape
+from compiler.backend.ir.index import Index, is_below, is_natural, scalar_product
+from compiler.backend.ir.index_maps import position
 from compiler.backend.lower.sizes import index_of, shape_of, strides_of
 from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, contiguous, dimension
 from compiler.torch_api.fx import value_of
@@ -23,10 +23,10 @@ def alias(low: Lowering, node: Node, x: Tensor, *_: Any) -> Tensor:
 def reshape(low: Lowering, node: Node, x: Tensor, *_: Any) -> Tensor:
     meta = value_of(node)
     shape = shape_of(meta.shape)
-    return low.view(x, lambda at: reshaped(at, shape, x.shape), meta)
+    return low.view(x, lambda at: reshape_coordinates(at, shape, x.shape), meta)
 
 
-def reshaped(at: Shape, shape: Shape, before: Shape) -> Shape:
+def reshape_coordinates(at: Shape, shape: Shape, before: Shape) -> Shape:
     """Coordinates in a tensor of shape `before` of what is at `at` when it is seen with another shape."""
     if any(size.constant == 0 for size in before):
         return (Index.of(0),) * len(before)
@@ -81,10 +81,10 @@ def squeeze(low: Lowering, node: Node, x: Tensor, dims: int | list[int] | None =
 
 def select(low: Lowering, node: Node, x: Tensor, dim: int, index: Any) -> Tensor:
     dim = dimension(dim, len(x.shape))
-    return _row(low, x, dim, counted(index, x.shape[dim]), value_of(node))
+    return _row(low, x, dim, from_front(index, x.shape[dim]), value_of(node))
 
 
-def counted(position: Any, size: Index) -> Index:
+def from_front(position: Any, size: Index) -> Index:
     """A position from the front. Raises NoRuleError where it is not known on which side it counts."""
     found = Index.of(position)
     if found.constant is None and not is_natural(found):
@@ -92,7 +92,7 @@ def counted(position: Any, size: Index) -> Index:
     return found if is_natural(found) else size + found
 
 
-def sliced(
+def slice_view(
     low: Lowering, node: Node, x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Tensor:
     dim = dimension(dim, len(x.shape))
@@ -165,12 +165,12 @@ def as_strided(low: Lowering, node: Node, x: Tensor, *_: Any) -> Tensor:
         raise NoRuleError("memory that does not lie row by row, or is not all there")
 
     def place(at: Shape) -> Shape:
-        return reshaped((first + scalar_product(at, strides),), (buffer.size,), buffer.shape)
+        return reshape_coordinates((first + scalar_product(at, strides),), (buffer.size,), buffer.shape)
 
     return replace(x, shape=shape, at=place, strided=Strided(buffer.name, shape, strides, first))
 
 
-def getitem(low: Lowering, node: Node, values: Any, place: int) -> Any:
+def getitem(low: Lowering, node: Node, values: Any, place: int | str) -> Any:
     return values[place]
 
 
@@ -187,7 +187,7 @@ VIEWS: dict[str, Rule] = {
     "aten.squeeze.dim": squeeze,
     "aten.squeeze.dims": squeeze,
     "aten.select.int": select,
-    "aten.slice.Tensor": sliced,
+    "aten.slice.Tensor": slice_view,
     "aten.split.Tensor": split,
     "aten.split_with_sizes.default": split,
     "aten.unbind.int": unbind,

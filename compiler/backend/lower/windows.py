@@ -14,11 +14,11 @@ from typing import Any, TypeAlias
 import torch
 from torch.fx import Node
 
-from compiler.backend.expr import At, Const, Expr, Shape, cast, operation
-from compiler.backend.index import Index
-from compiler.backend.index_maps import position
 from compiler.backend.ir import Loop
-from compiler.backend.lower.indexing import both, bounds, guarded
+from compiler.backend.ir.expr import At, Const, Expr, Shape, cast, operation
+from compiler.backend.ir.index import Index
+from compiler.backend.ir.index_maps import position
+from compiler.backend.lower.indexing import both, bounds, guard_bounds
 from compiler.backend.lower.pointwise import scalar
 from compiler.backend.lower.sizes import shape_of
 from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, checked_dtype, computing_dtype, walk
@@ -56,7 +56,7 @@ class Windows:
     def element(self, x: Tensor, at: Shape, place: Sequence[Index | int], dtype: torch.dtype, padding: float) -> Expr:
         """What is at a place in the window of the result at `at`, in a dtype; in the padding a number."""
         inside = self.inside(at, place)
-        return guarded(inside[-self.rank :], self.sizes, cast(x.load(inside), dtype), padding)
+        return guard_bounds(inside[-self.rank :], self.sizes, cast(x.load(inside), dtype), padding)
 
     def around(self, at: Shape) -> list[tuple[Shape, tuple[int, ...]]]:
         """The windows that an input may lie in: their coordinates, and how many windows before the last one."""
@@ -83,7 +83,7 @@ def windows(x: Tensor, result: Shape, kernel: Any, stride: Any = (), padding: An
     return Windows(x.shape[-rank:], result[-rank:], each(kernel), stride, each(padding), each(dilation))
 
 
-def unrolled(places: int) -> None:
+def check_unrolled_size(places: int) -> None:
     """Raises NoRuleError where too many places would be written out."""
     if places > LARGEST:
         raise NoRuleError(f"windows of {places} elements; expressions have {LARGEST} at most")
@@ -96,11 +96,11 @@ class Places(Tensor):
     taps: Tensor
 
 
-def most(low: Lowering, node: Node, x: Tensor, *geometry: Any) -> tuple[Tensor, Tensor]:
+def max_pool(low: Lowering, node: Node, x: Tensor, *geometry: Any) -> tuple[Tensor, Tensor]:
     """The largest value of each window, and its place in the window: the first one, but of NaNs the last."""
     values, taps = value_of(node)
     over = windows(x, shape_of(values.shape), *geometry[:4])
-    unrolled(math.prod(over.kernel))
+    check_unrolled_size(math.prod(over.kernel))
     dtype = computing_dtype(checked_dtype(x.dtype))
     least = -math.inf if dtype.is_floating_point else torch.iinfo(dtype).min
     numbers = [(place, Const(number, torch.int32)) for number, place in enumerate(over.places)]
@@ -129,7 +129,7 @@ def most(low: Lowering, node: Node, x: Tensor, *geometry: Any) -> tuple[Tensor, 
 
 def most_of_many(_low: Lowering, node: Node, x: Tensor, *geometry: Any, **_: Any) -> Any:
     """Of ATen's operator where its decomposition (`torch_api.pooling`) leaves it as it is."""
-    unrolled(math.prod(windows(x, shape_of(value_of(node)[0].shape), *geometry[:4]).kernel))
+    check_unrolled_size(math.prod(windows(x, shape_of(value_of(node)[0].shape), *geometry[:4]).kernel))
     raise NoRuleError("PyTorch's own kernel")
 
 
@@ -160,12 +160,12 @@ def most_backward(low: Lowering, node: Node, gradient: Tensor, x: Tensor, *geome
     def share(at: Shape, window: Shape, back: Sequence[int], dtype: torch.dtype) -> Expr:
         is_own = _is_chosen(chosen, over, at, window, back)
         value = operation("where", is_own, cast(gradient.load(window), dtype), scalar(0, dtype))
-        return guarded(window[-over.rank :], over.count, value, 0)
+        return guard_bounds(window[-over.rank :], over.count, value, 0)
 
-    return gathered(low, node, over, share)
+    return gather_shares(low, node, over, share)
 
 
-def gathered(low: Lowering, node: Node, over: Windows, share: Callable[..., Expr]) -> Tensor:
+def gather_shares(low: Lowering, node: Node, over: Windows, share: Callable[..., Expr]) -> Tensor:
     """For each input the sum of its shares of the windows that it may lie in: `share(at, window, back, dtype)` is 0
     where there is no such window; see `Windows.around`.
     """
@@ -174,7 +174,7 @@ def gathered(low: Lowering, node: Node, over: Windows, share: Callable[..., Expr
 
     def value(at: Shape) -> Expr:
         around = over.around(at)
-        unrolled(len(around))
+        check_unrolled_size(len(around))
         return cast(reduce(partial(operation, "add"), (share(at, *window, dtype) for window in around)), meta.dtype)
 
     return low.fill(node.name, meta, value)
@@ -269,9 +269,9 @@ def average_backward(of: Averages, low: Lowering, node: Node, gradient: Tensor, 
         geometry = zip(at[-over.rank :], over.padding, over.stride, back, strict=True)
         steps = [(own + pad) % stride + stride * step for own, pad, stride, step in geometry]
         places, sizes = (*window[-over.rank :], *steps), (*over.count, *map(Index.of, over.kernel))
-        return guarded(places, sizes, value, 0)
+        return guard_bounds(places, sizes, value, 0)
 
-    return gathered(low, node, over, share)
+    return gather_shares(low, node, over, share)
 
 
 def equal_averages(x: Tensor, result: Shape, *_: Any) -> tuple[Windows, Divisor]:
@@ -286,7 +286,7 @@ def equal_averages(x: Tensor, result: Shape, *_: Any) -> tuple[Windows, Divisor]
 
 WINDOWS: dict[str, Rule] = {
     **{f"aten.max_pool{rank}d_with_indices.default": most_of_many for rank in (2, 3)},
-    "prims._low_memory_max_pool_with_offsets.default": most,
+    "prims._low_memory_max_pool_with_offsets.default": max_pool,
     "prims._low_memory_max_pool_offsets_to_indices.default": places_of_taps,
     "aten.max_pool2d_with_indices_backward.default": most_backward,
     "aten.max_pool3d_with_indices_backward.default": most_backward,

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from compiler.capture.suggestions.rewrites import expression, print_in_graph
+import ast
+
+from compiler.capture.suggestions.prints import (
+    can_be_moved,
+    holds_single_values,
+    print_in_graph,
+    write_in_graph,
+)
+from compiler.capture.suggestions.rewrites import expression
 from compiler.capture.suggestions.rule import Change, Rule
-from compiler.torch_api.dynamo import PRINT_OPERATOR
+from compiler.capture.suggestions.uses import needs_python
 
 REORDER = "torch._dynamo.config.reorderable_logging_functions.add({})"
 IGNORE = "torch._dynamo.config.ignore_logging_functions.add({})"
@@ -19,6 +27,8 @@ OPERATOR = (
 )
 
 
+MOVES = "Python needs the value here: a tensor in its place would only move the break."
+"""Said where a rewrite is not offered because the code around the value asks for it as a Python number."""
 _LEVELS = ("debug", "info", "warning", "error", "critical", "exception", "log")
 _ONCE = ("warning_once", "info_once")
 """What transformers adds to loggers."""
@@ -32,8 +42,9 @@ def _log(calls: str, ignored: str, kinds: tuple[str, ...] = ()) -> Rule:
         what="{code} writes to a log, which a graph can't.",
         changes=(
             Change(
-                "Leave such calls out of graphs: they then log nothing.",
+                "Leave such calls out of graphs.",
                 settings=("import logging", IGNORE.format(ignored)),
+                caveat="Such calls log nothing any more, anywhere in compiled code.",
             ),
             Change("Or log after the compiled function has returned."),
         ),
@@ -45,8 +56,18 @@ RULES: tuple[Rule, ...] = (
         calls=r"print",
         what="{code} writes to the terminal, which a graph can't.",
         changes=(
-            Change("Print from inside the graph.", print_in_graph),
-            Change("Or let all prints come at the end of the graph.", settings=(REORDER.format("print"),)),
+            Change(
+                "Print from inside the graph.",
+                print_in_graph,
+                caveat="torch raises an error where a value in the f-string is a list, a tuple or a torch.Size.",
+                safe=holds_single_values,
+            ),
+            Change(
+                "Or let all prints come at the end of the graph.",
+                settings=(REORDER.format("print"),),
+                when=can_be_moved,
+            ),
+            Change("Or print after the compiled function has returned."),
         ),
     ),
     *(_log(rf"(.*\.)?{method}", f"logging.Logger.{method}", _LOGGER) for method in (*_LEVELS, *_ONCE)),
@@ -58,13 +79,20 @@ RULES: tuple[Rule, ...] = (
             Change(
                 "Let warnings come at the end of the graph.",
                 settings=("import warnings", REORDER.format("warnings.warn")),
+                when=lambda case: (
+                    isinstance(case.node, ast.Call) and len(case.node.args) == 1 and not case.node.keywords
+                ),
             ),
+            Change("Or warn before or after the compiled function."),
         ),
     ),
     Rule(
         calls=r".*stdout\.(write|flush)|.*stderr\.(write|flush)",
         what="{code} writes to the terminal, which a graph can't.",
-        changes=(Change("Print it, from inside the graph.", expression(PRINT_OPERATOR + "({0})")),),
+        changes=(
+            Change("Print it, from inside the graph.", write_in_graph),
+            Change("Or write after the compiled function has returned."),
+        ),
     ),
     Rule(
         calls=r"(time\.)?(time|perf_counter|monotonic|process_time|sleep|time_ns|perf_counter_ns)|(.*\.)?datetime\.(now|utcnow|today)",
@@ -74,7 +102,17 @@ RULES: tuple[Rule, ...] = (
     Rule(
         calls=r"random\.random",
         what="{code} draws a random number in Python, which the graph would keep as a constant.",
-        changes=(Change("Draw it as a tensor.", expression("torch.rand(())")),),
+        changes=(
+            Change(
+                "Draw it as a tensor.",
+                expression("torch.rand(())"),
+                caveat="The numbers are others than those of Python's random, and a tensor takes the number's place: "
+                "code after it that needs a Python number breaks the graph there.",
+                when=lambda case: not needs_python(case),
+            ),
+            Change("Or draw it before the compiled function and pass it in. " + MOVES, when=needs_python),
+            Change("Or draw it before the compiled function and pass it in.", when=lambda case: not needs_python(case)),
+        ),
     ),
     Rule(
         calls=r"random\.(choice|choices|sample|shuffle|gauss|normalvariate|betavariate|Random)",

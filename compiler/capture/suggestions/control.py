@@ -6,6 +6,10 @@ from compiler.capture.suggestions.rewrites import without_statement
 from compiler.capture.suggestions.rule import Change, Rule
 
 GRAPH_BREAK = ("Call to `torch._dynamo.graph_break()`",)
+DISABLED = (
+    "Skip calling `torch.compiler.disable()`d function",
+    "Skip inlining `torch.compiler.disable()`d function",
+)
 TOLD_NOT_TO = ("Attempted to inline function marked as skipped",)
 
 RULES: tuple[Rule, ...] = (
@@ -17,7 +21,7 @@ RULES: tuple[Rule, ...] = (
         changes=(Change("Take the line out.", without_statement),),
     ),
     Rule(
-        kinds=GRAPH_BREAK,
+        kinds=(*GRAPH_BREAK, *DISABLED),
         calls=r".*\.step",
         what="{code} changes parameters, which optimizers keep out of the graphs around them.",
         changes=(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from compiler.capture.suggestions.case import Case
-from compiler.record import Suggestion
+from compiler.record import Applicability, Suggestion
 
 Lines = tuple[int, int, str]
 """First line, last line, and the text to put there."""
@@ -17,11 +17,23 @@ Rewrite = Callable[[Case], Lines | None]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One way out: in words, as a rewrite of the user's lines, or as settings. `{code}` stands for the user's code."""
+    """One way out: in words, as a rewrite of the user's lines, or as settings. `{code}` stands for the user's code.
+
+    `caveat` is what the edit may lead to where the code is not `safe`; by default no code is. A change is offered only
+    `when` its condition holds.
+    """
 
     text: str
     rewrite: Rewrite | None = None
     settings: tuple[str, ...] = ()
+    caveat: str = ""
+    safe: Callable[[Case], bool] | None = None
+    when: Callable[[Case], bool] | None = None
+
+    def applicability(self, case: Case) -> Applicability:
+        """How far an edit of this class was tried."""
+        is_safe = not self.caveat or (self.safe is not None and self.safe(case))
+        return "machine-applicable" if is_safe else "maybe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +67,8 @@ class Rule:
 
     def suggestions(self, case: Case) -> tuple[Suggestion, ...]:
         """Every change that fits. A rewrite that this code is no case of is left out, unless there is nothing else."""
-        rewritten = [(change, change.rewrite(case) if change.rewrite else None) for change in self.changes]
+        offered = [change for change in self.changes if change.when is None or change.when(case)]
+        rewritten = [(change, change.rewrite(case) if change.rewrite else None) for change in offered]
         fitting = [(change, lines) for change, lines in rewritten if lines or not change.rewrite]
         return tuple(_suggestion(change, lines, case, n == 0) for n, (change, lines) in enumerate(fitting or rewritten))
 
@@ -64,9 +77,12 @@ def _suggestion(change: Change, lines: Lines | None, case: Case, is_first: bool)
     text = change.text.replace("{code}", code_of(case))
     if is_first and text.startswith("Or "):
         text = text[3].upper() + text[4:]
-    if lines is None:
-        return Suggestion(text, case.span.file, case.span.line, settings=change.settings)
-    return Suggestion(text, case.span.file, lines[0], lines[1], lines[2], change.settings)
+    if lines is None and not change.settings:
+        return Suggestion(text, case.span.file, case.span.line)
+    first, last, rewrite = lines or (case.span.line, 0, "")
+    applicability = change.applicability(case)
+    caveat = change.caveat if applicability == "maybe" else ""
+    return Suggestion(text, case.span.file, first, last, rewrite, change.settings, applicability, caveat)
 
 
 def code_of(case: Case) -> str:

@@ -6,6 +6,7 @@ from compiler.capture.suggestions.rewrites import clone, data_to_copy, expressio
 from compiler.capture.suggestions.rule import Change, Rule
 
 AUTOGRAD = "torch._dynamo.config.trace_autograd_ops = True"
+TRACED = "torch calls this an experiment: hooks, and leaves that the function does not see, may still break the graph."
 RNN = "torch._dynamo.config.allow_rnn = True"
 
 RULES: tuple[Rule, ...] = (
@@ -16,14 +17,14 @@ RULES: tuple[Rule, ...] = (
             Change(
                 "Return the loss and call backward() outside of the compiled function: its backward is compiled too."
             ),
-            Change("Or trace it into the graph.", settings=(AUTOGRAD,)),
+            Change("Or trace it into the graph.", settings=(AUTOGRAD,), caveat=TRACED),
         ),
     ),
     Rule(
         kinds=("using `torch.autograd.grad` with `torch._dynamo.config.trace_autograd_ops=False`",),
         what="{code} runs autograd inside of the compiled function.",
         changes=(
-            Change("Trace it into the graph.", settings=(AUTOGRAD,)),
+            Change("Trace it into the graph.", settings=(AUTOGRAD,), caveat=TRACED),
             Change("Or use torch.func.grad, or call it outside of the compiled function."),
         ),
     ),
@@ -45,7 +46,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         kinds=("Failed to mutate tensor data attribute", "Failed to set tensor attribute"),
         what="{code} is given other memory, which a graph can't do to a tensor it made.",
-        changes=(Change("Copy the values instead.", data_to_copy),),
+        changes=(
+            Change(
+                "Copy the values instead.",
+                data_to_copy,
+                caveat="The memory stays the old one, and the new values have to fit its shape: what else looks at it "
+                "sees them too.",
+            ),
+        ),
     ),
     Rule(
         kinds=("Unsupported Tensor.resize_() call", "Unsupported Tensor.set_() call"),
@@ -60,6 +68,7 @@ RULES: tuple[Rule, ...] = (
             Change(
                 "Make it once, in the module's __init__; what lives for this call alone needs no Parameter.",
                 expression("{0}"),
+                caveat="It then has no gradient.",
             ),
         ),
     ),
@@ -72,7 +81,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         kinds=("Attempted to wrap RNN, GRU, or LSTM",),
         what="{code} calls a recurrent module, which torch.compile leaves to eager code unless it is told to try.",
-        changes=(Change("Tell it to.", settings=(RNN,)),),
+        changes=(
+            Change(
+                "Tell it to.",
+                settings=(RNN,),
+                caveat="It is compiled as a loop that is written out: long sequences take long to compile, and cuDNN's "
+                "own kernel is not used.",
+            ),
+        ),
     ),
     Rule(
         kinds=(
@@ -145,7 +161,11 @@ RULES: tuple[Rule, ...] = (
         kinds=("Compilation of intermediate hooks requires compiled autograd",),
         what="{code} hooks into the backward of a tensor made inside of the graph.",
         changes=(
-            Change("Compile the backward with hooks too.", settings=("torch._dynamo.config.compiled_autograd = True",)),
+            Change(
+                "Compile the backward with hooks too.",
+                settings=("torch._dynamo.config.compiled_autograd = True",),
+                caveat="Every backward is then compiled anew when it is run for the first time.",
+            ),
         ),
     ),
 )

@@ -2,25 +2,103 @@
 
 from __future__ import annotations
 
+from compiler.capture.suggestions.calls import MOVES
+from compiler.capture.suggestions.case import Case
+from compiler.capture.suggestions.prints import is_printed, print_in_graph
 from compiler.capture.suggestions.rewrites import (
     assert_in_graph,
     branch_to_where,
+    branches,
+    checks,
+    chooses_alike,
     expression,
-    is_index,
-    is_looped,
     logical,
     negation,
+    repeats,
     without_call,
 )
 from compiler.capture.suggestions.rule import Change, Rule
+from compiler.capture.suggestions.uses import is_combined_with_its_tensor, is_index, is_looped, needs_python
 
 SCALARS = "torch._dynamo.config.capture_scalar_outputs = True"
 SHAPES = "torch._dynamo.config.capture_dynamic_output_shape_ops = True"
 ITEM = ("Unsupported Tensor.item() call with capture_scalar_outputs=False",)
 BRANCH = ("Data-dependent branching", "Data-dependent branching with non-constant __bool__")
+AS_TENSOR = (
+    "A tensor takes the place of the number: code after it that needs a Python number (`if`, range(), an index) breaks "
+    "the graph there."
+)
+AS_SYMBOL = (
+    "What Python does with the number decides: an `if`, a loop or range() on it breaks the graph there, or raises a "
+    "data-dependent error."
+)
+NAN_CHECK = (
+    "It raises RuntimeError when the graph runs; on a GPU that is a device-side assertion, which ends the use of the "
+    "GPU in this process."
+)
 DYNAMIC_SHAPE = ("Dynamic shape operator", "Dynamic shape operator (no meta kernel)")
 
+_SYMBOL = (
+    Change(
+        "Or let the graph hold the number as a symbol.",
+        settings=(SCALARS,),
+        caveat=AS_SYMBOL,
+        safe=is_combined_with_its_tensor,
+        when=lambda case: not needs_python(case),
+    ),
+    Change(
+        "Or pass the number in as an argument, or stay in tensors: torch.where, torch.cond, torch.while_loop. " + MOVES,
+        when=needs_python,
+    ),
+)
+
+
+def _is_looped_over(case: Case) -> bool:
+    return is_looped(case) or needs_python(case)
+
+
+_SIZE = (
+    Change(
+        "Or let the graph hold the size as a symbol.",
+        settings=(SHAPES,),
+        caveat="A loop over the result, or an `if` on its size, breaks the graph there.",
+        when=lambda case: not _is_looped_over(case),
+    ),
+    Change(
+        "Loop over all that there could be, and leave out what is not wanted with torch.where. As a symbol, the size "
+        "would only move the break to the loop.",
+        when=_is_looped_over,
+    ),
+)
+
+
+def _compared(function: str, method: str, words: str) -> tuple[Change, ...]:
+    """What to do about a comparison that gives a Python bool."""
+    return (
+        Change(
+            "Compare inside the graph.",
+            lambda case: expression(function if case.callee.startswith("torch.") else method)(case),
+            caveat="The tensors need shapes that go together, and a tensor takes the place of the bool: an `if` on it "
+            "breaks the graph there.",
+            when=lambda case: not needs_python(case),
+        ),
+        Change(
+            f"Compare inside the graph, by {words}, and choose with torch.where in the same edit. {MOVES}",
+            when=needs_python,
+        ),
+    )
+
+
 RULES: tuple[Rule, ...] = (
+    Rule(
+        kinds=ITEM,
+        when=is_printed,
+        what="{code} asks for the number in a tensor, to print it, and a graph does neither.",
+        changes=(
+            Change("Print the tensor from inside the graph.", print_in_graph),
+            Change("Or print after the compiled function has returned."),
+        ),
+    ),
     Rule(
         kinds=ITEM,
         when=is_index,
@@ -34,31 +112,58 @@ RULES: tuple[Rule, ...] = (
         calls=r".*\.item|float",
         what="{code} asks for the number in a tensor, which is not known until the graph runs.",
         changes=(
-            Change("Stay in tensors: a tensor with one element works wherever its number would.", without_call),
-            Change("Or let the graph hold the number as a symbol.", settings=(SCALARS,)),
+            Change(
+                "Stay in tensors: a tensor with one element takes the number's place in arithmetic.",
+                without_call,
+                caveat=AS_TENSOR,
+                safe=is_combined_with_its_tensor,
+            ),
+            *_SYMBOL,
         ),
     ),
     Rule(
         kinds=ITEM,
         what="{code} turns a tensor into a Python number, which is not known until the graph runs.",
-        changes=(Change("Let the graph hold the number as a symbol.", settings=(SCALARS,)),),
+        changes=_SYMBOL,
     ),
     Rule(
         kinds=("Tensor.tolist() with non-integer tensor",),
         what="{code} asks for the numbers in a tensor, which are not known until the graph runs.",
-        changes=(Change("Take the tensor apart into tensors of one element.", expression("list({self}.unbind())")),),
+        changes=(
+            Change(
+                "Take the tensor apart into tensors of one element.",
+                expression("list({self}.unbind())"),
+                caveat=AS_TENSOR,
+                when=lambda case: not needs_python(case),
+            ),
+            Change("Or call tolist() on what the compiled function returns."),
+        ),
     ),
     Rule(
         kinds=BRANCH,
         what="Which way Python goes on at {code} depends on the numbers in a tensor.",
         changes=(
-            Change("Compute both and choose inside the graph with torch.where.", branch_to_where),
-            Change("Combine conditions as tensors: Python's `and` and `or` ask for their truth.", logical),
-            Change("An assert whose message is a constant, or left out, becomes part of the graph.", assert_in_graph),
             Change(
-                "Or put both branches into functions and call torch.cond(condition, if_true, if_false, operands); "
-                "for a loop, torch.while_loop(condition, body, operands)."
+                "Compute both and choose inside the graph with torch.where.",
+                branch_to_where,
+                caveat="Both sides are computed on every call. They need the same shape and dtype, and neither may "
+                "fail where the other is meant; a gradient through an infinite value of the other side is NaN.",
+                safe=chooses_alike,
+                when=branches,
             ),
+            Change(
+                "Combine conditions as tensors: Python's `and` and `or` ask for their truth.",
+                logical,
+                caveat=AS_TENSOR,
+                when=branches,
+            ),
+            Change("Check it inside the graph.", assert_in_graph, caveat=NAN_CHECK, when=checks),
+            Change("Or check what the compiled function returns, outside of it.", when=checks),
+            Change(
+                "Or put both branches into functions and call torch.cond(condition, if_true, if_false, operands).",
+                when=branches,
+            ),
+            Change("Write the loop as torch.while_loop(condition, body, operands).", when=repeats),
         ),
     ),
     Rule(
@@ -76,30 +181,30 @@ RULES: tuple[Rule, ...] = (
         kinds=("Data dependent operator",),
         calls=r"torch\.equal|.*\.equal",
         what="{code} gives a Python bool that depends on the numbers in its tensors.",
-        changes=(Change("Compare inside the graph, and choose with torch.where.", expression("({0} == {1}).all()")),),
+        changes=_compared("({0} == {1}).all()", "({self} == {0}).all()", "(a == b).all()"),
     ),
     Rule(
         kinds=("Data dependent operator",),
         calls=r"torch\.allclose|.*\.allclose",
         what="{code} gives a Python bool that depends on the numbers in its tensors.",
-        changes=(
-            Change(
-                "Compare inside the graph, and choose with torch.where.",
-                expression("torch.isclose({0}, {1}).all()"),
-            ),
+        changes=_compared(
+            "torch.isclose({arguments}).all()", "torch.isclose({self}, {arguments}).all()", "torch.isclose(a, b).all()"
         ),
     ),
     Rule(
         kinds=("Data dependent operator",),
         text=r"not .*",
         what="{code} asks Python for the truth of a tensor, which is not known until the graph runs.",
-        changes=(Change("Negate it as a tensor.", negation),),
+        changes=(
+            Change("Negate it as a tensor.", negation, caveat=AS_TENSOR, when=lambda case: not needs_python(case)),
+            Change("Negate it as a tensor, and choose with torch.where. " + MOVES, when=needs_python),
+        ),
     ),
     Rule(
         kinds=("Data dependent operator",),
         calls=r".*\.tolist",
         what="{code} asks for the numbers in a tensor, which are not known until the graph runs.",
-        changes=(Change("Let the graph hold the numbers as symbols.", settings=(SCALARS,)),),
+        changes=(Change("Let the graph hold the numbers as symbols.", settings=(SCALARS,), caveat=AS_SYMBOL),),
     ),
     Rule(
         kinds=("Data dependent operator",),
@@ -111,15 +216,20 @@ RULES: tuple[Rule, ...] = (
         calls=r"torch\.masked_select|.*\.masked_select",
         what="The size of what {code} gives depends on the numbers in its tensor.",
         changes=(
-            Change("Keep the size: put zeros where the mask is off.", expression("torch.where({1}, {0}, 0)")),
-            Change("Or let the graph hold the size as a symbol.", settings=(SHAPES,)),
+            Change(
+                "Keep the size: put zeros where the mask is off.",
+                expression("torch.where({1}, {0}, 0)"),
+                caveat="The result has the size of the whole tensor. A sum stays the same; a mean, a maximum, a "
+                "count or an index does not.",
+            ),
+            *_SIZE,
         ),
     ),
     Rule(
         kinds=DYNAMIC_SHAPE,
         what="The size of what {code} gives depends on the numbers in its tensor.",
         changes=(
-            Change("Let the graph hold the size as a symbol.", settings=(SHAPES,)),
+            *_SIZE,
             Change("Or keep the size: torch.where(mask, x, 0) instead of x[mask], torch.topk with a fixed k."),
         ),
     ),
@@ -144,7 +254,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         kinds=("Dynamic slicing with Tensor arguments",),
         what="{code} slices by a tensor, whose number is not known until the graph runs.",
-        changes=(Change("Slice by a Python int, or let the graph hold the number as a symbol.", settings=(SCALARS,)),),
+        changes=(
+            Change(
+                "Slice by a Python int, or let the graph hold the number as a symbol.",
+                settings=(SCALARS,),
+                caveat=AS_SYMBOL,
+            ),
+        ),
     ),
     Rule(
         kinds=("Data-dependent assertion failed (cannot compile partial graph)",),
@@ -160,7 +276,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         kinds=("sort with non-constant keys",),
         what="{code} compares tensors in Python, which depends on the numbers in them.",
-        changes=(Change("Sort inside the graph.", expression("torch.stack({0}).sort().values")),),
+        changes=(
+            Change(
+                "Sort inside the graph.",
+                expression("torch.stack({0}).sort().values"),
+                caveat="A tensor takes the place of the list: code after it that needs a list has to change too.",
+            ),
+        ),
     ),
     Rule(
         kinds=("repr() on tensor",),

@@ -27,7 +27,7 @@ def gpu_programs() -> Iterator[list[Program]]:
 
     def interpreted(program: Program, _: Context) -> Callable[[list[Any]], Sequence[Any]]:
         programs.append(program)
-        return backend.interpreted(program)
+        return backend.interpret_program(program)
 
     with as_for_a_gpu(interpreted):
         yield programs

@@ -465,7 +465,7 @@ def as_for_a_gpu(run: Callable[[Program, Context], Any] = backend.triton_interpr
     """
     with (
         replaced(backend, "properties", lambda _original: lambda _module: (132, 50 * 2**20)),
-        replaced(backend, "compiled", lambda _original: lambda program, ctx, _options: run(program, ctx)),
+        replaced(backend, "compile_program", lambda _original: lambda program, ctx, _options: run(program, ctx)),
     ):
         yield
 

@@ -21,8 +21,8 @@ from torch.nn import functional
 import compiler
 from compiler.backend import backend, build, tcompile
 from compiler.backend.ir import BackendError, Extern
-from compiler.backend.watching import watched
-from compiler.options import OptionError
+from compiler.backend.watching import watch
+from compiler.record.options import OptionError
 
 
 @pytest.fixture(autouse=True)
@@ -53,11 +53,12 @@ def test_a_backward_is_compiled_with_its_forward_and_may_run_twice() -> None:
 
     class Told:
         builds = True
+        replaces = False
 
         def passed(self, *found: Any) -> None:
             names.append(found[1].graph)
 
-    with watched(Told()):
+    with watch(Told()):
         y = compiled(lambda x: (x.exp() * x.sigmoid()).sum())(x)
         assert names == ["forward", "backward"]
         y.backward(retain_graph=True)
@@ -367,6 +368,8 @@ def test_sizes_that_are_no_sums_and_products_are_settled_by_guards(what: str) ->
 
 def test_a_guard_that_is_there_settles_which_of_two_equal_sizes_is_the_smaller() -> None:
     """AOTAutograd's says that no row is beyond the columns; the other way round it would be one number of rows."""
+    if torch.__version__.startswith("2.11") and torch.empty(0).is_cuda:
+        pytest.skip("on a GPU torch 2.11 cannot trace trace's backward for symbolic sizes, with any backend")
     fn = compiled(torch.trace)
     for rows in (5, 9, 3):
         x = torch.randn(rows, 5, requires_grad=True)

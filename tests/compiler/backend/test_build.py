@@ -6,7 +6,6 @@ import gc
 import shutil
 import threading
 import types
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -26,7 +25,7 @@ extern "C" int meet(volatile int* mine, const volatile int* other, int threads) 
 
 
 def kernels(text: str, *functions: Function) -> dict[str, types.BuiltinFunctionType]:
-    found = build.Build.start(Code(text, functions)).functions()
+    found = build.Build(Code(text, functions)).functions()
     assert all(isinstance(function, types.BuiltinFunctionType) for function in found.values())
     return dict(found)  # type: ignore[arg-type]
 
@@ -57,25 +56,14 @@ def test_other_threads_run_while_a_kernel_does() -> None:
     assert found == [1]
 
 
-@pytest.fixture
-def asked_again() -> Iterator[None]:
-    """What is looked for once in a process is looked for in the test."""
-    build.compiler.cache_clear()
-    yield
-    build.compiler.cache_clear()
-
-
-@pytest.mark.usefixtures("asked_again")
 def test_a_command_of_several_words_is_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = build.compiler()[0]
     monkeypatch.setenv("CXX", f"env LC_ALL=C '{plain}'")
-    build.compiler.cache_clear()
     assert build.compiler() == (shutil.which("env"), "LC_ALL=C", plain)
     one = kernels('extern "C" int one(int threads) { return 1; }', Function("one", "one", (), (), True))["one"]
     assert one(1) == 1
 
 
-@pytest.mark.usefixtures("asked_again")
 def test_a_command_that_is_not_found_is_said_and_another_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler -m64")
     with pytest.warns(UserWarning, match="'no-such-compiler -m64', and there is no program 'no-such-compiler'"):

@@ -13,7 +13,7 @@ import compiler.backend as backend
 from compiler.backend.context import Context
 from compiler.backend.emit_triton import emit
 from compiler.backend.interpret import interpret
-from compiler.backend.ir import Extern, Kernel, Program, strided
+from compiler.backend.ir import Extern, Kernel, Program, strided_views
 from compiler.backend.lower import convolutions, products
 from compiler.backend.opened import Opened
 from compiler.torch_api.fx import value_of
@@ -89,7 +89,7 @@ def test_a_bias_of_one_dimension_alone_has_a_gradient(transposed: bool) -> None:
 def test_on_a_cpu_the_library_adds_the_bias() -> None:
     layer, x = nn.Conv2d(3, 4, 3), torch.randn(2, 3, 8, 8)
     (call,) = calls(backend.open(layer, x).lowered, "convolution")
-    assert isinstance(call.args[2], type(next(strided(call.args))))
+    assert isinstance(call.args[2], type(next(strided_views(call.args))))
 
 
 @pytest.mark.usefixtures("taken_for_a_gpu")
@@ -110,7 +110,7 @@ def test_an_operand_that_lies_across_memory_is_written_as_the_product_reads_it()
         return torch.bmm(x.sin().permute(2, 1, 0), y)
 
     call = backend.open(fn, torch.randn(5, 4, 7), torch.randn(7, 5, 3))
-    left, right = strided(calls(call.graph.stages.last, "bmm")[0].args)
+    left, right = strided_views(calls(call.graph.stages.last, "bmm")[0].args)
     assert [step.constant for step in left.strides] == [20, 5, 1]
     assert right.buffer in call.graph.stages.last.inputs
     assert len(call.graph.stages.last.kernels) == 1
@@ -142,11 +142,11 @@ def test_what_is_saved_lies_as_a_convolution_reads_it() -> None:
         call = backend.open(Block(), torch.randn(4, 64, 32, 32)).on("h200")
     forward, backwards = (call.of(name).graph.stages.last for name in ("forward", "backward"))
     (step,), (back,) = calls(forward, "convolution"), calls(backwards, "convolution")
-    for view in (*strided(step.args), *strided(back.args)):
+    for view in (*strided_views(step.args), *strided_views(back.args)):
         assert view.strides[1].constant == 1, str(view)
-    saved = {view.buffer for view in strided(forward.outputs)}
-    assert {view.buffer for view in strided(step.args)} <= saved
-    assert {view.buffer for view in list(strided(back.args))[1:]} <= {*backwards.inputs}
+    saved = {view.buffer for view in strided_views(forward.outputs)}
+    assert {view.buffer for view in strided_views(step.args)} <= saved
+    assert {view.buffer for view in list(strided_views(back.args))[1:]} <= {*backwards.inputs}
 
 
 def test_an_input_is_saved_as_it_is() -> None:
@@ -154,11 +154,11 @@ def test_an_input_is_saved_as_it_is() -> None:
     call = backend.open(Block(), torch.randn(4, 64, 32, 32)).on("h200")
     forward = call.of("forward").graph.stages.last
     (step,) = calls(forward, "convolution")
-    image, weight = strided(step.args)
-    saved = {view.buffer for view in strided(forward.outputs)}
+    image, weight = strided_views(step.args)
+    saved = {view.buffer for view in strided_views(forward.outputs)}
     assert image.buffer in saved
     assert weight.buffer not in saved
-    assert any(view.buffer in forward.inputs and len(view.shape) == 4 for view in strided(forward.outputs))
+    assert any(view.buffer in forward.inputs and len(view.shape) == 4 for view in strided_views(forward.outputs))
 
 
 def norm(x: Tensor, weight: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from compiler.backend import backend, tcompile
 from compiler.backend.ir import BackendError
-from compiler.backend.told import as_told
+from compiler.backend.told import match_fake_layout
 
 INF, NAN = float("inf"), float("nan")
 NEAREST = ("nearest", "nearest-exact")
@@ -178,13 +178,13 @@ def test_loops_on_two_devices_that_compute_the_same_stay_two() -> None:
 
 def test_a_call_that_was_told_to_share_memory_among_elements_has_to() -> None:
     with pytest.raises(BackendError, match=r"mine gave strides \[2, 1\]; by its fake kernel it gives \[0, 1\]"):
-        as_told("mine", torch.ones(3, 2), (3, 2), (0, 1), torch.float32)
-    assert as_told("mine", torch.ones(0, 2), (0, 2), (1, 0), torch.float32) is not None
+        match_fake_layout("mine", torch.ones(3, 2), (3, 2), (0, 1), torch.float32)
+    assert match_fake_layout("mine", torch.ones(0, 2), (0, 2), (1, 0), torch.float32) is not None
 
 
 def test_a_call_may_give_none_where_a_tensor_was_told() -> None:
     """As attention's kernels do with results that only some of them have."""
-    assert as_told("aten.attention", None, (2,), (1,), torch.float32) is None
+    assert match_fake_layout("aten.attention", None, (2,), (1,), torch.float32) is None
 
 
 def test_ragged_rows() -> None:

@@ -18,7 +18,7 @@ from compiler.backend import tcompile
 from compiler.backend.context import Context
 from compiler.backend.emit_triton import TritonCode, emit, signature
 from compiler.backend.ir import Program
-from compiler.backend.scalar import OPERATIONS
+from compiler.backend.ir.scalar import OPERATIONS
 from compiler.backend.triton_precision import PATTERNS
 from compiler.backend.triton_text import FUNCTIONS
 from compiler.binary.jobs import Job, Output

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from compiler.backend.expr import At, Expr, Load, loads, operation, rebuilt
-from compiler.backend.index import Index, Indirect, Symbol, Var, is_below, is_natural, product
-from compiler.backend.index_maps import evaluate, is_one_to_one, substitute
+from compiler.backend.ir.expr import At, Expr, Load, loads, operation, rebuilt
+from compiler.backend.ir.index import Index, Indirect, Symbol, Var, is_below, is_natural, product
+from compiler.backend.ir.index_maps import evaluate, is_one_to_one, substitute
 
 S, T = Index.of(Symbol("s0")), Index.of(Symbol("s1"))
 SIZES = ((1, 1), (2, 3), (3, 2), (5, 4))

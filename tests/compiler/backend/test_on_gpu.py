@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from compiler.backend import build_triton
-from compiler.backend.build_triton import Builds, wanted
+from compiler.backend import build_triton, disk_cache
+from compiler.backend.build_triton import Builds, specify_kernel
 from compiler.backend.emit_triton import TritonCode, TritonFunction, emit
 from compiler.backend.ir import Program
 from compiler.backend.launch import Assumed, Launcher
 from compiler.backend.opened import open as opened
-from compiler.backend.triton_alike import alike
+from compiler.backend.triton_alike import canonical_source
 from compiler.binary.jobs import Job
 from compiler.binary.workers import Crew
 from compiler.torch_api.cuda_launch import Loaded
@@ -79,7 +79,7 @@ def test_what_a_call_found_is_read_in_the_order_of_its_checks() -> None:
 @pytest.mark.usefixtures("_hopper")
 def test_a_binary_is_made_once_and_then_found_on_disk() -> None:
     found, code = program()
-    kernels = [wanted(found, code, function, function.configs[0], Assumed(), 0) for function in code.functions]
+    kernels = [specify_kernel(found, code, function, function.configs[0], Assumed(), 0) for function in code.functions]
     (made,) = Builds.start(kernels).made.values()
     assert made.result(60).error == ""
     build_triton.crew().stop()
@@ -101,7 +101,7 @@ def test_kernels_of_layers_that_are_alike_are_made_once() -> None:
     call = opened(layers, torch.randn(64, 128), torch.randn(128, 128)).on("h100")
     found = call.graph.stages.last
     code = emit(found, call.graph.context(call.thresholds))
-    kernels = [wanted(found, code, function, function.configs[0], Assumed(), 0) for function in code.functions]
+    kernels = [specify_kernel(found, code, function, function.configs[0], Assumed(), 0) for function in code.functions]
     assert len(kernels) == 12
     assert len({kernel.job.name for kernel in kernels}) == len({kernel.job.key() for kernel in kernels}) == 1
     assert "test_on_gpu.py" in code.text
@@ -121,7 +121,7 @@ def test_kernels_that_read_different_seeds_are_one_and_given_where_theirs_lies()
     call = opened(dropping, torch.randn(128, 128)).on("h100")
     found = call.graph.stages.last
     code = emit(found, call.graph.context(call.thresholds))
-    kernels = [wanted(found, code, function, function.configs[0], Assumed(), 0) for function in code.functions]
+    kernels = [specify_kernel(found, code, function, function.configs[0], Assumed(), 0) for function in code.functions]
     seeds = [kernel.function.buffers.index("random_seeds_cuda_0") for kernel in kernels]
     assert [kernel.starts[place] for kernel, place in zip(kernels, seeds, strict=True)] == [0, 8, 16, 24]
     assert [sum(kernel.starts) for kernel in kernels] == [0, 8, 16, 24]
@@ -141,16 +141,16 @@ def test_a_buffer_of_which_more_is_read_is_given_from_its_beginning() -> None:
         "    w = tl.load(b_ptr + 1) * tl.load(c_ptr + x, mask)\n    tl.store(d_ptr + 3, v * w * tl.load(a_ptr + 2))\n"
     )
     function = TritonFunction("kernel_f", "f", ("a", "b", "c", "d"), (), (), (), False, (1, 5))
-    assert alike(text, function).elements == {"a": 2}
+    assert canonical_source(text, function).elements == {"a": 2}
 
 
 @pytest.mark.usefixtures("_hopper")
 def test_a_file_that_is_not_whole_counts_as_none() -> None:
     found, code = program()
-    kernel = wanted(found, code, code.functions[0], code.functions[0].configs[0], Assumed(), 0)
+    kernel = specify_kernel(found, code, code.functions[0], code.functions[0].configs[0], Assumed(), 0)
     (made,) = Builds.start([kernel]).made.values()
     assert made.result(60).error == ""
-    (binary,) = build_triton.cache_folder().glob("*.cubin")
+    (binary,) = disk_cache.folder().glob("*.cubin")
     binary.write_bytes(b"half")
     (again,) = Builds.start([kernel]).made.values()
     assert again.result(60).error == ""
@@ -161,7 +161,9 @@ def test_a_file_that_is_not_whole_counts_as_none() -> None:
 def test_without_alignment_other_code_is_made() -> None:
     found, code = program()
     function = code.functions[0]
-    jobs = [wanted(found, code, function, function.configs[0], Assumed(aligned), 0).job for aligned in (True, False)]
+    jobs = [
+        specify_kernel(found, code, function, function.configs[0], Assumed(aligned), 0).job for aligned in (True, False)
+    ]
     assert jobs[0].arguments.count("divisibility") == 2
     assert jobs[1].arguments.count("divisibility") == 1, "memory of our own is aligned"
     assert jobs[0].key() != jobs[1].key()

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 import torch
 from IPython.lib.pretty import pretty
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 import compiler
 from compiler.backend import build
 from compiler.backend.context import Context
-from compiler.backend.expr import Const, Expr, rebuilt
 from compiler.backend.fuse import fuse
 from compiler.backend.ir import BackendError, Kernel, Program
+from compiler.backend.ir.expr import Const, Expr, rebuilt
 from compiler.backend.opened import Opened
 from compiler.backend.verify import BrokenProgramError
 from compiler.engine import explore
-from compiler.options import OptionError, Options
+from compiler.record.options import OptionError, Options
 
 
 def numbers(*shape: int, grad: bool = False) -> torch.Tensor:
@@ -179,6 +179,21 @@ def test_why_knows_what_operations_were_before_they_were_decomposed() -> None:
 def test_a_threshold_that_keeps_two_apart_is_the_answer() -> None:
     p = compiler.open(block, numbers(8, 16), numbers(16, 32)).with_thresholds(fused_loops=2)
     assert "more than 2 loops in one kernel" in p.why("mul_3", "sum_1")
+
+
+def test_a_graph_without_inputs_is_checked() -> None:
+    found = compiler.open(lambda: torch.arange(64.0) * 2 + 1).check()
+    assert found.first is None
+    assert {*found.table.verdict} == {"equal"}
+
+
+@pytest.mark.parametrize(("distance", "kernels"), [(1, 3), (2, 2)])
+def test_readers_merge_up_to_the_fusion_distance(distance: int, kernels: int) -> None:
+    def readers(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return x.sin(), y * 2, x.cos()
+
+    p = compiler.open(readers, numbers(8, 16), numbers(4)).with_thresholds(fusion_distance=distance)
+    assert len(p.graph.stages.last.kernels) == kernels
 
 
 def test_a_pass_that_did_not_merge_what_may_be_is_told_apart_from_a_refusal(trained: Opened) -> None:

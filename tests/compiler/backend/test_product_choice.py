@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from compiler.backend import tcompile, tune
-from compiler.backend.build_triton import Wanted, wanted
+from compiler.backend.build_triton import Wanted, specify_kernel
 from compiler.backend.context import Context
 from compiler.backend.emit_cpp import Code
 from compiler.backend.emit_triton import emit
@@ -21,7 +21,7 @@ from compiler.backend.ir import BackendError, Extern, Kernel, Product, Program
 from compiler.backend.launch import Assumed, Launcher
 from compiler.backend.on_gpu import OnGpu
 from compiler.backend.opened import Opened
-from compiler.backend.products import apart, with_alternatives
+from compiler.backend.products import split_fused_matmul, with_alternatives
 from compiler.backend.verify import verify
 from compiler.torch_api.cuda_launch import Loaded
 from tests.compiler.backend.test_triton_products import LINEAR, gelu, numbers, stages
@@ -34,7 +34,7 @@ def alternatives(call: Opened) -> tuple[Program, Context, list[Wanted]]:
     program, ctx = call.graph.stages.last, call.graph.context(call.thresholds)
     code = emit(with_alternatives(replace(program, steps=program.kernels, frees=()), ctx), ctx)
     kernels = [(function, config) for function in code.functions for config in function.configs]
-    return program, ctx, [wanted(program, code, function, config, Assumed(), 0) for function, config in kernels]
+    return program, ctx, [specify_kernel(program, code, function, config, Assumed(), 0) for function, config in kernels]
 
 
 def test_kernels_of_layers_that_are_alike_are_one_job(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ def test_both_ways_are_timed_on_memory_of_their_sizes(monkeypatch: pytest.Monkey
     monkeypatch.setattr(tune, "launch", lambda: lambda *given: launched.append(given))
     monkeypatch.setattr(tune, "raw_stream", lambda: lambda _: 7)
     monkeypatch.setattr(tune, "_memory", partial(on_cpu, tune._memory))
-    monkeypatch.setattr(tune, "_measured", lambda run, _device: run() or 1.0)
+    monkeypatch.setattr(tune, "_measure", lambda run, _device: run() or 1.0)
     kernel = next(kernel for kernel in kernels if kernel.function.kernel == product.name)
     assert tune._seconds(program, kernel, LOADED, ctx, 0) == 1.0
     blocks = kernel.config.blocks
@@ -123,7 +123,7 @@ def test_apart_it_is_pytorchs_product_and_a_kernel_in_order() -> None:
     call = stages(lambda *args: gelu(*args).view(8, 8, 48) + 1, *LINEAR)
     program, ctx = call.graph.stages.last, call.graph.context(call.thresholds)
     [product] = program.kernels
-    split = apart(program, {product.name}, ctx)
+    split = split_fused_matmul(program, {product.name}, ctx)
     verify(split)
     first, second = split.steps
     assert isinstance(first, Extern)
@@ -132,7 +132,7 @@ def test_apart_it_is_pytorchs_product_and_a_kernel_in_order() -> None:
     assert len(second.ranges) == 1, "it walks memory as any kernel does"
     assert split.by_name[second.writes[0]].reuses == first.targets[0], "memory is planned anew"
     assert not ctx.decisions
-    assert apart(program, (), ctx) is program
+    assert split_fused_matmul(program, (), ctx) is program
 
 
 @pytest.mark.usefixtures("_gpu")

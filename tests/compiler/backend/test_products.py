@@ -9,7 +9,7 @@ from torch.fx import Node
 from torch.nn import functional
 
 from compiler.backend.interpret import interpret
-from compiler.backend.ir import Extern, Program, strided
+from compiler.backend.ir import Extern, Program, strided_views
 from compiler.backend.lower import products
 from compiler.backend.opened import open as opened
 from compiler.torch_api.fx import value_of
@@ -24,7 +24,7 @@ def head(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
 def sizes(program: Program) -> list[list[tuple[int | None, ...]]]:
     """The sizes of the operands of each product."""
     calls = [step for step in program.steps if isinstance(step, Extern) and "mm" in step.name]
-    return [[tuple(size.constant for size in view.shape) for view in strided(call.args)] for call in calls]
+    return [[tuple(size.constant for size in view.shape) for view in strided_views(call.args)] for call in calls]
 
 
 def graphs(dtype: torch.dtype, gpu: str = "h200", rows: int = 512) -> list[Program]:
@@ -43,7 +43,7 @@ def test_a_gradient_is_padded_once_for_both_products_and_its_result_is_not_copie
     _, backward = graphs(torch.bfloat16)
     padded = [name for kernel in backward.kernels for name in kernel.targets if name.endswith(("_left", "_right"))]
     assert len(padded) == 2
-    assert {view.buffer for view in strided(backward.outputs)} == {"mm_1_padded", "mm_2"}
+    assert {view.buffer for view in strided_views(backward.outputs)} == {"mm_1_padded", "mm_2"}
     assert not any(target in ("mm_1", "mm_2") for kernel in backward.kernels for target in kernel.targets)
 
 
@@ -65,8 +65,8 @@ def test_what_is_padded_is_made_in_its_padded_place_and_read_there() -> None:
     weights = product.args[2].buffer
     assert weights in forward.returned
     assert [forward.by_name[name].shape[0].constant for name in forward.by_name if name.endswith("_right")] == [30528]
-    (gradient,) = {view.buffer for step in backward.steps if isinstance(step, Extern) for view in strided(step.args)
-                   if view.buffer.endswith("_left")}  # fmt: skip
+    views = [view for step in backward.steps if isinstance(step, Extern) for view in strided_views(step.args)]
+    (gradient,) = {view.buffer for view in views if view.buffer.endswith("_left")}
     sums = [kernel for kernel in backward.kernels if kernel.reduced and kernel.ranges and gradient in kernel.reads]
     assert [kernel.ranges[-1].size.constant for kernel in sums] == [VOCABULARY]
     scores = [name for name in backward.inputs if backward.by_name[name].strides[:1] and 30528 in (

@@ -4,6 +4,7 @@ backward what they were in the forward.
 
 from __future__ import annotations
 
+import random as python_random
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 import compiler
 from compiler.backend import tcompile
 from compiler.backend.ir import Extern
-from compiler.interpret import philox
-from compiler.options import OptionError
+from compiler.record.options import OptionError
+from compiler.triton_interpreter import philox
 
 COUNT = 20_000
 CHANNELS = 2
@@ -147,3 +148,36 @@ def test_dropout_of_nothing_and_of_all() -> None:
 def test_an_option_that_there_is_not_is_named() -> None:
     with pytest.raises(OptionError, match="must be 'philox' or 'eager'"):
         tcompile(torch.fx.symbolic_trace(lambda x: x + 1), [torch.ones(3)], options={"random": "mersenne"})
+
+
+NUMBERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "added": lambda x: x + python_random.uniform(10, 20),
+    "two of them": lambda x: x * python_random.uniform(1, 2) + python_random.uniform(10, 20),
+    "computed with": lambda x: x * (python_random.uniform(1, 2) * 3 - 1),
+    "of a whole tensor": lambda x: (x * 10).int() * python_random.uniform(1, 2),
+    "in float64": lambda x: x.double() - python_random.uniform(1, 2),
+    "in bfloat16": lambda x: x.bfloat16() * python_random.uniform(1, 2),
+    "within 1": lambda x: x * python_random.random(),
+    "whole": lambda x: x + python_random.randint(1, 100),
+    "of a range": lambda x: x * python_random.randrange(1, 100, 3),
+    "compared": lambda x: torch.where(x > python_random.uniform(-1, 1), x, -x),
+    "filled": lambda x: torch.full_like(x, 2.0) * python_random.uniform(3, 4),
+}
+
+
+@pytest.mark.parametrize("code", ["", "triton"])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_of_pythons_random_are_eagers(name: str, code: str) -> None:
+    fn = NUMBERS[name]
+    options = {"code": code} if code else {}
+    run = torch.compile(fn, backend=tcompile, options=options)
+    for seed in range(3):
+        found, expected = [], []
+        for call, results in ((run, found), (fn, expected)):
+            python_random.seed(seed)
+            x = torch.linspace(-1, 1, 7, requires_grad=seed > 0)
+            results.append(call(x))
+            if results[0].requires_grad:
+                results[0].sum().backward()
+                results.append(x.grad)
+        torch.testing.assert_close(found, expected)

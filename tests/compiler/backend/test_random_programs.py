@@ -79,5 +79,5 @@ def test_a_softmax_that_its_kernel_adds_to_what_it_is_of() -> None:
 def test_steps_in_an_order_that_needs_less_memory(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it is taken in any case, with what kernels write over on a GPU."""
     monkeypatch.setattr(schedule, "WORTHWHILE", 100)
-    with as_for_a_gpu(lambda program, _ctx: backend.interpreted(program)):
+    with as_for_a_gpu(lambda program, _ctx: backend.interpret_program(program)):
         check(case_of(seed))

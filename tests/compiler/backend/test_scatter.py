@@ -15,8 +15,8 @@ import compiler
 from compiler.backend import tcompile
 from compiler.backend.context import Context
 from compiler.backend.emit_triton import emit
-from compiler.backend.expr import Put
 from compiler.backend.ir import Extern, Kernel, Program
+from compiler.backend.ir.expr import Put
 from compiler.backend.verify import BrokenProgramError, verify
 
 IDS = torch.tensor([[6, 0, 3, 3], [1, 1, 1, 5]])

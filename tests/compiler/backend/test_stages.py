@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,25 +14,22 @@ from torch.nn import functional
 
 import compiler
 from compiler.backend import Opened
-from compiler.backend.backend import example_sizes, interpreted
+from compiler.backend.backend import example_sizes, interpret_program
 from compiler.backend.context import Context
 from compiler.backend.emit_cpp import emit
-from compiler.backend.expr import Load, with_loads
 from compiler.backend.interpret import interpret
 from compiler.backend.ir import BackendError, Extern, Program
+from compiler.backend.ir.expr import Load, with_loads
 from compiler.backend.lower.graph import lower
 from compiler.backend.pipeline import PASSES, run
 from compiler.torch_api.backend import compile_with_autograd
+from tests import golden
 
 GOLDEN = Path(__file__).parent / "golden"
 
 
 def assert_golden(name: str, text: str) -> None:
-    """`UPDATE_GOLDEN=1 pytest …` writes the files: read the diff."""
-    path = GOLDEN / name
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.write_text(text + "\n")
-    assert text + "\n" == path.read_text(), f"{path.name} differs; if that is meant: UPDATE_GOLDEN=1"
+    golden.assert_golden(GOLDEN / name, text)
 
 
 def numbers(*shape: int, grad: bool = False) -> torch.Tensor:
@@ -117,7 +113,7 @@ def through(name: str) -> Callable[..., Any]:
 
     def compile_graph(module: Any, _inputs: Any) -> Any:
         ctx = Context(sizes=example_sizes(module))
-        return interpreted(run(lower(module, "graph", ctx), ctx, passes).last)
+        return interpret_program(run(lower(module, "graph", ctx), ctx, passes).last)
 
     return lambda module, inputs: compile_with_autograd(module, inputs, *[compile_graph] * 3)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from compiler.backend import pipeline, tcompile, tune
-from compiler.backend.build_triton import wanted
+from compiler.backend.build_triton import specify_kernel
 from compiler.backend.context import Context
 from compiler.backend.emit_triton import emit
 from compiler.backend.interpret import interpret
@@ -26,7 +26,7 @@ from compiler.backend.opened import open as opened
 from compiler.backend.verify import BrokenProgramError, verify
 from compiler.binary.workers import outputs
 from compiler.engine import explore
-from compiler.options import Options
+from compiler.option_checks import parse_options
 
 pytest.importorskip("triton")
 
@@ -273,7 +273,7 @@ def test_tensor_cores_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     call = stages(gelu, *(value.bfloat16() for value in (numbers(512, 256), numbers(1024, 256), numbers(1024))))
     found, code = call.graph.stages.last, emit(call.graph.stages.last, call.graph.context(call.thresholds))
     [function] = code.functions
-    kernel = wanted(found, code, function, function.configs[0], Assumed(), 0)
+    kernel = specify_kernel(found, code, function, function.configs[0], Assumed(), 0)
     [(_, made)] = outputs({"": replace(kernel.job, to_run=False)}, 1)
     assert made.error == ""
     assert "wgmma.mma_async" in made.texts["ptx"]
@@ -312,7 +312,7 @@ def emit_of(x: Tensor, weight: Tensor) -> str:
 
 
 def test_the_record_links_a_product_from_python_to_its_kernel() -> None:
-    found = explore(gelu, LINEAR, options=Options.of(backend="tcompile", target="h100", mode="max-autotune")).record
+    found = explore(gelu, LINEAR, options=parse_options(backend="tcompile", target="h100", mode="max-autotune")).record
     assert not found.problems
     [stage] = (artifact for artifact in found.artifacts if artifact.stage == "products")
     number = next(at for at, line in enumerate(stage.text.splitlines(), 1) if "aten.addmm" in line)

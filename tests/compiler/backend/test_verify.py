@@ -11,10 +11,10 @@ import torch
 import compiler
 from compiler.backend import tcompile
 from compiler.backend.context import Context
-from compiler.backend.expr import Const, Load, Op, cast, loads
 from compiler.backend.fuse import fuse
-from compiler.backend.index import Index, Var
 from compiler.backend.ir import Kernel, Loop, Program
+from compiler.backend.ir.expr import Const, Load, Op, cast, loads
+from compiler.backend.ir.index import Index, Var
 from compiler.backend.verify import BrokenProgramError, verify
 
 X = torch.ones(4, 6)
@@ -39,6 +39,12 @@ def with_kernel(before: Program, change: Callable[[Kernel], Kernel]) -> Program:
     return replace(before, steps=tuple(change(step) if isinstance(step, Kernel) else step for step in before.steps))
 
 
+def reads_before_overwriting(x: torch.Tensor) -> torch.Tensor:
+    y = x @ x.t()
+    x.add_(1)
+    return y
+
+
 def moved(loop: Loop) -> Loop:
     """Reads one element further on than it is."""
     (load,) = [part for part in loop.value.args if isinstance(part, Load)]  # type: ignore[union-attr]
@@ -59,6 +65,10 @@ BROKEN: dict[str, tuple[Callable[[], Program], str]] = {
     ),
     "steps in the wrong order": (
         lambda: replace(unfused(), steps=unfused().steps[::-1]), "before it is written",
+    ),
+    "a read of an input after a kernel overwrote it": (
+        lambda: (opened := compiler.open(reads_before_overwriting, X).fused).with_steps(opened.steps[::-1]),
+        "reads arg0_1 after it was overwritten",
     ),
     "a local value that another step reads": (
         lambda: with_kernel(unfused(), lambda kernel: replace(kernel, local=frozenset(kernel.targets))), "is local to",

@@ -1,0 +1,252 @@
+"""Damaged records: `python -m benchmarks.record_fuzz FIRST COUNT FILE…` mutates saved runs, and loads and shows each.
+
+A mutant is refused with RecordError, or it loads and everything that a user can look at is made of it without an error.
+Mutants are numbered, so that one can be made again: half of them are changed in their bytes, half in their structure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import random
+import signal
+import tempfile
+import traceback
+import zlib
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from compiler.record import Record, RecordError, UntrustedError
+from explorer import capture_text, html, page_record, text
+from explorer.payload import Payload
+from explorer.run import Run, load
+from explorer.twin import twin
+from explorer.widget import Explorer
+
+SECONDS = 30
+"""So long may one mutant take to be loaded and shown."""
+TABLES = (
+    "breaks", "guards", "symbols", "recompiles", "graphs", "ops", "kernels", "decisions", "fusion", "unfused", "memory",
+    "peak_memory", "saved", "checks", "problems", "frames", "steps", "timings", "phases", "candidates", "kernel_times",
+    "line_times", "advice", "stage_times", "estimates", "binaries",
+)  # fmt: skip
+ODD = (
+    None, True, -1, 0, 1, 2**31, 2**62, 10**25, -(2**63), 1.5, -0.0, 1e308, float("nan"), "", "x", "\x00", "\n", "0/0",
+    "-1", "9" * 30, "\U0001d518", "$\\frac{", "<b>", "javascript:alert(1)", "../../x", [], [[]], {}, {"x": []},
+    "source[cell].L2",
+)  # fmt: skip
+#: What a value is replaced by.
+
+
+class TooSlowError(Exception):
+    """A mutant took longer than `SECONDS`."""
+
+
+def mutant(record: Record, seed: int) -> tuple[str, bytes]:
+    """The suffix and the bytes of a damaged file."""
+    chance = random.Random(seed)
+    suffix = chance.choice((".json", ".json", ".html"))
+    if chance.random() < 0.3:
+        data = bytearray(_file(record.to_json(), suffix))
+        for _ in range(chance.choice((1, 1, 2, 5, 20))):
+            _damage_bytes(data, chance)
+        return suffix, bytes(data)
+    plain = json.loads(record.to_json())
+    for _ in range(chance.choice((1, 1, 1, 2, 4))):
+        with suppress(RecursionError):  # nothing is copied that is nested deeper than Python can follow
+            _damage_structure(plain, chance)
+    return suffix, _file(json.dumps(plain), suffix)
+
+
+def _file(encoded: str, suffix: str) -> bytes:
+    """A page has the record in parts, as they are in the JSON, right or wrong; it is JSON where there are no parts."""
+    plain = json.loads(encoded)
+    try:
+        if suffix == ".html":
+            return "\n".join(["<body>", *_blocks(plain), "</body>"]).encode(errors="surrogatepass")
+    except (TypeError, KeyError, AttributeError):
+        pass
+    return encoded.encode()
+
+
+def _blocks(plain: dict[str, Any]) -> Iterator[str]:
+    for artifact in plain["artifacts"]:
+        attrs = artifact["attrs"]
+        parts = {"text": {"text": artifact.pop("text"), "numbers": attrs.pop("numbers", None)}}
+        parts["entities"] = {"entities": artifact.pop("entities"), "lines": artifact.pop("lines")}
+        parts |= {"view": attrs.pop("viewed")} if "viewed" in attrs else {}
+        yield from (_block(page_record.PARTS_TYPE, artifact["id"], name, part) for name, part in parts.items())
+    yield _block(page_record.FACTS_TYPE, "", "facts", plain)
+
+
+def _block(kind: str, artifact: str, name: str, content: Any) -> str:
+    data = b64encode(zlib.compress(json.dumps(content).encode(errors="surrogatepass"))).decode()
+    return f'<script type="{kind}" data-artifact="{escape(str(artifact))}" data-part="{name}">{data}</script>'
+
+
+def _damage_bytes(data: bytearray, chance: random.Random) -> None:
+    place = chance.randrange(len(data))
+    kind = chance.choice(("flip", "flip", "flip", "cut", "insert", "delete", "copy"))
+    if kind == "flip":
+        data[place] ^= 1 << chance.randrange(8)
+    elif kind == "cut" and chance.random() < 0.2:
+        del data[place:]
+    elif kind == "insert":
+        data[place:place] = chance.choice((b'"', b",", b"{", b"}", b"-", b"0", b"\x00", b"9" * 20, b"\xff", b"null"))
+    elif kind == "delete":
+        del data[place : place + chance.choice((1, 2, 10))]
+    elif kind == "copy":
+        data[place:place] = data[place : place + chance.choice((1, 20, 200))]
+    if not data:
+        data += b"{"
+
+
+def _damage_structure(plain: Any, chance: random.Random) -> None:
+    parent, key = chance.choice(_places(plain, chance))
+    value = parent[key]
+    kind = chance.choice(("odd", "odd", "odd", "delete", "twice", "other", "deep", "many"))
+    if kind == "odd":
+        parent[key] = copy.deepcopy(chance.choice(ODD))
+    elif kind == "delete":
+        del parent[key]
+    elif kind == "twice" and isinstance(parent, list):
+        parent.insert(key, copy.deepcopy(value))
+    elif kind == "deep":
+        for _ in range(chance.choice((3, 50, 400))):
+            value = [value]
+        parent[key] = value
+    elif kind == "many" and isinstance(value, list) and len(value) < 100:
+        parent[key] = value * 50
+    else:
+        other, name = chance.choice(_places(plain, chance))
+        if isinstance(parent, dict) and name in other if isinstance(other, dict) else name < len(other):
+            parent[key] = copy.deepcopy(other[name])
+
+
+def _places(plain: Any, chance: random.Random) -> list[tuple[Any, Any]]:
+    """Containers and keys on a random way down, so that rare fields are met as often as those of each entity."""
+    found: list[tuple[Any, Any]] = []
+    node = plain
+    while isinstance(node, dict | list) and node:
+        key = chance.choice(list(node)) if isinstance(node, dict) else chance.randrange(len(node))
+        if node is plain and chance.random() < 0.5:
+            key = "artifacts" if "artifacts" in plain else key  # most of a record is there
+        found.append((node, key))
+        node = node[key]
+    return found
+
+
+def show(run: Run, good: Run) -> None:
+    """Make everything that a user can look at. Raises what that raises."""
+    for look in _looks(run, good):
+        look()
+
+
+def _looks(run: Run, good: Run) -> Iterator[Callable[[], object]]:
+    record = run.record
+    yield lambda: (str(run), repr(run), run._repr_mimebundle_(), text.summary(record), twin(record))
+    yield lambda: [_shown(run, artifact.id) for artifact in run._shown.artifacts]
+    yield lambda: [capture_text.told(record, fact) for fact in capture_text.FACTS]
+    yield lambda: (str(run.cards), [str(card) for card in run.cards])
+    for name in TABLES:
+        if hasattr(type(run), name):
+            yield lambda name=name: _table(run, name)  # type: ignore[misc]
+    yield lambda: page_record.record_of(page_record.with_facts(html.page(record), record))
+    yield lambda: _payload(record)
+    yield lambda: [run.linked(entity.id) for entity in list(record.entities())[:3]]
+    yield lambda: [_kernel(run, kernel.id) for kernel in record.kernels[:3]]
+    for one, other in ((run, good), (good, run)):
+        yield lambda one=one, other=other: _differ(one, other)  # type: ignore[misc]
+
+
+def _table(run: Run, name: str) -> None:
+    with suppress(UntrustedError):  # it says what to do
+        str(getattr(run, name))
+
+
+def _kernel(run: Run, name: str) -> None:
+    with suppress(KeyError):  # its source is not in the record
+        str(run.kernel(name))
+
+
+def _shown(run: Run, name: str) -> None:
+    artifact = run[name]
+    str(artifact), repr(artifact)
+    text.listing(run.record, artifact, colour=True)
+
+
+def _payload(record: Record) -> None:
+    payload = Payload(record)
+    json.dumps(payload.manifest())
+    for artifact in payload.record.artifacts:
+        payload.part(artifact.id, "words")
+    widget = Explorer(record)
+    widget.close()
+
+
+def _differ(one: Run, other: Run) -> None:
+    diff = one.diff(other)
+    str(diff), diff._repr_html_()
+    for found in diff.artifacts[:5]:
+        str(found), found._repr_html_()
+    for name in ("capture", "breaks", "guards", "recompiles", "ops"):
+        getattr(diff, name, None)
+
+
+def outcome(record: Record, good: Run, seed: int, folder: Path) -> str:
+    """`refused`, `shown`, or the error of a mutant that should be one of these."""
+    suffix, data = mutant(record, seed)
+    path = folder / f"mutant{suffix}"
+    path.write_bytes(data)
+    signal.signal(signal.SIGALRM, _too_slow)
+    signal.alarm(SECONDS)
+    try:
+        run = load(path)
+        show(run, good)
+    except RecordError as error:
+        return "refused" if str(path) in str(error) else f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 any error is what is looked for
+        return traceback.format_exc()
+    finally:
+        signal.alarm(0)
+    return "shown"
+
+
+def _too_slow(*_: object) -> None:
+    raise TooSlowError(f"over {SECONDS} s")
+
+
+def main() -> None:
+    """Print how many were refused and shown, and the errors, each once."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("first", type=int)
+    parser.add_argument("count", type=int)
+    parser.add_argument("files", nargs="+", type=Path)
+    args = parser.parse_args()
+    records = [Record.from_json(path.read_bytes()) for path in args.files]
+    runs = [Run(record) for record in records]
+    counts, errors = Counter[str](), Counter[str]()
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(args.first, args.first + args.count):
+            at = seed % len(records)
+            found = outcome(records[at], runs[at], seed, Path(folder))
+            counts[found if found in ("refused", "shown") else "error"] += 1
+            if found not in ("refused", "shown"):
+                last = [line for line in found.splitlines() if line.startswith("  File")][-1:]
+                key = "\n".join([*last, found.splitlines()[-1][:200]])
+                errors[key] += 1
+                if errors[key] == 1:
+                    print(f"seed {seed}, {args.files[at].name}:\n{found}", flush=True)
+    print(dict(counts))
+    for key, count in errors.most_common():
+        print(count, key)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Which checkpoint (torch.utils.checkpoint) a node of AOTAutograd's graphs is in, and why its backward recomputes it.
+
+TorchDynamo captures the function of a checkpoint as a body, and the nodes traced from a body name its graph. torch
+numbers checkpoints too (`ac_graph_id`), over the whole process: here they are numbered from 1 in each capture.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from torch.fx import GraphModule, Node
+
+from compiler.capture.sources import SourceBook
+from compiler.record import Artifact, Entity
+from compiler.torch_api import fx
+
+_TAG = re.compile(r"# ac_graph_id: (\d+)(?: - (\w+))? *")
+_SELECTIVE = "its context_fn lets this be recomputed ({policy})"
+_PLAIN = "it saves the inputs of its function alone"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One call of torch.utils.checkpoint. `label` is "checkpoint 2, model.py:31"; `selective` says that it has a
+    context_fn, which selects what is saved.
+    """
+
+    label: str
+    selective: bool
+
+
+class Checkpoints:
+    """The checkpoints of one captured graph, looked up by the nodes traced from their bodies."""
+
+    def __init__(self, captured: GraphModule, book: SourceBook) -> None:
+        self._known: dict[int, Checkpoint] = {}
+        self._count = 0
+        for body in fx.bodies(captured):
+            found = self._checkpoint(body, book) or self._known.get(id(body.holder.graph))
+            if found is not None:
+                self._known[id(body.module.graph)] = found
+
+    def _checkpoint(self, body: fx.Body, book: SourceBook) -> Checkpoint | None:
+        call = next((node for node in body.callers if fx.is_checkpoint(node)), None)
+        if call is None:
+            return None
+        self._count += 1
+        path, _ = fx.module_path(call)
+        places = [f"{book.name(frame.file)}:{frame.line}" for frame in fx.source_frames(call)[-1:]]
+        label = f"checkpoint {self._count}{f' of {path}' if path else ''}"
+        return Checkpoint(", ".join([label, *places]), fx.is_selective(body.module))
+
+    def of(self, node: Node) -> Checkpoint | None:
+        """The checkpoint that a node is in; of nested ones, the inner one."""
+        return next((self._known[graph] for _, graph in fx.sources(node) if graph in self._known), None)
+
+    def why(self, node: Node) -> str:
+        """Why the backward recomputes a node, "" where no checkpoint asks for it."""
+        found, policy = self.of(node), fx.checkpoint_policy(node)
+        if found is None or not policy:
+            return ""
+        return f"recomputed: {found.label}: {_SELECTIVE.format(policy=policy) if found.selective else _PLAIN}"
+
+    def marked(self, artifact: Artifact, module: GraphModule, *, backward: bool) -> Artifact:
+        """The artifact of a graph, with the checkpoint of each node in its attributes and in the text. What a backward
+        has of a checkpoint's forward is recomputed.
+        """
+        known = {node: found for node in fx.calls(module) if (found := self.of(node))}
+        if not known:
+            return artifact
+        labels = {node.name: found.label for node, found in known.items()}
+        entities = tuple(_labelled(entity, labels.get(entity.label, "")) for entity in artifact.entities)
+        numbered = {fx.checkpoint_number(node): found for node, found in known.items()}
+
+        def label(tag: re.Match[str]) -> str:
+            found = numbered.get(int(tag[1]), Checkpoint("a checkpoint", selective=True))
+            policy = f" ({tag[2]})" if tag[2] and found.selective else ""
+            return f"# {'Recomputed:' if backward else 'In'} {found.label}{policy}. "
+
+        return replace(artifact, text=_TAG.sub(label, artifact.text), entities=entities)
+
+
+def _labelled(entity: Entity, label: str) -> Entity:
+    if not label:
+        return entity
+    attrs = entity.attrs | {"checkpoint": label}
+    if attrs.get("role") == "recomputed":
+        attrs["role"] = f"recomputed: {label}"
+    return replace(entity, attrs=attrs)

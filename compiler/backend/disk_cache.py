@@ -1,0 +1,166 @@
+"""What was compiled for and timed on a GPU, kept on disk: in a folder that nobody else can change, as it is executed.
+
+An entry is a JSON file under a key, with the digest of all it holds; its binary is a file named by the hash of its
+content. Both are checked when they are read: what does not match counts as missing. TCOMPILE_CACHE_DIR names the
+folder, else it is `tcompile` in TorchInductor's.
+"""
+
+from __future__ import annotations
+
+import grp
+import hashlib
+import json
+import os
+import pwd
+import stat
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from getpass import getuser
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+
+from compiler.torch_api.cuda_launch import driver_version
+
+
+def folder() -> Path:
+    """The folder of the cache, which is made; a private one for this process where others could change that."""
+    chosen = _chosen_folder()
+    return _check_folder(chosen, chosen.exists())
+
+
+def _chosen_folder() -> Path:
+    if named := os.environ.get("TCOMPILE_CACHE_DIR"):
+        return Path(named).absolute()
+    inductors = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or Path(tempfile.gettempdir(), f"torchinductor_{_user()}")
+    return Path(inductors, "tcompile").absolute()
+
+
+def _user() -> str:
+    with suppress(KeyError):
+        return getuser()
+    return str(os.getuid())  # as in containers that run under any number
+
+
+@cache
+def _check_folder(chosen: Path, exists: bool) -> Path:
+    """The folder, or a private one. Whether it `exists` is asked, as somebody may remove it."""
+    try:
+        if not exists:
+            chosen.parent.mkdir(parents=True, exist_ok=True)
+            chosen.mkdir(mode=0o700, exist_ok=True)
+        why = why_untrusted(chosen)
+    except OSError as error:
+        why = str(error)
+    if why:
+        advice = "set TCOMPILE_CACHE_DIR to a folder of your own to keep compiled kernels between processes"
+        warnings.warn(f"tcompile does not use its cache {chosen}: {why}; {advice}", stacklevel=2)
+        return _private_folder()
+    chosen.chmod(0o700)
+    return chosen
+
+
+@cache
+def _private_folder() -> Path:
+    made = tempfile.TemporaryDirectory(prefix="tcompile-cache-", ignore_cleanup_errors=True)
+    _kept.append(made)
+    return Path(made.name)
+
+
+_kept: list[tempfile.TemporaryDirectory[str]] = []
+"""What is removed when the process ends."""
+
+
+def why_untrusted(path: Path) -> str:
+    """Why someone other than this user and root could change what is in a folder, "" if nobody can."""
+    if path.stat().st_uid != os.getuid():
+        return f"{path} belongs to user {path.stat().st_uid}"
+    for part in dict.fromkeys((path, *path.parents, path.resolve(), *path.resolve().parents)):
+        found = part.lstat()
+        if found.st_uid not in (0, os.getuid()):
+            return f"{part} belongs to user {found.st_uid}"
+        if not stat.S_ISLNK(found.st_mode) and _others_write(found):
+            return f"others may write to {part}"
+    return ""
+
+
+def _others_write(found: os.stat_result) -> bool:
+    """Whether others can remove or replace what is in a folder. In one with the sticky bit each has only their own."""
+    if found.st_mode & stat.S_ISVTX:
+        return False
+    by_group = bool(found.st_mode & stat.S_IWGRP) and found.st_gid not in (0, *_private_groups())
+    return by_group or bool(found.st_mode & stat.S_IWOTH)
+
+
+def _private_groups() -> Iterator[int]:
+    """The user's own group where nobody else is in it, as many systems have one for each user."""
+    try:
+        user = pwd.getpwuid(os.getuid())
+        group = grp.getgrgid(user.pw_gid)
+    except KeyError:
+        return
+    if group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}:
+        yield group.gr_gid
+
+
+@cache
+def versions() -> str:
+    """What binaries and times depend on apart from the code: versions of torch, Triton, ptxas and the driver."""
+    ptxas = triton.knobs.nvidia.ptxas.version
+    return f"torch {torch.__version__} triton {triton.__version__} ptxas {ptxas} driver {driver_version()}"
+
+
+def key(*parts: str) -> str:
+    """The key of what depends on these texts, and on the versions."""
+    return hashlib.sha256("\n".join((*parts, versions())).encode()).hexdigest()[:40]
+
+
+def binary_path(content: bytes) -> Path:
+    """Where a binary is kept."""
+    return folder() / f"{hashlib.sha256(content).hexdigest()}.cubin"
+
+
+def read(key: str) -> tuple[Mapping[str, Any], bytes] | None:
+    """The facts and the binary of an entry; None where there is none, or where one of the files was changed."""
+    try:
+        kept = json.loads((folder() / f"{key}.json").read_bytes())
+        facts, name = kept["facts"], kept["binary"]
+        content = (folder() / f"{name}.cubin").read_bytes() if name else b""
+        is_right = kept["digest"] == _digest(facts, name) and _name(content) == name
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return (facts, content) if is_right else None
+
+
+def write(key: str, facts: Mapping[str, Any], content: bytes = b"") -> None:
+    """Keep an entry: the binary first, then what names it. Raises OSError."""
+    name = _name(content)
+    if name:
+        _replace(binary_path(content), content)
+    entry = {"facts": facts, "binary": name, "digest": _digest(facts, name)}
+    _replace(folder() / f"{key}.json", json.dumps(entry).encode())
+
+
+def _name(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest() if content else ""
+
+
+def _digest(facts: Mapping[str, Any], binary: str) -> str:
+    return hashlib.sha256(json.dumps([facts, binary], sort_keys=True).encode()).hexdigest()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file that is there whole or not at all, whoever else writes it."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,442 @@
+"""Integer index expressions over ranges and sizes: what the programs of the backend address memory with.
+
+An `Index` is a sum of products of atoms, always simplified: a `Var` (a loop's variable, which carries its size, so that
+0 ≤ var < size is known wherever it appears), a `Symbol` (a size or another number known at run time), a `Quotient` or
+`Remainder` of two indices, or an `Indirect` (a value that a tensor holds). Two equal indices have equal keys and print
+alike.
+
+Simplification is valid at every point of the loops that its variables belong to, so sizes are at least 1 there; of a
+loop that has no points nothing is ever computed. Division and remainder are Python's: they round down.
+
+What is done with indices, but for arithmetic and bounds, is in `index_maps.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, TypeAlias
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Keyed:
+    """Equal by `key`, a text that says everything: names alone would take variables of different sizes for one."""
+
+    key: str = field(init=False, repr=False)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Keyed) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Var(Keyed):
+    """A loop's variable: 0 ≤ name < size."""
+
+    name: str
+    size: Index
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", f"{self.name}<{self.size.key}>")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Symbol(Keyed):
+    """A number that is known when the program is called. A size is at least 1 wherever something is computed."""
+
+    name: str
+    is_size: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", self.name if self.is_size else f"any {self.name}")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Indirect(Keyed):
+    """An index that a tensor holds: `value` is a scalar expression of the IR, 0 ≤ value < size once it was checked."""
+
+    value: Any
+    size: Index
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", f"at<{self.value.key}, {self.size.key}>")
+
+    def __str__(self) -> str:
+        return f"at({self.value})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ratio(Keyed):
+    of: Index
+    by: Index
+    sign = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", f"({self.of.key} {self.sign} {self.by.key})")
+
+    def __str__(self) -> str:
+        is_one = self.by.constant is not None or self.by.atom is not None
+        return f"({_parenthesize(self.of)} {self.sign} {self.by if is_one else f'({self.by})'})"
+
+
+class Quotient(_Ratio):
+    """of // by, where that could not be made simpler."""
+
+    sign = "//"
+
+
+class Remainder(_Ratio):
+    """of % by, where that could not be made simpler."""
+
+    sign = "%"
+
+
+Atom: TypeAlias = Var | Symbol | Indirect | Quotient | Remainder
+Product: TypeAlias = tuple[Atom, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Index(Keyed):
+    """A sum: each term is a product of atoms and a factor that is not 0. `Index.of` makes one of an int or an atom."""
+
+    terms: tuple[tuple[Product, int], ...]
+
+    def __post_init__(self) -> None:
+        terms = ("*".join([str(factor), *(atom.key for atom in atoms)]) for atoms, factor in self.terms)
+        object.__setattr__(self, "key", " + ".join(terms) or "0")
+
+    @staticmethod
+    def of(value: int | Atom | Index) -> Index:
+        """An int, an atom or an index as an index."""
+        if isinstance(value, Index):
+            return value
+        if isinstance(value, int):
+            return _constant(value)
+        return Index((((value,), 1),))
+
+    @property
+    def constant(self) -> int | None:
+        """Its value where that is known, else None."""
+        if not self.terms:
+            return 0
+        (atoms, factor), *others = self.terms
+        return None if atoms or others else factor
+
+    @property
+    def atom(self) -> Atom | None:
+        """The atom that it is, with nothing around it, else None."""
+        if len(self.terms) != 1:
+            return None
+        atoms, factor = self.terms[0]
+        return atoms[0] if factor == 1 and len(atoms) == 1 else None
+
+    def __add__(self, other: int | Atom | Index) -> Index:
+        return _add(self, other if isinstance(other, Index) else Index.of(other))
+
+    def __sub__(self, other: int | Atom | Index) -> Index:
+        return _add(self, _multiply(Index.of(other), _constant(-1)))
+
+    def __mul__(self, other: int | Atom | Index) -> Index:
+        return _multiply(self, other if isinstance(other, Index) else Index.of(other))
+
+    def __floordiv__(self, other: int | Atom | Index) -> Index:
+        return _divide(self, other if isinstance(other, Index) else Index.of(other))
+
+    def __mod__(self, other: int | Atom | Index) -> Index:
+        return _remainder(self, other if isinstance(other, Index) else Index.of(other))
+
+    def __str__(self) -> str:
+        """As an expression of Python."""
+        text = " + ".join(_term_text(*term) for term in self.terms) or "0"
+        return text.replace("+ -", "- ")
+
+
+def product(factors: Iterable[Index]) -> Index:
+    """The product of indices, 1 for none: the number of points of a loop nest with these sizes."""
+    return _product(tuple(factors))
+
+
+@lru_cache(1 << 14)
+def _product(factors: tuple[Index, ...]) -> Index:
+    return _product(factors[:-1]) * factors[-1] if factors else _constant(1)
+
+
+@lru_cache(1 << 16)
+def scalar_product(places: tuple[Index, ...], steps: tuple[Index, ...]) -> Index:
+    """The sum of each place times its step: where coordinates lie in memory that has these strides."""
+    total = _constant(0)
+    for place, step in zip(places, steps, strict=True):
+        total = total + place * step
+    return total
+
+
+@lru_cache(4096)
+def _constant(value: int) -> Index:
+    return Index((((), value),)) if value else Index(())
+
+
+def _term_text(atoms: Product, factor: int) -> str:
+    names = [str(atom) for atom in atoms]
+    if not names or abs(factor) != 1:
+        names.insert(0, str(factor))
+    elif factor == -1:
+        names[0] = f"-{names[0]}"
+    return "*".join(names)
+
+
+_by_key = attrgetter("key")
+
+
+def _parenthesize(index: Index) -> str:
+    return f"({index})" if len(index.terms) > 1 else str(index)
+
+
+def _sum_of(terms: Mapping[Product, int]) -> Index:
+    kept = [term for term in terms.items() if term[1]]
+    kept.sort(key=lambda term: (not term[0], [atom.key for atom in term[0]]))
+    return Index(tuple(kept))
+
+
+@lru_cache(1 << 16)
+def _add(left: Index, right: Index) -> Index:
+    terms = dict(left.terms)
+    for atoms, factor in right.terms:
+        terms[atoms] = terms.get(atoms, 0) + factor
+    return _recombine_divisions(_sum_of(terms))
+
+
+@lru_cache(1 << 16)
+def _multiply(left: Index, right: Index) -> Index:
+    return _recombine_divisions(_multiply_plain(left, right))
+
+
+def _recombine_divisions(index: Index) -> Index:
+    """With x for x // c * c + x % c, and x % (c * d) for (x // c) % d * c + x % c."""
+    for atoms, factor in index.terms:
+        for atom in atoms:
+            if isinstance(atom, Remainder) and (better := _join_remainder(index, atoms, factor, atom)) is not None:
+                return better
+    return index
+
+
+def _join_remainder(index: Index, atoms: Product, factor: int, low: Remainder) -> Index | None:
+    outside = Index(((_divide_atoms(atoms, (low,)) or (), factor),))
+    high = _divide(low.of, low.by)
+    if (rest := _subtract_terms(index, _multiply_plain(_multiply_plain(outside, high), low.by), atoms)) is not None:
+        return _add(rest, _multiply(outside, low.of))
+    for name, _ in index.terms:
+        for atom in name:
+            if isinstance(atom, Remainder) and atom.of == high:
+                step = _multiply_plain(_multiply_plain(outside, Index.of(atom)), low.by)
+                if (rest := _subtract_terms(index, step, atoms)) is not None:
+                    return _add(rest, _multiply(outside, _remainder(low.of, low.by * atom.by)))
+    return None
+
+
+def _subtract_terms(index: Index, part: Index, atoms: Product) -> Index | None:
+    """The index without the terms of `part` and without the one of `atoms`; None if `part` is not in it."""
+    terms, parts = dict(index.terms), dict(part.terms)
+    if not parts or any(terms.get(name) != times for name, times in parts.items()):
+        return None
+    return _sum_of({name: times for name, times in terms.items() if name not in parts and name != atoms})
+
+
+def _multiply_plain(left: Index, right: Index) -> Index:
+    """The product without a look for what could be joined: that look is what asks."""
+    terms: dict[Product, int] = {}
+    for first, factor in left.terms:
+        for second, other in right.terms:
+            atoms = tuple(sorted(first + second, key=_by_key))
+            terms[atoms] = terms.get(atoms, 0) + factor * other
+    return _sum_of(terms)
+
+
+@lru_cache(1 << 16)
+def _divide(index: Index, by: Index) -> Index:
+    if by.constant == 1 or not index.terms:
+        return index
+    if index.constant is not None and by.constant is not None:
+        return _constant(index.constant // by.constant)
+    whole, rest = _split(index, by)
+    if is_below(rest, by) and is_natural(rest):
+        return whole
+    if whole.terms:
+        return whole + _divide(rest, by)
+    if (smaller := _cancel_common_factor(index, by)) is not None:
+        return _divide(*smaller[:2])
+    if isinstance(inner := index.atom, Quotient):
+        return _divide(inner.of, inner.by * by)
+    if isinstance(inner, Remainder) and not (parts := _split(inner.by, by))[1].terms:
+        return _remainder(_divide(inner.of, by), parts[0])
+    return Index.of(Quotient(index, by))
+
+
+@lru_cache(1 << 16)
+def _remainder(index: Index, by: Index) -> Index:
+    if by.constant == 1 or not index.terms:
+        return _constant(0)
+    if index.constant is not None and by.constant is not None:
+        return _constant(index.constant % by.constant)
+    whole, rest = _split(index, by)
+    if is_natural(rest) and is_below(rest, by):
+        return rest
+    if whole.terms:
+        return _remainder(rest, by)
+    if (smaller := _cancel_common_factor(index, by)) is not None:
+        part, parts, unit, left = smaller
+        return _remainder(part, parts) * unit + left
+    if isinstance(inner := index.atom, Remainder) and not _split(inner.by, by)[1].terms:
+        return _remainder(inner.of, by)
+    return Index.of(Remainder(index, by))
+
+
+def _split(index: Index, by: Index) -> tuple[Index, Index]:
+    """`whole` and `rest` with index = whole * by + rest, where `by` is a single product; else 0 and the index."""
+    if len(by.terms) != 1:
+        return _constant(0), index
+    ((divisor, unit),) = by.terms
+    whole: dict[Product, int] = {}
+    rest: dict[Product, int] = {}
+    for atoms, factor in index.terms:
+        left = _divide_atoms(atoms, divisor)
+        times, remaining = divmod(factor, unit) if left is not None else (0, factor)
+        if left is not None and times:
+            whole[left] = whole.get(left, 0) + times
+        if remaining:
+            rest[atoms] = remaining
+    return _sum_of(whole), _sum_of(rest)
+
+
+def _divide_atoms(atoms: Product, divisor: Product) -> Product | None:
+    left = list(atoms)
+    for atom in divisor:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
+
+
+def _cancel_common_factor(index: Index, by: Index) -> tuple[Index, Index, Index, Index] | None:
+    """(part, parts, unit, left) with index = part * unit + left, by = parts * unit, 0 ≤ left < unit, and unit > 1."""
+    for unit in _units(by):
+        part, left = _split(index, unit)
+        if unit.constant != 1 and part.terms and is_natural(left) and is_below(left, unit):
+            return part, _split(by, unit)[0], unit, left
+    return None
+
+
+def _units(by: Index) -> Iterator[Index]:
+    """What `by`, if it is a single product, can be divided by: all but one of its atoms, or less of its factor."""
+    if len(by.terms) != 1:
+        return
+    ((divisor, factor),) = by.terms
+    for skipped in range(len(divisor)):
+        yield Index(((divisor[:skipped] + divisor[skipped + 1 :], factor),))
+    for less in divisors(factor):
+        yield Index(((divisor, factor // less),))
+
+
+@lru_cache(1024)
+def divisors(number: int) -> tuple[int, ...]:
+    """The divisors above 1, small ones first."""
+    small = [one for one in range(2, math.isqrt(max(number, 1)) + 1) if number % one == 0]
+    return tuple(sorted({*small, *(number // one for one in small), number} - {1}))
+
+
+@lru_cache(1 << 16)
+def is_below(index: Index, limit: Index) -> bool:
+    """Whether index < limit is certain."""
+    return is_natural(limit - index - 1)
+
+
+@lru_cache(1 << 16)
+def is_natural(index: Index) -> bool:
+    """Whether index ≥ 0 is certain: each variable is put where it makes its term smallest, each size at least 1."""
+    if all(factor > 0 for _, factor in index.terms) and all(_never_negative(a) for t, _ in index.terms for a in t):
+        return True
+    least = index
+    for _ in range(8):
+        if any(isinstance(atom, Symbol) and not atom.is_size for atoms, _ in least.terms for atom in atoms):
+            return False
+        bounded = next((atom for atoms, _ in least.terms for atom in atoms if not isinstance(atom, Symbol)), None)
+        if bounded is None:
+            return _is_natural_for_sizes(least)
+        if (lower := _lower_bound(least, bounded)) is None:
+            return False
+        least = lower
+    return False
+
+
+def _never_negative(atom: Atom) -> bool:
+    if isinstance(atom, Symbol):
+        return atom.is_size
+    return not isinstance(atom, Quotient) or is_natural(atom.of)
+
+
+def _lower_bound(index: Index, atom: Atom) -> Index | None:
+    """The least that the index can be over all values of one atom, taken term by term; None where it has no bound."""
+    highest = _highest(atom)
+    least = _constant(0)
+    for atoms, factor in index.terms:
+        term = Index(((atoms, factor),))
+        if atom not in atoms:
+            least = least + term
+        elif factor < 0:
+            if highest is None or atoms.count(atom) > 1:
+                return None
+            least = least + Index(((_divide_atoms(atoms, (atom,)) or (), factor),)) * highest
+        elif not _never_negative(atom):
+            return None
+    return least
+
+
+def _highest(atom: Atom) -> Index | None:
+    if isinstance(atom, Var | Indirect):
+        return atom.size - 1
+    if isinstance(atom, Remainder):
+        return atom.by - 1
+    if isinstance(atom, Quotient) and is_natural(atom.of) and (top := _largest(atom.of)) is not None:
+        return _divide(top, atom.by)
+    return None
+
+
+def _largest(index: Index) -> Index | None:
+    """The most that it can be, where that is a constant."""
+    total = 0
+    for atoms, factor in index.terms:
+        tops = [_highest(atom) for atom in atoms]
+        known = [top.constant for top in tops if top is not None]
+        if len(known) != len(atoms) or any(top is None for top in known) or factor < 0:
+            return None
+        total += factor * math.prod(top for top in known if top is not None)
+    return _constant(total)
+
+
+def _is_natural_for_sizes(index: Index) -> bool:
+    """Whether a polynomial of symbols is ≥ 0 where each is ≥ 1: with 1 + s for s, no factor may be negative."""
+    shifted = _constant(0)
+    for atoms, factor in index.terms:
+        term = _constant(factor)
+        for atom in atoms:
+            term = _multiply_plain(term, Index.of(atom) + 1)
+        shifted = shifted + term
+    return all(factor > 0 for _, factor in shifted.terms)
+
+
+@lru_cache(1 << 16)
+def factor_of(index: Index, var: Atom) -> Index:
+    """What one step of a variable adds to the index, by its plain terms."""
+    return _sum_of(
+        {left: factor for atoms, factor in index.terms if (left := _divide_atoms(atoms, (var,))) is not None}
+    )

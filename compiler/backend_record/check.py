@@ -1,0 +1,72 @@
+"""`--check kernels` for our own backend: each Triton kernel, run by Triton's interpreter on what the explored call
+gives it, against the reference interpreter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from compiler.backend_record.rerun import Launched, launches
+from compiler.binary.own_kernels import constants_of, grid_of, launch_of, own_source
+from compiler.calls.kept import KeptFrame
+from compiler.numerics.policy.judge import Scope, judge, worst
+from compiler.record import Artifact, Check, Kernel
+from compiler.triton_interpreter.kernel_inputs import own_copies
+from compiler.triton_interpreter.process import Interpreter
+from compiler.triton_interpreter.program import ProgramError
+
+MOST_PROGRAMS = 4000
+"""A launch of more takes the interpreter too long."""
+
+
+def own_checks(
+    artifact: Artifact, kernels: Sequence[Kernel], frame: KeptFrame, interpreter: Interpreter
+) -> Iterator[Check]:
+    """A check of each kernel of an artifact. Raises InterpreterError where the interpreter can't be started."""
+    kind: Any = artifact.half
+    known = {kernel.name: kernel for kernel in kernels}
+    why = "it was not launched"
+    waiting: tuple[Check, Launched, Sequence[Any]] | None = None
+    try:
+        for name, launch in launches(frame, kind):
+            if waiting is not None:
+                yield _compare(*waiting)
+            waiting = _ran(artifact, known.pop(name), launch, interpreter) if name in known else None
+    except ProgramError as error:
+        why = str(error)
+    if waiting is not None:
+        yield _compare(*waiting)
+    yield from (Check(kernel.id, None, None, "not comparable", why) for kernel in known.values())
+
+
+def _ran(
+    artifact: Artifact, kernel: Kernel, launch: Launched, interpreter: Interpreter
+) -> tuple[Check, Launched, Sequence[Any]]:
+    """The kernel run on copies. The check is of what it did wrong by itself: its numbers are still to be compared."""
+    how: Mapping[str, Any] = launch_of(artifact, kernel)
+    mine, grid = own_copies(launch.arguments), grid_of(how, 0)
+    if prod(grid) > MOST_PROGRAMS:
+        note = f"{prod(grid):,} programs take the interpreter long: explore a smaller call"
+        return Check(kernel.id, None, None, "not comparable", note), launch, mine
+    source = own_source(artifact, kernel)
+    outcome = interpreter.run_plain(source, kernel.name, mine, how["types"], constants_of(how, 0), grid)
+    if outcome.error is None:
+        return Check(kernel.id, None, None, "equal", launch.note), launch, mine
+    where = f"line {outcome.error.line} of the kernel: " if outcome.error.line else ""
+    verdict = "not comparable" if outcome.error.kind == "missing" or not where else "differs"
+    return Check(kernel.id, None, None, verdict, f"{where}{outcome.error.message}"), launch, mine
+
+
+def _compare(check: Check, launch: Launched, mine: Sequence[Any]) -> Check:
+    """With the worst of what it stores, once the reference interpreter has stored it too."""
+    if check.verdict != "equal":
+        return check
+    scope = Scope.of(launch.arguments[place] for place in launch.written)
+    found = worst(
+        judge(launch.names[place], mine[place], launch.arguments[place], scope=scope) for place in launch.written
+    )
+    note = "; ".join(filter(None, (found.subject, found.note, launch.note)))
+    return replace(found, subject=check.subject, note=note)

@@ -1,0 +1,257 @@
+"""A program of our own backend as an artifact: what one pass made of one graph, linked to what it was made of.
+
+An entity is a kernel or a call of PyTorch; where a kernel has several loops, each loop is an entity inside of it. Data
+flows between the outer ones (`inputs`), and loops lead back to loops of the pass before, or to nodes of the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from compiler.backend.context import Context
+from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Product, Program, Step, strided_views
+from compiler.backend.ir.expr import loads
+from compiler.backend.ir.index import Index, product
+from compiler.backend.together import Together
+from compiler.backend.traffic import moved
+from compiler.record import Artifact, Entity
+
+Attrs = dict[str, Any]
+Ids = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A program and its artifact. `loops` has by target the id of the loop or call that computes it, `steps` that of
+    the kernel or call around it, `names` both by what decisions call them.
+    """
+
+    program: Program
+    artifact: Artifact
+    loops: Mapping[str, str]
+    steps: Mapping[str, str]
+    names: Mapping[str, str]
+
+
+def program_artifact(
+    program: Program, ctx: Context, *, artifact_id: str, stage: str, title: str, graph: str, before: Made | Artifact
+) -> Made:
+    """The artifact of a program. `before` is what its pass was given, or the graph that it was lowered from."""
+    writer = _Writer(program, ctx, artifact_id, before)
+    return writer.made(stage, title, graph)
+
+
+class _Writer:
+    def __init__(self, program: Program, ctx: Context, artifact_id: str, before: Made | Artifact) -> None:
+        self.program, self.ctx, self.id = program, ctx, artifact_id
+        self.before = before
+        self.graph = _by_label(before) if isinstance(before, Artifact) else {}
+        self.now = _loops(program)
+        self.earlier = _loops(before.program) if isinstance(before, Made) else {}
+        self.loops: dict[str, str] = {}
+        self.steps: dict[str, str] = {}
+        self.names: dict[str, str] = {}
+        self.taken: set[str] = set()
+        self.ids: dict[int, str] = {}
+        self.entities: list[Entity] = []
+
+    def made(self, stage: str, title: str, graph: str) -> Made:
+        self.inputs()
+        for step in self.program.steps:
+            self.kernel(step) if isinstance(step, Kernel) else self.extern(step)
+        self.outputs()
+        rows = list(self.program.rows())
+        lines = {number: ids for number, (_, what) in enumerate(rows, 1) if (ids := self.ids_of(number, what, rows))}
+        text = "\n".join(row for row, _ in rows) + "\n"
+        count = {"count": len(self.program.steps)}
+        artifact = Artifact(self.id, stage, title, "program", text, graph, lines, tuple(self.entities), count)
+        return Made(self.program, artifact, self.loops, self.steps, self.names)
+
+    def ids_of(self, number: int, what: Step | Loop | None, rows: list[Any]) -> Ids:
+        """The entities of a line, the outer one first."""
+        if number == 1:
+            return tuple(entity.id for entity in self.entities if entity.kind == "placeholder")
+        if number == len(rows):
+            return (f"{self.id}.output",)
+        for target in (what.target,) if isinstance(what, Loop) else what.targets if isinstance(what, Extern) else ():
+            return tuple(dict.fromkeys((self.steps[target], self.loops[target])))
+        return (self.ids[id(what)],) if what is not None else ()
+
+    def named(self, name: str, inside: str = "") -> str:
+        """An id that nothing else in this artifact has."""
+        identity = f"{inside or self.id}.{name}"
+        while identity in self.taken:
+            identity += "_"
+        self.taken.add(identity)
+        return identity
+
+    def inputs(self) -> None:
+        for name in self.program.inputs:
+            identity = self.named(name)
+            buffer = self.program.by_name.get(name)
+            attrs = self.tensor(buffer) if buffer else {}
+            self.entities.append(Entity(identity, "placeholder", name, attrs, (), self.same(name)))
+            self.loops[name] = self.steps[name] = self.names[name] = identity
+
+    def outputs(self) -> None:
+        made = (self.steps[view.buffer] for view in strided_views(self.program.outputs) if view.buffer in self.steps)
+        origins = self.same("output")
+        self.entities.append(Entity(f"{self.id}.output", "output", "output", {}, tuple(dict.fromkeys(made)), origins))
+
+    def kernel(self, kernel: Kernel) -> None:
+        identity = self.ids[id(kernel)] = self.named(kernel.name)
+        found = [self.product(kernel, identity)] if isinstance(kernel, Product) else []
+        found += [self.loop(loop, identity, kernel) for loop in kernel.loops]
+        sources = (self.steps[name] for name in kernel.reads if name in self.steps)
+        inputs = tuple(dict.fromkeys(source for source in sources if source != identity))
+        parts = {"parts": list(kernel.targets)} if len(found) > 1 else {}
+        origins = dict.fromkeys(self.extern_origins(kernel.call) if isinstance(kernel, Product) else ())
+        origins |= dict.fromkeys(origin for loop in kernel.loops for origin in self.whole(loop))
+        attrs = self.moves(kernel) | self.tensor(self.program.by_name[kernel.targets[-1]], kernel) | parts
+        self.entities.append(Entity(identity, "kernel", kernel.name, attrs, inputs, tuple(origins)))
+        self.entities += [entity for entity in found if len(found) > 1]
+        for target in kernel.targets:
+            self.steps[target] = identity
+            self.names.setdefault(target, self.loops[target])
+        self.names.setdefault(kernel.name, identity)  # which may be a buffer's name too, and that of another step
+
+    def loop(self, loop: Loop, kernel: str, around: Kernel) -> Entity:
+        buffer = self.program.by_name[loop.target]
+        identity = self.named(loop.target, kernel) if len(around.targets) > 1 else kernel
+        inputs = dict.fromkeys(self.loops[load.buffer] for load in loads(loop.value) if load.buffer in self.loops)
+        attrs: Attrs = {"what": loop.reduction or "pointwise", "inside": kernel, "code": str(loop)}
+        if loop.target in around.local:
+            attrs["memory"] = "none: only this kernel reads it"
+        origins = self.origins(loop)
+        self.loops[loop.target] = identity
+        return Entity(identity, "loop", loop.target, attrs | self.tensor(buffer), tuple(inputs), origins)
+
+    def product(self, kernel: Product, inside: str) -> Entity:
+        """What a kernel multiplies, as the first of its loops."""
+        identity = self.loops[kernel.made] = self.named(kernel.made, inside)
+        inputs = dict.fromkeys(self.loops[name] for name in kernel.call.reads if name in self.loops)
+        attrs: Attrs = {"what": "product", "inside": inside, "code": str(kernel.call), "target": kernel.call.name}
+        if kernel.made in kernel.local:
+            attrs["memory"] = "none: only this kernel reads it"
+        attrs |= self.tensor(self.program.by_name[kernel.made])
+        known = self.before.loops.get(kernel.made, "") if isinstance(self.before, Made) else ""
+        origins = (known,) if known else self.extern_origins(kernel.call)
+        return Entity(identity, "loop", kernel.made, attrs, tuple(inputs), origins)
+
+    def extern(self, extern: Extern) -> None:
+        label = extern.origins[0] if extern.origins else (extern.targets or ("call",))[0]
+        identity = self.ids[id(extern)] = self.named(label)
+        inputs = dict.fromkeys(self.steps[name] for name in extern.reads if name in self.steps)
+        moves = dict(self.extern_moves(extern))
+        first = self.tensor(self.program.by_name[extern.targets[0]]) if extern.targets else {}
+        attrs = first | {"target": extern.name, "bytes": sum(moves.values()), "moves": moves,
+                         "reads": list(extern.reads), "writes": list(extern.targets + extern.writes)}  # fmt: skip
+        self.entities.append(Entity(identity, "extern", label, attrs, tuple(inputs), self.extern_origins(extern)))
+        self.names[label] = identity
+        for target in extern.targets:
+            self.loops[target] = self.steps[target] = identity
+            self.names.setdefault(target, identity)
+        for name in extern.writes:
+            self.loops[name] = self.steps[name] = identity
+
+    # What it was made of
+
+    def same(self, name: str) -> Ids:
+        """What has the same name in what came before."""
+        if not isinstance(self.before, Made):
+            return (self.graph[name],) if name in self.graph else ()
+        if name == "output":
+            return (f"{self.before.artifact.id}.output",)
+        return (self.before.names[name],) if name in self.before.names else ()
+
+    def origins(self, loop: Loop) -> Ids:
+        """Loops of the pass before: that of the same target and those that were put into it; of one that is new the
+        loops of the same nodes, or the call that made its target; or nodes of the graph.
+        """
+        if not isinstance(self.before, Made):
+            return tuple(self.graph[name] for name in loop.origins if name in self.graph)
+        found = dict.fromkeys(self.before.loops[name] for name in self.ancestors(loop))
+        return tuple(found) or self.by_nodes(loop.origins) or self.same(loop.target)
+
+    def whole(self, loop: Loop) -> Ids:
+        """As `origins`, of a kernel: the kernels that it was made of, and loops where they are alone."""
+        if not isinstance(self.before, Made):
+            return self.origins(loop)
+        return tuple(self.before.steps[name] for name in self.ancestors(loop)) or self.by_nodes(loop.origins)
+
+    def ancestors(self, loop: Loop) -> Iterator[str]:
+        """Targets in the program before: the loop's own, and what that read and is no more."""
+        todo, seen = [loop.target], {loop.target}
+        while todo:
+            name = todo.pop()
+            if name not in self.earlier:
+                continue
+            yield name
+            read = (load.buffer for load in loads(self.earlier[name].value))
+            fresh = [other for other in dict.fromkeys(read) if other not in self.now and other not in seen]
+            seen.update(fresh)
+            todo += fresh
+
+    def by_nodes(self, nodes: Iterable[str]) -> Ids:
+        """Loops of the program before that implement the same nodes: of a loop that the pass has made anew."""
+        assert isinstance(self.before, Made)
+        wanted = set(nodes)
+        return tuple(self.before.loops[name] for name, loop in self.earlier.items() if wanted & set(loop.origins))
+
+    def extern_origins(self, extern: Extern) -> Ids:
+        if not isinstance(self.before, Made):
+            nodes = [self.before.entity(name) for name in extern.origins if name in self.graph]
+            return tuple(identity for node in nodes for identity in (node.id, *self.before.called_in(node)))
+        made = [self.before.steps[name] for name in extern.targets if name in self.before.steps]
+        named = [self.before.names[name] for name in extern.origins if name in self.before.names]
+        return tuple(dict.fromkeys(made or named))
+
+    # Facts
+
+    def tensor(self, buffer: Buffer, kernel: Kernel | None = None) -> Attrs:
+        attrs: Attrs = {
+            "dtype": str(buffer.dtype).removeprefix("torch."),
+            "shape": [*map(_size, buffer.shape)],
+            "stride": [*map(_size, buffer.strides)],
+            "device": str(buffer.device),
+        }
+        return attrs if kernel else attrs | {"bytes": self.ctx.number(buffer.size) * buffer.dtype.itemsize}
+
+    def moves(self, kernel: Kernel) -> Attrs:
+        moves = {name: moved(name, kernel, self.program, self.ctx) for name in sorted({*kernel.reads, *kernel.writes})}
+        over = ", ".join(f"{var} < {var.size}" for var in (*kernel.ranges, *kernel.reduced)) or "one point"
+        over = f"{len(kernel.parts)} kernels' points" if isinstance(kernel, Together) else over
+        what = next((loop.reduction for loop in kernel.loops if loop.reduction), "pointwise")
+        named = f"{len(kernel.targets)} loops" if len(kernel.targets) > 1 else what
+        return {"what": named, "category": category_of(kernel), "over": over, "bytes": sum(moves.values()),
+                "moves": moves, "reads": list(kernel.reads), "writes": list(kernel.writes)}  # fmt: skip
+
+    def extern_moves(self, extern: Extern) -> Iterator[tuple[str, int]]:
+        """Bytes by buffer: those of the views that it is given, and of what it makes."""
+        for view in strided_views((extern.args, dict(extern.kwargs))):
+            size = self.ctx.number(product(view.shape))
+            yield view.buffer, size * self.program.by_name[view.buffer].dtype.itemsize
+        for name in extern.targets:
+            buffer = self.program.by_name[name]
+            yield name, self.ctx.number(buffer.size) * buffer.dtype.itemsize
+
+
+def category_of(kernel: Kernel) -> str:
+    """As a record names kinds of kernels: a "template" is one with a product."""
+    if isinstance(kernel, Product):
+        return "template"
+    return "reduction" if any(loop.reduction for loop in kernel.loops) else "pointwise"
+
+
+def _by_label(graph: Artifact) -> dict[str, str]:
+    return {entity.label: entity.id for entity in graph.entities}
+
+
+def _loops(program: Program) -> dict[str, Loop]:
+    return {loop.target: loop for kernel in program.kernels for loop in kernel.loops}
+
+
+def _size(size: Index) -> int | str:
+    return size.constant if size.constant is not None else str(size)

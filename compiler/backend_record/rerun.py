@@ -1,0 +1,156 @@
+"""A program of our own backend run again on the CPU, as far as one of its kernels: what that one is launched with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compiler.backend.emit_cpp import Function
+from compiler.backend.emit_triton import TritonFunction
+from compiler.backend.interpret import State
+from compiler.backend.ir import Buffer, Extern, Kernel, Program
+from compiler.backend.run_triton_interpreted import launch_arguments
+from compiler.backend.symbols import sources
+from compiler.calls.kept import KeptFrame
+from compiler.torch_api.inductor import Kind
+from compiler.triton_interpreter import gpu_attention
+from compiler.triton_interpreter.inputs import MADE_UP, argument
+from compiler.triton_interpreter.program import ProgramError
+
+_GENERATED_AS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptProgram:
+    """A program after the last pass, the function of each kernel, and what the graph calls its outputs."""
+
+    program: Program
+    functions: Mapping[str, Function | TritonFunction]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A kernel's first launch: `arguments` in the order of its function, those at `written` it stores to."""
+
+    arguments: Sequence[Any]
+    names: tuple[str, ...]
+    written: tuple[int, ...]
+    note: str = ""
+
+
+def find_launch(frame: KeptFrame, kind: Kind, name: str) -> Launched:
+    """What the function of this name is launched with, when the graph is called as the exploration called it. Steps
+    before it run in the reference interpreter. Raises ProgramError where that can't be.
+    """
+    for found, launch in launches(frame, kind):
+        if found == name:
+            return launch
+    raise ProgramError(f"{name} is not launched")
+
+
+def launches(frame: KeptFrame, kind: Kind) -> Iterator[tuple[str, Launched]]:
+    """What each function of a graph is launched with, by name. Its arguments are live: when the next one is asked for,
+    those that it stores to are what they should be. Raises ProgramError where that can't be.
+    """
+    own = frame.programs[kind]
+    with torch.random.fork_rng(devices=()), torch.no_grad():
+        given, note = _inputs(frame, kind)
+        host = _Host.of(own.program, given)
+        for step in host.steps():
+            if isinstance(step, Kernel):
+                function = own.functions[step.name]
+                yield function.name, _launch_at(host, step, function, note)
+
+
+def _launch_at(state: State, kernel: Kernel, function: Function | TritonFunction, note: str) -> Launched:
+    written = tuple(place for place, name in enumerate(function.buffers) if name in kernel.writes)
+    return Launched(launch_arguments(state, kernel, function), function.buffers + function.symbols, written, note)
+
+
+class _Host(State):
+    """A run on the CPU, of a program that may be for a GPU."""
+
+    @staticmethod
+    def of(program: Program, given: Sequence[Any]) -> _Host:
+        """A run that has not begun."""
+        program = replace(program, buffers=tuple(replace(buffer, device="cpu") for buffer in program.buffers))
+        host = _Host(program, {name: source.of(given) for name, source in sources(program).items()})
+        host.memory.update(zip(program.inputs, given, strict=True))
+        host.memory.update(program.constants)
+        return host
+
+    def steps(self) -> Iterator[Kernel | Extern]:
+        """Each step, before it is run."""
+        steps, frees = self.program.steps, self.program.frees or ((),) * len(self.program.steps)
+        for step, freed in zip(steps, frees, strict=True):
+            yield step
+            self.run(step)
+            for name in freed:
+                del self.memory[name]
+
+    def outputs(self) -> list[Any]:
+        """What the program returns."""
+        for _ in self.steps():
+            pass
+        return [self.argument(output) for output in self.program.outputs]
+
+    def run(self, step: Kernel | Extern) -> None:
+        try:
+            if isinstance(step, Extern) and step.name in gpu_attention.NAMES:
+                given = [*map(self.argument, step.args)], {name: self.argument(value) for name, value in step.kwargs}
+                self.keep(step.outputs, gpu_attention.compute(step.function, *given))
+            else:
+                super().run(step)
+        except Exception as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise ProgramError(f"{step.name}, which comes before it, can't be run on the CPU: {reason}") from error
+
+    def argument(self, value: Any) -> Any:
+        return torch.device("cpu") if isinstance(value, torch.device) else super().argument(value)
+
+
+def _inputs(frame: KeptFrame, kind: Kind) -> tuple[list[Any], str]:
+    """The arguments of a graph's first call, with memory of their own, and what of them is not the user's."""
+    program: Program = frame.programs[kind].program
+    if frame.arguments is None:
+        raise ProgramError("its graph was not called")
+    if kind != "backward":
+        return [_copy_in_layout(program, name, argument(name, frame.arguments)) for name in program.inputs], ""
+    forward: KeptProgram = frame.programs["forward"]
+    given, _ = _inputs(frame, "forward")
+    known = dict(zip(forward.program.inputs, given, strict=True))
+    known |= zip(forward.outputs, _Host.of(forward.program, given).outputs(), strict=True)
+    tangents = [name for name in program.inputs if name not in known]
+    gradients = [frame.gradients.get(index) for index in frame.trained]
+    is_real = len(gradients) == len(tangents) and all(gradient is not None for gradient in gradients)
+    known |= zip(tangents, gradients if is_real else [_random_tensor(program, name) for name in tangents], strict=True)
+    return [_copy_in_layout(program, name, known[name]) for name in program.inputs], "" if is_real else MADE_UP
+
+
+def _copy_in_layout(program: Program, name: str, value: Any) -> Any:
+    """A copy of a tensor in the layout that the program expects."""
+    if not isinstance(value, Tensor) or name not in program.by_name:
+        return value
+    made = _empty(program.by_name[name], value.shape)
+    return made.copy_(value.detach())
+
+
+def _empty(buffer: Buffer, shape: Sequence[int]) -> Tensor:
+    strides = [stride.constant for stride in buffer.strides]
+    if None in strides:
+        return torch.empty(shape, dtype=buffer.dtype)
+    return torch.empty_strided(shape, strides, dtype=buffer.dtype)  # type: ignore[arg-type]
+
+
+def _random_tensor(program: Program, name: str) -> Tensor:
+    buffer = program.by_name[name]
+    shape = [size.constant for size in buffer.shape]
+    if None in shape or buffer.dtype not in _GENERATED_AS:
+        raise ProgramError(f"no gradient came back for {name}, and its size is symbolic")
+    generator = torch.Generator().manual_seed(0)
+    return _empty(buffer, shape).copy_(torch.randn(shape, generator=generator))  # type: ignore[arg-type]

@@ -1,0 +1,205 @@
+"""A call of the user that can be repeated: random state, gradients and buffers are restored afterwards."""
+
+from __future__ import annotations
+
+import inspect
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import dataclass, field
+from types import CellType, FunctionType
+from typing import Any
+
+import torch
+from torch.func import functional_call
+
+from compiler.torch_api import dynamo
+from compiler.torch_api.fx import SourceFrame
+from compiler.torch_api.module_calls import uncompiled
+from compiler.torch_api.pytrees import tree_leaves, tree_map
+
+DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Modes around a call that change what it computes: gradients, inference mode, autocast by device."""
+
+    grad: bool
+    inference: bool
+    autocast: tuple[tuple[str, torch.dtype], ...]
+
+    @classmethod
+    def now(cls) -> Surroundings:
+        devices = (device for device in DEVICES if torch.is_autocast_enabled(device))
+        autocast = tuple((device, torch.get_autocast_dtype(device)) for device in devices)
+        return cls(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast)
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(self.inference))
+            stack.enter_context(torch.set_grad_enabled(self.grad))
+            for device, dtype in self.autocast:
+                stack.enter_context(torch.autocast(device, dtype))
+            yield
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call: the function, eager and compiled, its arguments, and the modes around it (by default the current ones).
+
+    `later` has later calls of the same function that compiled again. `site` is the line of the call, if it is known.
+    """
+
+    fn: Callable[..., Any]
+    compiled: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    surroundings: Surroundings = field(default_factory=Surroundings.now)
+    later: tuple[Call, ...] = ()
+    site: tuple[SourceFrame, ...] = ()
+
+    def modules(self) -> dict[str, torch.nn.Module]:
+        """Modules that the call runs, by their name in its code; "" for the module that is called."""
+        owner = getattr(self.fn, "__self__", self.fn)
+        if isinstance(owner, torch.nn.Module):
+            return {"": owner}
+        return {name: value for name, value in self._outer().items() if isinstance(value, torch.nn.Module)}
+
+    def _outer(self) -> Mapping[str, Any]:
+        """Globals and closure variables that the function's code uses, by name."""
+        function = inspect.unwrap(getattr(self.fn, "__func__", self.fn))
+        if not inspect.isfunction(function):
+            return {}
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        outer = {name: cell.cell_contents for name, cell in cells if cell != CellType()}
+        names = (name for name in function.__code__.co_names if name in function.__globals__)
+        return outer | {name: function.__globals__[name] for name in names}
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """Leaves that require grad and are no arguments, by name: parameters, globals and closure variables."""
+        found: dict[str, torch.Tensor] = {}
+        for name, module in self.modules().items():
+            found |= {_dotted_name(name, own): value for own, value in module.named_parameters()}
+        found |= {name: value for name, value in self._outer().items() if isinstance(value, torch.Tensor)}
+        return {name: value for name, value in found.items() if value.requires_grad and value.is_leaf}
+
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """Buffers of the modules, by name."""
+        modules = self.modules().items()
+        return {_dotted_name(name, own): value for name, module in modules for own, value in module.named_buffers()}
+
+    def with_tensors(self, tensors: Mapping[str, torch.Tensor]) -> Callable[..., Any]:
+        """The function with other parameters and buffers, by name; the user's modules stay."""
+        outer = {name: value for name, value in tensors.items() if name in self._outer()}
+        inner = {name: value for name, value in tensors.items() if name not in outer}
+        run = _with_outer(self.fn, outer) if outer else self.fn
+        holder = _Holder(run, self.modules())
+        held = {holder.name_of(name): value for name, value in inner.items()}
+        return lambda *args, **kwargs: functional_call(holder, held, (args, kwargs))
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Parameters and tensor arguments that require grad, in a stable order."""
+        found = [*self.parameters().values(), *tree_leaves((self.args, dict(self.kwargs)))]
+        wanted = {id(leaf): leaf for leaf in found if isinstance(leaf, torch.Tensor) and leaf.requires_grad}
+        return [leaf for leaf in wanted.values() if leaf.is_leaf]
+
+    def copied_arguments(self) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Copies of the arguments that the call may change in place.
+
+        Parameters and leaves that require grad are shared. A tensor that is passed twice is copied once.
+        """
+        copies: dict[int, Any] = {}
+
+        def copied(value: Any) -> Any:
+            return copies.setdefault(id(value), copied_tensor(value)) if isinstance(value, torch.Tensor) else value
+
+        return tree_map(copied, (tuple(self.args), dict(self.kwargs)))
+
+    def devices(self) -> set[str]:
+        modules = [parameter for module in self.modules().values() for parameter in module.parameters()]
+        leaves = [*modules, *tree_leaves((self.args, dict(self.kwargs)))]
+        return {leaf.device.type for leaf in leaves if isinstance(leaf, torch.Tensor)}
+
+
+class _Holder(torch.nn.Module):
+    """A module that holds the modules of a call under names of its own and runs the call."""
+
+    def __init__(self, run: Callable[..., Any], modules: Mapping[str, torch.nn.Module]) -> None:
+        super().__init__()
+        self._run = (run,)  # in a tuple a module is no child
+        self._names = list(modules)
+        self._held = torch.nn.ModuleList(modules.values())
+
+    def name_of(self, name: str) -> str:
+        """Name in this module of a parameter or buffer that is `name` in the user's code."""
+        owner = next((own for own in self._names if own and name.startswith(f"{own}.")), "")
+        return f"_held.{self._names.index(owner)}.{name.removeprefix(f'{owner}.') if owner else name}"
+
+    def forward(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return self._run[0](*args, **kwargs)
+
+
+def _with_outer(function: Any, values: Mapping[str, Any]) -> FunctionType:
+    """A copy of a function with other values of globals and closure variables."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    closure = tuple(CellType(values[name]) if name in values else cell for name, cell in cells)
+    copy = FunctionType(
+        function.__code__, function.__globals__ | values, function.__name__, function.__defaults__, closure
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+def _dotted_name(module: str, name: str) -> str:
+    return f"{module}.{name}" if module else name
+
+
+def copied_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of a tensor with its strides and inference mode, which guards check; one that requires grad as it is."""
+    if tensor.requires_grad:
+        return tensor
+    with torch.inference_mode(tensor.is_inference()):
+        tensor = tensor.detach()
+        if tensor.layout != torch.strided or 0 in tensor.stride():
+            return tensor.clone()
+        empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        return empty.copy_(tensor)
+
+
+class _Nowhere(io.TextIOBase):
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+def nowhere() -> io.TextIOBase:
+    """A text stream that discards what is written."""
+    return _Nowhere()
+
+
+@contextmanager
+def leave_no_trace(call: Call) -> Iterator[None]:
+    """Run a block with the modes of the call; restore the random state and the modules' buffers, discard its output.
+
+    Buffers are restored through `.data`, which leaves autograd's version counters as they are.
+    """
+    buffers = list(call.buffers().values())
+    saved = [buffer.detach().clone() for buffer in buffers]
+    with torch.random.fork_rng(), redirect_stdout(_Nowhere()), call.surroundings.again():
+        try:
+            yield
+        finally:
+            for buffer, value in zip(buffers, saved, strict=True):
+                buffer.data.copy_(value)
+
+
+def call_again(call: Call, compile_one: Callable[[Any], Callable[..., Any]]) -> None:
+    """Repeat a call on copies, with `compile_one(function)` in place of its function, and leave no trace.
+
+    Of a function that torch.compile has wrapped, the original is passed to `compile_one`.
+    """
+    function = dynamo.inner_function(call.fn) or call.fn
+    args, kwargs = call.copied_arguments()
+    with leave_no_trace(call), uncompiled(function):
+        compile_one(function)(*args, **kwargs)

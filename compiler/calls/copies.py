@@ -1,0 +1,174 @@
+"""Copy a call of the user: function, modules, tensors and optimizers, with equal weights.
+
+All are copied together, so that a weight that two of them share is one weight in the copies too. A function is rebuilt
+over copies of its closure variables and globals. Its code object is a copy, so that compiled code of the copy does not
+mix with the user's.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import CellType, CodeType, FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from compiler.calls.call import Call, copied_tensor
+from compiler.capture.sources import is_installed
+from compiler.torch_api.pytrees import tree_map
+
+_PLAIN = (list, tuple, dict, set)
+NO_VALUES = "the call's tensors are on the meta device, which holds shapes and no values: nothing of it can be measured"
+GIVE_VALUES = "to time or check the call, make it with tensors that have memory"
+
+
+class CannotCopyError(Exception):
+    """Something of a call can't be copied; the message says what and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copied function or module, its copied arguments, and the modules and tensors that were copied with them."""
+
+    fn: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    modules: tuple[nn.Module, ...]
+    tensors: tuple[Tensor, ...]
+
+    def leaves(self) -> list[Tensor]:
+        """Parameters and arguments that require grad, each once."""
+        own = [parameter for module in self.modules for parameter in module.parameters()]
+        wanting = {id(leaf): leaf for leaf in (*own, *self.tensors) if leaf.requires_grad and leaf.is_leaf}
+        return list(wanting.values())
+
+    def parameters(self) -> list[Tensor]:
+        """Tensors for an optimizer: parameters, or the leaves of a call that has none."""
+        leaves = self.leaves()
+        return [leaf for leaf in leaves if isinstance(leaf, nn.Parameter)] or leaves
+
+
+def copy_call(call: Call) -> Copy:
+    """Copy a call. Raises CannotCopyError, also for a call on meta tensors, which have no values."""
+    if "meta" in call.devices():
+        raise CannotCopyError(f"{NO_VALUES}; {GIVE_VALUES}")
+    copier = _Copier()
+    fn = copier(call.fn)
+    args, kwargs = copier(tuple(call.args)), copier(dict(call.kwargs))
+    return Copy(fn, args, kwargs, tuple(copier.modules), tuple(copier.tensors))
+
+
+class _Copier:
+    def __init__(self) -> None:
+        self.memo: dict[int, Any] = {}
+        self.modules: list[nn.Module] = []
+        self.tensors: list[Tensor] = []
+        self.original: dict[str, Any] | None = None
+        self.globals: dict[str, Any] = {}
+        self.kept: list[Any] = []  # ids are keys: what they are of has to stay
+
+    def __call__(self, value: Any) -> Any:
+        if id(value) in self.memo:
+            return self.memo[id(value)]
+        self.kept.append(value)
+        if isinstance(value, Tensor):
+            return self._tensor(value)
+        if isinstance(value, FunctionType):
+            return self._function(value)
+        if isinstance(value, MethodType):
+            return MethodType(value.__func__, self(value.__self__))
+        if isinstance(value, functools.partial):
+            return functools.partial(self(value.func), *self(value.args), **self(value.keywords))
+        if type(value) in _PLAIN or not _has_state(value):
+            return self._parts(value)
+        return self._whole(value)
+
+    def _tensor(self, value: Tensor) -> Tensor:
+        if isinstance(value, nn.Parameter):
+            return self._whole(value)
+        made = copied_tensor(value.detach())
+        self.memo[id(value)] = made.requires_grad_() if value.requires_grad else made
+        self.tensors.append(made)
+        return made
+
+    def _parts(self, value: Any) -> Any:
+        """Copy the elements of a container; a value without state is returned as it is."""
+        if type(value) is set:
+            return {self(item) for item in value}
+        return tree_map(lambda leaf: self(leaf) if leaf is not value and _is_copied(leaf) else leaf, value)
+
+    def _whole(self, value: Any) -> Any:
+        try:
+            made = copy.deepcopy(value, self.memo)
+        except Exception as error:  # noqa: BLE001 - whatever the user's __deepcopy__ raises
+            name = type(value).__name__
+            raise CannotCopyError(f"a {name} can't be copied: {type(error).__name__}: {error}") from None
+        if isinstance(made, nn.Module):
+            self.modules.append(made)
+        elif isinstance(made, Tensor):
+            self.tensors.append(made)
+        return made
+
+    def _function(self, value: FunctionType) -> FunctionType:
+        """Copy a function. Functions of other modules keep their globals, as TorchDynamo reads those by name."""
+        self.original = value.__globals__ if self.original is None else self.original
+        if is_installed(value.__code__.co_filename) or value.__globals__ is not self.original:
+            return value
+        self.globals = self.globals or dict(self.original)
+        cells = tuple(CellType() for _ in value.__closure__ or ())
+        made = FunctionType(value.__code__.replace(), self.globals, value.__name__, None, cells or None)
+        self.memo[id(value)] = made
+        made.__dict__.update(value.__dict__)
+        made.__module__, made.__qualname__ = value.__module__, value.__qualname__
+        made.__defaults__ = self(value.__defaults__) if value.__defaults__ else None
+        made.__kwdefaults__ = self(value.__kwdefaults__) if value.__kwdefaults__ else None
+        for cell, own in zip(cells, value.__closure__ or (), strict=True):
+            if _is_filled(own):
+                cell.cell_contents = self(own.cell_contents)
+        for name in _names(value.__code__):
+            if name in self.original and _is_copied(self.original[name]):
+                self.globals[name] = self(self.original[name])
+        return made
+
+
+def _is_copied(value: Any) -> bool:
+    return (
+        isinstance(value, (FunctionType, MethodType, functools.partial)) or type(value) in _PLAIN or _has_state(value)
+    )
+
+
+def _has_state(value: Any) -> bool:
+    """Whether a call may change a value: a module, optimizer, tensor or callable object."""
+    if isinstance(value, Tensor | nn.Module | Optimizer):
+        return True
+    return callable(value) and not isinstance(value, type) and hasattr(value, "__dict__") and not _is_of_package(value)
+
+
+def _is_of_package(value: Any) -> bool:
+    module = getattr(type(value), "__module__", "")
+    return module.partition(".")[0] in ("builtins", "torch", "functools", "numpy", "types")
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def devices(copy_: Copy) -> list[torch.device]:
+    """Devices of the tensors of a call, each once."""
+    own = [tensor for module in copy_.modules for tensor in (*module.parameters(), *module.buffers())]
+    return list(dict.fromkeys(tensor.device for tensor in (*copy_.tensors, *own)))

@@ -1,0 +1,34 @@
+"""What exploring a call gives, and the type of the function that explores one again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from compiler.calls.call import Call
+from compiler.calls.kept import KeptFrame
+from compiler.record import Record
+from compiler.record.options import Options
+
+
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """The record of a call and its value, and what it takes to run the call or its kernels again. `files` are the names
+    of source files in the record, by their paths.
+    """
+
+    record: Record
+    value: Any
+    kept: Mapping[str, KeptFrame]
+    call: Call | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+class ExploreAgain(Protocol):
+    """`compiler.engine.explore_again`, which is handed to those that the engine itself imports."""
+
+    def __call__(
+        self, call: Call, options: Options, *, build: bool = False, inside: Callable[[Explored], None] | None = None
+    ) -> Explored:
+        """Make a call once more, unnoticed and on copies, and record every stage."""

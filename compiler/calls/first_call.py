@@ -1,0 +1,59 @@
+"""Graph breaks that only a first call has: the call is captured once more after it, and not run."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+from compiler.calls.call import Call, leave_no_trace
+from compiler.record import GraphBreak
+from compiler.torch_api.dynamo import Unheard, first_break
+
+_CONDITION = re.compile(r"\s*(?:if|elif|else|try|except|with|import|from|while)\b")
+_DEFINITION = re.compile(r"\s*(?:async\s+)?def\b")
+
+
+def may_run_once(found: GraphBreak, files: Mapping[str, str]) -> bool:
+    """Whether something before a break's line decides if it is reached. `files` are paths by the record's names."""
+    return any(_is_conditional(files.get(span.file, ""), span.line) for span in found.chain)
+
+
+def _is_conditional(path: str, line: int) -> bool:
+    for number in range(line, 0, -1):
+        text = linecache.getline(path, number)
+        if _DEFINITION.match(text):
+            return False
+        if _CONDITION.match(text):
+            return True
+    return False
+
+
+def marked(
+    breaks: Sequence[GraphBreak],
+    call: Call,
+    dynamic: bool | None,
+    unheard: Callable[[], AbstractContextManager[Unheard]],
+    files: Mapping[str, str],
+) -> list[GraphBreak]:
+    """The breaks, with those of the first call that a second capture passes by marked.
+
+    A capture ends at its first break: of the breaks behind that nothing is known, and none is marked.
+    """
+    args, kwargs = call.copied_arguments()
+    with leave_no_trace(call), unheard():
+        try:
+            stack = first_break(call.fn, args, kwargs, dynamic)
+        except Exception:  # noqa: BLE001 - what can't be captured whole for another reason says nothing of breaks
+            return list(breaks)
+    return [replace(found, first_call=stack is None or _is_before(found, stack, files)) for found in breaks]
+
+
+def _is_before(found: GraphBreak, stack: Sequence[tuple[str, int]], files: Mapping[str, str]) -> bool:
+    """Whether a break is on an earlier line than the first one that is left, in the first function of both."""
+    if not found.chain or not found.frame.startswith("0/"):
+        return False
+    file, line = files.get(found.chain[0].file, ""), found.chain[0].line
+    return any(other == file and line < where for other, where in stack)

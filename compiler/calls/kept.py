@@ -1,0 +1,126 @@
+"""Graphs, buffers and inputs of the user's call, kept so that kernels can be run again.
+
+Tensors are not copied unless `copies` is set; with it, later changes by the user's code do not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+from torch.utils.hooks import RemovableHandle
+
+from compiler.capture.sources import SourceBook
+from compiler.torch_api import compiled_autograd, fx
+from compiler.torch_api.aot_metadata import AotFacts
+from compiler.torch_api.buffers import Buffer, InputLayout, Kind
+from compiler.torch_api.halves import Replaceable
+from compiler.torch_api.partitioning import Joint
+from compiler.torch_api.pytrees import tree_leaves
+
+DEVICES = ("cpu", "cuda")
+
+
+@dataclass(slots=True)
+class KeptGraph:
+    """A graph after the post-grad passes, its buffers, and the scheduler nodes of each kernel."""
+
+    module: GraphModule
+    inputs: tuple[InputLayout, ...] = ()
+    buffers: tuple[Buffer, ...] = ()
+    nodes: dict[str, set[str]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class KeptFrame:
+    """One capture: its graphs, and the arguments of the first call; gradients by the output that they are of.
+
+    `captured` is the graph as it was captured, and `book` where the record's sources are: what it takes to trace it
+    again. `eager` is the same graph with its higher-order operators as eager runs them. `programs` are what our own
+    backend made of its graphs (`compiler.backend_record.rerun.KeptProgram`). `joint` is what AOTAutograd made of it,
+    before it was divided. `autocast` are the devices on which autocast was on around the call, and to which format.
+    With `keeps_stages`, `stages` are the graphs as AOTAutograd made them: "joint", "joint passes" (after Inductor's),
+    "forward", "backward", "inference"; `aot` is what it found about inputs and outputs, and in `halves` is the code
+    that was built. `around`, where it is set, makes every call after the first. Implements
+    `compiler.torch_api.buffers.BufferObserver`.
+    """
+
+    copies: bool = False
+    graphs: dict[Kind, KeptGraph] = field(default_factory=dict)
+    programs: dict[Kind, Any] = field(default_factory=dict)
+    arguments: tuple[Any, ...] | None = None
+    trained: list[int] = field(default_factory=list)
+    gradients: dict[int, torch.Tensor] = field(default_factory=dict)
+    captured: GraphModule | None = None
+    eager: GraphModule | None = None
+    joint: Joint | None = None
+    book: SourceBook | None = None
+    autocast: tuple[tuple[str, torch.dtype], ...] = ()
+    keeps_stages: bool = False
+    stages: dict[str, GraphModule] = field(default_factory=dict)
+    aot: AotFacts | None = None
+    halves: dict[Kind, Replaceable] = field(default_factory=dict)
+    around: Callable[..., Any] | None = None
+    _hooks: list[RemovableHandle] = field(default_factory=list)
+
+    def stage(self, name: str, module: GraphModule) -> None:
+        """Keep a copy of a graph that passes may change, if stages are kept."""
+        if self.keeps_stages:
+            self.stages[name] = fx.detached(module)
+
+    def lowered(self, kind: Kind, module: GraphModule, inputs: tuple[InputLayout, ...]) -> None:
+        self.graphs[kind] = KeptGraph(module, inputs)
+
+    def scheduled(self, kind: Kind, buffers: tuple[Buffer, ...]) -> None:
+        self.graphs[kind].buffers = buffers
+
+    def defined(self, kind: Kind, kernel: str, nodes: tuple[str, ...]) -> None:
+        self.graphs[kind].nodes.setdefault(kernel, set()).update(nodes)
+
+    def hearing(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap `call` so that its first arguments, and the gradients of its outputs, are kept."""
+
+        def heard(*args: Any, **kwargs: Any) -> Any:
+            if self.arguments is not None or kwargs:
+                return self.around(call, *args, **kwargs) if self.around is not None else call(*args, **kwargs)
+            self.arguments = tuple(self._kept(argument) for argument in args)
+            self.autocast = tuple(
+                (device, torch.get_autocast_dtype(device)) for device in DEVICES if torch.is_autocast_enabled(device)
+            )
+            results = call(*args)
+            self._hear_gradients(results)
+            return results
+
+        return heard
+
+    def _kept(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        detached = value.detach()
+        return detached.clone() if self.copies else detached
+
+    def _hear_gradients(self, results: Any) -> None:
+        outputs = [leaf for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor)]
+        for index, output in enumerate(outputs):
+            if output.requires_grad:
+                self.trained.append(index)
+            # A hook on the tensor itself would be there when the user saves it; compiled autograd traces any hook.
+            if output.grad_fn is not None and not compiled_autograd.is_enabled():
+                self._hooks.append(output.grad_fn.register_prehook(self._hears(index, output.output_nr)))
+
+    def stop_hearing(self) -> None:
+        """Take the hooks for gradients off the user's autograd graph."""
+        while self._hooks:
+            self._hooks.pop().remove()
+
+    def _hears(self, index: int, place: int) -> Callable[[Sequence[torch.Tensor | None]], None]:
+        def hear(gradients: Sequence[torch.Tensor | None]) -> None:
+            gradient = gradients[place]
+            if gradient is not None and index not in self.gradients:
+                self.gradients[index] = self._kept(gradient)
+
+        # The backward may run inside of the function that is compiled: this is not to be a frame of it.
+        return torch.compiler.disable(hear)

@@ -1,0 +1,119 @@
+"""A kernel of a record, edited: its source in the place of the original's, with another launch configuration."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from compiler.binary.own_kernels import launch_of
+from compiler.binary.sources import kernel_source
+from compiler.record import Artifact, Entity, Kernel, Record
+from compiler.targets import target
+
+
+def check_executable(record: Record, kernel: Kernel, source: str) -> None:
+    """Raise if a source, of this kernel or an edited one, may not be executed: UntrustedError where the record was
+    loaded and nobody has agreed, RefusedSourceError (a ValueError) where it is not what code generators write.
+    """
+    record.require_trust()
+    if not record.is_loaded:
+        return
+    if kernel.language == "cpp":
+        from compiler.kernel_lab.cpp_source import check_cpp as check  # it imports our own backend
+    else:
+        from compiler.untrusted.triton_source import check_triton as check  # it imports Triton
+    check(source)
+
+
+def source_of(record: Record, kernel: Kernel) -> str:
+    """The kernel's source, whose line 1 is empty: the one after the quotes. Raises CannotCompileError."""
+    artifact = record[kernel.artifact]
+    if kernel.language == "cpp":
+        return f"\n{cpp_source(record, kernel)[1]}"
+    _, source = kernel_source(artifact, kernel)
+    return f"\n{source}" if launch_of(artifact, kernel) else source
+
+
+def cpp_source(record: Record, kernel: Kernel) -> tuple[str, str]:
+    """What all kernels of a text in C++ share, and the kernel's own function."""
+    artifact = record[kernel.artifact]
+    start = min(known.lines[0] for known in record.kernels if known.artifact == kernel.artifact)
+    rows = artifact.text.split("\n")
+    return "\n".join(rows[: start - 1]), "\n".join(rows[kernel.lines[0] - 1 : kernel.lines[1]]) + "\n"
+
+
+def function_of(record: Record, kernel: Kernel) -> str:
+    """The name of the function in the kernel's source. Raises CannotCompileError."""
+    function, _ = kernel_source(record[kernel.artifact], kernel)
+    return function
+
+
+def configurations(record: Record, kernel: Kernel, gpu: str) -> tuple[dict[str, int], ...]:
+    """The launch configurations that would be tried on a GPU, in their order. Raises KernelSourceError."""
+    if launch := launch_of(record[kernel.artifact], kernel):
+        return tuple(launch["configs"])
+    check_executable(record, kernel, source_of(record, kernel))
+    # Where Triton is not installed, this can't be imported.
+    from compiler.torch_api.triton_kernels import compile_request, reading_kernels
+
+    with reading_kernels(target(gpu)):
+        return compile_request(*kernel_source(record[kernel.artifact], kernel), {}, 0).configs
+
+
+def with_edit(
+    record: Record, kernel: Kernel, edited: str, gpu: str, launch: Mapping[str, Any]
+) -> tuple[Record, str, str]:
+    """A record of two kernels, the original and the edited one, written for a GPU; and their ids. `launch` is how the
+    edited one is launched, where it is of our own backend.
+    """
+    function, original = function_of(record, kernel), source_of(record, kernel)
+    own = launch_of(record[kernel.artifact], kernel)
+    artifacts, kernels = [], []
+    for source, suffix, how in ((original, "original", own), (edited, "edited", launch)):
+        text = source.rstrip("\n") if own else _statement(kernel.name, function, source)
+        artifact_id = f"{kernel.artifact.rstrip(']')} {suffix}]"
+        identity = f"{artifact_id}.{kernel.name}"
+        facts = (Entity(identity, "kernel", kernel.name, {"launch": how, "line": 1}),) if own else ()
+        artifacts.append(
+            Artifact(artifact_id, "kernels", suffix, "python", text, kernel.graph, entities=facts, half=kernel.half)
+        )
+        lines = (1, text.count("\n") + 1)
+        kernels.append(replace(kernel, id=identity, artifact=artifact_id, lines=lines))
+    others = [artifact for artifact in record.artifacts if artifact.stage != "kernels"]
+    both = replace(
+        record, target=gpu, artifacts=(*others, *artifacts), kernels=tuple(kernels), binaries=(), problems=()
+    )
+    return both, kernels[0].id, kernels[1].id
+
+
+def _statement(name: str, function: str, source: str) -> str:
+    """As Inductor writes it. Quotes within are escaped: they are a user's, Inductor's own code has none."""
+    quoted = source.replace("\\", "\\\\").replace("'''", "\\'\\'\\'")
+    return f"{name} = async_compile.triton('{function}', '''{quoted}''', device_str='cuda')"
+
+
+def with_configuration(name: str, source: str, numbers: Mapping[str, int]) -> str:
+    """The source with its decorator asking for one configuration (`{"XBLOCK": 256, "num_warps": 8}`), line for line.
+
+    Raises SyntaxError, ValueError where the source has no such kernel of Inductor's.
+    """
+    decorator = next(
+        (
+            found
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.FunctionDef) and node.name == name
+            for found in node.decorator_list
+            if isinstance(found, ast.Call) and "triton_heuristics" in ast.unparse(found.func)
+        ),
+        None,
+    )
+    if decorator is None:
+        raise ValueError(f"the source has no kernel {name} under a decorator of triton_heuristics")
+    kept = [keyword for keyword in decorator.keywords if keyword.arg in ("filename", "triton_meta", "inductor_meta")]
+    arguments = ", ".join([repr(dict(numbers)), *(f"{keyword.arg}={ast.unparse(keyword.value)}" for keyword in kept)])
+    lines = source.split("\n")
+    first, last = decorator.lineno, decorator.end_lineno or decorator.lineno
+    written = f"@triton_heuristics.fixed_config({arguments})"
+    return "\n".join([*lines[: first - 1], written, *[""] * (last - first), *lines[last:]])

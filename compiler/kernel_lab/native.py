@@ -1,0 +1,165 @@
+"""An edited C++ kernel of our own backend: built, and run in a process of its own, which is all that it can end."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from compiler.backend import build
+from compiler.process import run_in_own_group
+from compiler.triton_interpreter import arena
+from compiler.triton_interpreter.kernel_inputs import own_copies
+from compiler.triton_interpreter.launch import KernelError
+
+SECONDS = 60
+TIMED_SECONDS = 0.3
+_NAME_OF_CELL = "cell"
+_ERROR = re.compile(rf"^{_NAME_OF_CELL}:(\d+):\d+: (?:fatal )?error: (.*)$", re.MULTILINE)
+
+# It needs nothing but Python, so that it starts at once.
+_MAIN = """
+import ctypes, json, mmap, sys, time
+asked = json.loads(sys.stdin.read())
+with open(asked["memory"], "r+b") as file:
+    access = mmap.ACCESS_COPY if asked["seconds"] else mmap.ACCESS_WRITE
+    memory = mmap.mmap(file.fileno(), asked["size"], access=access)
+base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+pointers, sizes = asked["pointers"], asked["sizes"]
+given = [*(ctypes.c_void_p(base + at) for at in pointers), *map(ctypes.c_long, sizes)]
+calls = [getattr(ctypes.CDLL(library), asked["name"]) for library in asked["libraries"]]
+found = [call(*given, ctypes.c_int(asked["threads"])) for call in calls]
+times = [[] for _ in calls]
+end = time.perf_counter() + asked["seconds"]
+while time.perf_counter() < end or asked["seconds"] and len(times[0]) < 4:
+    for call, taken in zip(calls, times):
+        start = time.perf_counter()
+        call(*given, ctypes.c_int(asked["threads"]))
+        taken.append(time.perf_counter() - start)
+print(json.dumps({"found": found, "times": times}))
+"""
+
+
+class BuildError(ValueError):
+    """The C++ compiler did not take a source: its first complaint, and the line of the cell that it is of."""
+
+    def __init__(self, reason: str, line: int = 0) -> None:
+        super().__init__(reason)
+        self.line = line
+
+
+def build_library(prelude: str, source: str, library: Path) -> None:
+    """Compile a kernel's function under what it shares with others. Line 1 of the source is the user's cell's own.
+
+    Raises BuildError.
+    """
+    if not (program := build.compiler()):
+        raise BuildError("there is no C++ compiler here: install g++, or name one in the variable CXX")
+    text = library.with_suffix(".cpp")
+    text.write_text(f'{prelude}\n#line 1 "{_NAME_OF_CELL}"\n{source}\n', encoding="utf-8")
+    done = run_in_own_group(build.command_for(program, text, library))
+    if done.returncode:
+        found = _ERROR.search(done.stderr)
+        raise BuildError(found[2] if found else done.stderr.strip()[-500:], int(found[1]) if found else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """Runs functions of built libraries on tensors, which it copies to memory that the other process has mapped."""
+
+    folder: Path
+    name: str
+    names: Sequence[str]
+    arguments: Sequence[Any]
+
+    def run(self, library: Path) -> tuple[list[Any], KernelError | None]:
+        """One call, on copies of the arguments: what they are afterwards, and what the function did wrong."""
+        after = own_copies(self.arguments)
+        places, memory = self._map_arguments(after)
+        answer = self._ask([library], places, memory.numel(), 0.0)
+        if isinstance(answer, KernelError):
+            return after, answer
+        arena.copy_back(memory, _tensors(after), places)
+        if answer["found"][0]:
+            return after, KernelError("error", "an index that a tensor holds is out of range")
+        return after, self._writes_out_of_bounds(memory, places)
+
+    def times(self, libraries: Sequence[Path]) -> list[tuple[float, float, float]]:
+        """The median and the quartiles of a call of each, in seconds; they take turns. [] where that can't be had."""
+        places, memory = self._map_arguments(self.arguments)
+        answer = self._ask(libraries, places, memory.numel(), TIMED_SECONDS)
+        if isinstance(answer, KernelError):
+            return []
+        quartiles = [statistics.quantiles(taken, n=4) for taken in answer["times"]]
+        return [(middle, low, high) for low, middle, high in quartiles]
+
+    def _map_arguments(self, arguments: Sequence[Any]) -> tuple[dict[str, arena.Placed], torch.Tensor]:
+        tensors = _tensors(arguments)
+        places = arena.place_tensors(tensors)
+        with self._memory.open("wb") as file:
+            file.truncate(arena.size_of(places))  # gaps are holes
+        memory = arena.map_file(self._memory, arena.size_of(places))
+        arena.copy_in(memory, tensors, places)
+        return places, memory
+
+    @property
+    def _memory(self) -> Path:
+        return self.folder / "memory"
+
+    def _ask(
+        self, libraries: Sequence[Path], places: Mapping[str, arena.Placed], size: int, seconds: float
+    ) -> dict[str, Any] | KernelError:
+        """The process's answer, or how it ended."""
+        request = {
+            "memory": str(self._memory), "size": size, "libraries": [*map(str, libraries)], "name": self.name,
+            "pointers": [place.region.start + place.offset * place.dtype.itemsize for place in places.values()],
+            "sizes": [int(value) for value in self.arguments if not isinstance(value, torch.Tensor)],
+            "threads": torch.get_num_threads(), "seconds": seconds,
+        }  # fmt: skip
+        command = [sys.executable, "-c", _MAIN]
+        try:
+            done = run_in_own_group(command, json.dumps(request), SECONDS)
+        except subprocess.TimeoutExpired:
+            return KernelError("error", f"it took longer than {SECONDS} s")
+        if done.returncode < 0:
+            ended = signal.Signals(-done.returncode).name
+            return KernelError("error", f"it ended its process ({ended}): it reads or writes far out of bounds")
+        if done.returncode:
+            return KernelError("error", f"it could not be called: {done.stderr.strip().splitlines()[-1]}")
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+    def _writes_out_of_bounds(self, memory: torch.Tensor, places: Mapping[str, arena.Placed]) -> KernelError | None:
+        """What was written between tensors, where nothing is to be."""
+        regions = sorted({place.region for place in places.values()}, key=lambda region: region.start)
+        ends = [0, *(region.start + region.size for region in regions)]
+        starts = [*(region.start for region in regions), memory.numel()]
+        for end, start in zip(ends, starts, strict=True):
+            if memory[end:start].any():
+                at = end + int(memory[end:start].nonzero()[0])
+                return KernelError("error", self._words(at, places))
+        return None
+
+    def _words(self, at: int, places: Mapping[str, arena.Placed]) -> str:
+        """A byte of the arena as an element of the tensor that it is nearest to."""
+
+        def distance(place: arena.Placed) -> int:
+            return min(abs(at - place.region.start), abs(at - place.region.start - place.region.size))
+
+        name, near = min(places.items(), key=lambda item: distance(item[1]))
+        element = (at - near.region.start) // near.dtype.itemsize - near.offset
+        return f"it writes out of bounds: element {element} of {self.names[int(name)]}"
+
+
+def _tensors(arguments: Sequence[Any]) -> dict[str, torch.Tensor]:
+    """By their places."""
+    return {str(place): value for place, value in enumerate(arguments) if isinstance(value, torch.Tensor)}

@@ -1,0 +1,215 @@
+"""An edited kernel against the original, on the same arguments: its numbers, and its time where there is a GPU."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compiler.binary.own_kernels import constants_of, grid_of
+from compiler.calls.kept import KeptFrame
+from compiler.kernel_lab.edit import check_executable
+from compiler.numerics.policy.judge import judge
+from compiler.record import Check, Kernel, Record, Timing
+from compiler.triton_interpreter import wrapper
+from compiler.triton_interpreter.kernel_inputs import RANDOM, KernelInputs, kernel_inputs, own_copies
+from compiler.triton_interpreter.launch import KernelError, Outcome
+from compiler.triton_interpreter.process import Interpreter, InterpreterError
+from compiler.triton_interpreter.program import Launch, ProgramError
+from compiler.triton_interpreter.signature import signature
+
+MOST_PROGRAMS = 2000
+"""So many programs of a launch are interpreted; a launch of more is checked in part, and says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What came of running both: a check for each tensor that is stored to, durations, what is wrong, and notes."""
+
+    checks: tuple[Check, ...] = ()
+    timings: tuple[Timing, ...] = ()
+    error: KernelError | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A version of a kernel, in the configuration of this number. `launch` is empty for one of Inductor's. `prelude`
+    is what comes before one in C++.
+    """
+
+    function: str
+    source: str
+    config: int
+    launch: Mapping[str, Any]
+    prelude: str = ""
+
+    def interpreted(self, interpreter: Interpreter, arguments: Sequence[Any], most: int) -> Outcome:
+        """Run it on CPU tensors, which it changes; of Inductor's at most so many programs."""
+        if not self.launch:
+            return interpreter.run(self.source, self.function, arguments, self.config, most)
+        blocks, grid = constants_of(self.launch, self.config), grid_of(self.launch, self.config)
+        return interpreter.run_plain(self.source, self.function, arguments, self.launch["types"], blocks, grid)
+
+    def loaded(self) -> Any:
+        """For the GPU that is here. Raises KernelSourceError."""
+        from compiler.torch_api import gpu_launch
+
+        if not self.launch:
+            return gpu_launch.loaded(self.function, self.source, self.config)
+        chosen, grid = self.launch["configs"][self.config], grid_of(self.launch, self.config)
+        return gpu_launch.Plain(self.function, self.source, chosen, grid)
+
+
+def numbers(record: Record, kernel: Kernel, kept: Mapping[str, KeptFrame], original: Tried, edited: Tried) -> Numbers:
+    """Run the original and the edited one, on the arguments of the exploration where it kept them.
+
+    Raises UntrustedError and RefusedSourceError for code of a loaded record that may not be executed.
+    """
+    for version in (original, edited):
+        check_executable(record, kernel, version.source)
+    if kernel.language == "cpp":
+        return _native(kernel, kept, original, edited)
+    try:
+        with Interpreter() as interpreter:
+            given = _given(record, kernel, kept, original, interpreter)
+            notes = tuple(filter(None, (given.note,)))
+            if torch.cuda.is_available():
+                return _on_gpu(given, original, edited, notes)
+            return _interpreted(given, original, edited, interpreter, notes)
+    except (ProgramError, InterpreterError) as error:
+        return Numbers(notes=(f"its numbers could not be checked: {error}",))
+
+
+def _given(
+    record: Record, kernel: Kernel, kept: Mapping[str, KeptFrame], original: Tried, interpreter: Interpreter
+) -> KernelInputs:
+    """Arguments of the first launch, under the names that the function has for them."""
+    if not original.launch:
+        given = kernel_inputs(record, kernel, kept, interpreter)
+        names = signature(original.function, original.source).arguments
+        return replace(given, launch=replace(given.launch, names=names))
+    return _given_to_ours(kernel, kept, original)
+
+
+def _given_to_ours(kernel: Kernel, kept: Mapping[str, KeptFrame], original: Tried) -> KernelInputs:
+    from compiler.backend_record.rerun import find_launch
+
+    kind: Any = kernel.half
+    how, note = original.launch, RANDOM
+    if kernel.graph in kept and kind in kept[kernel.graph].programs:
+        found = find_launch(kept[kernel.graph], kind, original.function)
+        given, note = own_copies(found.arguments), found.note
+    elif "arguments" in how:
+        given = [_random(*value) if isinstance(value, list) else value for value in how["arguments"]]
+    else:
+        raise ProgramError("an earlier version saved it, without its arguments: explore it again")
+    written: dict[int, Tensor | None] = dict.fromkeys(how["written"])
+    names = [*how["types"]] if "types" in how else parameters(original.source, original.function)
+    launch = Launch(kernel.name, original.function, original.source, given, names, written, lambda _: [])
+    return KernelInputs(launch, note)
+
+
+def _random(dtype: str, shape: Sequence[int], strides: Sequence[int]) -> Tensor:
+    made = torch.empty_strided(tuple(shape), tuple(strides), dtype=getattr(torch, dtype))
+    return made.copy_(wrapper.random_values(made.shape, made.dtype))
+
+
+def parameters(source: str, function: str) -> list[str]:
+    """The names of a C++ function's parameters."""
+    found = re.search(rf"\b{function}\(([^)]*)\) {{", source)
+    return [parameter.split()[-1] for parameter in found[1].split(",")] if found else []
+
+
+def _native(kernel: Kernel, kept: Mapping[str, KeptFrame], original: Tried, edited: Tried) -> Numbers:
+    """Of kernels in C++, on the CPU: numbers and times."""
+    from compiler.kernel_lab.native import BuildError, Native, build_library
+
+    try:
+        given = _given_to_ours(kernel, kept, original)
+    except ProgramError as error:
+        return Numbers(notes=(f"its numbers could not be checked: {error}",))
+    launch = given.launch
+    with tempfile.TemporaryDirectory(prefix="tcompile-", ignore_cleanup_errors=True) as folder:
+        libraries = [Path(folder, f"{name}.so") for name in ("original", "edited")]
+        try:
+            for version, library in zip((original, edited), libraries, strict=True):
+                build_library(version.prelude, version.source, library)
+        except BuildError as error:
+            return Numbers(error=KernelError("error", str(error), error.line))
+        native = Native(Path(folder), original.function, launch.names, launch.arguments)
+        theirs, failed = native.run(libraries[0])
+        if failed is not None:
+            return Numbers(notes=(*filter(None, (given.note,)), f"the original does not run: {failed.message}"))
+        mine, failed = native.run(libraries[1])
+        if failed is not None:
+            return Numbers(error=failed, notes=tuple(filter(None, (given.note,))))
+        times = native.times(libraries)
+    timings = tuple(
+        Timing(name, "kernel call", *found) for name, found in zip(("original", "edited"), times, strict=False)
+    )
+    threads = torch.get_num_threads()
+    notes = (*filter(None, (given.note,)), f"numbers and times on this CPU, {threads} thread{'s' * (threads != 1)}")
+    return Numbers(_checks(launch, theirs, mine), timings, notes=notes)
+
+
+def _interpreted(
+    given: KernelInputs, original: Tried, edited: Tried, interpreter: Interpreter, notes: tuple[str, ...]
+) -> Numbers:
+    mine, theirs = own_copies(given.launch.arguments), own_copies(given.launch.arguments)
+    first = original.interpreted(interpreter, theirs, MOST_PROGRAMS)
+    if first.error is not None:
+        return Numbers(notes=(*notes, f"the original does not run in the interpreter: {first.error.message}"))
+    # Programs of another size are others: where the original's were not all run, there is nothing to compare with.
+    second = edited.interpreted(interpreter, mine, MOST_PROGRAMS if first.is_whole else first.ran)
+    if second.error is not None and second.error.kind == "missing":
+        return Numbers(notes=(*notes, second.error.message))
+    if second.error is not None:
+        return Numbers(error=second.error, notes=notes)
+    notes += ("numbers by Triton's interpreter, on the CPU",)
+    if not (first.is_whole and second.is_whole):
+        notes += (f"only {second.ran:,} of {second.programs:,} programs were run; what they left is not compared",)
+        return Numbers(notes=notes)
+    return Numbers(_checks(given.launch, theirs, mine), notes=notes)
+
+
+def _on_gpu(given: KernelInputs, original: Tried, edited: Tried, notes: tuple[str, ...]) -> Numbers:
+    from compiler.torch_api import gpu_launch
+
+    theirs, mine = ([_moved(value) for value in own_copies(given.launch.arguments)] for _ in range(2))
+    first = original.loaded()
+    gpu_launch.launch(first, theirs)
+    try:
+        second = edited.loaded()
+        gpu_launch.launch(second, mine)
+    except Exception as error:  # noqa: BLE001 - Triton and CUDA fail in many ways
+        return Numbers(error=KernelError("error", f"{type(error).__name__}: {error}"), notes=notes)
+    checks = _checks(given.launch, theirs, mine)
+    timings = tuple(
+        Timing(name, "kernel launch", *gpu_launch.times(kernel, arguments))
+        for name, kernel, arguments in (("original", first, theirs), ("edited", second, mine))
+    )
+    return Numbers(checks, timings, notes=(*notes, f"numbers and times on {torch.cuda.get_device_name()}"))
+
+
+def _moved(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cuda")
+    return made.copy_(value)
+
+
+def _checks(launch: Launch, theirs: Sequence[Any], mine: Sequence[Any]) -> tuple[Check, ...]:
+    return tuple(_check(launch, index, theirs[index], mine[index]) for index in launch.written)
+
+
+def _check(launch: Launch, index: int, theirs: Tensor, mine: Tensor) -> Check:
+    """Memory that neither has written to is not a number in both: that is equal."""
+    known = ~(theirs.isnan() & mine.isnan())
+    return judge(launch.names[index], mine[known], theirs[known])

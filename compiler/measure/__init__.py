@@ -1,1 +1,0 @@
-"""Measurements on the user's own call: time, and numbers against eager."""

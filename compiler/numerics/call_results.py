@@ -1,0 +1,181 @@
+"""Results of a call: outputs, gradients, and buffers and arguments changed in place, under the user's names."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from compiler.calls.call import Call, leave_no_trace
+from compiler.torch_api.pytrees import tree_map
+from compiler.torch_api.widened import Drawn, Recording, Widened, random_state, wide
+
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CallResults:
+    """Tensors that a call returns or changes, by name.
+
+    `state` holds buffers and arguments after the call, `before` their values before it. Gradients are of the outputs
+    weighted by fixed normal random numbers (1 for a single number): gradients of a plain sum would vanish behind a
+    softmax or a normalization. `draws` is whether the call drew random numbers.
+    """
+
+    outputs: Mapping[str, Tensor]
+    gradients: Mapping[str, Tensor | None]
+    state: Mapping[str, Tensor]
+    before: Mapping[str, Tensor]
+    draws: bool = False
+
+    def parts(self, changed: Sequence[str]) -> tuple[dict[str, Tensor | None], ...]:
+        """Outputs, gradients, and the `changed` part of the state, each as a dict from name to tensor."""
+        return (
+            dict(self.outputs),
+            {f"gradient of {name}": value for name, value in self.gradients.items()},
+            {f"{name}, changed in place": self.state[name] for name in changed},
+        )
+
+    def named(self, changed: Sequence[str]) -> list[tuple[str, Tensor | None]]:
+        """Pairs of name and tensor of all parts."""
+        return [item for part in self.parts(changed) for item in part.items()]
+
+    def changed(self) -> set[str]:
+        """Names of buffers and arguments whose values changed."""
+        return {name for name, value in self.state.items() if not torch.equal(value, self.before[name])}
+
+    def alike(self, other: CallResults) -> bool:
+        """Whether another call has outputs and gradients of the same names."""
+        ours = {name: value is None for name, value in self.gradients.items()}
+        theirs = {name: value is None for name, value in other.gradients.items()}
+        return self.outputs.keys() == other.outputs.keys() and ours == theirs
+
+
+def results(call: Call, run: Callable[..., Any]) -> CallResults:
+    """Repeat the call with `run` in place of its function and leave no trace. Raises what `run` raises."""
+    with leave_no_trace(call):
+        args, kwargs = call.copied_arguments()
+        names = _argument_names(call)
+        leaves = call.parameters() | _tensors(names, (args, kwargs), wants=True)
+        state = call.buffers() | _tensors(names, (args, kwargs), wants=False)
+        before, random = {name: value.detach().clone() for name, value in state.items()}, random_state()
+        found = _results(run(*args, **kwargs), leaves, state, before)
+        return replace(found, draws=random_state() != random)
+
+
+def drawn(call: Call) -> list[Drawn]:
+    """Random numbers that the eager call draws, in order."""
+    with Recording() as recording:
+        results(call, call.fn)
+    return recording.drawn
+
+
+def exact(call: Call, drawn: Sequence[Drawn]) -> CallResults:
+    """Results of the call in float64 with these random numbers.
+
+    Raises whatever the call raises: not all code accepts other dtypes.
+    """
+    with leave_no_trace(call):
+        args, kwargs = tree_map(_own, call.copied_arguments())
+        parameters, buffers = ({name: _own(value) for name, value in found.items()}
+                               for found in (call.parameters(), call.buffers()))  # fmt: skip
+        names = _argument_names(call)
+        leaves = parameters | _tensors(names, (args, kwargs), wants=True)
+        state = buffers | _tensors(names, (args, kwargs), wants=False)
+        before = {name: value.detach().clone() for name, value in state.items()}
+        with Widened(drawn):
+            return _results(call.with_tensors(parameters | buffers)(*args, **kwargs), leaves, state, before)
+
+
+def _own(value: Any) -> Any:
+    return wide(value.detach()).requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
+
+
+def _results(
+    value: Any, leaves: Mapping[str, Tensor], state: Mapping[str, Tensor], before: Mapping[str, Tensor]
+) -> CallResults:
+    found = dict(outputs_of(value))
+    gradients = dict(zip(leaves, _gradients(list(found.values()), list(leaves.values())), strict=False))
+    after = {name: tensor.detach().clone() for name, tensor in state.items()}
+    return CallResults({name: tensor.detach().clone() for name, tensor in found.items()}, gradients, after, before)
+
+
+def _gradients(outputs: Sequence[Tensor], leaves: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    roots = [output for output in outputs if output.requires_grad]
+    if not roots or not leaves:
+        return ()
+    generator = np.random.default_rng(SEED)  # torch's own random operators are listened to
+    weights = [_weights(root, generator) for root in roots]
+    return torch.autograd.grad(roots, leaves, weights, allow_unused=True)
+
+
+def _weights(output: Tensor, generator: np.random.Generator) -> Tensor:
+    """Weights of an output: the same on every run and device, and exact in every dtype of 16 bits or more."""
+    if output.numel() == 1:
+        return torch.ones_like(output)
+    drawn = np.round(32 * generator.standard_normal(tuple(output.shape))).clip(-128, 128) / 32
+    return torch.from_numpy(drawn).to(output.device, output.dtype)
+
+
+def outputs_of(value: Any) -> Iterator[tuple[str, Tensor]]:
+    """Tensors in the value that a call returned, named `output`, `output 1`, `logits`, `past_key_values[0][1]`."""
+    if isinstance(value, Tensor):
+        yield "output", value
+    elif isinstance(value, tuple | list) and not hasattr(value, "_fields"):
+        for index, item in enumerate(value):
+            yield from _tensors_in(f"output {index}", item)
+    else:
+        for name, item in _parts(value):
+            yield from _tensors_in(name.removeprefix("."), item)
+
+
+def _tensors_in(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield name, value
+        return
+    for part, item in _parts(value):
+        yield from _tensors_in(f"{name}{part}", item)
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """Elements of a container, each with the Python expression that reaches it.
+
+    A ModelOutput of transformers is both a dict and a dataclass.
+    """
+    if isinstance(value, Mapping):
+        plain = all(isinstance(key, str) and key.isidentifier() for key in value)
+        yield from ((f".{key}" if plain else f"[{key!r}]", item) for key, item in value.items())
+    elif hasattr(value, "_fields"):
+        yield from ((f".{name}", getattr(value, name)) for name in value._fields)
+    elif isinstance(value, tuple | list):
+        yield from ((f"[{index}]", item) for index, item in enumerate(value))
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield from ((f".{item.name}", getattr(value, item.name)) for item in fields(value))
+
+
+def _argument_names(call: Call) -> list[str]:
+    """Parameter names of the positional arguments; `argument 0` where the function takes `*args`."""
+    function = call.fn.forward if isinstance(call.fn, torch.nn.Module) else call.fn
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    known = [parameter.name for parameter in parameters if parameter.kind in kinds]
+    return [known[place] if place < len(known) else f"argument {place}" for place in range(len(call.args))]
+
+
+def _tensors(names: Sequence[str], arguments: Any, *, wants: bool) -> dict[str, Tensor]:
+    """Tensors passed to a call, each once: leaves that require grad if `wants`, else tensors that do not."""
+    args, kwargs = arguments
+    every = [found for name, value in [*zip(names, args, strict=True), *kwargs.items()]
+             for found in _tensors_in(name, value)]  # fmt: skip
+    known = {id(value): (name, value) for name, value in reversed(every)}
+    pairs = reversed(known.values())
+    return {name: value for name, value in pairs if (value.requires_grad and value.is_leaf if wants else
+                                                     not value.requires_grad)}  # fmt: skip

@@ -1,0 +1,111 @@
+"""Run graphs with the random numbers that compiled CPU code draws from its seeds: Inductor's or our backend's.
+
+Of Inductor, in torch/csrc/inductor/cpp_prefix.h: `normalized_rand_cpu`, `randn_cpu` and `randint64_cpu` take an
+element's place as the counter of Philox 4x32-10, and 32 bits of the seed as its key. Seeds are drawn by `aten.randint`
+from all of int64 (`RandomSeeds` in torch/_inductor/ir.py), where the operator that stands for them in the graph takes
+half of that. Our own backend draws what Triton does (compiler/backend/ir/philox.py), of which the reference interpreter
+of graphs knows all but the seeds (compiler/backend/lower/graph.py, `draw_seeds`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from compiler.calls.kept import KeptFrame
+from compiler.torch_api import fx
+from compiler.torch_api.buffers import Kind
+from compiler.triton_interpreter import philox
+from compiler.triton_interpreter.reference import Reference
+
+SEED, SEEDS = "prims.inductor_seed.default", "prims.inductor_seeds.default"
+RANDOM, INTEGERS = "prims.inductor_random.default", "prims.inductor_randint.default"
+_SCALE = np.float32(4.6566127342e-10)
+
+
+def draws_its_own(frame: KeptFrame) -> bool:
+    """Whether the code of a capture draws other random numbers than eager."""
+    return any(
+        fx.target_name(node) in (RANDOM, INTEGERS) for graph in _graphs(frame).values() for node in graph.graph.nodes
+    )
+
+
+def drawing(frame: KeptFrame) -> dict[Kind, Callable[[], Reference]]:
+    """For each half of a capture, a factory of interpreters that draw as its generated code does."""
+    kind_of_draws = PhiloxDraws if frame.programs else OwnDraws
+    return {kind: partial(kind_of_draws, graph) for kind, graph in _graphs(frame).items()}
+
+
+def _graphs(frame: KeptFrame) -> dict[Kind, GraphModule]:
+    """The graphs that code was generated from."""
+    if frame.programs:
+        return {kind: frame.stages[kind] for kind in frame.programs if kind in frame.stages}
+    return {kind: graph.module for kind, graph in frame.graphs.items()}
+
+
+class OwnDraws(Reference):
+    """Runs a graph of Inductor's on the CPU and draws as its generated code does."""
+
+    def __init__(self, module: GraphModule) -> None:
+        super().__init__(module, ())
+
+    def computed(self, node: Node, args: Any, kwargs: Any) -> Any:
+        target = fx.target_name(node)
+        if target == SEEDS:
+            limits = torch.iinfo(torch.int64)
+            return torch.randint(limits.min, limits.max, [args[0]])
+        if target == RANDOM:
+            return _random(*args[:3])
+        if target == INTEGERS:
+            return _integers(*args[:4])
+        return super().computed(node, args, kwargs)
+
+
+class PhiloxDraws(Reference):
+    """Runs a graph of our backend's on the CPU and draws as its generated code does: all seeds first, in one call."""
+
+    def __init__(self, module: GraphModule) -> None:
+        super().__init__(module, ())
+        self._seeds: Iterator[Tensor] = iter(())
+
+    def run(self, *args: Any, **options: Any) -> Any:
+        count = sum(fx.target_name(node) == SEED for node in self.graph.nodes)
+        self._seeds = iter(torch.randint(0, torch.iinfo(torch.int64).max, [count]) if count else ())
+        return super().run(*args, **options)
+
+    def computed(self, node: Node, args: Any, kwargs: Any) -> Any:
+        return next(self._seeds) if fx.target_name(node) == SEED else super().computed(node, args, kwargs)
+
+
+def _random(size: Sequence[int], seed: Any, mode: str) -> Tensor:
+    first, second = _words(seed, math.prod(size))[:2]
+    drawn = _uniform(first) if mode == "rand" else _normal(first, second)
+    return torch.from_numpy(drawn).reshape(list(size))
+
+
+def _integers(low: int, high: int, size: Sequence[int], seed: Any) -> Tensor:
+    first, second = _words(seed, math.prod(size))[:2]
+    wide = first.astype(np.uint64) | (second.astype(np.uint64) << np.uint64(32))
+    return torch.from_numpy((wide % np.uint64(high - low)).astype(np.int64) + low).reshape(list(size))
+
+
+def _words(seed: Any, count: int) -> tuple[philox.Words, ...]:
+    return philox.words(int(seed) & 0xFFFFFFFF, np.arange(count, dtype=np.uint64))
+
+
+def _uniform(words: philox.Words) -> NDArray[np.float32]:
+    return (words & np.uint32(0x7FFFFFFF)).astype(np.float32) * _SCALE
+
+
+def _normal(first: philox.Words, second: philox.Words) -> NDArray[np.float32]:
+    """By Box and Muller; in C++ the root is taken in float32, and the cosine in float64."""
+    radius = np.sqrt(-2.0 * np.log(1 - _uniform(first)).astype(np.float64))
+    return (radius * np.cos(2.0 * math.pi * (1 - _uniform(second)).astype(np.float64))).astype(np.float32)

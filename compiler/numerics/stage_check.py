@@ -1,0 +1,266 @@
+"""Compare every stage of a capture with eager and float64 on the inputs of its call, and find where numbers diverge.
+
+Eager means here the captured graph run by torch; `compiler.numerics.call_check` compares that with the user's code.
+Random numbers are eager's at every stage that draws in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Interpreter, Node
+
+from compiler.autograd.provenance import Provenance
+from compiler.calls.kept import KeptFrame
+from compiler.decompose.drawn import Drawing, Given, Values, place_draws, seed_and_restore
+from compiler.decompose.graphs import LevelError, LevelGraphs, Results, autocast, double
+from compiler.decompose.levels import TABLES
+from compiler.numerics.first_divergence import by_holder, by_name, by_origin, keep_node_values, outputs_of
+from compiler.numerics.input_names import InputNames
+from compiler.numerics.policy.by_dtype import Named
+from compiler.numerics.policy.judge import is_reference, judge
+from compiler.numerics.random_replay import Exact, draws_of
+from compiler.numerics.stage_runs import NotComparableError, Stage, StageRunner, stages_of
+from compiler.numerics.stage_words import not_comparable, on_cpu, stage_checks
+from compiler.record import Artifact, Check, Problem
+from compiler.record.builder import Builder
+from compiler.torch_api import fx
+from compiler.torch_api.level_traces import Kind, first_line
+
+CAPTURED = "captured"
+
+
+@dataclass
+class Levels:
+    """Captures at each decomposition level, traced lazily."""
+
+    builder: Builder
+    kept: Mapping[str, KeptFrame]
+    _known: dict[str, LevelGraphs | LevelError] = field(default_factory=dict)
+
+    def __call__(self, graph: str) -> LevelGraphs:
+        """The levels of a capture. Raises LevelError where it can't be traced again."""
+        if graph not in self._known:
+            try:
+                self._known[graph] = LevelGraphs(graph, self.kept[graph], self._captured_artifact(graph))
+            except LevelError as error:
+                self._known[graph] = error
+        known = self._known[graph]
+        if isinstance(known, LevelError):
+            raise known
+        return known
+
+    def _captured_artifact(self, graph: str) -> Artifact:
+        return next(item for item in self.builder.artifacts.values() if (item.stage, item.graph) == (CAPTURED, graph))
+
+
+def check_stages(builder: Builder, kept: Mapping[str, KeptFrame], levels: Callable[[str], LevelGraphs]) -> None:
+    """Add a `Check` for each stage of each capture that was called to a record under construction."""
+    for captured in [item for item in builder.artifacts.values() if item.stage == CAPTURED]:
+        frame = kept.get(captured.graph)
+        if frame is None or frame.arguments is None:
+            continue
+        try:
+            builder.checks.extend(StageCheck(captured, frame, levels(captured.graph)).checks())
+        except LevelError as error:
+            builder.problem(Problem(CAPTURED, str(error), graph=captured.graph))
+
+
+class StageCheck:
+    """The stages of one capture. Raises LevelError where the captured graph can't be traced or run again."""
+
+    def __init__(self, captured: Artifact, kept: KeptFrame, levels: LevelGraphs) -> None:
+        self.graph, self._captured_artifact, self._kept, self._levels = captured.graph, captured, kept, levels
+        assert kept.eager is not None  # LevelGraphs asks for it
+        self._module, self._inputs = kept.eager, InputNames.of(captured)
+        self._values: dict[str, Any] = {}
+        try:
+            self._eager = self._run_captured()
+            self._drawn: dict[Kind, Values] = {}
+            self._levels.aot.run = lambda kind, args: self._levels.draw(kind, args, self._drawn)
+            self._aten = self._run_level()
+        except Exception as error:
+            raise LevelError(f"the graph of {captured.graph} can't be run again: {first_line(error)}") from error
+        self._exact = self._run_exact()
+        made = [draws_of(graph, self._drawn.get(kind, {})) for kind, graph in self._levels.aot.graphs.items()]
+        self._runner = StageRunner(kept, self._eager, made[0])
+
+    def checks(self) -> Iterator[Check]:
+        """Checks of each stage; the first stage that differs names the node where it does."""
+        stages = {stage.name: stage for stage in stages_of(self._kept)}
+        post_grad = stages.pop("post_grad", None)
+        named = False
+        for found in self._each([*stages.values()], post_grad):
+            departs = any(check.verdict == "differs" for check in found)
+            node = self._node(found[0].stage, stages, post_grad) if departs and not named else ""
+            named = named or departs
+            yield from (replace(check, node=node) if check.verdict == "differs" else check for check in found)
+
+    def _each(self, stages: Sequence[Stage], post_grad: Stage | None) -> Iterator[tuple[Check, ...]]:
+        for stage in stages:
+            yield self._check(stage.name, partial(self._stage_results, stage))
+        yield self._check("decomposed ATen", lambda: self._aten)
+        for level in TABLES:
+            yield self._check(f"decomposed {level}", partial(self._run_at, level))
+        if post_grad is not None:
+            yield self._check(post_grad.name, partial(self._stage_results, post_grad))
+
+    def _check(self, stage: str, run: Callable[[], Results]) -> tuple[Check, ...]:
+        try:
+            found = run()
+        except NotComparableError as error:
+            reason = str(error)
+        except Exception as error:  # noqa: BLE001 - graphs fail in many ways, and the other stages don't care
+            reason = f"it can't be run: {type(error).__name__}: {first_line(error)}"
+        else:
+            return self._compare(stage, found)
+        return (not_comparable(stage, self.graph, reason),)
+
+    def _compare(self, stage: str, mine: Results) -> tuple[Check, ...]:
+        """One `Check` for each dtype."""
+        changed = sorted(mine.changed | self._eager.changed)
+        own, eager = (
+            self._named_results(mine, changed),
+            self._named_results(_with_gradients_of(mine, self._eager), changed),
+        )
+        exact = self._named_results(_with_gradients_of(mine, self._exact), changed) if self._exact else None
+        return stage_checks(own, eager, exact, stage, self.graph)
+
+    def _named_results(self, found: Results, changed: Sequence[int]) -> Named:
+        """Pairs of name and result on the CPU, with the user's names of inputs."""
+        return on_cpu([(self._inputs.named(name), value) for name, value in found.named(changed)])
+
+    def _run_captured(self, into: dict[str, Any] | None = None) -> Results:
+        """Run the captured graph with torch; keeps the values of its nodes in `into`."""
+        call = self._module if into is None else keep_node_values(Interpreter(self._module), into).run
+        with seed_and_restore(), autocast(self._kept):
+            return self._levels.results(call, self._levels.own_arguments())
+
+    def _run_level(self) -> Results:
+        with seed_and_restore():
+            return self._levels.results(self._levels.aot.call, self._levels.own_arguments())
+
+    def _run_at(self, level: str) -> Results:
+        self._levels.aot.run = partial(self._levels.given, level, self._drawn)
+        return self._run_level()
+
+    def _run_exact(self) -> Results | None:
+        """Results of the ATen graphs in float64; None where they can't run in it or are no reference for eager."""
+        graphs = self._levels.aot.graphs
+        self._levels.aot.run = lambda kind, args: Exact(graphs[kind], self._drawn.get(kind, {})).run(*args)
+        arguments = [double(value) for value in self._levels.own_arguments()]
+        try:
+            found = self._levels.results(self._levels.aot.call, arguments)
+        except Exception:  # noqa: BLE001 - what works in one format only fails in many ways
+            return None
+        if not found.alike(self._eager):
+            return None
+        own, best = ([value for _, value in each.named(())] for each in (self._eager, found))
+        return found if is_reference(own, best) else None
+
+    def _stage_results(self, stage: Stage) -> Results:
+        return self._runner.run(stage).results
+
+    def _node(self, name: str, stages: Mapping[str, Stage], post_grad: Stage | None) -> str:
+        """Id of the first node of a stage that differs from the stage before; "" where it is not known."""
+        if name.startswith("decomposed "):
+            return self._node_of_level(name.removeprefix("decomposed "))
+        order = [*stages.values(), *([post_grad] if post_grad else [])]
+        place = next(index for index, stage in enumerate(order) if stage.name == name)
+        mine, before = order[place], order[place - 1] if place else None
+        values = self._runner.run(mine, watch=True).values
+        known = self._runner.run(before, watch=True).values if before else {}
+        for kind, graph in mine.graphs.items():
+            if before is None:
+                found = self._node_after_captured(mine, kind, values[kind])
+            else:
+                found = by_name(graph, values[kind], known.get(kind) or known.get("joint", {}))
+            if found:
+                return self._id(mine, kind, found)
+        return ""
+
+    def _node_after_captured(self, stage: Stage, kind: str, values: Mapping[str, Any]) -> str:
+        """The first node that differs from the captured graph.
+
+        Gradients have no node there: for those, the node that returns the first wrong gradient.
+        """
+        self._know_captured()
+        origins = self._origins(self._kept.stages[kind])
+        found = by_origin(stage.graphs[kind], values, self._values, partial(_by_name, origins))
+        return found or self._first_wrong(stage.graphs[kind], values)
+
+    def _first_wrong(self, graph: GraphModule, values: Mapping[str, Any]) -> str:
+        """The node that returns the first gradient that differs from eager's."""
+        names = [*outputs_of(graph)][-len(self._kept.arguments or ()) :]
+        pairs = ((names[place], value) for place, value in self._eager.gradients.items() if place < len(names))
+        wrong = (name for name, value in pairs if name and not _agree(values.get(name), value))
+        return next(wrong, "")
+
+    def _node_of_level(self, level: str) -> str:
+        if level == "ATen":
+            return self._node_of_aten()
+        for kind, graph in self._levels.aot.graphs.items():
+            traced = self._levels.trees[level, kind].traced
+            inputs = self._levels.half(self._levels.id_of(level, kind)).inputs
+            before: dict[str, Any] = {}
+            mine: dict[str, Any] = {}
+            with seed_and_restore(), torch.no_grad():
+                keep_node_values(Drawing(graph), before).run(*inputs)
+                given = place_draws(self._drawn.get(kind, {}), traced.values)
+                keep_node_values(Given(traced.module, given), mine).run(*inputs)
+            if found := by_holder(mine, before, traced.values):
+                return f"{self._levels.id_of(level, kind)}.{found}"
+        return ""
+
+    def _node_of_aten(self) -> str:
+        """Id of the first node of the ATen graphs that should have the value of a captured node and has another."""
+        self._know_captured()
+        for kind, graph in self._levels.aot.graphs.items():
+            inputs = self._levels.half(self._levels.id_of("ATen", kind)).inputs
+            values: dict[str, Any] = {}
+            with seed_and_restore(), torch.no_grad():
+                keep_node_values(Drawing(graph), values).run(*inputs)
+            origins = self._origins(self._levels.aot.joint or graph)
+            found = by_origin(graph, values, self._values, partial(_by_name, origins))
+            if found := found or self._first_wrong(graph, values):
+                return f"{self._levels.id_of('ATen', kind)}.{found}"
+        return ""
+
+    def _origins(self, graph: GraphModule) -> dict[str, list[str]]:
+        """Names of the captured nodes that each forward node of a graph comes from."""
+        known = Provenance(graph, self._captured_artifact, fx.homes(self._module), same_names=False)
+        names = {entity.id: entity.label for entity in self._captured_artifact.entities}
+        forward = [node for node in graph.graph.nodes if not node.meta.get("autograd_backward")]
+        return {node.name: [names[origin] for origin in known(node) if origin in names] for node in forward}
+
+    def _know_captured(self) -> None:
+        if not self._values:
+            self._run_captured(self._values)
+
+    def _id(self, stage: Stage, kind: str, name: str) -> str:
+        """Id of the entity of a node. Nodes that Inductor's joint passes added are found in the halves."""
+        if stage.name == "post_grad":
+            return f"post_grad[{self.graph} {kind}].{name}"
+        if stage.name != "joint passes":
+            return f"{kind}[{self.graph}].{name}"
+        halves = (half for half in ("forward", "backward") if half in self._kept.stages)
+        inside = (half for half in halves if any(node.name == name for node in self._kept.stages[half].graph.nodes))
+        return f"{next(inside, 'joint')}[{self.graph}].{name}"
+
+
+def _by_name(origins: Mapping[str, Sequence[str]], node: Node) -> Sequence[str]:
+    return origins.get(node.name, ())
+
+
+def _with_gradients_of(mine: Results, other: Results) -> Results:
+    """`other` with only those gradients that `mine` has."""
+    return replace(other, gradients={place: other.gradients[place] for place in mine.gradients})
+
+
+def _agree(mine: Any, eager: Any) -> bool:
+    return not isinstance(mine, Tensor) or not isinstance(eager, Tensor) or judge("", mine, eager).verdict != "differs"

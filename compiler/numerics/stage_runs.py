@@ -1,0 +1,171 @@
+"""Run the graphs that AOTAutograd and Inductor made of one capture, on the CPU with the inputs of its call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from compiler.calls.kept import KeptFrame
+from compiler.decompose.drawn import seed_and_restore
+from compiler.decompose.graphs import Results
+from compiler.numerics.random_replay import Draws, Handing
+from compiler.torch_api.buffers import InputLayout, bare, input_layouts
+from compiler.triton_interpreter.inputs import argument
+from compiler.triton_interpreter.program import ProgramError
+from compiler.triton_interpreter.reference import Unknown, copy_to_cpu
+
+Graphs = Mapping[str, GraphModule]
+_PLAIN = ("non_alias", "unsafe_view_alias", "custom_function_view")
+
+
+class NotComparableError(RuntimeError):
+    """The results of a stage can't be compared with eager's; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The graphs of one stage: "joint", or "forward" and "backward", or "inference"."""
+
+    name: str
+    graphs: Graphs
+    layouts: Mapping[str, tuple[InputLayout, ...]]
+
+
+@dataclass(slots=True)
+class StageRun:
+    """Results of a stage and, if watched, the values of its nodes by graph and name."""
+
+    results: Results
+    values: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def stages_of(kept: KeptFrame) -> list[Stage]:
+    """The stages that were kept, in the order of the pipeline; "post_grad" last."""
+    found = [_stage(name, {"joint": kept.stages[name]}) for name in ("joint", "joint passes") if name in kept.stages]
+    if {"forward", "backward"} <= kept.stages.keys():
+        found.append(_stage("forward + backward", {kind: kept.stages[kind] for kind in ("forward", "backward")}))
+    elif "inference" in kept.stages:
+        found.append(_stage("inference", {"inference": kept.stages["inference"]}))
+    post_grad: dict[str, GraphModule] = {kind: graph.module for kind, graph in kept.graphs.items()}
+    if post_grad.keys() in ({"forward", "backward"}, {"inference"}):
+        layouts = {kind: graph.inputs for kind, graph in kept.graphs.items()}
+        found.append(Stage("post_grad", post_grad, {str(kind): value for kind, value in layouts.items()}))
+    return found
+
+
+def _stage(name: str, graphs: Graphs) -> Stage:
+    layouts = {kind: input_layouts(graph) for kind, graph in graphs.items()}
+    return Stage(name, {kind: bare(graph) for kind, graph in graphs.items()}, layouts)
+
+
+class StageRunner:
+    """Runs stages of one capture on the inputs of its call; `eager` are the captured graph's results, `draws` the
+    random numbers that came with them. A graph without a backward gives no gradients: those of views are autograd's.
+    """
+
+    def __init__(self, kept: KeptFrame, eager: Results, draws: Draws) -> None:
+        self._kept, self._eager, self._draws = kept, eager, draws
+
+    def run(self, stage: Stage, *, watch: bool = False) -> StageRun:
+        """Raises NotComparableError where the graphs' inputs or results are not those of the call."""
+        found = StageRun(Results([], {}, [copy_to_cpu(value) for value in self._kept.arguments or ()], set()))
+        versions = [_version(value) for value in found.results.inputs]
+        self._draws.started()
+        with seed_and_restore(), torch.no_grad():
+            try:
+                forward, gradients = self._halves(stage, found, watch)
+            except ProgramError as error:
+                raise NotComparableError(str(error)) from error
+        self._draws.ended()
+        if self._draws.reason:
+            raise NotComparableError(self._draws.reason)
+        changed = {place for place, value in enumerate(found.results.inputs) if _version(value) != versions[place]}
+        found.results = self._results(found.results.inputs, changed, forward, gradients)
+        return found
+
+    def _halves(self, stage: Stage, found: StageRun, watch: bool) -> tuple[list[Any], list[Any]]:
+        """Outputs of the call and gradients of its inputs."""
+
+        def run(kind: str, saved: Sequence[Any] = ()) -> list[Any]:
+            inputs = self._inputs(stage.layouts[kind], found.results.inputs, saved)
+            graph = stage.graphs[kind]
+            runs = Handing(graph, [node.name for node in graph.graph.nodes] if watch else (), self._draws)
+            outputs = list(runs.run(*inputs))
+            found.values[kind] = runs.values
+            return outputs
+
+        if "inference" in stage.graphs:
+            return run("inference"), []
+        if "joint" in stage.graphs:
+            count = self._kept.joint.options["num_fwd_outputs"] if self._kept.joint is not None else 0
+            outputs = run("joint")
+            return outputs[:count], outputs[count:]
+        outputs = run("forward")
+        names = [layout.name for layout in stage.layouts["backward"]]
+        count = len(outputs) - sum(not name.startswith("tangents") for name in names)
+        return outputs[:count], run("backward", outputs[count:])
+
+    def _inputs(self, layouts: Sequence[InputLayout], arguments: Sequence[Any], saved: Sequence[Any]) -> list[Any]:
+        """Inputs of a graph. Saved values come in the partitioner's order: sizes first."""
+        handed = iter(sorted(saved, key=lambda value: isinstance(value, Tensor | Unknown)))
+        tangents = iter(self._tangents(sum(layout.name.startswith("tangents") for layout in layouts)))
+        found = []
+        for layout in layouts:
+            is_tangent = layout.name.startswith("tangents")
+            value = next(tangents) if is_tangent else next(handed) if saved else argument(layout.name, arguments)
+            found.append(_fit_layout(layout, value))
+        return found
+
+    def _tangents(self, count: int) -> list[Tensor]:
+        """Gradients of the outputs: those of the user's backward, else ones."""
+        if not count:
+            return []
+        facts, trained = self._kept.aot, self._kept.trained
+        if facts is None or any(output.kind not in _PLAIN for output in facts.outputs if output.requires_grad):
+            raise NotComparableError("an output that wants gradients is a view, and its graph takes another's")
+        if len(trained) != count:
+            raise NotComparableError(f"it takes {count} gradients, where {len(trained)} outputs want one")
+        outputs = [(place, self._eager.outputs[place]) for place in trained]
+        return [
+            copy_to_cpu(self._kept.gradients.get(place, torch.ones_like(output)).to(output.dtype))
+            for place, output in outputs
+        ]
+
+    def _results(
+        self, arguments: Sequence[Any], changed: set[int], forward: list[Any], gradients: list[Any]
+    ) -> Results:
+        facts = self._kept.aot
+        if facts is None or facts.subclasses:
+            raise NotComparableError("its inputs and outputs are not known, or are parts of tensor subclasses")
+        unknown = next((value for value in [*forward, *gradients] if isinstance(value, Unknown)), None)
+        if unknown is not None:
+            raise NotComparableError(unknown.reason)
+        changed_after = [place for place, item in enumerate(facts.inputs) if item.mutated == "after"]
+        if len(changed_after) != facts.first_output:
+            raise NotComparableError("inputs are given another shape in place")
+        inputs = [*arguments]
+        for place, value in zip(changed_after, forward, strict=False):
+            inputs[place] = value
+        outputs = forward[facts.first_output : facts.first_output + len(facts.outputs)]
+        by_place = {place: gradients[place] for place in self._eager.gradients} if gradients else {}
+        tensors = [value for value in outputs if isinstance(value, Tensor)]
+        return Results(tensors, by_place, inputs, changed | set(changed_after))
+
+
+def _version(value: Any) -> int:
+    return value._version if isinstance(value, Tensor) else 0
+
+
+def _fit_layout(layout: InputLayout, value: Any) -> Any:
+    if isinstance(value, Unknown):
+        raise NotComparableError(value.reason)
+    if not layout.fits(value):
+        raise NotComparableError(f"its input {layout.name} is not what the call gives")
+    if not isinstance(value, Tensor):
+        return value
+    return value if value.numel() < 2 else layout.laid_out(value)

@@ -1,0 +1,57 @@
+"""Summarize a stage's numbers for a record: one `Check` for the results of each dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compiler.numerics.policy.by_dtype import Named, Numbers, numbers
+from compiler.record import Check
+
+
+def stage_checks(mine: Named, eager: Named, best: Named | None, stage: str, graph: str) -> tuple[Check, ...]:
+    """Compare the results of a stage with eager's and with `best`, the same in float64: one `Check` for each dtype.
+
+    Integers and booleans that are equal to eager's are counted with the first dtype.
+    """
+    found = numbers(mine, eager, best)
+    whole = [item for item in found if item.verdict == "equal" and not _is_floating(item.dtype)]
+    shown = [item for item in found if item not in whole] or whole[:1]
+    others = [item for item in whole if item not in shown]
+    return tuple(_stage_check(item, stage, graph, others if item is shown[0] else ()) for item in shown)
+
+
+def _is_floating(dtype: str) -> bool:
+    known = getattr(torch, dtype, None)
+    return isinstance(known, torch.dtype) and (known.is_floating_point or known.is_complex)
+
+
+def _stage_check(found: Numbers, stage: str, graph: str, others: Sequence[Numbers] = ()) -> Check:
+    """The `Check` of one dtype; results in `others` are equal to eager's."""
+    count = found.count + sum(item.count for item in others)
+    formats = " and ".join(item.dtype for item in (found, *others))
+    subject = f"{count} results, {formats}" if count > 1 else f"{found.worst}, {formats}"
+    worst = f"most at {found.worst}" if found.count > 1 and found.max_absolute else ""
+    beyond = f"{found.beyond} beyond {found.tolerance:g}, as near to float64 as eager" if found.beyond else ""
+    allowed = (
+        f"allowed {found.tolerance:g} of the largest magnitude"
+        if found.verdict == "differs" and found.max_relative is not None
+        else ""
+    )
+    note = "; ".join(part for part in (worst, beyond, allowed, found.note) if part)
+    return Check(
+        subject, found.max_absolute, found.max_relative, found.verdict, note, stage, graph,
+        found.max_absolute_float64, found.max_relative_float64, dtype=found.dtype, tolerance=found.tolerance,
+    )  # fmt: skip
+
+
+def not_comparable(stage: str, graph: str, reason: str) -> Check:
+    """The `Check` of a stage whose numbers can't be compared, with the reason."""
+    return Check("outputs and gradients", None, None, "not comparable", reason, stage, graph)
+
+
+def on_cpu(named: Named) -> list[tuple[str, Any]]:
+    return [(name, value.detach().cpu() if isinstance(value, Tensor) else value) for name, value in named]

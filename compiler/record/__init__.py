@@ -1,0 +1,590 @@
+"""The record: what one exploration found, as plain data.
+
+Two nouns carry everything. An `Entity` is one thing in one stage (a source line, an FX node, a kernel); an `Artifact`
+is one stage's printable value. A `Record` holds artifacts in pipeline order plus the facts that are not a stage's
+text. Links are not stored twice: the closure of `Entity.origins`, in both directions, is the selection.
+
+A record is JSON in and out, exactly: `Record.from_json(record.to_json()) == record`. Loading executes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from compiler.record.capture_facts import (
+    Applicability,
+    Condition,
+    Frame,
+    GraphBreak,
+    Guard,
+    GuardFailure,
+    Recompile,
+    Span,
+    Step,
+    Suggestion,
+    Symbol,
+)
+from compiler.record.checks import DamagedError, check_record, with_halves
+from compiler.record.limits import TooLargeError, check_json
+from compiler.record.measure_facts import (
+    Candidate,
+    HostTime,
+    KernelTime,
+    LineTime,
+    Measurement,
+    MemoryEvent,
+    Merge,
+    Phase,
+    Trial,
+)
+from compiler.record.options import Options
+
+__all__ = [
+    "MACHINE_STAGES",
+    "OWN_STAGES",
+    "SCHEMA",
+    "STAGES",
+    "Applicability",
+    "Artifact",
+    "Binary",
+    "Candidate",
+    "Check",
+    "Condition",
+    "Decision",
+    "Entity",
+    "Environment",
+    "ExploredCall",
+    "Frame",
+    "GraphBreak",
+    "GraphHalf",
+    "Guard",
+    "GuardFailure",
+    "HostTime",
+    "Kernel",
+    "KernelTime",
+    "LineTime",
+    "Measurement",
+    "MemoryEvent",
+    "Merge",
+    "Phase",
+    "Problem",
+    "Recompile",
+    "Record",
+    "RecordError",
+    "Saved",
+    "Span",
+    "Step",
+    "Suggestion",
+    "Symbol",
+    "Timing",
+    "Trial",
+    "Trust",
+    "UntrustedError",
+    "captured_by_frame",
+    "ordered_stages",
+    "stage_rank",
+]
+
+SCHEMA = 2
+READABLE = (1, SCHEMA)
+"""Before schema 2, the half that an artifact or a kernel is of stood in ids alone."""
+
+STAGES: tuple[str, ...] = (
+    "source",
+    "bytecode",
+    "captured",
+    "exported",
+    "pre_grad",
+    "autograd",
+    "joint",
+    "forward",
+    "backward",
+    "inference",
+    "decomposed",
+    "post_grad",
+    "ir",
+    "fused_ir",
+    "lowered",
+    "simplified",
+    "inlined",
+    "split",
+    "fused",
+    "recompute",
+    "products",
+    "ordered",
+    "scheduled",
+    "kernels",
+    "ttir",
+    "ttgir",
+    "llir",
+    "ptx",
+    "sass",
+    "amdgcn",
+    "timing",
+)
+
+OWN_STAGES: tuple[str, ...] = STAGES[STAGES.index("lowered") : STAGES.index("kernels")]
+"""What the passes of our own backend make. One that is not listed comes after these, before the kernels."""
+
+MACHINE_STAGES: tuple[str, ...] = STAGES[STAGES.index("kernels") + 1 : STAGES.index("timing")]
+"""What a Triton kernel is compiled to, step by step: made when it is asked for, one artifact for each kernel."""
+
+
+def stage_rank(stage: str) -> float:
+    """Where a stage comes in the pipeline; one that is not known is that of a new pass of our own backend."""
+    return STAGES.index(stage) if stage in STAGES else STAGES.index("kernels") - 0.5
+
+
+def ordered_stages(stages: Iterable[str], known: Sequence[str] = STAGES) -> list[str]:
+    """Each stage once, in the order of those that are known; one that is not stays behind the one before it."""
+    ranks: dict[str, float] = {}
+    before = known.index("kernels") - 0.5
+    for stage in stages:
+        if stage not in ranks:
+            ranks[stage] = known.index(stage) if stage in known else before + 1e-3
+        before = ranks[stage]
+    return sorted(ranks, key=lambda stage: ranks[stage])
+
+
+Trust = Literal["untrusted", "trusted"]
+GraphHalf = Literal["", "forward", "backward", "inference"]
+
+
+class UntrustedError(RuntimeError):
+    """Code of a loaded record would have to be executed, and the user has not agreed to that."""
+
+
+class RecordError(ValueError):
+    """A record file that can't be read: the message names the field and what was expected there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """One thing in one stage.
+
+    `id` is canonical (`forward[0/0].mul_2`): the same input gives the same id. `attrs` holds JSON values only: for a
+    tensor-valued node `dtype`, `shape`, `stride`, `device`, `bytes`; for an FX node also `op`, `target`, `module`
+    (the `nn.Module` path), `file`, `line`, `checkpoint`; in a higher-order operator's body `subgraph`, the id of
+    what holds the body; the operator has `subgraphs`. `inputs` are ids in this artifact, `origins` in earlier stages.
+    """
+
+    id: str
+    kind: str
+    label: str
+    attrs: dict[str, Any] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Artifact:
+    """One stage's printable value. `lines` maps a 1-based line of `text` to the ids of the entities on it.
+
+    `graph` is the capture it belongs to (`0/0`: frame 0, compilation 0, numbered within this exploration), a part of
+    it (`0/0 submod_1`, where DDPOptimizer split it) or "". `half` is which half of the graph: "forward", "backward",
+    "inference", or "" where it is all of it.
+    `attrs` may hold `numbers` (the line number to show for each line of `text`, 0 for none) and `path`; of source also
+    `calls`: for the id of a line that calls functions inlined there, ids of lines that ran in these.
+    """
+
+    id: str
+    stage: str
+    title: str
+    language: str
+    text: str
+    graph: str = ""
+    lines: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    entities: tuple[Entity, ...] = ()
+    attrs: dict[str, Any] = field(default_factory=dict)
+    half: GraphHalf = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"<{self.id}: {self.title}, {len(self.lines)} linked lines; print it to read it>"
+
+    def called_in(self, entity: Entity) -> tuple[str, ...]:
+        """The ids of the calls in the subgraphs that a node of this graph runs, and in the subgraphs of those."""
+        return tuple(
+            identity
+            for other in self.entities
+            if other.kind == "call" and other.attrs.get("subgraph") in entity.attrs.get("subgraphs", ())
+            for identity in (other.id, *self.called_in(other))
+        )
+
+    def entity(self, name: str) -> Entity:
+        """The entity with this id, or with this name inside the artifact (`mul_2`). Raises KeyError."""
+        wanted = {name, f"{self.id}.{name}"}
+        for candidate in self.entities:
+            if candidate.id in wanted:
+                return candidate
+        raise KeyError(f"{self.id} has no entity named {name!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a pass decided about some entities: `pass_name` ("fusion"), `verdict` ("fused", "refused"), and why."""
+
+    pass_name: str
+    graph: str
+    subjects: tuple[str, ...]
+    verdict: str
+    why: str = ""
+    numbers: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One generated kernel. `id` is the id of its entity in the kernels artifact; `lines` its first and last line.
+
+    `category` says what it is ("pointwise", "reduction", "extern", "template", "user": the user's own); `bytes` is what
+    it reads and writes in one call, as Inductor counts it (0 where it does not); `nodes` are ids of fused_ir entities.
+    `half` is the half of its graph that it computes: "forward", "backward" or "inference".
+    """
+
+    id: str
+    name: str
+    graph: str
+    artifact: str
+    language: str
+    category: str
+    lines: tuple[int, int]
+    nodes: tuple[str, ...] = ()
+    calls: int = 1
+    bytes: int = 0
+    half: GraphHalf = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """One Triton kernel as machine code for one GPU, in one launch configuration.
+
+    `kernel` is the id of a `Kernel`, `target` names a GPU of `compiler.targets`. `config` holds block sizes,
+    `num_warps` and `num_stages`; `configs` are all that Inductor's heuristics would try, in their order.
+
+    `registers` are those of one thread (vector registers with AMD), `spill_bytes` of one thread, `shared_memory` the
+    bytes and `threads` the threads of one block, `programs` the blocks of one launch (0 where sizes are symbolic).
+    `occupancy` is resident warps over the most a multiprocessor holds, and `limiter` what keeps it there. `mix` counts
+    instructions by class; `load_bits` and `store_bits` are the widest global access of one thread. `bytes` and `flops`
+    are by formula, for one launch; `bound_seconds` is the least time the target's peak rates allow, and `bound` which
+    of them ("memory", "compute"). None stands for what could not be had.
+    """
+
+    kernel: str
+    target: str
+    config: dict[str, int]
+    configs: tuple[dict[str, int], ...] = ()
+    registers: int | None = None
+    spill_bytes: int | None = None
+    shared_memory: int | None = None
+    threads: int = 0
+    programs: int = 0
+    occupancy: float | None = None
+    limiter: str = ""
+    mix: dict[str, int] = field(default_factory=dict)
+    load_bits: int | None = None
+    store_bits: int | None = None
+    bytes: int = 0
+    flops: int = 0
+    bound_seconds: float | None = None
+    bound: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A tensor that a node of the eager autograd graph (`node`, an entity's id) keeps for its backward.
+
+    `of` says what it is: "leaf w", "result of addmm_1", "" if unknown. Tensors of one `storage` ("s3") share memory, of
+    `storage_bytes` in all. `free` marks memory of leaves, there saved or not. `version` counts writes in place, `view`
+    marks views; `problem` says why the tensor can't be had or used.
+    """
+
+    node: str
+    name: str
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    bytes: int = 0
+    of: str = ""
+    storage: str = ""
+    storage_bytes: int = 0
+    shared_with: tuple[str, ...] = ()
+    free: bool = False
+    view: bool = False
+    version: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """A measured duration in seconds. `subject` is an artifact id or a candidate's name; `what` says what was timed."""
+
+    subject: str
+    what: str
+    seconds: float
+    low: float = 0.0
+    high: float = 0.0
+    runs: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Numbers against eager's. `subject` is "the call", a result of it ("logits", "gradient of layer1.weight"), or says
+    which results of a stage are meant.
+
+    Errors are absolute, and relative to the largest magnitude; None where they are not finite. `verdict` is "equal",
+    "close" (within the dtype's tolerance, or as near to float64 as eager), "differs" or "not comparable"; `words` say
+    it in a sentence. `stage` and `graph` are those whose graphs were run, "" where it is the compiled code; of a stage
+    that is run in the whole call, `graph` is "". `max_absolute_float64` and `max_relative_float64` are errors against
+    the same computation in float64, None where that is not known; there, a tensor's magnitude counts as a thousandth of
+    the largest one at least. `node` is the id of the first node whose value departs.
+
+    Of results of the call: `tolerance` is the relative error that is allowed, `max_ulps` and `p99_ulps` (99 of 100
+    values are within) are in units in the last place of the result's own format, and `eager_absolute_float64` is
+    eager's own largest error against float64.
+    """
+
+    subject: str
+    max_absolute: float | None
+    max_relative: float | None
+    verdict: str
+    note: str = ""
+    stage: str = ""
+    graph: str = ""
+    max_absolute_float64: float | None = None
+    max_relative_float64: float | None = None
+    node: str = ""
+    words: str = ""
+    dtype: str = ""
+    tolerance: float | None = None
+    mean_absolute: float | None = None
+    max_ulps: float | None = None
+    p99_ulps: float | None = None
+    mean_absolute_float64: float | None = None
+    eager_absolute_float64: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A stage that could not be had: why, and what to do about it, in the user's terms."""
+
+    stage: str
+    reason: str
+    hint: str = ""
+    graph: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Where the record was made. `threads` are those of the CPU that torch uses, `matmul_precision` is what
+    torch.get_float32_matmul_precision() says.
+    """
+
+    python: str = ""
+    torch: str = ""
+    triton: str = ""
+    tcompile: str = ""
+    platform: str = ""
+    processor: str = ""
+    cores: int = 0
+    gpu: str = ""
+    threads: int = 0
+    matmul_precision: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExploredCall:
+    """Which call of a cell is explored: the callee as it is written where it is called, and that line of the cell.
+
+    `inside` is the cell's own call that made this one, "" where the cell makes it. `others` are callees of the cell
+    that could have been explored; `scripts` are those that train, build or evaluate a model: calling one once more
+    would change it.
+    """
+
+    callee: str
+    line: int = 0
+    inside: str = ""
+    others: tuple[str, ...] = ()
+    scripts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Record:
+    """Everything one exploration found, in pipeline order.
+
+    `target` is what code was written for: a GPU of `compiler.targets`, or "cpu" or "cuda" for a device that was here.
+    `calls` is how often the explored function was called. `versus` is what another backend made of the same call.
+
+    `trust` is unset for a record that was made in this process. One that was loaded is untrusted, whatever its file
+    says, until the user agrees that its kernels' code is executed (`as_trusted`). It is never written to a file.
+    """
+
+    title: str
+    options: Options
+    target: str = ""
+    environment: Environment = field(default_factory=Environment)
+    artifacts: tuple[Artifact, ...] = ()
+    frames: tuple[Frame, ...] = ()
+    breaks: tuple[GraphBreak, ...] = ()
+    guards: tuple[Guard, ...] = ()
+    symbols: tuple[Symbol, ...] = ()
+    recompiles: tuple[Recompile, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    merges: tuple[Merge, ...] = ()
+    kernels: tuple[Kernel, ...] = ()
+    binaries: tuple[Binary, ...] = ()
+    timings: tuple[Timing, ...] = ()
+    measurement: Measurement | None = None
+    candidates: tuple[Candidate, ...] = ()
+    kernel_times: tuple[KernelTime, ...] = ()
+    line_times: tuple[LineTime, ...] = ()
+    memory: tuple[MemoryEvent, ...] = ()
+    phases: tuple[Phase, ...] = ()
+    trials: tuple[Trial, ...] = ()
+    checks: tuple[Check, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    steps: tuple[Step, ...] = ()
+    autograd_saved: tuple[Saved, ...] = ()
+    calls: int = 0
+    versus: Record | None = None
+    explored: ExploredCall | None = None
+    schema: int = SCHEMA
+    trust: Trust | msgspec.UnsetType = field(default=msgspec.UNSET, compare=False)
+
+    def __repr__(self) -> str:
+        stages = ", ".join(dict.fromkeys(artifact.stage for artifact in self.artifacts))
+        return f"<Record of {self.title or 'nothing'}: {stages or 'no stages'}>"
+
+    def __getitem__(self, name: str) -> Artifact:
+        """The artifact with this id, or the first of this stage. Raises KeyError that says what there is."""
+        for candidate in self.artifacts:
+            if name in (candidate.id, candidate.stage):
+                return candidate
+        raise KeyError(self._absent(name))
+
+    def _absent(self, name: str) -> str:
+        asked = (name, *MACHINE_STAGES[: MACHINE_STAGES.index(name)]) if name in MACHINE_STAGES else (name,)
+        why = [problem.reason for stage in asked for problem in self.problems if problem.stage == stage]
+        if why:
+            return f"stage {name!r} is not in this record: {why[0]}"
+        stages = dict.fromkeys(artifact.stage for artifact in self.artifacts)
+        near = get_close_matches(name, [*stages, *(artifact.id for artifact in self.artifacts)], n=1)
+        meant = f" (did you mean {near[0]!r}?)" if near else ""
+        return f"no artifact or stage {name!r} in this record{meant}; it has: {', '.join(stages) or 'nothing'}"
+
+    def of_stage(self, stage: str) -> tuple[Artifact, ...]:
+        """The artifacts of a stage, one for each graph (and half of it)."""
+        return tuple(artifact for artifact in self.artifacts if artifact.stage == stage)
+
+    def last_graphs(self) -> tuple[Artifact, ...]:
+        """The graphs that code is made of: Inductor's after its passes, else those of AOTAutograd."""
+        halves = (artifact for stage in ("forward", "backward", "inference") for artifact in self.of_stage(stage))
+        return self.of_stage("post_grad") or tuple(halves)
+
+    def entities(self) -> Iterator[Entity]:
+        """Every entity of every artifact, in pipeline order."""
+        for artifact in self.artifacts:
+            yield from artifact.entities
+
+    def linked(self, entity_id: str) -> frozenset[str]:
+        """The ids linked to an entity: itself, all it came from, and all that came from it."""
+        up = {entity.id: entity.origins for entity in self.entities()}
+        down: dict[str, list[str]] = {}
+        for child, parents in up.items():
+            for parent in parents:
+                down.setdefault(parent, []).append(child)
+        return frozenset(_reach(entity_id, up) | _reach(entity_id, down))
+
+    def to_json(self) -> str:
+        """The record as JSON, from which `from_json` makes an equal one."""
+        return msgspec.json.encode(self.with_trust(msgspec.UNSET)).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Record:
+        """Read a record. Raises RecordError naming the field that is wrong, and nothing else.
+
+        Its size is bounded (`compiler.record.limits`), and what views read of it is checked (`compiler.record.checks`).
+        """
+        try:
+            data = text.encode() if isinstance(text, str) else text
+            check_json(data)
+            version = msgspec.json.decode(data, type=_Versioned).schema
+        except TooLargeError as error:
+            raise RecordError(f"this is too large for a tcompile record: {error}") from None
+        except _UNREADABLE as error:
+            raise RecordError(f"this is not a tcompile record: {error}") from None
+        if version not in READABLE:
+            raise RecordError(f"record schema {version} at `$.schema`; this version of tcompile reads schema {SCHEMA}")
+        try:
+            record = cls.decoded(data)
+            check_record(record)
+            record = record if version == SCHEMA else with_halves(record, SCHEMA)
+        except TooLargeError as error:
+            raise RecordError(f"this tcompile record is too large: {error}") from None
+        except _UNREADABLE as error:
+            raise RecordError(f"this tcompile record is damaged: {error}") from None
+        return record
+
+    @classmethod
+    def decoded(cls, data: bytes) -> Record:
+        """A record as it stands in JSON, untrusted; what is in its fields is not checked. Raises what msgspec does."""
+        return msgspec.json.decode(data, type=cls).with_trust("untrusted")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Record:
+        """Read a `.json` record from disk. Raises RecordError, or OSError when the file can't be read."""
+        return cls.from_json(Path(path).read_bytes())
+
+    def with_trust(self, trust: Trust | msgspec.UnsetType) -> Record:
+        """A copy that is trusted, or not; so is what another backend made of the same call."""
+        return replace(self, trust=trust, versus=self.versus and self.versus.with_trust(trust))
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether it comes from a file, so that others may have written what it holds."""
+        return self.trust is not msgspec.UNSET
+
+    def require_trust(self) -> None:
+        """Raise UntrustedError if the record was loaded, and the user has not agreed that its code is executed."""
+        if self.trust == "untrusted":
+            names = [kernel.name for kernel in self.kernels if kernel.language in ("triton", "cpp")]
+            shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            raise UntrustedError(
+                f"this run was loaded from a file, and code from the file would be executed on this machine: the source"
+                f" of {shown or 'its kernels'}. If you trust whoever made the file, call run.trust() and ask again; on "
+                "the command line, add --trust"
+            )
+
+    def with_(self, **changes: Any) -> Record:
+        """A copy with these fields changed."""
+        return replace(self, **changes)
+
+
+_UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError, DamagedError)
+
+
+@dataclass(frozen=True)
+class _Versioned:
+    schema: int
+
+
+def captured_by_frame(frames: Iterable[Frame], artifacts: Iterable[Artifact]) -> dict[str, Artifact]:
+    """The captured graph of each frame that has one; of a graph that DDPOptimizer split, the first part."""
+    captured = {artifact.id: artifact for artifact in artifacts if artifact.stage == "captured"}
+    return {frame.id: captured[name] for frame in frames for name in frame.graphs[:1] if name in captured}
+
+
+def _reach(start: str, edges: dict[str, Any]) -> set[str]:
+    seen, todo = {start}, [start]
+    while todo:
+        for target in edges.get(todo.pop(), ()):
+            if target not in seen:
+                seen.add(target)
+                todo.append(target)
+    return seen

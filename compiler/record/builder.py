@@ -1,0 +1,210 @@
+"""A record under construction: artifacts arrive one by one, and whoever listens is told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from compiler.record import (
+    MACHINE_STAGES,
+    Artifact,
+    Binary,
+    Candidate,
+    Check,
+    Decision,
+    Entity,
+    Environment,
+    Frame,
+    GraphBreak,
+    Guard,
+    Kernel,
+    KernelTime,
+    LineTime,
+    Measurement,
+    MemoryEvent,
+    Merge,
+    Phase,
+    Problem,
+    Recompile,
+    Record,
+    Saved,
+    Step,
+    Symbol,
+    Timing,
+    ordered_stages,
+)
+from compiler.record.options import Options
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What a listener hears: a stage has started, an artifact is there (or a newer version of it), a stage could not
+    be had, something is done for long, or the exploration has finished. `seconds` is what PyTorch spent on the stage,
+    `words` say what is being done.
+    """
+
+    kind: Literal["started", "progress", "artifact", "problem", "finished"]
+    stage: str
+    graph: str = ""
+    artifact: Artifact | None = None
+    seconds: float = 0.0
+    problem: Problem | None = None
+    words: str = ""
+
+
+Listener = Callable[[Event], None]
+
+
+@dataclass
+class Builder:
+    """Collects the parts of a `Record`; `record()` gives what is there so far, in pipeline order."""
+
+    title: str
+    options: Options
+    environment: Environment
+    listener: Listener | None = None
+    target: str = ""
+    artifacts: dict[str, Artifact] = field(default_factory=dict)
+    frames: dict[str, Frame] = field(default_factory=dict)
+    breaks: list[GraphBreak] = field(default_factory=list)
+    guards: list[Guard] = field(default_factory=list)
+    symbols: list[Symbol] = field(default_factory=list)
+    recompiles: list[Recompile] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    merges: list[Merge] = field(default_factory=list)
+    kernels: list[Kernel] = field(default_factory=list)
+    binaries: list[Binary] = field(default_factory=list)
+    timings: list[Timing] = field(default_factory=list)
+    measurement: Measurement | None = None
+    candidates: list[Candidate] = field(default_factory=list)
+    kernel_times: list[KernelTime] = field(default_factory=list)
+    line_times: list[LineTime] = field(default_factory=list)
+    memory: list[MemoryEvent] = field(default_factory=list)
+    phases: list[Phase] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
+    hidden: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    hidden_kernels: dict[str, Artifact] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    steps: tuple[Step, ...] = ()
+    calls: int = 0
+    autograd_saved: list[Saved] = field(default_factory=list)
+    versus: Record | None = None
+
+    def add(self, artifact: Artifact, seconds: float | None = None) -> Artifact:
+        """Keep an artifact, unless `options.stages` leaves its stage out: then only its origins are kept, so that
+        links reach across it. Returns what was given: it is what the next stage's origins are found in.
+        """
+        if not self.keeps(artifact.stage):
+            self.hidden.update((entity.id, self._visible(entity.origins)) for entity in artifact.entities)
+            if artifact.stage == "kernels":  # what is compiled of them may be wanted all the same
+                self.hidden_kernels[artifact.id] = artifact
+            return artifact
+        if self.hidden:
+            artifact = replace(artifact, entities=tuple(map(self._shown, artifact.entities)))
+        if self.artifacts.get(artifact.id) == artifact:
+            return artifact
+        self.artifacts[artifact.id] = artifact
+        if seconds is not None:
+            self.timings.append(Timing(artifact.id, "compile", seconds))
+        self._tell(Event("artifact", artifact.stage, artifact.graph, artifact, seconds or 0.0))
+        return artifact
+
+    def keeps(self, stage: str) -> bool:
+        asked = self.options.stages
+        return not asked or stage == "source" or stage in asked or "all" in asked
+
+    def _shown(self, entity: Entity) -> Entity:
+        return replace(entity, origins=self._visible(entity.origins))
+
+    def _visible(self, origins: Iterable[str]) -> tuple[str, ...]:
+        found = (visible for origin in origins for visible in self.hidden.get(origin, (origin,)))
+        return tuple(dict.fromkeys(found))
+
+    def started(self, stage: str, graph: str = "") -> None:
+        self._tell(Event("started", stage, graph))
+
+    def progress(self, stage: str, words: str) -> None:
+        self._tell(Event("progress", stage, words=words))
+
+    def problem(self, problem: Problem) -> None:
+        if problem not in self.problems:
+            self.problems.append(problem)
+            self._tell(Event("problem", problem.stage, problem.graph, problem=problem))
+
+    def finished(self) -> None:
+        self._tell(Event("finished", ""))
+
+    def _tell(self, event: Event) -> None:
+        if self.listener is not None:
+            self.listener(event)
+
+    def record(self) -> Record:
+        return Record(
+            title=self.title,
+            options=self.options,
+            target=self.target,
+            environment=self.environment,
+            artifacts=tuple(in_pipeline_order(self.artifacts.values())),
+            frames=tuple(self.frames.values()),
+            breaks=tuple(self.breaks),
+            guards=tuple(self.guards),
+            symbols=tuple(self.symbols),
+            recompiles=tuple(self.recompiles),
+            decisions=tuple(self.decisions),
+            merges=tuple(self.merges),
+            kernels=tuple(self.kernels),
+            binaries=tuple(self.binaries),
+            timings=tuple(self.timings),
+            measurement=self.measurement,
+            candidates=tuple(self.candidates),
+            kernel_times=tuple(self.kernel_times),
+            line_times=tuple(self.line_times),
+            memory=tuple(self.memory),
+            phases=tuple(self.phases),
+            checks=tuple(self.checks),
+            problems=tuple(self.problems),
+            steps=self.steps,
+            calls=self.calls,
+            autograd_saved=tuple(self.autograd_saved),
+            versus=self.versus,
+        )
+
+
+def in_pipeline_order(artifacts: Iterable[Artifact]) -> list[Artifact]:
+    found = list(artifacts)
+    place = {stage: index for index, stage in enumerate(ordered_stages(artifact.stage for artifact in found))}
+    return sorted(found, key=lambda artifact: place[artifact.stage])
+
+
+def in_kernel_order(record: Record) -> Record:
+    """The record with what was compiled in the order of its kernels, whichever was done first."""
+    place = {kernel.id: index for index, kernel in enumerate(record.kernels)}
+    artifacts = sorted(record.artifacts, key=lambda artifact: place.get(artifact.attrs.get("kernel", ""), -1))
+    return replace(
+        record,
+        artifacts=tuple(in_pipeline_order(artifacts)),
+        binaries=tuple(sorted(record.binaries, key=lambda found: place.get(found.kernel, -1))),
+        problems=(
+            *(problem for problem in record.problems if problem.stage not in MACHINE_STAGES),
+            *sorted(
+                (problem for problem in record.problems if problem.stage in MACHINE_STAGES),
+                key=lambda problem: (problem.graph, problem.reason),
+            ),
+        ),
+    )
+
+
+class Clock:
+    """Seconds since the last lap, less what tcompile itself spent in between."""
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+
+    def lap(self) -> float:
+        """Seconds since `resume`, the last time PyTorch had the floor."""
+        return time.perf_counter() - self._last
+
+    def resume(self) -> None:
+        self._last = time.perf_counter()

@@ -1,0 +1,197 @@
+"""What a record that was read must hold so that every view of it can be made: references end, attributes have types.
+
+The decoder has checked the fields; here is checked what stands in their values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+
+import msgspec
+
+from compiler.record.limits import check_counts
+
+if TYPE_CHECKING:
+    from compiler.record import Artifact, GraphHalf, Kernel, Record
+
+MOST_LINES = 10_000_000
+MOST_BYTES = 2**50
+"""No tensor and no device has more; sums of them fit a column of 64-bit integers."""
+MOST_ORIGINS = 300
+"""An entity leads back through so many others at most: stages are fewer."""
+
+Line = Annotated[int, msgspec.Meta(ge=0, le=MOST_LINES)]
+Size = Annotated[int, msgspec.Meta(ge=0)]
+_HALVES: dict[str, GraphHalf] = {"forward": "forward", "backward": "backward", "inference": "inference"}
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class DamagedError(ValueError):
+    """What a record holds can't be shown: the message names the field."""
+
+
+class _EntityAttrs(TypedDict, total=False):
+    """Attributes of entities that views read; others may be anything."""
+
+    bytes: Size
+    category: str
+    code: str
+    config: dict[str, Any]
+    description: str
+    device: str
+    dtype: str
+    file: str
+    jump: int | None
+    kind: str
+    language: str
+    launch: dict[str, Any]
+    line: Line
+    module: str
+    moves: dict[str, Size]
+    op: str
+    outputs: list[dict[str, Any]]
+    parts: list[str]
+    reads: list[str]
+    saved_bytes: Size
+    shape: list[int | str]
+    stride: list[int | str]
+    target: str
+    writes: list[str]
+
+
+class _ArtifactAttrs(TypedDict, total=False):
+    calls: dict[str, list[str]]
+    count: Size
+    file: str
+    function: str
+    line: Line
+    numbers: list[Line]
+    path: str
+
+
+def check_record(record: Record, path: str = "$") -> None:
+    """Check a record that was decoded. Raises DamagedError naming the field, TooLargeError."""
+    check_counts(record)
+    _check_unique((artifact.id for artifact in record.artifacts), f"{path}.artifacts")
+    for place, artifact in enumerate(record.artifacts):
+        _check_artifact(artifact, f"{path}.artifacts[{place}]")
+    _check_origins(record, path)
+    _check_no_cycle({frame.id: (frame.caller,) for frame in record.frames}, f"{path}.frames", "caller")
+    phases = {(phase.name, phase.graph): ((phase.parent, phase.graph),) for phase in record.phases}
+    _check_no_cycle(phases, f"{path}.phases", "parent")
+    merges = {
+        (merge.graph, merge.kind, merge.name): [(merge.graph, merge.kind, part) for part in (merge.first, merge.second)]
+        for merge in record.merges
+    }
+    _check_no_cycle(merges, f"{path}.merges", "first")
+    _check_facts(record, path)
+    if record.versus is not None:
+        if record.versus.versus is not None:
+            raise DamagedError(f"Expected `null`, a record has two sides at most - at `{path}.versus.versus`")
+        check_record(record.versus, f"{path}.versus")
+
+
+def _check_facts(record: Record, path: str) -> None:
+    """Check kernels, binaries, memory and links."""
+    lengths = {artifact.id: artifact.text.count("\n") + 1 for artifact in record.artifacts}
+    for place, kernel in enumerate(record.kernels):
+        _check_kernel(kernel, lengths, f"{path}.kernels[{place}]")
+    kernels = {kernel.id for kernel in record.kernels}
+    for place, binary in enumerate(record.binaries):
+        if binary.kernel not in kernels:
+            raise DamagedError(
+                f"Expected the id of a kernel, got {binary.kernel!r} - at `{path}.binaries[{place}].kernel`"
+            )
+    for place, event in enumerate(record.memory):
+        if max(abs(event.bytes), abs(event.live)) > MOST_BYTES:
+            raise DamagedError(f"Expected at most {MOST_BYTES:,} bytes - at `{path}.memory[{place}]`")
+    for place, found in enumerate(record.breaks):
+        if found.link and not found.link.startswith("https://"):
+            raise DamagedError(f"Expected an address that begins with https:// - at `{path}.breaks[{place}].link`")
+
+
+def _check_unique(ids: Iterable[str], path: str) -> None:
+    seen: set[str] = set()
+    for place, name in enumerate(ids):
+        if name in seen:
+            raise DamagedError(f"{name!r} is there twice - at `{path}[{place}].id`")
+        seen.add(name)
+
+
+def _check_artifact(artifact: Artifact, path: str) -> None:
+    _check_attrs(artifact.attrs, _ArtifactAttrs, path)
+    own = {entity.id for entity in artifact.entities}
+    if len(own) != len(artifact.entities):
+        _check_unique((entity.id for entity in artifact.entities), f"{path}.entities")
+    if artifact.lines and not 0 < min(artifact.lines) <= max(artifact.lines) <= MOST_LINES:
+        raise DamagedError(f"Expected line numbers from 1 to {MOST_LINES:,} - at `{path}.lines`")
+    for place, entity in enumerate(artifact.entities):
+        if entity.attrs:
+            _check_attrs(entity.attrs, _EntityAttrs, f"{path}.entities[{place}]")
+
+
+def _check_attrs(attrs: Mapping[str, Any], kind: Any, path: str) -> None:
+    try:
+        msgspec.convert(attrs, kind)
+    except msgspec.ValidationError as error:
+        raise DamagedError(str(error).replace("`$", f"`{path}.attrs")) from None
+
+
+def _check_kernel(kernel: Kernel, lengths: Mapping[str, int], path: str) -> None:
+    if _CONTROL.search(kernel.name + kernel.id):
+        raise DamagedError(f"Expected a name without control characters - at `{path}.name`")
+    first, last = kernel.lines
+    if not 0 <= first <= last <= lengths.get(kernel.artifact, MOST_LINES):
+        raise DamagedError(f"Expected the first and the last line in {kernel.artifact} - at `{path}.lines`")
+
+
+def _check_origins(record: Record, path: str) -> None:
+    """Check that what an entity came from, and what it reads, never leads back to it."""
+    edges = {entity.id: entity.origins for entity in record.entities()}
+    depths: dict[str, int] = {}
+    for name in _in_order(edges, f"{path}.artifacts", "origins"):
+        depths[name] = 1 + max((depths.get(origin, 0) for origin in edges.get(name, ())), default=0)
+        if depths[name] > MOST_ORIGINS:
+            raise DamagedError(f"{name} leads back through over {MOST_ORIGINS} others - at `{path}.artifacts`, origins")
+    for place, artifact in enumerate(record.artifacts):
+        inputs = {entity.id: entity.inputs for entity in artifact.entities if entity.inputs}
+        _check_no_cycle(inputs, f"{path}.artifacts[{place}].entities", "inputs")
+
+
+def _check_no_cycle(edges: Mapping[Any, Sequence[Any]], path: str, field: str) -> None:
+    for _ in _in_order(edges, path, field):
+        pass
+
+
+def _in_order(edges: Mapping[Any, Sequence[Any]], path: str, field: str) -> Iterator[Any]:
+    """Each name after those that it leads to. Raises DamagedError where one leads back to itself."""
+    try:
+        yield from TopologicalSorter(edges).static_order()
+    except CycleError as error:
+        cycle = [str(name) for name in error.args[1]]
+        shown = " -> ".join(cycle if len(cycle) < 6 else [*cycle[:4], "…", cycle[-1]])
+        raise DamagedError(f"it leads in a circle, {shown} - at `{path}`, {field}") from None
+
+
+def with_halves(record: Record, schema: int) -> Record:
+    """A record of schema 1 as one of today's: the halves of graphs stood in ids alone."""
+    return replace(
+        record,
+        artifacts=tuple(
+            replace(found, half=_HALVES.get(found.stage) or _half_in(found.id, found.graph))
+            for found in record.artifacts
+        ),
+        kernels=tuple(replace(kernel, half=_half_in(kernel.artifact, kernel.graph)) for kernel in record.kernels),
+        versus=record.versus and with_halves(record.versus, schema),
+        schema=schema,
+    )
+
+
+def _half_in(artifact: str, graph: str) -> GraphHalf:
+    """The half that an artifact's id names after its graph: `kernels[0/0 submod_1 forward Triton]`."""
+    words = artifact.partition(f"[{graph} ")[2].rstrip("]").split(" ")
+    return next((_HALVES[word] for word in words if word in _HALVES), "")

@@ -1,0 +1,75 @@
+"""Which device code is written for: one that is here, or a GPU of `compiler.targets` that need not be."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from compiler.record import Problem
+from compiler.record.options import Options
+from compiler.targets import Target, is_virtual, target
+
+WRITERS = ("inductor", "tcompile")
+"""The backends that write code, for a GPU that is not here too."""
+DEFAULT_TARGET = "h100"
+"""The GPU that code is written for where tensors are on the CPU and the user names no target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """`name` is a GPU of the table, or the type of a device that is here. `gpu` is None for the latter.
+
+    `problem` says why it is not the GPU that was wanted.
+    """
+
+    name: str
+    gpu: Target | None = None
+    problem: Problem | None = None
+
+
+def has_triton() -> bool:
+    """Whether Triton is installed; it has no wheels for macOS and Windows."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def builds(options: Options) -> bool:
+    """Whether the user asks for what only running the generated code can tell."""
+    return options.check is True and not is_virtual(options.target)
+
+
+def measures(options: Options) -> bool:
+    """Whether Inductor measures its candidates to choose among them, where it can."""
+    return options.mode.startswith("max-autotune")
+
+
+def destination(options: Options, devices: Iterable[torch.device]) -> Destination:
+    """What code is written for, given what the user asked and where the graph's tensors are."""
+    found = [device.type for device in devices]
+    here = next((kind for kind in found if kind not in ("cpu", "meta")), "cpu")
+    runs = (bool(options.time) or builds(options)) and "meta" not in found
+    if not _wants_gpu(options, here, runs):
+        return Destination(here)
+    if not has_triton():
+        return Destination(here, problem=_no_triton(options.target))
+    gpu = target(options.target or DEFAULT_TARGET)
+    return Destination(gpu.name, gpu)
+
+
+def _wants_gpu(options: Options, here: str, runs: bool) -> bool:
+    """A GPU that is not here runs nothing, and only Inductor and our own backend write code for it."""
+    if is_virtual(options.target):
+        return True
+    return not options.target and here == "cpu" and options.backend in WRITERS and not runs
+
+
+def _no_triton(asked: str) -> Problem:
+    title = target(asked or DEFAULT_TARGET).title
+    return Problem(
+        "ttir",
+        f"Triton is not installed here (it has no wheels for macOS and Windows): kernels are C++ for the CPU, and "
+        f"there is no code for {title}",
+        "use Linux, or Windows' WSL, with `pip install triton`; every other stage is as it is there",
+    )

@@ -1,0 +1,133 @@
+"""Measure what a graph break costs: time the user's call against the same call with a suggestion applied.
+
+That is sound only where the suggestion can be applied here, removes the break, and leaves the result as it was. Both
+are compiled again and timed in turns (compiler.timing.rounds).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from compiler.calls.call import Call, leave_no_trace
+from compiler.calls.versions import CannotApplyError, Version, version
+from compiler.numerics.policy.judge import Scope, judge
+from compiler.record import GraphBreak, Suggestion, Timing
+from compiler.timing.rounds import time_in_turns
+from compiler.torch_api.dynamo import Unheard
+from compiler.torch_api.pytrees import tree_leaves
+
+TRIED = 8
+"""So many breaks are timed: each takes a compilation of its own."""
+NO_VERSION = "its advice is in words only: there is no version without this break to time"
+
+
+@dataclass(frozen=True)
+class AsItIs:
+    """The unchanged function compiled again: its result, number of graph breaks, random state before the call."""
+
+    compiled: Callable[..., Any]
+    value: Any
+    breaks: int
+    random: torch.Tensor
+
+
+@dataclass
+class BreakTimer:
+    """Times the breaks of one call.
+
+    `compiled` compiles the user's function again; `unheard` keeps that out of the record; `files` maps file names of
+    the record to paths.
+    """
+
+    call: Call
+    compiled: Callable[[], Callable[..., Any]]
+    unheard: Callable[[], AbstractContextManager[Unheard]]
+    files: Mapping[str, str]
+
+    def timed(self, breaks: Sequence[GraphBreak], first_call: Sequence[str]) -> list[GraphBreak]:
+        """The breaks with their costs, or why a cost is not known; `first_call` has the frames of the timed call."""
+        known: dict[tuple[Suggestion, ...], tuple[float | None, str]] = {}
+        found = []
+        with leave_no_trace(self.call):
+            for item in breaks:
+                if item.suggestions not in known:
+                    known[item.suggestions] = self._cost(item, first_call, len(known))
+                seconds, note = known[item.suggestions]
+                found.append(replace(item, lost_seconds=seconds, lost_note=note))
+        return found
+
+    @cached_property
+    def as_it_is(self) -> AsItIs:
+        """The call with all its breaks."""
+        random = torch.get_rng_state()
+        args, kwargs = self.call.copied_arguments()
+        with self.unheard() as heard:
+            compiled = self.compiled()
+            value = compiled(*args, **kwargs)
+        return AsItIs(compiled, value, heard.breaks, random)
+
+    def _cost(self, item: GraphBreak, first_call: Sequence[str], tried: int) -> tuple[float | None, str]:
+        if item.frame not in first_call:
+            return None, "it is not in the first call, which is the one that is timed"
+        if tried >= TRIED:
+            return None, f"not timed: only the first {TRIED} breaks are"
+        why = NO_VERSION
+        for suggestion in item.suggestions:
+            try:
+                changed = version(suggestion, self.call.fn, self.files)
+                if changed is not None:
+                    return self._time_both(changed, _name(suggestion))
+            except CannotApplyError as error:
+                why = str(error)
+        return None, why
+
+    def _time_both(self, changed: Version, name: str) -> tuple[float, str]:
+        """Seconds that the break costs, and a sentence with both times. Raises CannotApplyError."""
+        plain = self.as_it_is
+        args, kwargs = self.call.copied_arguments()
+        with self.unheard() as heard:
+            torch.set_rng_state(plain.random)
+            after = self.compiled()
+            with changed():
+                value = _call_changed(lambda: after(*args, **kwargs))
+                if heard.breaks >= plain.breaks:
+                    raise CannotApplyError(f"the break is still there with {name}")
+            _check_equal(value, plain.value, name)
+            timers = {"with": lambda: plain.compiled(*args, **kwargs), "without": lambda: after(*args, **kwargs)}
+            times = time_in_turns(timers, {"with": nullcontext, "without": changed})
+        first, second = times["with"], times["without"]
+        return first.seconds - second.seconds, _words(first, second, name)
+
+
+def _words(first: Timing, second: Timing, name: str) -> str:
+    told = f"{first.seconds * 1e3:.3g} ms a call with it, {second.seconds * 1e3:.3g} ms with {name}"
+    apart = first.low > second.high or second.low > first.high
+    return told if apart else f"{told}: within how much the times vary"
+
+
+def _name(suggestion: Suggestion) -> str:
+    if suggestion.rewrite:
+        return f"line {suggestion.line} rewritten"
+    return "; ".join(suggestion.settings)
+
+
+def _call_changed(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except Exception as error:  # noqa: BLE001 - whatever the user's code raises
+        raise CannotApplyError(f"with the advice applied the call raises {type(error).__name__}: {error}") from None
+
+
+def _check_equal(value: Any, expected: Any, name: str) -> None:
+    """Raises CannotApplyError if the changed call returns another result."""
+    ours, theirs = tree_leaves(value), tree_leaves(expected)
+    scope = Scope.of(theirs)
+    verdicts = [judge("", mine, other, scope=scope).verdict for mine, other in zip(ours, theirs, strict=False)]
+    if len(ours) != len(theirs) or "differs" in verdicts:
+        raise CannotApplyError(f"the call gives another result with {name}: no version that does the same to time")

@@ -1,0 +1,362 @@
+"""Time eager against compiled on the user's own call: seconds, memory, launches, compile time.
+
+Each candidate runs a fresh copy of the model with equal weights. It is compiled with empty caches in a folder of its
+own, warmed up until its calls no longer get faster, and timed alone. Then all candidates are timed in turns, and those
+rounds are the result. The user's modules, gradients, random numbers, settings and compiled code stay as they were.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from compiler.calls.call import Call, nowhere
+from compiler.calls.copies import CannotCopyError, Copy, copy_call, devices
+from compiler.process.environment import environment
+from compiler.record.measure_facts import Candidate, Measurement
+from compiler.record.options import OptionError, Options
+from compiler.timing import noise, peak
+from compiler.timing.candidates import EAGER, OURS, Asked, Spec, specs
+from compiler.timing.cold import ColdCompiler, Heard
+from compiler.timing.inside import Pool, with_note, with_resource_use
+from compiler.timing.rounds import GpuClock, calls_a_round, clock_for, turns, warm_up
+from compiler.timing.spread import Spread
+from compiler.timing.work import Job, MakeOptimizer, Work, job, optimizer_named, work
+
+ALONE_ROUNDS = 5
+ROUNDS = (7, 101)
+"""At least and at most so many rounds, where the user does not say how many."""
+IN_TURNS_SECONDS = 6.0
+"""About so long are candidates called in turns: the speed of a machine changes by the second."""
+LEAST_CALLS = {"cpu": 1, "cuda": 5}
+"""So many calls a round: on a GPU each is timed, and the median is taken."""
+IN_TURNS = "all in turns"
+"""What `Progress.candidate` is from then on that all are timed."""
+ALONE = "timed by itself, not in turns with the others: the measurement was stopped"
+LEAST_ROUNDS = 3
+"""So many rounds in turns are worth more than those alone, when the user stops the measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to measure. `asked` are candidates (see `candidates.specs`).
+
+    `backward` is None to run one if there is one, False for the forward alone. `rounds` is None for as many as time
+    allows. `flush` empties the GPU's L2 cache before each call.
+    """
+
+    asked: Asked = None
+    backward: bool | None = None
+    optimizer: str | MakeOptimizer | None = None
+    rounds: int | None = None
+    flush: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Progress of a measurement: step `done` of `total`, on `candidate`."""
+
+    candidate: str
+    doing: str
+    done: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"{self.candidate}: {self.doing} ({self.done} of {self.total})"
+
+
+Tell = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The candidates, the failed ones with their problem, and how they were measured."""
+
+    candidates: tuple[Candidate, ...]
+    measurement: Measurement
+
+
+def measure(call: Call, options: Options, plan: Plan, tell: Tell | None = None) -> Measured:
+    """Time the candidates for a call. An interrupt (KeyboardInterrupt) ends it and keeps finished results.
+
+    Raises OptionError for an unknown candidate, optimizer or backward, CannotCopyError where the call can't be copied,
+    and what the call raises in eager.
+    """
+    if plan.rounds is not None and plan.rounds < 1:
+        raise OptionError(f"rounds={plan.rounds!r}: at least 1.")
+    optimizer = optimizer_named(plan.optimizer)
+    first = copy_call(call)
+    device = _device(first)
+    chosen, left_out = specs(plan.asked, options, gpu=device.type == "cuda")
+    bench = _Bench(call, options, plan, _Teller(tell, len(chosen)), device)
+    bench.run(chosen, optimizer)
+    return Measured(tuple(bench.candidates()), bench.measurement(left_out))
+
+
+@dataclass
+class _Entry:
+    """A candidate that is being measured."""
+
+    spec: Spec
+    candidate: Candidate
+    work: Work | None = None
+    heard: Heard = field(default_factory=Heard)
+    calls: int = 1
+    alone: list[float] = field(default_factory=list)
+    rounds: list[float] = field(default_factory=list)
+    pool_bytes: int = 0
+
+
+@dataclass
+class _Teller:
+    """Reports progress on the user's own output."""
+
+    tell: Tell | None
+    total: int
+    stdout: Any = field(default_factory=lambda: sys.stdout)
+    stderr: Any = field(default_factory=lambda: sys.stderr)
+
+    def __call__(self, candidate: str, doing: str, done: int, total: int = 0) -> None:
+        if self.tell is not None:
+            with redirect_stdout(self.stdout), redirect_stderr(self.stderr):
+                self.tell(Progress(candidate, doing, done, total or self.total))
+
+
+class _Bench:
+    """One measurement."""
+
+    def __init__(self, call: Call, options: Options, plan: Plan, tell: _Teller, device: torch.device) -> None:
+        self.call, self.options, self.plan, self.tell, self.device = call, options, plan, tell, device
+        self.clock = clock_for(device, flush=plan.flush)
+        self.entries: list[_Entry] = []
+        self.clocks: list[float] = []
+        self.load = noise.load()
+        self.pool_bytes = peak.graph_pool_bytes(device)
+        self.compiler = ColdCompiler(options, self.clock)
+        self.random = [torch.get_rng_state()]
+        if device.type == "cuda":
+            self.random.append(torch.cuda.get_rng_state(device))
+        self.job: Job | None = None
+        self.interrupted = False
+
+    def run(self, chosen: Sequence[Spec], optimizer: MakeOptimizer | None) -> None:
+        try:
+            with self._isolate(), self.compiler.apart():
+                self.job = job(copy_call(self.call), self.call.surroundings, self.plan.backward, optimizer)
+                if self.device.type == "cuda" and any(spec.backend == "inductor" for spec in chosen):
+                    self.tell("the compiler", "starting", 1)
+                    self.compiler.start(self.device, ours=any(spec.backend == OURS for spec in chosen))
+                for number, spec in enumerate(chosen, 1):
+                    self._prepare(spec, self.job, number)
+                self._in_turns()
+                for number, entry in enumerate(self._running_entries(), 1):
+                    self.tell(entry.spec.name, "memory and launches", number)
+                    self._look_inside(entry)
+        except KeyboardInterrupt:
+            self.interrupted = True
+        finally:
+            for entry in self.entries:
+                entry.work = None
+            gc.collect()  # compiled code refers to itself, and holds the copies
+
+    @contextmanager
+    def _isolate(self) -> Iterator[None]:
+        """Run a block in the user's gradient mode, restore the random state and discard its output."""
+        with ExitStack() as stack:
+            stack.enter_context(self._same_random_numbers())
+            stack.enter_context(redirect_stdout(nowhere()))
+            stack.enter_context(redirect_stderr(nowhere()))  # what autotuning finds, candidate by candidate
+            stack.enter_context(replace(self.call.surroundings, autocast=()).again())
+            yield
+
+    @contextmanager
+    def _same_random_numbers(self) -> Iterator[None]:
+        """Run a block that starts with the user's random state and restore it afterwards."""
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            torch.set_rng_state(self.random[0])
+            if self.device.type == "cuda":
+                torch.cuda.set_rng_state(self.random[1], self.device)
+            yield
+
+    def _prepare(self, spec: Spec, job: Job, number: int) -> None:
+        """Compile a candidate, warm it up and time it alone. A failure is recorded as its problem."""
+        entry = _Entry(spec, Candidate(spec.name, spec.backend_name, spec.mode, job.what, self.device.type))
+        self.entries.append(entry)
+        try:
+            self.tell(spec.name, "the first call" if spec.name == EAGER else "compiling", number)
+            self._compile(entry, job)
+            self.tell(spec.name, "warming up", number)
+            self._warm_up(entry)
+            entry.pool_bytes = peak.graph_pool_bytes(self.device) - self.pool_bytes if spec.replays else 0
+        except Exception as error:  # noqa: BLE001 - whatever a backend raises
+            self._drop(entry, error)
+
+    def _compile(self, entry: _Entry, job: Job) -> None:
+        """Make the first call, with the random numbers that every candidate gets."""
+        copy, spec = copy_call(self.call), entry.spec
+        with self._same_random_numbers():
+            run = copy.fn if spec.name == EAGER else spec.compiled(copy.fn, self.options, self.compiler.graph)
+            entry.work = _mark_steps(work(copy, run, job)) if spec.replays else work(copy, run, job)
+            entry.heard = heard = self.compiler.first_call(entry.work.step)
+        if spec.name != EAGER:
+            entry.candidate = replace(
+                entry.candidate, compile_seconds=heard.seconds, graphs=heard.graphs, kernels=heard.kernels
+            )
+
+    def _warm_up(self, entry: _Entry) -> None:
+        assert entry.work is not None
+        warm = warm_up(entry.work.step, self.clock)
+        entry.calls = calls_a_round(warm.seconds, LEAST_CALLS[self.device.type])
+        entry.candidate = replace(entry.candidate, calls_a_round=entry.calls)
+        entry.alone = [self.clock.seconds(entry.work.step, entry.calls) for _ in range(ALONE_ROUNDS)]
+        if not warm.is_stable:
+            note = f"its calls were still getting faster after {warm.calls} calls of warming up"
+            entry.candidate = with_note(entry.candidate, note)
+
+    def _drop(self, entry: _Entry, error: Exception) -> None:
+        entry.work = None
+        entry.alone, entry.rounds = [], []
+        entry.candidate = replace(entry.candidate, problem=_words(error))
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _running_entries(self) -> list[_Entry]:
+        return [entry for entry in self.entries if entry.work is not None]
+
+    def _rounds(self) -> int:
+        """The number of rounds that fit into the time."""
+        if self.plan.rounds is not None:
+            return self.plan.rounds
+        a_round = sum(entry.calls * Spread.of(entry.alone).middle for entry in self._running_entries())
+        least, most = ROUNDS
+        return min(most, max(least, int(IN_TURNS_SECONDS / max(a_round, 1e-9))))
+
+    def _in_turns(self) -> None:
+        entries = {entry.spec.name: entry for entry in self._running_entries()}
+        if not entries:
+            return
+        rounds = self._rounds()
+        functions = {name: self._guarded_step(entry) for name, entry in entries.items()}
+        counts = {name: entry.calls for name, entry in entries.items()}
+        self.tell(IN_TURNS, "rounds", 0, rounds)
+        self._note_clock()
+        for name, seconds in turns(functions, counts, rounds, self.clock):
+            entry = entries[name]
+            if entry.work is not None:
+                entry.rounds.append(seconds)
+            if name == next(iter(entries)):
+                self.tell(IN_TURNS, "rounds", len(entry.rounds), rounds)
+        self._note_clock()
+
+    def _guarded_step(self, entry: _Entry) -> Callable[[], None]:
+        """A step that does nothing after its first failure."""
+
+        def step() -> None:
+            if entry.work is not None:
+                try:
+                    entry.work.step()
+                except Exception as error:  # noqa: BLE001 - whatever a backend raises
+                    self._drop(entry, error)
+
+        return step
+
+    def _note_clock(self) -> None:
+        if self.device.type == "cuda":
+            rate = noise.clock_rate(self.device)
+            self.clocks += [rate] if rate is not None else []
+
+    def _look_inside(self, entry: _Entry) -> None:
+        """Measure memory, launches and host time. A failure is a note, as the times are known already."""
+        assert entry.work is not None
+        first = next((other.spec.name for other in self.entries if other.pool_bytes), "")
+        pool = Pool(entry.spec.replays, entry.pool_bytes, first if first != entry.spec.name else "")
+        try:
+            entry.candidate = with_resource_use(entry.candidate, entry.work, entry.heard, self.clock, pool)
+        except Exception as error:  # noqa: BLE001 - whatever a backend raises
+            note = f"memory and launches are not known: {_words(error)}"
+            entry.candidate = with_note(entry.candidate, note)
+
+    def candidates(self) -> Iterator[Candidate]:
+        """Results of each candidate, at the end or at an interrupt."""
+        for entry in self.entries:
+            enough = len(entry.rounds) >= min(LEAST_ROUNDS, self.plan.rounds or LEAST_ROUNDS)
+            rounds = entry.rounds if enough else entry.alone
+            if rounds and not entry.candidate.problem:
+                yield _with_times(entry, rounds, alone=not enough)
+            elif entry.candidate.problem:
+                yield entry.candidate
+
+    def measurement(self, left_out: str) -> Measurement:
+        found = list(self.candidates())
+        here = environment()
+        is_gpu = self.device.type == "cuda"
+        return Measurement(
+            device=self.device.type,
+            device_name=torch.cuda.get_device_name(self.device) if is_gpu else here.processor,
+            threads=torch.get_num_threads(),
+            method=self._method(found),
+            noise=tuple(noise.notes(found, self.clocks, self.load)),
+            left_out=left_out,
+            interrupted=self.interrupted,
+        )
+
+    def _method(self, found: Sequence[Candidate]) -> str:
+        rounds = max((len(candidate.rounds) for candidate in found), default=0)
+        told = (
+            "fresh copies with equal weights, each warmed up until its calls got no faster; median and quartiles of "
+            f"{rounds} rounds in turns, each of calls for about 20 ms; "
+        )
+        if isinstance(self.clock, GpuClock):
+            cache = "emptied" if self.clock.flush_bytes else "as the last call left it"
+            told += f"CUDA events; before each call the GPU is idle and its L2 cache {cache}"
+        else:
+            told += f"torch.utils.benchmark, {torch.get_num_threads()} threads"
+        if self.job is not None and self.job.what != "forward" and self.job.seeds:
+            told += "; the backward starts from gradients of 1"
+        if self.job is not None and self.job.optimizer is not None:
+            told += "; the optimizer's step is eager in all"
+        return told
+
+
+def _with_times(entry: _Entry, rounds: list[float], *, alone: bool) -> Candidate:
+    spread = Spread.of(rounds)
+    timed = replace(
+        entry.candidate,
+        seconds=spread.middle,
+        low=spread.low,
+        high=spread.high,
+        rounds=tuple(rounds),
+    )
+    return with_note(timed, ALONE) if alone else timed
+
+
+def _mark_steps(inner: Work) -> Work:
+    """Mark the start of each step for CUDA graphs, which may then reuse memory of earlier results."""
+
+    def step() -> None:
+        torch.compiler.cudagraph_mark_step_begin()
+        inner.step()
+
+    return Work(step, inner.leaves)
+
+
+def _device(copy: Copy) -> torch.device:
+    """The device of the first tensor that is not on the CPU, else the CPU."""
+    return next((device for device in devices(copy) if device.type != "cpu"), torch.device("cpu"))
+
+
+def _words(error: Exception) -> str:
+    """One line that says what went wrong."""
+    lines = str(error).strip().splitlines() or [""]
+    text = " ".join(lines[: 2 if lines[0].endswith(":") else 1])
+    told = f"{type(error).__name__}: {text}".removesuffix(": ")
+    return f"out of memory: {told}" if isinstance(error, torch.OutOfMemoryError) else told
+
+
+__all__ = ["CannotCopyError", "Measured", "Plan", "Progress", "Tell", "measure"]

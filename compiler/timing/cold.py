@@ -1,0 +1,95 @@
+"""Make a candidate's first call: compile with empty caches in a folder of its own, apart from the user's code."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+
+from compiler.record.options import Options
+from compiler.timing.candidates import INDUCTOR, OWN
+from compiler.timing.rounds import Clock
+from compiler.torch_api import apart, generated_text
+
+
+@dataclass
+class Heard:
+    """What a first call compiled: seconds, graphs, Inductor's code of each, and seconds of one check of all guards.
+
+    The last is None where there are no guards.
+    """
+
+    seconds: float = 0.0
+    graphs: int = 0
+    codes: list[str] = field(default_factory=list)
+    guards: float | None = None
+
+    @property
+    def kernels(self) -> int | None:
+        """Number of different generated kernels; None where Inductor wrote no code."""
+        return sum(map(generated_text.kernels, self.codes)) if self.codes else None
+
+    @property
+    def calls(self) -> int | None:
+        """Number of kernels and library routines that one call runs, counted in the generated code."""
+        return sum(map(generated_text.calls, self.codes)) if self.codes else None
+
+
+class ColdCompiler:
+    """Makes first calls. Those, and later calls of what they compiled, run within `apart`."""
+
+    def __init__(self, options: Options, clock: Clock) -> None:
+        self.options, self.clock = options, clock
+        self._folder = ""
+        self._heard: Heard | None = None
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Restore the user's compiled code, caches and settings at the end of a block."""
+        with ExitStack() as stack:
+            self._folder = stack.enter_context(apart.cache_folder())
+            stack.enter_context(apart.empty_caches(self._folder))
+            stack.enter_context(apart.apart(self._compile_within))
+            stack.enter_context(generated_text.hearing_code(self._note_code))
+            yield
+
+    def first_call(self, step: Callable[[], None]) -> Heard:
+        """Make a call that compiles and wait for its launches. Raises what the backend raises."""
+        heard = self._heard = Heard()
+        try:
+            self.clock.finished()
+            start = time.perf_counter()
+            with apart.empty_caches(self._folder):
+                step()
+                self.clock.finished()
+            heard.seconds = time.perf_counter() - start
+        finally:
+            self._heard = None
+        return heard
+
+    def start(self, device: torch.device, *, ours: bool = False) -> None:
+        """Do what the first GPU compilation of a process does once (workers, Triton): no candidate pays for it."""
+        for spec in (INDUCTOR, *([OWN] if ours else [])):
+            compiled = spec.compiled(_sine, self.options, lambda: None)
+            self.first_call(partial(compiled, torch.ones(8, device=device)))
+
+    def graph(self) -> None:
+        """Count a graph."""
+        if self._heard is not None:
+            self._heard.graphs += 1
+
+    def _compile_within(self, seconds: float) -> None:
+        if self._heard is not None:
+            self._heard.guards = (self._heard.guards or 0.0) + seconds
+
+    def _note_code(self, code: str) -> None:
+        if self._heard is not None:
+            self._heard.codes.append(code)
+
+
+def _sine(x: torch.Tensor) -> torch.Tensor:
+    return x.sin()

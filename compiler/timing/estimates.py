@@ -1,0 +1,127 @@
+"""Estimate the least time of a call on a GPU that is not here. It is never a measurement.
+
+A kernel takes at least as long as its bytes and operations take at the GPU's peak rates (`compiler.binary.roofline`).
+The host takes some microseconds for each launch. A real call takes longer: caches, occupancy, Python and dependencies
+between kernels are not included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from compiler.binary import roofline
+from compiler.record import Binary, Kernel, Record
+from compiler.targets import Target, UnknownTargetError, is_virtual, target
+
+LAUNCH_SECONDS = 5e-6
+LAUNCH_SOURCE = (
+    "5 µs for each launch from Inductor's wrapper: 4 to 8 µs were measured on an H200's host with torch 2.11"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelEstimate:
+    """All launches of one kernel in one call of its graph.
+
+    Bytes and operations are by formula, `seconds` is the least time for them at peak rates, and `bound` is the slower
+    of the two ("memory", "compute"). `is_compiled` is whether the machine code is known; the formula is the same.
+    """
+
+    kernel: str
+    name: str
+    launches: int
+    bytes: int
+    flops: int
+    seconds: float
+    bound: str
+    is_compiled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """One call on `target`, a GPU of `compiler.targets`.
+
+    `kernel_seconds` is the sum of the kernels' least times, `launch_seconds` the host's time for launches,
+    `launch_source` where that figure comes from. `unknown` names kernels without bytes: their sizes are symbolic, or
+    torch has no numbers for the routine.
+    """
+
+    target: str
+    title: str
+    kernels: tuple[KernelEstimate, ...]
+    bytes: int
+    flops: int
+    kernel_seconds: float
+    launches: int
+    launch_seconds: float
+    launch_source: str
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """Least time of one call: the longer of GPU and host."""
+        return max(self.kernel_seconds, self.launch_seconds)
+
+    @property
+    def bound(self) -> str:
+        """What the least time comes from: "launches" or "kernels"."""
+        return "launches" if self.launch_seconds > self.kernel_seconds else "kernels"
+
+
+def estimate(record: Record) -> Estimate | None:
+    """The least time of the record's code on its target GPU: graphs of the first call, forward and backward.
+
+    None for a record whose code runs on a device that is here, or that has no kernels.
+    """
+    gpu = _gpu(record)
+    kernels = [kernel for kernel in record.kernels if kernel.graph not in _graphs_of_later_calls(record)]
+    if gpu is None or not kernels:
+        return None
+    found = tuple(_kernels(record, kernels, gpu))
+    launches = sum(each.launches for each in found)
+    return Estimate(
+        target=gpu.name,
+        title=gpu.title,
+        kernels=found,
+        bytes=sum(each.bytes for each in found),
+        flops=sum(each.flops for each in found),
+        kernel_seconds=sum(each.seconds for each in found),
+        launches=launches,
+        launch_seconds=launches * LAUNCH_SECONDS,
+        launch_source=LAUNCH_SOURCE,
+        unknown=tuple(each.name for each in found if not each.bytes),
+    )
+
+
+def _gpu(record: Record) -> Target | None:
+    if not is_virtual(record.target):
+        return None
+    try:
+        return target(record.target)
+    except UnknownTargetError:  # a record of a later version, with a GPU that this one does not know
+        return None
+
+
+def _graphs_of_later_calls(record: Record) -> set[str]:
+    """Ids of graphs that were compiled for later calls."""
+    return {frame.id for frame in record.frames if frame.call_number > 1}
+
+
+def _kernels(record: Record, kernels: list[Kernel], gpu: Target) -> Iterator[KernelEstimate]:
+    compiled = {binary.kernel: binary for binary in record.binaries if binary.target == gpu.name}
+    for kernel in kernels:
+        yield _kernel(record, kernel, gpu, compiled.get(kernel.id))
+
+
+def _kernel(record: Record, kernel: Kernel, gpu: Target, binary: Binary | None) -> KernelEstimate:
+    launches = max(kernel.calls, 1)
+    if binary is not None and binary.bound_seconds is not None:
+        return KernelEstimate(
+            kernel.id, kernel.name, launches, binary.bytes * launches, binary.flops * launches,
+            binary.bound_seconds * launches, binary.bound, True,
+        )  # fmt: skip
+    work = roofline.work(kernel, record)
+    flops = work.flops * launches
+    seconds, bound = roofline.bound(gpu, bytes=kernel.bytes, flops=flops, dtype=work.dtype, matmul=work.matmul)
+    return KernelEstimate(kernel.id, kernel.name, launches, kernel.bytes, flops, seconds, bound if seconds else "")

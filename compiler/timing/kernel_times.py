@@ -1,0 +1,151 @@
+"""Match profiled times to the kernels of a record, with their share of the GPU's peak rates."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from compiler.binary.roofline import Work, rate, work
+from compiler.record import Entity, Kernel, KernelTime, Record
+from compiler.targets import Target
+from compiler.timing import marked_code, marked_lines
+from compiler.timing.line_chains import Chain, Works
+from compiler.timing.spent import Spent, Trace
+
+Placed = tuple[KernelTime, tuple[Chain, ...]]
+"""A time, and the chains of lines that it is for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """The key that groups a table of times."""
+
+    half: str
+    call: str
+    function: str = ""
+    op: str = ""
+    chain: Chain = ()
+
+
+class Kernels:
+    """Kernels of a record by their calls, and how much work each call does."""
+
+    def __init__(self, record: Record, gpu: Target | None) -> None:
+        self._record = record
+        self._gpu = gpu
+        self._kernels = {kernel.id: kernel for kernel in record.kernels}
+        artifacts = record.of_stage("kernels")
+        self.calls = {
+            each.id: each for found in artifacts for each in found.entities if each.kind in ("call", "extern")
+        }
+
+    def of(self, call: str) -> Kernel | None:
+        entity = self.calls.get(call)
+        if entity is None:
+            return None
+        own = entity.id if entity.kind == "extern" else f"{call.rpartition('.')[0]}.{entity.label}"
+        known = (self._kernels[name] for name in (own, *entity.origins) if name in self._kernels)
+        return next(known, None)
+
+    def with_work(self, time: KernelTime, runs: float) -> KernelTime:
+        """A time with bytes and operations of all runs of its call, and shares of the GPU's peak rates."""
+        kernel = self.of(time.call)
+        if kernel is None:
+            return time
+        done = work(kernel, self._record)
+        moved = round(_bytes(self.calls[time.call]) * runs) or None
+        flops = round(done.flops * runs) or None
+        time = replace(time, bytes=moved, flops=flops)
+        return self._with_shares(time, done, kernel) if self._gpu and time.device == "cuda" and time.seconds else time
+
+    def _with_shares(self, time: KernelTime, done: Work, kernel: Kernel) -> KernelTime:
+        assert self._gpu is not None
+        peak = rate(self._gpu, _format(done, kernel, self._gpu), matmul=done.matmul)
+        return replace(
+            time,
+            memory_share=time.bytes and time.bytes / time.seconds / self._gpu.memory_bandwidth,
+            compute_share=time.flops and time.flops / time.seconds / peak,
+        )
+
+
+def _bytes(call: Entity) -> int:
+    return int(call.attrs.get("bytes") or 0)
+
+
+def _format(done: Work, kernel: Kernel, gpu: Target) -> str:
+    """The dtype whose peak rate applies: float32 matmuls run on tensor cores if torch may round their inputs."""
+    convolves = "conv" in kernel.name
+    rounds = torch.backends.cudnn.allow_tf32 if convolves else torch.get_float32_matmul_precision() != "highest"
+    return "tf32" if done.matmul and done.dtype == "float32" and rounds and "tf32" in gpu.peak else done.dtype
+
+
+def compiled_times(trace: Trace, kernels: Kernels, works: Mapping[str, Works]) -> list[Placed]:
+    """A time for each kernel call in the generated code, and for each other function on the device."""
+    runs = trace.counts()
+
+    def key(each: Spent) -> _Key:
+        call = each.mark.removeprefix(marked_code.MARK)
+        return _Key(each.half, call) if call in kernels.calls else _Key(each.half, "", each.function, each.op)
+
+    found: list[Placed] = []
+    for its, items in _group(trace.spent(), key).items():
+        time = _time(items, trace)
+        kernel = kernels.of(its.call)
+        its_work = works.get(its.call, Works())
+        if kernel is not None:
+            lines = tuple(dict.fromkeys(chain[-1] for chain in its_work.chains))
+            time = replace(time, name=kernel.name, kernel=kernel.id, call=its.call, nodes=its_work.nodes, lines=lines)
+            time = kernels.with_work(time, runs[marked_code.MARK + its.call] / trace.calls)
+        found.append((time, its_work.chains))
+    return found
+
+
+def eager_times(trace: Trace, chains: Sequence[Chain]) -> list[Placed]:
+    """A time for each device function and the line of Python that launched it, from the marks.
+
+    Functions that autograd ran count for the line whose backward they are.
+    """
+    by_sequence = trace.marks_by_sequence()
+
+    def key(each: Spent) -> _Key:
+        mark = each.mark or by_sequence.get(each.sequence, "")
+        chain = chains[int(mark.removeprefix(marked_lines.MARK))] if mark else ()
+        return _Key(each.half, "", each.function, each.op, chain)
+
+    found: list[Placed] = []
+    for its, items in _group(trace.spent(), key).items():
+        time = replace(_time(items, trace), lines=its.chain[-1:])
+        found.append((time, (its.chain,) if its.chain else ()))
+    return found
+
+
+def _group(spent: Iterable[Spent], key: Callable[[Spent], _Key]) -> dict[_Key, list[Spent]]:
+    groups: dict[_Key, list[Spent]] = {}
+    for each in spent:
+        groups.setdefault(key(each), []).append(each)
+    return groups
+
+
+def _time(items: Sequence[Spent], trace: Trace) -> KernelTime:
+    functions = tuple(dict.fromkeys(each.function for each in items if each.function))
+    return KernelTime(
+        name=functions[0] if functions else items[0].op,
+        side=trace.side,
+        half=items[0].half,
+        seconds=_median(items, trace.calls),
+        launches=len(items) / trace.calls,
+        device=trace.device,
+        op=items[0].op,
+        functions=functions if trace.device == "cuda" else (),
+    )
+
+
+def _median(items: Sequence[Spent], calls: int) -> float:
+    """The median of the sums over each call, as the system makes some calls longer."""
+    sums = dict.fromkeys(range(calls), 0.0)
+    for each in items:
+        sums[each.call] += each.seconds
+    return statistics.median(sums.values())

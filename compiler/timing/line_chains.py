@@ -1,0 +1,120 @@
+"""Map each entity of a record to its places in the source: a line, with the lines that called it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from compiler.binary.formulas import Node
+from compiler.record import Entity, Record
+
+LINE = re.compile(r"source\[.+\]\.L\d+")
+
+Chain = tuple[str, ...]
+"""Ids of source lines, outermost first."""
+
+
+def line_chains(record: Record) -> dict[str, tuple[Chain, ...]]:
+    """Map entity ids to the chains of lines that they come from; an entity without any is left out."""
+    origins = {entity.id: entity.origins for entity in record.entities()}
+    known: dict[str, tuple[Chain, ...]] = {}
+    for identity in origins:
+        _follow(identity, origins, known)
+    return {identity: chains for identity, chains in known.items() if chains}
+
+
+def _follow(identity: str, origins: Mapping[str, tuple[str, ...]], known: dict[str, tuple[Chain, ...]]) -> None:
+    """Add an entity's chains to `known`. Recursion is as deep as there are stages."""
+    if identity in known:
+        return
+    known[identity] = ()
+    parents = origins.get(identity, ())
+    own = tuple(parent for parent in parents if LINE.fullmatch(parent))
+    found = [own] if own else []
+    for parent in parents:
+        if parent not in own:
+            _follow(parent, origins, known)
+            found.extend(known[parent])
+    known[identity] = tuple(dict.fromkeys(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Works:
+    """The work of a kernel call: nodes of the last graph, and the chains of lines that these come from."""
+
+    nodes: tuple[str, ...] = ()
+    chains: tuple[Chain, ...] = ()
+
+
+def works(record: Record) -> dict[str, Works]:
+    """The work that each kernel call does.
+
+    Those are the operations that it computes, without views and constants, which take no time of their own. Of a
+    library's matmul, convolution or attention it is that operation alone, as the others made its arguments. A call that
+    computes no operation of the graph, because it copies a tensor into another layout, gets the lines that made the
+    tensor, or for an input of the graph the lines that read the copy.
+    """
+    known = line_chains(record)
+    nodes = {entity.id: entity for artifact in record.last_graphs() for entity in artifact.entities}
+    entities = {entity.id: entity for entity in record.entities()}
+    readers = _readers(entities.values())
+
+    def work(of: Entity) -> Works:
+        working = _nodes_that_compute([*_computed_nodes(of, nodes, entities)], extern=of.kind == "extern")
+        sources = _products(working, entities) if of.kind == "extern" else working
+        chains = tuple(dict.fromkeys(chain for node in sources for chain in known.get(node.id, ())))
+        return Works(tuple(node.id for node in working), chains or known.get(of.id, ()))
+
+    def beside(call: Entity) -> tuple[Chain, ...]:
+        parts = [entities[name] for name in call.origins if name in entities]
+        makers = [entities[name] for part in parts for name in part.inputs if name in entities]
+        reading = [reader for part in parts for reader in readers.get(part.id, ())]
+        return _chains(map(work, makers)) or _chains(map(work, reading))
+
+    calls = (entity for artifact in record.of_stage("kernels") for entity in artifact.entities)
+    found = {call.id: (call, work(call)) for call in calls if call.kind in ("call", "extern")}
+    return {name: done if done.chains else replace(done, chains=beside(call)) for name, (call, done) in found.items()}
+
+
+def _chains(works: Iterable[Works]) -> tuple[Chain, ...]:
+    return tuple(dict.fromkeys(chain for work in works for chain in work.chains))
+
+
+def _readers(entities: Iterable[Entity]) -> Mapping[str, Sequence[Entity]]:
+    """Entities of the same artifact that read an entity, by its id."""
+    found: dict[str, list[Entity]] = {}
+    for entity in entities:
+        for name in entity.inputs:
+            found.setdefault(name, []).append(entity)
+    return found
+
+
+def _computed_nodes(call: Entity, nodes: Mapping[str, Entity], entities: Mapping[str, Entity]) -> Iterator[Entity]:
+    """Nodes of the last graph that a call comes from, each once."""
+    todo, seen = list(call.origins), set(call.origins)
+    while todo:
+        name = todo.pop(0)
+        if name in nodes:
+            yield nodes[name]
+        elif name in entities:
+            more = [origin for origin in entities[name].origins if origin not in seen]
+            seen.update(more)
+            todo.extend(more)
+
+
+def _nodes_that_compute(nodes: Sequence[Entity], *, extern: bool) -> Sequence[Entity]:
+    products = [node for node in nodes if _fact(node).is_matmul]
+    if extern and products:
+        return products
+    return [node for node in nodes if node.inputs and not _fact(node).is_view] or nodes
+
+
+def _products(nodes: Sequence[Entity], entities: Mapping[str, Entity]) -> Sequence[Entity]:
+    """The matmuls among nodes, if there are any: a pass may have moved a sum into a matmul."""
+    before = [entities[origin] for node in nodes for origin in node.origins if origin in entities]
+    return [node for node in before if _fact(node).is_matmul] or nodes
+
+
+def _fact(node: Entity) -> Node:
+    return Node(node.label, str(node.attrs.get("target", "")), (), {})

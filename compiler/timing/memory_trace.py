@@ -1,0 +1,33 @@
+"""Measure the memory that a call uses, beside the memory computed from its graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from compiler.record import Record
+from compiler.record.measure_facts import MemoryEvent
+from compiler.torch_api import allocator
+
+
+def with_measured_memory(record: Record, call: Callable[[], object]) -> Record:
+    """The record with the allocations of one run of `call`, in place of an earlier measurement.
+
+    On a GPU if there is one, else on the CPU. Raises RecordingError where the allocator's history is being recorded
+    already, and what `call` raises.
+    """
+    changes = allocator.cuda_changes(call) if torch.cuda.is_available() else allocator.cpu_changes(call)
+    kept = (event for event in record.memory if event.side != "measured")
+    return record.with_(memory=(*kept, *measured_events(changes)))
+
+
+def measured_events(changes: Sequence[int]) -> list[MemoryEvent]:
+    """Allocations and frees as events; `live` counts bytes beyond what was in use before."""
+    live, events = 0, []
+    for change in changes:
+        live += change
+        events.append(
+            MemoryEvent("", "forward", "allocate" if change > 0 else "free", "", abs(change), live, "measured")
+        )
+    return events

@@ -1,0 +1,169 @@
+"""Profile one call with torch.profiler, eager and compiled: seconds of each kernel and each line of Python."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from compiler.calls.call import Call, leave_no_trace
+from compiler.record import Artifact, KernelTime, LineTime, Problem, Record
+from compiler.record.measure_facts import Side
+from compiler.targets import Target, UnknownTargetError, target
+from compiler.timing import marked_code, marked_lines
+from compiler.timing.kernel_times import Kernels, compiled_times, eager_times
+from compiler.timing.line_chains import works
+from compiler.timing.line_times import line_times
+from compiler.timing.marked_lines import MarkedLines, line_id
+from compiler.timing.spent import Trace, phase, profile_events
+from compiler.torch_api.pytrees import tree_leaves
+
+WARM_UP_CALLS = 3
+MOST_CALLS = 10
+FEWEST_CALLS = 3
+SECONDS = 1.0
+"""So long the profiled calls are to take, eager and compiled in turns; in number between the fewest and the most."""
+
+
+NOISY = 0.5
+"""The range between the quartiles of the calls' times, as a share of their median, from which on it is told of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Times from the profiler; `problems` say what is missing."""
+
+    kernel_times: tuple[KernelTime, ...] = ()
+    line_times: tuple[LineTime, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+def kernel_and_line_times(
+    call: Call, record: Record, files: Mapping[str, str], optimizer: Callable[[], object] | None = None
+) -> Profile:
+    """Profile the call, compiled and eager: forward, backward if there is one, and a step of `optimizer` if given.
+
+    Times are medians of several calls. `record` is of this call; `files` are paths of the source with their names in
+    it. Random state and buffers are restored; gradients are left only for an optimizer. Raises what the call raises.
+    """
+    gpu = record.target == "cuda" or "cuda" in call.devices()
+    lines = MarkedLines(files, _call.__code__)
+    artifacts = [each for each in record.of_stage("kernels") if _makes_calls(each)]
+    with ExitStack() as stack:
+        stack.enter_context(leave_no_trace(call))
+        args, kwargs = call.copied_arguments()
+        compiled = _Step("compiled", call.compiled, args, kwargs, nullcontext(), optimizer)
+        compiled()  # what is loaded by the first call is there to be marked
+        found = stack.enter_context(marked_code.mark_calls(artifacts))
+        args, kwargs = call.copied_arguments()
+        eager = _Step("eager", call.fn, args, kwargs, lines, optimizer)
+        calls = _calls([compiled, eager])
+        events = profile_events(lambda: _in_turns([compiled, eager]), calls, gpu=gpu)
+    outer = tuple(line_id(files[site.file], site.line) for site in call.site if site.file in files)
+    chains = [tuple(dict.fromkeys((*outer, *chain))) for chain in lines.chains]
+    kernels = Kernels(record, _target() if gpu else None)
+    traced = Trace(events, "compiled", marked_code.MARK, calls, gpu=gpu, whole=True)
+    placed = compiled_times(traced, kernels, works(record))
+    eagerly = Trace(events, "eager", marked_lines.MARK, calls, gpu=gpu)
+    placed += eager_times(eagerly, chains)
+    missing = [artifact.id for artifact in artifacts if artifact.id not in found]
+    problems = (*_missing_problems(missing), *_noise(traced), *_noise(eagerly))
+    return Profile(tuple(time for time, _ in placed), line_times(placed), problems)
+
+
+def _makes_calls(artifact: Artifact) -> bool:
+    """Whether an artifact has the function that calls kernels; of our backend that is one of its own."""
+    return any(entity.kind in ("call", "extern") for entity in artifact.entities)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One profiled call. `around` is a context manager for the forward."""
+
+    side: Side
+    fn: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    around: AbstractContextManager[Any]
+    optimizer: Callable[[], object] | None
+
+    def __call__(self) -> None:
+        with phase(self.side, "forward"), self.around:
+            value = _call(self.fn, self.args, self.kwargs)
+        roots = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        leaves = list(_leaves(roots))
+        if leaves:
+            given = [torch.ones_like(root) for root in roots]
+            with phase(self.side, "backward"):
+                gradients = torch.autograd.grad(roots, leaves, given, allow_unused=True)
+            if self.optimizer is not None:
+                for leaf, gradient in zip(leaves, gradients, strict=True):
+                    leaf.grad = gradient
+        if self.optimizer is not None:
+            with phase(self.side, "optimizer"):
+                self.optimizer()
+
+
+def _in_turns(steps: Sequence[_Step]) -> None:
+    for step in steps:
+        step()
+
+
+def _calls(steps: Sequence[_Step]) -> int:
+    """Warm up and return how many calls of each side to profile."""
+    for _ in range(WARM_UP_CALLS):
+        _in_turns(steps)
+    begun = time.perf_counter()
+    _in_turns(steps)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return min(MOST_CALLS, max(FEWEST_CALLS, int(SECONDS / (time.perf_counter() - begun))))
+
+
+def _call(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call a function from a frame of its own: lines of the call are those of the frames inside of it."""
+    return fn(*args, **kwargs)
+
+
+def _leaves(roots: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Leaves that these tensors have gradients for."""
+    todo: list[Any] = [root.grad_fn for root in roots]
+    seen: set[Any] = set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if type(node).__name__ == "AccumulateGrad":
+            yield node.variable
+        todo.extend(following for following, _ in node.next_functions)
+
+
+def _missing_problems(missing: Sequence[str]) -> Iterator[Problem]:
+    if missing:
+        reason = f"the code of {', '.join(missing)} was not found among what is loaded: its kernels have no times"
+        yield Problem("timing", reason, "explore the call again with --time")
+
+
+def _noise(trace: Trace) -> Iterator[Problem]:
+    """A problem that says that the profiled calls varied too much."""
+    totals = [0.0] * trace.calls
+    for each in trace.spent():
+        totals[each.call] += each.seconds
+    low, middle, high = statistics.quantiles(totals, n=4)
+    if middle and (high - low) / middle > NOISY:
+        spread = f"{100 * (high - low) / middle:.0f} %"
+        reason = f"the profiled {trace.side} calls varied by {spread}: times of kernels and lines are rough"
+        yield Problem("timing", reason, "let nothing else run on the machine, and profile again: run.profile()")
+
+
+def _target() -> Target | None:
+    try:
+        return target(torch.cuda.get_device_name())
+    except UnknownTargetError:
+        return None

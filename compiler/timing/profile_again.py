@@ -1,0 +1,144 @@
+"""Profile a call on a fresh copy, with code built for the device of its tensors, and add the times to a record."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from compiler.calls.call import Call
+from compiler.calls.copies import copy_call
+from compiler.calls.explored import ExploreAgain, Explored
+from compiler.record import KernelTime, LineTime, Problem, Record
+from compiler.record.builder import Builder
+from compiler.record.options import Options
+from compiler.timing.profile import Profile, kernel_and_line_times
+
+WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
+"""What a mode with CUDA graphs is without them: of a graph that is replayed, nobody knows which call ran what."""
+Optimizer = Callable[[Sequence[torch.Tensor]], torch.optim.Optimizer]
+
+
+def profile_here(builder: Builder, call: Call, files: Mapping[str, str]) -> None:
+    """Profile a call whose code is built, within its exploration. A failure is a problem of the record.
+
+    A call that replays CUDA graphs is left for `profile_apart`.
+    """
+    if builder.target == "cuda" and builder.options.mode in WITHOUT_GRAPHS:
+        return
+    _put(builder, lambda: kernel_and_line_times(call, builder.record(), files))
+
+
+def profile_apart(builder: Builder, call: Call, explore_again: ExploreAgain) -> None:
+    """Profile a copy of a call whose own code is not built."""
+    _put(builder, lambda: profile_again(call, builder.record(), explore_again))
+
+
+def _put(builder: Builder, profile: Callable[[], Profile]) -> None:
+    builder.started("timing")
+    builder.progress("timing", "profile of kernels and lines")
+    try:
+        found = profile()
+    except KeyboardInterrupt:
+        builder.problem(
+            Problem("timing", "kernels and lines were not timed: it was interrupted", "run.profile() does it")
+        )
+        return
+    except Exception as error:  # noqa: BLE001 - whatever the user's call raises when it is repeated
+        reason = f"kernels and lines were not timed: {type(error).__name__}: {error}"
+        builder.problem(Problem("timing", reason, "explore a call that can run more than once"))
+        return
+    builder.kernel_times[:] = found.kernel_times
+    builder.line_times[:] = found.line_times
+    for problem in found.problems:
+        builder.problem(problem)
+
+
+def profile_again(
+    call: Call, record: Record, explore_again: ExploreAgain, optimizer: Optimizer | None = None
+) -> Profile:
+    """Explore a fresh copy of the call, with built code and without CUDA graphs, and profile that.
+
+    Times of kernels that the record has too are matched to them. Without the target GPU there are none, as C++ runs.
+    Raises CannotCopyError, and what the call raises.
+    """
+    fresh = copy_call(call)
+    step = optimizer(fresh.parameters()).step if optimizer is not None else None
+    found: list[Profile] = []
+
+    def profile(explored: Explored) -> None:
+        assert explored.call is not None
+        times = kernel_and_line_times(explored.call, explored.record, explored.files, step)
+        found.append(_Matched(record, explored.record).profile(times))
+
+    again = replace(call, fn=fresh.fn, args=fresh.args, kwargs=fresh.kwargs, later=())
+    explore_again(again, _options(record), build=True, inside=profile)
+    return found[0]
+
+
+def _options(record: Record) -> Options:
+    target = record.options.target if record.target == "cuda" else "cpu"
+    mode = WITHOUT_GRAPHS.get(record.options.mode, record.options.mode)
+    return replace(record.options, target=target, mode=mode, stages=(), time=False, check=False, step=False)
+
+
+class _Matched:
+    """Times of a copy under the ids of the record of the call itself."""
+
+    def __init__(self, record: Record, found: Record) -> None:
+        own = {key: name for name, key in _identities(record).items()} if record.target == found.target else {}
+        self._same = {name: own[key] for name, key in _identities(found).items() if key in own}
+        self._nodes = {entity.id for artifact in record.artifacts for entity in artifact.entities}
+        self._sources = {artifact.id for artifact in record.of_stage("source")}
+
+    def profile(self, profile: Profile) -> Profile:
+        lines: dict[LineTime, list[LineTime]] = {}
+        for time in profile.line_times:
+            known = replace(time, line=self._line(time.line))
+            lines.setdefault(replace(known, seconds=0.0, total=0.0), []).append(known)
+        return Profile(
+            tuple(map(self._kernel_time, profile.kernel_times)),
+            tuple(_sum_times(times) for times in lines.values()),
+            profile.problems,
+        )
+
+    def _kernel_time(self, time: KernelTime) -> KernelTime:
+        time = replace(time, lines=tuple(filter(None, map(self._line, time.lines))))
+        if time.kernel not in self._same:
+            return replace(time, kernel="", call="", nodes=())
+        nodes = tuple(node for node in time.nodes if node in self._nodes)
+        return replace(time, kernel=self._same[time.kernel], call=self._same.get(time.call, ""), nodes=nodes)
+
+    def _line(self, line: str) -> str:
+        """Id of a line in the record, "" for a file that it does not have."""
+        return line if line.rpartition(".L")[0] in self._sources else ""
+
+
+def _identities(record: Record) -> dict[str, tuple[object, ...]]:
+    """Keys that identify a kernel, or a call of one, in another wrapper, as CUDA graphs cut a wrapper into functions.
+
+    A kernel by its graph, its text and its index; a call by its kernel.
+    """
+    texts = {artifact.id: artifact.text.splitlines() for artifact in record.of_stage("kernels")}
+    keys: dict[str, tuple[object, ...]] = {}
+    counts: Counter[tuple[object, ...]] = Counter()
+    for kernel in record.kernels:
+        first, last = kernel.lines
+        key = (kernel.artifact, kernel.name, *(line.strip() for line in texts[kernel.artifact][first - 1 : last]))
+        keys[kernel.id] = (*key, counts[key])
+        counts[key] += 1
+    for artifact in record.of_stage("kernels"):
+        for entity in artifact.entities:
+            if entity.kind == "call":
+                call = (artifact.id, entity.kind, entity.label)
+                keys[entity.id] = (*call, counts[call])
+                counts[call] += 1
+    return keys
+
+
+def _sum_times(times: Sequence[LineTime]) -> LineTime:
+    """Add times of one line. Time of unknown lines is own time and in no total."""
+    seconds = sum(time.seconds for time in times)
+    return replace(times[0], seconds=seconds, total=sum(time.total for time in times) if times[0].line else seconds)

@@ -1,0 +1,180 @@
+"""Measure seconds of a call: clocks for CPU and GPU, warming up, and rounds in turns (A B C A B C).
+
+On a CPU the clock is torch.utils.benchmark's, with torch's number of threads. On a GPU it is a pair of CUDA events
+around each call. Each call stands alone: before it the L2 cache is emptied by writing more than it holds, and the host
+waits until the GPU is idle, as work that the host does ahead would not be counted. Both clocks make uncounted calls at
+the start of each turn, because other candidates have used the host's caches and left garbage.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch.utils.benchmark import Timer
+
+from compiler.process import uncollected
+from compiler.record import Timing
+from compiler.timing.spread import Spread
+
+ROUNDS = 7
+ROUND_SECONDS = 0.02
+MOST_CALLS = 1000
+WARM_UP_SECONDS = 3.0
+INTERLEAVED_WARM_UP = 0.5
+WARM_UP_CALLS = (10, 300)
+"""At least and at most so many, where a call is not slow."""
+STILL_FALLING = 0.98
+Function = Callable[[], Any]
+
+
+class Clock(Protocol):
+    """Measures seconds of a call over some calls."""
+
+    def seconds(self, function: Function, calls: int) -> float: ...
+
+    def finished(self) -> None:
+        """Wait until all that was asked for is done."""
+
+
+class CpuClock:
+    """torch.utils.benchmark's timer: the mean of the calls."""
+
+    def seconds(self, function: Function, calls: int) -> float:
+        timer = Timer("function()", globals={"function": function}, num_threads=torch.get_num_threads())
+        return float(timer.timeit(calls).mean)
+
+    def finished(self) -> None:
+        pass
+
+
+@dataclass
+class GpuClock:
+    """CUDA events: `flush_bytes` are written before each call; 0 leaves the L2 cache as it is."""
+
+    device: torch.device
+    flush_bytes: int = 0
+    _buffer: torch.Tensor | None = field(default=None, repr=False)
+
+    def seconds(self, function: Function, calls: int) -> float:
+        """Median seconds of the calls."""
+        with torch.cuda.device(self.device), uncollected():
+            self._one(function)
+            pairs = [self._one(function) for _ in range(calls)]
+            torch.cuda.synchronize()
+        return statistics.median(start.elapsed_time(end) for start, end in pairs) * 1e-3
+
+    def stream(self, function: Function, calls: int) -> float:
+        """Seconds of a call in a stream of calls with nothing between them."""
+        with torch.cuda.device(self.device), uncollected():
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            function()
+            torch.cuda.synchronize()
+            start.record()
+            for _ in range(calls):
+                function()
+            end.record()
+            torch.cuda.synchronize()
+        return float(start.elapsed_time(end)) * 1e-3 / calls
+
+    def finished(self) -> None:
+        torch.cuda.synchronize(self.device)
+
+    def _one(self, function: Function) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        self._flush()
+        torch.cuda.synchronize()
+        start.record()
+        function()
+        end.record()
+        return start, end
+
+    def _flush(self) -> None:
+        if self.flush_bytes and self._buffer is None:
+            self._buffer = torch.empty(self.flush_bytes, dtype=torch.int8, device=self.device)
+        if self._buffer is not None:
+            self._buffer.zero_()
+
+
+def l2_bytes(device: torch.device) -> int:
+    """Size of a GPU's L2 cache in bytes."""
+    return int(torch.cuda.get_device_properties(device).L2_cache_size)
+
+
+def clock_for(device: torch.device, *, flush: bool = True) -> Clock:
+    """The clock for a device; with `flush` twice the size of the L2 cache is written before each call."""
+    if device.type == "cpu":
+        return CpuClock()
+    return GpuClock(device, 2 * l2_bytes(device) if flush else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """Result of warming up: seconds of the last calls, and whether they no longer fell."""
+
+    seconds: float
+    calls: int
+    is_stable: bool
+
+
+def warm_up(function: Function, clock: Clock, seconds: float = WARM_UP_SECONDS) -> WarmUp:
+    """Call until the median of the last five calls is no longer below that of the five before.
+
+    At most for about `seconds`, or for three calls where a call is that slow.
+    """
+    least, most = WARM_UP_CALLS
+    took: list[float] = []
+    while len(took) < most:
+        took.append(clock.seconds(function, 1))
+        if len(took) >= least and _has_settled(took):
+            break
+        if sum(took) > seconds and len(took) >= 3:
+            break
+    return WarmUp(statistics.median(took[-5:]), len(took), _has_settled(took))
+
+
+def _has_settled(took: list[float]) -> bool:
+    """Whether the last five calls took about as long as the five before; of few calls, compare halves."""
+    window = min(5, len(took) // 2)
+    return statistics.median(took[-window:]) >= STILL_FALLING * statistics.median(took[-2 * window : -window])
+
+
+def calls_a_round(seconds: float, least: int = 1) -> int:
+    """Number of calls that fill about one round."""
+    return min(MOST_CALLS, max(least, round(ROUND_SECONDS / max(seconds, 1e-9))))
+
+
+def turns(
+    functions: Mapping[str, Function], calls: Mapping[str, int], rounds: int, clock: Clock
+) -> Iterator[tuple[str, float]]:
+    """Seconds of a call of each function, in turns, round after round."""
+    for _ in range(rounds):
+        for name, function in functions.items():
+            yield name, clock.seconds(function, calls[name])
+
+
+def time_in_turns(
+    functions: Mapping[str, Function], settings: Mapping[str, Callable[[], Any]] | None = None
+) -> dict[str, Timing]:
+    """Seconds of a call of each function, timed in turns on the CPU; `settings` has a context manager by name."""
+    clock = CpuClock()
+    within = {name: (settings or {}).get(name, nullcontext) for name in functions}
+    counts = {}
+    for name, function in functions.items():
+        with within[name]():
+            counts[name] = calls_a_round(warm_up(function, clock, INTERLEAVED_WARM_UP).seconds)
+    rounds: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(ROUNDS):
+        for name, function in functions.items():
+            with within[name]():
+                rounds[name].append(clock.seconds(function, counts[name]))
+    return {name: _timing(name, seconds) for name, seconds in rounds.items()}
+
+
+def _timing(name: str, seconds: list[float]) -> Timing:
+    spread = Spread.of(seconds)
+    return Timing(name, "forward call", spread.middle, spread.low, spread.high, len(seconds))

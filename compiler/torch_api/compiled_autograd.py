@@ -1,0 +1,35 @@
+"""Compiled autograd: TorchDynamo traces the backward, and every Python hook on a node of autograd's graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch._dynamo.compiled_autograd as compiled_autograd
+from torch._C._dynamo import compiled_autograd as settings
+
+from compiler.torch_api.patching import replaced
+from compiler.torch_api.unseen import call_unseen, unseen
+
+
+def is_enabled() -> bool:
+    """Whether a backward that is run now is compiled."""
+    return compiled_autograd.compiled_autograd_enabled
+
+
+@contextmanager
+def before_enabling(act: Callable[[], None]) -> Iterator[None]:
+    """Call `act` in the block whenever compiled autograd is about to be enabled."""
+
+    def wrap(set_compiler: Callable[..., Any]) -> Callable[..., Any]:
+        @unseen
+        def observed(compiler: Any, dynamic: Any) -> Any:
+            if compiler is not None:
+                call_unseen(act)
+            return set_compiler(compiler, dynamic)
+
+        return observed
+
+    with replaced(settings, "set_autograd_compiler", wrap):
+        yield

@@ -1,0 +1,104 @@
+"""DDPOptimizer observed: TorchDynamo's graph of a DistributedDataParallel model, compiled bucket by bucket.
+
+`torch._dynamo.backends.distributed.DDPOptimizer` splits one captured graph so that the gradients of a bucket can be
+reduced while the backward of the buckets before it still runs. Each part is handed to the backend on its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._dynamo.backends.distributed import DDPOptimizer
+from torch._subclasses.fake_tensor import FakeTensor
+
+from compiler.torch_api.patching import replaced
+
+Compiled = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """One part of a captured graph. `whole` is that graph; `bytes` counts the parameters that need gradients."""
+
+    name: str
+    index: int
+    count: int
+    bytes: int
+    parameters: tuple[str, ...]
+    whole: torch.fx.GraphModule
+
+
+Observe = Callable[[torch.fx.GraphModule, Callable[[], Any], Bucket | None], Any]
+
+
+def compile_observed(
+    compile_graph: Compiled, module: torch.fx.GraphModule, run: Callable[[], Any], observe: Observe
+) -> Any:
+    """Compile a captured graph and report each graph that the backend is given: one, or one for each DDP bucket.
+
+    `run` calls `compile_graph` on `module`. `observe(graph, compile, bucket)` returns what is called for the graph.
+    """
+    optimizer = getattr(compile_graph, "__self__", None)
+    if not isinstance(optimizer, DDPOptimizer):
+        return observe(module, run, None)
+    indices = itertools.count()
+
+    def wrap(compile_part: Compiled) -> Compiled:
+        def observed(part: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+            bucket = None if part is module else _bucket(optimizer, next(indices), module)
+            return observe(part, lambda: compile_part(part, inputs, **options), bucket)
+
+        return observed
+
+    with replaced(optimizer, "backend_compile_fn", wrap):
+        return run()
+
+
+def _bucket(optimizer: DDPOptimizer, index: int, whole: torch.fx.GraphModule) -> Bucket:
+    """Buckets are compiled in the order of the graph; split_module names them by that order."""
+    found = optimizer.buckets[index]
+    parameters = tuple(dict.fromkeys(found.params))
+    return Bucket(f"submod_{index}", index, len(optimizer.buckets), found.size, parameters, whole)
+
+
+def while_propagating(call: Compiled, propagate: Compiled) -> Compiled:
+    """`call` for real arguments; `propagate` where DDPOptimizer runs a bucket on fake ones to get the next one's."""
+
+    def called(*args: Any) -> Any:
+        fake = any(isinstance(value, FakeTensor) for value in args)
+        return propagate(*args) if fake else call(*args)
+
+    return called
+
+
+BUCKET_CAP_HINT = (
+    "pass bucket_cap_mb=1 or more to DistributedDataParallel, or set torch._dynamo.config.optimize_ddp = False"
+)
+
+
+def bucket_cap_refusal(error: AssertionError) -> str:
+    """Why DDPOptimizer refuses a model's `bucket_cap_mb`; "" for any other error."""
+    if "First bucket should be smaller/equal" not in str(error):
+        return ""
+    return (
+        "torch.compile raises an error for this model: DistributedDataParallel has a bucket_cap_mb below 1 MiB, "
+        "the size of DDPOptimizer's first bucket; the model ran as plain Python"
+    )
+
+
+def note_fake_reduction(error: BaseException) -> None:
+    """Add to the error of a DDP backward in a fake process group what it means and what to do."""
+    if "expected the hook result is either a Tensor or a TensorList" in str(error) and hasattr(error, "add_note"):
+        error.add_note(
+            'A process group with backend="fake" returns no reduced gradients, so DistributedDataParallel\'s backward '
+            "fails without torch.compile too. Before the first call, register a communication hook:\n"
+            "def keep(state, bucket):\n"
+            "    future = torch.futures.Future()\n"
+            "    future.set_result(bucket.buffer())\n"
+            "    return future\n"
+            "model.register_comm_hook(None, keep)"
+        )

@@ -1,0 +1,67 @@
+"""Higher-order operators as eager runs the functions that they stand for.
+
+TorchDynamo captures torch.utils.checkpoint and torch.compiler.nested_compile_region as operators that are meant to be
+traced. Called on real tensors they compute something else: `tag_activation_checkpoint` draws other random numbers when
+it recomputes (it sets `preserve_rng_state=False`), and `invoke_subgraph` can't take gradients at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch._dynamo import config
+from torch._higher_order_ops.invoke_subgraph import invoke_subgraph
+from torch._higher_order_ops.wrap import tag_activation_checkpoint
+from torch._ops import HigherOrderOperator
+from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.fx import GraphModule, Node
+from torch.utils.checkpoint import checkpoint
+
+from compiler.torch_api import fx
+
+
+def as_eager(module: GraphModule) -> GraphModule:
+    """A captured graph that computes what eager does, under the same names; the same graph where it does so already."""
+    bodies = {name: body for name, body in module.named_children() if isinstance(body, GraphModule)}
+    eager = {name: as_eager(body) for name, body in bodies.items()}
+    if eager == bodies and not any(node.target in _EAGER for node in fx.calls(module)):
+        return module
+    copied = fx.detached(module)
+    copied.meta.update(module.meta)
+    for name, body in eager.items():
+        setattr(copied, name, body)
+    for node in fx.calls(copied):
+        node.target = _EAGER.get(node.target, node.target)
+    copied.recompile()
+    return copied
+
+
+def higher_order_operators(module: GraphModule) -> tuple[str, ...]:
+    """The names of the higher-order operators that a graph calls, each once."""
+    targets = (node.target for node in fx.calls(module))
+    return tuple(dict.fromkeys(target.name() for target in targets if isinstance(target, HigherOrderOperator)))
+
+
+def needs_scalar_outputs(error: BaseException) -> bool:
+    """Whether tracing failed as it read a number from a tensor, which `capture_scalar_outputs` would have allowed."""
+    reads = isinstance(error, DataDependentOutputException) and error.func is torch.ops.aten._local_scalar_dense.default
+    return reads and not config.capture_scalar_outputs
+
+
+def _checkpointed(body: GraphModule, *args: Any, **options: Any) -> Any:
+    """torch.utils.checkpoint.checkpoint without reentrance, which gives the same numbers. TorchDynamo keeps the
+    function that selects what is saved with the body.
+    """
+    if context_fn := body.meta.get("_checkpoint_context_fn"):
+        options["context_fn"] = context_fn
+    preserve = options.pop("preserve_rng_state", True) and not fx.has_fakes(args)  # those draw no numbers
+    return checkpoint(body, *args, **options | {"use_reentrant": False, "preserve_rng_state": preserve})
+
+
+def _called(body: GraphModule, _identifier: str, *args: Any) -> Any:
+    return body(*args)
+
+
+_EAGER: Mapping[Node | Any, Callable[..., Any]] = {tag_activation_checkpoint: _checkpointed, invoke_subgraph: _called}

@@ -1,0 +1,21 @@
+"""The names that Inductor's host code begins with, as far as the functions that launch kernels need them."""
+
+from __future__ import annotations
+
+ALIASES = {
+    "aten": "torch.ops.aten",
+    "inductor_ops": "torch.ops.inductor",
+    "_quantized": "torch.ops._quantized",
+    "assert_size_stride": "torch._C._dynamo.guards.assert_size_stride",
+    "empty_strided_cpu": "torch._C._dynamo.guards._empty_strided_cpu",
+    "reinterpret_tensor": "torch._C._dynamo.guards._reinterpret_tensor",
+    "alloc_from_pool": "torch.ops.inductor._alloc_from_pool",
+}
+IMPORTS = """\
+import math
+import torch
+from math import inf, nan
+from torch import empty_strided
+from torch._inductor.select_algorithm import extern_kernels
+from torch._C._dynamo.guards import copy_if_misaligned
+"""

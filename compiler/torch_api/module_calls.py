@@ -1,0 +1,118 @@
+"""Calls of `nn.Module`s that plain Python makes: watched at any depth, and the calls of one module redirected.
+
+To watch, `Module.__call__` is replaced; while Dynamo compiles, and while a module runs, it is torch's own. To redirect,
+the module gets what `Module.compile()` gives it: `_compiled_call_impl`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._C._dynamo import eval_frame
+from torch._C._functorch import peek_interpreter_stack
+from torch._dynamo.decorators import skip
+from torch.fx._symbolic_trace import is_fx_symbolic_tracing
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.nn import Module
+
+Compiled = Callable[..., Any]
+_ATTRIBUTE = "_compiled_call_impl"
+_active: list[Compiled] = []
+
+
+@contextmanager
+def watching(meet: Callable[[Module, tuple[Any, ...], dict[str, Any]], None]) -> Iterator[None]:
+    """Call `meet(module, args, kwargs)` before each module call of this thread, but not before those that a module
+    makes in its turn, nor inside of compiled functions.
+    """
+    original: Any = Module.__call__
+    thread = threading.get_ident()
+
+    def call(module: Module, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != thread or callable(eval_frame.get_eval_frame_callback()) or is_traced():
+            return original(module, *args, **kwargs)
+        with paused():
+            meet(module, args, kwargs)
+            return original(module, *args, **kwargs)
+
+    skip(call)
+    _active.append(original)
+    _set(call)
+    try:
+        yield
+    finally:
+        _active.pop()
+        _set(original)
+
+
+def is_traced() -> bool:
+    """Whether calls are traced or transformed: by torch.jit, torch.fx, torch.export or torch.func. What is compiled
+    can't be called there.
+    """
+    return (
+        torch._C._get_tracing_state() is not None
+        or torch.compiler.is_compiling()
+        or is_fx_symbolic_tracing()
+        or get_proxy_mode() is not None
+        or peek_interpreter_stack() is not None
+    )
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """In the block, calls of modules are torch's own: Dynamo takes any other `Module.__call__` for the user's code."""
+    watched: Any = Module.__call__
+    if not _active or watched is _active[-1]:
+        yield
+        return
+    _set(_active[-1])
+    try:
+        yield
+    finally:
+        if _active:
+            _set(watched)
+
+
+def _set(call: Any) -> None:
+    Module.__call__ = call  # type: ignore[method-assign]
+
+
+class Redirection:
+    """Until `undo`, each call of `module` goes to `target`; while that runs, calls of the module are its own."""
+
+    def __init__(self, module: Module, target: Compiled) -> None:
+        self._own = vars(module)
+        self._uncompiled = module._call_impl
+        self._target = target
+        self._before = {key: value for key, value in self._own.items() if key == _ATTRIBUTE}
+        self._own[_ATTRIBUTE] = self._call
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        if is_traced():
+            return self._uncompiled(*args, **kwargs)
+        del self._own[_ATTRIBUTE]
+        try:
+            return self._target(*args, **kwargs)
+        finally:
+            self._own[_ATTRIBUTE] = self._call
+
+    def undo(self) -> None:
+        if self._own.get(_ATTRIBUTE) == self._call:
+            del self._own[_ATTRIBUTE]
+            self._own.update(self._before)
+
+
+@contextmanager
+def uncompiled(module: object) -> Iterator[None]:
+    """In the block, what `module.compile()` made is not used."""
+    own = vars(module) if isinstance(module, Module) else {}
+    compiled = own.pop(_ATTRIBUTE, None)
+    try:
+        yield
+    finally:
+        if compiled is not None:
+            own[_ATTRIBUTE] = compiled

@@ -1,0 +1,38 @@
+"""What torch would hold of an exploration for ever: caches of methods, finalizers of guards."""
+
+from __future__ import annotations
+
+import weakref
+from itertools import takewhile
+from typing import Any
+
+from torch._dynamo.guards import CheckFunctionManager, DeletedGuardManagerWrapper
+
+
+def empty_method_caches(owner: type) -> None:
+    """Empty the caches (functools) of a class's methods, whose keys hold `self` or the arguments for ever."""
+    for name in vars(owner):
+        clear = getattr(getattr(owner, name, None), "cache_clear", None)
+        if clear is not None:
+            clear()
+
+
+def release_guards(since: weakref.finalize[..., Any]) -> None:
+    """Detach finalizers registered after `since` of guards whose cache entries are gone, then `since` itself.
+
+    Each guard on an object's identity leaves a finalizer on that object. Where the object is a class or a code object,
+    which live on, the finalizer holds the guards and fake tensors of a compilation that nobody can call for ever.
+    Without its entry `CheckFunctionManager.invalidate` does nothing.
+    """
+    registered = tuple(weakref.finalize._registry)  # type: ignore[attr-defined]  # oldest first; there is no public list
+    for finalizer in takewhile(lambda finalizer: finalizer is not since, reversed(registered)):
+        _, callback, _, _ = finalizer.peek() or (None, None, (), {})
+        owner = getattr(getattr(callback, "func", None), "__self__", None)
+        if isinstance(owner, CheckFunctionManager) and _has_no_entry(owner):
+            finalizer.detach()
+    since.detach()
+
+
+def _has_no_entry(manager: CheckFunctionManager) -> bool:
+    wrapper = getattr(manager, "guard_manager", None)
+    return isinstance(wrapper, DeletedGuardManagerWrapper) or (wrapper is not None and wrapper.cache_entry is None)

@@ -1,0 +1,213 @@
+"""Triton kernels of the user's. In a graph, AOTAutograd makes of `kernel[grid](...)` and of torch.library.triton_op one
+call of a higher-order operator, which copies the tensors that the kernel writes and returns the copies.
+
+`launches_without_gpu` lets TorchDynamo capture such calls on a machine that has no GPU, and replaces the launch itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch._functorch.config as functorch_config
+import torch.utils._triton as triton_probes
+from torch._higher_order_ops.triton_kernel_wrap import (
+    kernel_side_table,
+    triton_kernel_wrapper_functional,
+    triton_kernel_wrapper_mutation,
+)
+from torch.fx import Node
+
+from compiler.targets import Target
+from compiler.torch_api.patching import replaced
+from compiler.torch_api.virtual import active_driver
+
+if TYPE_CHECKING:
+    from torch._inductor.ir import UserDefinedTritonKernel
+
+
+class NoGpuError(RuntimeError):
+    """A Triton kernel is to run where no GPU is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A launch of a kernel: `function(grid, *arguments)` returns copies of the arguments named `written`, as the kernel
+    left them.
+    """
+
+    name: str
+    function: Callable[..., tuple[Any, ...]]
+    grid: Any
+    arguments: Sequence[Any]
+    written: Sequence[str]
+
+
+def launch_of(node: Node) -> Launch | None:
+    """The launch that a node stands for, None where it is another call."""
+    if node.target is not triton_kernel_wrapper_functional:
+        return None
+    operator: Any = node.target
+    facts: dict[str, Any] = dict(node.kwargs)
+    grid, arguments = facts.pop("grid"), facts.pop("kwargs")
+    names, written = tuple(arguments), tuple(name for name in arguments if name in facts["tensors_to_clone"])
+    kernel: Any = kernel_side_table.get_kernel(facts["kernel_idx"])
+    while not hasattr(kernel, "__name__"):  # an autotuner around it
+        kernel = kernel.fn
+
+    def launched(grid: Any, *values: Any) -> tuple[Any, ...]:
+        if not torch.cuda.is_available() and any(isinstance(value, torch.Tensor) for value in values):
+            raise NoGpuError(
+                f"the Triton kernel {kernel.__name__} runs on a GPU, and there is none here: an operator of "
+                "torch.library.triton_op runs on a CPU with an implementation of its own, register_kernel('cpu')"
+            )
+        changed = operator(grid=grid, kwargs=dict(zip(names, values, strict=True)), **facts)
+        return tuple(changed[name] for name in written)
+
+    return Launch(f"triton.{kernel.__name__}", launched, grid, [*arguments.values()], written)
+
+
+def operators_kept_whole(inputs: Sequence[Any]) -> AbstractContextManager[None]:
+    """In the block AOTAutograd takes no operator of torch.library.triton_op apart if no input is on a GPU: on a CPU it
+    may have another implementation.
+    """
+    if any(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in inputs):
+        return nullcontext()
+    manager: AbstractContextManager[None] = functorch_config.patch(decompose_custom_triton_ops=False)
+    return manager
+
+
+@dataclass(frozen=True, slots=True)
+class PlainLaunch:
+    """A launch of a function under `@triton.jit`. `types` has Triton's type of each parameter, "constexpr" of those in
+    `blocks`; `arguments` are the others, in order. `source` defines the function and all that it calls.
+    """
+
+    source: str
+    name: str
+    arguments: Sequence[Any]
+    types: Mapping[str, str]
+    blocks: Mapping[str, Any]
+    grid: tuple[int, int, int]
+
+
+class UserKernels:
+    """Hears of the user's kernels in Inductor's output code: the kernel's name there, the operation that launches it,
+    and the nodes that it comes from. `builds` says whether the code is to run.
+    """
+
+    def __init__(self, tell: Callable[[str, str, Sequence[Node]], None], *, builds: bool) -> None:
+        self.tell = tell
+        self.builds = builds
+        self._operation: UserDefinedTritonKernel | None = None
+
+    def wrappers(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
+        # Our backend uses this module too, and does without Inductor's lowerings.
+        from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+        from torch._inductor.ir import UserDefinedTritonKernel
+
+        return [
+            (UserDefinedTritonKernel, "codegen", self.wrap_codegen),
+            (PythonWrapperCodegen, "define_user_defined_triton_kernel", self.wrap_define),
+        ]
+
+    def wrap_codegen(self, generate: Callable[..., Any]) -> Callable[..., Any]:
+        def observed(operation: UserDefinedTritonKernel, *args: Any, **kwargs: Any) -> Any:
+            self._operation = operation
+            return generate(operation, *args, **kwargs)
+
+        return observed
+
+    def wrap_define(self, define: Callable[..., Any]) -> Callable[..., Any]:
+        """Called once for each launch, by the `codegen` of its operation."""
+
+        def observed(wrapper: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
+            operation = self._operation
+            if operation is None:
+                return define(wrapper, kernel, *args, **kwargs)
+            device = operation.get_device()
+            if self.builds and device is not None and device.type == "cpu" and not _compiles_for_cpu():
+                raise NoGpuError(
+                    f"Triton can't compile the kernel {kernel.__name__} for the CPU that its tensors are on: "
+                    "move them to a GPU, or leave out `check`, `time` and target='cpu' to see the code for a GPU"
+                )
+            found = define(wrapper, kernel, *args, **kwargs)
+            nodes = [node for node in operation.get_origins() if node.target is triton_kernel_wrapper_mutation]
+            self.tell(found[0], operation.get_operation_name(), nodes)
+            return found
+
+        return observed
+
+
+def _compiles_for_cpu() -> bool:
+    from triton.backends import backends
+
+    return "cpu" in backends
+
+
+@contextmanager
+def launches_without_gpu(target: Target, launch: Callable[[PlainLaunch], None]) -> Iterator[None]:
+    """In the block, TorchDynamo captures launches of Triton kernels as on a machine with the target, and what launches
+    one calls `launch`. Changes nothing where Triton has a GPU, or is not installed.
+    """
+    if not triton_probes.has_triton_package() or triton_probes.has_triton():
+        yield
+        return
+    from triton import JITFunction
+
+    with ExitStack() as stack:
+        stack.enter_context(replaced(triton_probes, "has_triton", _has_triton))
+        stack.enter_context(active_driver(target))
+        stack.enter_context(replaced(JITFunction, "run", lambda run: _launching(run, launch)))
+        yield
+
+
+def _has_triton(original: Any) -> Callable[[], bool]:
+    def has_triton() -> bool:
+        return True
+
+    has_triton.cache_clear = original.cache_clear  # type: ignore[attr-defined]
+    return has_triton
+
+
+def _launching(run: Callable[..., Any], launch: Callable[[PlainLaunch], None]) -> Callable[..., Any]:
+    def launched(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        if warmup:
+            return run(kernel, *args, grid=grid, warmup=True, **options)
+        return launch(_plain_launch(kernel, args, grid, options))
+
+    return launched
+
+
+def _plain_launch(kernel: Any, args: Sequence[Any], grid: Any, options: Mapping[str, Any]) -> PlainLaunch:
+    """The launch `kernel[grid](*args, **options)`; options of the compiler, such as num_warps, are left out."""
+    from torch._inductor.codegen.triton import TritonKernel
+    from torch._inductor.codegen.wrapper import user_defined_triton_kernel_transitive_closure_source_code
+    from triton.language import constexpr
+    from triton.runtime.jit import mangle_type
+
+    given = {name: value for name, value in options.items() if name in kernel.arg_names}
+    bound = kernel.signature.bind(*args, **given)
+    bound.apply_defaults()
+    values = {n: value.value if isinstance(value, constexpr) else value for n, value in bound.arguments.items()}
+    types = {
+        parameter.name: "constexpr" if parameter.is_constexpr else mangle_type(values[parameter.name])
+        for parameter in kernel.params
+    }
+    sizes = (*(grid(values) if callable(grid) else grid), 1, 1)[:3]
+    code = user_defined_triton_kernel_transitive_closure_source_code(kernel)
+    return PlainLaunch(
+        f"{TritonKernel.gen_common_triton_imports()}\n@triton.jit\n{code}",
+        kernel.__name__,
+        [
+            value.detach() if isinstance(value, torch.Tensor) else value
+            for name, value in values.items()
+            if types[name] != "constexpr"
+        ],
+        types,
+        {name: value for name, value in values.items() if types[name] == "constexpr"},
+        (int(sizes[0]), int(sizes[1]), int(sizes[2])),
+    )

@@ -1,0 +1,83 @@
+"""Attention operators that only GPUs have, computed by their definition: softmax(q kᵀ · scale + bias) v, in float32.
+
+Results have the layout that the operator's own meta function gives; of those that only its backward reads, the random
+state is left 0. A mask of dropout is drawn here, the same in forward and backward: on the GPU it is another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+NAMES = frozenset(
+    f"aten._scaled_dot_product_{kernel}_attention{suffix}.default"
+    for kernel in ("flash", "efficient", "cudnn")
+    for suffix in ("", "_backward")
+)
+_SEED = 20_260_705
+
+
+def compute(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """The results of one of the operators in NAMES for CPU tensors."""
+    names = [argument.name for argument in target._schema.arguments]
+    defaults = {argument.name: argument.default_value for argument in target._schema.arguments}
+    given = defaults | dict(zip(names, args, strict=False)) | kwargs
+    laid_out = _meta_results(target, args, kwargs)
+    results = _gradients(given) if "grad_out" in names or "grad_out_" in names else _attention_and_logsumexp(given)
+    return tuple(
+        _in_layout(meta, results[index] if index < len(results) else None) for index, meta in enumerate(laid_out)
+    )
+
+
+def _meta_results(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    def on_meta(value: Any) -> Any:
+        return value.to("meta") if isinstance(value, Tensor) else value
+
+    return tuple(target(*map(on_meta, args), **{name: on_meta(value) for name, value in kwargs.items()}))
+
+
+def _in_layout(meta: Any, value: Tensor | None) -> Any:
+    """The value in the layout that was promised; zeros where it has no meaning here."""
+    if not isinstance(meta, Tensor):
+        return meta
+    result = torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype, device="cpu").zero_()
+    if value is not None and value.shape == result.shape:
+        result.copy_(value)
+    return result
+
+
+def _attention_and_logsumexp(given: dict[str, Any]) -> list[Tensor]:
+    """Output and log of the sum of exponentials."""
+    output, scores = _forward(given, *(given[name].float() for name in ("query", "key", "value")))
+    return [output, torch.logsumexp(scores, -1)]
+
+
+def _gradients(given: dict[str, Any]) -> list[Tensor]:
+    inputs = [given[name].detach().float().requires_grad_() for name in ("query", "key", "value")]
+    bias = given.get("attn_bias")
+    if bias is not None:
+        inputs.append(bias.detach().float().requires_grad_())
+    gradient = given["grad_out"] if "grad_out" in given else given["grad_out_"]
+    with torch.enable_grad():
+        output, _ = _forward({**given, "attn_bias": inputs[3] if bias is not None else None}, *inputs[:3])
+        return list(torch.autograd.grad(output, inputs, gradient.float().reshape(output.shape)))
+
+
+def _forward(given: dict[str, Any], query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    scale = given.get("scale")
+    scores = query @ key.transpose(-2, -1) * (scale if scale is not None else 1 / math.sqrt(query.shape[-1]))
+    if given.get("attn_bias") is not None:
+        scores = scores + given["attn_bias"].float()
+    if given.get("is_causal"):
+        ahead = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(ahead, -math.inf)
+    weights = torch.softmax(scores, -1)
+    dropout = given.get("dropout_p") or 0.0
+    if dropout:
+        kept = torch.rand(weights.shape, generator=torch.Generator().manual_seed(_SEED)) >= dropout
+        weights = weights * kept / (1 - dropout)
+    return weights @ value, scores

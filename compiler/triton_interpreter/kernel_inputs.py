@@ -1,0 +1,103 @@
+"""The arguments that a program gives to one of its kernels: the exploration's own where it kept them, else random."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule
+
+from compiler.calls.kept import KeptFrame, KeptGraph
+from compiler.record import Kernel, Record
+from compiler.triton_interpreter import wrapper
+from compiler.triton_interpreter.inputs import Programs, RealProgram
+from compiler.triton_interpreter.process import Interpreter
+from compiler.triton_interpreter.program import Launch, Program, ProgramError
+from compiler.untrusted.host_code import executable_host_code
+from compiler.untrusted.triton_source import RefusedSourceError, check_triton
+
+RANDOM = "inputs are random: the exploration's own were not kept"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelInputs:
+    """A kernel's first launch, not yet made, with arguments of its own; `note` says what of them is not real."""
+
+    launch: Launch
+    note: str = ""
+
+
+class _Reached(BaseException):
+    """Ends a program at the launch that was looked for. Not an Exception: it is no failure of the program's."""
+
+    def __init__(self, launch: Launch) -> None:
+        self.launch = launch
+
+
+def kernel_inputs(
+    record: Record, kernel: Kernel, kept: Mapping[str, KeptFrame], interpreter: Interpreter
+) -> KernelInputs:
+    """The arguments of a kernel's first launch. Kernels before it run in the interpreter where eager has not what they
+    store. Raises ProgramError where the program does not get there, InterpreterError.
+    """
+    real = _program(record, kernel, kept)
+
+    def launch(found: Launch) -> None:
+        if found.kernel == kernel.name:
+            raise _Reached(found)
+        if any(value is None for value in found.written.values()):
+            if record.is_loaded:
+                check_triton(found.source)
+            outcome = interpreter.run(found.source, found.function, found.arguments)
+            if outcome.error is not None:
+                raise ProgramError(f"{found.kernel}, which comes before it, fails: {outcome.error.message}")
+
+    try:
+        real.program.run(launch)
+    except RefusedSourceError as error:
+        raise ProgramError(f"a kernel that comes before it is refused: {error}") from None
+    except _Reached as reached:
+        return KernelInputs(replace(reached.launch, arguments=own_copies(reached.launch.arguments)), real.note)
+    raise ProgramError(f"{kernel.name} is not launched")
+
+
+def own_copies(arguments: Any) -> list[Any]:
+    """The arguments with memory of their own; those that share memory still do."""
+    storages: dict[int, Any] = {}
+    copies = []
+    for value in arguments:
+        if isinstance(value, Tensor):
+            storage = value.untyped_storage()
+            known = storages.setdefault(storage.data_ptr(), storage.clone())
+            made = torch.empty(0, dtype=value.dtype).set_(known, value.storage_offset(), value.shape, value.stride())
+            copies.append(made)
+        else:
+            copies.append(value)
+    return copies
+
+
+def _program(record: Record, kernel: Kernel, kept: Mapping[str, KeptFrame]) -> RealProgram:
+    artifact = record[kernel.artifact]
+    try:
+        return Programs(kept.get(kernel.graph), _siblings(record, kernel)).of(artifact)
+    except ProgramError as error:
+        note = RANDOM if kernel.graph not in kept else f"{RANDOM} ({error})"
+    try:
+        code = executable_host_code(artifact.text) if record.is_loaded else artifact.text
+        inputs = wrapper.random_inputs(code)
+    except Exception as error:
+        raise ProgramError(f"its inputs are not known: {type(error).__name__}: {error}") from error
+    return RealProgram(Program(KeptGraph(_empty()), code, inputs), note)
+
+
+def _siblings(record: Record, kernel: Kernel) -> list[Any]:
+    return [artifact for artifact in record.of_stage("kernels") if artifact.graph == kernel.graph]
+
+
+def _empty() -> GraphModule:
+    graph = Graph()
+    graph.output(())
+    return GraphModule(torch.nn.Module(), graph)

@@ -1,0 +1,224 @@
+"""One compiled graph, run with real inputs: launch by launch, each with the memory that the program gives it.
+
+After every step the buffers are set to eager's values, where these are known: a kernel that computes something wrong
+does not make later ones look wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compiler.calls.kept import KeptGraph
+from compiler.torch_api.buffers import mutated_inputs
+from compiler.triton_interpreter import wrapper
+from compiler.triton_interpreter.reference import Reference, Unknown, copy_to_cpu, evaluate
+from compiler.triton_interpreter.signature import signature
+from compiler.triton_interpreter.unrounded import HALF, Unrounded
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch of a Triton kernel, before it is made.
+
+    `arguments` are live: a launch changes them. `written` are the positions of those that the kernel stores to, with
+    eager's value of what it should store, None where there is none to compare with. `unrounded` gives the same without
+    eager's rounding to 16 bits on the way, in as many ways as there are.
+    """
+
+    kernel: str
+    function: str
+    source: str
+    arguments: Sequence[Any]
+    names: Sequence[str]
+    written: Mapping[int, Tensor | None]
+    unrounded: Callable[[int], list[Tensor]]
+
+    def narrowest(self) -> torch.dtype | None:
+        """The 16-bit format that the kernel reads or stores, None where there is none."""
+        formats = {argument.dtype for argument in self.arguments if isinstance(argument, Tensor)}
+        return next((dtype for dtype in HALF if dtype in formats), None)
+
+
+Launcher = Callable[[Launch], None]
+_PART = re.compile(r"(\w+) = reinterpret_tensor\((\w+), .*# alias$", re.MULTILINE)
+
+
+class ProgramError(RuntimeError):
+    """A program that can't be run here; the message says why."""
+
+
+class Program:
+    """A compiled graph with its inputs and eager's values; `run` executes its output code."""
+
+    def __init__(self, graph: KeptGraph, code: str, inputs: Sequence[Any]) -> None:
+        self.graph = graph
+        self._code = code
+        self._inputs = [copy_to_cpu(value) for value in inputs]
+        self._buffers = {buffer.name: buffer for buffer in graph.buffers}
+        self._joined = dict(_PART.findall(code))
+        wanted = {buffer.value for buffer in graph.buffers} | set(mutated_inputs(graph.module).values())
+        wanted |= {layout.name for layout in graph.inputs}
+        by_four = self._by_four()
+        self.values, self.outputs = evaluate(graph.module, self._inputs, wanted, by_four)
+        self.unrounded = Unrounded(graph.module, Reference(graph.module, (), by_four).computed)
+        self._nodes = self._values_held()
+
+    def run(self, launch: Launcher) -> None:
+        """Execute the output code; `launch` is given each launch, and makes it. Raises ProgramError."""
+        host = _Host(self, launch)
+        externs = [name for name, buffer in self._buffers.items() if buffer.is_extern]
+        try:
+            call = wrapper.runner(self._code, host, externs)
+            call(host.given([copy_to_cpu(value) for value in self._inputs]))
+        except (ProgramError, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+            raise ProgramError(f"its output code could not be run on the CPU: {reason}") from error
+
+    def expected(self, name: str) -> Tensor | None:
+        """Eager's value of what is to be stored in a buffer or input; None where it is not known."""
+        value = self.values.get(self.node_of(name))
+        return value if isinstance(value, Tensor) else None
+
+    def stored(self, name: str, buffer: Tensor) -> Tensor | None:
+        """Eager's value of what is to be stored in this memory, which goes by this name; None where not known."""
+        value = _if_it_fits(self.expected(name), buffer)
+        if value is not None:
+            return value
+        joined = self._buffers.get(self._joined.get(name, ""))
+        whole = self.expected(joined.name) if joined is not None and joined.is_joined else None
+        if joined is None or whole is None or whole.dtype != buffer.dtype:
+            return None
+        return self.laid_out(joined.name, whole).as_strided(buffer.shape, buffer.stride(), buffer.storage_offset())
+
+    def node_of(self, name: str) -> str:
+        """The FX node whose value a buffer or an input is to hold; "" where there is none."""
+        return self._nodes.get(name, "")
+
+    def laid_out(self, name: str, value: Any) -> Any:
+        """A value in the layout that the program expects of this buffer."""
+        buffer = self._buffers.get(name)
+        if not isinstance(value, Tensor) or buffer is None or buffer.size is None or buffer.stride is None:
+            return value
+        if tuple(value.shape) != buffer.size:
+            return value
+        return torch.empty_strided(buffer.size, buffer.stride, dtype=value.dtype).copy_(value)
+
+    def value(self, name: str) -> Any:
+        """Eager's value for a buffer that an ATen call makes: also a tuple, or an `Unknown`; None without one."""
+        buffer = self._buffers.get(name)
+        return self.values.get(buffer.value) if buffer is not None else None
+
+    def _values_held(self) -> dict[str, str]:
+        """The node that each name stands for, once written. What others mutate is only whole when these are done."""
+        copies = mutated_inputs(self.graph.module)
+        found = copies | {buffer.name: buffer.value for buffer in self.graph.buffers}
+        latest: dict[str, str] = {}
+        for buffer in self.graph.buffers:
+            for mutated in buffer.mutates:
+                before = latest.get(mutated, mutated)
+                found[buffer.name], found[before] = found.get(before, ""), ""
+                latest[mutated] = buffer.name
+        return found
+
+    def mutations_of(self, kernel: str) -> dict[str, str]:
+        """For what a kernel mutates, the buffer that stands for it afterwards."""
+        nodes = self.graph.nodes.get(kernel, set())
+        return {
+            mutated: buffer.name
+            for buffer in self.graph.buffers
+            if nodes & set(buffer.nodes)
+            for mutated in buffer.mutates
+        }
+
+    def _by_four(self) -> set[str]:
+        """The nodes whose kernels draw four random numbers at a time: triton_helpers.rand4x, randn4x."""
+        drawing = {name for name in self.graph.nodes if "n4x(" in self._source(name) or "rand4x(" in self._source(name)}
+        nodes = set().union(*(self.graph.nodes[name] for name in drawing))
+        return {buffer.value for buffer in self.graph.buffers if nodes & set(buffer.nodes)}
+
+    def _source(self, kernel: str) -> str:
+        _, _, after = self._code.partition(f"async_compile.triton('{kernel}', '''")
+        return after.partition("'''")[0]
+
+
+class _Host:
+    """Implements `wrapper.Host` for one run of a program."""
+
+    def __init__(self, program: Program, launch: Launcher) -> None:
+        self._program = program
+        self._launch = launch
+        self._holds: dict[int, str] = {}  # the node whose value is at an address
+
+    def given(self, inputs: Sequence[Any]) -> list[Any]:
+        """The program's inputs, whose values are known."""
+        names = [layout.name for layout in self._program.graph.inputs]
+        self._holds |= {
+            value.data_ptr(): name for name, value in zip(names, inputs, strict=False) if isinstance(value, Tensor)
+        }
+        return list(inputs)
+
+    def launch(self, kernel: str, function: str, source: str, names: Sequence[str], arguments: Sequence[Any]) -> None:
+        own = signature(function, source)
+        mutations = self._program.mutations_of(kernel)
+        written: dict[int, Tensor | None] = {}
+        nodes: dict[int, str] = {}
+        for index, argument in enumerate(own.arguments[: len(arguments)]):
+            if argument in own.written and isinstance(arguments[index], Tensor):
+                variable = mutations.get(names[index], names[index])
+                written[index] = self._program.stored(variable, arguments[index])
+                nodes[index] = self._program.node_of(variable)
+        known = self._read(arguments)
+        self._launch(
+            Launch(kernel, function, source, arguments, names, written, lambda index: self._exact(nodes[index], known))
+        )
+        for index, value in written.items():
+            self._holds.pop(arguments[index].data_ptr(), None)
+            if value is not None:
+                arguments[index].copy_(value)
+                self._holds[arguments[index].data_ptr()] = nodes[index]
+
+    def _read(self, arguments: Sequence[Any]) -> dict[str, Any]:
+        """Eager's values, by node, of what the arguments hold before a launch."""
+        tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
+        names = {self._holds.get(tensor.data_ptr(), "") for tensor in tensors}
+        return {name: self._program.values[name] for name in names if name in self._program.values}
+
+    def _exact(self, node: str, known: dict[str, Any]) -> list[Tensor]:
+        has_half = any(isinstance(value, Tensor) and value.dtype in HALF for value in known.values())
+        return self._program.unrounded.values(node, known) if has_half else []
+
+    def settled(self, name: str, compute: Callable[[], Any]) -> Any:
+        value = self._program.value(name)
+        if value is not None and not isinstance(value, Unknown):
+            return self._hold(name, self._program.laid_out(name, copy_to_cpu(value)))
+        try:
+            return self._program.laid_out(name, compute())
+        except Exception as error:  # noqa: BLE001 - ATen's operators for GPUs fail in many ways
+            return Unknown(str(error))
+
+    def filled(self, name: str, buffer: Tensor, compute: Callable[[], Any]) -> None:
+        value = _if_it_fits(self._program.expected(name), buffer)
+        if value is None:
+            compute()
+        else:
+            self._hold(name, buffer.copy_(value))
+
+    def _hold(self, name: str, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            self._holds[value.data_ptr()] = self._program.node_of(name)
+        return value
+
+
+def _if_it_fits(value: Tensor | None, buffer: Tensor) -> Tensor | None:
+    """The value, if it is one for this buffer: what is part of a value, or packed, has another shape or format."""
+    if value is None or value.dtype != buffer.dtype or value.numel() != buffer.numel():
+        return None
+    return value if value.shape == buffer.shape else None

@@ -1,0 +1,73 @@
+"""Launches of a user's Triton kernels where there is no GPU: run in Triton's interpreter, so that a call has values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from types import TracebackType
+
+from compiler.record import Problem
+from compiler.torch_api.user_triton import NoGpuError, PlainLaunch
+from compiler.triton_interpreter.process import Interpreter, InterpreterError
+
+_HINT = (
+    "run it on a machine with a GPU; an operator of torch.library.triton_op can have an implementation for the CPU: "
+    "register_kernel('cpu')"
+)
+
+
+class InterpretedLaunches:
+    """A context manager: `launch` runs a kernel on CPU tensors, in a process that the first launch starts. `tell` hears
+    once of each kernel that was run so, or could not be.
+    """
+
+    def __init__(self, tell: Callable[[Problem], None]) -> None:
+        self.tell = tell
+        self._told: set[str] = set()
+        self._interpreter: Interpreter | None = None
+
+    def __enter__(self) -> InterpretedLaunches:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        interpreter, self._interpreter = self._interpreter, None
+        if interpreter is not None:
+            interpreter.__exit__(kind, error, traceback)
+
+    def launch(self, asked: PlainLaunch) -> None:
+        """Run the launch, and change its tensors in place. Raises NoGpuError where the interpreter can't run it."""
+        if 0 in asked.grid:
+            return
+        if why := self._failure(asked):
+            reason = f"the Triton kernel {asked.name} runs on a GPU, there is none here, and Triton's interpreter"
+            self._note(asked.name, f"{reason} {why}", _HINT)
+            raise NoGpuError(f"{reason} {why}: {_HINT}")
+        self._note(
+            asked.name,
+            f"there is no GPU here, so the values that the Triton kernel {asked.name} computes are those of Triton's "
+            "interpreter on the CPU",
+            "the generated code is as it is on the GPU; run on a GPU to have its own values",
+        )
+
+    def _failure(self, asked: PlainLaunch) -> str:
+        """Run it. Returns why that failed, "" where it did not."""
+        try:
+            json.dumps([*asked.blocks.values(), *(value for value in asked.arguments if not hasattr(value, "shape"))])
+        except TypeError as error:
+            return f"can't be given its arguments: {error}"
+        if self._interpreter is None:
+            self._interpreter = Interpreter().__enter__()
+        try:
+            outcome = self._interpreter.run_plain(
+                asked.source, asked.name, asked.arguments, asked.types, asked.blocks, asked.grid
+            )
+        except InterpreterError as error:
+            return f"could not run it: {error}"
+        return f"could not run it: {outcome.error.message}" if outcome.error else ""
+
+    def _note(self, name: str, reason: str, hint: str) -> None:
+        if name not in self._told:
+            self._told.add(name)
+            self.tell(Problem("kernels", reason, hint))

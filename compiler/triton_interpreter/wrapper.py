@@ -1,0 +1,242 @@
+"""Inductor's output code, run on the CPU: memory is the CPU's, and each launch of a Triton kernel is handed over.
+
+The module that Inductor wrote is executed with stand-ins for what needs a GPU. Results of ATen's own kernels are not
+computed again where they are known: `Values` gives them.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import re
+import types
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Protocol
+
+import torch
+
+_FUNCTION = re.compile(r"call|partition_\d+")
+_NAMES, _SETTLED, _FILLED = "_names_", "_settled_", "_filled_"
+
+
+class Host(Protocol):
+    """Who runs the output code."""
+
+    def launch(self, kernel: str, function: str, source: str, names: Sequence[str], arguments: Sequence[Any]) -> None:
+        """Launch the kernel that is kept in the variable `kernel`, a function of its source. `names` are those of the
+        arguments' variables, "" for what is none.
+        """
+
+    def settled(self, name: str, compute: Callable[[], Any]) -> Any:
+        """The value for the variable `name`, which an ATen call gives."""
+
+    def filled(self, name: str, buffer: torch.Tensor, compute: Callable[[], Any]) -> None:
+        """Let an ATen call write the buffer `name`."""
+
+
+def runner(code: str, host: Host, externs: Collection[str]) -> Callable[[list[Any]], Any]:
+    """The function of the output code that takes the graph's inputs, as a list that it empties, and gives its outputs.
+
+    `externs` are the variables that hold results of ATen calls. Raises what executing the code raises.
+    """
+    run: Callable[[list[Any]], Any] = _execute(code, host, externs)["call"]
+    return run
+
+
+def _execute(code: str, host: Host, externs: Collection[str]) -> dict[str, Any]:
+    stand_ins = _stand_ins(host)
+    tree = _Rewriting(set(stand_ins), set(externs)).visit(ast.parse(code))
+    module = types.ModuleType("output_code")
+    namespace = vars(module)
+    namespace.update(stand_ins)
+    exec(compile(ast.fix_missing_locations(tree), "<output code>", "exec"), namespace)
+    return namespace
+
+
+def _stand_ins(host: Host) -> dict[str, Any]:
+    return {
+        "torch": _Torch(),
+        "async_compile": _AsyncCompile(host),
+        "device": lambda *_args, **_kwargs: torch.device("cpu"),
+        "get_raw_stream": lambda _index: 0,
+        "empty_strided_cuda": empty,
+        "assert_alignment": lambda *_args: None,
+        "rand_strided": _random,
+        _SETTLED: host.settled,
+        _FILLED: host.filled,
+    }
+
+
+def empty(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """New memory, filled with what no kernel should leave: not a number, or the largest one."""
+    made = torch.empty_strided(tuple(size), tuple(stride), dtype=dtype)
+    flat = torch.empty(0, dtype=dtype).set_(made.untyped_storage())
+    flat.fill_(fill_value(dtype))
+    return made
+
+
+def fill_value(dtype: torch.dtype) -> Any:
+    """What new memory of a format is filled with."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.nan
+    return True if dtype == torch.bool else torch.iinfo(dtype).max
+
+
+def random_inputs(code: str) -> list[Any]:
+    """Inputs of the sizes, strides and formats that the output code was written for, with random values.
+
+    Raises KeyError where it does not say.
+    """
+    return list(_execute(code, _Nobody(), ())["get_args"]())
+
+
+class _Nobody:
+    """A host for code of which nothing is launched."""
+
+    def launch(self, kernel: str, *_how: Any) -> None:
+        raise NotImplementedError(f"{kernel} is not launched here")
+
+    def settled(self, _name: str, compute: Callable[[], Any]) -> Any:
+        return compute()
+
+    def filled(self, _name: str, _buffer: torch.Tensor, compute: Callable[[], Any]) -> None:
+        compute()
+
+
+def _random(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, **_device: Any) -> torch.Tensor:
+    return torch.empty_strided(tuple(size), tuple(stride), dtype=dtype).copy_(random_values(size, dtype))
+
+
+def random_values(size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """As torch._dynamo.testing.rand_strided, with small numbers where integers are asked for: they may be indices."""
+    return torch.randn(tuple(size)) if dtype.is_floating_point else torch.randint(0, 2, tuple(size))
+
+
+class _Torch(types.ModuleType):
+    """torch, but for the current GPU, which is not here, and devices, which are all the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__("torch")
+        self.cuda = _Cuda("torch.cuda")
+        self.device = lambda *_args, **_kwargs: torch.device("cpu")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
+class _Cuda(types.ModuleType):
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._DeviceGuard = lambda _index: contextlib.nullcontext()
+        self.set_device = self.synchronize = lambda *_args: None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch.cuda, name)
+
+
+class _AsyncCompile:
+    """What output code defines its kernels with."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def triton(self, name: str, source: str, **_options: Any) -> _Kernel:
+        return _Kernel(self._host, name, source)
+
+    def wait(self, _scope: dict[str, Any]) -> None:
+        pass
+
+    def __getattr__(self, language: str) -> Callable[..., Any]:
+        def refuse(*_args: Any, **_kwargs: Any) -> None:
+            raise NotImplementedError(f"a kernel in {language.removesuffix('_pybinding')} is not run here")
+
+        return lambda *_args, **_kwargs: refuse
+
+
+class _Kernel:
+    def __init__(self, host: Host, name: str, source: str) -> None:
+        self._host, self._name, self._source = host, name, source
+
+    def run(self, *arguments: Any, _names_: Sequence[str] = (), **_stream: Any) -> None:
+        kernel, *names = _names_
+        self._host.launch(kernel, self._name, self._source, names, arguments)
+
+
+class _Rewriting(ast.NodeTransformer):
+    """Takes out what stand-ins are for, and makes launches and ATen calls known to the host, by variable."""
+
+    def __init__(self, stand_ins: set[str], externs: set[str]) -> None:
+        self._stand_ins = stand_ins
+        self._externs = externs
+        self._in_function = False
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        before, self._in_function = self._in_function, bool(_FUNCTION.fullmatch(node.name))
+        try:
+            return self.generic_visit(node)
+        finally:
+            self._in_function = before
+
+    def visit_Import(self, node: ast.Import) -> ast.AST | None:
+        return self._without_stand_ins(node)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
+        return self._without_stand_ins(node)
+
+    def _without_stand_ins(self, node: ast.Import | ast.ImportFrom) -> ast.AST | None:
+        node.names = [alias for alias in node.names if (alias.asname or alias.name) not in self._stand_ins]
+        return node if node.names else None
+
+    def visit_Delete(self, node: ast.Delete) -> ast.AST | None:
+        kept = [target for target in node.targets if _name(target) not in self._stand_ins]
+        return ast.Delete(kept) if kept else None
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST | None:
+        target = _name(node.targets[0])
+        if not self._in_function:
+            return None if target in self._stand_ins else self.generic_visit(node)
+        if target in self._externs and not _is_memory(node.value):
+            node.value = _call(_SETTLED, ast.Constant(target), _as_lambda(node.value))
+        return node
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        if not self._in_function or not isinstance(node.value, ast.Call):
+            return node
+        call = node.value
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "run" and _name(call.func.value):
+            variables = [_name(call.func.value), *map(_variable, call.args)]
+            names: list[ast.expr] = [ast.Constant(variable) for variable in variables]
+            call.keywords.append(ast.keyword(_NAMES, ast.Tuple(names, ast.Load())))
+            return node
+        out = next((_name(keyword.value) for keyword in call.keywords if keyword.arg == "out"), "")
+        if out:
+            node.value = _call(_FILLED, ast.Constant(out), ast.Name(out, ast.Load()), _as_lambda(call))
+        return node
+
+
+def _name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _variable(node: ast.expr) -> str:
+    """The variable whose memory an argument is: `buf0`, also in `reinterpret_tensor(buf0, …)`."""
+    if isinstance(node, ast.Call) and node.args:
+        return _variable(node.args[0])
+    return _name(node)
+
+
+def _is_memory(value: ast.expr) -> bool:
+    """Whether this makes or renames memory rather than computing anything."""
+    return isinstance(value, ast.Name) or (
+        isinstance(value, ast.Call)
+        and _name(value.func).startswith(("empty_strided", "reinterpret_tensor", "alloc_from_pool"))
+    )
+
+
+def _as_lambda(value: ast.expr) -> ast.Lambda:
+    arguments = ast.arguments([], [], None, [], [], None, [])
+    return ast.Lambda(arguments, value)
+
+
+def _call(function: str, *arguments: ast.expr) -> ast.Call:
+    return ast.Call(ast.Name(function, ast.Load()), list(arguments), [])

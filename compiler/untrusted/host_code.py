@@ -1,0 +1,119 @@
+"""Which host code of a loaded record is executed: what Inductor writes around its kernels, and nothing else of it.
+
+Of a module only the definitions of kernels and the functions that call them are kept; imports and what they give are
+those of this installation. Functions are read strictly: they allocate, call operators of PyTorch and launch kernels.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+
+from compiler.torch_api.host_code import ALIASES, IMPORTS
+from compiler.untrusted.triton_source import RefusedSourceError, words_of
+
+_KEPT_FUNCTIONS = re.compile(r"call|get_args|partition_\d+")
+_FUNCTIONS = frozenset({
+    *ALIASES, "assert_alignment", "copy_if_misaligned", "device", "empty_strided", "empty_strided_cuda", "float",
+    "get_raw_stream", "int", "len", "max", "min", "rand_strided",
+})  # fmt: skip
+_DOTTED_CALLS = re.compile(
+    r"(torch\.ops\.(aten|prims|inductor|_quantized)|aten|inductor_ops|_quantized)\.(?!save\b|from_file\b)\w+(\.\w+)?"
+    r"|extern_kernels\.[a-z]\w*|torch\.cuda\.(_DeviceGuard|set_device|synchronize)|torch\.device"
+    r"|(args|self\.partitions)\.clear|math\.\w+|\w+\.(copy_|fill_|item|run|zero_)"
+)
+_DOTTED_VALUES = re.compile(r"torch\.[a-z]\w*|self\.partitions|\w+\.(dtype|shape|device)|math\.\w+")
+_STATEMENTS = (ast.Assign, ast.AugAssign, ast.Delete, ast.Expr, ast.Pass, ast.Return, ast.With)
+_EXPRESSIONS = (
+    ast.Attribute, ast.BinOp, ast.Call, ast.Compare, ast.Constant, ast.IfExp, ast.List, ast.Name, ast.Starred,
+    ast.Subscript, ast.Slice, ast.Tuple, ast.UnaryOp,
+)  # fmt: skip
+
+
+def executable_host_code(code: str) -> str:
+    """The part of a module's source that is executed to launch its kernels. Raises RefusedSourceError."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise RefusedSourceError(f"the host code can't be parsed: {error or type(error).__name__}") from None
+    kept = [statement for statement in tree.body if _is_kept(statement)]
+    for statement in kept:
+        _check(statement)
+    aliases = [f"{name} = {value}" for name, value in ALIASES.items()]
+    return "\n".join([IMPORTS, *aliases, *map(ast.unparse, kept)])
+
+
+def _is_kept(node: ast.stmt) -> bool:
+    if isinstance(node, ast.ClassDef):
+        methods = (each for each in node.body if isinstance(each, ast.FunctionDef))
+        node.body = [each for each in methods if each.name in ("__init__", "call")]
+        return node.name == "Runner"
+    if isinstance(node, ast.FunctionDef):
+        return bool(_KEPT_FUNCTIONS.fullmatch(node.name))
+    if isinstance(node, ast.Assign):
+        text = ast.unparse(node)
+        is_runner = re.fullmatch(r"runner = Runner\(partitions=\[[\w, ]*\]\)|call = runner\.call", text)
+        return bool(is_runner) or _is_kernel(node)
+    return False
+
+
+def _is_kernel(node: ast.Assign) -> bool:
+    """`NAME = async_compile.triton('FUNCTION', '''SOURCE''', …)`: stand-ins keep the source, and execute nothing."""
+    call = node.value
+    if not (isinstance(call, ast.Call) and isinstance(node.targets[0], ast.Name)):
+        return False
+    values = [*call.args, *(keyword.value for keyword in call.keywords)]
+    values = [inner for value in values for inner in (value.elts if isinstance(value, ast.List) else [value])]
+    is_constant = all(isinstance(value, ast.Constant) for value in values)
+    return is_constant and bool(re.fullmatch(r"async_compile\.[a-z]\w*", ast.unparse(call.func)))
+
+
+def _check(node: ast.stmt) -> None:
+    if isinstance(node, ast.ClassDef):
+        if node.bases or node.keywords or node.decorator_list:
+            raise RefusedSourceError("the host code's class has bases or decorators", node)
+        for function in node.body:
+            _check(function)
+    elif isinstance(node, ast.FunctionDef):
+        arguments = node.args
+        extra = (arguments.defaults, arguments.kw_defaults, arguments.kwonlyargs, arguments.vararg, arguments.kwarg)
+        if node.decorator_list or node.returns or any(extra) or any(each.annotation for each in arguments.args):
+            raise RefusedSourceError(f"the head of {node.name} in the host code", node)
+        if [*map(ast.unparse, node.body)] == ["self.partitions = partitions"]:
+            return
+        node.body = [each for each in node.body if not _is_import_of_random(each)]
+        for statement in node.body:
+            _check_inside(statement)
+
+
+def _is_import_of_random(node: ast.stmt) -> bool:
+    return ast.unparse(node) == "from torch._dynamo.testing import rand_strided"
+
+
+def _check_inside(node: ast.AST) -> None:
+    is_wrong = isinstance(node, ast.stmt) and not isinstance(node, _STATEMENTS)
+    if is_wrong or (isinstance(node, ast.expr) and not isinstance(node, _EXPRESSIONS)):
+        raise RefusedSourceError(f"`{words_of(node)}` in the host code", node)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow | ast.LShift):
+        raise RefusedSourceError(f"`{words_of(node)}` in the host code", node)
+    if isinstance(node, ast.Call):
+        _check_call(node.func)
+        children: list[ast.AST] = [*node.args, *(keyword.value for keyword in node.keywords)]
+    elif isinstance(node, ast.Attribute):
+        if isinstance(node.ctx, ast.Store) or not _DOTTED_VALUES.fullmatch(ast.unparse(node)):
+            raise RefusedSourceError(f"`{words_of(node)}` in the host code", node)
+        children = []
+    else:
+        children = [*ast.iter_child_nodes(node)]
+    if isinstance(node, ast.Name) and (hasattr(builtins, node.id) or node.id.startswith("__")):
+        raise RefusedSourceError(f"the name {words_of(node)} in the host code", node)
+    for child in children:
+        _check_inside(child)
+
+
+def _check_call(function: ast.expr) -> None:
+    text = ast.unparse(function)
+    is_known = text in _FUNCTIONS if isinstance(function, ast.Name) else bool(_DOTTED_CALLS.fullmatch(text))
+    if not (is_known or re.fullmatch(r"self\.partitions\[\d+\]|partition_\d+", text)):
+        raise RefusedSourceError(f"the call of `{text[:80]}` in the host code", function)

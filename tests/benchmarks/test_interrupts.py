@@ -1,0 +1,15 @@
+"""Interrupts at random moments in a real kernel; `python -m benchmarks.interrupts MODE` tries thirty of a mode."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.interrupts import interrupted
+from compiler.backend import build
+
+
+@pytest.mark.skipif(not build.compiler(), reason="needs a C++ compiler")
+def test_interrupted_first_calls_leave_nothing() -> None:
+    found = list(interrupted("compile", 5, seed=3))
+    assert [moment for moment in found if moment.wrong] == []
+    assert {moment.ended for moment in found} >= {"KeyboardInterrupt"}

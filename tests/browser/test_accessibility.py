@@ -1,0 +1,228 @@
+"""axe-core finds nothing serious in any view, light and dark; and what it can't see: print, forced colours, motion."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import torch
+from playwright.sync_api import Browser, Locator, Page, expect
+
+import explorer
+from compiler.record import Record
+from explorer import explore
+from explorer.both_sides import shown
+from explorer.html import page as page_of
+from tests.browser.conftest import OpenPage
+from tests.browser.explorer_view import ExplorerView
+from tests.browser.jupyter_server import JupyterServer
+from tests.browser.notebook_page import NotebookPage
+from tests.conftest import AXE
+from tests.explorer.explored import MLP
+from tests.explorer.timed_record import timed_record
+
+Scheme = Literal["light", "dark"]
+
+SEVERE = ("critical", "serious")
+#: The violations of an element and its insides, each as its impact and "rule: what is wrong, where".
+SCAN = """async (root, rules) => {
+    const { violations } = await axe.run(root, { resultTypes: ["violations"], ...(rules && { runOnly: rules }) });
+    return violations.flatMap(({ id, impact, nodes }) => nodes.map((node) => {
+        const check = [...node.any, ...node.all, ...node.none][0];
+        return [impact, `${id}: ${check?.message} ${node.html.slice(0, 160)}`];
+    }));
+}"""
+#: The rules that depend on colours; the others find the same in both themes.
+COLOUR_RULES = ("color-contrast", "link-in-text-block")
+VIEWS_MS = 60_000
+
+
+class Tangled(torch.nn.Module):
+    """Breaks, guards, recompilations and advice: all that the pipeline of an MLP has none of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.relu(self.inner(x))
+        torch._dynamo.graph_break()
+        h = h / h.max().item()
+        if h.mean() > 0.1:
+            h = h * 2
+        return h.sum()
+
+
+def twice(model: torch.nn.Module) -> torch.Tensor:
+    return model(torch.randn(8, 16)) + model(torch.randn(9, 16))
+
+
+@cache
+def whole_pipeline() -> Record:
+    return explore(MLP(), torch.randn(32, 64), stages=("all",), step=True).record
+
+
+def tangled() -> Record:
+    return explore(twice, Tangled(), stages=("captured",)).record
+
+
+def chain_rule() -> Record:
+    x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    return explorer.chain_rule(lambda: torch.sum(x * x.exp())).record
+
+
+@cache
+def two_backends() -> Record:
+    return shown(explore(MLP(), torch.randn(32, 64), vs="tcompile", stages=("forward", "kernels")).record)
+
+
+RECORDS: dict[str, Callable[[], Record]] = {
+    "pipeline": whole_pipeline,
+    "breaks": tangled,
+    "chain": chain_rule,
+    "versus": two_backends,
+    "timing": timed_record,
+}
+
+
+def severe(root: Locator, scheme: Scheme) -> set[str]:
+    """The critical and serious violations inside an element: all in the light theme, in the dark one of colours."""
+    rules = COLOUR_RULES if scheme == "dark" else None
+    return {violation for impact, violation in root.evaluate(SCAN, rules) if impact in SEVERE}
+
+
+def told(found: dict[str, set[str]]) -> str:
+    return "\n".join(f"{name}: {violation}" for name, violations in found.items() for violation in violations)
+
+
+def severe_by_view(view: ExplorerView, scheme: Scheme) -> dict[str, set[str]]:
+    """The violations on the whole as opened, in each stage's pane in each of its modes, and with a line selected."""
+    found = {"as opened": severe(view.root, scheme)}
+    for stage in view.root.locator(".tc-ribbon [data-stage]").evaluate_all("chips => chips.map(c => c.dataset.stage)"):
+        view.chip(stage).click()
+        modes = view.stage.locator(".tc-pane-header .tc-modes[aria-label=View] button")
+        for mode in modes.all_inner_texts() or [""]:
+            if mode:
+                modes.get_by_text(mode, exact=True).click()
+            view.root.page.wait_for_timeout(150)
+            found[f"{stage} {mode}"] = severe(view.stage, scheme)
+    view.open_stage("source")
+    view.source.locator(".tc-row .tc-number").nth(1).click()
+    return found | {"a selected line": severe(view.root, scheme)}
+
+
+def saved(browser: Browser, record: Record, scheme: Scheme, path: Path) -> Page:
+    """A page on which axe may run, which its Content-Security-Policy would keep out."""
+    path.write_text(page_of(record), encoding="utf-8")
+    page = browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme=scheme, bypass_csp=True).new_page()
+    page.goto(path.as_uri())
+    return page
+
+
+@pytest.mark.needs("axe")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", RECORDS)
+def test_axe_finds_nothing_serious_on_pages(browser: Browser, tmp_path: Path, scheme: Scheme, name: str) -> None:
+    page = saved(browser, RECORDS[name](), scheme, tmp_path / "run.html")
+    page.add_script_tag(path=AXE)
+    whole = page.locator("html")
+    view = ExplorerView(page.locator("body"))
+    expect(view.root.locator(".tc-ribbon .tc-chip:visible").first).to_be_visible()
+    found = severe_by_view(view, scheme)
+    compare = view.stage.get_by_role("button", name="Compare with another artifact")
+    if compare.count():
+        compare.click()
+        found["compared"] = severe(whole, scheme)
+    page.keyboard.press("?")
+    expect(view.root.locator("dialog")).to_be_visible()
+    found["help"] = severe(whole, scheme)
+    page.context.close()
+    assert not any(found.values()), told(found)
+
+
+@pytest.mark.needs("axe")
+def test_axe_finds_nothing_serious_in_jupyterlab(lab: JupyterServer, new_notebook: Callable[..., NotebookPage]) -> None:
+    notebook = new_notebook(
+        lab,
+        "%load_ext explorer\nimport torch\nfrom torch import nn\nmodel = nn.Sequential(nn.Linear(8, 8), nn.GELU())",
+        "%%tcompile --stages all\nmodel(torch.randn(4, 8)).sum().backward()",
+    )
+    for cell in range(2):
+        notebook.run_cell(cell)
+    view = ExplorerView(notebook.output(1))
+    expect(view.source.locator(".tc-row").first).to_be_visible(timeout=VIEWS_MS)
+    notebook.page.add_script_tag(path=AXE)
+    found = {}
+    schemes: tuple[Scheme, ...] = ("light", "dark")
+    for scheme in schemes:
+        notebook.use_theme("Light" if scheme == "light" else "Dark")
+        notebook.page.wait_for_timeout(500)
+        notebook.show(view.root)
+        found |= {f"{scheme} {name}": violations for name, violations in severe_by_view(view, scheme).items()}
+    assert not any(found.values()), told(found)
+
+
+def test_a_printed_page_shows_all_lines_in_black_on_white(open_page: OpenPage, page: Page) -> None:
+    page.emulate_media(color_scheme="dark")
+    view = open_page(whole_pipeline())
+    view.open_stage("kernels")
+    lines = len(whole_pipeline()["kernels"].text.splitlines())
+    expect(view.line(view.stage, "import")).to_be_visible()
+    page.emulate_media(media="print", color_scheme="dark")
+    expect(view.stage.locator(".tc-row")).to_have_count(lines)
+    background, ink = view.root.evaluate(
+        "root => [getComputedStyle(root).backgroundColor, getComputedStyle(root).color]"
+    )
+    assert (background, ink) == ("rgb(255, 255, 255)", "rgb(0, 0, 0)")
+    clipped = """root => [...root.querySelectorAll(".tc-pane, .tc-pane *, .tc-inspector, .tc-inspector *")].filter(
+        (part) => ["auto", "scroll", "hidden"].includes(getComputedStyle(part).overflowY)
+            && part.clientHeight && part.scrollHeight > part.clientHeight + 1).map((part) => part.className)"""
+    assert view.root.evaluate(clipped) == []
+    page.emulate_media(media="screen", color_scheme="dark")
+    expect(view.stage.locator(".tc-row").nth(150)).to_have_count(0)
+
+
+def test_forced_colours_still_show_selection_and_focus(open_page: OpenPage, page: Page) -> None:
+    page.emulate_media(forced_colors="active")
+    view = open_page(whole_pipeline())
+    view.open_stage("forward")
+    view.line(view.source, "x = self.hidden(x)").locator(".tc-number").click()
+    background = "line => getComputedStyle(line).backgroundColor"
+    chosen = view.source.locator(".tc-primary .tc-line").evaluate(background)
+    assert chosen != view.line(view.source, "return self.head(x)").locator(".tc-line").evaluate(background)
+    linked = view.stage.locator(".tc-linked .tc-line").first
+    assert linked.evaluate("line => getComputedStyle(line).borderLeftWidth") == "4px"
+    page.keyboard.press("Tab")
+    outline = "document.activeElement && getComputedStyle(document.activeElement).outlineStyle"
+    assert page.evaluate(outline) == "solid"
+
+
+def test_nothing_moves_for_those_who_ask_for_that(open_page: OpenPage, page: Page) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    view = open_page(whole_pipeline())
+    moving = """root => [...root.querySelectorAll("*")].filter((part) =>
+        [null, "::before", "::after"].some((pseudo) => {
+            const { animationName, transitionDuration, scrollBehavior } = getComputedStyle(part, pseudo);
+            return animationName !== "none" || parseFloat(transitionDuration) > 0 || scrollBehavior === "smooth";
+        }))"""
+    view.chip("forward").evaluate("chip => chip.classList.add('tc-running')")
+    assert view.root.evaluate(f"root => ({moving})(root).length") == 0
+    page.emulate_media(reduced_motion="no-preference")
+    assert view.root.evaluate(f"root => ({moving})(root).length") == 1
+
+
+def test_numbers_of_kernels_carry_units(open_page: OpenPage) -> None:
+    view = open_page(whole_pipeline())
+    expect(view.chip("fusion")).to_contain_text("launches")
+    expect(view.chip("kernels")).to_contain_text("kernels")
+    view.open_stage("kernels", "List")
+    titles = view.stage.locator(".tc-table th").all_inner_texts()
+    cells = view.stage.locator(".tc-table tr").filter(has_text="triton_poi").first.locator("td").all_inner_texts()
+    row = dict(zip(titles, cells, strict=True))
+    assert re.fullmatch(r"\d+ bits", row["Widest load"])
+    assert re.fullmatch(r"[\d.]+ (ns|µs)", row["Least time"])
+    assert row["Least time"].split()[0] != "0"

@@ -1,0 +1,42 @@
+"""Two backends' kernels in pairs on the saved page: facts and sources of both, whole at any width."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from explorer.both_sides import both_sides
+from tests.browser.conftest import OpenPage
+from tests.browser.test_accessibility import two_backends
+from tests.explorer.fused_record import fused_record
+
+CLIPPED = """view => [...view.querySelectorAll("table, td, th, code, figure")]
+    .filter((part) => part.scrollWidth > part.clientWidth + 1 && part.clientWidth).map((part) => part.outerHTML)"""
+
+
+@pytest.mark.parametrize("width", [1280, 900])
+def test_pairs_of_kernels_show_facts_and_sources_whole(open_page: OpenPage, page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 860})
+    view = open_page(two_backends())
+    view.chip("versus").click()
+    shown = view.root.locator(".tc-versus-view")
+    pair = shown.locator(".tc-card").first
+    expect(pair.locator("tr").filter(has_text="Bytes").locator("td")).to_have_count(2)
+    pair.locator("summary").click()
+    expect(pair.locator("pre")).to_have_count(2)
+    expect(pair.get_by_text("Loading…")).to_have_count(0)
+    names = pair.locator("thead code").all_inner_texts()
+    for name, source in zip(names, pair.locator("pre").all_inner_texts(), strict=True):
+        assert name in source
+    assert shown.evaluate(CLIPPED) == []
+    pair.locator("th").filter(has_text="Bytes").click()
+    expect(pair).to_contain_class("tc-primary")
+
+
+def test_an_artifact_is_compared_with_the_other_sides(open_page: OpenPage) -> None:
+    view = open_page(both_sides(fused_record("h100"), fused_record("a100"), ("h100", "a100")))
+    view.open_stage("post_grad")
+    view.stage.locator(".tc-choose").first.select_option("post_grad[0/0 inference]")
+    view.stage.get_by_role("button", name="Compare with another artifact").click()
+    other, shown = (choice.input_value() for choice in view.stage.locator(".tc-choose").all())
+    assert (other, shown) == ("post_grad[0/0 inference]", "a100: post_grad[0/0 inference]")

@@ -1,0 +1,168 @@
+"""Models in distributed wrappers: explored without a crash, and every graph that torch compiles is in the record."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from compiler.engine import SHARDED, Exploration, explore
+from compiler.record import Record
+from compiler.record.options import Options
+
+pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch.distributed is not in this build")
+
+
+class Block(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(size, 4 * size)
+        self.down = nn.Linear(4 * size, size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(torch.relu(self.up(x)))
+
+
+class Blocks(nn.Module):
+    """As `trials/distributed/models.py` has it."""
+
+    def __init__(self, size: int, count: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(size) for _ in range(count))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+@pytest.fixture
+def fake_group() -> Iterator[None]:
+    """Rank 3 of 8, alone in this process."""
+    dist.init_process_group("fake", store=FakeStore(), rank=3, world_size=8)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+        torch._dynamo.reset()
+
+
+def in_ddp(bucket_cap_mb: float = 1) -> tuple[Any, Tensor]:
+    torch.manual_seed(0)
+    return DistributedDataParallel(Blocks(256, 2), bucket_cap_mb=bucket_cap_mb), torch.randn(8, 256)
+
+
+def graphs_of(record: Record, stage: str) -> list[str]:
+    return [artifact.graph for artifact in record.of_stage(stage)]
+
+
+@pytest.mark.parametrize("backend", ["inductor", "tcompile"])
+@pytest.mark.parametrize("target", ["h100", "cpu"])
+def test_every_ddp_bucket_is_recorded(fake_group: None, backend: str, target: str) -> None:
+    model, x = in_ddp()
+    found = explore(model, (x,), options=Options(target=target, backend=backend))
+    record = found.record
+    assert torch.equal(found.value, model(x))
+    assert not record.problems
+    captured = graphs_of(record, "captured")
+    assert [name.partition(" ")[2] for name in captured] == ["submod_0", "submod_1", "submod_2", "submod_3"]
+    for stage in ("autograd", "joint", "forward", "backward"):
+        assert graphs_of(record, stage) == captured, stage
+    assert {kernel.graph for kernel in record.kernels} == set(captured)
+    assert max(Counter(artifact.id for artifact in record.artifacts).values()) == 1
+    for kernel in record.kernels:
+        assert any(name.startswith("source[") for name in record.linked(kernel.id)), kernel.id
+        assert kernel.half in ("forward", "backward")
+    split = [found for found in record.decisions if found.pass_name == "DDPOptimizer"]
+    assert [found.graph for found in split] == captured
+    assert sum(found.numbers["bytes"] for found in split) == sum(p.nbytes for p in model.parameters())
+
+
+def test_ddp_counts_are_those_of_torch_alone(fake_group: None) -> None:
+    model, x = in_ddp()
+    alone = CompileCounter()
+    torch.compile(model, backend=alone)(x)
+    torch._dynamo.reset()
+    record = explore(model, (x,), options=Options(stages=("captured",))).record
+    assert len(record.of_stage("captured")) == alone.frame_count == 4
+
+
+def test_small_ddp_bucket_cap_is_a_clear_problem(fake_group: None) -> None:
+    model, x = in_ddp(bucket_cap_mb=0.5)
+    found = explore(model, (x,), options=Options(stages=("captured",)))
+    assert torch.equal(found.value, model(x))
+    problem = next(problem for problem in found.record.problems if "bucket_cap_mb" in problem.reason)
+    assert "First bucket" not in problem.reason
+    assert "bucket_cap_mb=1" in problem.hint
+    fixed = explore(in_ddp(bucket_cap_mb=1)[0], (x,), options=Options(stages=("captured",))).record
+    assert not fixed.problems
+
+
+GLOO = """
+import sys, torch, torch.distributed as dist
+from compiler.engine import explore
+from compiler.record.options import Options
+from tests.compiler.test_distributed import in_ddp
+rank, world, target, check, store = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4] == "check", sys.argv[5]
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=world)
+model, x = in_ddp()
+found = explore(model, (x,), options=Options(target=target, check=check))
+found.value.sum().backward()
+assert not found.record.problems, found.record.problems
+assert all(check.verdict in ("equal", "close") for check in found.record.checks), found.record.checks
+assert all(parameter.grad is not None for parameter in model.parameters())
+print(len(found.record.of_stage("backward")), len({kernel.graph for kernel in found.record.kernels}))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(("world", "target", "check"), [(2, "h100", "no"), (1, "cpu", "check")])
+def test_ddp_under_gloo(tmp_path: Path, world: int, target: str, check: str) -> None:
+    words = [str(world), target, check, str(tmp_path / "store")]
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", GLOO, str(rank), *words], stdout=subprocess.PIPE, text=True)
+        for rank in range(world)
+    ]
+    for rank in ranks:
+        output, _ = rank.communicate(timeout=180)
+        assert (rank.returncode, output) == (0, "4 4\n")
+
+
+@pytest.mark.parametrize("options", [Options(), Options(target="cpu", check=True)])
+def test_dtensor_has_no_raw_errors(fake_group: None, options: Options) -> None:
+    model = Blocks(16, 1)
+    plan = {"blocks.0.up": ColwiseParallel(), "blocks.0.down": RowwiseParallel()}
+    parallelize_module(model, init_device_mesh("cpu", (8,)), plan)  # type: ignore[arg-type]
+    record = explore(model, (torch.randn(8, 16),), options=options).record
+    assert record.of_stage("autograd")
+    assert record.of_stage("backward")
+    assert [problem.reason for problem in record.problems] == ([SHARDED.reason] if options.check else [])
+    assert any("all_reduce" in artifact.text for artifact in record.of_stage("forward"))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes")
+def test_fake_group_backward_says_what_to_do(fake_group: None) -> None:
+    model, x = in_ddp()
+    options = Options(stages=("captured",))
+    with pytest.raises(RuntimeError, match="hook result") as raised, Exploration(options) as exploration:
+        exploration.compile(model)(x).sum().backward()
+    (note,) = raised.value.__notes__
+    names: dict[str, Any] = {"torch": torch, "model": in_ddp()[0]}
+    exec(note[note.index("def keep") :], names)
+    with Exploration(options) as exploration:
+        exploration.compile(names["model"])(x).sum().backward()
+    assert all(parameter.grad is not None for parameter in names["model"].parameters())

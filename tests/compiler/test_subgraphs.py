@@ -1,0 +1,291 @@
+"""Bodies of higher-order operators: printed inside their caller, and linked from the line to the kernel."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._higher_order_ops import while_loop
+from torch._higher_order_ops.map import map as map_op
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.utils.checkpoint import checkpoint
+
+from compiler.engine import explore
+from compiler.export.exporting import exported
+from compiler.record import Artifact, Record
+from compiler.record.options import Options
+from explorer.drawing import drawing, plan
+from explorer.tables import graphs, ops
+from explorer.text import counts
+
+
+def branches(x: torch.Tensor) -> torch.Tensor:
+    def yes(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        return y * 2
+
+    def no(x: torch.Tensor) -> torch.Tensor:
+        return x.cos() - 1
+
+    return torch.cond(x.sum() > 0, yes, no, (x,)) + 1
+
+
+def looped(x: torch.Tensor) -> torch.Tensor:
+    def more(i: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return i < 5
+
+    def step(i: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.cond(y.sum() > 0, lambda y: y.exp(), lambda y: y.tanh(), (y,))
+        return i + 1, y * 0.5
+
+    return while_loop(more, step, (torch.tensor(0), x))[1]
+
+
+def checkpointed(x: torch.Tensor) -> torch.Tensor:
+    def block(x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(x)
+        return torch.sigmoid(y) * 2
+
+    return checkpoint(block, checkpoint(block, x, use_reentrant=False), use_reentrant=False).sum()
+
+
+@torch.compiler.nested_compile_region
+def region(x: torch.Tensor) -> torch.Tensor:
+    y = torch.relu(x)
+    return y.sin() + x
+
+
+def regions(x: torch.Tensor) -> torch.Tensor:
+    x = region(x)
+    x = region(x)
+    return region(x).sum()
+
+
+class Squared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x.sin() * x
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, gradient: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return gradient * x.cos()
+
+
+def custom(x: torch.Tensor) -> torch.Tensor:
+    return Squared.apply(x).sum()
+
+
+def mapped(x: torch.Tensor) -> torch.Tensor:
+    return map_op(lambda row, scale: torch.sin(row) * scale, x, x.sum())
+
+
+def record_of(fn: object, *, grad: bool = False, target: str = "cpu", backend: str = "inductor") -> Record:
+    torch._dynamo.reset()
+    x = torch.randn(8, 16, requires_grad=grad)
+    return explore(fn, (x,), options=Options(target=target, backend=backend)).record
+
+
+def on_line(artifact: Artifact, text: str) -> set[str]:
+    """The nodes on the lines that have this text."""
+    rows = [number for number, row in enumerate(artifact.text.split("\n"), 1) if text in row]
+    assert rows, f"{text!r} is not in\n{artifact.text}"
+    return {name for row in rows for name in artifact.lines.get(row, ())}
+
+
+def line(record: Record, code: str) -> str:
+    found = [e.id for a in record.of_stage("source") for e in a.entities if e.label.strip() == code]
+    assert len(found) == 1, f"{code!r}: {found}"
+    return found[0]
+
+
+def linked(record: Record, code: str, stage: str) -> set[str]:
+    """Labels, without the lines of kernels, of what is linked to a line of the source."""
+    ids = record.linked(line(record, code))
+    kinds = ("triton", "cpp")
+    return {e.label for a in record.of_stage(stage) for e in a.entities if e.id in ids and e.kind not in kinds}
+
+
+@pytest.mark.parametrize(
+    ("fn", "body", "text"),
+    [
+        (branches, "cond_true_0", ".sin()"),
+        (looped, "body_fn_0.cond_true_0", ".exp()"),
+        (checkpointed, "wrap_body_0", "torch.sigmoid("),
+        (regions, "subgraph_0", ".sin()"),
+        (custom, "fwd_body_0", ".sin()"),
+        (mapped, "map_body_0", "torch.sin("),
+    ],
+)
+def test_captured_body_is_inside_its_caller(fn: object, body: str, text: str) -> None:
+    captured = record_of(fn, grad=fn in (checkpointed, custom))["captured"]
+    rows = captured.text.split("\n")
+    assert captured.entity(body).kind == "subgraph"
+    opening = next(row for row, ids in captured.lines.items() if f"{captured.id}.{body}" in ids)
+    indent = len(rows[opening - 1]) - len(rows[opening - 1].lstrip())
+    assert rows[opening - 1].lstrip().startswith(f"def {body.rpartition('.')[2]}(")
+    inside = next(row for row in rows[opening:] if text in row)
+    assert len(inside) - len(inside.lstrip()) == indent + 4
+    [node] = [captured.entity(name) for name in on_line(captured, text) if name.startswith(f"{captured.id}.{body}.")]
+    assert node.attrs["subgraph"] == f"{captured.id}.{body}"
+    assert node.kind == "call"
+    assert node.origins
+
+
+def test_every_stage_has_the_branches() -> None:
+    record = record_of(branches)
+    for stage in ("captured", "pre_grad", "inference", "post_grad"):
+        artifact = record[stage]
+        call = artifact.entity("cond")
+        first, second = call.attrs["subgraphs"]
+        inside = {e.attrs["subgraph"] for e in artifact.entities if e.id in on_line(artifact, "sin")}
+        assert inside == {first}, stage
+        assert {e.attrs["subgraph"] for e in artifact.entities if e.id in on_line(artifact, "cos")} == {second}, stage
+
+
+def test_exported_graph_has_the_branches() -> None:
+    artifact = exported(branches, (torch.randn(8, 16),)).artifact
+    assert artifact is not None
+    assert {e.attrs["subgraph"] for e in artifact.entities if e.id in on_line(artifact, "aten.sin")} == {
+        f"{artifact.id}.true_graph_0"
+    }
+
+
+def test_line_of_a_branch_links_to_its_kernel_alone() -> None:
+    record = record_of(branches, grad=True, target="h100")
+    assert linked(record, "y = x.sin()", "kernels") == {"triton_poi_fused_mul_sin_1", "triton_poi_fused_cos_mul_0"}
+    assert linked(record, "return x.cos() - 1", "kernels") == {
+        "triton_poi_fused_cos_sub_2", "triton_poi_fused_mul_neg_sin_1",
+    }  # fmt: skip
+    assert linked(record, "y = x.sin()", "post_grad") >= {"true_graph_0.sin", "true_graph_1.cos"}
+
+
+def test_kernel_of_a_nested_branch_links_to_its_line() -> None:
+    record = record_of(looped)
+    [kernel] = [kernel for kernel in record.kernels if "_exp_" in kernel.name]
+    found = record.linked(kernel.id)
+    assert line(record, "y = torch.cond(y.sum() > 0, lambda y: y.exp(), lambda y: y.tanh(), (y,))") in found
+    assert line(record, "return i < 5") not in found
+    post_grad = {e.label for e in record["post_grad"].entities if e.id in found}
+    assert "while_loop_body_graph_0.true_graph_0.exp" in post_grad
+    assert "while_loop_body_graph_0.false_graph_0.tanh" not in post_grad
+
+
+def test_checkpointed_blocks_of_one_line_stay_apart() -> None:
+    record = record_of(checkpointed, grad=True)
+    first, second = [record["captured"].entity(f"wrap_body_{number}.sigmoid") for number in (0, 1)]
+    forward = {e.id: e.label for e in record["forward"].entities}
+    of_first, of_second = ({forward[i] for i in record.linked(e.id) if i in forward} for e in (first, second))
+    assert of_first == {"sigmoid"}
+    assert of_second == {"sigmoid_1"}
+    assert linked(record, "return torch.sigmoid(y) * 2", "kernels")
+
+
+def test_repeated_body_is_printed_once() -> None:
+    record = record_of(regions)
+    captured = record["captured"]
+    assert captured.text.count("def subgraph_0(") == 1
+    assert captured.text.count("# printed above, in invoke_subgraph") == 2
+    assert len([e for e in captured.entities if e.attrs.get("target") == "sin"]) == 1
+    [body] = {tuple(e.attrs["subgraphs"]) for e in captured.entities if "subgraphs" in e.attrs}
+    assert body == (f"{captured.id}.subgraph_0",)
+    for code in ("return region(x).sum()", "return y.sin() + x"):
+        assert any("relu_sin" in name for name in linked(record, code, "kernels")), code
+
+
+def test_record_of_trained_regions_loads_again() -> None:
+    record = record_of(regions, grad=True)
+    assert Record.from_json(record.to_json()) == record
+
+
+def test_counts_and_tables_have_the_bodies() -> None:
+    record = record_of(branches)
+    captured = record["captured"]
+    assert counts([captured]) == "9 ops, 2 subgraphs, 1 input"
+    [row] = graphs(record).query("stage == 'captured'").to_dict("records")
+    assert (row["calls"], row["inputs"]) == (9, 1)
+    assert ops(record).loc["sin", "captured"] == 1
+    assert ops(record).loc["aten.sin.default", "post_grad"] == 1
+
+
+def test_drawing_frames_each_body() -> None:
+    record = record_of(looped)
+    captured = record["captured"]
+    boxes = plan(record, captured).boxes
+    assert boxes[f"{captured.id}.body_fn_0.cond_true_0.exp"].module == ("body_fn_0", "cond_true_0")
+    assert "cluster body_fn_0" in drawing(record, captured).source
+    call = captured.entity("while_loop")
+    assert {f"{captured.id}.cond_fn_0.lt", f"{captured.id}.body_fn_0.child_5"} <= set(call.inputs) | set(boxes)
+
+
+def test_decomposed_levels_have_the_bodies() -> None:
+    torch._dynamo.reset()
+    x = torch.randn(8, 16, requires_grad=True)
+    record = explore(branches, (x,), options=Options(target="cpu", stages=("captured", "decomposed"))).record
+    for artifact in record.of_stage("decomposed"):
+        assert "tcompile_decomposition" not in artifact.text, artifact.id
+        if artifact.half == "forward":
+            [body] = {e.attrs["subgraph"] for e in artifact.entities if e.id in on_line(artifact, ".sin.")}
+            assert line(record, "y = x.sin()") in record.linked(f"{body}.sin"), artifact.id
+
+
+def causal(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    return q >= k
+
+
+def capped(score: torch.Tensor, b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    bias = (q - k) * 0.1
+    return torch.tanh(score) + bias
+
+
+def attention_record(target: str, backend: str = "inductor") -> Record:
+    torch._dynamo.reset()
+    mask = create_block_mask(causal, None, None, 128, 128, device="cpu")
+    tensors = tuple(torch.randn(1, 2, 128, 32) for _ in range(3))
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return flex_attention(q, k, v, score_mod=capped, block_mask=mask)
+
+    return explore(attend, tensors, options=Options(target=target, backend=backend)).record
+
+
+def kernel_lines(record: Record, code: str) -> list[str]:
+    ids = record.linked(line(record, code))
+    kinds = ("triton", "cpp")
+    return [e.label for a in record.of_stage("kernels") for e in a.entities if e.id in ids and e.kind in kinds]
+
+
+def test_score_mod_line_links_to_its_lines_of_the_template() -> None:
+    record = attention_record("h100")
+    assert linked(record, "bias = (q - k) * 0.1", "post_grad") == {"sdpa_score0.sub", "sdpa_score0.mul"}
+    assert any(" * " in row for row in kernel_lines(record, "bias = (q - k) * 0.1"))
+    of_sum = kernel_lines(record, "return torch.tanh(score) + bias")
+    assert any("libdevice.tanh" in row for row in of_sum)
+    assert "post_mod_scores = tmp" in of_sum[-1]
+    [masked] = [row for row in kernel_lines(record, "return q >= k") if ">=" in row]
+    template = next(e for e in record["kernels"].entities if e.label == masked)
+    assert line(record, "return q >= k") in record.linked(template.id)
+    assert line(record, "bias = (q - k) * 0.1") not in record.linked(template.id)
+
+
+def test_score_mod_line_links_to_cpp() -> None:
+    record = attention_record("cpu")
+    assert any(".tanh()" in row for row in kernel_lines(record, "return torch.tanh(score) + bias"))
+    assert linked(record, "return q >= k", "kernels")
+
+
+@pytest.mark.parametrize("code", ["bias = (q - k) * 0.1", "return q >= k"])
+def test_own_backend_links_a_score_mod_to_its_call(code: str) -> None:
+    record = attention_record("cpu", "tcompile")
+    assert linked(record, code, "lowered") == {"flex_attention"}
+    assert "flex_attention" in linked(record, code, "kernels")
+    [why] = [d.why for d in record.decisions if "flex_attention" in d.subjects[0] and d.verdict == "extern"]
+    assert why == "flex_attention: PyTorch runs it, and in it sdpa_score0 and sdpa_mask0, where nothing is fused"
+
+
+def test_own_backend_links_a_branch_to_its_call() -> None:
+    record = record_of(branches, backend="tcompile")
+    assert linked(record, "y = x.sin()", "lowered") == {"cond"}
+    assert "cond(gt.view([], strides []), true_graph_0(), false_graph_0()" in record["lowered"].text
+    x = torch.randn(8, 16)
+    assert torch.equal(torch.compile(branches, backend="tcompile")(x), branches(x))

@@ -1,0 +1,138 @@
+"""Triton kernels of the user's, explored where there is no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.utils._triton as triton_probes
+from torch import Tensor
+from torch.library import triton_op, wrap_triton
+
+from compiler.engine import Exploration, explore
+from compiler.record.options import Options
+from compiler.torch_api.user_triton import NoGpuError
+
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+
+
+@triton.jit
+def twice(x):  # type: ignore[no-untyped-def]
+    return x * 2
+
+
+@triton.jit
+def add_kernel(x_ptr, y_ptr, out_ptr, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < count
+    added = tl.load(x_ptr + at, mask=inside) + twice(tl.load(y_ptr + at, mask=inside))
+    tl.store(out_ptr + at, added, mask=inside)
+
+
+def launch(kernel: Any, x: Tensor, y: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    kernel[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, y, out, x.numel(), BLOCK=64, num_warps=4)
+    return out
+
+
+@triton_op("tcompile_tests::add_twice", mutates_args={})
+def add_twice(x: Tensor, y: Tensor) -> Tensor:
+    return launch(wrap_triton(add_kernel), x, y)
+
+
+def called(x: Tensor, y: Tensor) -> Tensor:
+    return launch(add_kernel, x.relu(), y).sin() + 1
+
+
+def as_operator(x: Tensor, y: Tensor) -> Tensor:
+    return add_twice(x.relu(), y).sin() + 1
+
+
+@triton.jit
+def opaque_kernel(out_ptr, KIND: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    tl.store(out_ptr, tl.full((), 1, KIND))
+
+
+def with_a_type(x: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    opaque_kernel[(1,)](out, KIND=tl.float32)
+    return out + x
+
+
+@pytest.mark.parametrize("fn", [called, as_operator])
+def test_user_kernels_are_captured_without_a_gpu(fn: Callable[[Tensor, Tensor], Tensor]) -> None:
+    x, y = torch.linspace(-1, 1, 100), torch.linspace(1, 3, 100)
+    before = triton.JITFunction.run, triton.runtime.driver._active
+    found = explore(fn, (x, y), options=Options(stages=("inference", "post_grad", "kernels", "ptx")))
+    torch.testing.assert_close(found.value, (x.relu() + 2 * y).sin() + 1)
+    assert not found.record.breaks
+    assert "triton_kernel_wrapper" in next(a.text for a in found.record.artifacts if a.stage == "inference")
+    assert [problem.reason for problem in found.record.problems] == [
+        "there is no GPU here, so the values that the Triton kernel add_kernel computes are those of Triton's "
+        "interpreter on the CPU"
+    ]
+    assert (triton.JITFunction.run, triton.runtime.driver._active) == before
+    assert not triton_probes.has_triton()
+    (kernel,) = [kernel for kernel in found.record.kernels if kernel.category == "user"]
+    assert (kernel.name, kernel.language, kernel.calls) == ("add_kernel_0", "triton", 1)
+    artifacts = {artifact.id: artifact for artifact in found.record.artifacts}
+    first, last = kernel.lines
+    source = artifacts[kernel.artifact].text.split("\n")[first - 1 : last]
+    assert "    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)" in source
+    (line,) = [entity for entity in artifacts[kernel.artifact].entities if entity.label.startswith("added = ")]
+    origins = {entity.id: entity for entity in artifacts["post_grad[0/0 inference]"].entities}
+    file = str(origins[line.origins[0]].attrs["file"])
+    assert file.endswith("test_user_triton_kernels.py")
+    assert ".entry add_kernel(" in artifacts["ptx[0/0 inference add_kernel_0]"].text
+
+
+@triton.autotune(configs=[triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 128})], key=["count"])
+@triton.jit
+def tuned_kernel(x_ptr, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x_ptr + at, twice(tl.load(x_ptr + at, mask=at < count)), mask=at < count)
+
+
+@torch.compiler.disable
+def tuned_in_place(x: Tensor) -> Tensor:
+    tuned_kernel[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, x.numel())
+    return x
+
+
+def captured_and_not(x: Tensor) -> Tensor:
+    y = x.clone()
+    tuned_kernel[(triton.cdiv(100, 64),)](y, 100)
+    return tuned_in_place(y + 1)
+
+
+def test_launches_outside_of_graphs_have_values() -> None:
+    x = torch.linspace(-1, 1, 100)
+    found = explore(captured_and_not, (x,), options=Options(stages=("captured",)))
+    torch.testing.assert_close(found.value, (2 * x + 1) * 2)
+    assert len(found.record.breaks) == 1
+
+
+def test_failed_launches_say_there_is_no_gpu() -> None:
+    reason = r"the Triton kernel opaque_kernel runs on a GPU, there is none here.*run it on a machine with a GPU"
+    with Exploration(Options()) as exploration, pytest.raises(NoGpuError, match=reason):
+        exploration.compile(with_a_type)(torch.ones(3))
+    assert [a for a in exploration.record.artifacts if a.stage == "kernels"]
+    assert "there is none here" in exploration.record.problems[0].reason
+
+
+def test_user_kernels_are_checked_against_eager() -> None:
+    x, y = torch.linspace(-1, 1, 100), torch.linspace(1, 3, 100)
+    found = explore(called, (x, y), options=Options(stages=("kernels",), check="kernels"))
+    verdicts = {check.subject.rpartition(".")[2]: check.verdict for check in found.record.checks}
+    assert verdicts["add_kernel_0"] in ("equal", "close")  # it is compared after the sine that follows
+
+
+def test_builds_for_a_cpu_say_why_not() -> None:
+    x, y = torch.linspace(-1, 1, 100), torch.linspace(1, 3, 100)
+    found = explore(called, (x, y), options=Options(stages=("kernels",), check=True))
+    assert "Triton can't compile the kernel add_kernel for the CPU" in found.record.problems[0].reason

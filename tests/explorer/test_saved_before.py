@@ -1,0 +1,41 @@
+"""Records and pages that version 0.1.0 saved still load, and print what they printed then."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+import explorer
+from compiler.record import SCHEMA
+from explorer.run import Run
+
+SAVED = Path(__file__).parent / "saved"
+STAGES = {"training": 12, "backend": 14}
+
+
+@pytest.fixture(params=sorted(path.name for path in SAVED.glob("*.gz")))
+def loaded(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    path = tmp_path / request.param.removesuffix(".gz")
+    path.write_bytes(gzip.decompress((SAVED / request.param).read_bytes()))
+    return explorer.load(path)
+
+
+def test_saved_files_of_before_load_and_print(loaded: Run, tmp_path: Path) -> None:
+    expected = STAGES["training" if "Classifier" in str(loaded) else "backend"]
+    stages = {artifact.stage for artifact in loaded.record.artifacts}
+    assert len(stages) == expected
+    assert all(str(loaded[stage]) for stage in stages)
+    again = tmp_path / "again.html"
+    loaded.save(again)
+    assert explorer.load(again).record == loaded.record
+
+
+def test_saved_files_of_before_know_halves_of_graphs(loaded: Run) -> None:
+    trains = "Classifier" in str(loaded)
+    halves = {"forward", "backward"} if trains else {"inference"}
+    assert {found.half for stage in ("post_grad", "kernels") for found in loaded.record.of_stage(stage)} <= halves
+    assert {kernel.half for kernel in loaded.record.kernels} == halves
+    assert {loaded.record["captured"].half, loaded.record["source"].half} == {""}
+    assert loaded.record.schema == SCHEMA
