@@ -22,8 +22,8 @@ import torch
 import compiler.torch_api.all_of_inductor  # noqa: F401 - first, as it takes longest
 from compiler.calls.call import Call, call_again
 from compiler.calls.copies import GIVE_VALUES, NO_VALUES
-from compiler.calls.explored import Explored
-from compiler.calls.kept import KeptFrame
+from compiler.calls.explored import Explored, cannot_repeat
+from compiler.calls.kept_graphs import KeptFrame
 from compiler.capture.sources import is_installed
 from compiler.process.environment import environment
 from compiler.record import MACHINE_STAGES, Problem, Record
@@ -175,16 +175,17 @@ class Exploration:
 
         time_call(self._builder, self.call)
         if self.call is not None and not self._builder.line_times:
-            from compiler.timing.profile_again import profile_apart
+            from compiler.timing.profile_again import profile_copy
 
-            profile_apart(self._builder, self.call, explore_again)
+            profile_copy(self._builder, self.call, explore_again)
 
     def _beside(self) -> None:
         """The first call with another backend, where the user names one."""
         if self.options.vs:
-            from compiler.versus import beside
+            from compiler.other_options import explore_with_backend
 
-            self._builder.versus = beside(self._builder, self._calls[0] if self._calls else None, explore_again)
+            first = self._calls[0] if self._calls else None
+            self._builder.versus = explore_with_backend(self._builder, first, explore_again)
 
     def _export(self) -> None:
         """The first call with torch.export, strict and not, where the user names that stage."""
@@ -234,10 +235,10 @@ class Exploration:
             self._builder.problem(SHARDED)
             return
         if is_virtual(self.options.target):
-            from compiler.numerics.check_on_cpu import check_apart
+            from compiler.other_options import check_on_cpu
 
             if self._calls:
-                check_apart(self._builder, self._calls[0], self.options, explore_again)
+                check_on_cpu(self._builder, self._calls[0], explore_again)
             return
         from compiler.numerics.stage_check import check_stages
 
@@ -276,8 +277,7 @@ class Exploration:
             if checks and not self._calls_sharded():
                 self._builder.checks.extend(self._call_check(self._calls[0]).checks())
         except Exception as error:  # noqa: BLE001 - whatever the user's call raises when it is repeated
-            reason = f"the call could not be repeated: {type(error).__name__}: {error}"
-            self._builder.problem(Problem("timing", reason, "explore a call that can run more than once"))
+            self._builder.problem(cannot_repeat(error))
 
     @functools.cached_property
     def _is_on_meta(self) -> bool:
@@ -305,10 +305,10 @@ class Exploration:
 
     def _profile(self, call: Call) -> None:
         """How long each kernel takes, and each line, where the code that was recorded is built."""
-        from compiler.timing.profile_again import profile_here
+        from compiler.timing.profile_again import profile_in_place
 
         if self._recorder is not None and self._recorder.build:
-            profile_here(self._builder, call, self.files())
+            profile_in_place(self._builder, call, self.files())
 
     def files(self) -> dict[str, str]:
         """The names of source files in the record, by their paths."""

@@ -13,11 +13,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import GraphModule
 
-from compiler.autograd.aliases import alias_decisions, requires_grad
 from compiler.autograd.checkpoints import Checkpoints
-from compiler.autograd.halves import Attrs, Forward, backward_roles, forward_roles, with_attrs
 from compiler.autograd.partition import decisions as partition_decisions
 from compiler.autograd.provenance import Provenance
+from compiler.autograd.roles import (
+    Attrs,
+    Forward,
+    alias_decisions,
+    backward_roles,
+    forward_roles,
+    requires_grad,
+    with_attrs,
+)
 from compiler.capture.error_words import first_lines, hint_of, inner_error
 from compiler.capture.graphs import graph_artifact, line_origins
 from compiler.inductor.candidates import autotuning_decision, candidates_artifact

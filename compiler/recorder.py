@@ -21,19 +21,18 @@ import torch
 from torch.fx import GraphModule
 
 from compiler.autograd.stage import AutogradStage
-from compiler.calls.kept import KeptFrame
+from compiler.calls.kept_graphs import KeptFrame
 from compiler.capture.breaks import BreakLog
 from compiler.capture.bytecode import GeneratedNames, bytecode_artifacts
 from compiler.capture.callers import CallLog
 from compiler.capture.error_words import first_lines, hint_of
 from compiler.capture.function_names import function_name
-from compiler.capture.guards import Failed, guards_of
-from compiler.capture.open_sizes import names_of, symbol_of
+from compiler.capture.guards import Failed, guards_of, stack_names
 from compiler.capture.recompiles import limited, recompile, with_graph_changes
 from compiler.capture.skips import EMPTY, Skip, SkipLog
 from compiler.capture.sources import SourceBook
-from compiler.capture.stack_names import stack_names
 from compiler.capture.steps import MIB, MOST_MIB, recorded_steps
+from compiler.capture.symbolic_shapes import names_of, symbol_of
 from compiler.graph_recorder import GraphRecorder
 from compiler.process import fewer_full_collections
 from compiler.process.environment import with_settings_of_now

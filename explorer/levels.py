@@ -15,7 +15,7 @@ from explorer.compiling import Maker
 if TYPE_CHECKING:
     import pandas as pd
 
-    from compiler.calls.kept import KeptFrame
+    from compiler.calls.kept_graphs import KeptFrame
     from compiler.decompose.graphs import LevelGraphs as Graphs
     from explorer.decompose import OpLevels
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from compiler.autograd.eager_saved import saved_by_eager
+from compiler.autograd.eager_memory import saved_by_eager
 from compiler.autograd.partition import AGAIN, Partition, partition
-from compiler.calls.kept import KeptFrame
+from compiler.calls.kept_graphs import KeptFrame
 from explorer.shapes import size_text
 
 if TYPE_CHECKING:

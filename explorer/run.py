@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from compiler.calls.call import Call
-    from compiler.calls.kept import KeptFrame
+    from compiler.calls.kept_graphs import KeptFrame
     from compiler.record.builder import Listener
     from explorer.autograd import AutogradRun
     from explorer.decompose import OpLevels

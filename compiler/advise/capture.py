@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from compiler.advise.amounts import counted, seconds, size
-from compiler.advise.facts import Advice, Change, Evidence, Gain
+from compiler.advise.facts import Advice, Change, Evidence, Gain, counted, seconds, size
 from compiler.advise.reading import Reading
 from compiler.advise.waiting import CALL_SECONDS
 from compiler.capture.function_names import function_name

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.advise.amounts import percent, seconds
-from compiler.advise.facts import Advice, Evidence
+from compiler.advise.facts import Advice, Evidence, percent, seconds
 from compiler.advise.matmul import matmuls, share_of_peak
 from compiler.advise.reading import Reading
-from compiler.timing.break_even import speed_up
+from compiler.timing.spread import speed_up
 
 REMARKS = ("compile-time", "memory-bound", "break-even")
 """Rules that describe, and whose change is not one of the code."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from compiler.advise.amounts import percent, seconds
-from compiler.advise.facts import Advice, Change, Evidence, Gain
+from compiler.advise.facts import Advice, Change, Evidence, Gain, percent, seconds
 from compiler.advise.reading import Reading
 from compiler.record import Entity
 from compiler.record.measure_facts import Phase

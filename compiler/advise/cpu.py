@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from compiler.advise.amounts import counted, percent
-from compiler.advise.facts import Advice, Change, Evidence, Gain
+from compiler.advise.facts import Advice, Change, Evidence, Gain, counted, percent
 from compiler.advise.reading import KernelFacts, Reading
 
 ELEMENTS = {16: "AVX-512", 8: "AVX2", 4: "NEON or VSX"}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compiler.advise.amounts import counted, percent, seconds, size
-from compiler.advise.facts import Advice, Change, Evidence, Gain
+from compiler.advise.facts import Advice, Change, Evidence, Gain, counted, percent, seconds, size
 from compiler.advise.reading import MOVES, Reading, operator_of
 from compiler.advise.waiting import CALL_SECONDS, LAUNCH_SECONDS, MUCH, Waiting, find_waiting, host_seconds
 from compiler.record import Entity
 from compiler.record.measure_facts import Candidate
-from compiler.timing.break_even import calls_to_pay, saved_seconds
+from compiler.timing.spread import calls_to_pay, saved_seconds
 
 CLAIMED = 0.7
 """How much of the time in which the GPU waits CUDA graphs are expected to take away, but for what a replay takes."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from compiler.advise.amounts import percent, seconds
-from compiler.advise.facts import Advice, Change, Evidence
+from compiler.advise.facts import Advice, Change, Evidence, percent, seconds
 from compiler.advise.launches import measured_gain
 from compiler.advise.reading import KernelFacts, Reading
 from compiler.advise.waiting import MUCH, find_waiting

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compiler.advise.amounts import counted, percent, seconds
-from compiler.advise.facts import Advice, Change, Evidence, Gain
+from compiler.advise.facts import Advice, Change, Evidence, Gain, counted, percent, seconds
 from compiler.advise.matmul import matmuls
 from compiler.advise.reading import KernelFacts, Reading
 from compiler.advise.waiting import saved_seconds, whole_call

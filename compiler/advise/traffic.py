@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from compiler.advise.amounts import counted, percent, seconds, size
-from compiler.advise.facts import Advice, Change, Evidence, Gain
+from compiler.advise.facts import Advice, Change, Evidence, Gain, counted, percent, seconds, size
 from compiler.advise.reading import CASTS, MOVES, KernelFacts, Reading
 from compiler.advise.waiting import MUCH, find_waiting, saved_seconds, whole_call
 from compiler.inductor.fusion_words import reason_words

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.advise.amounts import counted, seconds
-from compiler.advise.facts import Evidence
+from compiler.advise.facts import Evidence, counted, seconds
 from compiler.advise.reading import Reading
 
 LAUNCH_SECONDS = 10e-6

@@ -1,5 +1,4 @@
-"""The bytes in use as eager runs a captured graph, forward and backward: it runs on tensors without data, and every
-memory that comes and goes is noted.
+"""Memory that eager uses for a captured graph, and what eager autograd saves of it, by a run on fake tensors.
 
 Eager holds a value until Python drops it: here, after the last use in the graph. What an operator allocates inside and
 gives back before it returns is not seen.
@@ -11,13 +10,15 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.node import Target
 
-from compiler.calls.kept import KeptFrame
+from compiler.calls.kept_graphs import KeptFrame
 from compiler.record import Problem, Record
 from compiler.record.builder import Builder
 from compiler.record.measure_facts import Half, MemoryEvent, MemoryWhat, Role
@@ -238,3 +239,39 @@ class _Noting(Interpreter):
         result = super().run_node(n)
         self.log.spans.append((first, autograd_nodes.next_number(), n.name))
         return result
+
+
+@dataclass(frozen=True, slots=True)
+class EagerSaved:
+    """What `grad_fn` nodes save, each memory counted once. `activation_bytes` leave out inputs of the graph."""
+
+    tensors: int
+    saved_bytes: int
+    activation_bytes: int
+
+
+def saved_by_eager(captured: GraphModule) -> EagerSaved:
+    """Count what a forward call of this graph saves. Nothing is computed, and nothing of the user's is changed.
+
+    Hooks: torch.autograd.graph.saved_tensors_hooks. Raises what an operation raises that can't run without data.
+    """
+    examples = [fx.value_of(node) for node in captured.graph.nodes if node.op == "placeholder"]
+    kept: dict[int, torch.Tensor] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept.setdefault(fx.memory_of(tensor), tensor)
+        return tensor
+
+    with fx.fake_mode(examples), torch.enable_grad():
+        inputs = [_fresh(value) for value in examples]
+        with saved_tensors_hooks(pack, lambda tensor: tensor):
+            results = captured(*inputs)
+        given = {fx.memory_of(value) for value in inputs if isinstance(value, torch.Tensor)}
+    sizes = {memory: _bytes(tensor) for memory, tensor in kept.items()}
+    del results
+    return EagerSaved(len(sizes), sum(sizes.values()), sum(size for key, size in sizes.items() if key not in given))
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    size = tensor.untyped_storage().nbytes()
+    return size if isinstance(size, int) else 0

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from torch.fx import Node
 
-from compiler.autograd.flops import flops_of
+from compiler.binary import formulas
 from compiler.record import Decision
 from compiler.torch_api import fx
 from compiler.torch_api.partitioning import Halves, Joint, bytes_of, divided
@@ -148,3 +149,19 @@ def _why(name: str, is_input: bool, halves: Halves) -> str:
 
 def _again(node: Node) -> Again:
     return Again(node.name, fx.target_name(node), bytes_of(fx.value_of(node)), flops_of(node))
+
+
+def flops_of(node: Node) -> int:
+    """Floating-point operations of one call; 0 where a size is symbolic."""
+    tensors = {source.name: facts for source in node.all_input_nodes for facts in _tensors(fx.value_of(source))[:1]}
+    arguments = [*map(repr, node.args), *(f"{name}={value!r}" for name, value in node.kwargs.items())]
+    code = f"{node.name} = call({', '.join(arguments)})"
+    outputs = tuple(_tensors(fx.value_of(node)))
+    return formulas.flops_of(formulas.Node(node.name, fx.target_name(node), outputs, tensors, code))
+
+
+def _tensors(value: Any) -> list[formulas.TensorFacts]:
+    if isinstance(value, tuple | list):
+        return [facts for item in value for facts in _tensors(item)]
+    attrs = fx.tensor_attrs(value)
+    return [formulas.TensorFacts(attrs["dtype"], tuple(attrs["shape"]))] if attrs else []

@@ -14,7 +14,7 @@ from compiler.backend.catching import Caught
 from compiler.backend.interpret import State, interpret
 from compiler.backend.ir import Program
 from compiler.backend.pipeline import stage_name
-from compiler.decompose.drawn import seed_and_restore
+from compiler.decompose.random_draws import seed_and_restore
 from compiler.numerics.policy.by_dtype import Numbers, numbers, worst_verdict
 from compiler.numerics.policy.judge import judge
 from compiler.torch_api import fx

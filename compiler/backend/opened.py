@@ -33,7 +33,7 @@ from compiler.backend.traffic import Totals, totals, traffic
 from compiler.backend.verify import BrokenProgramError
 from compiler.backend.watching import watch
 from compiler.backend.why import Lookup
-from compiler.decompose.drawn import seed_and_restore
+from compiler.decompose.random_draws import seed_and_restore
 from compiler.record import Decision
 from compiler.targets import Target, target
 from compiler.torch_api.backend import Call, compile_with_autograd

@@ -11,7 +11,7 @@ from typing import Any
 
 from compiler.backend_record.rerun import Launched, launches
 from compiler.binary.own_kernels import constants_of, grid_of, launch_of, own_source
-from compiler.calls.kept import KeptFrame
+from compiler.calls.kept_graphs import KeptFrame
 from compiler.numerics.policy.judge import Scope, judge, worst
 from compiler.record import Artifact, Check, Kernel
 from compiler.triton_interpreter.kernel_inputs import own_copies

@@ -15,7 +15,7 @@ from compiler.backend.interpret import State
 from compiler.backend.ir import Buffer, Extern, Kernel, Program
 from compiler.backend.run_triton_interpreted import launch_arguments
 from compiler.backend.symbols import sources
-from compiler.calls.kept import KeptFrame
+from compiler.calls.kept_graphs import KeptFrame
 from compiler.torch_api.inductor import Kind
 from compiler.triton_interpreter import gpu_attention
 from compiler.triton_interpreter.inputs import MADE_UP, argument

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from compiler.calls.call import Call
-from compiler.calls.kept import KeptFrame
-from compiler.record import Record
+from compiler.calls.kept_graphs import KeptFrame
+from compiler.record import Problem, Record
 from compiler.record.options import Options
 
 
@@ -32,3 +32,8 @@ class ExploreAgain(Protocol):
         self, call: Call, options: Options, *, build: bool = False, inside: Callable[[Explored], None] | None = None
     ) -> Explored:
         """Make a call once more, unnoticed and on copies, and record every stage."""
+
+
+def cannot_repeat(error: Exception, stage: str = "timing", what: str = "the call could not be repeated") -> Problem:
+    """The Problem of a call that raised an error when it was made again."""
+    return Problem(stage, f"{what}: {type(error).__name__}: {error}", "explore a call that can run more than once")

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import dis
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import CodeType
 from typing import NamedTuple
 
 from compiler.capture.guard_words import OpenNames, argument, is_internal, words
 from compiler.capture.sources import is_installed
-from compiler.capture.stack_names import with_names
 from compiler.record import Guard
+from compiler.torch_api.dynamo import RESUME_PREFIX
 from compiler.torch_api.leaf_guards import GuardFacts
 
 _ASKED_BY = re.compile(r"\s*(?P<file>\S[^:]*):(?P<line>\d+) in (?P<function>\S+)(?: \(.*\))?\s*", re.DOTALL)
 _GLOBAL = ("GLOBAL_STATE", "TORCH_FUNCTION_MODE_STACK", "DEFAULT_DEVICE", "LAMBDA_GUARD")
 Failed = Counter[tuple[str, str, str]]
 """How often a guard failed in calls that compiled anew, by its kind, source and the first part of its code."""
+_ENTRY = re.compile(r"L\['(___stack\d+)'\]")
 
 
 class Asked(NamedTuple):
@@ -119,3 +122,34 @@ def _about(kind: str, source: str, code: Sequence[str]) -> str:
         return argument(source)
     named = {name for part in code for name in re.findall(r"L\['(\w+)'\]", part)}
     return named.pop() if kind == "LAMBDA_GUARD" and len(named) == 1 else ""
+
+
+def stack_names(code: CodeType) -> dict[str, str]:
+    """The local that the value on top of the stack is stored to first, by torch's name for it (`___stack0`).
+
+    A resume function loads the stack's entries, and jumps to the instruction after the one that broke the graph.
+    """
+    if not code.co_name.startswith(RESUME_PREFIX):
+        return {}
+    top = ""
+    listing = list(dis.get_instructions(code))
+    for instruction in listing:
+        if str(instruction.argval).startswith("___stack") and instruction.opname.startswith("LOAD_FAST"):
+            top = str(instruction.argval)
+        if instruction.opname.startswith("JUMP"):
+            after = next((each for each in listing if each.offset == instruction.argval), None)
+            return {top: _stored(after)} if top and after is not None and _stored(after) else {}
+    return {}
+
+
+def _stored(instruction: dis.Instruction) -> str:
+    """The local that an instruction stores the top of the stack to, "" if it does something else."""
+    if not instruction.opname.startswith("STORE_FAST"):
+        return ""
+    first = instruction.argval[0] if isinstance(instruction.argval, tuple) else instruction.argval
+    return str(first)
+
+
+def with_names(text: str, names: dict[str, str]) -> str:
+    """A guard's source or code with the locals' names in place of torch's."""
+    return _ENTRY.sub(lambda entry: f"L['{names.get(entry[1], entry[1])}']", text)

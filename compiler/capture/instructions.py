@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import ast
 import dis
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
 
-from compiler.capture.inserted_words import INSTALLED, called, installed
-from compiler.capture.python_text import literal, tuple_text
-from compiler.capture.symbolic_stack import NULL, StoppedError, SymbolicStack, Value
+from compiler.capture.symbolic_stack import NULL, StoppedError, SymbolicStack, Value, literal, tuple_text
 
 _CLOSURE, _DEFAULTS = 8, 1  # what MAKE_FUNCTION is given, as flags
 _INTRINSICS = {"INTRINSIC_LIST_TO_TUPLE": "(*{},)", "INTRINSIC_UNARY_POSITIVE": "(+{})"}
+INSTALLED = re.compile(r"__(compiled_fn|resume_at|builtins_dict|import)_")
+_ROLES: Mapping[str, str] = {
+    "compiled_fn": "the compiled graph `{}`",
+    "resume_at": "the function `{}`, which goes on after the graph break",
+    "builtins_dict": "Python's builtins, as they were when Dynamo read the function",
+    "import": "the module `{}`, under a name of Dynamo's own",
+}
 
 
 @dataclass
@@ -395,3 +401,25 @@ class Instructions(SymbolicStack):
 
 def _dict(keys: Any, values: Any) -> str:
     return f"{{{', '.join(f'{key}: {value}' for key, value in zip(keys, values, strict=True))}}}"
+
+
+def installed(name: str) -> str:
+    """What a global is that Dynamo installed."""
+    match = INSTALLED.match(name)
+    kind = match[1] if match else ""
+    shown = name.removeprefix("__import_").replace("_dot_", ".") if kind == "import" else name
+    return _ROLES[kind].format(shown) if kind else shown
+
+
+def called(callee: str, arguments: str) -> str:
+    """What a call is for, "" where it is the user's own."""
+    if callee.startswith("__compiled_fn_"):
+        return f"call the compiled graph with {arguments or 'no inputs'}"
+    if callee.startswith("__resume_at_"):
+        return f"call the resume function `{callee}` with what it needs to go on"
+    if callee.endswith("_create_nested_fn"):
+        return "make the inner function again, around its cells"
+    for ending, verb in (("enter", "starts"), ("exit", "ends")):
+        if callee.endswith(f"record_pregraph_bytecode_{ending}"):
+            return f"tell torch's profiler that the work before the graph {verb}"
+    return ""

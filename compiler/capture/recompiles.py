@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from compiler.capture.advice import (
-    CAUSES,
-    CONDITIONS,
-    OF_TORCH,
-    SIZES,
-    advice,
-    applicability,
-    beyond,
-    inner_advice,
-    limit_advice,
-)
 from compiler.capture.function_names import function_name
-from compiler.capture.graph_changes import graph_change
 from compiler.capture.guard_words import (
     UNNAMED,
     argument,
@@ -37,7 +26,18 @@ from compiler.capture.guard_words import (
     value_words,
     words,
 )
-from compiler.capture.stack_names import with_names
+from compiler.capture.guards import with_names
+from compiler.capture.recompile_advice import (
+    CAUSES,
+    CONDITIONS,
+    OF_TORCH,
+    SIZES,
+    advice,
+    applicability,
+    beyond,
+    inner_advice,
+    limit_advice,
+)
 from compiler.record import Artifact, Frame, GuardFailure, Problem, Recompile
 from compiler.record.builder import Builder
 from compiler.torch_api.dynamo import EntryFailures
@@ -54,6 +54,10 @@ _CHILDREN = re.compile(r"\._(?:modules|parameters|buffers)\)*(?:\[\d+\])?$")
 """What holds the modules, parameters or buffers of a module: its length is the module's structure."""
 _SAME = re.compile(rf"(?:{_SOURCE.pattern}) is (?:{_SOURCE.pattern})")
 _VALUE = re.compile(r".*? == (.*)$", re.DOTALL)
+SHOWN = 3
+_ANNOTATION = re.compile(r': "[^"]*"')
+_SYMBOL = re.compile(r"\b(?:z?[su]f?)\d+\b")
+_SIZES = re.compile(r'"[a-z]+\d*\[[^\]]*\]|"Sym\([^)]*\)')
 
 
 def recompile(
@@ -367,3 +371,55 @@ def limited(builder: Builder, frame: Frame, limit: str) -> None:
     words_now = f"{where} is not compiled any more: {reason}"
     if not any(problem.reason == words_now for problem in builder.problems):
         builder.problem(Problem("captured", words_now, limit_advice(limit), frame.id))
+
+
+def graph_change(before: Artifact, after: Artifact) -> str:
+    """'2 ops more (operator.add, operator.mul)', 'the same ops; s77 left open'."""
+    first, second = _ops(before), _ops(after)
+    parts = [_listed(second - first, "more"), _listed(first - second, "fewer")]
+    if not any(parts):
+        parts = [_same(before, after)]
+    opened, fixed = _symbols(after) - _symbols(before), _symbols(before) - _symbols(after)
+    parts += [
+        f"{', '.join(sorted(names))} {word}" for names, word in ((opened, "left open"), (fixed, "fixed")) if names
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def _ops(graph: Artifact) -> Counter[str]:
+    return Counter(
+        str(entity.attrs.get("target") or entity.label) for entity in graph.entities if entity.kind == "call"
+    )
+
+
+def _listed(ops: Counter[str], word: str) -> str:
+    """'2 ops more (operator.add, operator.mul)'."""
+    count = ops.total()
+    if not count:
+        return ""
+    names = [name if times == 1 else f"{times} × {name}" for name, times in sorted(ops.items())]
+    shown = ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
+    return f"{count} {'op' if count == 1 else 'ops'} {word} ({shown})"
+
+
+def _same(before: Artifact, after: Artifact) -> str:
+    """How two graphs that call the same ops differ all the same."""
+    if before.text == after.text:
+        return "the same graph"
+    lines = [[_ANNOTATION.sub("", line) for line in _code(graph)] for graph in (before, after)]
+    if lines[0] == lines[1]:
+        return "the same ops on other sizes or types"
+    return "the same ops with other arguments"
+
+
+def _code(graph: Artifact) -> Iterator[str]:
+    """The lines of calls; what the inputs are is told by the guards."""
+    calls = {entity.id for entity in graph.entities if entity.kind == "call"}
+    for number, line in enumerate(graph.text.splitlines(), 1):
+        if calls.intersection(graph.lines.get(number, ())):
+            yield line
+
+
+def _symbols(graph: Artifact) -> set[str]:
+    """The sizes and numbers that a graph leaves open."""
+    return {name for part in _SIZES.findall(graph.text) for name in _SYMBOL.findall(part)}

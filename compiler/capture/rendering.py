@@ -14,8 +14,7 @@ from types import CodeType
 from typing import Any
 
 from compiler.capture.instructions import Instructions
-from compiler.capture.python_text import identifier, parameter_names, parameters
-from compiler.capture.symbolic_stack import StoppedError, Value
+from compiler.capture.symbolic_stack import StoppedError, Value, identifier, parameter_names, parameters
 
 MOST_INSTRUCTIONS = 20_000
 _IGNORED = {"RESUME", "NOP", "PRECALL", "CACHE", "MAKE_CELL", "COPY_FREE_VARS", "EXTENDED_ARG", "NOT_TAKEN"}

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from compiler.autograd.provenance import Provenance
-from compiler.calls.kept import KeptFrame
+from compiler.calls.kept_graphs import KeptFrame
 from compiler.capture.graphs import graph_artifact
-from compiler.decompose.drawn import Drawing, Given, Values, place_draws, seed_and_restore
 from compiler.decompose.levels import TABLES
+from compiler.decompose.random_draws import Drawing, Given, Values, place_draws, seed_and_restore
 from compiler.decompose.reasons import A_PRIM
 from compiler.decompose.tree import LevelTree, ops_of, source_of
 from compiler.numerics.policy.by_dtype import Numbers, not_comparable, numbers, worst_verdict

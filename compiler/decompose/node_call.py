@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.node import map_arg
 
-from compiler.calls.kept import KeptFrame
-from compiler.decompose.drawn import seed_and_restore
+from compiler.calls.kept_graphs import KeptFrame
 from compiler.decompose.graphs import HalfGraph, LevelError
+from compiler.decompose.random_draws import seed_and_restore
 from compiler.record import Artifact, Entity
 from compiler.torch_api import fx
 from compiler.torch_api.buffers import bare

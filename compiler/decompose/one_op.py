@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from compiler.decompose.drawn import seed_and_restore
 from compiler.decompose.levels import TABLES
 from compiler.decompose.operators import OperatorError
+from compiler.decompose.random_draws import seed_and_restore
 from compiler.decompose.tree import LevelTree, OpCall, Source, TensorType, ops_of, results_of, source_of
 from compiler.numerics.policy.by_dtype import Numbers, not_comparable, numbers, worst_verdict
 from compiler.torch_api import fx

@@ -16,7 +16,7 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from compiler.autograd.halves import with_attrs
+from compiler.autograd.roles import with_attrs
 from compiler.calls.call import Call
 from compiler.capture.breaks import graph_break
 from compiler.capture.error_words import first_lines

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from compiler.binary.own_kernels import constants_of, grid_of
-from compiler.calls.kept import KeptFrame
+from compiler.calls.kept_graphs import KeptFrame
 from compiler.kernel_lab.edit import check_executable
 from compiler.numerics.policy.judge import judge
 from compiler.record import Check, Kernel, Record, Timing

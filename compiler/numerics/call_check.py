@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from compiler.calls.call import Call
-from compiler.calls.kept import KeptFrame
+from compiler.calls.kept_graphs import KeptFrame
 from compiler.decompose.graphs import LevelError, LevelGraphs
 from compiler.numerics import precision_casts
 from compiler.numerics.call_results import CallResults, drawn, exact, results

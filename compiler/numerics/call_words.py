@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from compiler.numerics.policy.judge import (
@@ -21,11 +22,11 @@ from compiler.numerics.policy.judge import (
     relative,
     worst,
 )
-from compiler.numerics.policy.ulps import ulps
 from compiler.record import Check
 
 SAMPLE = 1 << 20
 """Quantiles are of so many values, evenly spread over those that there are."""
+_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def check_result(name: str, mine: Tensor | None, eager: Tensor | None, exact: Tensor | None, scope: Scope) -> Check:
@@ -133,3 +134,20 @@ def _p99(values: Tensor) -> float | None:
 
 def _short(number: float | None) -> str:
     return "?" if number is None else f"{number:.1e}".replace("e-0", "e-") if number < 1e-2 else f"{number:.2g}"
+
+
+def ulps(mine: Tensor, theirs: Tensor) -> Tensor:
+    """Elementwise, as float64: 0 where equal, 1 for neighbours. Both are of one floating-point format and shape;
+    across zero the distances to zero add up. NaN where exactly one is NaN, 0 where both are.
+    """
+    (sign, size), (other_sign, other_size) = _sign_and_magnitude(mine), _sign_and_magnitude(theirs)
+    apart = torch.where(sign == other_sign, (size - other_size).abs().double(), size.double() + other_size.double())
+    apart = torch.where(mine.isnan() ^ theirs.isnan(), torch.nan, apart)
+    return torch.where(mine.isnan() & theirs.isnan(), 0.0, apart)
+
+
+def _sign_and_magnitude(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Signs, and magnitudes as whole numbers: IEEE formats are ordered as their bits are."""
+    bits = numbers.contiguous().view(_WORDS[numbers.element_size()])
+    highest = torch.iinfo(bits.dtype).max
+    return bits < 0, (bits & highest).long()

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from compiler.calls.kept import KeptFrame
+from compiler.calls.kept_graphs import KeptFrame
 from compiler.torch_api import fx
 from compiler.torch_api.buffers import Kind
 from compiler.triton_interpreter import philox

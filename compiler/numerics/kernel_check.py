@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from compiler.calls.kept import KeptFrame
+from compiler.calls.kept_graphs import KeptFrame
 from compiler.numerics.policy.judge import Scope, judge, worst
 from compiler.record import Artifact, Check, Kernel, Problem, Record
 from compiler.record.builder import Builder

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 import torch
 
 from compiler.calls.call import Call
-from compiler.calls.kept import KeptFrame
+from compiler.calls.kept_graphs import KeptFrame
 from compiler.numerics.call_results import CallResults, results
 from compiler.numerics.stage_runs import stages_of
 from compiler.record import Check

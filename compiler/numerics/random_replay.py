@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
-from compiler.decompose.drawn import Values, drawing_operator, saves_state
+from compiler.decompose.random_draws import Values, drawing_operator, saves_state
 from compiler.torch_api import fx
 from compiler.torch_api.decomposition_tables import is_random
 from compiler.torch_api.pytrees import tree_leaves, tree_map

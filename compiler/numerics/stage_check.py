@@ -16,17 +16,16 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
 from compiler.autograd.provenance import Provenance
-from compiler.calls.kept import KeptFrame
-from compiler.decompose.drawn import Drawing, Given, Values, place_draws, seed_and_restore
+from compiler.calls.kept_graphs import KeptFrame
 from compiler.decompose.graphs import LevelError, LevelGraphs, Results, autocast, double
 from compiler.decompose.levels import TABLES
+from compiler.decompose.random_draws import Drawing, Given, Values, place_draws, seed_and_restore
 from compiler.numerics.first_divergence import by_holder, by_name, by_origin, keep_node_values, outputs_of
-from compiler.numerics.input_names import InputNames
 from compiler.numerics.policy.by_dtype import Named
 from compiler.numerics.policy.judge import is_reference, judge
 from compiler.numerics.random_replay import Exact, draws_of
 from compiler.numerics.stage_runs import NotComparableError, Stage, StageRunner, stages_of
-from compiler.numerics.stage_words import not_comparable, on_cpu, stage_checks
+from compiler.numerics.stage_words import InputNames, not_comparable, on_cpu, stage_checks
 from compiler.record import Artifact, Check, Problem
 from compiler.record.builder import Builder
 from compiler.torch_api import fx

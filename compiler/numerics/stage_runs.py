@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from compiler.calls.kept import KeptFrame
-from compiler.decompose.drawn import seed_and_restore
+from compiler.calls.kept_graphs import KeptFrame
 from compiler.decompose.graphs import Results
+from compiler.decompose.random_draws import seed_and_restore
 from compiler.numerics.random_replay import Draws, Handing
 from compiler.torch_api.buffers import InputLayout, bare, input_layouts
 from compiler.triton_interpreter.inputs import argument

@@ -1,15 +1,23 @@
-"""Summarize a stage's numbers for a record: one `Check` for the results of each dtype."""
+"""Summarize a stage's numbers for a record: one `Check` for the results of each dtype, and the user's input names."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from compiler.numerics.policy.by_dtype import Named, Numbers, numbers
-from compiler.record import Check
+from compiler.record import Artifact, Check
+
+_ROOT = re.compile(r"^[LG]\['(\w+)'\]")
+_MODULE = re.compile(r"^(?:\._modules\['([^']+)'\]|\.(\w+))")
+_OWN = re.compile(r"^\._(?:parameters|buffers)\['([^']+)'\]$")
+_CALLED = ("self", "fn", "mod", "module", "model")
+"""What torch and its users call the module whose forward it is; others are named."""
 
 
 def stage_checks(mine: Named, eager: Named, best: Named | None, stage: str, graph: str) -> tuple[Check, ...]:
@@ -55,3 +63,37 @@ def not_comparable(stage: str, graph: str, reason: str) -> Check:
 
 def on_cpu(named: Named) -> list[tuple[str, Any]]:
     return [(name, value.detach().cpu() if isinstance(value, Tensor) else value) for name, value in named]
+
+
+@dataclass(frozen=True, slots=True)
+class InputNames:
+    """The inputs of a graph in order, "" where one has no name."""
+
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, captured: Artifact) -> InputNames:
+        inputs = [entity for entity in captured.entities if entity.kind == "placeholder"]
+        return cls(tuple(input_name(str(entity.attrs.get("source") or "")) for entity in inputs))
+
+    def named(self, text: str) -> str:
+        """`gradient of input 3` with the name of that input."""
+        return re.sub(r"\binput (\d+)$", lambda match: self._name(int(match[1])) or match[0], text)
+
+    def _name(self, place: int) -> str:
+        return self.names[place] if place < len(self.names) else ""
+
+
+def input_name(source: str) -> str:
+    """`L['self']._modules['layer1']._parameters['weight']` is `layer1.weight`, `L['x']` is `x`."""
+    root = _ROOT.match(source)
+    if root is None:
+        return ""
+    parts: list[str] = []
+    rest = source[root.end() :]
+    while match := _MODULE.match(rest):
+        if own := _OWN.match(rest):
+            return ".".join([*([] if root[1] in _CALLED else [root[1]]), *parts, own[1]])
+        parts.append(match[1] or match[2])
+        rest = rest[match.end() :]
+    return f"{root[1]}{source[root.end() :]}"

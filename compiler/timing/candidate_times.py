@@ -21,10 +21,10 @@ from compiler.calls.copies import CannotCopyError, Copy, copy_call, devices
 from compiler.process.environment import environment
 from compiler.record.measure_facts import Candidate, Measurement
 from compiler.record.options import OptionError, Options
-from compiler.timing import noise, peak
+from compiler.timing import noise
 from compiler.timing.candidates import EAGER, OURS, Asked, Spec, specs
 from compiler.timing.cold import ColdCompiler, Heard
-from compiler.timing.inside import Pool, with_note, with_resource_use
+from compiler.timing.resource_use import Pool, graph_pool_bytes, with_note, with_resource_use
 from compiler.timing.rounds import GpuClock, calls_a_round, clock_for, turns, warm_up
 from compiler.timing.spread import Spread
 from compiler.timing.work import Job, MakeOptimizer, Work, job, optimizer_named, work
@@ -137,7 +137,7 @@ class _Bench:
         self.entries: list[_Entry] = []
         self.clocks: list[float] = []
         self.load = noise.load()
-        self.pool_bytes = peak.graph_pool_bytes(device)
+        self.pool_bytes = graph_pool_bytes(device)
         self.compiler = ColdCompiler(options, self.clock)
         self.random = [torch.get_rng_state()]
         if device.type == "cuda":
@@ -193,7 +193,7 @@ class _Bench:
             self._compile(entry, job)
             self.tell(spec.name, "warming up", number)
             self._warm_up(entry)
-            entry.pool_bytes = peak.graph_pool_bytes(self.device) - self.pool_bytes if spec.replays else 0
+            entry.pool_bytes = graph_pool_bytes(self.device) - self.pool_bytes if spec.replays else 0
         except Exception as error:  # noqa: BLE001 - whatever a backend raises
             self._drop(entry, error)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from compiler.calls.call import Call
+from compiler.calls.explored import cannot_repeat
 from compiler.record import Problem, Record
 from compiler.record.builder import Builder
 from compiler.record.measure_facts import Candidate
@@ -30,8 +31,7 @@ def time_call(builder: Builder, call: Call | None) -> None:
     try:
         found = measure(call, builder.options, Plan(builder.options.time), tell)
     except Exception as error:  # noqa: BLE001 - whatever the user's call raises when it is repeated
-        reason = f"the call could not be repeated: {type(error).__name__}: {error}"
-        builder.problem(Problem("timing", reason, "explore a call that can run more than once"))
+        builder.problem(cannot_repeat(error))
         return
     builder.candidates[:] = found.candidates
     builder.measurement = found.measurement

@@ -1,17 +1,18 @@
-"""Match profiled times to the kernels of a record, with their share of the GPU's peak rates."""
+"""Match profiled times to kernels, with their share of the GPU's peak rates, and to the lines that they compute."""
 
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
 from compiler.binary.roofline import Work, rate, work
-from compiler.record import Entity, Kernel, KernelTime, Record
+from compiler.record import Entity, Kernel, KernelTime, LineTime, Record
 from compiler.targets import Target
-from compiler.timing import marked_code, marked_lines
+from compiler.timing import marks
 from compiler.timing.line_chains import Chain, Works
 from compiler.timing.spent import Spent, Trace
 
@@ -87,7 +88,7 @@ def compiled_times(trace: Trace, kernels: Kernels, works: Mapping[str, Works]) -
     runs = trace.counts()
 
     def key(each: Spent) -> _Key:
-        call = each.mark.removeprefix(marked_code.MARK)
+        call = each.mark.removeprefix(marks.CALL_MARK)
         return _Key(each.half, call) if call in kernels.calls else _Key(each.half, "", each.function, each.op)
 
     found: list[Placed] = []
@@ -98,7 +99,7 @@ def compiled_times(trace: Trace, kernels: Kernels, works: Mapping[str, Works]) -
         if kernel is not None:
             lines = tuple(dict.fromkeys(chain[-1] for chain in its_work.chains))
             time = replace(time, name=kernel.name, kernel=kernel.id, call=its.call, nodes=its_work.nodes, lines=lines)
-            time = kernels.with_work(time, runs[marked_code.MARK + its.call] / trace.calls)
+            time = kernels.with_work(time, runs[marks.CALL_MARK + its.call] / trace.calls)
         found.append((time, its_work.chains))
     return found
 
@@ -112,7 +113,7 @@ def eager_times(trace: Trace, chains: Sequence[Chain]) -> list[Placed]:
 
     def key(each: Spent) -> _Key:
         mark = each.mark or by_sequence.get(each.sequence, "")
-        chain = chains[int(mark.removeprefix(marked_lines.MARK))] if mark else ()
+        chain = chains[int(mark.removeprefix(marks.LINE_MARK))] if mark else ()
         return _Key(each.half, "", each.function, each.op, chain)
 
     found: list[Placed] = []
@@ -149,3 +150,24 @@ def _median(items: Sequence[Spent], calls: int) -> float:
     for each in items:
         sums[each.call] += each.seconds
     return statistics.median(sums.values())
+
+
+def line_times(placed: Iterable[Placed]) -> tuple[LineTime, ...]:
+    """Share each time equally between its chains of lines.
+
+    The last line of a chain gets it as its own time, all lines of the chain as their total. Time without a chain goes
+    to the line "".
+    """
+    own: dict[tuple[str, ...], float] = defaultdict(float)
+    total: dict[tuple[str, ...], float] = defaultdict(float)
+    for time, chains in placed:
+        about = (time.side, time.half, time.device)
+        for chain in chains or ((""),):
+            share = time.seconds / max(len(chains), 1)
+            own[(*about, chain[-1] if chain else "")] += share
+            for line in chain or ("",):
+                total[(*about, line)] += share
+    return tuple(
+        LineTime(line, side, half, own.get((side, half, device, line), 0.0), seconds, device)  # type: ignore[arg-type]
+        for (side, half, device, line), seconds in total.items()
+    )

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 
 from compiler.record.measure_facts import Candidate
-from compiler.timing.break_even import speed_up_spread
-from compiler.timing.spread import Spread
+from compiler.timing.spread import Spread, speed_up_spread
 
 TOLERATED = 0.05
 """By so much of the median may rounds vary, or one half of them differ from the other, without a note."""

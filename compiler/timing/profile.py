@@ -15,11 +15,10 @@ from compiler.calls.call import Call, leave_no_trace
 from compiler.record import Artifact, KernelTime, LineTime, Problem, Record
 from compiler.record.measure_facts import Side
 from compiler.targets import Target, UnknownTargetError, target
-from compiler.timing import marked_code, marked_lines
-from compiler.timing.kernel_times import Kernels, compiled_times, eager_times
+from compiler.timing import marks
+from compiler.timing.kernel_times import Kernels, compiled_times, eager_times, line_times
 from compiler.timing.line_chains import works
-from compiler.timing.line_times import line_times
-from compiler.timing.marked_lines import MarkedLines, line_id
+from compiler.timing.marks import MarkedLines, line_id
 from compiler.timing.spent import Trace, phase, profile_events
 from compiler.torch_api.pytrees import tree_leaves
 
@@ -59,7 +58,7 @@ def kernel_and_line_times(
         args, kwargs = call.copied_arguments()
         compiled = _Step("compiled", call.compiled, args, kwargs, nullcontext(), optimizer)
         compiled()  # what is loaded by the first call is there to be marked
-        found = stack.enter_context(marked_code.mark_calls(artifacts))
+        found = stack.enter_context(marks.mark_calls(artifacts))
         args, kwargs = call.copied_arguments()
         eager = _Step("eager", call.fn, args, kwargs, lines, optimizer)
         calls = _calls([compiled, eager])
@@ -67,9 +66,9 @@ def kernel_and_line_times(
     outer = tuple(line_id(files[site.file], site.line) for site in call.site if site.file in files)
     chains = [tuple(dict.fromkeys((*outer, *chain))) for chain in lines.chains]
     kernels = Kernels(record, _target() if gpu else None)
-    traced = Trace(events, "compiled", marked_code.MARK, calls, gpu=gpu, whole=True)
+    traced = Trace(events, "compiled", marks.CALL_MARK, calls, gpu=gpu, whole=True)
     placed = compiled_times(traced, kernels, works(record))
-    eagerly = Trace(events, "eager", marked_lines.MARK, calls, gpu=gpu)
+    eagerly = Trace(events, "eager", marks.LINE_MARK, calls, gpu=gpu)
     placed += eager_times(eagerly, chains)
     missing = [artifact.id for artifact in artifacts if artifact.id not in found]
     problems = (*_missing_problems(missing), *_noise(traced), *_noise(eagerly))

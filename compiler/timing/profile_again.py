@@ -10,7 +10,7 @@ import torch
 
 from compiler.calls.call import Call
 from compiler.calls.copies import copy_call
-from compiler.calls.explored import ExploreAgain, Explored
+from compiler.calls.explored import ExploreAgain, Explored, cannot_repeat
 from compiler.record import KernelTime, LineTime, Problem, Record
 from compiler.record.builder import Builder
 from compiler.record.options import Options
@@ -21,17 +21,17 @@ WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no
 Optimizer = Callable[[Sequence[torch.Tensor]], torch.optim.Optimizer]
 
 
-def profile_here(builder: Builder, call: Call, files: Mapping[str, str]) -> None:
+def profile_in_place(builder: Builder, call: Call, files: Mapping[str, str]) -> None:
     """Profile a call whose code is built, within its exploration. A failure is a problem of the record.
 
-    A call that replays CUDA graphs is left for `profile_apart`.
+    A call that replays CUDA graphs is left for `profile_copy`.
     """
     if builder.target == "cuda" and builder.options.mode in WITHOUT_GRAPHS:
         return
     _put(builder, lambda: kernel_and_line_times(call, builder.record(), files))
 
 
-def profile_apart(builder: Builder, call: Call, explore_again: ExploreAgain) -> None:
+def profile_copy(builder: Builder, call: Call, explore_again: ExploreAgain) -> None:
     """Profile a copy of a call whose own code is not built."""
     _put(builder, lambda: profile_again(call, builder.record(), explore_again))
 
@@ -47,8 +47,7 @@ def _put(builder: Builder, profile: Callable[[], Profile]) -> None:
         )
         return
     except Exception as error:  # noqa: BLE001 - whatever the user's call raises when it is repeated
-        reason = f"kernels and lines were not timed: {type(error).__name__}: {error}"
-        builder.problem(Problem("timing", reason, "explore a call that can run more than once"))
+        builder.problem(cannot_repeat(error, what="kernels and lines were not timed"))
         return
     builder.kernel_times[:] = found.kernel_times
     builder.line_times[:] = found.line_times

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from compiler.calls.kept import KeptFrame, KeptGraph
+from compiler.calls.kept_graphs import KeptFrame, KeptGraph
 from compiler.record import Artifact
 from compiler.torch_api.buffers import InputLayout, Kind
 from compiler.triton_interpreter.program import Program, ProgramError

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule
 
-from compiler.calls.kept import KeptFrame, KeptGraph
+from compiler.calls.kept_graphs import KeptFrame, KeptGraph
 from compiler.record import Kernel, Record
 from compiler.triton_interpreter import wrapper
 from compiler.triton_interpreter.inputs import Programs, RealProgram

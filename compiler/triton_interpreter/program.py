@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from compiler.calls.kept import KeptGraph
+from compiler.calls.kept_graphs import KeptGraph
 from compiler.torch_api.buffers import mutated_inputs
 from compiler.triton_interpreter import wrapper
 from compiler.triton_interpreter.reference import Reference, Unknown, copy_to_cpu, evaluate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from compiler.advise import Advice, Change, Gain
-from compiler.advise.amounts import percent, seconds
+from compiler.advise.facts import percent, seconds
 from compiler.record.measure_facts import Trial
 from explorer.cards import rewritten_lines
 

@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Literal
 
 from compiler.record import Candidate, Record
-from compiler.timing.break_even import calls_to_pay, speed_up_spread
+from compiler.timing.spread import calls_to_pay, speed_up_spread
 
 EAGER = "eager"
 Verdict = Literal["faster", "slower", "equal"]

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from compiler.advise import RULES, Advice, advise, can_try
-from compiler.advise.amounts import percent, seconds
 from compiler.advise.closing import nothing_to_gain
+from compiler.advise.facts import percent, seconds
 from compiler.advise.reading import Reading
 from compiler.engine import Exploration, explore
 from compiler.option_checks import parse_options

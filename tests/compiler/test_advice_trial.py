@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from compiler.advise import Advice, Change, Gain, advise
-from compiler.advise.results import Result, agreement
-from compiler.advise.trial import CannotApplyError, run_trial
+from compiler.advise.trial import CannotApplyError, Result, agreement, run_trial
 from compiler.engine import Explored, explore
 from compiler.option_checks import parse_options
 from tests.compiler.advice_cases import printing

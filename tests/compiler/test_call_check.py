@@ -17,10 +17,9 @@ from compiler.calls.call import Call
 from compiler.engine import Exploration
 from compiler.numerics import compiled_random as own_draws
 from compiler.numerics.call_results import drawn, exact, outputs_of, results
-from compiler.numerics.call_words import check_call, check_result
-from compiler.numerics.input_names import input_name
+from compiler.numerics.call_words import check_call, check_result, ulps
 from compiler.numerics.policy.judge import Scope
-from compiler.numerics.policy.ulps import ulps
+from compiler.numerics.stage_words import input_name
 from compiler.record import Check, Record
 from compiler.record.options import Options
 from compiler.torch_api.widened import WidenedError

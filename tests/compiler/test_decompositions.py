@@ -13,7 +13,7 @@ from torch._inductor import lowering
 from torch._inductor.decomposition import select_decomp_table
 from torch.utils.checkpoint import checkpoint
 
-from compiler.calls.kept import KeptFrame
+from compiler.calls.kept_graphs import KeptFrame
 from compiler.decompose.counts import totals
 from compiler.decompose.graphs import LevelError, LevelGraphs
 from compiler.decompose.levels import LEVELS, TABLES

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from compiler.autograd.eager_saved import saved_by_eager
+from compiler.autograd.eager_memory import saved_by_eager
 from compiler.autograd.partition import partition
-from compiler.calls.kept import KeptFrame
+from compiler.calls.kept_graphs import KeptFrame
 from compiler.engine import Exploration
 from compiler.record import Entity, Record
 from compiler.record.options import Options

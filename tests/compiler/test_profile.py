@@ -17,7 +17,7 @@ from compiler.option_checks import parse_options
 from compiler.record import KernelTime, LineTime, Record
 from compiler.timing.line_chains import line_chains, works
 from compiler.timing.profile import Profile, _noise, kernel_and_line_times
-from compiler.timing.profile_again import _Matched, profile_again, profile_here
+from compiler.timing.profile_again import _Matched, profile_again, profile_in_place
 from compiler.timing.spent import Spent, Trace
 
 needs_compiler = pytest.mark.skipif(sys.platform == "win32", reason="C++ is built")
@@ -304,7 +304,7 @@ def test_a_failure_of_the_repeated_call_is_a_problem_of_the_record() -> None:
     with Exploration(parse_options(target="cpu"), build=True) as exploration:
         exploration.compile(torch.relu)(torch.randn(4))
         assert exploration.call is not None
-        profile_here(exploration._builder, replace(exploration.call, fn=only_when_compiled), exploration.files())
+        profile_in_place(exploration._builder, replace(exploration.call, fn=only_when_compiled), exploration.files())
     problem = exploration.record.problems[-1]
     assert problem.stage == "timing"
     assert "only once" in problem.reason

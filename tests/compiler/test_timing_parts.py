@@ -19,9 +19,8 @@ from compiler.calls.copies import CannotCopyError, copy_call
 from compiler.process import uncollected
 from compiler.record.measure_facts import Candidate
 from compiler.timing import noise
-from compiler.timing.break_even import calls_to_pay, saved_seconds, speed_up, speed_up_spread
 from compiler.timing.rounds import CpuClock, calls_a_round, time_in_turns, turns, warm_up
-from compiler.timing.spread import Spread
+from compiler.timing.spread import Spread, calls_to_pay, saved_seconds, speed_up, speed_up_spread
 from compiler.torch_api import apart, generated_text
 from compiler.torch_api.allocator import cpu_peak_bytes
 

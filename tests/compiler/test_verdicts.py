@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from compiler.advise.results import Result, agreement
+from compiler.advise.trial import Result, agreement
 from compiler.numerics.call_words import check_result
 from compiler.numerics.policy.by_dtype import numbers
 from compiler.numerics.policy.judge import Scope, is_reference, judge
