@@ -29,10 +29,10 @@ from benchmarks.suite_models import UNetBlock
 from compiler import explore
 from compiler.backend import pipeline
 from compiler.backend.backend import LAYOUTS, example_sizes, interpret_program
-from compiler.backend.context import Context
 from compiler.backend.ir import Program
 from compiler.backend.lower.graph import lower
-from compiler.backend.traffic import traffic
+from compiler.backend.passes.context import Context
+from compiler.backend.passes.traffic import traffic
 from compiler.option_checks import parse_options
 from compiler.targets import target
 from compiler.torch_api.attention import attention_kernels

@@ -14,7 +14,7 @@ from compiler.record import Record, RecordError
 from compiler.record.options import OptionError, Options
 
 if TYPE_CHECKING:
-    from compiler.backend.opened import open  # noqa: A004
+    from compiler.backend.inspect.inspection import open  # noqa: A004
     from compiler.engine import Event, Exploration, Explored, explore
 
 __all__ = ["Event", "Exploration", "Explored", "OptionError", "Options", "Record", "RecordError", "explore", "open"]
@@ -23,6 +23,6 @@ __all__ = ["Event", "Exploration", "Explored", "OptionError", "Options", "Record
 def __getattr__(name: str) -> Any:
     """The engine brings torch with it; reading a record does without."""
     if name in __all__:
-        home = "compiler.backend.opened" if name == "open" else "compiler.engine"
+        home = "compiler.backend.inspect.inspection" if name == "open" else "compiler.engine"
         return getattr(importlib.import_module(home), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -267,8 +267,8 @@ def tried(
 
 def _tried_in_cpp(run: Run, kernel: Kernel, edited: str, is_configured: bool, *, check: bool) -> KernelTrial:
     """The same for a kernel in C++, whose function alone is edited."""
-    from compiler.backend.build import has_vector_math
-    from compiler.backend.emit_cpp import shared_text
+    from compiler.backend.cpp.emit import shared_text
+    from compiler.backend.runtime.build_cpp import has_vector_math
     from compiler.kernel_lab.numbers import Tried, numbers
 
     prelude, original = cpp_source(run.record, kernel)

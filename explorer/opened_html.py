@@ -11,8 +11,8 @@ from explorer.static_html import details, muted, note, pre, safe, table_html
 from explorer.text import clip, counted
 
 if TYPE_CHECKING:
-    from compiler.backend.departures import Departures
-    from compiler.backend.opened import Graph, Opened, TextDiff
+    from compiler.backend.inspect.bisect_passes import Departures
+    from compiler.backend.inspect.inspection import Graph, Opened, TextDiff
 
 LINES_SHOWN = 80
 
@@ -91,7 +91,7 @@ def text_diff_html(diff: TextDiff) -> str:
 
 
 _SHOWN: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
-    ("compiler.backend.opened", "Opened", opened_html),
-    ("compiler.backend.opened", "TextDiff", text_diff_html),
-    ("compiler.backend.departures", "Departures", departures_html),
+    ("compiler.backend.inspect.inspection", "Opened", opened_html),
+    ("compiler.backend.inspect.inspection", "TextDiff", text_diff_html),
+    ("compiler.backend.inspect.bisect_passes", "Departures", departures_html),
 )

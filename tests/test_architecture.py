@@ -34,9 +34,14 @@ compiler.timing                 eager against compiled, and where the time goes
 compiler.export                 torch.export
 compiler.numerics               stages, calls and kernels against eager and float64
 compiler.backend_record         a program of our backend as artifacts
+compiler.backend.inspect        a call opened: its programs pass by pass, passes replaced
 compiler.backend                our own compiler
+compiler.backend.runtime        from written code to calls
+compiler.backend.triton         kernels in Triton
+compiler.backend.cpp            kernels in C++
+compiler.backend.passes         programs made faster
 compiler.backend.lower          ATen operators as loops
-compiler.backend.ir             the language of its programs
+compiler.backend.ir             the language of its programs, and what they mean
 compiler.decompose              levels of decomposition
 compiler.autograd               AOTAutograd's half of the pipeline
 compiler.autograd.formulas      derivatives as text

@@ -16,19 +16,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import GraphModule, Node
 
-from compiler.backend import build, pipeline
-from compiler.backend.context import Context
-from compiler.backend.emit_cpp import emit as emit_cpp
-from compiler.backend.emit_triton import emit as emit_triton
-from compiler.backend.interpret import State, interpret
+from compiler.backend import pipeline
+from compiler.backend.cpp.emit import emit as emit_cpp
 from compiler.backend.ir import CompilerUnavailableError, Extern, Kernel, Program, Strided, strided_views
-from compiler.backend.launch import Launcher, by_kernel, gpu_of
+from compiler.backend.ir.reference_interpreter import State, interpret
 from compiler.backend.lower.graph import lower
 from compiler.backend.lower.products import row_pitch
 from compiler.backend.lower.table import RULES
 from compiler.backend.options import BackendOptions, parse_options
-from compiler.backend.products import with_alternatives
-from compiler.backend.triton_tiles import MOST_32
+from compiler.backend.passes.context import Context
+from compiler.backend.passes.matmuls import with_alternatives
+from compiler.backend.passes.tiles import MOST_32
+from compiler.backend.runtime import build_cpp
+from compiler.backend.runtime.launch import Launcher, by_kernel, gpu_of
+from compiler.backend.triton.emit import emit as emit_triton
 from compiler.backend.watching import watcher
 from compiler.process import made_to_stay
 from compiler.torch_api.backend import Call, boxed, compile_with_autograd, with_backward
@@ -70,7 +71,7 @@ def tcompile(
         for name in ("forward", "backward", "inference")
     )
     is_direct = (told := watcher()) is None or not told.replaces
-    with with_backward(), build.stopped_on_error():
+    with with_backward(), build_cpp.stopped_on_error():
         return compile_with_autograd(module, inputs, forward, backward, inference, chosen.random, is_direct)
 
 
@@ -193,7 +194,7 @@ def _wake(inputs: Sequence[Any]) -> None:
     """For inputs on a GPU: processes that compile start while the graph is divided and lowered."""
     gpus = [value.device for value in inputs if isinstance(value, torch.Tensor) and value.device.type == "cuda"]
     if gpus and torch.cuda.is_available() and not why_no_gpu():
-        from compiler.backend.build_triton import warm_up
+        from compiler.backend.runtime.build_triton import warm_up
 
         warm_up(gpus[0].index or 0)
 
@@ -254,7 +255,7 @@ def no_code(program: Program) -> str:
 def why_no_gpu() -> str:
     """Why no kernel runs on a GPU here, "" if it does."""
     try:
-        from compiler.backend import on_gpu as gpu
+        from compiler.backend.runtime import on_gpu as gpu
     except ImportError as error:
         return f"Triton is not installed ({error})"
     return gpu.why_not()
@@ -278,28 +279,28 @@ def interpret_program(program: Program, launch: Callable[[State, Kernel], None] 
 
 def triton_interpreted(program: Program, ctx: Context) -> Call:
     """A call that runs the program's Triton kernels in Triton's own interpreter, on the CPU."""
-    from compiler.backend.run_triton_interpreted import launcher
+    from compiler.backend.runtime.run_triton_interpreted import launcher
 
     return interpret_program(program, launcher(program, ctx))
 
 
 def on_cpu(program: Program, ctx: Context) -> Call:
     """A call that runs the program's kernels as a library; the first one waits for the C++ compiler."""
-    code = emit_cpp(program, ctx, build.has_vector_math())
+    code = emit_cpp(program, ctx, build_cpp.has_vector_math())
     launcher = Launcher(program, by_kernel(code))
-    running = build.Build(code) if program.kernels else None
+    running = build_cpp.Build(code) if program.kernels else None
     return _compile_lazily(program, lambda: launcher.made(running.functions() if running else {}))
 
 
 def on_gpu(program: Program, ctx: Context, options: BackendOptions) -> Call:
     """A call that launches the program's kernels; the first one waits for Triton. Kernels for the CPU are a library."""
-    from compiler.backend.on_gpu import OnGpu
+    from compiler.backend.runtime.on_gpu import OnGpu
 
     here, there = (kernels_on(program, device) for device in ("cpu", "cuda"))
-    library = emit_cpp(here, ctx, build.has_vector_math())
+    library = emit_cpp(here, ctx, build_cpp.has_vector_math())
     code = emit_triton(with_alternatives(there, ctx) if options.tuned else there, ctx)
     call = OnGpu(program, code, library, ctx, gpu_of(program) or 0, options.tuned)
-    running = build.Build(library) if here.kernels else None
+    running = build_cpp.Build(library) if here.kernels else None
     return _compile_lazily(program, lambda: call.expected_call(running.functions() if running else {}))
 
 

@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from compiler.backend.context import Context
-from compiler.backend.fuse import fuse
-from compiler.backend.inline import inline
 from compiler.backend.ir import Program
-from compiler.backend.order import order
-from compiler.backend.products import products, small_products
-from compiler.backend.recompute import recompute
-from compiler.backend.schedule import schedule
-from compiler.backend.simplify import simplify
-from compiler.backend.split import split
-from compiler.backend.verify import BrokenProgramError, verify
+from compiler.backend.passes.context import Context
+from compiler.backend.passes.fuse import fuse
+from compiler.backend.passes.inline import inline
+from compiler.backend.passes.matmuls import products, small_products
+from compiler.backend.passes.order import order
+from compiler.backend.passes.recompute import recompute
+from compiler.backend.passes.schedule import schedule
+from compiler.backend.passes.simplify import simplify
+from compiler.backend.passes.split import split
+from compiler.backend.passes.verify import BrokenProgramError, verify
 
 Pass: TypeAlias = Callable[[Program, Context], Program]
 

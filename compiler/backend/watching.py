@@ -8,8 +8,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from compiler.backend.context import Context
     from compiler.backend.options import BackendOptions
+    from compiler.backend.passes.context import Context
     from compiler.backend.pipeline import Stages
 
 

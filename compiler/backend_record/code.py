@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.backend.emit_cpp import Code, Function
-from compiler.backend.emit_triton import TritonCode, TritonFunction
+from compiler.backend.cpp.emit import Code, Function
 from compiler.backend.ir import Extern, Kernel
+from compiler.backend.triton.emit import TritonCode, TritonFunction
 from compiler.backend_record.program import Made, category_of
 from compiler.record import Artifact, Entity
 from compiler.record import Kernel as KernelFacts

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from compiler.backend.context import Context
-from compiler.backend.emit_cpp import Function
-from compiler.backend.emit_triton import TritonFunction, signature
+from compiler.backend.cpp.emit import Function
 from compiler.backend.ir import Buffer, Kernel, Program
+from compiler.backend.passes.context import Context
+from compiler.backend.triton.emit import TritonFunction, signature
 
 
 def launch_facts(program: Program, kernel: Kernel, function: Function | TritonFunction, ctx: Context) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compiler.backend.context import Context
 from compiler.backend.ir import Extern, Program, Step, Strided
+from compiler.backend.passes.context import Context
 from compiler.torch_api.memory_lines import MemoryFacts, MemoryLine
 
 

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.backend.context import Context
 from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Product, Program, Step, strided_views
 from compiler.backend.ir.expr import loads
 from compiler.backend.ir.index import Index, product
-from compiler.backend.together import Together
-from compiler.backend.traffic import moved
+from compiler.backend.passes.combo import Together
+from compiler.backend.passes.context import Context
+from compiler.backend.passes.traffic import moved
 from compiler.record import Artifact, Entity
 
 Attrs = dict[str, Any]

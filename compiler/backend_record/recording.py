@@ -7,17 +7,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from compiler.backend import build
 from compiler.backend.backend import kernels_on
-from compiler.backend.context import Context
-from compiler.backend.emit_cpp import Code, Function
-from compiler.backend.emit_cpp import emit as emit_cpp
-from compiler.backend.emit_triton import TritonCode, TritonFunction
-from compiler.backend.emit_triton import emit as emit_triton
+from compiler.backend.cpp.emit import Code, Function
+from compiler.backend.cpp.emit import emit as emit_cpp
 from compiler.backend.ir import Program
-from compiler.backend.launch import Launcher, by_kernel
 from compiler.backend.options import BackendOptions
+from compiler.backend.passes.context import Context
 from compiler.backend.pipeline import Stages, stage_name
+from compiler.backend.runtime import build_cpp
+from compiler.backend.runtime.launch import Launcher, by_kernel
+from compiler.backend.triton.emit import TritonCode, TritonFunction
+from compiler.backend.triton.emit import emit as emit_triton
 from compiler.backend_record.code import Written, call_artifact, kernels_artifact
 from compiler.backend_record.launch import launch_facts
 from compiler.backend_record.memory import memory_facts
@@ -122,7 +122,7 @@ def _configurations(
     functions: Iterable[Function | TritonFunction], ids: Mapping[str, str], frame: str
 ) -> Iterator[Decision]:
     """Which configurations max-autotune would time, for each kernel that has several."""
-    from compiler.backend.tune import words  # it needs Triton
+    from compiler.backend.runtime.tune import words  # it needs Triton
 
     for function in functions:
         if isinstance(function, TritonFunction) and len(function.configs) > 1:
@@ -141,7 +141,7 @@ def codes(program: Program, ctx: Context, options: BackendOptions) -> Iterator[C
     if on_gpu.kernels:
         yield emit_triton(on_gpu, ctx)
     if on_cpu.kernels:
-        yield emit_cpp(on_cpu, ctx, build.has_vector_math())
+        yield emit_cpp(on_cpu, ctx, build_cpp.has_vector_math())
 
 
 def _names(before: Made | Artifact) -> Mapping[str, str]:

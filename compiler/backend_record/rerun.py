@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from compiler.backend.emit_cpp import Function
-from compiler.backend.emit_triton import TritonFunction
-from compiler.backend.interpret import State
+from compiler.backend.cpp.emit import Function
 from compiler.backend.ir import Buffer, Extern, Kernel, Program
-from compiler.backend.run_triton_interpreted import launch_arguments
-from compiler.backend.symbols import sources
+from compiler.backend.ir.reference_interpreter import State
+from compiler.backend.ir.symbols import sources
+from compiler.backend.runtime.run_triton_interpreted import launch_arguments
+from compiler.backend.triton.emit import TritonFunction
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.torch_api.inductor import Kind
 from compiler.triton_interpreter import gpu_attention

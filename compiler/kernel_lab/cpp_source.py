@@ -10,8 +10,8 @@ import re
 from functools import cache
 from itertools import pairwise
 
-from compiler.backend.cpp_text import PRELUDE
-from compiler.backend.emit_cpp import RANDOM_TEXT, called_functions
+from compiler.backend.cpp.emit import RANDOM_TEXT, called_functions
+from compiler.backend.cpp.text import PRELUDE
 from compiler.untrusted.triton_source import RefusedSourceError
 
 _TYPES = "bool|char|double|float|int|long|short|signed|unsigned|_Float16"

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from compiler.backend import build
+from compiler.backend.runtime import build_cpp
 from compiler.process import run_in_own_group
 from compiler.triton_interpreter import arena
 from compiler.triton_interpreter.kernel_inputs import own_copies
@@ -62,11 +62,11 @@ def build_library(prelude: str, source: str, library: Path) -> None:
 
     Raises BuildError.
     """
-    if not (program := build.compiler()):
+    if not (program := build_cpp.compiler()):
         raise BuildError("there is no C++ compiler here: install g++, or name one in the variable CXX")
     text = library.with_suffix(".cpp")
     text.write_text(f'{prelude}\n#line 1 "{_NAME_OF_CELL}"\n{source}\n', encoding="utf-8")
-    done = run_in_own_group(build.command_for(program, text, library))
+    done = run_in_own_group(build_cpp.command_for(program, text, library))
     if done.returncode:
         found = _ERROR.search(done.stderr)
         raise BuildError(found[2] if found else done.stderr.strip()[-500:], int(found[1]) if found else 0)

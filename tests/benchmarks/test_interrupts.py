@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.interrupts import interrupted
-from compiler.backend import build
+from compiler.backend.runtime import build_cpp
 
 
-@pytest.mark.skipif(not build.compiler(), reason="needs a C++ compiler")
+@pytest.mark.skipif(not build_cpp.compiler(), reason="needs a C++ compiler")
 def test_interrupted_first_calls_leave_nothing() -> None:
     found = list(interrupted("compile", 5, seed=3))
     assert [moment for moment in found if moment.wrong] == []

@@ -13,10 +13,10 @@ from torch.fx import GraphModule
 from torch.nn import functional
 
 from compiler.backend.backend import LAYOUTS, example_sizes, interpret_program
-from compiler.backend.context import Context
 from compiler.backend.ir import Extern, Program
 from compiler.backend.lower import products
 from compiler.backend.lower.graph import lower
+from compiler.backend.passes.context import Context
 from compiler.backend.pipeline import run
 from compiler.torch_api.backend import Call, compile_with_autograd
 from compiler.torch_api.layout import with_layouts

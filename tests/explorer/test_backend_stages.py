@@ -15,8 +15,9 @@ from IPython.testing.globalipapp import start_ipython
 from torch import nn
 
 import explorer
-from compiler.backend import build, pipeline
+from compiler.backend import pipeline
 from compiler.backend.pipeline import stage_name
+from compiler.backend.runtime import build_cpp
 from compiler.record.options import OptionError
 from explorer import files, page_record
 from explorer.both_sides import shown
@@ -286,7 +287,7 @@ def test_each_pass_is_told_in_words() -> None:
     assert stage_words("tiled").group == "tcompile"
 
 
-@pytest.mark.skipif(not build.compiler(), reason="no C++ compiler")
+@pytest.mark.skipif(not build_cpp.compiler(), reason="no C++ compiler")
 def test_both_sides_write_code_for_the_same_device_where_the_first_has_to_run() -> None:
     run = explorer.explore(norm_and_gelu, torch.randn(8, 512), torch.randn(512, 16), backend="tcompile", vs="inductor",
                            check=True)  # fmt: skip

@@ -30,7 +30,7 @@ from compiler.torch_api.user_triton import Launch, launch_of
 from compiler.torch_api.written_views import views_of_what_is_written
 
 if TYPE_CHECKING:
-    from compiler.backend.context import Context
+    from compiler.backend.passes.context import Context
 
 _NUMBERS: Mapping[Any, str] = {
     truediv: "div", mul: "mul", add: "add", sub: "sub", torch.sym_float: "",

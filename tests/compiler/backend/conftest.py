@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from compiler.backend import backend
-from compiler.backend.context import Context
 from compiler.backend.ir import Program
+from compiler.backend.passes.context import Context
 from tests.compiler.backend.poison import poisoned
 from tests.compiler.backend.random_programs import as_for_a_gpu
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from compiler.backend import launch
-from compiler.backend.interpret import State
+from compiler.backend.ir.reference_interpreter import State
+from compiler.backend.runtime import launch
 from compiler.torch_api import cuda_launch
 from compiler.torch_api.patching import replaced
 

@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from compiler.backend import backend, tcompile
-from compiler.backend.context import Context
 from compiler.backend.ir import Program
+from compiler.backend.passes.context import Context
 from compiler.torch_api.patching import replaced
 
 MOST = 400

@@ -19,8 +19,9 @@ import torch
 from torch.nn import functional
 
 import compiler
-from compiler.backend import backend, build, tcompile
+from compiler.backend import backend, tcompile
 from compiler.backend.ir import BackendError, Extern
+from compiler.backend.runtime import build_cpp
 from compiler.backend.watching import watch
 from compiler.record.options import OptionError
 
@@ -539,7 +540,7 @@ def test_large_reductions_are_as_exact_as_eagers() -> None:
 
 
 def test_without_a_compiler_the_interpreter_runs_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "compiler", tuple)
+    monkeypatch.setattr(build_cpp, "compiler", tuple)
     backend._say_once.cache_clear()
     x = torch.randn(4, 8)
     with pytest.warns(UserWarning, match=r"reference interpreter.*no C\+\+ compiler"):
@@ -550,7 +551,7 @@ def test_without_a_compiler_the_interpreter_runs_and_says_so_once(monkeypatch: p
 
 
 def test_code_that_the_compiler_refuses_is_an_error_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compiler.backend.emit_cpp.PRELUDE", "#error nothing works")
+    monkeypatch.setattr("compiler.backend.cpp.emit.PRELUDE", "#error nothing works")
     run = compiled(lambda x: x + 1)
     for _ in range(2):
         with pytest.raises(BackendError, match=r"(?s)exit status 1.*nothing works"):

@@ -10,10 +10,10 @@ import types
 import pytest
 import torch
 
-from compiler.backend import build
-from compiler.backend.emit_cpp import Code, Function
+from compiler.backend.cpp.emit import Code, Function
+from compiler.backend.runtime import build_cpp
 
-pytestmark = pytest.mark.skipif(not build.compiler(), reason="needs a C++ compiler")
+pytestmark = pytest.mark.skipif(not build_cpp.compiler(), reason="needs a C++ compiler")
 
 WAITING = """
 extern "C" int meet(volatile int* mine, const volatile int* other, int threads) {
@@ -25,7 +25,7 @@ extern "C" int meet(volatile int* mine, const volatile int* other, int threads) 
 
 
 def kernels(text: str, *functions: Function) -> dict[str, types.BuiltinFunctionType]:
-    found = build.Build(Code(text, functions)).functions()
+    found = build_cpp.Build(Code(text, functions)).functions()
     assert all(isinstance(function, types.BuiltinFunctionType) for function in found.values())
     return dict(found)  # type: ignore[arg-type]
 
@@ -57,9 +57,9 @@ def test_other_threads_run_while_a_kernel_does() -> None:
 
 
 def test_a_command_of_several_words_is_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = build.compiler()[0]
+    plain = build_cpp.compiler()[0]
     monkeypatch.setenv("CXX", f"env LC_ALL=C '{plain}'")
-    assert build.compiler() == (shutil.which("env"), "LC_ALL=C", plain)
+    assert build_cpp.compiler() == (shutil.which("env"), "LC_ALL=C", plain)
     one = kernels('extern "C" int one(int threads) { return 1; }', Function("one", "one", (), (), True))["one"]
     assert one(1) == 1
 
@@ -67,4 +67,4 @@ def test_a_command_of_several_words_is_the_compiler(monkeypatch: pytest.MonkeyPa
 def test_a_command_that_is_not_found_is_said_and_another_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler -m64")
     with pytest.warns(UserWarning, match="'no-such-compiler -m64', and there is no program 'no-such-compiler'"):
-        assert build.compiler()
+        assert build_cpp.compiler()

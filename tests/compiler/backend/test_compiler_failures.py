@@ -20,15 +20,16 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from compiler.backend import backend, build, tcompile
-from compiler.backend.elf import missing_bytes
-from compiler.backend.emit_cpp import Code, Function
+from compiler.backend import backend, tcompile
+from compiler.backend.cpp.emit import Code, Function
 from compiler.backend.ir import CompilerUnavailableError
+from compiler.backend.runtime import build_cpp
+from compiler.backend.runtime.elf import missing_bytes
 from compiler.torch_api.compilations import restore_dispatch_modes
 
-pytestmark = pytest.mark.skipif(not build.compiler(), reason="needs a C++ compiler")
+pytestmark = pytest.mark.skipif(not build_cpp.compiler(), reason="needs a C++ compiler")
 
-REAL = build.compiler()[0] if build.compiler() else ""
+REAL = build_cpp.compiler()[0] if build_cpp.compiler() else ""
 LAST = 'for last; do case "$before" in -o) out="$last";; esac; before="$last"; done'
 COMPILERS = {
     "says nothing": ("exit 1", "exit status 1 and no message.*CXX"),
@@ -104,7 +105,7 @@ def test_failures_fall_back_until_mended(
 @pytest.mark.parametrize("command", ['g++ "', "no-such-compiler"])
 def test_wrong_commands_leave_another_compiler(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", command)
-    build._warn_of_variable.cache_clear()
+    build_cpp._warn_of_variable.cache_clear()
     run = torch.compile(training, backend=tcompile)
     with pytest.warns(UserWarning, match="CXX names"):
         torch.testing.assert_close(gradient(run), gradient(training))
@@ -113,7 +114,7 @@ def test_wrong_commands_leave_another_compiler(command: str, monkeypatch: pytest
 
 def test_missing_compilers_may_be_installed_later(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as without:
-        without.setattr(build, "compiler", tuple)
+        without.setattr(build_cpp, "compiler", tuple)
         run = torch.compile(training, backend=tcompile)
         with pytest.warns(UserWarning, match=r"no C\+\+ compiler was found; install g\+\+"):
             torch.testing.assert_close(gradient(run), gradient(training))
@@ -190,7 +191,7 @@ def test_an_interrupt_ends_the_compiler_for_once(slow_compiler: Path, monkeypatc
     temporary = slow_compiler.parent / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    made = build.Build(ONE)
+    made = build_cpp.Build(ONE)
     main = threading.main_thread().ident
     assert main is not None
     threading.Timer(0.5, signal.pthread_kill, (main, signal.SIGINT)).start()
@@ -203,7 +204,7 @@ def test_an_interrupt_ends_the_compiler_for_once(slow_compiler: Path, monkeypatc
 
 
 def test_compilers_are_in_groups_of_their_own(slow_compiler: Path) -> None:
-    made = build.Build(ONE)
+    made = build_cpp.Build(ONE)
     while not (found := children(slow_compiler.parent)):
         time.sleep(0.01)
     assert {os.getpgid(child.pid) for child in found}.isdisjoint({os.getpgrp()})
@@ -213,12 +214,12 @@ def test_compilers_are_in_groups_of_their_own(slow_compiler: Path) -> None:
 
 def test_an_error_ends_what_was_begun(slow_compiler: Path) -> None:
     def fail() -> None:
-        build.Build(ONE)
+        build_cpp.Build(ONE)
         while not children(slow_compiler.parent):
             time.sleep(0.01)
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError), build.stopped_on_error():
+    with pytest.raises(ZeroDivisionError), build_cpp.stopped_on_error():
         fail()
     assert children(slow_compiler.parent) == []
 
@@ -228,8 +229,8 @@ def test_repeated_failures_are_not_tried_at_each_call(
 ) -> None:
     broken("sleep 1; exit 1")
     tries: list[float] = []
-    begin = build.Build._begin
-    monkeypatch.setattr(build.Build, "_begin", lambda self: (tries.append(time.monotonic()), begin(self))[1])
+    begin = build_cpp.Build._begin
+    monkeypatch.setattr(build_cpp.Build, "_begin", lambda self: (tries.append(time.monotonic()), begin(self))[1])
     run = torch.compile(lambda x: x.sin() * 2, backend=tcompile)
     with pytest.warns(UserWarning, match="exit status 1"):
         run(torch.ones(3))
@@ -237,7 +238,7 @@ def test_repeated_failures_are_not_tried_at_each_call(
         run(torch.ones(3))
     assert len(tries) == 2
     with pytest.raises(CompilerUnavailableError):
-        build.Build(ONE).functions()
+        build_cpp.Build(ONE).functions()
 
 
 def test_an_interrupt_leaves_no_dispatch_mode() -> None:

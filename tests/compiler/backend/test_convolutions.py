@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-import compiler.backend as backend
-from compiler.backend.context import Context
-from compiler.backend.emit_triton import emit
-from compiler.backend.interpret import interpret
+import compiler
+from compiler.backend.inspect.inspection import Opened
 from compiler.backend.ir import Extern, Kernel, Program, strided_views
+from compiler.backend.ir.reference_interpreter import interpret
 from compiler.backend.lower import convolutions, products
-from compiler.backend.opened import Opened
+from compiler.backend.passes.context import Context
+from compiler.backend.triton.emit import emit
 from compiler.torch_api.fx import value_of
 
 
@@ -50,7 +50,7 @@ def checked(call: Opened) -> None:
 @pytest.mark.usefixtures("taken_for_a_gpu")
 def test_a_bias_is_added_and_summed_up_by_kernels() -> None:
     layer, x = nn.Conv2d(3, 4, 3), torch.randn(2, 3, 8, 8)
-    call = backend.open(lambda x: layer(x).sin(), x)
+    call = compiler.open(lambda x: layer(x).sin(), x)
     (forward,), (backwards,) = (
         calls(call.of(name).graph.stages.last, "convolution") for name in ("forward", "backward")
     )
@@ -64,7 +64,7 @@ def test_a_bias_is_added_and_summed_up_by_kernels() -> None:
 def test_low_precision_is_rounded_before_and_after_the_bias_as_on_a_gpu() -> None:
     x, weight, bias = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3), torch.randn(4)
     x, weight, bias = (value.bfloat16().requires_grad_() for value in (x, weight, bias))
-    call = backend.open(functional.conv2d, x, weight, bias)
+    call = compiler.open(functional.conv2d, x, weight, bias)
     (found, *_) = interpret(call.lowered, [x, weight, bias])
     expected = functional.conv2d(x, weight) + bias[:, None, None]
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
@@ -81,14 +81,14 @@ def test_low_precision_is_rounded_before_and_after_the_bias_as_on_a_gpu() -> Non
 def test_a_bias_of_one_dimension_alone_has_a_gradient(transposed: bool) -> None:
     weight, bias = torch.randn(4, 4, 3), torch.randn(4, requires_grad=True)
     convolve = functional.conv_transpose1d if transposed else functional.conv1d
-    call = backend.open(lambda x, bias: convolve(x, weight, bias).sin(), torch.randn(2, 4, 9), bias)
+    call = compiler.open(lambda x, bias: convolve(x, weight, bias).sin(), torch.randn(2, 4, 9), bias)
     assert not calls(call.backward.graph.stages.last, "convolution_backward")
     checked(call)
 
 
 def test_on_a_cpu_the_library_adds_the_bias() -> None:
     layer, x = nn.Conv2d(3, 4, 3), torch.randn(2, 3, 8, 8)
-    (call,) = calls(backend.open(layer, x).lowered, "convolution")
+    (call,) = calls(compiler.open(layer, x).lowered, "convolution")
     assert isinstance(call.args[2], type(next(strided_views(call.args))))
 
 
@@ -97,7 +97,7 @@ def test_matrices_that_are_all_multiplied_by_one_are_one_product() -> None:
     def fn(x: Tensor, weight: Tensor) -> Tensor:
         return torch.bmm(x.sin().transpose(0, 2), weight.expand(7, 5, 3)) + 1
 
-    call = backend.open(fn, torch.randn(5, 4, 7), torch.randn(5, 3))
+    call = compiler.open(fn, torch.randn(5, 4, 7), torch.randn(5, 3))
     (product,) = calls(call.graph.stages.last, "mm")
     assert product.name == "aten.mm.default"
     assert len(call.graph.stages.last.kernels) == 2, "what makes the rows writes them as the product reads them"
@@ -109,7 +109,7 @@ def test_an_operand_that_lies_across_memory_is_written_as_the_product_reads_it()
     def fn(x: Tensor, y: Tensor) -> Tensor:
         return torch.bmm(x.sin().permute(2, 1, 0), y)
 
-    call = backend.open(fn, torch.randn(5, 4, 7), torch.randn(7, 5, 3))
+    call = compiler.open(fn, torch.randn(5, 4, 7), torch.randn(7, 5, 3))
     left, right = strided_views(calls(call.graph.stages.last, "bmm")[0].args)
     assert [step.constant for step in left.strides] == [20, 5, 1]
     assert right.buffer in call.graph.stages.last.inputs
@@ -120,7 +120,7 @@ def test_an_operand_that_lies_across_memory_is_written_as_the_product_reads_it()
 @pytest.mark.usefixtures("taken_for_a_gpu")
 @pytest.mark.parametrize("fn", [torch.bmm, lambda x, y: torch.bmm(x, y.transpose(1, 2).contiguous().transpose(1, 2))])
 def test_operands_that_a_library_reads_stay(fn: Any) -> None:
-    call = backend.open(fn, torch.randn(7, 4, 5), torch.randn(7, 5, 3))
+    call = compiler.open(fn, torch.randn(7, 4, 5), torch.randn(7, 5, 3))
     assert calls(call.lowered, "bmm")[0].targets == ("bmm",)
     assert not any("left" in name or "right" in name for name in call.lowered.by_name)
 
@@ -139,7 +139,7 @@ class Block(nn.Module):
 def test_what_is_saved_lies_as_a_convolution_reads_it() -> None:
     """Weights too. So neither the forward nor the backward writes it twice, and no call copies it."""
     with torch.autocast("cpu", torch.bfloat16):
-        call = backend.open(Block(), torch.randn(4, 64, 32, 32)).on("h200")
+        call = compiler.open(Block(), torch.randn(4, 64, 32, 32)).on("h200")
     forward, backwards = (call.of(name).graph.stages.last for name in ("forward", "backward"))
     (step,), (back,) = calls(forward, "convolution"), calls(backwards, "convolution")
     for view in (*strided_views(step.args), *strided_views(back.args)):
@@ -151,7 +151,7 @@ def test_what_is_saved_lies_as_a_convolution_reads_it() -> None:
 
 def test_an_input_is_saved_as_it_is() -> None:
     """A copy of it would be more memory."""
-    call = backend.open(Block(), torch.randn(4, 64, 32, 32)).on("h200")
+    call = compiler.open(Block(), torch.randn(4, 64, 32, 32)).on("h200")
     forward = call.of("forward").graph.stages.last
     (step,) = calls(forward, "convolution")
     image, weight = strided_views(step.args)
@@ -167,7 +167,7 @@ def norm(x: Tensor, weight: Tensor) -> Tensor:
 
 def test_channels_of_a_group_are_taken_by_one_thread() -> None:
     """A row of pixels and channels, read along pixels and written along channels: channels come last."""
-    call = backend.open(norm, torch.randn(12, 64, 32, 32), torch.randn(64)).on("h200")
+    call = compiler.open(norm, torch.randn(12, 64, 32, 32), torch.randn(64)).on("h200")
     (kernel,) = call.graph.stages.last.kernels
     assert [var.size.constant for var in kernel.reduced] == [1024, 8]
 
@@ -179,9 +179,9 @@ def columns(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 def test_rows_that_are_written_one_way_and_read_the_other_are_tiles() -> None:
     """And those of which nothing is read along another way are not."""
-    call = backend.open(columns, torch.randn(64, 256, 1024), torch.randn(64, 1024, 256)).on("h200")
+    call = compiler.open(columns, torch.randn(64, 256, 1024), torch.randn(64, 1024, 256)).on("h200")
     ctx = Context(processors=132)
     assert sorted(emit(call.graph.stages.last, ctx).functions[0].configs[0].blocks) == ["RBLOCK", "XBLOCK"]
-    call = backend.open(columns, torch.randn(64, 256, 1024), torch.randn(64, 256, 1024).transpose(1, 2)).on("h200")
+    call = compiler.open(columns, torch.randn(64, 256, 1024), torch.randn(64, 256, 1024).transpose(1, 2)).on("h200")
     assert isinstance(call.graph.stages.last.steps[0], Kernel)
     assert sorted(emit(call.graph.stages.last, ctx).functions[0].configs[0].blocks) == ["RBLOCK"]

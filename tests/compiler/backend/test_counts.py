@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-import compiler.backend as backend
-from compiler.backend.context import Context, Thresholds
-from compiler.backend.interpret import interpret
+import compiler
 from compiler.backend.ir import Kernel, Program
+from compiler.backend.ir.reference_interpreter import interpret
+from compiler.backend.passes.context import Context, Thresholds
+from compiler.backend.passes.schedule import lifetimes
+from compiler.backend.passes.traffic import Totals
 from compiler.backend.pipeline import PASSES, run
-from compiler.backend.schedule import lifetimes
-from compiler.backend.traffic import Totals
 
 ROWS, WIDE = 2048, 768
 MANY = ROWS * WIDE
@@ -152,7 +152,7 @@ CASES: dict[str, Case] = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_program_for_a_gpu_moves_no_more_than_it_has_to(name: str) -> None:
     case = CASES[name]
-    opened = backend.open(case.fn, *case.arguments()).on("h200")
+    opened = compiler.open(case.fn, *case.arguments()).on("h200")
     programs = "\n".join(str(graph.stages.last) for graph in opened.graphs)
     assert opened.totals == Totals(case.kernels, case.calls, case.bytes), programs
 
@@ -181,7 +181,7 @@ SPLIT: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 def test_a_reduction_in_two_steps_is_the_same_reduction(name: str, dynamic: bool) -> None:
     fn, arguments = SPLIT[name]
     torch.compiler.reset()
-    graph = backend.open(fn, *arguments, dynamic=dynamic).graph
+    graph = compiler.open(fn, *arguments, dynamic=dynamic).graph
     ctx = replace(graph.context(Thresholds(split_length=4, split_part=16, programs=2)), processors=16)
     program = run(graph.stages.programs["lowered"], ctx).last
     assert any(decision.verdict == "split" for decision in ctx.decisions), str(program)
@@ -192,12 +192,12 @@ def test_a_reduction_in_two_steps_is_the_same_reduction(name: str, dynamic: bool
 
 
 def test_a_reduction_that_fills_the_gpu_stays_whole() -> None:
-    opened = backend.open(lambda x: x.sum(-1), numbers(4096, 2048)).on("h200")
+    opened = compiler.open(lambda x: x.sum(-1), numbers(4096, 2048)).on("h200")
     assert opened.totals == Totals(1, 0, 4 * (4096 * 2048 + 4096))
 
 
 def test_a_few_columns_are_split_and_the_decision_says_why() -> None:
-    opened = backend.open(lambda x: x.sum(0), numbers(4096, 64)).on("h200")
+    opened = compiler.open(lambda x: x.sum(0), numbers(4096, 64)).on("h200")
     (decision,) = [found for found in opened.graph.decisions if found.verdict == "split"]
     assert decision.pass_name == "split"
     assert decision.why.startswith("64 results of 4,096 elements each")
@@ -206,7 +206,7 @@ def test_a_few_columns_are_split_and_the_decision_says_why() -> None:
 
 def scheduled(fn: Callable[..., Any], *arguments: Tensor) -> tuple[Program, list[Any]]:
     """The program for a GPU of a call, and its arguments."""
-    graph = backend.open(fn, *arguments).graph
+    graph = compiler.open(fn, *arguments).graph
     ctx = Context(processors=132)
     return run(graph.stages.programs["lowered"], ctx).last, list(graph.caught.inputs)
 
@@ -294,7 +294,7 @@ def test_what_is_cheap_is_computed_again_by_its_reader_and_not_stored() -> None:
         return centered - (centered * centered).mean(0)
 
     x, y = numbers(4096, 64), numbers(64)
-    opened = backend.open(fn, x, y).on("h200")
+    opened = compiler.open(fn, x, y).on("h200")
     (again,) = [found for found in opened.graph.decisions if found.verdict == "computed again"]
     assert again.subjects[0] == "sub"
     assert again.numbers["bytes"] == 4 * (4096 * 64 - 64)  # not stored, but y is read once more
@@ -312,7 +312,7 @@ def test_a_value_is_computed_again_where_its_place_is_told_by_digits() -> None:
         return total, (doubled + total[..., None, None]).sum((0, 2, 3))
 
     x = numbers(32, 64, 32, 32, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
-    opened = backend.open(fn, x).on("h200")
+    opened = compiler.open(fn, x).on("h200")
     (again,) = [found for found in opened.graph.decisions if found.verdict == "computed again"]
     assert again.subjects[0] == "mul"
     program, inputs = scheduled(fn, x)
@@ -325,7 +325,7 @@ def test_a_kernel_of_which_nothing_is_left_to_store_is_gone() -> None:
         return (x * 2 + row).exp().sum(1)
 
     x, row = numbers(256, 64), numbers(64)
-    graph = backend.open(fn, x, row).graph
+    graph = compiler.open(fn, x, row).graph
     passes = {name: change for name, change in PASSES.items() if name != "fuse"}
     program = run(graph.stages.programs["lowered"], Context(processors=132), passes).last
     assert [kernel.writes for kernel in program.kernels] == [("sum_1",)]
@@ -338,5 +338,5 @@ def test_what_lies_in_digits_of_a_reduced_dimension_is_not_computed_again_more_t
     def shuffled(x: Tensor) -> Tensor:
         return (F.pixel_shuffle(x.repeat(1, 4, 1, 1), 2) * 2 * torch.arange(10.0, device=x.device)).sum()
 
-    opened = backend.open(shuffled, torch.ones(2, 3, 4, 5, requires_grad=True)).on("h200")
+    opened = compiler.open(shuffled, torch.ones(2, 3, 4, 5, requires_grad=True)).on("h200")
     assert [len(graph.stages.last.kernels) for graph in opened.graphs] == [1, 1]

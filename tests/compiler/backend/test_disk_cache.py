@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from compiler.backend import disk_cache
+from compiler.backend.runtime import disk_cache
 
 
 @pytest.fixture(autouse=True)

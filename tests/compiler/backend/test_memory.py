@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-import compiler.backend as ours
+import compiler
 from compiler.backend import backend, pipeline
 from compiler.backend.backend import triton_interpreted
-from compiler.backend.context import Context
 from compiler.backend.ir import Program
+from compiler.backend.passes.context import Context
 from compiler.backend_record.memory import memory_facts
 
 ROWS, WIDE = 512, 256
@@ -40,7 +40,7 @@ def most_held(program: Program, ctx: Context) -> int:
 
 def on_gpu(fn: Callable[..., Any], *arguments: Any) -> tuple[Program, Context]:
     """A call's only program for an H200."""
-    opened = ours.open(fn, *arguments).on("h200")
+    opened = compiler.open(fn, *arguments).on("h200")
     (graph,) = opened.graphs
     return graph.stages.last, graph.context(opened.thresholds)
 
@@ -75,7 +75,7 @@ def test_a_reduction_writes_over_what_it_read_for_the_last_time(width: int) -> N
         return F.softmax(x @ weight, -1) @ weight.t()
 
     x, weight = numbers(6, 24), numbers(24, width)
-    graph = ours.open(fn, x, weight).graph
+    graph = compiler.open(fn, x, weight).graph
     ctx = Context(processors=132)
     program = pipeline.run(graph.stages.programs["lowered"], ctx).last
     assert "takes over" in str(program), str(program)

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import compiler
-from compiler.backend.build_triton import specify_kernel
-from compiler.backend.emit_triton import emit
-from compiler.backend.launch import Assumed
-from compiler.backend.names import unique
+from compiler.backend.passes.names import unique
+from compiler.backend.runtime.build_triton import specify_kernel
+from compiler.backend.runtime.launch import Assumed
+from compiler.backend.triton.emit import emit
 
 pytest.importorskip("triton")
 

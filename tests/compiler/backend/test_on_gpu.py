@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from compiler.backend import build_triton, disk_cache
-from compiler.backend.build_triton import Builds, specify_kernel
-from compiler.backend.emit_triton import TritonCode, TritonFunction, emit
+from compiler import open as opened
 from compiler.backend.ir import Program
-from compiler.backend.launch import Assumed, Launcher
-from compiler.backend.opened import open as opened
-from compiler.backend.triton_alike import canonical_source
+from compiler.backend.runtime import build_triton, disk_cache
+from compiler.backend.runtime.build_triton import Builds, specify_kernel
+from compiler.backend.runtime.launch import Assumed, Launcher
+from compiler.backend.triton.canonical import canonical_source
+from compiler.backend.triton.emit import TritonCode, TritonFunction, emit
 from compiler.binary.jobs import Job
 from compiler.binary.workers import Crew
 from compiler.torch_api.cuda_launch import Loaded

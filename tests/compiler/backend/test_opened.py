@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import compiler
-from compiler.backend import build
-from compiler.backend.context import Context
-from compiler.backend.fuse import fuse
+from compiler.backend.inspect.inspection import Opened
 from compiler.backend.ir import BackendError, Kernel, Program
 from compiler.backend.ir.expr import Const, Expr, rebuilt
-from compiler.backend.opened import Opened
-from compiler.backend.verify import BrokenProgramError
+from compiler.backend.passes.context import Context
+from compiler.backend.passes.fuse import fuse
+from compiler.backend.passes.verify import BrokenProgramError
+from compiler.backend.runtime import build_cpp
 from compiler.engine import explore
 from compiler.record.options import OptionError, Options
 
@@ -218,7 +218,7 @@ def test_what_stands_between_two_kernels_is_named() -> None:
     assert sort.why("sort_0", "sort_1").startswith("sort_0 and sort_1 come from one call of PyTorch, aten.sort.de")
 
 
-@pytest.mark.skipif(not build.compiler(), reason="no C++ compiler")
+@pytest.mark.skipif(not build_cpp.compiler(), reason="no C++ compiler")
 def test_the_code_of_a_replaced_pass_runs_with_its_gradients(trained: Opened) -> None:
     x, weight = numbers(8, 16, grad=True), numbers(16, 32, grad=True)
     slow = trained.replace("fuse", unfused)
@@ -306,7 +306,7 @@ def test_checking_and_running_leave_the_users_module_as_it_was() -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
     state = torch.random.get_rng_state()
     assert p.check().first is None
-    if build.compiler():
+    if build_cpp.compiler():
         assert p.seconds_a_call() > 0
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
     assert torch.equal(state, torch.random.get_rng_state())

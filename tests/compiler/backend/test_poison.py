@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from compiler.backend import tcompile
-from compiler.backend.interpret import State
-from compiler.backend.launch import Launcher
+from compiler.backend.ir.reference_interpreter import State
+from compiler.backend.runtime.launch import Launcher
 
 
 def made(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from compiler.backend import build
+from compiler.backend.runtime import build_cpp
 
-pytestmark = pytest.mark.skipif(not build.compiler(), reason="needs a C++ compiler")
+pytestmark = pytest.mark.skipif(not build_cpp.compiler(), reason="needs a C++ compiler")
 
 FORKED = """
 import os, signal, sys, torch

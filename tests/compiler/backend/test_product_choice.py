@@ -12,17 +12,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from compiler.backend import tcompile, tune
-from compiler.backend.build_triton import Wanted, specify_kernel
-from compiler.backend.context import Context
-from compiler.backend.emit_cpp import Code
-from compiler.backend.emit_triton import emit
+from compiler.backend import tcompile
+from compiler.backend.cpp.emit import Code
+from compiler.backend.inspect.inspection import Opened
 from compiler.backend.ir import BackendError, Extern, Kernel, Product, Program
-from compiler.backend.launch import Assumed, Launcher
-from compiler.backend.on_gpu import OnGpu
-from compiler.backend.opened import Opened
-from compiler.backend.products import split_fused_matmul, with_alternatives
-from compiler.backend.verify import verify
+from compiler.backend.passes.context import Context
+from compiler.backend.passes.matmuls import split_fused_matmul, with_alternatives
+from compiler.backend.passes.verify import verify
+from compiler.backend.runtime import tune
+from compiler.backend.runtime.build_triton import Wanted, specify_kernel
+from compiler.backend.runtime.launch import Assumed, Launcher
+from compiler.backend.runtime.on_gpu import OnGpu
+from compiler.backend.triton.emit import emit
 from compiler.torch_api.cuda_launch import Loaded
 from tests.compiler.backend.test_triton_products import LINEAR, gelu, numbers, stages
 
@@ -143,8 +144,8 @@ def test_the_call_launches_what_was_chosen(monkeypatch: pytest.MonkeyPatch, *, f
     program, ctx = call.graph.stages.last, call.graph.context(call.thresholds)
     code = emit(with_alternatives(replace(program, steps=program.kernels, frees=()), ctx), ctx)
     texts: list[str] = []
-    monkeypatch.setattr("compiler.backend.on_gpu.Builds", NoBuilds)
-    monkeypatch.setattr("compiler.backend.on_gpu._driver", dict)
+    monkeypatch.setattr("compiler.backend.runtime.on_gpu.Builds", NoBuilds)
+    monkeypatch.setattr("compiler.backend.runtime.on_gpu._driver", dict)
     monkeypatch.setattr(Launcher, "made", lambda self, _names: texts.append(self.text))
     monkeypatch.setattr(tune, "fastest", lambda _program, candidates, *_: candidates[0])
     monkeypatch.setattr(tune, "_seconds", lambda *_: 1e-5)

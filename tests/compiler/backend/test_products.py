@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.fx import Node
 from torch.nn import functional
 
-from compiler.backend.interpret import interpret
+from compiler import open as opened
 from compiler.backend.ir import Extern, Program, strided_views
+from compiler.backend.ir.reference_interpreter import interpret
 from compiler.backend.lower import products
-from compiler.backend.opened import open as opened
 from compiler.torch_api.fx import value_of
 
 VOCABULARY = 30522

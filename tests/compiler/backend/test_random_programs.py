@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compiler.backend import backend, schedule
+from compiler.backend import backend
+from compiler.backend.passes import schedule
 from tests.compiler.backend.random_programs import (
     AGREES,
     NAMES,

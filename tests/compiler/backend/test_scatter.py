@@ -13,11 +13,11 @@ from torch.nn import functional
 
 import compiler
 from compiler.backend import tcompile
-from compiler.backend.context import Context
-from compiler.backend.emit_triton import emit
 from compiler.backend.ir import Extern, Kernel, Program
 from compiler.backend.ir.expr import Put
-from compiler.backend.verify import BrokenProgramError, verify
+from compiler.backend.passes.context import Context
+from compiler.backend.passes.verify import BrokenProgramError, verify
+from compiler.backend.triton.emit import emit
 
 IDS = torch.tensor([[6, 0, 3, 3], [1, 1, 1, 5]])
 PICKED = torch.tensor([0, 1, 1, -1]), torch.tensor([[0], [1]])

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-import compiler.backend as backend
-from compiler.backend.context import Thresholds
-from compiler.backend.interpret import interpret
-from compiler.backend.opened import Opened
+import compiler
+from compiler.backend.inspect.inspection import Opened
+from compiler.backend.ir.reference_interpreter import interpret
+from compiler.backend.passes.context import Thresholds
+from compiler.backend.passes.traffic import SLOWEST, slowness
 from compiler.backend.pipeline import run
-from compiler.backend.traffic import SLOWEST, slowness
 
 LAST = torch.channels_last
 
@@ -35,7 +35,7 @@ def pictures(*shape: int, last: bool = False, dtype: torch.dtype = torch.bfloat1
 
 
 def opened(x: Tensor, crosses: bool) -> Opened:
-    return backend.open(crossing if crosses else norm, x, torch.ones(x.shape[1])).on("h200")
+    return compiler.open(crossing if crosses else norm, x, torch.ones(x.shape[1])).on("h200")
 
 
 def decided(call: Opened) -> dict[str, str]:
@@ -108,7 +108,7 @@ def test_what_is_computed_again_is_met_in_tiles_too() -> None:
     def fn(x: Tensor, weight: Tensor) -> Tensor:
         return functional.silu(functional.group_norm(x.float().contiguous(), 8, weight)).to(x.dtype)
 
-    call = backend.open(fn, pictures(64, 64, 64, 64, last=True), torch.ones(64)).on("h200")
+    call = compiler.open(fn, pictures(64, 64, 64, 64, last=True), torch.ones(64)).on("h200")
     assert "parted" in decided(call)
     assert of_points(call) == [(64, 64)]
 
@@ -139,12 +139,12 @@ def test_runs_of_whole_lines_take_no_longer() -> None:
 @pytest.mark.parametrize("crosses", [False, True])
 def test_it_is_the_same_norm(monkeypatch: pytest.MonkeyPatch, crosses: bool, last: bool) -> None:
     for module in ("fuse", "split"):
-        monkeypatch.setattr(f"compiler.backend.{module}.LAUNCH", 0)
-    monkeypatch.setattr("compiler.backend.split.LONGEST_ROWS", (2048,))
+        monkeypatch.setattr(f"compiler.backend.passes.{module}.LAUNCH", 0)
+    monkeypatch.setattr("compiler.backend.passes.split.LONGEST_ROWS", (2048,))
     torch.compiler.reset()
     x, weight = pictures(2, 32, 32, 32, last=last, dtype=torch.float32) + 3, torch.randn(32)
     fn = crossing if crosses else norm
-    graph = backend.open(fn, x, weight).graph
+    graph = compiler.open(fn, x, weight).graph
     ctx = replace(graph.context(Thresholds()), processors=4)
     program = run(graph.stages.programs["lowered"], ctx).last
     told = {found.verdict for found in ctx.decisions if "short runs" in found.why or "lie in runs" in found.why}

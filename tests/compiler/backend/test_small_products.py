@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from compiler import open as opened
 from compiler.backend import pipeline, tcompile
-from compiler.backend.context import Context
+from compiler.backend.inspect.inspection import Opened
 from compiler.backend.ir import Extern, Product, Program
-from compiler.backend.opened import Opened
-from compiler.backend.opened import open as opened
-from compiler.backend.products import small_merged
+from compiler.backend.passes.context import Context
+from compiler.backend.passes.matmuls import small_merged
 
 pytest.importorskip("triton")
 

@@ -13,14 +13,14 @@ import torch
 from torch.nn import functional
 
 import compiler
-from compiler.backend import Opened
 from compiler.backend.backend import example_sizes, interpret_program
-from compiler.backend.context import Context
-from compiler.backend.emit_cpp import emit
-from compiler.backend.interpret import interpret
+from compiler.backend.cpp.emit import emit
+from compiler.backend.inspect.inspection import Opened
 from compiler.backend.ir import BackendError, Extern, Program
 from compiler.backend.ir.expr import Load, with_loads
+from compiler.backend.ir.reference_interpreter import interpret
 from compiler.backend.lower.graph import lower
+from compiler.backend.passes.context import Context
 from compiler.backend.pipeline import PASSES, run
 from compiler.torch_api.backend import compile_with_autograd
 from tests import golden

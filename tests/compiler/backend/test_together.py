@@ -10,20 +10,20 @@ import pytest
 import torch
 from torch import Tensor
 
-import compiler.backend as backend
+import compiler
 from compiler.backend.backend import triton_interpreted
-from compiler.backend.context import Context, Thresholds
-from compiler.backend.interpret import interpret
 from compiler.backend.ir import Program
+from compiler.backend.ir.reference_interpreter import interpret
+from compiler.backend.passes.combo import Together
+from compiler.backend.passes.context import Context, Thresholds
+from compiler.backend.passes.verify import BrokenProgramError, verify
 from compiler.backend.pipeline import run
-from compiler.backend.together import Together
-from compiler.backend.verify import BrokenProgramError, verify
 
 
 def for_a_gpu(fn: Callable[..., Any], *arguments: Tensor, **limits: int) -> tuple[Program, Context, list[Any]]:
     """The program of a call, and the graph's arguments: those of the call, in the order in which it uses them."""
     torch.compiler.reset()
-    graph = backend.open(fn, *arguments).graph
+    graph = compiler.open(fn, *arguments).graph
     ctx = Context(Thresholds(fused_loops=limits.pop("fused_loops", 64), inline_points=0, **limits), processors=132)
     return run(graph.stages.programs["lowered"], ctx).last, ctx, list(graph.caught.inputs)
 
@@ -128,7 +128,7 @@ def test_the_verifier_says_which_kernel_needs_another() -> None:
 
 def test_code_for_a_gpu_has_a_function_for_each_kernel() -> None:
     with torch.no_grad():
-        code = backend.open(casts, *weights((5,), (700, 3))).on("h200").code
+        code = compiler.open(casts, *weights((5,), (700, 3))).on("h200").code
     assert "if program < 1:" in code
     assert "if (1 <= program) & (program < 4):" in code
     assert code.count("@triton.jit") == 3

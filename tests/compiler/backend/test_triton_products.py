@@ -14,16 +14,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from compiler.backend import pipeline, tcompile, tune
-from compiler.backend.build_triton import specify_kernel
-from compiler.backend.context import Context
-from compiler.backend.emit_triton import emit
-from compiler.backend.interpret import interpret
+from compiler import open as opened
+from compiler.backend import pipeline, tcompile
+from compiler.backend.inspect.inspection import Opened
 from compiler.backend.ir import Product, Program
-from compiler.backend.launch import Assumed
-from compiler.backend.opened import Opened
-from compiler.backend.opened import open as opened
-from compiler.backend.verify import BrokenProgramError, verify
+from compiler.backend.ir.reference_interpreter import interpret
+from compiler.backend.passes.context import Context
+from compiler.backend.passes.verify import BrokenProgramError, verify
+from compiler.backend.runtime import tune
+from compiler.backend.runtime.build_triton import specify_kernel
+from compiler.backend.runtime.launch import Assumed
+from compiler.backend.triton.emit import emit
 from compiler.binary.workers import outputs
 from compiler.engine import explore
 from compiler.option_checks import parse_options

@@ -13,9 +13,9 @@ from torch.library import triton_op, wrap_triton
 
 from compiler.backend import tcompile
 from compiler.backend.backend import interpret_program
-from compiler.backend.context import Context
 from compiler.backend.ir import Extern
 from compiler.backend.lower.graph import lower
+from compiler.backend.passes.context import Context
 from compiler.torch_api.user_triton import NoGpuError
 
 triton = pytest.importorskip("triton")

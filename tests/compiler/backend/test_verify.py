@@ -10,12 +10,12 @@ import torch
 
 import compiler
 from compiler.backend import tcompile
-from compiler.backend.context import Context
-from compiler.backend.fuse import fuse
 from compiler.backend.ir import Kernel, Loop, Program
 from compiler.backend.ir.expr import Const, Load, Op, cast, loads
 from compiler.backend.ir.index import Index, Var
-from compiler.backend.verify import BrokenProgramError, verify
+from compiler.backend.passes.context import Context
+from compiler.backend.passes.fuse import fuse
+from compiler.backend.passes.verify import BrokenProgramError, verify
 
 X = torch.ones(4, 6)
 

@@ -1,0 +1,1 @@
+"""Kernels written in C++, for the CPU."""

@@ -1,0 +1,389 @@
+"""C++ for the CPU: one translation unit for a program, one function for each kernel.
+
+Loops over many points run on several threads by OpenMP, and the innermost one in vector registers. A kernel without a
+reduction is one loop nest. One with a reduction runs by rows, where what is reduced lies side by side in memory, or by
+columns: as many results at once as `thresholds.tile` says. Sums of float32 are kept in double.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+from compiler.backend.cpp.text import PRELUDE, TYPES, Text, constant, identifier
+from compiler.backend.ir import SCANS, Kernel, Loop, Program, philox
+from compiler.backend.ir.code_lines import Lines
+from compiler.backend.ir.expr import Load, Put, Shape, cost
+from compiler.backend.ir.index import Index, Var, factor_of, product
+from compiler.backend.ir.index_maps import position
+from compiler.backend.ir.scalar import OPERATIONS, neutral
+from compiler.backend.ir.sweeps import Sweep, sweeps
+from compiler.backend.ir.symbols import kernel_indices, symbols_and_checks
+from compiler.backend.passes.context import Context
+from compiler.backend.passes.order import offsets
+
+_MATH = re.compile(r"::(\w+)\{f\}")
+_CALLED = re.compile(r"::(\w+)\(")
+_RANDOM = tuple(f"::{name}(" for name, operation in OPERATIONS.items() if operation.kind == "random")
+RANDOM_TEXT = philox.CPP
+"""The functions that draw random numbers."""
+_CLAUSES = {"sum": "+", "prod": "*", "any": "|", "all": "&", "max": "most", "min": "least"}
+_VECTOR = '__attribute__((simd("notinbranch"))) '
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A kernel's function: it takes pointers to `buffers`, the values of `symbols`, and the number of threads. It
+    returns 1 where an index that a tensor holds was out of range, if it `checks` that.
+    """
+
+    name: str
+    kernel: str
+    buffers: tuple[str, ...]
+    symbols: tuple[str, ...]
+    checks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A translation unit. `lines` says for a line of the text which loop's value it computes."""
+
+    text: str
+    functions: tuple[Function, ...]
+    lines: Mapping[int, str] = field(default_factory=dict)
+
+
+def emit(program: Program, ctx: Context, vector_math: bool) -> Code:
+    """The program's kernels in C++. With `vector_math` math functions have versions for vectors (glibc's libmvec)."""
+    writers = [_Writer(kernel, program, ctx) for kernel in program.kernels]
+    for writer in writers:
+        writer.write()
+    body = "\n\n".join("\n".join(writer.lines) for writer in writers)
+    text = shared_text(program.name, body, vector_math)
+    number, lines = text.count("\n") + 1, {}
+    for writer in writers:
+        lines.update({number + line: target for line, target in writer.targets.items()})
+        number += len(writer.lines) + 1
+    return Code(text + body + "\n", tuple(writer.function for writer in writers), lines)
+
+
+def shared_text(name: str, body: str, vector_math: bool) -> str:
+    """What comes before the kernels of a translation unit, and is shared by them."""
+    random = RANDOM_TEXT if any(operation in body for operation in _RANDOM) else ""
+    declared = _declarations(random + body, vector_math)
+    return "\n".join([f"// {name}", PRELUDE, *_reductions(body), *declared, random, ""])
+
+
+def called_functions() -> frozenset[str]:
+    """The names of all functions that operations call, for float and for double."""
+    texts = (operation.cpp.replace("{f}", suffix) for operation in OPERATIONS.values() for suffix in ("", "f"))
+    return frozenset(name for text in texts for name in re.findall(r"(\w+)(?:<\w+>)?\(", text))
+
+
+def _reductions(body: str) -> Iterator[str]:
+    """OpenMP's own max and min know nothing of NaN."""
+    for name, function in (("most", "maximum"), ("least", "minimum")):
+        if f"reduction({name}:" in body:
+            types = ", ".join(sorted(set(TYPES.values()) - {"_Float16"}))
+            combined = f"omp_out = {function}(omp_out, omp_in)"
+            yield f"#pragma omp declare reduction({name}: {types}: {combined}) initializer(omp_priv = omp_orig)"
+
+
+def _declarations(body: str, vector_math: bool) -> Iterator[str]:
+    """Of the math functions that the code calls."""
+    called = set(_CALLED.findall(body))
+    for operation in OPERATIONS.values():
+        if not (match := _MATH.match(operation.cpp)):
+            continue
+        for suffix, kind in (("f", "float"), ("", "double")):
+            if match[1] + suffix in called:
+                arguments = ", ".join([kind] * operation.arity)
+                vector = _VECTOR if vector_math and match[1] not in ("lgamma", "fmod") else ""
+                yield f'extern "C" {vector}{kind} {match[1]}{suffix}({arguments}) noexcept;'
+
+
+class _Writer(Lines):
+    """Writes one kernel."""
+
+    mark = "//"
+
+    def __init__(self, kernel: Kernel, program: Program, ctx: Context) -> None:
+        super().__init__()
+        self.kernel, self.program, self.ctx = kernel, program, ctx
+        self.names: dict[str, str] = {}
+        self.started: set[str] = set()
+        self.text = Text(self.load)
+        symbols, checks = symbols_and_checks(kernel_indices(kernel, program))
+        self.function = Function(identifier(f"kernel_{kernel.name}"), kernel.name, kernel.buffers, symbols, checks)
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        self.line(f"{head} {{")
+        self.depth += 1
+        yield
+        self.depth -= 1
+        self.line("}")
+
+    def write(self) -> None:
+        arguments = [self.parameter(name) for name in self.function.buffers]
+        arguments += [f"long {name}" for name in self.function.symbols]
+        with self.block(f'extern "C" int {self.function.name}({", ".join([*arguments, "int threads"])})'):
+            if self.function.checks:
+                self.line("bool failed = false;")
+            if not self.kernel.reduced and not any(loop.reduction for loop in self.kernel.loops):
+                self.pointwise()
+            elif self.is_by_columns():
+                self.by_columns()
+            else:
+                self.by_rows()
+            self.line("return failed;" if self.function.checks else "return 0;")
+
+    def parameter(self, name: str) -> str:
+        return f"{'' if name in self.kernel.writes else 'const '}{self.kind(name)}* __restrict {self.pointer(name)}"
+
+    def kind(self, name: str) -> str:
+        """The type of a buffer's elements."""
+        return TYPES[self.program.by_name[name].dtype]
+
+    def pointer(self, name: str) -> str:
+        return f"out_{name}" if name in self.kernel.writes else f"in_{name}"
+
+    def load(self, load: Load) -> str:
+        """An element: a value that the kernel has at hand, or from memory."""
+        return self.names.get(load.buffer) or self.element(load.buffer, load.index)
+
+    def element(self, name: str, index: Shape) -> str:
+        """An element of a buffer, in memory."""
+        return f"{self.pointer(name)}[{self.text.index(self.program.by_name[name].offset(index))}]"
+
+    def size(self, var: Var) -> str:
+        return self.text.index(var.size)
+
+    def parallel(self, count: int, work: Iterable[Var], more: str = "") -> None:
+        """The pragma for the next `count` loops; few points run on one thread, and what adds to elements."""
+        if self.kernel.taken:
+            return
+        points = product(var.size for var in work)
+        known, least = points.constant, self.ctx.thresholds.parallel_work
+        if known is not None and known < least:
+            if "simd" in more:
+                self.line("#pragma omp simd")
+            return
+        condition = "" if known is not None else f" if({self.text.index(points)} >= {least})"
+        shared = " reduction(|:failed)" if self.function.checks else ""
+        collapse = f" collapse({count})" if count > 1 else ""
+        self.line(f"#pragma omp parallel for{more}{collapse} num_threads(threads){condition}{shared}")
+
+    @contextmanager
+    def nest(self, variables: Sequence[Var]) -> Iterator[None]:
+        with ExitStack() as loops:
+            for var in variables:
+                loops.enter_context(self.block(f"for (long {var} = 0; {var} < {self.size(var)}; {var}++)"))
+            yield
+
+    def pointwise(self) -> None:
+        ranges = self.kernel.ranges
+        if len(ranges) < 2:
+            simd = "" if self.function.checks else " simd"
+            if ranges:
+                self.parallel(1, ranges, simd)
+            with self.nest(ranges):
+                self.values(self.kernel.loops)
+            return
+        self.parallel(len(ranges) - 1, ranges)
+        with self.nest(ranges[:-1]):
+            self.simd()
+            with self.nest(ranges[-1:]):
+                self.values(self.kernel.loops)
+
+    def simd(self) -> None:
+        if not self.function.checks and not self.kernel.taken:
+            self.line("#pragma omp simd")
+
+    def values(self, loops: Iterable[Loop], lane: str = "") -> None:
+        """A value for each loop, stored unless it is local."""
+        for loop in loops:
+            self.value(loop, lane)
+
+    def value(self, loop: Loop, lane: str = "", again: bool = False) -> None:
+        """One value: a new variable, or a lane of an array that is there already."""
+        self.comment(loop)
+        if isinstance(put := loop.value, Put):
+            place = self.element(loop.target, put.index)
+            self.line(f"{place} {put.sign} {self.text.value(put.value)};", loop.target)
+        else:
+            self.define(loop, self.text.value(loop.value), lane, again)
+
+    def define(self, loop: Loop, text: str, lane: str = "", again: bool = False) -> None:
+        """A loop's value under its name, and in memory, unless it is local, or there already."""
+        name = self.names[loop.target] = identifier(loop.target) + lane
+        self.line(f"{'' if lane else f'const {self.kind(loop.target)} '}{name} = {text};", loop.target)
+        if not again and loop.target not in self.kernel.local:
+            self.line(f"{self.element(loop.target, loop.index)} = {name};", loop.target)
+
+    def is_by_columns(self) -> bool:
+        """Whether neighbours in memory belong to neighbouring results, not to one result."""
+        if not self.kernel.ranges or not self.kernel.reduced:
+            return False
+        places = [*offsets(self.kernel, self.program)]
+        inner, outer = self.kernel.reduced[-1], self.kernel.ranges[-1]
+        return self.beside(places, outer) > self.beside(places, inner)
+
+    def beside(self, places: Sequence[Index], var: Var) -> int:
+        return sum(self.ctx.number(factor_of(place, var)) == 1 for place in places)
+
+    def by_rows(self) -> None:
+        """Threads share the rows; or each row, where there are too few of them."""
+        kernel = self.kernel
+        rows, row = self.ctx.points(kernel.ranges), self.ctx.points(kernel.reduced)
+        is_shared = rows < 8 and row >= self.ctx.thresholds.parallel_work
+        if kernel.ranges and not is_shared:
+            self.parallel(len(kernel.ranges), (*kernel.ranges, *kernel.reduced))
+        with self.nest(kernel.ranges):
+            for sweep in sweeps(kernel):
+                self.values(sweep.scalars)
+                self.sweep(sweep, is_shared)
+
+    def sweep(self, sweep: Sweep, is_shared: bool) -> None:
+        reductions = [loop for loop in sweep.body if loop.reduction]
+        if not sweep.body:
+            return
+        self.rows(sweep)
+        for loop in reductions:
+            self.start(loop)
+        outer, last = self.kernel.reduced[:-1], self.kernel.reduced[-1:]
+        is_ordered = any(loop.reduction.startswith("arg") or loop.is_scan for loop in reductions)
+        plain = bool(last) and not is_ordered and not self.function.checks
+        clauses = "".join(f" reduction({_CLAUSES[o.reduction]}:{self.total(o)})" for o in reductions) if plain else ""
+        if plain and is_shared:
+            self.parallel(1, self.kernel.reduced, clauses if outer else f" simd{clauses}")
+        with self.nest(outer):
+            if plain and (outer or not is_shared):
+                self.line(f"#pragma omp simd{clauses}")
+            with self.nest(last):
+                self.points(sweep)
+        for loop in reductions:
+            if not loop.is_scan:
+                self.finish(loop)
+
+    def points(self, sweep: Sweep, lane: str = "") -> None:
+        """What a sweep does at each of its points."""
+        before = dict(self.names)
+        for loop in sweep.body:
+            if loop.reduction:
+                self.comment(loop)
+                self.take(loop, self.text.value(loop.value), lane)
+                if loop.is_scan:  # what it has come to is a new variable
+                    found = f"({self.kind(loop.target)}){self.total(loop)}{lane}"
+                    self.define(loop, found, again=loop.target in sweep.again)
+            elif loop.target not in before:
+                self.value(loop, again=loop.target in sweep.again)
+                if self.is_kept(loop):
+                    self.line(f"{self.kept(loop)} = {self.names[loop.target]};")
+        kept = {o.target: self.kept(o) for o in sweep.body if not o.reduction and self.is_kept(o)}
+        self.names = {**before, **kept}
+
+    def rows(self, sweep: Sweep) -> None:
+        """Room for values that a later sweep reads again."""
+        for loop in sweep.body:
+            if not loop.reduction and loop.target not in self.names and self.is_kept(loop):
+                self.line(f"{self.kind(loop.target)} row_{loop.target}[{self.size(self.kernel.reduced[-1])}];")
+
+    def is_kept(self, loop: Loop) -> bool:
+        """Whether a value at each point is kept in a row, as it is dear and a later sweep needs it."""
+        again = {name for sweep in sweeps(self.kernel) for name in sweep.again}
+        if loop.target not in again or len(self.kernel.reduced) != 1 or cost(loop.value) < 10:
+            return False
+        length = self.kernel.reduced[0].size.constant
+        return length is not None and length <= self.ctx.thresholds.row_buffer and not self.is_by_columns()
+
+    def kept(self, loop: Loop) -> str:
+        return f"row_{loop.target}[{self.kernel.reduced[-1]}]"
+
+    def total(self, loop: Loop) -> str:
+        return f"{identifier(loop.target)}_{loop.reduction}"
+
+    def total_type(self, loop: Loop) -> str:
+        is_sum = loop.reduction in ("sum", "prod", *SCANS) and loop.value.dtype == torch.float32
+        return "double" if is_sum else TYPES[loop.value.dtype]
+
+    def start(self, loop: Loop, lane: str = "") -> None:
+        """What a reduction starts from; a scan may do so again for a later sweep."""
+        kind = "" if lane or loop.target in self.started else f"{self.total_type(loop)} "
+        self.started.add(loop.target)
+        dtype = torch.float64 if self.total_type(loop) == "double" else loop.value.dtype
+        self.line(f"{kind}{self.total(loop)}{lane} = {constant(neutral(loop.reduction, dtype), dtype)};")
+        if loop.reduction.startswith("arg"):
+            self.line(f"{'' if lane else 'long '}{self.total(loop)}_at{lane} = -1;")
+
+    def take(self, loop: Loop, value: str, lane: str = "") -> None:
+        """One more value for a reduction."""
+        total = self.total(loop) + lane
+        if loop.reduction.startswith("arg"):
+            better, place = "above" if loop.reduction == "argmax" else "below", f"{self.total(loop)}_at{lane}"
+            at = position([*map(Index.of, loop.reduced)], [var.size for var in loop.reduced])
+            kind = self.total_type(loop)
+            test = f"{place} < 0 || ::{better}<{kind}>({value}, {total})"
+            self.line(f"if ({test}) {{ {total} = {value}; {place} = {self.text.index(at)}; }}", loop.target)
+            return
+        sign = {"sum": "+=", "prod": "*=", "any": "|=", "all": "&="}.get(loop.reduction.removeprefix("cum"))
+        if sign is None:
+            name = "maximum" if loop.reduction == "max" else "minimum"
+            self.line(f"{total} = ::{name}<{self.total_type(loop)}>({total}, {value});", loop.target)
+        else:
+            self.line(f"{total} {sign} {value};", loop.target)
+
+    def finish(self, loop: Loop, lane: str = "") -> None:
+        """The result of a reduction, in its dtype."""
+        found = f"{self.total(loop)}{'_at' if loop.reduction.startswith('arg') else ''}{lane}"
+        self.define(loop, f"({self.kind(loop.target)}){found}", lane)
+
+    def by_columns(self) -> None:
+        """A tile of neighbouring results at once: each has its place in arrays, and its lane in vector registers."""
+        *outer, last = self.kernel.ranges
+        tile = self.ctx.thresholds.tile
+        self.parallel(len(outer) + 1, (*self.kernel.ranges, *self.kernel.reduced))
+        with self.nest(outer), self.block(f"for (long tile = 0; tile < {self.size(last)}; tile += {tile})"):
+            self.line(f"const long lanes = ::minimum<long>({tile}, {self.size(last)} - tile);")
+            for loop in self.kernel.loops:
+                self.room(loop, tile)
+            for sweep in sweeps(self.kernel):
+                self.column_sweep(sweep, last)
+
+    def room(self, loop: Loop, tile: int) -> None:
+        """Arrays for a value at each lane."""
+        if len(loop.ranges) > len(self.kernel.ranges):
+            return
+        if not loop.is_scan:
+            self.line(f"{self.kind(loop.target)} {identifier(loop.target)}[{tile}];")
+        if loop.reduction:
+            self.line(f"{self.total_type(loop)} {self.total(loop)}[{tile}];")
+        if loop.reduction.startswith("arg"):
+            self.line(f"long {self.total(loop)}_at[{tile}];")
+
+    def column_sweep(self, sweep: Sweep, last: Var) -> None:
+        reductions = [loop for loop in sweep.body if loop.reduction]
+        if sweep.scalars or reductions:
+            with self.lanes(last):
+                self.values(sweep.scalars, "[lane]")
+                for loop in reductions:
+                    self.start(loop, "[lane]")
+        if not sweep.body:
+            return
+        with self.nest(self.kernel.reduced), self.lanes(last):
+            self.points(sweep, "[lane]")
+        if finished := [loop for loop in reductions if not loop.is_scan]:
+            with self.lanes(last):
+                for loop in finished:
+                    self.finish(loop, "[lane]")
+
+    @contextmanager
+    def lanes(self, last: Var) -> Iterator[None]:
+        self.simd()
+        with self.block("for (long lane = 0; lane < lanes; lane++)"):
+            self.line(f"const long {last} = tile + lane;")
+            yield

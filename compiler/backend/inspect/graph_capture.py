@@ -1,0 +1,134 @@
+"""The graphs of one call as AOTAutograd gives them, caught with what they were called with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from compiler.backend.backend import context_of, saved_for_backward_only
+from compiler.backend.ir import BackendError, Program
+from compiler.backend.lower.graph import lower
+from compiler.backend.options import BackendOptions
+from compiler.backend.passes.context import Context
+from compiler.calls import call as calls
+from compiler.calls.call import Surroundings
+from compiler.record import Decision
+from compiler.targets import Target
+from compiler.torch_api.backend import Call, boxed, compile_with_autograd, with_backward
+from compiler.torch_api.dynamo import Unheard, is_restart, observing
+from compiler.torch_api.dynamo import compiled as observed
+from compiler.torch_api.retargeting import NoInstructionsError, retargeted
+
+KINDS = ("forward", "backward", "inference")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A call: the function, its arguments, whether sizes are to be symbolic, and what is on around it."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    dynamic: bool | None = None
+    surroundings: Surroundings = field(default_factory=Surroundings.now)
+
+    @property
+    def title(self) -> str:
+        """What the user would call the function or module."""
+        if isinstance(self.fn, torch.nn.Module):
+            return type(self.fn).__name__
+        name: str = getattr(self.fn, "__qualname__", type(self.fn).__name__)
+        return name.rsplit("<locals>.", 1)[-1]
+
+    def compiled(self, backend: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, compiled by a backend, with cache entries of its own."""
+        found: Callable[..., Any] = observed(self.fn, backend, dynamic=self.dynamic, fullgraph=False)
+        return found
+
+
+@dataclass(frozen=True)
+class Caught:
+    """A graph of ATen operators, the program that it was lowered to while guards could still be had for its sizes, and
+    what passes start with. `inputs` are what it was called with: empty as long as it was not. `forward` is the graph
+    that a backward belongs to; `saved` is what a forward saves for it alone, by the place among its results.
+    """
+
+    name: str
+    module: GraphModule
+    lowered: Program
+    start: Context
+    inputs: list[Any] = field(default_factory=list)
+    forward: Caught | None = None
+    saved: Mapping[int, str] = field(default_factory=dict)
+
+    def call(self, args: list[Any]) -> Sequence[Any]:
+        """Run it in eager mode, and keep the arguments of its first call."""
+        given = list(args)
+        args.clear()
+        if not self.inputs:
+            self.inputs.extend(given)
+        found: Sequence[Any] = self.module(*given)
+        return found
+
+
+def catch(asked: Asked, gpu: Target | None = None) -> list[Caught]:
+    """Run a call, graph by graph in eager mode. Caches, counters and history of torch.compile are put back.
+
+    With `gpu`, graphs are as on a machine that has that GPU: with its kernels for attention, in the layouts that it
+    likes. They keep no inputs.
+    """
+    found: list[Caught] = []
+    errors: list[Exception] = []
+    chosen: list[Decision] = []
+
+    def keep(module: GraphModule, inputs: Sequence[Any], name: str) -> Call:
+        number = sum(graph.name.partition("_")[0] == name for graph in found)
+        forward = found[-1] if name == "backward" else None
+        called = f"{name}_{number + 1}" if number else name
+        saved = saved_for_backward_only(module) if name == "forward" else {}
+        start = context_of(module, inputs, called, BackendOptions())
+        start.decisions[:0] = chosen
+        chosen.clear()
+        lowered = lower(module, called, start)
+        found.append(graph := Caught(called, module, lowered, start, forward=forward, saved=saved))
+        return boxed(partial(graph.call))
+
+    def backend(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        forward, backward, inference = (partial(keep, name=name) for name in KINDS)
+        try:
+            compiled = compile_with_autograd(module, inputs, forward, backward, inference)
+        except Exception as error:
+            if not is_restart(error):  # of which TorchDynamo calls again
+                errors.append(error)
+            raise
+        return compiled if gpu is None else module.forward
+
+    def tell(pass_name: str, verdict: str, why: str) -> None:
+        chosen.append(Decision(pass_name, "", (), verdict, why))
+
+    with observing(Unheard()), with_backward(), retargeted(gpu, tell) if gpu else nullcontext():
+        asked.compiled(backend)(*asked.args, **asked.kwargs)
+    if errors:
+        raise errors[0]
+    return found
+
+
+def catch_again(asked: Asked, gpu: Target) -> list[Caught]:
+    """The graphs of a call for a GPU that need not be here. The call is repeated on the CPU: what it changes is put
+    back, what it prints goes nowhere. Raises BackendError where the GPU lacks a format, or tensors are on one.
+    """
+    call = calls.Call(asked.fn, asked.fn, asked.args, asked.kwargs, asked.surroundings)
+    if elsewhere := sorted(call.devices() - {"cpu"}):
+        raise BackendError(f"the call's tensors are on {', '.join(elsewhere)}: open one whose tensors are on the CPU")
+    with calls.leave_no_trace(call):
+        args, kwargs = call.copied_arguments()
+        try:
+            return catch(Asked(asked.fn, tuple(args), kwargs, asked.dynamic), gpu)
+        except NoInstructionsError as error:
+            raise BackendError(str(error)) from None

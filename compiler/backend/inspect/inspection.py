@@ -1,0 +1,476 @@
+"""A call opened up: what the backend makes of it, stage by stage, with passes that can be replaced."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from functools import cached_property, partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import GraphModule
+from torch.utils.benchmark import Timer
+
+from compiler.backend import pipeline
+from compiler.backend.backend import buffers_of_their_own, compile_graph, compile_program, given_inputs
+from compiler.backend.cpp.emit import Code
+from compiler.backend.cpp.emit import emit as emit_cpp
+from compiler.backend.inspect.bisect_passes import Departures, copies, departures
+from compiler.backend.inspect.graph_capture import KINDS, Asked, Caught, catch, catch_again
+from compiler.backend.inspect.why_not_fused import Lookup
+from compiler.backend.ir import BackendError, Kernel, Program
+from compiler.backend.options import BackendOptions, check_thresholds
+from compiler.backend.passes.context import Context, Thresholds
+from compiler.backend.passes.matmuls import products
+from compiler.backend.passes.traffic import Totals, totals, traffic
+from compiler.backend.passes.verify import BrokenProgramError
+from compiler.backend.runtime import build_cpp
+from compiler.backend.runtime.launch import Launcher, by_kernel
+from compiler.backend.triton.emit import TritonCode
+from compiler.backend.triton.emit import emit as emit_triton
+from compiler.backend.watching import watch
+from compiler.decompose.random_draws import seed_and_restore
+from compiler.record import Decision
+from compiler.targets import Target, target
+from compiler.torch_api.backend import Call, compile_with_autograd
+from compiler.torch_api.dynamo import inner_function
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MEASURED_SECONDS = 0.2
+HOME = str(Path(__file__).parents[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """One graph of the call: its program as lowered, what each pass made of it, and what they decided."""
+
+    caught: Caught
+    stages: pipeline.Stages
+    decisions: tuple[Decision, ...]
+
+    @property
+    def name(self) -> str:
+        """Forward, backward or inference; later ones of these are numbered."""
+        return self.caught.name
+
+    @property
+    def programs(self) -> Mapping[str, Program]:
+        """The programs by stage: "lowered" first."""
+        return {pipeline.stage_name(name): program for name, program in self.stages.programs.items()}
+
+    def context(self, thresholds: Thresholds) -> Context:
+        """What passes are given for it."""
+        return replace(self.caught.start, thresholds=thresholds, decisions=[])
+
+    @property
+    def processors(self) -> int:
+        """How many multiprocessors the GPU has that it is for, 0 for a CPU."""
+        return self.caught.start.processors
+
+
+@dataclass(slots=True)
+class _Runs:
+    """Implements `compiler.backend.watching.Watcher`: keeps the contexts of graphs that are compiled to run."""
+
+    found: list[Context]
+    builds: bool = True
+    replaces: bool = False
+
+    def passed(self, _stages: pipeline.Stages, ctx: Context, _options: BackendOptions) -> None:
+        self.found.append(ctx)
+
+
+@dataclass(frozen=True, repr=False)
+class Opened:
+    """What the backend makes of a call. Stages print; each is of the graph `selected`, the first one unless told.
+
+    >>> p = compiler.open(torch.nn.functional.gelu, torch.randn(8))
+    >>> print(p.fused)
+    >>> p.replace("fuse", lambda program, ctx: program).fused
+
+    Nothing in it changes: `replace`, `with_thresholds` and `on` give another one.
+    """
+
+    asked: Asked
+    graphs: tuple[Graph, ...]
+    passes: Mapping[str, pipeline.Pass] = field(default_factory=lambda: pipeline.PASSES)
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    selected: int = 0
+    target: Target | None = None
+    ran: list[Context] = field(default_factory=list, compare=False)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph whose stages are shown."""
+        return self.graphs[self.selected]
+
+    def of(self, name: str) -> Opened:
+        """The same for another graph: "forward", "backward" or "inference". Raises BackendError if there is none."""
+        for number, graph in enumerate(self.graphs):
+            if graph.name == name:
+                return replace(self, selected=number)
+        raise BackendError(f"there is no {name} graph, only {', '.join(graph.name for graph in self.graphs)}")
+
+    @property
+    def backward(self) -> Opened:
+        """The stages of the backward. Raises BackendError if there is none."""
+        return self.of("backward")
+
+    def stage(self, name: str) -> Program:
+        """A stage, or what a pass made. Raises BackendError for a name of neither."""
+        programs = self.graph.programs
+        for known in (name, pipeline.stage_name(name)):
+            if known in programs:
+                return programs[known]
+        raise BackendError(f"there is no stage {name!r}, only {', '.join(programs)}{_did_you_mean(name, programs)}")
+
+    def __getattr__(self, name: str) -> Program:
+        """A stage: lowered, simplified, inlined, fused, ordered or scheduled."""
+        if name.startswith("_") or name not in self.graph.programs:
+            known = [] if name.startswith("_") else dir(self)
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{_did_you_mean(name, known)}")
+        return self.graph.programs[name]
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.graph.programs]
+
+    def diff(self, before: str, after: str) -> TextDiff:
+        """How the texts of two stages differ. Raises BackendError for a stage that there is not."""
+        old, new = (str(self.stage(name)).splitlines() for name in (before, after))
+        return TextDiff((before, after), tuple(difflib.unified_diff(old, new, before, after, lineterm="")))
+
+    @property
+    def totals(self) -> Totals:
+        """Kernels, calls of PyTorch, and bytes that the kernels move: of all graphs together, after the last pass."""
+        return sum((self.totals_of(graph, graph.stages.last) for graph in self.graphs), Totals())
+
+    def totals_of(self, graph: Graph, program: Program) -> Totals:
+        """The same for one program of one of the graphs."""
+        return totals(program, graph.context(self.thresholds))
+
+    @property
+    def stages(self) -> pd.DataFrame:
+        """One row a stage: the pass that made it, kernels, calls of PyTorch, its kernels' bytes, and seconds."""
+        import pandas as pd
+
+        rows = []
+        for change, program in self.graph.stages.programs.items():
+            found = self.totals_of(self.graph, program)
+            made_by = "lower" if change == "lowered" else change
+            seconds = self.graph.stages.seconds.get(change)
+            rows.append((pipeline.stage_name(change), made_by, found.kernels, found.calls, found.bytes, seconds))
+        columns = ["stage", "pass", "kernels", "calls", "bytes", "seconds"]
+        return pd.DataFrame(rows, columns=columns).set_index("stage").astype({"seconds": "Float64"})
+
+    @property
+    def kernels(self) -> pd.DataFrame:
+        """One row a step, after the last pass: a kernel or a call of PyTorch, what it computes, the bytes that a kernel
+        moves, and the lines of Python that it implements.
+        """
+        import pandas as pd
+
+        program, ctx = self.graph.stages.last, self.graph.context(self.thresholds)
+        rows: list[tuple[Any, ...]] = []
+        for step in program.steps:
+            made = ", ".join(step.targets)
+            if isinstance(step, Kernel):
+                lines = "; ".join(dict.fromkeys(loop.source for loop in step.loops if loop.source))
+                rows.append((step.name, "kernel", len(step.loops), traffic(step, program, ctx), made, lines))
+            else:
+                rows.append((step.name, "call of PyTorch", None, None, made, step.source))
+        columns = ["name", "kind", "loops", "bytes", "computes", "lines"]
+        return pd.DataFrame(rows, columns=columns).set_index("name").astype({"loops": "Int64", "bytes": "Int64"})
+
+    @property
+    def decisions(self) -> pd.DataFrame:
+        """One row a decision of a pass: on which loops or calls, what, why, and the potential saving in bytes."""
+        import pandas as pd
+
+        rows = [
+            (found.pass_name, found.verdict, ", ".join(found.subjects), found.why, found.numbers.get("bytes"))
+            for found in self._decided(self.graph)
+        ]
+        return pd.DataFrame(rows, columns=["pass", "verdict", "subjects", "why", "bytes"]).astype({"bytes": "Int64"})
+
+    @property
+    def code(self) -> Text:
+        """The source of the kernels: C++ for the CPU, Triton for a GPU."""
+        return Text(self._written().text)
+
+    @property
+    def call(self) -> Text:
+        """The Python function that allocates and launches."""
+        program = self.graph.stages.last
+        return Text(Launcher(program, by_kernel(self._written())).text)
+
+    def _written(self) -> Code | TritonCode:
+        program, ctx = self.graph.stages.last, self.graph.context(self.thresholds)
+        return emit_triton(program, ctx) if _is_on_gpu(program) else emit_cpp(program, ctx, build_cpp.has_vector_math())
+
+    @property
+    def triton(self) -> Text:
+        """The kernels in Triton: for an H100, where the call is on the CPU. `on("a100").triton` is for another GPU."""
+        return self.code if _is_on_gpu(self.graph.stages.last) else self.on("h100").code
+
+    def on(self, gpu: str) -> Opened:
+        """The same call for a GPU that need not be here (`explorer.targets()` lists them): captured once more, with
+        the kernels that torch chooses there and the layouts that the GPU likes. Its graphs run nowhere.
+
+        Raises UnknownTargetError, BackendError where the GPU lacks a format that the call uses.
+        """
+        found = target(gpu)
+        graphs = _all_run(catch_again(self.asked, found), self.passes, self.thresholds)
+        return replace(self, graphs=graphs, target=found, ran=[])
+
+    def replace(self, name: str, change: pipeline.Pass) -> Opened:
+        """The same call with another function as one of the passes. Raises BackendError for a name that no pass has,
+        for what can't be called with a program and a context, and if what it makes breaks a rule of the IR: the message
+        names the loop, and the rule.
+        """
+        if name not in self.passes:
+            lowered = f"; {next(iter(self.passes))} is given what was lowered"
+            meant = lowered if name in ("lower", "lowered") else _did_you_mean(name, self.passes)
+            raise BackendError(f"there is no pass {name!r}, only {', '.join(self.passes)}{meant}")
+        if not _takes_two(change):
+            raise BackendError(f"a pass takes a program and a context, and returns a program: def {name}(program, ctx)")
+        try:
+            return self._again({**self.passes, name: change}, self.thresholds)
+        except Exception as error:  # noqa: BLE001 whatever a pass of the user's raises goes on, shown where it was
+            raise error.with_traceback(_of_the_pass(error))  # noqa: B904 it is the same error
+
+    @property
+    def tuned(self) -> Opened:
+        """The same call as mode="max-autotune" compiles it for a GPU: with products that may be part of kernels. On the
+        CPU that mode is the default.
+        """
+        if not any(_is_on_gpu(graph.stages.last) for graph in self.graphs):
+            return self
+        return self._again(pipeline.tuned(self.passes), self.thresholds)
+
+    def with_thresholds(self, **changes: int) -> Opened:
+        """The same call with other thresholds: see `compiler.backend.passes.context.Thresholds`.
+
+        Raises OptionError for a name or value that there is not.
+        """
+        check_thresholds(changes)
+        return self._again(self.passes, replace(self.thresholds, **changes))
+
+    def why(self, first: str, second: str) -> Text:
+        """Whether two values are computed by one kernel, and if not, why not. They may be named as any stage, or the
+        graph, names them (loops, calls, kernels, inputs, views), or as before decompositions ("gelu"). Raises
+        BackendError for a name that there is nowhere.
+        """
+        if not (isinstance(first, str) and isinstance(second, str)):
+            raise BackendError(f"why takes the names of two values, as text; got {first!r:.40} and {second!r:.40}")
+        lookups = [Lookup(graph.caught.module, graph.programs, self._decided(graph)) for graph in self.graphs]
+        for name in (first, second):
+            if not any(lookup.knows(name) for lookup in lookups):
+                known = [known for lookup in lookups for known in lookup.names]
+                there = _did_you_mean(name, known) or "; each stage shows its names: print(p.lowered)"
+                raise BackendError(f"there is no value {name!r}{there}")
+        homes = [self._home(name, lookups) for name in (first, second)]
+        if homes[0] != homes[1]:
+            one, two = (self.graphs[home].name for home in homes)
+            where = f"{first} is in the {one}, {second} is in the {two}"
+            return Text(f"{where}: graphs run one after the other, and no kernel is part of two")
+        graph = self.graphs[homes[0]]
+        found = lookups[homes[0]].why(first, second, graph.context(self.thresholds))
+        return Text(found if homes[0] == self.selected else f"in the {graph.name}: {found}")
+
+    def _home(self, name: str, lookups: Sequence[Lookup]) -> int:
+        """The graph that has a name: the selected one where several do."""
+        having = [number for number, lookup in enumerate(lookups) if lookup.knows(name)]
+        return self.selected if self.selected in having else having[0]
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """What the call returns, computed by the code of these passes: C++, where there is a compiler for it (Triton's
+        on a GPU), else the reference interpreter. Without arguments it is the call that was opened. The first run
+        compiles, and so does one of other sizes; the next ones don't. Raises BackendError on a GPU that is not here.
+        """
+        self._has_to_be_here()
+        if not args and not kwargs:
+            args, kwargs = self.asked.args, dict(self.asked.kwargs)
+        try:
+            return self._compiled(*args, **kwargs)
+        except Exception as error:
+            if isinstance(inner := getattr(error, "inner_exception", None), Exception):
+                raise inner from None  # TorchDynamo's words around it say nothing of the pass
+            raise
+
+    @cached_property
+    def _compiled(self) -> Callable[..., Any]:
+        def backend(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+            forward, backward, inference = (partial(self._compile, name=name) for name in KINDS)
+            return compile_with_autograd(module, inputs, forward, backward, inference)
+
+        return self.asked.compiled(backend)
+
+    def _compile(self, module: GraphModule, inputs: Sequence[Any], name: str) -> Call:
+        options = self._options
+        with watch(_Runs(self.ran)):
+            return compile_graph(module, inputs, name=name, options=options, passes=self.passes)
+
+    @property
+    def _options(self) -> BackendOptions:
+        return BackendOptions(self.thresholds, tuned=self.passes["products"] is products)
+
+    def _decided(self, graph: Graph) -> Sequence[Decision]:
+        """By the passes, and by what was measured when the call was run."""
+        late = (found for ctx in self.ran if ctx.graph == graph.name for found in ctx.decisions)
+        return [*graph.decisions, *(found for found in late if found.pass_name == "tune")]
+
+    def seconds_a_call(self) -> float:
+        """The median time that the code of the selected graph takes, launch included, for the inputs of the call; 0.0
+        where the call did not run the graph. Raises BackendError on a GPU that is not here.
+        """
+        self._has_to_be_here()
+        if not self.graph.caught.inputs:
+            return 0.0
+        program = self.graph.stages.last
+        call = compile_program(program, self.graph.context(self.thresholds), self._options)
+        args = copies(self.graph.caught.inputs, program.inputs, program.mutated)
+        timer = Timer("call(list(args))", globals={"call": call, "args": args}, num_threads=torch.get_num_threads())
+        with torch.no_grad(), seed_and_restore():
+            return timer.blocked_autorange(min_run_time=MEASURED_SECONDS).median
+
+    def _has_to_be_here(self) -> None:
+        if self.target is not None:
+            raise BackendError(f"{self.target.title} is not here: its code can be read, not run")
+
+    def check(self) -> Departures:
+        """Each stage of each graph, run by the reference interpreter on the inputs of the call, against the graph in
+        eager mode: which pass is the first to change a number. A backward that the call did not run gets random
+        gradients. Nothing of the user's is changed by it.
+        """
+        self._has_to_be_here()
+        return departures([(graph.caught, graph.stages.programs) for graph in self.graphs])
+
+    def _again(self, passes: Mapping[str, pipeline.Pass], thresholds: Thresholds) -> Opened:
+        graphs = tuple(_run(graph.caught, passes, thresholds) for graph in self.graphs)
+        return replace(self, graphs=graphs, passes=passes, thresholds=thresholds, ran=[])
+
+    def __str__(self) -> str:
+        parts = [f"{self.asked.title}: {self.summary}"]
+        for number, graph in enumerate(self.graphs):
+            table = replace(self, selected=number).stages.drop(columns="pass")
+            seconds = table.seconds.map(_milliseconds)
+            parts.append(f"{graph.name}\n{table.assign(seconds=seconds).to_string()}")
+        return "\n\n".join([*parts, "\n".join(self.next_steps())])
+
+    __repr__ = __str__
+
+    @property
+    def summary(self) -> str:
+        """Kernels, calls and bytes of all graphs, and what the code is for."""
+        found = self.totals
+        where = self.target.title if self.target else "the GPU" if _is_on_gpu(self.graph.stages.last) else "the CPU"
+        kernels, calls = _count_words(found.kernels, "kernel"), _count_words(found.calls, "call")
+        return f"{kernels}, {calls} of PyTorch, {found.bytes:,} bytes moved by kernels; for {where}"
+
+    def next_steps(self) -> Iterator[str]:
+        """How to go on."""
+        stages = [f"p.{name}" for name in self.graph.programs]
+        yield f"print({stages[0]}), … {', '.join(stages[1:])}: the program after each pass"
+        yield 'p.diff("lowered", "fused"), p.kernels, p.decisions, p.why("…", "…"), p.code, p.call, p.triton'
+        yield 'p.replace("fuse", my_fuse) runs another pass, p.check() says which pass is wrong, p.run() runs the code'
+        if len(self.graphs) > 1:
+            yield f"graphs: {', '.join(f'p.of({graph.name!r})' for graph in self.graphs)}"
+
+
+class Text(str):
+    """Text to read: a cell that ends in it shows it as it is, without quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+@dataclass(frozen=True, repr=False, slots=True)
+class TextDiff:
+    """A unified diff of two texts; it prints as one. `lines` is empty where they are the same."""
+
+    names: tuple[str, str]
+    lines: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines) or f"{self.names[0]} and {self.names[1]} are the same"
+
+    __repr__ = __str__
+
+
+def _count_words(count: int, name: str) -> str:
+    return f"{count} {name}{'s' * (count != 1)}"
+
+
+def _milliseconds(seconds: Any) -> str:
+    import pandas as pd
+
+    return "" if pd.isna(seconds) else f"{1000 * seconds:.3f} ms"
+
+
+def _did_you_mean(name: str, known: Any) -> str:
+    near = get_close_matches(name, list(dict.fromkeys(known)), 3)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def _of_the_pass(error: Exception) -> TracebackType | None:
+    """Where a pass of the user's went wrong: how the pipeline and the verifier came to it says nothing."""
+    found = error.__traceback__
+    while found is not None and found.tb_frame.f_code.co_filename.startswith(HOME):
+        found = found.tb_next
+    return found or (None if isinstance(error, BrokenProgramError) else error.__traceback__)
+
+
+def _takes_two(change: Any) -> bool:
+    try:
+        inspect.signature(change).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:  # of a builtin that does not say what it takes
+        return callable(change)
+    return True
+
+
+def _is_on_gpu(program: Program) -> bool:
+    return any(buffer.device.startswith("cuda") for buffer in program.buffers)
+
+
+def _all_run(
+    caught: Sequence[Caught], passes: Mapping[str, pipeline.Pass], thresholds: Thresholds
+) -> tuple[Graph, ...]:
+    """All graphs; a backward is told what its forward saved for it alone."""
+    graphs: list[Graph] = []
+    for one in caught:
+        for before in graphs:
+            if before.caught is one.forward and one.start.processors:
+                names = buffers_of_their_own(before.stages.last, before.caught.saved)
+                one.start.given = given_inputs(one.module, names)
+        graphs.append(_run(one, passes, thresholds))
+    return tuple(graphs)
+
+
+def _run(caught: Caught, passes: Mapping[str, pipeline.Pass], thresholds: Thresholds) -> Graph:
+    ctx = replace(caught.start, thresholds=thresholds, decisions=list(caught.start.decisions))
+    return Graph(caught, pipeline.run(caught.lowered, ctx, passes), tuple(ctx.decisions))
+
+
+def open(fn: Callable[..., Any], *args: Any, dynamic: bool | None = None, **kwargs: Any) -> Opened:  # noqa: A001
+    """Compile `fn(*args, **kwargs)` and keep what each pass makes of each of its graphs. `dynamic` is as for
+    torch.compile. The call is run once, by eager PyTorch, graph by graph; if its result needs a gradient, there is a
+    backward graph too. What the graphs were called with is kept, to check stages on it.
+
+    Raises BackendError where a graph can't be compiled, or where there is none, and TypeError for what can't be called.
+    """
+    if not callable(fn):
+        raise TypeError(f"compiler.open takes a function or a module, and what to call it with; got {fn!r:.60}")
+    asked = Asked(inner_function(fn) or fn, args, kwargs, dynamic)
+    caught = catch(asked)
+    if not caught:
+        raise BackendError("the call has no tensor operations that torch.compile captures")
+    return Opened(asked, _all_run(caught, pipeline.PASSES, Thresholds()))

@@ -1,0 +1,202 @@
+"""Explain why two things are not computed by one kernel, for any name that the graph or one of its stages shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+
+from torch.fx import GraphModule, Node
+
+from compiler.backend.ir import Extern, Kernel, Program
+from compiler.backend.passes.context import Context
+from compiler.backend.passes.fit import Refusal
+from compiler.backend.passes.fuse import Pair, Steps, legal
+from compiler.record import Decision
+from compiler.torch_api.fx import made_from, operator_of
+
+Found = tuple[tuple[str, ...], tuple[int, ...]]
+"""What there is to say of a name, and the steps that compute it, by number."""
+
+
+MOST_LISTED = 12
+
+
+class Lookup:
+    """Names of one graph: `programs` are its stages, `decisions` those of its passes."""
+
+    def __init__(self, module: GraphModule, programs: Mapping[str, Program], decisions: Sequence[Decision]) -> None:
+        self.nodes: Mapping[str, Node] = {node.name: node for node in module.graph.nodes if node.op != "output"}
+        self.programs, self.decisions = programs, decisions
+        self.fused = programs["fused"]
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The steps after fusion, as the pass sees them."""
+        return Steps.of(self.fused)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """All names that can be asked about."""
+        kernels = (kernel.name for kernel in self.fused.kernels)
+        buffers = (buffer.name for program in self.programs.values() for buffer in program.buffers)
+        return tuple(dict.fromkeys((*buffers, *self.nodes, *kernels, *self.fused.inputs, *self.before)))
+
+    @cached_property
+    def before(self) -> Mapping[str, Sequence[str]]:
+        """Nodes by the name they had before decomposition in the user's code, PyTorch or ATen: layer_norm."""
+        found: dict[str, list[str]] = {}
+        computed = {origin for step in self.programs["lowered"].steps for origin in _origins(step)}
+        for node in self.nodes.values():
+            for name in dict.fromkeys((*made_from(node), operator_of(node))) if node.name in computed else ():
+                if name not in self.nodes:
+                    found.setdefault(name, []).append(node.name)
+        return found
+
+    def knows(self, name: str) -> bool:
+        """Whether the graph has the name."""
+        return name in self.names
+
+    def why(self, first: str, second: str, ctx: Context) -> str:
+        """Say whether one kernel computes both, and if not, why not; then what the names stand for."""
+        (notes, one), (more, two) = self.found(first), self.found(second)
+        told = _list_words([*dict.fromkeys((*notes, *more))], "; ")
+        if first == second:
+            return ". ".join(filter(None, (f"{first} is one and the same value", told)))
+        answer = self._why_together(first, second, one, two, ctx) if one and two else ""
+        return ". ".join(filter(None, (answer, told)))
+
+    def found(self, name: str) -> Found:
+        """The steps that compute a value, after fusion."""
+        made = tuple(number for number, step in self.steps.steps.items() if name in step.targets)
+        if made and isinstance(step := self.steps.steps[made[0]], Extern):
+            return (self._call(step),), made
+        if made:
+            return (), made
+        if name in self.fused.inputs or name in self.fused.constants:
+            what = "a constant that the graph holds" if name in self.fused.constants else "an input of the graph"
+            return (f"{name} is {what}: no kernel computes it",), ()
+        if parts := self.before.get(name, ()):
+            return self._of_all(parts, (f"{name} is {_list_words(parts)}",))
+        return self._removed_loop(name) or self._node(name) or self._kernel(name)
+
+    def _call(self, step: Extern) -> str:
+        whys = (found.why for found in self.decisions if found.verdict == "extern" and found.subjects == step.origins)
+        return f"{step.targets[0] if step.targets else step.name} is a call of PyTorch ({next(whys, step.name)})"
+
+    def _removed_loop(self, name: str) -> Found | None:
+        """A loop that a pass before fusion removed."""
+        had = [stage for stage, program in self.programs.items() if name in program.by_name]
+        taken = [d for d in self.decisions if d.subjects[0] == name and d.verdict in ("inlined", "merged", "left out")]
+        if not had or not taken:
+            return None
+        last, others = taken[-1], taken[-1].subjects[1:]
+        if last.verdict == "left out" and not (inlined := [d for d in taken if d.verdict == "inlined"]):
+            return (f"{name} was left out by the pass {last.pass_name}: {last.why}",), ()
+        if last.verdict == "left out":
+            last, others = inlined[-1], inlined[-1].subjects[1:]
+        how = "computes the same as" if last.verdict == "merged" else "is computed where it is read, in the loops of"
+        notes = (f"{name} {how} {', '.join(others)} ({last.pass_name}: {last.why})",)
+        return self._of_all(others, notes)
+
+    def _of_all(self, names: Sequence[str], notes: tuple[str, ...]) -> Found:
+        """What is known of several names together."""
+        every = [self.found(name) for name in names]
+        told = tuple(dict.fromkeys((*notes, *(note for found, _ in every for note in found))))
+        return told, tuple(dict.fromkeys(number for _, numbers in every for number in numbers))
+
+    def _node(self, name: str) -> Found | None:
+        """A node of the graph without a loop of its name: it became several, or is a view."""
+        if name not in self.nodes:
+            return None
+        if made := self._results_of_node(name):
+            return self._of_all(made, (f"{name} is computed by {_list_words(made)}",))
+        base = next((arg for arg in self.nodes[name].args if isinstance(arg, Node)), None)
+        if base is None:
+            return (f"{name} is no value of a loop ({self.nodes[name].target})",), ()
+        return self._of_all([base.name], (f"{name} is a view of {base.name}, which costs nothing",))
+
+    def _results_of_node(self, name: str) -> list[str]:
+        """What a node of the graph became after fusion."""
+        found: list[str] = []
+        for step in self.steps.steps.values():
+            if isinstance(step, Kernel):
+                found += [loop.target for loop in step.loops if name in loop.origins]
+            elif name in step.origins:
+                found += step.targets
+        return found
+
+    def _kernel(self, name: str) -> Found:
+        """A kernel by its name; else a value of a stage without records."""
+        kernels = ((number, step) for number, step in self.steps.steps.items() if isinstance(step, Kernel))
+        made = tuple(number for number, step in kernels if step.name == name)
+        return ((), made) if made else ((f"{name} is in no kernel after fusion",), ())
+
+    def _why_together(self, first: str, second: str, one: Sequence[int], two: Sequence[int], ctx: Context) -> str:
+        steps = self.steps.steps
+        if both := [number for number in one if number in two]:
+            step = steps[both[0]]
+            made = "are computed by one kernel" if isinstance(step, Kernel) else "come from one call of PyTorch"
+            rest = [steps[number].name for number in (*one, *two) if number not in both]
+            partly = f"; parts of them by {_list_words([*dict.fromkeys(rest)])}" if rest else ""
+            return f"{first} and {second} {made}, {step.name}{partly}"
+        pairs = [(a, b) for a in one for b in two]
+        kernels = [(a, b) for a, b in pairs if isinstance(steps[a], Kernel) and isinstance(steps[b], Kernel)]
+        if not kernels:
+            return self._beside_a_product(one, two) or "kernels are not merged with calls of PyTorch"
+        return self._why_apart(min(kernels[0]), max(kernels[0]), ctx)
+
+    def _beside_a_product(self, one: Sequence[int], two: Sequence[int]) -> str:
+        """Decision on a matmul and a kernel that reads it, as measured on a GPU; "" if there is none."""
+        made = [{target for number in numbers for target in self.steps.steps[number].targets} for numbers in (one, two)]
+        found = [d for d in self.decisions if d.pass_name in ("products", "tune") and len(d.subjects) == 2]
+        told = [d.why for d in found if any(d.subjects[0] in a and d.subjects[1] in b for a, b in (made, made[::-1]))]
+        return "; ".join(told)
+
+    def _why_apart(self, first: int, second: int, ctx: Context) -> str:
+        head = f"not in one kernel, but in {self.steps.steps[first].name} and {self.steps.steps[second].name}"
+        saved = self.steps.saved(first, second, ctx)
+        found = legal(self.steps, Pair(first, second, saved), ctx)
+        if isinstance(found, Refusal):
+            gain = f"one would save {saved:,} bytes" if saved else "one would save no bytes"
+            return f"{head} ({gain}): {found.why}{self._steps_between(first, second)}"
+        if not saved:
+            return f"{head}: one would be legal, but {self._why_no_saving(first, second, ctx)}"
+        return f"{head}: one would be legal, and save {saved:,} bytes; {self._reported_reason(first, second)}"
+
+    def _reported_reason(self, first: int, second: int) -> str:
+        """What the fusion pass reported about two steps."""
+        targets = [{*self.steps.steps[number].targets} for number in (first, second)]
+        for found in self.decisions:
+            told = found.pass_name == "fuse" and found.verdict == "refused" and len(found.subjects) > 1
+            if told and all(targets[side] & {found.subjects[side]} for side in (0, 1)):
+                return f"the pass that ran as fuse refused: {found.why}"
+        return "the pass that ran as fuse did not merge them"
+
+    def _steps_between(self, first: int, second: int) -> str:
+        """Steps that have to run after one of them and before the other; "" if there are none."""
+        steps, before, needs = self.steps.steps, self.steps.before, self.steps.needs
+        names = [steps[other].name for other in sorted(needs[second]) if other != first and before[other] >> first & 1]
+        return f" ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})" if names else ""
+
+    def _why_no_saving(self, first: int, second: int, ctx: Context) -> str:
+        """Why one kernel of both would save nothing."""
+        one, two = self.steps.steps[first], self.steps.steps[second]
+        shared = sorted({*one.reads, *one.targets} & {*two.reads, *two.targets})
+        if not shared:
+            return "they share nothing that would save bytes"
+        return (
+            f"they only share {', '.join(shared)}, and {second - first} steps lie between them, more than "
+            f"fusion_distance ({ctx.thresholds.fusion_distance})"
+        )
+
+
+def _list_words(told: Sequence[str], between: str = ", ") -> str:
+    """The first names of a list: a model has many layers of one kind."""
+    more = f"{between}… {len(told)} in all" if len(told) > MOST_LISTED else ""
+    return between.join(told[:MOST_LISTED]) + more
+
+
+def _origins(step: Kernel | Extern) -> Iterator[str]:
+    """Nodes of the graph that a step computes."""
+    for part in step.loops if isinstance(step, Kernel) else (step,):
+        yield from part.origins

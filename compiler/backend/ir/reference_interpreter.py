@@ -1,0 +1,228 @@
+"""The reference interpreter: runs a program of any stage on eager PyTorch, one loop after the other.
+
+It is as plain as it can be, and slow: each value is a tensor over all points of its loop. It defines what a program
+means: generated code is compared with it, and a wrong number is traced to the pass that changed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from compiler.backend.ir import SCANS, Extern, Kernel, Loop, Product, Program, Strided, mapped
+from compiler.backend.ir.expr import At, Const, Expr, Guard, Load, Op, Put
+from compiler.backend.ir.fake_layout import match_fake_layout
+from compiler.backend.ir.index import Index, Indirect, Var
+from compiler.backend.ir.index_maps import evaluate
+from compiler.backend.ir.scalar import OPERATIONS
+from compiler.backend.ir.symbols import sources
+from compiler.torch_api.fx import has_fakes
+from compiler.torch_api.saved import keeps_graph
+
+
+def interpret(
+    program: Program, args: Sequence[Any], launch: Callable[[State, Kernel], None] | None = None
+) -> list[Any]:
+    """Run a program on a call's arguments, which it may change; `launch` runs the kernels if given."""
+    state = State.of(program, args)
+    for step, freed in zip(program.steps, program.frees or ((),) * len(program.steps), strict=True):
+        if launch is not None and isinstance(step, Kernel):
+            launch(state, step)
+        else:
+            state.run(step)
+        for name in freed:
+            del state.memory[name]
+    outputs = [state.argument(output) for output in program.outputs]
+    return [output.detach() if place in program.apart else output for place, output in enumerate(outputs)]
+
+
+@dataclass(slots=True)
+class State:
+    """State of a run: tensors by buffer, symbols by name."""
+
+    program: Program
+    sizes: Mapping[str, int]
+    memory: dict[str, Any] = field(default_factory=dict)
+    is_fake: bool = False
+
+    @staticmethod
+    def of(program: Program, args: Sequence[Any]) -> State:
+        """The state at the start of a run with these arguments."""
+        sizes = {name: source.of(args) for name, source in sources(program).items()}
+        memory = {**dict(zip(program.inputs, args, strict=True)), **program.constants}
+        return State(program, sizes, memory, has_fakes(args))
+
+    def run(self, step: Kernel | Extern) -> None:
+        """Run one step."""
+        if isinstance(step, Product):
+            self.run(step.call)
+        if isinstance(step, Kernel):
+            for loop in step.loops:
+                self.loop(loop)
+        else:
+            made = step.function(*map(self.argument, step.args), **{k: self.argument(v) for k, v in step.kwargs})
+            self.keep(step.outputs, made)
+            for name in () if step.aliases or self.is_fake else step.targets:
+                self.hold(name, step.name)
+
+    def hold(self, name: str, operator: str) -> None:
+        """Store the result of a call; enforces its fake-kernel metadata, except layouts without strides."""
+        buffer = self.program.by_name[name]
+        if len(buffer.strides) == len(buffer.shape):
+            shape, strides = (tuple(map(self.size, sizes)) for sizes in (buffer.shape, buffer.strides))
+            self.memory[name] = match_fake_layout(operator, self.memory[name], shape, strides, buffer.dtype)
+
+    def keep(self, names: Any, values: Any) -> None:
+        """Store what a call returned under the names of its buffers."""
+        if isinstance(names, str):
+            self.memory[names] = values
+        elif names is not None:
+            for name, value in zip(names, values, strict=True):
+                self.keep(name, value)
+
+    def size(self, index: Index) -> int:
+        """Value of an index without variables."""
+        return int(evaluate(index, self.sizes))
+
+    def argument(self, value: Any) -> Any:
+        """An argument of an extern call, or an output, as PyTorch takes it."""
+        return mapped(value, self._plain)
+
+    def _plain(self, value: Any) -> Any:
+        if isinstance(value, Strided):
+            return self.view(value)
+        return self.size(value) if isinstance(value, Index) else value
+
+    def view(self, view: Strided) -> Any:
+        """View of a buffer's memory."""
+        tensor = self.memory[view.buffer]
+        if view.is_all_of(self.program.by_name[view.buffer]) or tensor.layout is not torch.strided:
+            return tensor
+        start = tensor.storage_offset() + self.size(view.offset)
+        return tensor.as_strided([*map(self.size, view.shape)], [*map(self.size, view.strides)], start)
+
+    def loop(self, loop: Loop) -> None:
+        """Run a loop: fill its target."""
+        if self.is_fake or self.program.by_name[loop.target].device == "meta":
+            self.target(loop.target)
+            return
+        points = _Points(self, loop.space)
+        if isinstance(loop.value, Put):
+            self.add(loop.target, loop.value, points)
+            return
+        value = points.full(points.value(loop.value))
+        if loop.reduction:
+            value = _reduce(loop.reduction, value, len(loop.reduced))
+        target = self.target(loop.target)  # it may take over what the value was read from
+        if not loop.stored:
+            target.copy_(value.reshape(target.shape))
+        elif value.numel():
+            places = _Points(self, loop.stored)
+            target[tuple(places.full(places.index(index)) for index in loop.index)] = value
+
+    def add(self, target: str, put: Put, points: _Points) -> None:
+        """Accumulate the values at all points into the elements of the target, or put them there."""
+        value = points.full(points.value(put.value))
+        places = [points.full(points.index(index)) for index in put.index]
+        total = self.target(target)
+        if places:
+            total.index_put_(tuple(places), value, accumulate=put.adds)
+        elif put.adds:
+            total.add_(value.sum())
+        elif value.numel():
+            total.copy_(value.flatten()[-1])
+
+    def target(self, name: str) -> torch.Tensor:
+        """Memory of a buffer, allocated at its first write."""
+        if name not in self.memory:
+            buffer = self.program.by_name[name]
+            shape, strides = [*map(self.size, buffer.shape)], [*map(self.size, buffer.strides)]
+            if buffer.reuses and not (buffer.reuses in self.program.inputs and keeps_graph()):
+                self.memory[name] = self.memory.pop(buffer.reuses).as_strided(shape, strides, 0)
+            else:
+                self.memory[name] = torch.empty_strided(shape, strides, dtype=buffer.dtype, device=buffer.device)
+        found: torch.Tensor = self.memory[name]
+        return found
+
+
+class _Points:
+    """All points of a loop nest: an axis for each variable."""
+
+    def __init__(self, state: State, variables: Sequence[Var]) -> None:
+        self.state = state
+        self.shape = [state.size(var.size) for var in variables]
+        self.device = next((v.device for v in state.memory.values() if isinstance(v, torch.Tensor)), "cpu")
+        self.values: dict[str, Any] = dict(state.sizes)
+        for axis, var in enumerate(variables):
+            shape = [-1 if other == axis else 1 for other in range(len(variables))]
+            self.values[var.name] = torch.arange(self.shape[axis], device=self.device).reshape(shape)
+
+    def full(self, value: torch.Tensor) -> torch.Tensor:
+        return value.expand(self.shape)
+
+    def index(self, index: Index, wanted: torch.Tensor | None = None) -> torch.Tensor:
+        found = evaluate(index, self.values, lambda atom: self.held(atom, wanted))
+        return torch.as_tensor(found, device=self.device)
+
+    def held(self, atom: Indirect, wanted: torch.Tensor | None) -> torch.Tensor:
+        """Values of an index that a tensor holds. Raises IndexError out of range, as eager mode does."""
+        size = self.state.size(atom.size)
+        return self.within(self.value(atom.value, wanted), size, wanted)
+
+    def within(self, place: torch.Tensor, size: int, wanted: torch.Tensor | None) -> torch.Tensor:
+        """Locations along a dimension, any where they are not `wanted`.
+
+        Raises IndexError out of range: torch would count negative ones from the end, and memory does not.
+        """
+        wrong = (place < 0) | (place >= size)
+        wrong = wrong if wanted is None else wrong & wanted
+        if 0 not in self.shape and bool(wrong.any()):
+            first = int(place.expand(wrong.shape)[wrong][0])
+            raise IndexError(f"index {first} is out of bounds for a dimension of size {size}")
+        return place if wanted is None else place.clamp(0, max(size - 1, 0))
+
+    def value(self, value: Expr, wanted: torch.Tensor | None = None) -> torch.Tensor:
+        """Values of an expression at all points; within a guard only `wanted` points count."""
+        if isinstance(value, Const):
+            return torch.tensor(value.value, dtype=value.dtype, device=self.device)
+        if isinstance(value, Load):
+            return self.load(value, wanted)
+        if isinstance(value, At):
+            return self.index(value.index, wanted)
+        if isinstance(value, Guard):
+            condition = self.value(value.condition, wanted)
+            inside, outside = (each if wanted is None else each & wanted for each in (condition, ~condition))
+            return torch.where(condition, self.value(value.value, inside), self.value(value.other, outside))
+        assert isinstance(value, Op), "a loop adds, not a value"
+        found: torch.Tensor = OPERATIONS[value.name].torch(*(self.value(arg, wanted) for arg in value.args))
+        return found.to(value.dtype)
+
+    def load(self, load: Load, wanted: torch.Tensor | None) -> torch.Tensor:
+        tensor = self.state.memory[load.buffer]
+        if not tensor.numel() and (wanted is not None or 0 in self.shape):
+            return torch.zeros((), dtype=tensor.dtype, device=self.device)
+        indices = zip(load.index, tensor.shape, strict=True)
+        places = [self.within(self.index(index, wanted), size, wanted) for index, size in indices]
+        found: torch.Tensor = tensor[tuple(places)] if places else tensor
+        return found
+
+
+def _reduce(name: str, value: torch.Tensor, count: int) -> torch.Tensor:
+    """Reduce a value over its last `count` axes."""
+    is_place = name.startswith("arg")
+    if not count:
+        return torch.zeros_like(value, dtype=torch.int64) if is_place else value
+    value = value.flatten(-count).to(torch.int8 if is_place and value.dtype == torch.bool else value.dtype)
+    if name == "sum" and value.dtype == torch.float32:
+        return value.sum(-1, dtype=torch.float64).to(torch.float32)
+    if name in SCANS:
+        wide = torch.float64 if value.dtype == torch.float32 else value.dtype
+        scanned: torch.Tensor = getattr(value, name)(-1, dtype=wide)
+        return scanned.to(value.dtype)
+    if name in ("sum", "prod"):
+        return getattr(value, name)(-1, dtype=value.dtype)
+    found: torch.Tensor = getattr(torch, {"max": "amax", "min": "amin"}.get(name, name))(value, -1)
+    return found

@@ -1,0 +1,1 @@
+"""The passes, and what they decide by. `compiler.backend.pipeline` has their order."""

@@ -1,0 +1,101 @@
+"""Kernels that share a launch: pointwise ones on a GPU of which none needs another, each with programs of its own.
+
+A launch takes some microseconds, in which a GPU moves millions of bytes: more than weights have that are cast to low
+precision, or their gradients. At most they move to the front, to the first that only reads what the call is given, or
+to the back, to the last that makes what only the caller reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from compiler.backend.ir import Kernel, Loop, Program
+from compiler.backend.ir.expr import Put, is_indirect
+from compiler.backend.ir.index import product
+from compiler.backend.ir.symbols import kernel_indices, symbols_and_checks
+from compiler.backend.passes.context import Context
+from compiler.backend.passes.names import unique, without_number
+
+
+@dataclass(frozen=True, repr=False)
+class Together(Kernel):
+    """`parts` in one launch. It has no ranges of its own, and all their loops."""
+
+    parts: tuple[Kernel, ...] = field(kw_only=True)
+
+    @staticmethod
+    def of(kernels: Sequence[Kernel], taken: set[str]) -> Together:
+        """Named after the first; `taken` are the names of others."""
+        loops = tuple(loop for kernel in kernels for loop in kernel.loops)
+        local = frozenset(name for kernel in kernels for name in kernel.local)
+        name = unique(f"{without_number(kernels[0].name)}_and_{len(kernels) - 1}_more", taken)
+        return Together(name, (), (), loops, local, parts=tuple(kernels))
+
+    def __str__(self) -> str:
+        lines = [line for part in self.parts for line in self._lines(part)]
+        return "\n".join([f"kernel {self.name}, {len(self.parts)} in one launch:", *lines])
+
+    __repr__ = __str__
+
+    @staticmethod
+    def _lines(part: Kernel) -> Iterator[str]:
+        head, *loops = str(part).splitlines()
+        over = head.partition(" over ")[2].rstrip(":")
+        yield from (f"{loop}  # over {over}" for loop in loops)
+
+
+def together(program: Program, ctx: Context) -> Program:
+    """The program with such kernels in one launch."""
+    if not ctx.processors:
+        return program
+    given, read = {*program.inputs, *program.constants}, {name for step in program.steps for name in step.reads}
+    small = [kernel for kernel in program.kernels if _is_small(kernel, program, ctx)]
+    early = [kernel for kernel in small if given.issuperset(kernel.reads)]
+    late = [kernel for kernel in small if read.isdisjoint(kernel.writes) and not given.issuperset(kernel.reads)]
+    places: dict[int, Kernel] = {}
+    gone: set[int] = set()
+    taken = {kernel.name for kernel in program.kernels}
+    for kernels, place in ((early, 0), (late, -1)):
+        for group in _groups(kernels, program, ctx):
+            one = places[id(group[place])] = Together.of(group, taken)
+            gone.update(map(id, group))
+            ctx.decide(one.writes, "together", f"one launch of {len(group)} kernels, of which none needs another")
+    steps = (places.get(id(step), step) for step in program.steps if id(step) in places or id(step) not in gone)
+    return program.with_steps(tuple(steps)) if places else program
+
+
+def _is_small(kernel: Kernel, program: Program, ctx: Context) -> bool:
+    """Whether it takes less than a launch does, and computes each point by itself at places that are known."""
+    points = product(var.size for var in kernel.ranges).constant or 0
+    if type(kernel) is not Kernel or kernel.reduced or not 0 < points <= ctx.thresholds.shared_points:
+        return False
+    if symbols_and_checks(kernel_indices(kernel, program))[0]:
+        return False
+    names = {*kernel.reads, *kernel.targets}
+    gpus = {buffer.device for buffer in program.buffers} - {"cpu"} or {"cpu"}  # a GPU's code may run on a CPU
+    on_gpu = gpus.issuperset(program.by_name[name].device for name in names)
+    return on_gpu and names.isdisjoint(program.mutated) and all(map(_is_plain, kernel.loops))
+
+
+def _is_plain(loop: Loop) -> bool:
+    return not loop.reduction and not isinstance(loop.value, Put) and not is_indirect(loop.value)
+
+
+def _groups(kernels: Sequence[Kernel], program: Program, ctx: Context) -> list[list[Kernel]]:
+    """Kernels of one device that follow each other, as many as a launch may have, two at least."""
+    found: dict[str, list[list[Kernel]]] = {}
+    for kernel in kernels:
+        groups = found.setdefault(program.by_name[kernel.targets[0]].device, [[]])
+        if _is_too_much([*groups[-1], kernel], ctx):
+            groups.append([])
+        groups[-1].append(kernel)
+    return [group for groups in found.values() for group in groups if len(group) > 1]
+
+
+def _is_too_much(group: Sequence[Kernel], ctx: Context) -> bool:
+    limits = ctx.thresholds
+    points = sum(ctx.points(kernel.ranges) for kernel in group)
+    buffers = {name for kernel in group for name in (*kernel.reads, *kernel.writes)}
+    loops = sum(len(kernel.loops) for kernel in group)
+    return points > 2 * limits.shared_points or len(buffers) > limits.fused_buffers or loops > limits.fused_loops

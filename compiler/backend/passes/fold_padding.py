@@ -1,0 +1,80 @@
+"""Fold padding for a library call into the kernel that produces the value; readers use the padded buffer.
+
+A matmul reads a copy of an operand with zeros at its ends (`lower/products.py`). If others read the operand too, such
+as a gradient that is also summed or a low-precision weight that is saved for the backward, it would be computed or
+stored twice. The copy has all elements at the same coordinates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from compiler.backend.ir import Extern, Kernel, Loop, Program, Step, Strided, mapped
+from compiler.backend.ir.expr import Guard, Load, Put, rebuilt, rename_loads
+from compiler.backend.lower.indexing import guard_bounds
+from compiler.backend.passes.context import Context
+from compiler.backend.passes.simplify import fold, value_at
+
+
+def in_padded_place(program: Program, ctx: Context) -> Program:
+    """Replace values by the padded copies that extern calls read. Kernels have one loop each."""
+    for name in [kernel.targets[0] for kernel in program.kernels if program.passed.issuperset(kernel.targets)]:
+        padding = next(kernel.loops[0] for kernel in program.kernels if name in kernel.targets)
+        if (maker := _maker(padding, program)) is not None:
+            ctx.decide((maker.target, padding.target), "padded", f"it is computed where {padding.target} has it")
+            program = _move_copy(program, maker, padding)
+    return program
+
+
+def _maker(padding: Loop, program: Program) -> Loop | None:
+    """The loop that produces a value for a padded copy, if its other readers may read the copy."""
+    source = padding.value.value if isinstance(padding.value, Guard) else None
+    if not isinstance(source, Load) or source.index != padding.index:
+        return None
+    value, copy = program.by_name[source.buffer], program.by_name[padding.target]
+    if padding.value != fold(guard_bounds(padding.index, value.shape, source, 0)) or value.dtype != copy.dtype:
+        return None
+    loop = next((kernel.loops[0] for kernel in program.kernels if kernel.targets == (value.name,)), None)
+    if loop is None or loop.reduction or isinstance(loop.value, Put):
+        return None
+    seen = (call for call in program.calls if call.aliases or call.writes)
+    shared = program.mutated.union(name for call in seen for name in (*call.reads, *call.writes))
+    if shared.intersection((value.name, copy.name, *loop.reads)):
+        return None
+    by_memory = value.name in program.returned | program.passed
+    readers = [kernel for kernel in program.kernels if value.name in kernel.reads]
+    if copy.name in program.returned or (by_memory and value.strides != copy.strides):
+        return None
+    return loop if by_memory or len(readers) > 1 else None
+
+
+def _move_copy(program: Program, maker: Loop, padding: Loop) -> Program:
+    """Move the copy to where the value was produced."""
+    old, new = maker.target, padding.target
+    source = padding.value.value if isinstance(padding.value, Guard) else None
+    value = rebuilt(padding.value, lambda part: value_at(maker, padding.index) if part is source else None)
+    origins = (*maker.origins, *padding.origins)
+    loop = replace(padding, value=fold(value), origins=origins, source=maker.source, operator=maker.operator)
+    made = Kernel(new, loop.ranges, (), (loop,))
+    kept = (step for step in program.steps if new not in step.targets)
+    steps = tuple(made if old in step.targets else _with_buffer(step, old, new) for step in kept)
+    return replace(program, outputs=_with_view(program.outputs, old, new)).with_steps(steps)
+
+
+def _with_buffer(step: Step, old: str, new: str) -> Step:
+    """A step with one buffer it reads replaced by another."""
+    if old not in step.reads:
+        return step
+    if isinstance(step, Extern):
+        return replace(step, args=_with_view(step.args, old, new), kwargs=_with_view(step.kwargs, old, new))
+    return replace(step, loops=tuple(replace(loop, value=rename_loads(loop.value, {old: new})) for loop in step.loops))
+
+
+def _with_view(value: Any, old: str, new: str) -> Any:
+    """An argument of a call, or an output, with views of one buffer replaced by views of another."""
+
+    def change(leaf: Any) -> Any:
+        return replace(leaf, buffer=new) if isinstance(leaf, Strided) and leaf.buffer == old else leaf
+
+    return mapped(value, change)

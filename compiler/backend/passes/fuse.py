@@ -1,0 +1,335 @@
+"""Pass: merge kernels that share buffers, so that shared data is read once and need not be stored.
+
+Greedy: of all pairs that share a buffer, the one that saves most bytes goes first, if it is legal. `legal` returns the
+merged kernel or the reason against it. Producer and consumer, siblings that read the same, prologue and epilogue of a
+reduction, and reductions of one shape are all one case: two loop nests that can be walked as one. In the end a kernel
+over rows is split again where it would access memory in short runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from itertools import pairwise
+
+from compiler.backend.ir import Extern, Kernel, Loop, Program, Step
+from compiler.backend.ir.expr import Put
+from compiler.backend.ir.index import product
+from compiler.backend.ir.index_maps import is_one_to_one
+from compiler.backend.ir.sweeps import overwritten_early
+from compiler.backend.passes.context import Context
+from compiler.backend.passes.fit import Refusal, merge_kernels
+from compiler.backend.passes.names import name_of, unique
+from compiler.backend.passes.one_hot import one_hot_sums
+from compiler.backend.passes.order import merge_ranges
+from compiler.backend.passes.tiles import lost_in_rows
+from compiler.backend.passes.traffic import LAUNCH, moved
+
+MOST_READERS = 32
+
+
+def fuse(program: Program, ctx: Context) -> Program:
+    """Merge kernels until no pair is worth it, and make buffers local that only one kernel uses."""
+    graph = Steps.of(program)
+    _merge_all(graph, graph.candidates, ctx)
+    if ctx.processors:
+        _merge_all(graph, graph.small, ctx)
+    steps = localize(graph.sorted(), program)
+    if ctx.processors:
+        parted = [part for step in steps for part in _fission(step, program, ctx)]
+        steps = localize(parted, program) if len(parted) > len(steps) else steps
+    return one_hot_sums(program if steps == program.steps else program.with_steps(steps), ctx)
+
+
+def _merge_all(graph: Steps, candidates: Callable[[Context], Iterator[Pair]], ctx: Context) -> None:
+    """Merge pairs until every one left is refused.
+
+    Savings are computed again once a kernel of a pair was merged with a third, so that a kernel goes to the neighbour
+    that it shares most with.
+    """
+    refused: dict[frozenset[int], str] = {}
+    while pairs := [pair for pair in candidates(ctx) if pair.key not in refused]:
+        near: dict[int, set[int]] = {}
+        for pair in pairs:
+            near.setdefault(pair.first, set()).add(pair.second)
+            near.setdefault(pair.second, set()).add(pair.first)
+        waiting = sorted((-pair.saved, pair.first, pair.second) for pair in pairs)
+        while waiting:
+            minus, first, second = heappop(waiting)
+            pair = Pair(first, second, -minus)
+            if not pair.key <= graph.steps.keys() or pair.key in refused:
+                continue
+            if pair.saved and graph.saved(pair.first, pair.second, ctx) != pair.saved:
+                continue  # there is a newer one
+            found = legal(graph, pair, ctx)
+            if isinstance(found, Refusal):
+                refused[pair.key] = found.why
+                ctx.decide(graph.names(pair), "refused", found.why, bytes=pair.saved)
+                continue
+            ctx.decide(graph.names(pair), "fused", pair.why, bytes=pair.saved)
+            graph.merge(pair, found)
+            refused = {key: why for key, why in refused.items() if pair.second not in key}
+            near[pair.second] = (near[pair.second] | near.pop(pair.first)) & graph.steps.keys() - {pair.second}
+            for other in near[pair.second] if pair.saved else ():
+                near[other].add(pair.second)
+                first, second = sorted((other, pair.second))
+                if saved := graph.saved(first, second, ctx):
+                    heappush(waiting, (-saved, first, second))
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two steps by number, and the bytes that one kernel of both saves."""
+
+    first: int
+    second: int
+    saved: int
+
+    @property
+    def key(self) -> frozenset[int]:
+        """The same key for both orders."""
+        return frozenset((self.first, self.second))
+
+    @property
+    def why(self) -> str:
+        """The reason to merge them."""
+        return f"saves {self.saved:,} bytes" if self.saved else "saves a launch: both are small"
+
+
+def legal(graph: Steps, pair: Pair, ctx: Context) -> Kernel | Refusal:
+    """The kernel that does the work of both, or the reason why there is none."""
+    first, second = graph.steps[pair.first], graph.steps[pair.second]
+    assert isinstance(first, Kernel)
+    assert isinstance(second, Kernel)
+    if graph.is_between(pair.first, pair.second):
+        return Refusal("a step between them needs the first and is needed by the second")
+    found = merge_kernels(first, second, ctx)
+    there = {*map(id, first.loops), *map(id, second.loops)}
+    if isinstance(found, Kernel) and not all(graph.is_certain(loop) for loop in found.loops if id(loop) not in there):
+        return Refusal("it is not certain that what one of them writes is still written once")
+    if isinstance(found, Kernel) and (name := graph.overwritten_early(found, pair)):
+        return Refusal(f"{name} would be overwritten before all that reads it is done with it")
+    return found
+
+
+@dataclass(slots=True)
+class Steps:
+    """The steps during merging, by number.
+
+    `needs` has the direct dependencies of each step, `before` all of them, as bit sets. A merged kernel keeps the
+    number and the position of its later part.
+    """
+
+    program: Program
+    steps: dict[int, Step]
+    needs: dict[int, set[int]]
+    before: dict[int, int]
+    users: dict[str, list[int]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(program: Program) -> Steps:
+        needs = needs_of(program)
+        before: dict[int, int] = {}
+        for number, needed in needs.items():
+            before[number] = 0
+            for other in needed:
+                before[number] |= before[other] | 1 << other
+        return Steps(program, dict(enumerate(program.steps)), needs, before, _users(program))
+
+    def names(self, pair: Pair) -> tuple[str, ...]:
+        """Names of both loops, by their last targets."""
+        return tuple(self.steps[number].targets[-1] for number in (pair.first, pair.second))
+
+    def candidates(self, ctx: Context) -> Iterator[Pair]:
+        """Pairs of kernels that share a buffer."""
+        found: set[tuple[int, int]] = set()
+        for name, users in self.users.items():
+            kernels = [number for number in users if isinstance(self.steps[number], Kernel)]
+            near = [(a, b) for a, b in pairwise(kernels) if b - a <= ctx.thresholds.fusion_distance]
+            found.update(near)
+            writers = [number for number in kernels if name in self.steps[number].targets]
+            found.update((min(a, b), max(a, b)) for a in writers for b in kernels[:MOST_READERS] if a != b)
+        for first, second in sorted(found):
+            if saved := self.saved(first, second, ctx):
+                yield Pair(first, second, saved)
+
+    def small(self, ctx: Context) -> Iterator[Pair]:
+        """Pairs of kernels of one shape and device that take a GPU less time than a launch."""
+        last: dict[tuple[str, ...], int] = {}
+        for number, step in sorted(self.steps.items()):
+            if not isinstance(step, Kernel):
+                continue
+            sizes = [var.size for var in (*step.ranges, *step.reduced)]
+            if ctx.number(product(sizes)) <= ctx.thresholds.inline_points:
+                device = self.program.by_name[step.targets[-1]].device
+                shape = (device, *(size.key for size in sizes), str(len(step.reduced)))
+                if shape in last:
+                    yield Pair(last[shape], number, 0)
+                last[shape] = number
+
+    def saved(self, first: int, second: int, ctx: Context) -> int:
+        """Bytes that need not be read twice, nor written if nothing else reads them."""
+        one, two = self.steps[first], self.steps[second]
+        is_chain = bool(set(one.targets) & set(two.reads) or set(two.targets) & set(one.reads))
+        if not is_chain and second - first > ctx.thresholds.fusion_distance:
+            return 0
+        total = 0
+        for name in sorted({*one.targets, *one.reads} & {*two.reads, *two.targets}):
+            buffer = self.program.by_name[name]
+            size = ctx.number(buffer.size) * buffer.dtype.itemsize
+            is_made = name in one.targets or name in two.targets
+            gone = is_made and name not in self.program.returned and set(self.users[name]) == {first, second}
+            total += 2 * size if gone else size
+        return total
+
+    def is_between(self, first: int, second: int) -> bool:
+        """Whether a third step has to run after one of them and before the other."""
+        return any(
+            self.before[other] >> early & 1
+            for early, late in ((first, second), (second, first))
+            for other in self.needs[late]
+            if other != early
+        )
+
+    def is_certain(self, loop: Loop) -> bool:
+        """Whether a loop is known to write each element of its target once."""
+        shape = self.program.by_name[loop.target].shape
+        is_empty = any(size.constant == 0 for size in shape)
+        return isinstance(loop.value, Put) or is_empty or is_one_to_one(loop.index, shape, loop.stored)
+
+    def overwritten_early(self, kernel: Kernel, pair: Pair) -> str:
+        """An input that the merged kernel would overwrite before it has read all of it, "" if there is none."""
+        if not (names := self.program.mutated.intersection(kernel.targets)):
+            return ""
+        own = {name for name in kernel.targets if pair.key.issuperset(self.users[name])}
+        return overwritten_early(replace(kernel, local=frozenset(own - _stored_buffers(self.program))), names)
+
+    def merge(self, pair: Pair, kernel: Kernel) -> None:
+        """Put the merged kernel at the second's position. The first one's bit stays, as nothing reads it any more."""
+        first, second = pair.first, pair.second
+        self.steps[second] = kernel
+        self.needs[second] = (self.needs[second] | self.needs.pop(first)) - {first, second}
+        bit, own = 1 << first, 1 << second
+        both = bit | own
+        whole = (self.before.pop(first) | self.before[second]) & ~both
+        del self.steps[first]
+        self.before[second] = whole
+        for number, before in self.before.items():
+            if before & both:
+                self.before[number] = before | whole | own
+                if before & bit and first in self.needs[number]:
+                    self.needs[number] = self.needs[number] - {first} | {second}
+        for name in {*kernel.targets, *kernel.reads}:
+            users = self.users[name]
+            self.users[name] = sorted({second if user == first else user for user in users})
+
+    def sorted(self) -> tuple[Step, ...]:
+        """The steps in dependency order, else in their own."""
+        done: dict[int, Step] = {}
+        for number in sorted(self.steps):
+            self._place(number, done)
+        return tuple(done.values())
+
+    def _place(self, number: int, done: dict[int, Step]) -> None:
+        waiting = [number]
+        while waiting:
+            last = waiting[-1]
+            missing = [other for other in sorted(self.needs[last]) if other not in done]
+            if missing:
+                waiting += missing[::-1]
+            else:
+                done.setdefault(waiting.pop(), self.steps[last])
+
+
+def _fission(step: Step, program: Program, ctx: Context) -> tuple[Step, ...]:
+    """Split a kernel over rows whose memory runs are so short that re-reading what it reduces is cheaper.
+
+    Returns one kernel over rows, and one over points, which accesses memory in tiles, for what no reduction needs.
+    """
+    if not isinstance(step, Kernel) or not step.reduced or step.taken or not program.mutated.isdisjoint(step.targets):
+        return (step,)
+    needed: set[str] = set()
+    for loop in reversed(step.loops):
+        if loop.reduction or len(loop.ranges) == len(step.ranges) or loop.target in needed:
+            needed |= {loop.target, *loop.reads}
+    rows = replace(step, loops=tuple(loop for loop in step.loops if loop.target in needed))
+    late = tuple(loop for loop in step.loops if loop.target not in needed)
+    lost = lost_in_rows(step, program, ctx) if late else {}
+    later = {name: bytes_ for name, bytes_ in lost.items() if name not in rows.reads and name not in rows.targets}
+    again = sum(moved(name, rows, program, ctx) for name in rows.reads)
+    if sum(later.values()) <= again + LAUNCH:
+        return (step,)
+    most = max(later, key=lambda name: later[name])
+    why = f"rows would meet {most} in short runs, for the time of {sum(later.values()):,} bytes more"
+    ctx.decide((step.targets[-1],), "parted", f"{why}; {again:,} are read again", bytes=again)
+    return rows, _of_points(step, late, program, ctx)
+
+
+def _of_points(step: Kernel, late: tuple[Loop, ...], program: Program, ctx: Context) -> Kernel:
+    """Some loops of a kernel over rows as a kernel over points.
+
+    Ranges are merged where that matches the memory of all its loops that are not over rows, as values of those may be
+    recomputed; small buffers do not count.
+    """
+    whole = tuple(loop for loop in step.loops if not loop.reduction and len(loop.ranges) > len(step.ranges))
+    points = Kernel(step.name, step.ranges + step.reduced, (), whole)
+    count = ctx.points(points.ranges)
+    small = {name for name in points.reads if 2 * ctx.number(program.by_name[name].size) < count}
+    kept = {loop.target for loop in late}
+    merge_kernels = merge_ranges(points, program, small)
+    return replace(merge_kernels, loops=tuple(loop for loop in merge_kernels.loops if loop.target in kept))
+
+
+def _users(program: Program) -> dict[str, list[int]]:
+    """The steps that name each buffer, in order."""
+    users: dict[str, list[int]] = {}
+    for number, step in enumerate(program.steps):
+        for name in sorted({*step.targets, *step.reads}):
+            users.setdefault(name, []).append(number)
+    return users
+
+
+def needs_of(program: Program) -> dict[int, set[int]]:
+    """For each step the steps that have to run before it: writers of its inputs, users of what it overwrites, pinned
+    calls.
+    """
+    writer: dict[str, int] = {}
+    readers: dict[str, list[int]] = {}
+    pinned: int | None = None
+    needs: dict[int, set[int]] = {}
+    for number, step in enumerate(program.steps):
+        overwritten = set(step.writes if isinstance(step, Extern) else step.taken)
+        overwritten |= set(step.targets) & program.mutated
+        needs[number] = {writer[name] for name in (*step.reads, *overwritten) if name in writer}
+        needs[number] |= {reader for name in overwritten for reader in readers.get(name, ())}
+        if isinstance(step, Extern) and step.pinned:
+            needs[number] |= {pinned} if pinned is not None else set()
+            pinned = number
+        for name in step.reads:
+            readers.setdefault(name, []).append(number)
+        writer.update(dict.fromkeys((*step.targets, *overwritten), number))
+        needs[number].discard(number)
+    return needs
+
+
+def _stored_buffers(program: Program) -> set[str]:
+    """Buffers that are not local to a kernel."""
+    return {*program.returned, *program.mutated, *program.inputs}
+
+
+def localize(steps: Iterable[Step], program: Program) -> tuple[Step, ...]:
+    """Name each kernel after what it computes, and make buffers local that only one kernel names."""
+    steps = tuple(steps)
+    readers: dict[str, int] = {}
+    for step in steps:
+        for name in {*step.reads, *step.targets}:
+            readers[name] = readers.get(name, 0) + 1
+    kept = _stored_buffers(program)
+    taken: set[str] = set()
+    return tuple(_localize_kernel(step, readers, kept, taken) if isinstance(step, Kernel) else step for step in steps)
+
+
+def _localize_kernel(kernel: Kernel, readers: dict[str, int], kept: set[str], taken: set[str]) -> Kernel:
+    local = frozenset(name for name in kernel.targets if readers[name] == 1 and name not in kept)
+    return replace(kernel, name=unique(name_of(kernel), taken), local=local)

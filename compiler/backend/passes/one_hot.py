@@ -1,0 +1,113 @@
+"""Replace a one-hot sum by its only non-zero term.
+
+The gradient of a cross entropy sums, for each row, terms that are 0 except in the target's column: as many as the
+vocabulary has words. A kernel that walks them only for this sum computes the one term instead. 0 times infinity or NaN
+is NaN, as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from compiler.backend.ir import Kernel, Loop, Program
+from compiler.backend.ir.expr import At, Const, Expr, Load, Op, indices, operation, parts
+from compiler.backend.ir.index import Index, Var
+from compiler.backend.ir.index_maps import atoms_of
+from compiler.backend.passes.context import Context
+from compiler.backend.passes.simplify import fold
+
+
+def one_hot_sums(program: Program, ctx: Context) -> Program:
+    """Rewrite kernels that walk a range only for a one-hot sum so that they compute its term."""
+    found = {kernel.name: term for kernel in program.kernels if (term := _of_one_term(kernel)) is not None}
+    for kernel in program.kernels:
+        if kernel.name in found:
+            ctx.decide(kernel.writes, "one term", f"of {kernel.reduced[0].size} terms all but one are 0")
+    steps = (found.get(step.name, step) if isinstance(step, Kernel) else step for step in program.steps)
+    return program.with_steps(tuple(steps)) if found else program
+
+
+def _of_one_term(kernel: Kernel) -> Kernel | None:
+    """The kernel without its only reduction, if that is a one-hot sum and nothing else needs the reduced range."""
+    sums = [loop for loop in kernel.loops if loop.reduced]
+    if type(kernel) is not Kernel or len(sums) != 1 or sums[0].reduction != "sum" or len(sums[0].reduced) != 1:
+        return None
+    if not set(kernel.targets).isdisjoint(kernel.reads):
+        return None  # what it writes over is not what it read
+    search = _Search({loop.target: loop for loop in kernel.loops}, sums[0].reduced[0])
+    if (term := search.term(sums[0].value)) is None:
+        return None
+    inside = operation("and", operation("ge", term.at, Const(0, term.at.dtype)), operation("lt", term.at, search.end))
+    value = operation("where", inside, term.value, Const(0.0, term.value.dtype))
+    if not isinstance(term.other, Const):
+        value = operation("add", value, term.other)
+    loops = (
+        replace(loop, value=fold(value), reduction="", reduced=()) if loop is sums[0] else loop for loop in kernel.loops
+    )
+    found = replace(kernel, reduced=(), loops=tuple(loops)).pruned()
+    return found if all(loop.ranges == kernel.ranges for loop in found.loops) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """`value` where the variable equals `at`, else `other`: 0, or 0 times a value that may be infinite.
+
+    The variable occurs in none of these.
+    """
+
+    at: Expr
+    value: Expr
+    other: Expr
+
+    def mapped(self, by: Op, others: tuple[Expr, ...]) -> _Term:
+        """An operation's result with the term as its first argument."""
+        return replace(
+            self, value=replace(by, args=(self.value, *others)), other=replace(by, args=(self.other, *others))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """Search among the loops of a kernel, which read each other at the same point."""
+
+    loops: Mapping[str, Loop]
+    var: Var
+
+    @property
+    def end(self) -> Expr:
+        return fold(At(self.var.size))
+
+    def term(self, value: Expr) -> _Term | None:
+        """The non-zero value of an expression, if it is non-zero at one point of the variable only."""
+        if isinstance(value, Load):
+            maker = self.loops.get(value.buffer)
+            return self.term(maker.value) if maker is not None and not maker.reduction else None
+        if not isinstance(value, Op):
+            return None
+        if value.name == "where":
+            return self.chosen(*value.args)
+        if value.name in ("cast", "neg"):
+            inner = self.term(value.args[0])
+            return inner and inner.mapped(value, ())
+        if value.name == "mul":
+            for first, second in (value.args, value.args[::-1]):
+                if not self.is_in(second) and (inner := self.term(first)) is not None:
+                    return inner.mapped(value, (second,))
+        return None
+
+    def chosen(self, condition: Expr, chosen: Expr, other: Expr) -> _Term | None:
+        """The term of `chosen if variable == at else 0`."""
+        if isinstance(condition, Load) and (maker := self.loops.get(condition.buffer)) is not None:
+            condition = maker.value
+        if not isinstance(condition, Op) or condition.name != "eq" or not isinstance(other, Const) or other.value != 0:
+            return None
+        for place, at in (condition.args, condition.args[::-1]):
+            is_place = isinstance(place, At) and place.index == Index.of(self.var)
+            if is_place and at.dtype == place.dtype and not self.is_in(at) and not self.is_in(chosen):
+                return _Term(at, chosen, other)
+        return None
+
+    def is_in(self, value: Expr) -> bool:
+        """Whether a value depends on the variable, directly or through other loops of the kernel."""
+        return any(self.var in atoms_of(index) for part in parts(value) for index in indices(part))

@@ -1,0 +1,155 @@
+"""Pass: loops walk memory in its order, and as few of them as it takes; small kernels share launches.
+
+Of a kernel's ranges, the one along which most accesses are next to each other becomes the innermost, and the others
+follow by their strides. Then neighbouring ranges that every access walks as if they were one become one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence, Set
+from itertools import pairwise, permutations
+
+from compiler.backend.ir import Buffer, Kernel, Product, Program
+from compiler.backend.ir.expr import At, Guard, Put, indices, loads, parts, variables_in
+from compiler.backend.ir.index import Index, Var, factor_of
+from compiler.backend.ir.index_maps import atoms_of, is_one_to_one, variables
+from compiler.backend.passes.combo import together
+from compiler.backend.passes.context import Context
+
+MOST_OF_THREAD = 16
+"""Neighbours in memory that one thread may take at once."""
+
+
+def order(program: Program, ctx: Context) -> Program:
+    """The program with the ranges of its kernels sorted and merged, then with kernels together."""
+    steps = tuple(sort_ranges(step, program, ctx) if isinstance(step, Kernel) else step for step in program.steps)
+    unchanged = all(new is old for new, old in zip(steps, program.steps, strict=True))
+    return together(program if unchanged else program.with_steps(steps), ctx)
+
+
+def sort_ranges(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
+    """One kernel with its ranges sorted and merged; a product is walked by its matrices' rows and columns."""
+    if isinstance(kernel, Product) or any(var.size.constant == 0 for var in kernel.ranges + kernel.reduced):
+        return kernel
+    kernel = merge_ranges(kernel, program)
+    ranges, reduced = (_sort_group(group, kernel, program, ctx) for group in (kernel.ranges, kernel.reduced))
+    reduced = _short_last(reduced, kernel, program, ctx)
+    if any(loop.reduction.startswith("arg") for loop in kernel.loops):
+        reduced = kernel.reduced
+    if (ranges, reduced) != (kernel.ranges, kernel.reduced):
+        ctx.decide((kernel.name,), "reordered", f"loops over {', '.join(map(str, ranges + reduced))}")
+        kernel = kernel.over(ranges, reduced, {})
+    return kernel
+
+
+def merge_ranges(kernel: Kernel, program: Program, passing: Set[str] = frozenset()) -> Kernel:
+    """A kernel with the ranges merged that all accesses walk as one, but for those of some buffers."""
+    while (pair := _mergeable(kernel, program, passing)) is not None:
+        kernel = _merge_pair(kernel, *pair)
+    return kernel
+
+
+def sort_reduced_ranges(kernel: Kernel, program: Program, ctx: Context) -> Kernel:
+    """A kernel whose reduced ranges alone are sorted."""
+    if any(var.size.constant == 0 for var in kernel.ranges + kernel.reduced):
+        return kernel
+    return kernel.over(kernel.ranges, _sort_group(kernel.reduced, kernel, program, ctx), {})
+
+
+def offsets(kernel: Kernel, program: Program) -> Iterator[Index]:
+    """Where the kernel reads and writes memory: offsets in elements."""
+    return (offset for _, offset in accesses(kernel, program))
+
+
+def points_along(places: Iterable[Index], var: Var, ctx: Context) -> int:
+    """How many points are met at places where the next one along a variable is the next one in memory."""
+    return sum(ctx.points(variables(place)) for place in places if ctx.number(factor_of(place, var)) == 1)
+
+
+def accesses(kernel: Kernel, program: Program) -> Iterator[tuple[Buffer, Index]]:
+    """The buffers that a kernel reads and writes, with offsets in elements."""
+    for loop in kernel.loops:
+        places = [(load.buffer, load.index) for load in loads(loop.value)]
+        for name, index in (*places, (loop.target, loop.place)):
+            if name not in kernel.local:
+                buffer = program.by_name[name]
+                yield buffer, buffer.offset(index)
+
+
+def _sort_group(group: tuple[Var, ...], kernel: Kernel, program: Program, ctx: Context) -> tuple[Var, ...]:
+    """The ranges by how far apart the elements of one step lie, in most accesses; those of large buffers count most."""
+    if len(group) < 2:
+        return group
+    places = [(ctx.number(buffer.size), offset) for buffer, offset in accesses(kernel, program)]
+    most = sum(size for size, _ in places) / 2
+
+    def distance(var: Var) -> tuple[bool, float]:
+        steps = [(size, abs(ctx.number(by))) for size, place in places if (by := factor_of(place, var)).terms]
+        close, whole = sum(size for size, step in steps if step == 1), sum(size for size, _ in steps)
+        return close < most, sum(size * step for size, step in steps) / whole if whole else 0.0
+
+    return tuple(sorted(group, key=distance, reverse=True))
+
+
+def _short_last(group: tuple[Var, ...], kernel: Kernel, program: Program, ctx: Context) -> tuple[Var, ...]:
+    """On a GPU, what is reduced with a short range last that memory is walked along, as the channels of a group are in
+    channels-last memory: one thread takes all of it, and the threads beside it what follows along the next range.
+    """
+    if not ctx.processors or len(group) < 2:
+        return group
+    places = [(ctx.number(buffer.size), offset) for buffer, offset in accesses(kernel, program)]
+    least = max(size for size, _ in places) / 4
+
+    def is_walked(var: Var) -> bool:
+        return any(size >= least and ctx.number(factor_of(place, var)) == 1 for size, place in places)
+
+    short = [var for var in group if ctx.number(var.size) <= MOST_OF_THREAD and is_walked(var)]
+    return (*(var for var in group if var not in short[-1:]), *short[-1:])
+
+
+def _mergeable(kernel: Kernel, program: Program, passing: Set[str]) -> tuple[Var, Var] | None:
+    """Two ranges (outer, inner) that all accesses walk as if they were one."""
+    inside = [part for loop in kernel.loops for part in parts(loop.value)]
+    offsets = [offset for buffer, offset in accesses(kernel, program) if buffer.name not in passing]
+    places = [*offsets, *(part.index for part in inside if isinstance(part, At))]
+    others = [index for part in inside for index in _guarded_indices(part)]
+    is_free = not any(loop.is_scan or loop.reduction.startswith("arg") for loop in kernel.loops)
+    reduced = permutations(kernel.reduced, 2) if is_free else pairwise(kernel.reduced)
+    for outer, inner in (*permutations(kernel.ranges, 2), *reduced):
+        is_guarded = any(var in (outer, inner) for index in others for var in atoms_of(index))
+        if not is_guarded and all(_as_one(place, outer, inner) for place in places):
+            is_plain = len(outer.size.terms) == len(inner.size.terms) == 1
+            if is_plain or _is_certain(_merge_pair(kernel, outer, inner), program):
+                return outer, inner
+    return None
+
+
+def _is_certain(kernel: Kernel, program: Program) -> bool:
+    """Whether it is known that its loops meet each element once: indices divide little by sums, as of symbols."""
+    loops = [loop for loop in kernel.loops if not isinstance(loop.value, Put)]
+    return all(is_one_to_one(loop.index, program.by_name[loop.target].shape, loop.stored) for loop in loops)
+
+
+def _guarded_indices(part: object) -> Sequence[Index]:
+    """Indices inside of a guard, where loads are not whole."""
+    if isinstance(part, Guard):
+        return [index for inner in parts(part.value) for index in indices(inner)]
+    return ()
+
+
+def _as_one(place: Index, outer: Var, inner: Var) -> bool:
+    step, wide = factor_of(place, inner), factor_of(place, outer)
+    if step * inner.size != wide:
+        return False
+    rest = place - Index.of(outer) * wide - Index.of(inner) * step
+    return not any(var in (outer, inner) for var in variables_in(rest))
+
+
+def _merge_pair(kernel: Kernel, outer: Var, inner: Var) -> Kernel:
+    both = Var(outer.name, outer.size * inner.size)
+    values = {outer.name: Index.of(both) // inner.size, inner.name: Index.of(both) % inner.size}
+
+    def one(group: tuple[Var, ...]) -> tuple[Var, ...]:
+        return tuple(both if var == outer else var for var in group if var != inner)
+
+    return kernel.over(one(kernel.ranges), one(kernel.reduced), values)

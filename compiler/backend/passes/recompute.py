@@ -1,0 +1,172 @@
+"""Pass, for GPUs: a value that one kernel stores and others load is computed again where that moves fewer bytes.
+
+Fused kernels often hold what a value is made of anyway: a normalized input beside the input, a masked gradient beside
+mask and gradient. Then its readers get the loops that make it, and its kernel does not store it. Only what has no
+reduction in it, and costs little, is computed again; all readers do so, or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, replace
+from itertools import count
+
+from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Program
+from compiler.backend.ir.expr import Expr, Put, Shape, cost, is_indirect, loads, rename_loads, with_index, with_loads
+from compiler.backend.ir.index import Index, Var
+from compiler.backend.ir.index_maps import is_one_to_one, substitute
+from compiler.backend.passes.context import Context
+from compiler.backend.passes.fit import values_at
+from compiler.backend.passes.simplify import fold
+from compiler.backend.passes.traffic import traffic
+
+
+def recompute(program: Program, ctx: Context) -> Program:
+    """The program without stores of values that are cheaper to compute again."""
+    if not ctx.processors:
+        return program
+    tried: set[str] = set()
+    candidates = _candidates(program, tried)
+    while (found := next(candidates, None)) is not None:
+        tried.add(found.target)
+        if (changed := _recompute(program, found, ctx)) is not None:
+            program, candidates = changed, _candidates(changed, tried)
+    return program
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A stored value: who makes it, with the loops that are needed for it, the last one its own, and who reads it."""
+
+    maker: Kernel
+    loops: tuple[Loop, ...]
+    readers: tuple[Kernel, ...]
+
+    @property
+    def target(self) -> str:
+        """The buffer that it is stored in."""
+        return self.loops[-1].target
+
+
+def _candidates(program: Program, tried: set[str]) -> Iterator[Candidate]:
+    """Values that only kernels read and that pointwise loops make, in their order."""
+    readers: dict[str, list[Kernel]] = {}
+    kept = program.returned | program.mutated | program.passed | program.taken
+    for kernel in program.kernels:
+        for name in kernel.reads:
+            readers.setdefault(name, []).append(kernel)
+    for kernel in program.kernels:
+        for loop in kernel.loops:
+            if loop.target in kept or loop.target in tried or loop.target not in readers:
+                continue
+            loops = _needed_loops(loop, kernel)
+            if loops and not any(is_indirect(one.value) or one.reads & program.mutated for one in loops):
+                yield Candidate(kernel, loops, tuple(readers[loop.target]))
+
+
+def _needed_loops(last: Loop, kernel: Kernel) -> tuple[Loop, ...]:
+    """The loop and those of its kernel that make what it reads and nothing stores; () if a reduction is among them."""
+    found: list[Loop] = []
+    needed = {last.target}
+    for loop in reversed(kernel.loops):
+        if loop.target in needed:
+            if loop.reduction or isinstance(loop.value, Put):
+                return ()
+            found.append(loop)
+            needed |= loop.reads & kernel.local
+    return tuple(reversed(found))
+
+
+def _recompute(program: Program, found: Candidate, ctx: Context) -> Program | None:
+    """The program with the value computed again, if that is possible, and worth it."""
+    price = sum(cost(loop.value) for loop in found.loops)
+    if price > ctx.thresholds.recompute_cost:
+        return None
+    made: dict[int, Kernel] = {}
+    buffers: list[Buffer] = []
+    for reader in found.readers:
+        again = _with_loops(reader, found, program, ctx, {*program.by_name, *(buffer.name for buffer in buffers)})
+        if again is not None:
+            made[id(reader)], extra = again
+            buffers += extra
+        elif (inlined := _with_value(reader, found, program, ctx)) is not None:
+            made[id(reader)] = inlined
+        else:
+            return None
+    made[id(found.maker)] = replace(found.maker, local=found.maker.local | {found.target}).pruned()
+    new = (made.get(id(step), step) for step in program.steps)
+    steps = tuple(step for step in new if isinstance(step, Extern) or step.loops)
+    changed = replace(program, steps=steps, buffers=program.buffers + tuple(buffers))
+    before, after = (
+        sum(traffic(kernel, one, ctx) for kernel in kernels)
+        for one, kernels in ((program, (found.maker, *found.readers)), (changed, made.values()))
+    )
+    if after >= before:
+        return None
+    names = (found.target, *(reader.name for reader in found.readers))
+    ctx.decide(names, "computed again", f"saves {before - after:,} bytes, costs {price}", bytes=before - after)
+    return changed.with_steps(steps)
+
+
+def _with_loops(
+    reader: Kernel, found: Candidate, program: Program, ctx: Context, taken: Set[str]
+) -> tuple[Kernel, tuple[Buffer, ...]] | None:
+    """A reader with loops that make the value in place of loads, and their buffers: `taken` are the names of others."""
+    places = reader.places(found.target)
+    shape = program.by_name[found.target].shape
+    first = next(number for number, loop in enumerate(reader.loops) if found.target in loop.reads)
+    spaces = dict.fromkeys((reader.ranges, reader.ranges + reader.reduced))
+    at = places.pop()
+    space = next((space for space in spaces if is_one_to_one(at, shape, space)), None)
+    if places or space is None or len(reader.loops) + len(found.loops) > ctx.thresholds.fused_loops:
+        return None
+    if (values := values_at(found.loops[-1], at)) is None:
+        return None
+    names = {loop.target: _name(loop.target, reader, taken) for loop in found.loops}
+    moved = tuple(_move_loop(loop, space, values, names) for loop in found.loops)
+    if not all(
+        is_one_to_one(new.index, program.by_name[old.target].shape, space)
+        for new, old in zip(moved, found.loops, strict=True)
+    ):
+        return None
+    there = {loop.target: loop.index for loop in reader.loops}
+    if any(there.get(loop.target, loop.index) != loop.index for loop in moved):
+        return None  # it is there already, for another place
+    new = {found.target: names[found.target]}
+    reading = tuple(replace(loop, value=rename_loads(loop.value, new)) for loop in reader.loops)
+    early = {loop.target for loop in reading[:first]}
+    inserted = tuple(loop for loop in moved if loop.target not in early)
+    again = {loop.target for loop in inserted}
+    loops = reading[:first] + inserted + tuple(loop for loop in reading[first:] if loop.target not in again)
+    own = {names[loop.target]: program.by_name[loop.target] for loop in found.loops}
+    buffers = tuple(replace(buffer, name=name) for name, buffer in own.items() if name not in there)
+    return replace(reader, loops=loops, local=reader.local.union(own)), buffers
+
+
+def _name(target: str, reader: Kernel, taken: Set[str]) -> str:
+    """What a value is called that a reader computes again: the same each time."""
+    names = (f"{target}_again{f'_{number}' if number else ''}" for number in count())
+    return next(name for name in names if name in reader.targets or name not in taken)
+
+
+def _with_value(reader: Kernel, found: Candidate, program: Program, ctx: Context) -> Kernel | None:
+    """A reader with the value in place of its only load, which is not of all elements: it pads, or takes a part."""
+    sites = [(loop, load) for loop in reader.loops for load in loads(loop.value) if load.buffer == found.target]
+    (loop, load), last = sites[0], found.loops[-1]
+    if len(sites) > 1 or ctx.points(loop.space) > 2 * ctx.number(program.by_name[found.target].size):
+        return None
+    if (values := values_at(last, load.index)) is None:
+        return None
+    whole: dict[str, Expr] = {}
+    for one in found.loops:
+        whole[one.target] = with_loads(one.value, lambda part: whole.get(part.buffer))
+    value = with_index(whole[last.target], values)
+    changed = replace(loop, value=fold(with_loads(loop.value, lambda part: value if part == load else None)))
+    return replace(reader, loops=tuple(changed if one is loop else one for one in reader.loops))
+
+
+def _move_loop(loop: Loop, space: tuple[Var, ...], values: Mapping[str, Index], names: Mapping[str, str]) -> Loop:
+    """A loop in another kernel: over its ranges, under another name."""
+    index: Shape = tuple(substitute(place, values) for place in loop.index)
+    value = rename_loads(with_index(loop.value, values), names)
+    return replace(loop, target=names[loop.target], ranges=space, index=index, value=value)

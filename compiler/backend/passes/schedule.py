@@ -1,0 +1,225 @@
+"""Pass: plan memory: which buffers are freed after each step, and which reuse the memory of a dead one.
+
+On a GPU, steps are also reordered where that lowers peak memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from compiler.backend.ir import Buffer, Extern, Kernel, Loop, Product, Program, Step
+from compiler.backend.ir.expr import loads
+from compiler.backend.ir.index import Index
+from compiler.backend.ir.sweeps import in_order
+from compiler.backend.lower.value import contiguous
+from compiler.backend.passes.combo import Together
+from compiler.backend.passes.context import Context
+from compiler.backend.passes.sequence import sequences
+
+Frees: TypeAlias = Sequence[Sequence[str]]
+Sizes: TypeAlias = Mapping[str, int]
+"""The bytes of each buffer."""
+WORTHWHILE = 0.98
+"""Steps stay in their order where another one holds more than this share of what it holds."""
+
+_FRESH = tuple(
+    f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward")
+)
+"""Calls whose results are new memory, as large as their shapes say, whatever their arguments are."""
+
+
+def schedule(program: Program, ctx: Context) -> Program:
+    """Plan the memory of a program."""
+    sizes = {buffer.name: ctx.number(buffer.size) * buffer.dtype.itemsize for buffer in program.buffers}
+    program = _minimize_memory(program, sizes, ctx)
+    frees = lifetimes(program)
+    taken = _reuse(program, frees, sizes, ctx)
+    for new, old in taken.items():
+        ctx.decide((new, old), "reused", f"{new} takes over the memory of {old}", bytes=sizes[new])
+    over = {*taken.values(), *program.taken}
+    kept = tuple(tuple(name for name in names if name not in over) for names in frees)
+    buffers = tuple(
+        replace(buffer, reuses=taken[buffer.name]) if buffer.name in taken else buffer for buffer in program.buffers
+    )
+    return replace(program, buffers=buffers, frees=kept)
+
+
+def _minimize_memory(program: Program, sizes: Sizes, ctx: Context) -> Program:
+    """Reorder the steps: of the orders that are tried, take the one with the lowest peak."""
+    if not ctx.processors or len(program.steps) < 3:
+        return program
+    most = _peak_bytes(program, sizes, ctx)
+    best, least = program, int(most * WORTHWHILE)
+    if least <= _bytes_of_any_order(program, sizes, ctx):
+        return program
+    for other in sequences(program, sizes, ctx.given):
+        if (held := _peak_bytes(other, sizes, ctx)) < least:
+            best, least = other, held
+    if best is not program:
+        names = tuple(step.targets[-1] for step in best.steps if step.targets)
+        ctx.decide(names, "reordered", f"{least:,} bytes are held at once, not {most:,}", bytes=most - least)
+    return best
+
+
+def _bytes_of_any_order(program: Program, sizes: Sizes, ctx: Context) -> int:
+    """A lower bound of peak bytes in any order: operands and results of the largest extern call."""
+    made = {name for step in program.steps for name in step.targets} | ctx.given
+    calls = (step for step in program.steps if isinstance(step, Extern))
+    return max(
+        (sum(sizes[name] for name in made.intersection((*call.targets, *call.reads))) for call in calls), default=0
+    )
+
+
+def _peak_bytes(program: Program, sizes: Sizes, ctx: Context) -> int:
+    return max(_reuse_buffers(program, lifetimes(program), sizes, ctx)[2], default=0)
+
+
+def lifetimes(program: Program) -> tuple[tuple[str, ...], ...]:
+    """For each step the buffers that no later step and no output needs."""
+    seen = set(program.returned) | set(program.constants)
+    frees: list[tuple[str, ...]] = []
+    for step in reversed(program.steps):
+        hidden = step.local if isinstance(step, Kernel) else frozenset()
+        named = {*step.reads, *step.targets} - hidden - seen
+        seen |= named
+        frees.append(tuple(sorted(named)))
+    return tuple(reversed(frees))
+
+
+def _reuse(program: Program, frees: Frees, sizes: Sizes, ctx: Context) -> dict[str, str]:
+    """For buffers that kernels write: a dead buffer of the same size and dtype to reuse.
+
+    A buffer is kept for a later step only where that does not raise peak memory.
+    """
+    taken, spare, held = _reuse_buffers(program, frees, sizes, ctx)
+    most = max(held, default=0)
+    free: dict[str, list[tuple[str, int]]] = {}
+    for number, step in enumerate(program.steps):
+        for name in _buffers_to_allocate(step, program):
+            older = free.get(_kind(program.by_name[name]), []) if name not in taken else []
+            size = sizes[name]
+            while older and name not in taken:
+                old, since = older.pop()
+                if not _has_room(program.by_name[old].span, program.by_name[name].span):
+                    continue
+                if all(bytes_ + size <= most for bytes_ in held[since + 1 : number]):
+                    held[since + 1 : number] = [bytes_ + size for bytes_ in held[since + 1 : number]]
+                    taken[name] = old
+        for name in spare[number]:
+            free.setdefault(_kind(program.by_name[name]), []).append((name, number))
+    return taken
+
+
+def _reuse_buffers(
+    program: Program, frees: Frees, sizes: Sizes, ctx: Context
+) -> tuple[dict[str, str], list[list[str]], list[int]]:
+    """In-place reuse: for buffers that kernels write, one that the same kernel reads for the last time.
+
+    Also returns the other buffers that die at each step and may be reused, and the live bytes at each step.
+    """
+    fixed = _buffers_not_ours(program, ctx)
+    spare = [[name for name in freed if name not in fixed] for freed in frees]
+    held = held_bytes(program, frees, sizes, ctx.given)
+    taken: dict[str, str] = {}
+    for number, step in enumerate(program.steps):
+        for name in _buffers_to_allocate(step, program):
+            if (old := _in_place(step, name, spare[number], program, ctx)) is not None:
+                spare[number].remove(old)
+                taken[name] = old
+                held[number] -= sizes[name]
+    return taken, spare, held
+
+
+def _buffers_to_allocate(step: Step, program: Program) -> list[str]:
+    """Outputs of a kernel that need an allocation."""
+    if not isinstance(step, Kernel):
+        return []
+    return [name for name in step.writes if name not in program.mutated and not program.by_name[name].reuses]
+
+
+def held_bytes(program: Program, frees: Frees, sizes: Sizes, given: frozenset[str]) -> list[int]:
+    """Live bytes while each step runs."""
+    found: list[int] = []
+    made = set(given)
+    now = sum(sizes[name] for name in made)
+    for step, freed in zip(program.steps, frees, strict=True):
+        new = {*(step.writes if isinstance(step, Kernel) else step.targets)} - program.mutated
+        made |= new
+        now += sum(sizes[name] for name in new)
+        found.append(now)
+        now -= sum(sizes[name] for name in made.intersection(freed))
+    return found
+
+
+def _in_place(step: Step, name: str, spare: Sequence[str], program: Program, ctx: Context) -> str | None:
+    """A buffer that a kernel reads for the last time, if each element is read before its location is written."""
+    assert isinstance(step, Kernel)
+    is_of_library = program.by_name[name].device == "cpu" and any(other.device != "cpu" for other in program.buffers)
+    if is_of_library or not ctx.processors:
+        return None  # in C++ what is read and what is written is `__restrict`: different memory
+    if isinstance(step, Product):  # all of its operands are read by several programs, at any time
+        if name == step.made:
+            return None
+        spare = [old for old in spare if old not in step.call.reads]
+    if isinstance(step, Together):  # programs of one part may run before or after those of another
+        spare = [old for old in spare if sum(old in part.reads for part in step.parts) < 2]
+        (step,) = (part for part in step.parts if name in part.targets)
+    wanted = _kind(program.by_name[name])
+    for old in sorted(set(spare).intersection(step.reads), key=lambda old: (old in ctx.given, old)):
+        if _kind(program.by_name[old]) == wanted and _reads_first(step, name, old, program):
+            return old
+    return None
+
+
+def _reads_first(kernel: Kernel, name: str, old: str, program: Program) -> bool:
+    """Whether no loop after the one that writes `name` reads `old`, and none reads it at another location.
+
+    Both orders of loops count: their own, and that of the sweeps over reduced ranges.
+    """
+    before, after = program.by_name[old], program.by_name[name]
+    (index,) = (loop.index for loop in kernel.loops if loop.target == name)
+    at = {before.offset(load.index) for loop in kernel.loops for load in loads(loop.value) if load.buffer == old}
+    if at != {after.offset(index)}:
+        return False
+    return not any(_is_read_late(order, name, old) for order in (kernel.loops, in_order(kernel)))
+
+
+def _is_read_late(loops: Sequence[Loop], name: str, old: str) -> bool:
+    written = next(number for number, loop in enumerate(loops) if loop.target == name)
+    return any(load.buffer == old for loop in loops[written + 1 :] for load in loads(loop.value))
+
+
+def _is_dense(buffer: Buffer) -> bool:
+    """Whether elements are contiguous in some order; with unknown sizes, row-major."""
+    if any(size.constant is None for size in (*buffer.shape, *buffer.strides)):
+        return buffer.strides == contiguous(buffer.shape)
+    pairs = zip(buffer.strides, buffer.shape, strict=True)
+    filled = 1
+    for stride, size in sorted((stride.constant or 0, size.constant or 0) for stride, size in pairs):
+        if size != 1 and stride != filled:
+            return False
+        filled *= size
+    return True
+
+
+def _has_room(old: Index, new: Index) -> bool:
+    """Whether a buffer has room for as many elements, whatever the symbols are."""
+    return old == new or (old.constant is not None and new.constant is not None and old.constant > new.constant)
+
+
+def _kind(buffer: Buffer) -> str:
+    return f"{buffer.dtype} {buffer.device} {buffer.size.key}"
+
+
+def _buffers_not_ours(program: Program, ctx: Context) -> set[str]:
+    """Buffers whose memory can't be reused: inputs, and results that an extern call may still refer to."""
+    given = {name for name in ctx.given if _is_dense(program.by_name[name])}
+    fixed = {*program.taken, *program.inputs} - given
+    fixed |= {*program.constants, *program.returned, *program.mutated}
+    for step in program.steps:
+        if isinstance(step, Extern):
+            fixed.update(() if step.name in _FRESH else step.targets)
+            fixed.update(step.reads if step.aliases else ())
+    return fixed

@@ -1,0 +1,155 @@
+"""Generate other orders of a program's steps that may need less memory; the scheduler tries them.
+
+A step that frees more than it allocates runs as soon as it can. Seen from the end, a step that allocates more than it
+frees runs as late as it can. All others keep their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from compiler.backend.ir import Extern, Program
+from compiler.backend.passes.fuse import needs_of
+
+Needs = Mapping[int, set[int]]
+
+
+@dataclass(slots=True)
+class _Memory:
+    """Lifetime of a buffer: from the first of some steps, or the start, until the last of some others, or the end.
+
+    `left` counts those of the others that have not run.
+    """
+
+    size: int
+    begins: frozenset[int]
+    ends: frozenset[int]
+    is_held: bool = False
+    left: int = 0
+
+    def __post_init__(self) -> None:
+        self.is_held, self.left = not self.begins, len(self.ends)
+
+    def from_the_end(self, last: int) -> _Memory:
+        """The same with steps counted from the last one."""
+        begins, ends = (frozenset(last - number for number in group) for group in (self.ends, self.begins))
+        return _Memory(self.size, begins, ends)
+
+
+def sequences(program: Program, sizes: Mapping[str, int], given: frozenset[str]) -> Iterator[Program]:
+    """Yield the program with its steps in other orders. `given` are inputs that are freed after their last read."""
+    is_written = program.mutated or any(call.writes for call in program.calls)
+    if is_written and any(call.aliases for call in program.calls):
+        return  # what is written may be seen under another name
+    for changes in ((False,), (True,), (True, False)):
+        found = program
+        for is_from_the_end in changes:
+            greedy = _from_the_end if is_from_the_end else _greedy
+            places = greedy(needs_of(found), _memories(found, sizes, given))
+            found = found.with_steps(tuple(found.steps[number] for number in places))
+        yield found
+
+
+def _from_the_end(needs: Needs, memories: Sequence[_Memory]) -> list[int]:
+    """Lifetimes in reversed time: from the last reader to the step that writes the buffer."""
+    last = len(needs) - 1
+    users: dict[int, set[int]] = {number: set() for number in range(last + 1)}
+    for number, needed in needs.items():
+        for other in needed:
+            users[last - other].add(last - number)
+    found = _greedy(users, [memory.from_the_end(last) for memory in memories])
+    return [last - number for number in reversed(found)]
+
+
+def _memories(program: Program, sizes: Mapping[str, int], given: frozenset[str]) -> list[_Memory]:
+    makers: dict[str, int] = {}
+    readers: dict[str, set[int]] = {}
+    for number, step in enumerate(program.steps):
+        written = step.targets if isinstance(step, Extern) else step.writes
+        makers.update((name, number) for name in written if name not in program.mutated)
+        for name in step.reads:
+            readers.setdefault(name, set()).add(number)
+    found = []
+    for name in (*makers, *given):
+        begins = frozenset([makers[name]]) if name in makers else frozenset[int]()
+        ends = frozenset() if name in program.returned else frozenset(readers.get(name, begins))
+        found.append(_Memory(sizes[name], begins, ends))
+    return found
+
+
+class _Line:
+    """A queue of steps: those that free more than they allocate come first, then the original order.
+
+    `cost` is the bytes that a step allocates less those that it frees.
+    """
+
+    def __init__(self, needed: Needs, memories: Sequence[_Memory]) -> None:
+        self.waiting = {number: len(others) for number, others in needed.items()}
+        self.cost = dict.fromkeys(needed, 0)
+        self.named: dict[int, list[_Memory]] = {number: [] for number in needed}
+        self.users: dict[int, list[int]] = {number: [] for number in needed}
+        self.freeing: list[tuple[int, int]] = []
+        self.ready: list[int] = []
+        for number, others in needed.items():
+            for other in others:
+                self.users[other].append(number)
+        for memory in memories:
+            self.add(memory)
+        for number, others in needed.items():
+            if not others:
+                self.can_run(number)
+
+    def add(self, memory: _Memory) -> None:
+        for number in memory.begins | memory.ends:
+            self.named[number].append(memory)
+        for number in memory.begins:
+            self.cost[number] += memory.size
+        if memory.left == 1:
+            self.cost[next(iter(memory.ends))] -= memory.size
+
+    def can_run(self, number: int) -> None:
+        heappush(self.ready, number)
+        self.lower(number, 0)
+
+    def lower(self, number: int, by: int) -> None:
+        """Lower the cost of a step."""
+        self.cost[number] -= by
+        if self.waiting[number] == 0 and self.cost[number] < 0:
+            heappush(self.freeing, (self.cost[number], number))
+
+    def next(self) -> int:
+        while self.freeing:
+            cost, number = heappop(self.freeing)
+            if self.waiting[number] == 0 and self.cost[number] == cost:
+                return number
+        while self.waiting[number := heappop(self.ready)]:
+            pass
+        return number
+
+    def run(self, number: int) -> None:
+        """Run a step: update the costs of others and queue the steps that waited for it."""
+        self.waiting[number] = -1
+        for memory in self.named[number]:
+            if number in memory.begins and not memory.is_held:
+                memory.is_held = True
+                for other in memory.begins - {number}:
+                    self.lower(other, memory.size)
+            memory.left -= number in memory.ends
+            if memory.left == 1 and number in memory.ends:
+                (last,) = (other for other in memory.ends if self.waiting[other] >= 0)
+                self.lower(last, memory.size)
+        for user in self.users[number]:
+            self.waiting[user] -= 1
+            if not self.waiting[user]:
+                self.can_run(user)
+
+
+def _greedy(needed: Needs, memories: Sequence[_Memory]) -> list[int]:
+    line = _Line(needed, memories)
+    found = []
+    for _ in needed:
+        found.append(number := line.next())
+        line.run(number)
+    return found

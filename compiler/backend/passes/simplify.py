@@ -1,0 +1,141 @@
+"""Pass: constants folded, casts that change nothing dropped, equal loops computed once, what nothing needs left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import replace
+
+import torch
+
+from compiler.backend.ir import Extern, Kernel, Loop, Program, Step
+from compiler.backend.ir.expr import At, Const, Expr, Guard, Op, Put, rename_loads, with_index
+from compiler.backend.ir.index import Index, Var
+from compiler.backend.ir.scalar import HALVES, OPERATIONS
+from compiler.backend.passes.context import Context
+from compiler.torch_api.backend import without_modes
+
+
+def simplify(program: Program, ctx: Context) -> Program:
+    """The program with simpler expressions and without steps that nothing needs."""
+    steps: list[Step] = []
+    known: dict[str, str] = {}
+    same: dict[str, str] = {}
+    stored = program.passed | program.returned | program.mutated
+    for step in program.steps:
+        simpler = _simpler(step, same) if isinstance(step, Kernel) else step
+        if isinstance(simpler, Kernel) and (twin := _twin(simpler, program, stored, known)) is not None:
+            same[simpler.targets[0]] = twin
+            ctx.decide((simpler.targets[0], twin), "merged", "they compute the same")
+        else:
+            steps.append(simpler)
+    return remove_unused(program, tuple(steps), ctx)
+
+
+def _simpler(kernel: Kernel, same: Mapping[str, str]) -> Kernel:
+    values = [fold(rename_loads(loop.value, same) if same else loop.value) for loop in kernel.loops]
+    if values == [loop.value for loop in kernel.loops]:
+        return kernel
+    loops = zip(kernel.loops, values, strict=True)
+    return replace(kernel, loops=tuple(replace(loop, value=value) for loop, value in loops))
+
+
+def _twin(kernel: Kernel, program: Program, stored: Set[str], known: dict[str, str]) -> str | None:
+    """The target of an earlier loop that computes the same, where only loops read this one's."""
+    target, loop = kernel.targets[0], kernel.loops[0]
+    if len(kernel.loops) > 1 or target in program.mutated or target in program.taken:
+        return None
+    if loop.reads & program.mutated:
+        return None
+    over = ", ".join(var.key for var in (*loop.ranges, *loop.reduced))
+    buffer = program.by_name[target]
+    shape = [size.key for size in buffer.shape]
+    twin = known.setdefault(f"{loop.reduction} {over} {loop.value.key} {shape} {buffer.device}", target)
+    return twin if twin != target and target not in stored else None
+
+
+def remove_unused(program: Program, steps: tuple[Step, ...], ctx: Context) -> Program:
+    """The program with these steps, those that nothing needs left out."""
+    needed = set(program.returned) | program.mutated
+    kept: list[Step] = []
+    for step in reversed(steps):
+        effect = isinstance(step, Extern) and (step.pinned or step.writes)
+        if effect or needed & set(step.targets):
+            needed.update(step.reads)
+            kept.append(step)
+        else:
+            ctx.decide(step.targets, "left out", "nothing needs it")
+    kept.reverse()
+    unchanged = len(kept) == len(program.steps) and all(a is b for a, b in zip(kept, program.steps, strict=True))
+    return program if unchanged else program.with_steps(tuple(kept))
+
+
+def value_at(producer: Loop, index: tuple[Index, ...]) -> Expr:
+    """A lowered loop's value at coordinates of its target, which are its own variables, or 0."""
+    places = zip(producer.index, index, strict=True)
+    values = {own.atom.name: place for own, place in places if isinstance(own.atom, Var)}
+    return with_index(producer.value, values)
+
+
+def fold(value: Expr) -> Expr:
+    """The expression, simplified from the inside out."""
+    if isinstance(value, Op):
+        args = tuple(map(fold, value.args))
+        if any(new is not old for new, old in zip(args, value.args, strict=True)):
+            value = Op(value.name, args, value.dtype)
+        return _folded_operation(value)
+    if isinstance(value, Guard):
+        condition = fold(value.condition)
+        if isinstance(condition, Const):
+            return fold(value.value if condition.value else value.other)
+        return Guard(condition, _simplify_guarded(fold(value.value), condition), fold(value.other))
+    if isinstance(value, At) and value.index.constant is not None:
+        return Const(value.index.constant, torch.int64)
+    return replace(value, value=fold(value.value)) if isinstance(value, Put) else value
+
+
+def _simplify_guarded(value: Expr, condition: Expr) -> Expr:
+    """What a guard guards, with indices simplified by a bound that its condition sets on a loop's variable."""
+    if isinstance(condition, Op) and condition.name == "and":
+        return _simplify_guarded(_simplify_guarded(value, condition.args[0]), condition.args[1])
+    if not isinstance(condition, Op) or condition.name != "lt":
+        return value
+    at, end = condition.args
+    if not isinstance(at, At) or not isinstance(var := at.index.atom, Var):
+        return value
+    size = end.index if isinstance(end, At) else Index.of(int(end.value)) if isinstance(end, Const) else var.size
+    if size.constant is None or size.constant < 1 or size == var.size:
+        return value
+    inside = Var(var.name, size)
+    return with_index(with_index(value, {var.name: Index.of(inside)}), {var.name: Index.of(var)})
+
+
+def _folded_operation(value: Op) -> Expr:
+    args = value.args
+    if all(isinstance(arg, Const) for arg in args) and value.dtype not in HALVES:
+        with without_modes():
+            tensors = [torch.tensor(arg.value, dtype=arg.dtype) for arg in args if isinstance(arg, Const)]
+            return Const(OPERATIONS[value.name].torch(*tensors).to(value.dtype).item(), value.dtype)
+    if value.name == "cast" and (inner := _cast_back(value)) is not None:
+        return inner
+    if value.name == "where" and (args[1] == args[2] or isinstance(args[0], Const)):
+        return args[1] if not isinstance(args[0], Const) or args[0].value else args[2]
+    if value.name in ("mul", "div") and _is_one(args[1]):
+        return args[0]
+    if value.name in ("and", "or") and isinstance(args[1], Const) and args[1].dtype == torch.bool:
+        is_neutral = args[1].value == (value.name == "and")
+        return args[0] if is_neutral else args[1]
+    return args[1] if value.name == "mul" and _is_one(args[0]) else value
+
+
+def _is_one(value: Expr) -> bool:
+    return isinstance(value, Const) and value.dtype != torch.bool and value.value == 1
+
+
+def _cast_back(value: Op) -> Expr | None:
+    """What was cast to a dtype that holds all its values, and is cast back."""
+    inner = value.args[0]
+    if isinstance(inner, Op) and inner.name == "cast" and inner.args[0].dtype == value.dtype:
+        exact = torch.promote_types(inner.dtype, value.dtype) == inner.dtype
+        both_float = inner.dtype.is_floating_point == value.dtype.is_floating_point
+        return inner.args[0] if exact and both_float else None
+    return None

@@ -1,0 +1,321 @@
+"""Pass, for GPUs: a long reduction with few results becomes two, so that all multiprocessors have work.
+
+So does one whose rows lie in memory in runs that are shorter than a line of the cache, as a group of channels does in
+channels-last memory: there each place in a run has parts of its own, which neighbours in memory make together.
+
+The first reduces parts of what was reduced, each to one value in a buffer, the second these values. Where sizes allow
+it the parts are equal: a whole loop, or a divisor of one; then what comes before the reduction can still be fused with
+the first. Else the last part is shorter, and a guard says where it ends. Places (`argmax`) are found whole.
+
+A variance over equal parts is made of those of the parts, by the formula of Chan, Golub and LeVeque (1979): squared
+distances from the mean of a part, and of the means from the mean of all. So one kernel reads everything, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import Any
+
+from compiler.backend.ir import Buffer, Kernel, Loop, Program, Step
+from compiler.backend.ir.expr import At, Const, Expr, Guard, Load, Op, cast, loads, operation, with_index
+from compiler.backend.ir.index import Index, Var, divisors, factor_of, product
+from compiler.backend.ir.scalar import neutral
+from compiler.backend.passes.context import Context
+from compiler.backend.passes.order import offsets, points_along, sort_reduced_ranges
+from compiler.backend.passes.simplify import fold
+from compiler.backend.passes.tiles import LONGEST_ROWS
+from compiler.backend.passes.traffic import LAUNCH, run_along, slowness
+
+COLUMNS = 32
+"""So many neighbouring results are one program's where neighbours in memory belong to different results."""
+
+COLUMN = 1024
+"""The most elements of a column, where columns are made of rows: of more, a second walk finds less in the cache."""
+
+PART = 4096
+"""So many elements of a long row are one program's where it holds them, for their mean and their variance."""
+
+ENOUGH = 8
+"""Equal parts are made if they are at least one in so many of those that were wanted."""
+
+
+def split(program: Program, ctx: Context) -> Program:
+    """The program with its long reductions in two steps."""
+    if not ctx.processors:
+        return program
+    loops = {kernel.targets[0]: kernel.loops[0] for kernel in program.kernels}
+    centers = (_center(loop, loops) for loop in loops.values())
+    state = _Splitting(program, loops, frozenset(found[2] for found in centers if found))
+    steps = tuple(new for step in program.steps for new in state.steps(step, ctx))
+    buffers = program.buffers + tuple(state.buffers)
+    return replace(program, steps=steps, buffers=buffers) if state.buffers else program
+
+
+@dataclass(slots=True)
+class _Splitting:
+    program: Program
+    loops: Mapping[str, Loop]
+    centered: Set[str]
+    made: dict[str, Parts] = field(default_factory=dict)
+    buffers: list[Buffer] = field(default_factory=list)
+
+    def steps(self, step: Step, ctx: Context) -> Iterator[Step]:
+        """What comes in the place of a step."""
+        if not isinstance(step, Kernel):
+            yield step
+        elif (variance := self.variance(step.loops[0])) is not None:
+            yield from self.of_parts(variance, ctx)
+        elif (parts := self.parts(step, ctx)) is not None:
+            self.made[step.targets[0]] = parts
+            self.buffers.append(parts.buffer)
+            yield from (_kernel(parts.first), _kernel(parts.second))
+        else:
+            yield step
+
+    def parts(self, kernel: Kernel, ctx: Context) -> Parts | None:
+        """A reduction in two loops; equal parts at least of a sum that is split for the sake of its variance alone."""
+        width = self.width(kernel.loops[0])
+        return _parts(kernel, self.program, ctx, width, kernel.targets[0] in self.centered)
+
+    def width(self, loop: Loop) -> int:
+        """Bytes of the largest element that is reduced, as it lies in memory: what is cast is not stored before that.
+        0 for squared distances from a mean, which are as their sum is.
+        """
+        if _distance(loop)[1] is not None:
+            return 0
+        widths = [load.dtype.itemsize for read in loads(loop.value) for load in self.cast(read)]
+        return max(widths, default=loop.value.dtype.itemsize)
+
+    def cast(self, read: Load) -> Sequence[Load]:
+        """What a value is made of that is a cast, or the value."""
+        made = self.loops.get(read.buffer)
+        return [*loads(made.value)] if made and isinstance(made.value, Op) and made.value.name == "cast" else [read]
+
+    def variance(self, loop: Loop) -> Variance | None:
+        """What a loop sums up, if that are squared distances from a mean whose sum was made of equal parts."""
+        found, distance = _center(loop, self.loops), _distance(loop)[0]
+        if found is None or found[2] not in self.made:
+            return None
+        center, mean, sums = found
+        total, parts = self.loops[sums], self.made[sums]
+        is_same = (total.ranges, total.reduced, total.value) == (loop.ranges, loop.reduced, distance)
+        return Variance(loop, mean, center, parts) if is_same and total.reduction == "sum" and parts.equal else None
+
+    def of_parts(self, found: Variance, ctx: Context) -> Iterator[Step]:
+        """Squared distances from the mean, made of those of the parts."""
+        loop, mean, parts = found.squares, found.mean, found.parts
+        means, squares = (replace(parts.buffer, name=f"{one.target}_parts") for one in (mean, loop))
+        self.buffers += [means, squares]
+        of, at = parts.first, parts.first.index
+        sums, center, square = (Load(buffer.name, at, buffer.dtype) for buffer in (parts.buffer, means, squares))
+        length = fold(cast(At(product(var.size for var in of.reduced)), sums.dtype))
+        pointwise: dict[str, Any] = {"reduction": "", "reduced": (), "order": mean.order}
+        yield _kernel(replace(of, target=means.name, value=operation("div", sums, length), **pointwise))
+        apart = _square(operation("sub", of.value, center))
+        yield _kernel(replace(of, target=squares.name, value=apart, order=loop.order))
+        between = operation("mul", _square(operation("sub", center, found.center)), length)
+        yield _kernel(replace(loop, value=operation("add", square, between), reduced=parts.second.reduced))
+        ctx.decide((loop.target, squares.name), "split", f"as {parts.second.target} is, of whose parts it takes means")
+
+
+@dataclass(frozen=True, slots=True)
+class Variance:
+    """A sum of squared distances from `center`, the `mean` of the same values, whose sum was made of `parts`."""
+
+    squares: Loop
+    mean: Loop
+    center: Load
+    parts: Parts
+
+
+def _square(value: Expr) -> Expr:
+    return operation("mul", value, value)
+
+
+def _distance(loop: Loop) -> tuple[Expr | None, Load | None]:
+    """Of a sum of squares: what is squared is this value less that element of a buffer."""
+    square = loop.value
+    if (
+        loop.reduction != "sum"
+        or not isinstance(square, Op)
+        or square.name != "mul"
+        or square.args[0] != square.args[1]
+    ):
+        return None, None
+    left = square.args[0]
+    if not isinstance(left, Op) or left.name != "sub" or not isinstance(left.args[1], Load):
+        return None, None
+    return left.args[0], left.args[1]
+
+
+def _center(loop: Loop, loops: Mapping[str, Loop]) -> tuple[Load, Loop, str] | None:
+    """Of a sum of squared distances: the mean that they are from, where that is made, and the sum it is made of."""
+    _, center = _distance(loop)
+    mean = loops.get(center.buffer) if center else None
+    sums = mean.value.args[0] if mean and isinstance(mean.value, Op) and mean.value.name == "div" else None
+    return (center, mean, sums.buffer) if center and mean and isinstance(sums, Load) and sums.buffer in loops else None
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A reduction in two loops, and the buffer between them; `equal` says whether all parts are of one length."""
+
+    first: Loop
+    second: Loop
+    buffer: Buffer
+    equal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How reduced ranges are divided: `outer` count the parts, `inner` walk one. `values` says where that is in the
+    ranges as they were. `ragged` are those of them that the last part may walk beyond.
+    """
+
+    outer: tuple[Var, ...]
+    inner: tuple[Var, ...]
+    values: dict[str, Index]
+    ragged: tuple[Var, ...] = ()
+
+
+def _kernel(loop: Loop) -> Kernel:
+    return Kernel(loop.target, loop.ranges, loop.reduced, (loop,))
+
+
+def _parts(kernel: Kernel, program: Program, ctx: Context, width: int, is_centered: bool) -> Parts | None:
+    """The two loops, if it is one reduction that is worth it. An element has `width` bytes; `is_centered` says that
+    distances from a mean that is made of it are summed, too.
+    """
+    if len(kernel.loops) != 1 or not kernel.reduced or kernel.loops[0].reduction.startswith(("arg", "cum")):
+        return None
+    kernel = sort_reduced_ranges(kernel, program, ctx)
+    (loop,) = kernel.loops
+    if (short := _short(kernel, program, ctx, width)) is not None:
+        by_columns, reduced = True, (short, *(var for var in loop.reduced if var != short))
+        wanted = ctx.number(short.size) * _of_column(loop, short, ctx)
+        reason = f"lie in runs of {ctx.number(short.size) * width} bytes"
+    else:
+        by_columns, reduced = _is_by_columns(kernel, program, ctx), loop.reduced
+        wanted, reason = _count_parts(loop, by_columns, ctx), "leave multiprocessors idle"
+    if is_walked_again := wanted < 2 and is_centered and not by_columns and _outgrows_cache(loop, width, ctx):
+        wanted, reason = ctx.points(loop.reduced) // PART, "are too many for the cache until they are read again"
+    if wanted < 2:
+        return None
+    division = _divide(reduced, wanted, ctx)
+    made = _two_loops(loop, division, program, by_columns)
+    if is_walked_again and not made.equal:
+        return None
+    rows, length, count = (ctx.points(group) for group in (loop.ranges, loop.reduced, division.outer))
+    why = f"{rows:,} results of {length:,} elements each {reason}: each is made of {count:,} parts"
+    ctx.decide((loop.target, made.buffer.name), "split", why, parts=count, bytes=ctx.number(made.buffer.size))
+    return made
+
+
+def _short(kernel: Kernel, program: Program, ctx: Context, width: int) -> Var | None:
+    """What counts the elements of a run, where a row that no program holds lies in runs so short that reading it takes
+    longer than two more launches; None where it does not, and where what follows a run is not of another row.
+    """
+    if not width or ctx.points(kernel.reduced) <= LONGEST_ROWS[0]:
+        return None
+    *places, _ = offsets(kernel, program)
+    short = next((var for var in kernel.reduced for place in places if factor_of(place, var).constant == 1), None)
+    if short is None or not any(factor_of(place, var) == short.size for place in places for var in kernel.ranges):
+        return None
+    run = max(run_along(place, kernel.reduced, ctx) for place in places)
+    moved = width * ctx.points((*kernel.ranges, *kernel.reduced))
+    return short if (slowness(run * width) - 1) * moved > 2 * LAUNCH else None
+
+
+def _outgrows_cache(loop: Loop, width: int, ctx: Context) -> bool:
+    """Whether rows are so long that no program holds one, and those under way at a time are more than the cache has."""
+    length, rows = ctx.points(loop.reduced), min(ctx.points(loop.ranges), 2 * ctx.processors)
+    return length > LONGEST_ROWS[0] and rows * length * width > ctx.cache
+
+
+def _of_column(loop: Loop, short: Var, ctx: Context) -> int:
+    """How many parts the elements at one place of all runs of a row should be made of."""
+    columns = ctx.points((*loop.ranges, short))
+    enough = -(-ctx.processors * ctx.thresholds.programs * COLUMNS // columns)
+    return max(enough, -(-ctx.points(loop.reduced) // ctx.number(short.size) // COLUMN))
+
+
+def _is_by_columns(kernel: Kernel, program: Program, ctx: Context) -> bool:
+    """Whether neighbours in what it reads belong to neighbouring results."""
+    places = [*offsets(kernel, program)][:-1]
+
+    def along(group: Sequence[Var]) -> int:
+        return sum(points_along(places, var, ctx) for var in group)
+
+    return along(kernel.ranges) > along(kernel.reduced)
+
+
+def _count_parts(loop: Loop, by_columns: bool, ctx: Context) -> int:
+    """How many parts each result should be made of."""
+    rows, length = ctx.points(loop.ranges), ctx.points(loop.reduced)
+    wide = COLUMNS if by_columns else 1
+    programs, limits = -(-rows // wide), ctx.thresholds
+    enough = 2 * ctx.processors if by_columns else ctx.processors // 2  # a row is read by a whole program at once
+    if length < limits.split_length or programs >= enough:
+        return 1
+    return min(-(-ctx.processors * limits.programs // max(programs, 1)), length * wide // limits.split_part)
+
+
+def _divide(reduced: Sequence[Var], wanted: int, ctx: Context) -> Division:
+    """Ranges from the outermost one on become counts of parts, until there are enough."""
+    outer: list[Var] = []
+    inner: list[Var] = []
+    values: dict[str, Index] = {}
+    ragged: tuple[Var, ...] = ()
+    for var in reduced:
+        size = ctx.number(var.size)
+        count = -(-wanted // max(ctx.points(outer), 1))
+        length = _length(var.size, count, ctx) if 1 < count < size else None
+        if count < 2 or (length is None and outer and count <= ENOUGH):
+            inner.append(var)
+        elif size <= count:
+            outer.append(var)
+        else:
+            length = length or (var.size + count - 1) // count
+            high = Var(f"{var.name}s", (var.size + length - 1) // length)
+            low = Var(var.name, length)
+            ragged = () if high.size * length == var.size else (var,)
+            values[var.name] = Index.of(high) * length + low
+            outer.append(high)
+            inner.append(low)
+    return Division(tuple(outer), tuple(inner), values, ragged)
+
+
+def _length(size: Index, count: int, ctx: Context) -> Index | None:
+    """How long parts of a range are, so that all are equal and there are about as many as wanted, if that can be."""
+    best = ctx.number(size) / count
+    exact = [length for length in _divisors(size) if best / 2 <= ctx.number(length) <= best * 2 and length != size]
+    return min(exact, key=lambda length: abs(ctx.number(length) - best), default=None)
+
+
+def _divisors(size: Index) -> Iterator[Index]:
+    """What divides a size whatever its symbols are."""
+    if len(size.terms) != 1:
+        return
+    ((atoms, factor),) = size.terms
+    for count in range(len(atoms) + 1):
+        for some in combinations(atoms, count):
+            symbols = product(map(Index.of, some))
+            yield from (symbols * number for number in (1, *divisors(factor)))
+
+
+def _two_loops(loop: Loop, division: Division, program: Program, by_columns: bool) -> Parts:
+    target = program.by_name[loop.target]
+    kept = (*division.outer, *loop.ranges) if by_columns else (*loop.ranges, *division.outer)
+    at, shape = tuple(map(Index.of, kept)), tuple(var.size for var in kept)
+    strides = [product(shape[place + 1 :]) for place in range(len(shape))]
+    buffer = Buffer(f"{loop.target}_parts", target.dtype, shape, tuple(strides), target.device)
+    value = with_index(loop.value, division.values)
+    for var in division.ragged:
+        inside = operation("lt", At(division.values[var.name]), At(var.size))
+        value = Guard(inside, value, Const(neutral(loop.reduction, value.dtype), value.dtype))
+    ranges = loop.ranges + division.outer
+    first = replace(loop, target=buffer.name, ranges=ranges, index=at, value=value, reduced=division.inner)
+    second = replace(loop, value=Load(buffer.name, at, buffer.dtype), reduced=division.outer)
+    return Parts(first, second, buffer, not division.ragged)

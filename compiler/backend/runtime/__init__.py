@@ -1,0 +1,1 @@
+"""From written code to calls: builds, launches, measurements, and what is kept on disk."""

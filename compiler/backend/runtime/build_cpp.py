@@ -1,0 +1,326 @@
+"""C++ to a shared library, by the compiler that is found; and kernels as functions of Python.
+
+Each kernel gets an entry that Python calls as it calls its own built-in functions, at a sixth of what ctypes takes. The
+little of Python's stable binary interface that this needs is declared here, so that no headers are needed.
+
+The compiler runs in a process of its own from the moment the code is written, so that the backward is compiled while
+the rest of the work goes on; the first call waits for it. A thread starts it, loads the library and removes the files,
+so that an interrupt, which Python raises in the main thread alone, leaves nothing half done.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import errno
+import os
+import platform
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+from compiler.backend.cpp.emit import Code, Function
+from compiler.backend.ir import BackendError, CompilerUnavailableError
+from compiler.backend.runtime.elf import missing_bytes
+from compiler.process import kill_group, start_in_own_group
+
+_FLAGS = (
+    "-std=c++17", "-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "-fopenmp", "-shared", "-fPIC", "-fwrapv",
+    "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fno-strict-aliasing", "-w",
+)  # fmt: skip
+_SHOWN_LINES = 20
+_REJECTION = re.compile(r"kernels\.cpp:\d+(:\d+)?: error: ")
+"""What g++ and clang++ print for code that is wrong. A full disk or a missing header is a "fatal error"."""
+_INTERFACE = """
+struct PyObject;
+extern "C" void *PyLong_AsVoidPtr(PyObject *), *PyEval_SaveThread(), PyEval_RestoreThread(void *);
+extern "C" long PyLong_AsLong(PyObject *);
+extern "C" PyObject *PyLong_FromLong(long);
+"""
+_METH_FASTCALL = 0x80
+
+
+def compiler() -> tuple[str, ...]:
+    """The command of the C++ compiler, word by word: the variable CXX's ("ccache g++"), else g++ or clang++ where they
+    are found. Empty where there is none. Warns of a command in CXX that can't be used.
+    """
+    named = os.environ.get("CXX", "").strip()
+    for command in filter(None, (named, "g++", "clang++")):
+        try:
+            program, *rest = shlex.split(command)
+        except ValueError as error:
+            _warn_of_variable(named, f"is no command: {error}")
+            continue
+        if found := shutil.which(program):
+            return found, *rest
+        if command is named:
+            _warn_of_variable(named, f"and there is no program {program!r}")
+    return ()
+
+
+@cache
+def _warn_of_variable(named: str, why: str) -> None:
+    warnings.warn(f"CXX names {named!r}, {why}. Another C++ compiler is looked for", stacklevel=3)
+
+
+@cache
+def has_vector_math() -> bool:
+    """Whether this machine's C library has math functions for vectors: glibc 2.35 or later on x86-64."""
+    if sys.platform != "linux" or platform.machine() != "x86_64" or "clang" in " ".join(compiler()):
+        return False
+    try:
+        return hasattr(ctypes.CDLL("libmvec.so.1"), "_ZGVbN4v_tanhf")
+    except OSError:
+        return False
+
+
+def command_for(program: Sequence[str], source: Path, library: Path) -> list[str]:
+    """How a compiler makes a shared library of generated code."""
+    native = ["-march=native"] if platform.machine() in ("x86_64", "AMD64") else []
+    vector = ["-lmvec"] if has_vector_math() else []
+    return [*program, *_FLAGS, *native, str(source), "-o", str(library), *vector, "-lm"]
+
+
+class Build:
+    """A library that is compiled from the moment this is made; again after an interrupt or a failure of the compiler,
+    when its functions are next asked for. Only code that the compiler rejects stays rejected.
+    """
+
+    def __init__(self, code: Code) -> None:
+        self.code = code
+        self._compilation: _Compilation | None = None
+        if (begun := _BEGUN.get()) is not None:
+            begun.append(self)
+        self._begin()
+
+    def functions(self) -> Mapping[str, Callable[..., Any]]:
+        """The kernels by name, once the compiler is done. Raises BackendError with the compiler's message if it rejects
+        the code, and CompilerUnavailableError.
+        """
+        compilation = self._compilation
+        if compilation is None or compilation.is_lost():
+            compilation = self._begin()
+        try:
+            library = compilation.library.result()
+        except BackendError:
+            raise
+        except BaseException:  # also an interrupt of the user's
+            self.stop()
+            raise
+        return {function.name: _builtin(library, function.name) for function in self.code.functions}
+
+    def stop(self) -> None:
+        """End the compiler if it runs: it begins anew when the functions are next asked for."""
+        compilation, self._compilation = self._compilation, None
+        if compilation is not None:
+            compilation.stop()
+
+    def _begin(self) -> _Compilation:
+        compilation = _Compilation(self.code, compiler())
+        try:
+            self._compilation = compilation
+            _RUNNING.add(compilation)
+            compilation.start()
+        except BaseException:
+            self.stop()
+            raise
+        return compilation
+
+
+_BEGUN: ContextVar[list[Build] | None] = ContextVar("begun", default=None)
+
+
+@contextmanager
+def stopped_on_error() -> Iterator[None]:
+    """Stop what the block began to compile if it ends in an error or an interrupt: nobody will ask for it."""
+    begun: list[Build] = []
+    token = _BEGUN.set(begun)
+    try:
+        yield
+    except BaseException:
+        for build in begun:
+            build.stop()
+        raise
+    finally:
+        _BEGUN.reset(token)
+
+
+class _Compilation(threading.Thread):
+    """One run of the C++ compiler, in a folder of its own that is gone when the library is loaded."""
+
+    def __init__(self, code: Code, program: Sequence[str]) -> None:
+        super().__init__(name="tcompile C++", daemon=True)
+        self.code, self.program = code, program
+        self.library: Future[ctypes.CDLL] = Future()
+        self._process: subprocess.Popen[str] | None = None
+        self._is_stopped = False
+
+    def run(self) -> None:
+        try:
+            library = self._load()
+        except OSError as error:
+            self.library.set_exception(CompilerUnavailableError(_os_error_words(error)))
+        except Exception as error:  # noqa: BLE001 - whoever waits gets it
+            self.library.set_exception(error)
+        else:
+            self.library.set_result(library)
+        finally:
+            _RUNNING.discard(self)
+
+    def is_lost(self) -> bool:
+        """Whether this never ends: a forked process has none of its parent's threads."""
+        return not self.is_alive() and not self.library.done()
+
+    def stop(self) -> None:
+        """End the compiler and all that it has started."""
+        self._is_stopped = True
+        if self._process is not None:
+            kill_group(self._process)
+        if self.is_alive():
+            self.join()
+
+    def _load(self) -> ctypes.CDLL:
+        """The library. Raises OSError, CompilerUnavailableError, BackendError."""
+        if not self.program:
+            raise CompilerUnavailableError("no C++ compiler was found; install g++, or name one in the variable CXX")
+        with tempfile.TemporaryDirectory(prefix="tcompile-", ignore_cleanup_errors=True) as folder:
+            source, library = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
+            source.write_text(self.code.text + entries(self.code), encoding="utf-8")
+            status, messages = self._run(command_for(self.program, source, library), folder)
+            if status:
+                raise _compiler_error(self.program, status, messages.replace(f"{folder}/", ""))
+            return _load(self.program, library)
+
+    def _run(self, command: Sequence[str], folder: str) -> tuple[int, str]:
+        """The exit status and the messages of a command, whose own temporary files lie in the folder."""
+        environment = {**os.environ, "TMPDIR": folder, "LC_ALL": "C"}
+        self._process = start_in_own_group(command, stderr=subprocess.PIPE, text=True, env=environment)
+        if self._is_stopped:
+            kill_group(self._process)
+        try:
+            _, messages = self._process.communicate()
+        finally:
+            kill_group(self._process)
+        return self._process.returncode, messages
+
+
+_RUNNING: WeakSet[_Compilation] = WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    for compilation in list(_RUNNING):
+        compilation.stop()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_RUNNING.clear)  # they are the parent's
+
+
+def _compiler_error(program: Sequence[str], status: int, messages: str) -> Exception:
+    """What the end of the compiler means: rejected code, or a failure of the compiler or the machine."""
+    said = "\n".join(messages.strip().splitlines()[:_SHOWN_LINES])
+    if os.strerror(errno.ENOSPC) in messages:
+        return CompilerUnavailableError(_os_error_words(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+    if status > 0 and _REJECTION.search(messages):
+        return BackendError(f"the C++ compiler rejected the generated code (exit status {status}):\n{said}")
+    command = shlex.join(program)
+    if status < 0:
+        why = "; memory may have run out" if status == -signal.SIGKILL else ""
+        return CompilerUnavailableError(f"the C++ compiler ({command}) was ended by {_signal_name(-status)}{why}")
+    said = f"with this message:\n{said}" if said else "and no message"
+    advice = "check the variable CXX, and the space that is free in the temporary folder"
+    return CompilerUnavailableError(f"the C++ compiler ({command}) ended with exit status {status} {said}\n{advice}")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _load(program: Sequence[str], library: Path) -> ctypes.CDLL:
+    """Load a library that is whole: to load a part of one ends the process. Raises CompilerUnavailableError."""
+    command = shlex.join(program)
+    if not library.exists():
+        raise CompilerUnavailableError(f"the C++ compiler ({command}) wrote no library; check the variable CXX")
+    if missing := missing_bytes(library):
+        why = "bytes are missing at its end" if missing > 0 else "it is no shared library"
+        advice = f"check the variable CXX, and the space that is free in {tempfile.gettempdir()}"
+        raise CompilerUnavailableError(f"the C++ compiler ({command}) wrote a broken library: {why}; {advice}")
+    try:
+        return ctypes.CDLL(str(library))
+    except OSError as error:
+        why = str(error).replace(f"{library}: ", "")
+        raise CompilerUnavailableError(
+            f"the compiled library can't be loaded from {tempfile.gettempdir()}: {why}. If that folder is mounted "
+            "noexec, start Python with TMPDIR set to one from which programs may run"
+        ) from error
+
+
+def _os_error_words(error: OSError) -> str:
+    """An error of the operating system while code is compiled, and what to do."""
+    where = f"the temporary folder {tempfile.tempdir or ''}".strip()
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{where} is full ({error.strerror}); free space in it"
+    return f"the C++ compiler could not be run in {where}: {error}"
+
+
+def entries(code: Code) -> str:
+    """What makes kernels callable from Python, in C++. While a kernel runs other threads of Python do, too."""
+    return _INTERFACE + "\n".join(map(_entry, code.functions)) + "\n"
+
+
+def _entry(function: Function) -> str:
+    pointers, symbols = len(function.buffers), len(function.symbols)
+    taken = ["PyLong_AsVoidPtr"] * pointers + ["PyLong_AsLong"] * (symbols + 1)
+    types = ["void *"] * pointers + ["long"] * symbols + ["int"]
+    lines = [f"auto a{number} = {take}(args[{number}]);" for number, take in enumerate(taken)]
+    given = ", ".join(f"a{number}" for number in range(len(taken)))
+    return "\n    ".join([
+        f'extern "C" PyObject *python_{function.name}(PyObject *, PyObject *const *args, long) {{',
+        *lines,
+        "void *state = PyEval_SaveThread();",
+        f"int found = reinterpret_cast<int (*)({', '.join(types)})>(&{function.name})({given});",
+        "PyEval_RestoreThread(state);",
+        "return PyLong_FromLong(found);\n}",
+    ])  # fmt: skip
+
+
+class _Definition(ctypes.Structure):
+    """PyMethodDef."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("entry", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("text", ctypes.c_char_p),
+    )
+
+
+def _builtin(library: ctypes.CDLL, name: str) -> Callable[..., int]:
+    """A kernel as a function of Python, that keeps what it needs alive."""
+    entry = ctypes.cast(getattr(library, f"python_{name}"), ctypes.c_void_p)
+    definition = _Definition(name.encode(), entry, _METH_FASTCALL, None)
+    made: Callable[..., int] = _made(ctypes.byref(definition), (library, definition), None)
+    return made
+
+
+_made = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.POINTER(_Definition), ctypes.py_object, ctypes.c_void_p)(
+    ("PyCFunction_NewEx", ctypes.pythonapi)
+)

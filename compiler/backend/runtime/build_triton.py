@@ -1,0 +1,179 @@
+"""Triton to machine code on the GPU that is here: kernels are compiled side by side in processes of their own, from the
+moment the code is written, so that AOTAutograd goes on meanwhile; the first call waits for them, and loads them.
+
+Binaries are kept on disk (`disk_cache`), by all that they depend on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+
+import torch
+
+from compiler.backend.ir import BackendError, CompilerUnavailableError, Program
+from compiler.backend.runtime import disk_cache
+from compiler.backend.runtime.launch import Assumed
+from compiler.backend.triton.canonical import canonical_source
+from compiler.backend.triton.configs import TritonConfig
+from compiler.backend.triton.emit import TritonCode, TritonFunction, signature
+from compiler.binary.jobs import Job, Output
+from compiler.binary.workers import Crew, cores
+from compiler.torch_api.cuda_launch import Loaded, load
+
+MOST_WORKERS = 12
+_FILE = "<tcompile kernels>"
+_FIRST = """
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def kernel(out_ptr, XBLOCK: tl.constexpr):
+    x = tl.arange(0, XBLOCK)
+    tl.store(out_ptr + x, libdevice.erf(tl.load(out_ptr + x)))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One kernel in one configuration. `starts` says of each buffer where it is given one from, in bytes."""
+
+    function: TritonFunction
+    config: TritonConfig
+    types: Mapping[str, str]
+    job: Job
+    starts: tuple[int, ...]
+
+
+def why_not() -> str:
+    """Why Triton can't compile for the GPU that is here, "" if it can."""
+    major, minor = torch.cuda.get_device_capability()
+    if major < 7:
+        return f"Triton compiles for compute capability 7.0 and later, and this GPU has {major}.{minor}"
+    return ""
+
+
+def specify_kernel(
+    program: Program, code: TritonCode, function: TritonFunction, config: TritonConfig, assumed: Assumed, device: int
+) -> Wanted:
+    """What Triton is asked for: a kernel, its constants, and multiples of 16. Kernels that do the same are one job."""
+    first, last = function.lines
+    made = canonical_source("\n".join(_lines(code.text)[first - 1 : last]), function)
+    types = {made.names.get(name, name): kind for name, kind in signature(program, function).items()}
+    pointers = zip(function.buffers, _alignments(program, function, assumed), strict=True)
+    multiples = [is_aligned and name not in made.elements for name, is_aligned in pointers]
+    multiples += [name in assumed.multiples for name in function.symbols]
+    attributes = {(place,): [["tt.divisibility", 16]] for place, holds in enumerate(multiples) if holds}
+    major, minor = torch.cuda.get_device_capability(device)
+    options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    if function.checks:
+        options |= {"debug": True, "sanitize_overflow": False}
+    arguments = repr((types, dict(config.blocks), attributes))
+    name, target = made.names[function.name], 10 * major + minor
+    job = Job(name, _FILE, made.source, arguments, options, "cuda", target, 32, to_run=True)
+    starts = (made.elements.get(name, 0) * program.by_name[name].dtype.itemsize for name in function.buffers)
+    return Wanted(function, config, types, job, tuple(starts))
+
+
+@lru_cache(2)
+def _lines(text: str) -> Sequence[str]:
+    return text.splitlines()
+
+
+def _alignments(program: Program, function: TritonFunction, assumed: Assumed) -> Iterator[bool]:
+    """Memory of our own is aligned, and what PyTorch's calls make anew; inputs where that is checked."""
+    unknown = {name for step in program.steps if getattr(step, "aliases", False) for name in step.targets}
+    inputs = {*program.inputs, *program.constants}
+    for name in function.buffers:
+        yield assumed.aligned if name in inputs else name not in unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Builds:
+    """Binaries that are being made, or were on disk, by key of their job; and those of them that are on the GPU."""
+
+    made: Mapping[str, Future[Output]]
+    there: dict[str, Loaded] = field(default_factory=dict)
+
+    @staticmethod
+    def start(kernels: Sequence[Wanted]) -> Builds:
+        """Begin with those that are not on disk, long ones first: what is begun last is waited for."""
+        jobs = {
+            _key(kernel.job.key()): kernel.job for kernel in sorted(kernels, key=lambda kernel: -len(kernel.job.source))
+        }
+        return Builds({key: _begin(key, job) for key, job in jobs.items()})
+
+    def loaded(self, kernel: Wanted, device: int) -> Loaded:
+        """The kernel on the GPU. Raises BackendError with what Triton said if it did not compile."""
+        key = _key(kernel.job.key())
+        if key in self.there:
+            return self.there[key]
+        try:
+            output = self.made[key].result()
+        except (OSError, CancelledError) as error:
+            raise CompilerUnavailableError(
+                f"kernels could not be compiled in processes of their own and kept in {disk_cache.folder()}: {error}"
+            ) from error
+        if output.error:
+            raise BackendError(f"Triton did not take the kernel {kernel.function.name}: {output.error}")
+        types = [name for name in kernel.types.values() if name != "constexpr"]
+        warps, shared = output.threads // 32, output.shared_memory or 0
+        found = load(disk_cache.binary_path(output.binary), output.function, warps, shared, types, output.spare, device)
+        return self.there.setdefault(key, found)
+
+
+@cache
+def crew() -> Crew:
+    """The processes that compile, for all graphs of this process."""
+    return Crew(min(MOST_WORKERS, max(1, cores() - 1)))
+
+
+def warm_up(device: int) -> None:
+    """Start the processes, unless they run, each with a kernel of no use: the first one takes Triton a second."""
+    if crew().is_awake:
+        return
+    major, minor = torch.cuda.get_device_capability(device)
+    arguments = repr(({"out_ptr": "*fp32", "XBLOCK": "constexpr"}, {"XBLOCK": 128}, {}))
+    job = Job("kernel", _FILE, _FIRST, arguments, {"num_warps": 4}, "cuda", 10 * major + minor, 32, to_run=True)
+    for _ in range(crew().most):
+        crew().submit(job)
+
+
+def _begin(key: str, job: Job) -> Future[Output]:
+    made: Future[Output] = Future()
+    if kept := _cached_output(key):
+        made.set_result(kept)
+    else:
+        crew().submit(job).add_done_callback(lambda done: _finish(done, key, made))
+    return made
+
+
+def _finish(done: Future[Output], key: str, made: Future[Output]) -> None:
+    """A binary is loaded from its file: it is made once that is there."""
+    try:
+        output = done.result()
+        if not output.error:
+            _keep(key, output)
+        made.set_result(output)
+    except (OSError, CancelledError) as error:
+        made.set_exception(error)
+
+
+@lru_cache(1024)
+def _key(job_key: str) -> str:
+    return disk_cache.key(job_key)
+
+
+def _cached_output(key: str) -> Output | None:
+    """What is on disk."""
+    found = disk_cache.read(key)
+    return Output(**found[0], binary=found[1]) if found is not None and found[1] else None
+
+
+def _keep(key: str, output: Output) -> None:
+    facts = {name: getattr(output, name) for name in ("shared_memory", "threads", "function", "spare")}
+    disk_cache.write(key, facts, output.binary)

@@ -1,0 +1,124 @@
+"""A program's call on a GPU: its Triton code compiled, tuned where that is asked for, loaded, and launched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from compiler.backend.cpp.emit import Code
+from compiler.backend.ir import BackendError, Product, Program
+from compiler.backend.ir.symbols import sources
+from compiler.backend.passes.context import Context
+from compiler.backend.passes.matmuls import split_fused_matmul
+from compiler.backend.runtime import build_triton, tune
+from compiler.backend.runtime.build_triton import Builds, Wanted, specify_kernel
+from compiler.backend.runtime.launch import Assumed, Launcher, by_kernel
+from compiler.backend.runtime.tune import Candidate
+from compiler.backend.triton.emit import TritonCode
+from compiler.torch_api import cuda_launch
+from compiler.torch_api.backend import Call
+from compiler.torch_api.cuda_launch import Loaded
+
+
+class OnGpu:
+    """Calls for what is assumed of inputs and sizes, made when first met; those for the examples are begun at once."""
+
+    def __init__(
+        self, program: Program, code: TritonCode, library: Code, ctx: Context, device: int, tuned: bool
+    ) -> None:
+        self.program, self.code, self.ctx, self.device, self.tuned = program, code, ctx, device, tuned
+        self.functions = by_kernel(code, library)
+        self.products = {step.name: step for step in program.steps if isinstance(step, Product)}
+        self.library: Mapping[str, Any] = {}
+        self.calls: dict[Assumed, Call] = {}
+        multiples = frozenset(name for name in sources(program) if ctx.sizes.get(name, 1) % 16 == 0)
+        self.expected = Assumed(True, multiples)
+        self.begun = {self.expected: self.begin(self.expected)}
+
+    def begin(self, assumed: Assumed) -> tuple[Sequence[Wanted], Builds]:
+        """Ask for all kernels: in the configuration that the heuristics choose, or in all."""
+        kernels = [
+            specify_kernel(self.program, self.code, function, config, assumed, self.device)
+            for function in self.code.functions
+            for config in (function.configs if self.tuned else function.configs[:1])
+        ]
+        return kernels, Builds.start(kernels)
+
+    def expected_call(self, library: Mapping[str, Any]) -> Call:
+        """The call for inputs like the examples, once its kernels are there. `library` are the CPU's kernels."""
+        self.library = library
+        return self.call(self.expected)
+
+    def call(self, assumed: Assumed) -> Call:
+        """The call for this. Raises BackendError where Triton does not take a kernel."""
+        if assumed not in self.calls:
+            kernels, builds = self.begun.pop(assumed) if assumed in self.begun else self.begin(assumed)
+            with torch.cuda.device(self.device):
+                self.calls[assumed] = self.made(assumed, kernels, builds)
+        return self.calls[assumed]
+
+    def made(self, assumed: Assumed, kernels: Sequence[Wanted], builds: Builds) -> Call:
+        self.ctx.pass_name = "tune"
+        found: dict[str, list[Candidate]] = {}
+        for kernel in kernels:
+            if (loaded := self.loaded(kernel, builds)) is not None:
+                found.setdefault(kernel.function.kernel, []).append((kernel, loaded))
+        products = self.products if self.tuned else {}
+        chosen = {name: self.choice(candidates) for name, candidates in found.items() if name not in products}
+        for name, product in products.items():
+            rest = chosen[product.parts[1].name]
+            best = tune.fastest_product(self.program, product, found.get(name, ()), rest, self.ctx, self.device)
+            chosen |= {name: best} if best else {}
+        program = split_fused_matmul(self.program, {name for name in products if name not in chosen}, self.ctx)
+        functions = {step.name: self.functions[step.name] for step in program.kernels}
+        configs = {
+            name: (kernel.config, replace(loaded, starts=kernel.starts))
+            for name, (kernel, loaded) in chosen.items()
+            if name in functions
+        }
+        launcher = Launcher(program, functions, loaded=configs, assumed=assumed)
+        handles = {functions[name].name: loaded.function for name, (_, loaded) in configs.items()}
+        return launcher.made({**handles, **self.library, **_driver(), "again": partial(self.again, program)})
+
+    def loaded(self, kernel: Wanted, builds: Builds) -> Loaded | None:
+        """The kernel on the GPU; None for a product's tile that is too large for it, or that Triton refuses there:
+        others are tried too, and PyTorch has the product.
+        """
+        try:
+            return builds.loaded(kernel, self.device)
+        except (torch.OutOfMemoryError, BackendError) as error:
+            if not self.tuned or kernel.function.kernel not in self.products:
+                raise
+            said = str(error).partition("\n")[0]
+            self.ctx.decide((kernel.function.kernel,), "refused", f"{tune.words(kernel.config)}: {said}")
+            return None
+
+    def choice(self, candidates: Sequence[Candidate]) -> Candidate:
+        return candidates[0] if len(candidates) == 1 else tune.fastest(self.program, candidates, self.ctx, self.device)
+
+    def again(self, program: Program, args: list[Any], found: tuple[bool, ...]) -> Sequence[Any]:
+        """A call whose inputs or sizes are not as the code of the program assumed."""
+        assumed = Assumed.of(program, found, len(found) > len(sources(program)))
+        return self.call(assumed)(args)
+
+
+def _driver() -> Mapping[str, Any]:
+    return {
+        "launch": cuda_launch.launch(),
+        "stream_of": cuda_launch.raw_stream(),
+        "current_device": cuda_launch.current_device(),
+        "empty_on_gpu": cuda_launch.empty_on_cuda(),
+    }
+
+
+def why_not() -> str:
+    """Why nothing is compiled for a GPU here, "" if it is."""
+    try:
+        cuda_launch.launcher()
+    except cuda_launch.NoLauncherError as error:
+        return str(error)
+    return build_triton.why_not()

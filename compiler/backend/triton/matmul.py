@@ -1,0 +1,152 @@
+"""A product of matrices in Triton, and what is computed of it: a program has a tile of the product and adds to it along
+the inner dimension in steps; the loops that follow are computed on that tile, as those of any kernel.
+
+    m, n       rows and columns of the tile, k a step of what is added; b is which of several products
+    tile_m, …  the program's tile: programs that run together have neighbouring tiles, and find their operands in cache
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from compiler.backend.ir import Kernel, Loop, Product, Program, Strided, strided_views
+from compiler.backend.ir.expr import Load
+from compiler.backend.ir.index import Index, Var
+from compiler.backend.passes.context import Context
+from compiler.backend.passes.matmuls import Factors, coordinates
+from compiler.backend.passes.tiles import Axis, Tiles, fits_32, moved
+from compiler.backend.triton.configs import TritonConfig, next_power_of_two, processors
+from compiler.backend.triton.kernel import KernelWriter
+from compiler.backend.triton.text import bare, converted
+
+_NAMES = {"b", "m", "n", "k", "mask_m", "mask_n", "mask_k", "tile_m", "tile_n", "start", "left", "right", "total"}
+_LEAST = 16
+"""Tensor cores multiply tiles of no fewer rows and columns."""
+_TRIED = 6
+_GROUP = 8
+Sizes = tuple[int, int, int, int, int]
+
+_HALVES: Sequence[Sizes] = (
+    (128, 256, 64, 8, 3), (256, 128, 64, 8, 3), (128, 128, 64, 4, 3), (128, 128, 64, 8, 3), (128, 64, 64, 4, 4),
+    (64, 128, 64, 4, 4), (64, 64, 64, 4, 4), (64, 64, 128, 4, 3), (64, 32, 128, 4, 4), (32, 64, 128, 4, 4),
+    (16, 64, 128, 4, 4), (16, 128, 64, 4, 4),
+)  # fmt: skip
+_TF32: Sequence[Sizes] = (
+    (128, 256, 32, 8, 3), (128, 128, 32, 8, 3), (128, 64, 32, 4, 4), (64, 128, 32, 4, 4), (64, 64, 32, 4, 4),
+    (32, 64, 64, 4, 4), (16, 64, 64, 4, 4),
+)  # fmt: skip
+_IEEE: Sequence[Sizes] = ((64, 64, 16, 4, 2), (128, 64, 16, 8, 2), (32, 64, 32, 4, 2), (16, 32, 32, 2, 2))
+"""Rows, columns and steps of a tile, warps and stages."""
+
+
+class ProductWriter(KernelWriter):
+    """Writes one kernel with a product."""
+
+    def __init__(self, product: Product, program: Program, ctx: Context) -> None:
+        self.product, self.factors = product, Factors.of(product.call)
+        self.dtype = program.by_name[product.made].dtype
+        super().__init__(product, program, ctx)
+        self.names.taken |= _NAMES
+        read = [load.buffer for load in product.loads]
+        order = [*(view.buffer for view in strided_views(product.call.args)), *read, *product.writes]
+        self.buffers = tuple(name for name in dict.fromkeys(order) if name in product.buffers)
+
+    def laid_out(self, kernel: Kernel) -> Tiles:
+        *outer, m, n = self.factors.axes
+        axes = (Axis(m, "MBLOCK", coordinates(self.product)), Axis(n, "NBLOCK", {}), *(Axis(b, "", {}) for b in outer))
+        is_wide = not fits_32(kernel, self.program, self.ctx)
+        return Tiles(moved(kernel, axes, None), "product", axes, None, False, is_wide)
+
+    def choices(self) -> tuple[TritonConfig, ...]:
+        """The first is the one to take without measuring."""
+        m, n, k = (self.ctx.number(size) for size in (*self.factors.shape[-2:], self.factors.inner))
+        matrices = self.ctx.number(self.factors.shape[0]) if len(self.factors.shape) == 3 else 1
+        sizes = _HALVES if self.dtype != torch.float32 else _TF32 if self.precision == "tf32" else _IEEE
+        fitting = dict.fromkeys(_cut(size, (m, n, k)) for size in sizes)
+        even = [size for size in fitting if k % size[2] == 0]
+        most = processors(self.ctx)
+
+        def cost(size: Sizes) -> float:
+            tiles = -(-m // size[0]) * -(-n // size[1]) * matrices
+            return -(-tiles // most) * (size[0] * size[1] + 32.0 * (size[0] + size[1]))
+
+        return tuple(map(_config, sorted(even or fitting, key=cost)[:_TRIED]))
+
+    @property
+    def precision(self) -> str:
+        return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+
+    # The tile: where it is, and what it holds.
+
+    def outer_axes(self) -> None:
+        tiles = "tl.program_id(1), tl.program_id(0), tl.num_programs(1), tl.num_programs(0)"
+        self.line(f"tile_n, tile_m = tl.swizzle2d({tiles}, GROUP)")
+        for axis in self.tiles.outer[:2]:
+            self.line(f"{axis.var} = {self.along(axis, f'tile_{axis.var}{self.wide} * {axis.block}')}")
+            self.mask(axis)
+        for axis in self.tiles.outer[2:]:
+            self.line(f"{axis.var} = tl.program_id(2){self.wide}")
+
+    def body(self) -> None:
+        self.multiply()
+        super().body()
+
+    def multiply(self) -> None:
+        """The tile of the product, rounded as PyTorch does it; stored where others read it."""
+        call, factors = self.product.call, self.factors
+        whole = Loop(self.product.made, self.kernel.ranges, tuple(map(Index.of, factors.axes)),
+                     Load(self.product.made, (), self.dtype), origins=call.origins, source=call.source)  # fmt: skip
+        self.target = whole.target
+        self.comment(whole)
+        self.line("total = tl.zeros([MBLOCK, NBLOCK], tl.float32)")
+        self.line(f"for start in range(0, {self.text.index(factors.inner)}, KBLOCK):")
+        self.depth += 1
+        self.step()
+        self.depth -= 1
+        total, bias = "total", factors.bias
+        if bias is not None:
+            along = factors.axes[len(factors.axes) - len(bias.shape) :]
+            total = f"(total + {self.operand(bias, along)}.to(tl.float32))"
+        name = self.known[whole.target] = self.names.new(whole.target)
+        self.line(f"{name} = {bare(converted(total, torch.float32, self.dtype))}")
+        self.store(whole)
+        self.target = ""
+
+    def step(self) -> None:
+        """What some columns of the left matrix and rows of the right one add."""
+        factors, size = self.factors, self.factors.inner
+        self.line(f"k = start + tl.arange(0, KBLOCK){self.wide}")
+        is_masked = size.constant is None or any(size.constant % config.blocks["KBLOCK"] for config in self.configs)
+        if is_masked:
+            self.line(f"mask_k = k < {self.text.index(size)}")
+        across, down = Var("k[None, :]", size), Var("k[:, None]", size)
+        *outer, m, n = factors.axes
+        masks = ("mask_k[None, :]", "mask_k[:, None]") if is_masked else ("", "")
+        self.line(f"left = {self.operand(factors.left, (*outer, m, across), masks[0])}")
+        self.line(f"right = {self.operand(factors.right, (*outer, down, n), masks[1])}")
+        exact = f', input_precision="{self.precision}"' if self.dtype == torch.float32 else ""
+        self.line(f"total = tl.dot(left, right, total{exact})")
+
+    def operand(self, view: Strided, at: Sequence[Var], mask: str = "") -> str:
+        """Elements of an operand: 0 where a tile reaches beyond it."""
+        place = view.offset
+        for var, size, stride in zip(at, view.shape, view.strides, strict=True):
+            place = place if size.constant == 1 else place + Index.of(var) * stride
+        masks = self.masked({var.name for var in at}, mask)
+        where = self.place(view.buffer, place)
+        return f"tl.load({where}, {masks}, 0.0)" if masks else f"tl.load({where})"
+
+
+def _cut(size: Sizes, points: Sequence[int]) -> Sizes:
+    """Blocks that are not larger than what there is."""
+    rows, columns, inner = (
+        max(_LEAST, min(block, next_power_of_two(most))) for block, most in zip(size, points, strict=False)
+    )
+    return rows, columns, inner, size[3], size[4]
+
+
+def _config(size: Sizes) -> TritonConfig:
+    rows, columns, inner, warps, stages = size
+    return TritonConfig({"MBLOCK": rows, "NBLOCK": columns, "KBLOCK": inner, "GROUP": _GROUP}, warps, stages)

@@ -1,0 +1,294 @@
+"""Reductions in Triton: of a row that a program holds whole, or of one that it walks in steps.
+
+A row that is walked is reduced lane by lane, in tiles; what the lanes hold is reduced at the end. A loop that needs a
+reduction's result waits for the next walk: see `sweeps`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+
+from compiler.backend.ir import Loop
+from compiler.backend.ir.expr import Const, Guard, loads, parts
+from compiler.backend.ir.index import Index, Quotient, Remainder
+from compiler.backend.ir.index_maps import atoms_of
+from compiler.backend.ir.scalar import neutral
+from compiler.backend.ir.sweeps import Sweep, sweeps
+from compiler.backend.passes.tiles import Axis
+from compiler.backend.triton.kernel import KernelWriter, mask_of
+from compiler.backend.triton.precision import EXACT
+from compiler.backend.triton.softmax import Pair, join_sweeps
+from compiler.backend.triton.text import TYPES, bare, constant, identifier
+
+_COMBINED = {
+    "prod": "multiply", "any": "either", "all": "both", "max": "maximum", "min": "minimum",
+    "argmax": "first_largest", "argmin": "first_smallest", "cumsum": "plus", "cumprod": "multiply",
+}  # fmt: skip
+_OF_BOOLS = {"max": "either", "min": "both"}
+
+
+class ReductionWriter(KernelWriter):
+    """Writes one kernel, with or without reductions."""
+
+    pairs: Mapping[str, Pair]
+
+    @property
+    def inner(self) -> Axis:
+        """What is reduced, where there is anything to reduce."""
+        assert self.tiles.inner is not None
+        return self.tiles.inner
+
+    def body(self) -> None:
+        if self.tiles.kind == "looped" and self.tiles.inner:
+            self.looped()
+            return
+        if self.tiles.inner:
+            self.inner_axis(self.inner, "")
+        if self.tiles.is_read_again:
+            self.read_again()
+        else:
+            self.held(self.kernel.loops)
+
+    def held(self, loops: Iterable[Loop], again: frozenset[str] = frozenset()) -> None:
+        """Loops over a row that the tile holds; those of `again` are computed and not stored."""
+        for loop in loops:
+            if loop.is_scan:
+                self.scan(loop)
+            elif loop.reduction:
+                self.reduce(loop)
+            else:
+                self.value(loop, loop.target in again)
+
+    def read_again(self) -> None:
+        """A walk over a long row for each reduction that waits for another: what one has loaded is let go of, so that
+        registers are left for a second program, whose loads are under way meanwhile. Cache policies keep the row in
+        the cache, and Triton from taking a later load for an earlier one.
+        """
+        walks = sweeps(self.kernel)
+        for number, walk in enumerate(walks):
+            self.held(walk.scalars)
+            self.policy = "evict_first" if number == len(walks) - 1 else "" if number else "evict_last"
+            kept = set(self.known) | {loop.target for loop in walk.body if loop.reduction}
+            kept |= {loop.target for loop in walk.body} - self.kernel.local
+            self.held(walk.body, walk.again)
+            self.known = {key: name for key, name in self.known.items() if key in kept}
+
+    def reduce(self, loop: Loop) -> None:
+        """A reduction of values that the tile holds."""
+        with self.at(loop):
+            text = self.text.value(loop.value)
+            if not self.tiles.inner:
+                text = "tl.full([], 0, tl.int64)" if loop.reduction.startswith("arg") else text
+                self.finish(loop, text)
+                return
+            value = self.whole(loop, text)
+            if loop.reduction.startswith("arg"):
+                self.finish(loop, self.position(loop, value, self.spread(str(self.inner.var))))
+            else:
+                self.finish(loop, self.combined(loop, value))
+
+    def scan(self, loop: Loop, carry: str = "", again: bool = False) -> None:
+        """What a reduction comes to at each point of the tile; `carry` is what it came to before, and comes to then."""
+        with self.at(loop):
+            value = self.whole(loop, self.text.value(loop.value))
+            if carry:
+                name = self.names.new(f"{identifier(loop.target)}_value")
+                self.line(f"{name} = {value}")
+                value = name
+            function = self.function_of(loop)
+            found = f"tl.associative_scan({value}, {self.along_rows[0]}, {function})"
+            name = self.known[loop.target] = self.names.new(loop.target)
+            self.line(f"{name} = {f'{function}({carry}, {found})' if carry else found}")
+            if carry:
+                self.line(f"{carry} = {function}({carry}, {self.reduced(value, function)})")
+            if not again:
+                self.store(loop)
+
+    def carry(self, loop: Loop) -> str:
+        """What a scan has come to before the first tile."""
+        name, (value, dtype) = self.names.new(f"{identifier(loop.target)}_before"), _start(loop)
+        shape = "[]" if len(self.tiles.tiled) == 1 else self.shape([axis.var.name for axis in self.tiles.outer])
+        self.line(f"{name} = tl.full({shape}, {constant_in(value, dtype)}, tl.{TYPES[dtype]})")
+        return name
+
+    def whole(self, loop: Loop, text: str) -> str:
+        """The value over the whole tile, with what changes nothing where there are no points."""
+        if loop.value.dtype == torch.bool and loop.reduction.startswith("arg"):
+            text = f"({text}).to(tl.int8)"
+        text = f"tl.full([], {text}, tl.{TYPES[loop.value.dtype]})" if isinstance(loop.value, Const) else bare(text)
+        if self.is_masked(self.inner):
+            return f"tl.where({mask_of(self.inner)}, {text}, {constant(*_start(loop))})"
+        return text if self.inner.var.name in self.axes_of(loop.value) else self.spread(text)
+
+    def spread(self, text: str) -> str:
+        return f"tl.broadcast_to({text}, {self.shape([axis.var.name for axis in self.tiles.tiled])})"
+
+    @property
+    def along_rows(self) -> str:
+        """Which axis of the tile is reduced, for Triton's functions."""
+        return "0" if len(self.tiles.tiled) == 1 else "1, keep_dims=True"
+
+    def combined(self, loop: Loop, value: str) -> str:
+        if loop.reduction == "sum":
+            is_small = loop.value.dtype in (torch.uint8, torch.int8, torch.int16)
+            found = f"tl.sum({value}, {self.along_rows})"
+            return f"{found}.to(tl.{TYPES[loop.value.dtype]})" if is_small else found
+        return self.reduced(value, self.function_of(loop))
+
+    def reduced(self, value: str, function: str) -> str:
+        axis, *keep = self.along_rows.split(", ")
+        return f"tl.reduce({', '.join([value, axis, function, *keep])})"
+
+    def function_of(self, loop: Loop) -> str:
+        is_bool = loop.value.dtype == torch.bool
+        return _OF_BOOLS[loop.reduction] if is_bool and loop.reduction in _OF_BOOLS else _COMBINED[loop.reduction]
+
+    def position(self, loop: Loop, value: str, places: str) -> str:
+        best = self.names.new(f"{identifier(loop.target)}_value")
+        at = self.names.new(f"{identifier(loop.target)}_at")
+        self.line(f"{best}, {at} = {self.reduced(f'({value}, {places})', self.function_of(loop))}")
+        return f"{at}.to(tl.int64)"
+
+    def finish(self, loop: Loop, text: str) -> None:
+        name = self.names.new(loop.target)
+        self.line(f"{name} = {bare(text)}")
+        self.known[loop.target] = name
+        self.store(loop)
+
+    # Rows that are walked in steps.
+
+    def looped(self) -> None:
+        stored: set[str] = set()
+        walks, self.pairs = join_sweeps(self.kernel)
+        for sweep in walks:
+            for loop in sweep.scalars:
+                self.value(loop)
+            if sweep.body:
+                self.sweep(sweep, stored)
+            stored |= {loop.target for loop in sweep.body if loop.is_scan or not loop.reduction} - self.kernel.local
+
+    def sweep(self, sweep: Sweep, stored: set[str]) -> None:
+        """One walk over the rows."""
+        reductions = [loop for loop in sweep.body if loop.reduction and not loop.is_scan]
+        if any(stored & loop.reads for loop in sweep.body):
+            self.line("tl.debug_barrier()  # what other threads stored is read")
+        totals = {loop.target: self.total(loop) for loop in reductions}
+        carries = {loop.target: self.carry(loop) for loop in sweep.body if loop.is_scan}
+        self.before(sweep)
+        before = dict(self.known)
+        self.line(f"for start in range(0, {self.end()}, {self.inner.block}):")
+        self.depth += 1
+        self.inner_axis(self.inner, "start")
+        paired = {pair.largest.target for pair in self.pairs.values()}
+        for loop in sweep.body:
+            if loop.target in self.pairs:
+                self.take_pair(self.pairs[loop.target], totals)
+            elif loop.is_scan:
+                self.scan(loop, carries[loop.target], loop.target in sweep.again)
+            elif loop.reduction:
+                if loop.target not in paired:
+                    self.take(loop, totals[loop.target])
+            else:
+                self.value(loop, loop.target in sweep.again)
+        self.depth -= 1
+        self.known = before
+        for loop in reductions:
+            self.last(loop, totals)
+
+    def end(self) -> str:
+        """Where a walk ends. Triton takes a number from 2³¹ on for an unsigned one of 32 bits."""
+        size = self.text.index(self.inner.size)
+        return f"tl.full([], {size}, tl.int64)" if (self.inner.size.constant or 0) >= 2**31 else size
+
+    def before(self, sweep: Sweep) -> None:
+        """Loads, and parts of indices, that are the same for a whole row come before the walk."""
+        for loop in sweep.body:
+            with self.at(loop):
+                inside = {
+                    part for guard in parts(loop.value) if isinstance(guard, Guard) for part in parts(guard.value)
+                }
+                for load in loads(loop.value):
+                    if load.buffer in self.known or load in inside or load.buffer in self.kernel.targets:
+                        continue
+                    place = self.program.by_name[load.buffer].offset(load.index)
+                    if self.inner.var.name not in self.axes_of(place):
+                        self.load(load, "")
+                        continue
+                    ratios = (Index.of(atom) for atom in atoms_of(place) if isinstance(atom, Quotient | Remainder))
+                    for ratio in ratios:
+                        if self.inner.var.name not in self.axes_of(ratio):
+                            self.text.index(ratio)
+
+    def total(self, loop: Loop) -> tuple[str, ...]:
+        """Tiles of what is reduced so far."""
+        name = self.names.new(f"{identifier(loop.target)}_{loop.reduction}")
+        value, dtype = _start(loop)
+        shape = self.shape([axis.var.name for axis in self.tiles.tiled])
+        self.line(f"{name} = tl.full({shape}, {constant_in(value, dtype)}, tl.{TYPES[dtype]})")
+        if not loop.reduction.startswith("arg"):
+            return (name,)
+        at = self.names.new(f"{name}_at")
+        self.line(f"{at} = tl.full({shape}, {self.nowhere}, tl.{'int64' if self.tiles.is_wide else 'int32'})")
+        return name, at
+
+    @property
+    def nowhere(self) -> int:
+        """A position behind all others."""
+        return 2 ** (63 if self.tiles.is_wide else 31) - 1
+
+    def take(self, loop: Loop, total: tuple[str, ...]) -> None:
+        """One more tile of values."""
+        state, inner = ", ".join(total), self.inner
+        with self.at(loop):
+            value = self.whole(loop, self.text.value(loop.value))
+            if loop.reduction == "sum":
+                self.line(f"{state} += {value}")
+                return
+            if loop.reduction.startswith("arg"):
+                is_there = self.is_masked(inner)
+                place = f"tl.where({mask_of(inner)}, {inner.var}, {self.nowhere})" if is_there else str(inner.var)
+                value = f"{value}, {self.spread(place)}"
+            self.line(f"{state} = {self.function_of(loop)}({state}, {value})")
+
+    def take_pair(self, pair: Pair, totals: Mapping[str, tuple[str, ...]]) -> None:
+        """One more tile for the largest and for the sum of exponentials."""
+        with self.at(pair.largest):
+            value = self.whole(pair.largest, self.text.value(pair.largest.value))
+        (largest,), (total,) = totals[pair.largest.target], totals[pair.total.target]
+        with self.at(pair.total):
+            state = f"{largest}, {total}"
+            self.line(f"{state} = running_exp_sum({state}, {value}, {self.is_rounded(pair)})")
+
+    def is_rounded(self, pair: Pair) -> bool:
+        return self.levels[pair.of].get(pair.exponential, EXACT) != EXACT
+
+    def scaled(self, pair: Pair, largest: str, total: str) -> str:
+        """The sums of all lanes, counted from the largest of all."""
+        function = "tl.exp" if self.is_rounded(pair) else "libdevice.exp"
+        return f"{total} * {function}({largest} - {self.known[pair.largest.target]})"
+
+    def last(self, loop: Loop, totals: Mapping[str, tuple[str, ...]]) -> None:
+        """The result, of all that the tiles hold."""
+        total = totals[loop.target]
+        self.target = loop.target
+        if loop.reduction.startswith("arg"):
+            self.finish(loop, self.position(loop, *total))
+        elif pair := self.pairs.get(loop.target):
+            self.finish(loop, self.combined(loop, self.scaled(pair, totals[pair.largest.target][0], total[0])))
+        else:
+            self.finish(loop, self.combined(loop, total[0]))
+        self.target = ""
+
+
+def _start(loop: Loop) -> tuple[bool | int | float, torch.dtype]:
+    """What changes nothing, and the dtype that is reduced in."""
+    start, dtype = neutral(loop.reduction, loop.value.dtype), loop.value.dtype
+    return (int(start), torch.int8) if dtype == torch.bool and loop.reduction.startswith("arg") else (start, dtype)
+
+
+def constant_in(value: bool | int | float, dtype: torch.dtype) -> str:
+    """A number where the dtype is said beside it."""
+    text = constant(value, dtype)
+    return text.removeprefix("tl.full([], ").partition(", ")[0]
