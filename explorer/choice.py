@@ -238,7 +238,8 @@ def _name_of(module: Module, namespace: Mapping[str, Any], frame: FrameType | No
     local = dict(frame.f_locals) if frame is not None else {}
     own = inspect.getattr_static(local.get("self"), "__dict__", {})
     own = own if isinstance(own, dict) else vars(local["self"])
-    known = [(name, value) for name, value in namespace.items() if not name.startswith("_")]
+    # A copy: when garbage is collected, torch takes what it installed there out of the user's namespace.
+    known = [(name, value) for name, value in dict(namespace).items() if not name.startswith("_")]
     names = [
         *(name for name, value in known if value is module),
         *(name for name, value in local.items() if value is module and name != "self"),

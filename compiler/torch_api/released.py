@@ -24,7 +24,9 @@ def release_guards(since: weakref.finalize[..., Any]) -> None:
     which live on, the finalizer holds the guards and fake tensors of a compilation that nobody can call for ever.
     Without its entry `CheckFunctionManager.invalidate` does nothing.
     """
-    registered = tuple(weakref.finalize._registry)  # type: ignore[attr-defined]  # oldest first; there is no public list
+    # Oldest first; there is no public list. Not a tuple: making one may collect garbage between two of its steps, and a
+    # finalizer that runs then takes itself out of the dictionary that is read.
+    registered = list(weakref.finalize._registry)  # type: ignore[attr-defined]
     for finalizer in takewhile(lambda finalizer: finalizer is not since, reversed(registered)):
         _, callback, _, _ = finalizer.peek() or (None, None, (), {})
         owner = getattr(getattr(callback, "func", None), "__self__", None)

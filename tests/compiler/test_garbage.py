@@ -23,6 +23,7 @@ import compiler.backend.backend
 from compiler.engine import Event, Exploration, explore
 from compiler.process import made_to_stay
 from compiler.record.options import Options
+from compiler.torch_api.released import release_guards
 
 
 def thresholds_while_lowering(model: nn.Module) -> list[tuple[int, int, int]]:
@@ -75,6 +76,27 @@ def nothing_frozen() -> Iterator[None]:
 class Cyclic:
     def __init__(self) -> None:
         self.me = self
+
+
+@pytest.mark.parametrize("allocations", range(6))
+def test_a_collection_may_end_finalizers_while_guards_are_released(allocations: int) -> None:
+    """The next collection, so many allocations from here, runs the finalizer of something else."""
+    since = weakref.finalize(release_guards, int)
+    other = weakref.finalize(Cyclic, int)
+    before = gc.get_threshold()
+
+    def detach(phase: str, info: dict[str, int]) -> None:
+        other.detach()
+
+    gc.callbacks.append(detach)
+    try:
+        gc.set_threshold(gc.get_count()[0] + allocations, *before[1:])
+        release_guards(since)
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(detach)
+        other.detach()
+    assert not since.alive
 
 
 @pytest.mark.usefixtures("nothing_frozen")
