@@ -84,7 +84,7 @@ class Bench:
         return Record.load(self.record_path(model))
 
     def page(self, model: str) -> Path:
-        from explorer.run import Run
+        from explorer.run.run import Run
 
         return Run(self.record(model)).save(self.folder / f"{model}.html")
 
@@ -166,7 +166,7 @@ def provenance(bench: Bench) -> Iterable[Figure]:
 
 def shares(record: Any) -> dict[str, tuple[int, int]]:
     """For each FX stage, how many of its compute nodes reach a source line through origins, and how many there are."""
-    from explorer.provenance import source_lines
+    from explorer.reading.provenance import source_lines
 
     reaching = source_lines(record)
     found = {}
@@ -193,8 +193,8 @@ def widget_bytes(record: Any) -> dict[str, int]:
     """Bytes that showing a record in a notebook takes, all its parts asked for: code, style, manifest and parts."""
     import msgspec
 
-    from explorer import frontend
-    from explorer.payload import Payload
+    from explorer.run import frontend
+    from explorer.run.payload import Payload
 
     payload = Payload(record)
     return {

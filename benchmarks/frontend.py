@@ -66,13 +66,13 @@ def loaded(browser: Browser, path: Path) -> Page:
 
 def observable(saved: Path) -> Path:
     """The same page with its explorer in reach of a script, which its security policy has to allow."""
-    from explorer.frontend import page_loader, page_script
+    from explorer.run.frontend import page_loader, page_script
 
     html, script = saved.read_text(encoding="utf-8"), page_script()
     assert html.count(page_loader()) == 1, "the page was saved by another version, or has its script elsewhere"
     assert script.count(MAKES) == 1, f"{MAKES!r} is not in the page's script (see explorer/static/page.js)"
     policy = '<meta http-equiv="Content-Security-Policy"'
-    assert html.count(policy) == 1, "the page has no security policy (see explorer/html.py)"
+    assert html.count(policy) == 1, "the page has no security policy (see explorer/run/page.py)"
     html = html.replace(page_loader(), script.replace(MAKES, HOLDS)).replace(policy, "<meta")
     path = saved.with_name(f"observable-{saved.name}")
     path.write_text(html, encoding="utf-8")

@@ -23,11 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from compiler.record import Record, RecordError, UntrustedError
-from explorer import capture_text, html, page_record, text
-from explorer.payload import Payload
-from explorer.run import Run, load
-from explorer.twin import twin
-from explorer.widget import Explorer
+from explorer.findings import capture_text
+from explorer.run import page as html
+from explorer.run import page_record, text
+from explorer.run.payload import Payload
+from explorer.run.run import Run, load
+from explorer.run.static_view import twin
+from explorer.run.widget import Explorer
 
 SECONDS = 30
 """So long may one mutant take to be loaded and shown."""

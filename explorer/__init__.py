@@ -15,15 +15,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from explorer.autograd import AutogradRecording, AutogradRun, autograd
-from explorer.chain.rule import ChainRule, ShownStep, chain_rule
-from explorer.check import CheckError, check
-from explorer.decompose import OpLevels, decompose
-from explorer.explore import explore
-from explorer.export import export, save_and_load
-from explorer.operators import operators
-from explorer.run import Run, load
-from explorer.targets import targets
+from explorer.entry.autograd import AutogradRecording, autograd
+from explorer.entry.chain_rule import ChainRule, ShownStep, chain_rule
+from explorer.entry.check import CheckError, check
+from explorer.entry.explore import explore
+from explorer.entry.export import export, save_and_load
+from explorer.entry.operators import operators
+from explorer.entry.targets import targets
+from explorer.findings.decompose.op_levels import OpLevels, decompose
+from explorer.run.autograd_run import AutogradRun
+from explorer.run.run import Run, load
 
 __all__ = [
     "AutogradRecording",
@@ -62,13 +63,13 @@ def __getattr__(name: str) -> Any:
 
 def load_ipython_extension(ipython: Any) -> None:
     """Called by `%load_ext explorer`: gives the shell `%%tcompile` and `%tcompile`."""
-    from explorer import magics
+    from explorer.entry import magics
 
     magics.load(ipython)
 
 
 def unload_ipython_extension(ipython: Any) -> None:
     """Called by `%unload_ext explorer`: leaves the shell without the magics."""
-    from explorer import magics
+    from explorer.entry import magics
 
     magics.unload(ipython)

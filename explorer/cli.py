@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from compiler.record import Artifact, Record, RecordError, UntrustedError
 from compiler.record.options import OptionError
-from explorer import capture_text, check_flag, files, text
-from explorer.compiling import KernelCompiler
-from explorer.stages import stage_key
-from explorer.timing import flag as time_flag
+from explorer.entry import check_flag
+from explorer.entry import timing_flag as time_flag
+from explorer.findings import capture_text
+from explorer.reading.stages import stage_key
+from explorer.run import files, text
+from explorer.run.compiling import KernelCompiler
 
 if TYPE_CHECKING:
     from compiler.torch_api.fx import SourceFrame
-    from explorer.run import Run
+    from explorer.run.run import Run
 
 FAILED, WRONG_USE, INTERRUPTED = 1, 2, 130
 
@@ -178,7 +180,7 @@ def _output(suffix: str) -> Any:
 def _explore(args: argparse.Namespace) -> None:
     import torch
 
-    from explorer import user_code
+    from explorer.entry import user_code
 
     options = _options(args)
     torch.manual_seed(args.seed)
@@ -200,7 +202,7 @@ def _explore(args: argparse.Namespace) -> None:
 def _decompose(args: argparse.Namespace) -> None:
     import torch
 
-    from explorer.decompose import decompose
+    from explorer.findings.decompose.op_levels import decompose
 
     torch.manual_seed(args.seed)
     inputs = _inputs(args.inputs)
@@ -223,7 +225,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _inputs(texts: Sequence[str]) -> Any:
-    from explorer import call_inputs
+    from explorer.entry import call_inputs
 
     try:
         return call_inputs.parse(texts)
@@ -232,7 +234,7 @@ def _inputs(texts: Sequence[str]) -> Any:
 
 
 def _explored(function: Any, inputs: Any, options: dict[str, Any], site: tuple[SourceFrame, ...]) -> Run:
-    from explorer.explore import explored
+    from explorer.entry.explore import explored
 
     return explored(function, inputs.args, inputs.kwargs, options, site=site)
 

@@ -9,20 +9,20 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from compiler.record import Record
-from explorer.findings.advice import advice_finding
+from explorer.findings.advice.finding import advice_finding
 from explorer.findings.breaks import breaks_finding
 from explorer.findings.bytecode import bytecode_views
-from explorer.findings.chain import chain_views
-from explorer.findings.finding import Finding, kept_views
+from explorer.findings.chain.finding import chain_views
 from explorer.findings.frame_map import frame_map_finding
-from explorer.findings.fusion import fusion_finding
+from explorer.findings.fusion.finding import fusion_finding
 from explorer.findings.guards import guards_finding
-from explorer.findings.memory import memory_finding
+from explorer.findings.memory.finding import memory_finding
 from explorer.findings.recompiles import recompiles_finding
 from explorer.findings.steps import steps_finding
-from explorer.findings.timing import timing_finding
+from explorer.findings.timing.finding import timing_finding
 from explorer.findings.versus import versus_finding
-from explorer.stages import stage_place
+from explorer.reading.stages import stage_place
+from explorer.render.finding import Finding, kept_views
 
 __all__ = ["Finding", "KnownFindings", "findings", "views", "with_findings"]
 

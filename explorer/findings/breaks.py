@@ -12,15 +12,15 @@ from typing import Any
 
 from compiler.capture.function_names import function_name
 from compiler.record import Entity, Frame, GraphBreak, Record, Suggestion
-from explorer.blame import culprit_code, users_place, users_span
-from explorer.cards import advice_text, break_card, cost_words, first_call_words, outcome_words
-from explorer.findings.finding import Finding, LinkedText
-from explorer.findings.lines import SourceLines
-from explorer.findings.spots import line_spot, spot
-from explorer.provenance import place_text
-from explorer.shapes import size_text
-from explorer.sites import break_count, break_groups
-from explorer.text import break_reason, counted, one_line
+from explorer.findings.cards import advice_text, break_card, cost_words, first_call_words, outcome_words
+from explorer.reading.cause import break_reason, culprit_code, users_place, users_span
+from explorer.reading.plain_text import counted, one_line
+from explorer.reading.provenance import place_text
+from explorer.reading.shapes import size_text
+from explorer.reading.sites import break_count, break_groups
+from explorer.reading.source_lines import SourceLines
+from explorer.reading.spots import line_spot, spot
+from explorer.render.finding import Finding, LinkedText
 
 
 def breaks_finding(record: Record) -> Finding | None:

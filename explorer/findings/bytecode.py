@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from compiler.record import Artifact, Entity, Record
-from explorer.findings.finding import Finding
+from explorer.render.finding import Finding
 
 _CALLS_GRAPH, _CALLS_RESUME = "call the compiled graph ", "call the resume function "
 _GOES_ON = "rebuild stack and variables, to go on in Python"

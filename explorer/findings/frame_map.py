@@ -12,13 +12,13 @@ from typing import Any
 
 from compiler.capture.function_names import function_name
 from compiler.record import Entity, Frame, GraphBreak, Record
-from explorer.blame import closest_failure, culprit_code, users_place
 from explorer.findings.breaks import break_id
-from explorer.findings.finding import Finding, LinkedText
-from explorer.findings.lines import SourceLines
-from explorer.provenance import place_text
-from explorer.shapes import seconds_text, size_text
-from explorer.text import counted, one_line
+from explorer.reading.cause import closest_failure, culprit_code, users_place
+from explorer.reading.plain_text import counted, one_line
+from explorer.reading.provenance import place_text
+from explorer.reading.shapes import seconds_text, size_text
+from explorer.reading.source_lines import SourceLines
+from explorer.render.finding import Finding, LinkedText
 
 STAGE = "frame_map"
 MANY = 3

@@ -11,12 +11,12 @@ from typing import Any
 
 from compiler.capture.function_names import function_name
 from compiler.record import Condition, Entity, Frame, Guard, Record, Symbol
-from explorer.capture_text import guard_cells, guards_head, range_text
-from explorer.findings.finding import Finding, LinkedText
-from explorer.findings.lines import SourceLines
-from explorer.findings.spots import line_spot
-from explorer.provenance import input_sources
-from explorer.text import columns, one_line
+from explorer.findings.capture_text import guard_cells, guards_head, range_text
+from explorer.reading.plain_text import columns, one_line
+from explorer.reading.provenance import input_sources
+from explorer.reading.source_lines import SourceLines
+from explorer.reading.spots import line_spot
+from explorer.render.finding import Finding, LinkedText
 
 #: So many guards stand together without being told apart by what follows in their argument's name.
 TOGETHER = 8

@@ -7,12 +7,12 @@ from typing import Any
 
 from compiler.capture.function_names import function_name
 from compiler.record import Guard, GuardFailure, Recompile, Record
-from explorer.blame import closest_failure
-from explorer.cards import limit_words
 from explorer.findings.breaks import Graphs
-from explorer.findings.lines import SourceLines
-from explorer.findings.spots import line_spot, spot
+from explorer.findings.cards import limit_words
 from explorer.findings.timeline import recompile_id
+from explorer.reading.cause import closest_failure
+from explorer.reading.source_lines import SourceLines
+from explorer.reading.spots import line_spot, spot
 
 
 class Known:

@@ -5,13 +5,13 @@ unnecessary, had its guards held.
 from __future__ import annotations
 
 from compiler.record import Entity, Recompile, Record
-from explorer.cards import recompile_card
-from explorer.findings.finding import Finding, LinkedText
+from explorer.findings.cards import recompile_card
 from explorer.findings.guards import guard_id
 from explorer.findings.recompile_cards import Known, group_cards
 from explorer.findings.timeline import call_columns, call_data, code_objects, recompile_id, row_data, timeline_lines
-from explorer.sites import recompile_count, recompile_groups
-from explorer.text import recompile_reason
+from explorer.reading.cause import recompile_reason
+from explorer.reading.sites import recompile_count, recompile_groups
+from explorer.render.finding import Finding, LinkedText
 
 
 def recompiles_finding(record: Record) -> Finding | None:

@@ -9,9 +9,9 @@ from typing import Any
 
 from compiler.record import Artifact, Entity, Record, Step
 from explorer.findings.bytecode import frame_title
-from explorer.findings.finding import Finding
-from explorer.findings.lines import SourceLines
-from explorer.replay import break_step
+from explorer.findings.replay import break_step
+from explorer.reading.source_lines import SourceLines
+from explorer.render.finding import Finding
 
 #: How a reading ends in which Dynamo found that it can't go on: the next one ends the graph in time.
 _SPECULATION = "SpeculationRestartAnalysis"

@@ -11,11 +11,12 @@ from typing import Any, Final, Literal
 
 from compiler.capture.function_names import function_name
 from compiler.record import Frame, Recompile, Record
-from explorer.cards import runs_of
-from explorer.findings.lines import SourceLines
-from explorer.findings.spots import line_spot
-from explorer.provenance import place_text
-from explorer.text import columns, recompile_reason
+from explorer.findings.cards import runs_of
+from explorer.reading.cause import recompile_reason
+from explorer.reading.plain_text import columns
+from explorer.reading.provenance import place_text
+from explorer.reading.source_lines import SourceLines
+from explorer.reading.spots import line_spot
 
 State = Literal["none", "compiled", "recompiled", "reused", "limit", "plain", "closed", "skipped", "failed"]
 WORDS: Final[Mapping[State, str]] = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from compiler.record import Artifact, Binary, Kernel, Record
-from explorer import versus
-from explorer.findings.finding import Finding
-from explorer.kernel_diff import Pair, matched
-from explorer.kernel_table import BINARY_COLUMNS, KERNEL_COLUMNS, LAST_COLUMNS, binaries_of
+from explorer.findings import versus_table as versus
+from explorer.findings.kernel_diff import Pair, matched
+from explorer.reading.kernel_table import BINARY_COLUMNS, KERNEL_COLUMNS, LAST_COLUMNS, binaries_of
+from explorer.render.finding import Finding
 
 STAGE = "versus"
 COLUMNS = (*KERNEL_COLUMNS[1:], *BINARY_COLUMNS, *LAST_COLUMNS)

@@ -1,4 +1,4 @@
-// What TorchDynamo held at each step of a reading, rebuilt from what changed, as `explorer/replay.py` does it.
+// What TorchDynamo held at each step of a reading, rebuilt from what changed, as `explorer/findings/replay.py` does it.
 
 /**
  * The columns of `explorer/findings/steps.py`.

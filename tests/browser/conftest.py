@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 from compiler.record import Record
-from explorer.html import page as page_of
+from explorer.run.page import page as page_of
 from tests.browser.explorer_view import ExplorerView
 from tests.browser.jupyter_server import JupyterServer, running_server
 from tests.browser.notebook_page import ARTIFACTS, NotebookPage, write_notebook

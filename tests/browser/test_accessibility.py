@@ -15,8 +15,8 @@ from playwright.sync_api import Browser, Locator, Page, expect
 import explorer
 from compiler.record import Record
 from explorer import explore
-from explorer.both_sides import shown
-from explorer.html import page as page_of
+from explorer.run.both_sides import shown
+from explorer.run.page import page as page_of
 from tests.browser.conftest import OpenPage
 from tests.browser.explorer_view import ExplorerView
 from tests.browser.jupyter_server import JupyterServer

@@ -10,7 +10,7 @@ from playwright.sync_api import Locator, Page, expect
 from compiler.engine import explore
 from compiler.option_checks import parse_options
 from compiler.record import Record
-from explorer.replay import Replay
+from explorer.findings.replay import Replay
 from tests.browser.conftest import OpenPage
 from tests.browser.explorer_view import ExplorerView
 from tests.explorer.test_findings_steps import reads_on_and_on

@@ -7,8 +7,8 @@ from playwright.sync_api import Browser, Page, expect
 
 from compiler.record import Record
 from compiler.record.builder import in_kernel_order
-from explorer.both_sides import both_sides
-from explorer.html import page as page_of
+from explorer.run.both_sides import both_sides
+from explorer.run.page import page as page_of
 from tests.browser.conftest import OpenPage
 from tests.browser.explorer_view import ExplorerView
 from tests.browser.notebook_page import ARTIFACTS

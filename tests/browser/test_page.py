@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from compiler.record import Artifact, Record
 from compiler.record.options import Options
-from explorer.html import page as page_of
+from explorer.run.page import page as page_of
 from tests.browser.conftest import OpenPage
 from tests.browser.explorer_view import ExplorerView
 from tests.browser.notebook_page import ARTIFACTS

@@ -12,7 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 
 import explorer
 from compiler.record import Record
-from explorer import both_sides
+from explorer.run import both_sides
 from tests.browser.conftest import OpenPage
 from tests.browser.explorer_view import ExplorerView
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Page, expect
 
-from explorer.both_sides import both_sides
+from explorer.run.both_sides import both_sides
 from tests.browser.conftest import OpenPage
 from tests.browser.test_accessibility import two_backends
 from tests.explorer.fused_record import fused_record

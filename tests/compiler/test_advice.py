@@ -18,7 +18,7 @@ from compiler.option_checks import parse_options
 from compiler.record import Problem, Record
 from compiler.record.measure_facts import Candidate, HostTime, KernelTime, Measurement
 from compiler.record.options import Options
-from explorer.advice.words import snippet
+from explorer.findings.advice.words import snippet
 from tests.compiler.advice_cases import (
     Blocks,
     Cast,

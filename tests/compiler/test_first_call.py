@@ -8,7 +8,7 @@ import torch
 from compiler.engine import Exploration
 from compiler.record import Record
 from compiler.record.options import Options
-from explorer.cards import all_cards
+from explorer.findings.cards import all_cards
 from tests.compiler.broken import function
 
 LAZY = """

@@ -18,7 +18,7 @@ from compiler.record.options import Options
 from compiler.timing.memory_trace import measured_events, with_measured_memory
 from compiler.torch_api.allocator import RecordingError, cpu_changes, cpu_peak_bytes, cuda_changes, history_changes
 from explorer import explore
-from explorer.memory.memory import timelines
+from explorer.findings.memory.memory import timelines
 
 ROWS, WIDTH = 512, 64
 

@@ -13,9 +13,9 @@ from compiler.engine import explore
 from compiler.export.exporting import exported
 from compiler.record import Artifact, Record
 from compiler.record.options import Options
-from explorer.drawing import drawing, plan
-from explorer.tables import graphs, ops
-from explorer.text import counts
+from explorer.reading.stages import counts
+from explorer.render.drawing import drawing, plan
+from explorer.run.tables import graphs, ops
 
 
 def branches(x: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
-from explorer.run import Run
+from explorer.run.run import Run
 
 
 @dataclass(frozen=True)

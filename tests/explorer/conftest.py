@@ -9,7 +9,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
-from explorer import magics
+from explorer.entry import magics
 from tests.explorer.comparison import NoOutput
 
 

@@ -7,10 +7,10 @@ import torch
 
 from compiler.record.measure_facts import Trial
 from explorer import explore
-from explorer.advice.words import holds, trial_words
-from explorer.findings.advice import advice_finding
-from explorer.run import Run
-from explorer.stages import stage_title
+from explorer.findings.advice.finding import advice_finding
+from explorer.findings.advice.words import holds, trial_words
+from explorer.reading.stages import stage_title
+from explorer.run.run import Run
 from tests.compiler.advice_cases import printing, products
 
 

@@ -13,8 +13,8 @@ from torch.utils.checkpoint import checkpoint
 import explorer
 from compiler.autograd.values import Value
 from explorer import AutogradRun, ChainRule
-from explorer.chain.html import value_html
-from explorer.payload import Payload
+from explorer.findings.chain.html import value_html
+from explorer.run.payload import Payload
 from tests.explorer.explored import MLP, mlp_record
 
 

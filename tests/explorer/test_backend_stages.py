@@ -19,18 +19,18 @@ from compiler.backend import pipeline
 from compiler.backend.pipeline import stage_name
 from compiler.backend.runtime import build_cpp
 from compiler.record.options import OptionError
-from explorer import files, page_record
-from explorer.both_sides import shown
 from explorer.cli import main
+from explorer.entry.magics import TcompileMagics
+from explorer.entry.outputs import NotebookOutput
 from explorer.findings import with_findings
-from explorer.fusion.fusion import fusions
+from explorer.findings.fusion.fusion import fusions
+from explorer.findings.kernel_diff import matched
 from explorer.glossary import for_text
-from explorer.kernel_diff import matched
-from explorer.magics import TcompileMagics
-from explorer.outputs import NotebookOutput
-from explorer.payload import Payload
-from explorer.run import Run
-from explorer.stages import stage_title, stage_words
+from explorer.reading.stages import stage_title, stage_words
+from explorer.run import files, page_record
+from explorer.run.both_sides import shown
+from explorer.run.payload import Payload
+from explorer.run.run import Run
 
 PASSES = [stage_title(stage) for stage in ("lowered", *map(stage_name, pipeline.PASSES))]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import explorer
-from explorer.run import Run
+from explorer.run.run import Run
 
 X = torch.ones(4)
 

@@ -13,7 +13,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
-from explorer.choice import copied
+from explorer.entry.choice import copied
 from tests.explorer.comparison import Comparison
 
 SETUP = """

@@ -7,8 +7,8 @@ import torch
 
 import explorer
 from compiler.record import GuardFailure, Recompile
-from explorer.cards import cards, recompile_card
-from explorer.run import Run
+from explorer.findings.cards import cards, recompile_card
+from explorer.run.run import Run
 
 X = torch.ones(4)
 

@@ -14,9 +14,11 @@ import torch
 import compiler.binary
 from compiler.record import Record
 from compiler.record.options import Options
-from explorer import call_inputs, cli, files
-from explorer.call_inputs import InputError
-from explorer.run import Run
+from explorer import cli
+from explorer.entry import call_inputs
+from explorer.entry.call_inputs import InputError
+from explorer.run import files
+from explorer.run.run import Run
 from tests.explorer import fused_record
 from tests.explorer.small_record import small_record
 

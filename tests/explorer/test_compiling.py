@@ -12,9 +12,9 @@ import torch
 import compiler.binary
 from compiler.engine import explore
 from compiler.record import Record
-from explorer.compiling import KernelCompiler, machine_stages
-from explorer.run import Run
-from explorer.widget import Explorer
+from explorer.run.compiling import KernelCompiler, machine_stages
+from explorer.run.run import Run
+from explorer.run.widget import Explorer
 from tests.explorer import fused_record as fused
 from tests.explorer.small_record import small_record
 

@@ -18,10 +18,10 @@ from compiler.decompose.tree import OpCall, Source, TensorType
 from compiler.numerics.policy.by_dtype import Numbers, not_comparable
 from compiler.record import Record
 from explorer import cli
-from explorer.decompose import OpLevels
-from explorer.payload import manifest
-from explorer.run import Run
-from explorer.widget import Explorer
+from explorer.findings.decompose.op_levels import OpLevels
+from explorer.run.payload import manifest
+from explorer.run.run import Run
+from explorer.run.widget import Explorer
 from tests.explorer.golden import assert_golden
 
 LEVELS = ["torch", "ATen", "core ATen", "Inductor", "prims"]

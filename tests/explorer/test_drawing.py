@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from compiler.record import Artifact, Entity, Record
-from explorer.drawing import Box, drawing, plan, short_op
+from explorer.render.drawing import Box, drawing, plan, short_op
 from tests.explorer.explored import mlp_record
 from tests.explorer.golden import assert_golden
 from tests.explorer.small_record import small_record, tensor

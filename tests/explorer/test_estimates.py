@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from explorer import explore
-from explorer.run import Run
+from explorer.run.run import Run
 from tests.compiler.models import MLP
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from compiler.record import Record
 from explorer.findings import findings, with_findings
-from explorer.payload import Payload
-from explorer.run import Run
+from explorer.run.payload import Payload
+from explorer.run.run import Run
 
 from .small_record import small_record
 

@@ -11,7 +11,7 @@ from compiler.record import Record
 from explorer import explore
 from explorer.findings import with_findings
 from explorer.findings.breaks import breaks_finding
-from explorer.findings.finding import Finding
+from explorer.render.finding import Finding
 
 
 def shout(y: torch.Tensor) -> torch.Tensor:

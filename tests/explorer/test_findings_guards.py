@@ -11,8 +11,8 @@ import torch
 from compiler.record import Record
 from explorer import explore
 from explorer.findings import with_findings
-from explorer.findings.finding import Finding
 from explorer.findings.guards import argument_parts, guards_finding
+from explorer.render.finding import Finding
 
 SCALE = 3
 

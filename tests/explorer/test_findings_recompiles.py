@@ -10,8 +10,8 @@ import torch
 from compiler.record import Record
 from explorer import explore
 from explorer.findings import with_findings
-from explorer.findings.finding import Finding
 from explorer.findings.recompiles import recompiles_finding
+from explorer.render.finding import Finding
 
 
 class Counting(torch.nn.Module):

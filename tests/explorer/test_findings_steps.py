@@ -15,9 +15,9 @@ from compiler.option_checks import parse_options
 from compiler.record import Entity, Problem, Record
 from explorer.findings import views, with_findings
 from explorer.findings.bytecode import bytecode_views
+from explorer.findings.replay import Replay
 from explorer.findings.steps import steps_finding
-from explorer.payload import Payload
-from explorer.replay import Replay
+from explorer.run.payload import Payload
 from tests.compiler.test_bytecode import loops_and_breaks
 
 STATE_MODULE = Path(__file__).parents[2] / "explorer" / "static" / "steps_state.js"

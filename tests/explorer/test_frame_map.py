@@ -13,8 +13,8 @@ from compiler.engine import Exploration
 from compiler.record import Entity, Record
 from compiler.record.options import Options
 from explorer.findings import findings, with_findings
-from explorer.payload import Payload
-from explorer.run import Run
+from explorer.run.payload import Payload
+from explorer.run.run import Run
 
 from .explored import mlp_record
 

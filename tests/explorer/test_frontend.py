@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from explorer import frontend
+from explorer.run import frontend
 
 STATIC = Path(frontend.__file__).parent / "static"
 

@@ -8,11 +8,11 @@ import torch
 from compiler.record import Record
 from explorer import explore
 from explorer.findings import findings, with_findings
-from explorer.findings.finding import Finding
-from explorer.findings.fusion import fusion_finding
-from explorer.fusion.fusion import Fusion, fusions, tree
-from explorer.fusion.traffic import read_again
-from explorer.run import Run
+from explorer.findings.fusion.finding import fusion_finding
+from explorer.findings.fusion.fusion import Fusion, fusions, tree
+from explorer.findings.fusion.traffic import read_again
+from explorer.render.finding import Finding
+from explorer.run.run import Run
 from tests.explorer.explored import mlp_record
 from tests.explorer.golden import assert_golden
 

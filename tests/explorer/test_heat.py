@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from compiler.record import KernelTime, LineTime, Record
-from explorer.kernel_table import list_of_kernels
-from explorer.payload import Payload
-from explorer.text import summary
-from explorer.timing.heat import heats, seconds_in_words, source_heat
-from explorer.timing.heat_text import heat_text
-from explorer.timing.measured import measured, with_measured
-from explorer.timing.tables import kernel_times, line_times
-from explorer.twin import twin
+from explorer.findings.timing.heat import heats, seconds_in_words, source_heat
+from explorer.findings.timing.heat_text import heat_text
+from explorer.findings.timing.measured import measured, with_measured
+from explorer.findings.timing.tables import kernel_times, line_times
+from explorer.reading.kernel_table import list_of_kernels
+from explorer.run.payload import Payload
+from explorer.run.static_view import twin
+from explorer.run.text import summary
 from tests.explorer.small_record import small_record
 
 FIRST, SECOND = "source[cell].L2", "source[cell].L3"

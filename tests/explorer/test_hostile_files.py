@@ -19,8 +19,8 @@ from benchmarks.record_fuzz import outcome
 from compiler.advise.reading import Reading
 from compiler.record import Entity, Record, RecordError
 from compiler.record.limits import MOST_ENTITIES
-from explorer.page_record import FACTS_TYPE
-from explorer.run import Run, load
+from explorer.run.page_record import FACTS_TYPE
+from explorer.run.run import Run, load
 from tests.explorer import fused_record as fused
 from tests.explorer.small_record import small_record
 from tests.explorer.timed_record import timed_record
@@ -98,7 +98,7 @@ def test_diamonds_are_walked_once() -> None:
 MEASURED = """
 import sys, time
 from pathlib import Path
-from explorer.files import read
+from explorer.run.files import read
 from compiler.record import RecordError
 start = time.process_time()
 try:

@@ -11,10 +11,10 @@ from hashlib import sha256
 import msgspec
 
 from compiler.record import Artifact, Record
-from explorer.compiling import KernelCompiler
-from explorer.frontend import page_script
-from explorer.html import page
-from explorer.payload import Payload
+from explorer.run.compiling import KernelCompiler
+from explorer.run.frontend import page_script
+from explorer.run.page import page
+from explorer.run.payload import Payload
 from tests.explorer.explored import mlp_record
 from tests.explorer.small_record import small_record
 

@@ -232,6 +232,6 @@ def test_memory_does_not_grow_with_runs_of_a_cell(kernel: Kernel) -> None:
         if run == 4:
             early = process.memory_info().rss
     assert process.memory_info().rss - early < 16 * 2**20
-    widgets = "from explorer.widget import Explorer; import gc; gc.collect()"
+    widgets = "from explorer.run.widget import Explorer; import gc; gc.collect()"
     kernel.run(widgets)
     assert int(kernel.value("sum(isinstance(o, Explorer) for o in gc.get_objects())")) < 30

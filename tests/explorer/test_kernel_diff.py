@@ -11,9 +11,9 @@ import pytest
 
 import compiler.binary
 from compiler.record import Kernel, Record
-from explorer.both_sides import BothSides, both_sides
-from explorer.kernel_diff import matched
-from explorer.run import Run, load
+from explorer.findings.kernel_diff import matched
+from explorer.run.both_sides import BothSides, both_sides
+from explorer.run.run import Run, load
 from tests.explorer import fused_record as fused
 from tests.explorer.fused_record import ARTIFACT, DOUBLE, SUM, fused_record
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from IPython.core.error import UsageError
@@ -13,9 +14,10 @@ from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
 import explorer
-from explorer import check_flag, kernel_cell, kernel_lab
-from explorer.kernel_trial import KernelTrial
-from explorer.run import Run
+from explorer.entry import check_flag
+from explorer.kernel_lab import cell as kernel_cell
+from explorer.kernel_lab.trial import KernelTrial
+from explorer.run.run import Run
 
 pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 
@@ -89,6 +91,16 @@ def ran(shell: InteractiveShell, cell: str) -> tuple[KernelTrial, str, str]:
     return trial, shown.data["text/plain"], shown.data["text/html"]
 
 
+def cell_from_view(run: Run, kernel: str) -> str:
+    """The cell that the live view puts below when a click asks for a kernel of a run."""
+    widget = run.widget()
+    with mock.patch.object(widget, "send") as send:
+        widget._on_message(widget, {"type": "lab", "kernel": kernel}, [])
+    (message,) = (call.args[0] for call in send.call_args_list)
+    assert message["type"] == "lab"
+    return str(message["text"])
+
+
 def line_of(cell: str, code: str) -> int:
     """The line of the cell, counted as a notebook does, that has this code."""
     return next(number for number, line in enumerate(cell.split("\n"), 1) if code in line)
@@ -99,8 +111,8 @@ def test_a_kernel_is_put_in_a_cell(shell: InteractiveShell) -> None:
     assert cell.startswith(f"%%tkernel run {NAME}\nimport triton\n")
     assert "@triton.jit" in cell
     run = shell.user_ns["run"]
-    assert kernel_lab.cell_text(run, NAME) == cell
-    assert kernel_lab.cell_text(run, "softmax", "mine").startswith(f"%%tkernel mine {NAME}\n")
+    assert cell_from_view(run, NAME) == cell
+    assert kernel_cell.cell_text(run.record, "softmax", "mine").startswith(f"%%tkernel mine {NAME}\n")
 
 
 def test_unedited_it_is_the_same_kernel(shell: InteractiveShell) -> None:
@@ -400,9 +412,9 @@ def test_a_kernel_of_the_other_side_says_how_to_get_it(shell: InteractiveShell) 
         assert shell.run_cell(cell).success
     run = shell.user_ns["both"]
     (own,) = kernel_cell.editable(run.record)
-    assert kernel_lab.cell_text(run, own.id).startswith(f"%%tkernel both {own.name}\n")
+    assert cell_from_view(run, own.id).startswith(f"%%tkernel both {own.name}\n")
     with pytest.raises(kernel_cell.NoSuchKernelError, match="explore the call with --backend inductor to edit it"):
-        kernel_lab.cell_text(run, f"inductor: {run.record.versus.kernels[0].id}")
+        kernel_cell.cell_text(run.record, f"inductor: {run.record.versus.kernels[0].id}", "both")
 
 
 def test_check_kernels_in_the_magic(shell: InteractiveShell) -> None:

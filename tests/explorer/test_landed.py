@@ -14,9 +14,9 @@ from torch import nn
 from compiler.engine import Exploration
 from compiler.record import Record
 from compiler.record.options import Options
-from explorer.both_sides import both_sides
-from explorer.landed import source_marks
-from explorer.payload import manifest
+from explorer.reading.source_marks import source_marks
+from explorer.run.both_sides import both_sides
+from explorer.run.payload import manifest
 
 
 def doubled(x: torch.Tensor) -> torch.Tensor:

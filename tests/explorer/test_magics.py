@@ -15,8 +15,8 @@ from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
-from explorer import callee, magics
-from explorer.run import Run
+from explorer.entry import callee, magics
+from explorer.run.run import Run
 
 SETUP = """
 import functools

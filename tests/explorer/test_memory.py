@@ -10,9 +10,9 @@ from compiler.record import Record
 from compiler.record.measure_facts import MemoryEvent
 from explorer import explore
 from explorer.findings import findings, with_findings
-from explorer.findings.memory import memory_finding
-from explorer.memory.memory import Line, Step, timelines
-from explorer.run import Run
+from explorer.findings.memory.finding import memory_finding
+from explorer.findings.memory.memory import Line, Step, timelines
+from explorer.run.run import Run
 from tests.explorer.explored import mlp_record
 from tests.explorer.golden import assert_golden
 

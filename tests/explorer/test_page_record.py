@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from compiler.record import Artifact, Record, RecordError
-from explorer import html
-from explorer.page_record import record_of, with_facts
+from explorer.run import page as html
+from explorer.run.page_record import record_of, with_facts
 from tests.explorer.explored import broken_record, mlp_record
 from tests.explorer.small_record import small_record
 

@@ -8,8 +8,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from explorer.frontend import static_text
-from explorer.twin import GRAPH_COLOURS
+from explorer.run.frontend import static_text
+from explorer.run.static_view import GRAPH_COLOURS
 
 #: Machado, Oliveira and Fernandes (2009), severity 1: linear RGB to linear RGB as a dichromat sees it.
 VISION = {

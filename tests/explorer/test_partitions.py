@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from explorer import explore
-from explorer.run import Run
+from explorer.run.run import Run
 from tests.explorer.small_record import small_record
 
 

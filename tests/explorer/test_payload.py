@@ -10,7 +10,7 @@ import pytest
 
 from compiler.record import Artifact, Decision, Entity, Problem, Record, Timing
 from compiler.record.options import Options
-from explorer.payload import Part, Payload, manifest, stage_names
+from explorer.run.payload import Part, Payload, manifest, stage_names
 from tests.explorer.explored import broken_record, mlp_record
 from tests.explorer.small_record import small_record
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from explorer import explore
-from explorer.replay import Replay
-from explorer.run import Run
+from explorer.findings.replay import Replay
+from explorer.run.run import Run
 from tests.compiler.test_bytecode import loops_and_breaks
 
 

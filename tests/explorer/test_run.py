@@ -13,10 +13,10 @@ import pytest
 
 from compiler.record import Record, RecordError
 from compiler.record.options import Options
-from explorer import files
-from explorer.columns import COLUMNS
-from explorer.compiling import KernelCompiler
-from explorer.run import Run, load
+from explorer.reading.columns import COLUMNS
+from explorer.run import files
+from explorer.run.compiling import KernelCompiler
+from explorer.run.run import Run, load
 from tests.explorer.explored import mlp_record
 from tests.explorer.golden import assert_golden
 from tests.explorer.small_record import small_record

@@ -9,7 +9,7 @@ import pytest
 
 import explorer
 from compiler.record import SCHEMA
-from explorer.run import Run
+from explorer.run.run import Run
 
 SAVED = Path(__file__).parent / "saved"
 STAGES = {"training": 12, "backend": 14}

@@ -9,11 +9,11 @@ from compiler.advise import advise
 from compiler.engine import Exploration, explore
 from compiler.record import Record
 from compiler.record.options import Options
-from explorer.advice.words import gain_words
-from explorer.cards import all_cards
-from explorer.payload import Payload
-from explorer.text import summary
-from explorer.twin import twin
+from explorer.findings.advice.words import gain_words
+from explorer.findings.cards import all_cards
+from explorer.run.payload import Payload
+from explorer.run.static_view import twin
+from explorer.run.text import summary
 from tests.compiler.broken import function
 
 LOOPED = """

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from explorer.timing import again as timing
 from torch import nn
 
 from compiler.calls.call import Call
@@ -17,11 +18,10 @@ from compiler.record.options import OptionError
 from compiler.timing.candidate_times import Progress
 from compiler.timing.sweep import Axes, resize, scaled_dims
 from explorer import explore, load
-from explorer.run import Run
-from explorer.sweep.sweep import Spot, Sweep
-from explorer.sweep.words import crossing, pays_from
-from explorer.timing import again as timing
-from explorer.timing.compared import Ratio, beside_eager
+from explorer.findings.sweep.sweep import Spot, Sweep
+from explorer.findings.sweep.words import crossing, pays_from
+from explorer.findings.timing.compared import Ratio, beside_eager
+from explorer.run.run import Run
 from tests.explorer.timed_record import MS, candidate
 
 

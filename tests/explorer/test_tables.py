@@ -9,8 +9,8 @@ import pytest
 
 from compiler.record import Record
 from compiler.record.options import Options
-from explorer import tables
-from explorer.columns import COLUMNS
+from explorer.reading.columns import COLUMNS
+from explorer.run import tables
 from tests.explorer.small_record import small_record
 
 FACTS = [name for name in COLUMNS if name != "linked"]

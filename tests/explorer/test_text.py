@@ -10,7 +10,9 @@ import pytest
 
 from compiler.record import Artifact, Entity, Frame, Kernel, Record, Timing
 from compiler.record.options import Options
-from explorer import text
+from explorer.reading.plain_text import text_lines
+from explorer.reading.stages import counts, stage_seconds
+from explorer.run import text
 from tests.explorer.golden import assert_golden
 from tests.explorer.small_record import small_record
 
@@ -104,9 +106,9 @@ def test_what_is_left_out_is_counted() -> None:
 
 def test_compile_times_only_are_added_up() -> None:
     record = small_record()
-    assert text.stage_seconds(record, "forward") == pytest.approx(0.0042)
+    assert stage_seconds(record, "forward") == pytest.approx(0.0042)
     again = record.with_(timings=(*record.timings, Timing("forward[0/0]", "compile", 1.0)))
-    assert text.stage_seconds(again, "forward") == pytest.approx(1.0042)
+    assert stage_seconds(again, "forward") == pytest.approx(1.0042)
 
 
 def test_only_options_that_were_chosen_are_named() -> None:
@@ -115,7 +117,7 @@ def test_only_options_that_were_chosen_are_named() -> None:
 
 
 def test_a_line_ends_at_a_newline_and_nowhere_else() -> None:
-    assert text.text_lines("a\x0cb\u2028c\nd\n") == ["a\x0cb\u2028c", "d"]
+    assert text_lines("a\x0cb\u2028c\nd\n") == ["a\x0cb\u2028c", "d"]
 
 
 def test_colour_changes_no_character_and_no_line() -> None:
@@ -162,4 +164,4 @@ def test_the_rendering_of_bytecode_is_not_counted_beside_its_instructions() -> N
     statement = Entity("bytecode[0/0 as Python].L1", "statement", "return x")
     listing = Artifact("bytecode[0/0]", "bytecode", "f", "bytecode", "", entities=(instruction,))
     python = Artifact("bytecode[0/0 as Python]", "bytecode", "f", "python", "", entities=(statement,))
-    assert text.counts([listing, python]) == "1 instruction"
+    assert counts([listing, python]) == "1 instruction"

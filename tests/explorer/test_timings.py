@@ -12,13 +12,14 @@ import pytest
 
 from compiler.record import Candidate, Record
 from compiler.record.options import Options
-from explorer import tables, text
 from explorer.findings import findings
-from explorer.run import Run
-from explorer.timing.chart import svg, timing_chart
-from explorer.timing.compared import Ratio, by_call, timed
-from explorer.timing.html import timing_html
-from explorer.timing.words import about, lead_sentences, ratio_text, three_digits, time_text
+from explorer.findings.timing.chart import svg, timing_chart
+from explorer.findings.timing.compared import Ratio, by_call, timed
+from explorer.findings.timing.html import timing_html
+from explorer.findings.timing.words import about, lead_sentences, ratio_text, three_digits, time_text
+from explorer.reading.plain_text import WIDTH
+from explorer.run import tables, text
+from explorer.run.run import Run
 from tests.explorer.golden import assert_golden
 from tests.explorer.small_record import small_record
 from tests.explorer.timed_record import MS, NOISE, candidate, measurement, timed_record
@@ -111,7 +112,7 @@ def test_the_summary_has_the_comparison_in_its_width() -> None:
     lines = text.summary(timed_record()).splitlines()
     first = next(index for index, line in enumerate(lines) if line.startswith("time of one call"))
     assert_golden("timing_summary.txt", "\n".join(lines[first : lines.index("", first)]))
-    assert max(map(len, lines)) <= text.WIDTH
+    assert max(map(len, lines)) <= WIDTH
 
 
 def test_times_of_a_cpu_are_never_told_as_those_of_a_gpu_that_is_not_here() -> None:

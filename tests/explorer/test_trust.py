@@ -18,8 +18,8 @@ from compiler.triton_interpreter.process import Interpreter
 from compiler.triton_interpreter.program import ProgramError
 from compiler.untrusted.triton_source import RefusedSourceError, check_triton
 from explorer import cli
-from explorer.run import Run
-from explorer.widget import Explorer
+from explorer.run.run import Run
+from explorer.run.widget import Explorer
 from tests.compiler.hand_written import DEVICE, HEADER, USERS, dot, pointwise, record_of, transpose
 from tests.explorer import fused_record as fused
 

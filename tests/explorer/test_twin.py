@@ -13,8 +13,8 @@ import pytest
 
 from compiler.record import Artifact, Entity, Measurement, Problem, Record, Suggestion
 from compiler.record.options import Options
-from explorer import twin as twin_module
-from explorer.twin import twin
+from explorer.run import static_view as twin_module
+from explorer.run.static_view import twin
 from tests.explorer import fused_record
 from tests.explorer.explored import broken_record, mlp_record
 from tests.explorer.golden import assert_golden

@@ -12,12 +12,14 @@ import pytest
 
 from compiler.record import Artifact, Record
 from compiler.record.options import Options
-from explorer import explore, frontend, outputs
-from explorer import widget as widget_module
-from explorer.compiling import KernelCompiler
-from explorer.payload import Payload
-from explorer.run import Run
-from explorer.widget import LARGE, Explorer
+from explorer import explore
+from explorer.entry import outputs
+from explorer.run import frontend
+from explorer.run import widget as widget_module
+from explorer.run.compiling import KernelCompiler
+from explorer.run.payload import Payload
+from explorer.run.run import Run
+from explorer.run.widget import LARGE, Explorer
 from tests.explorer.explored import mlp_record
 from tests.explorer.small_record import small_record
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 
-from explorer.run import Run
+from explorer.run.run import Run
 from tests.explorer.comparison import Comparison, plain
 
 SETUP = """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import Browser, Page, Route, sync_playwright
 
-from explorer import frontend
+from explorer.run import frontend
 from tests.conftest import chromium
 
 if TYPE_CHECKING:

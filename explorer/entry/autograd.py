@@ -1,0 +1,133 @@
+"""`explorer.autograd`: the graph that autograd built behind a tensor, as a run that shows, prints and saves.
+
+explorer.autograd(loss)                    a graph that is there already: its lines and modules are not known
+explorer.autograd(lambda: loss_of(model))  builds it, and knows which line and which module made each node
+explorer.autograd(model, x)                the same for a module or function and its arguments
+
+with explorer.autograd() as recorded:      the same for a block of code
+    loss = criterion(model(x), y)
+recorded.graph(loss)
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, overload
+
+from compiler.record import Record
+from explorer.run.autograd_run import AutogradRun
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from compiler.autograd.recording import Recording
+
+
+class AutogradRecording:
+    """A block of code whose autograd graphs are wanted: `with explorer.autograd() as recorded:`.
+
+    `graph(loss)` gives the graph of a tensor made inside. The code runs as it would without.
+    """
+
+    def __init__(self, frame: FrameType | None = None, *, health: bool = False) -> None:
+        from compiler.autograd.recording import Recording
+
+        self._health = health
+        self._recording = Recording(frame, values=health)
+
+    def __enter__(self) -> AutogradRecording:
+        self._recording.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._recording.__exit__(kind, error, traceback)
+
+    def graph(self, *outputs: Tensor) -> AutogradRun:
+        """The graph behind these tensors. Raises ValueError where none of them wants a gradient."""
+        value = outputs[0] if len(outputs) == 1 else outputs
+        return _explored(outputs, self._recording, sys._getframe(1), "", value, self._health)
+
+
+@overload
+def autograd(*, health: bool = False) -> AutogradRecording: ...
+@overload
+def autograd(
+    target: Any, /, *args: Any, kwargs: Mapping[str, Any] | None = None, health: bool = False
+) -> AutogradRun: ...
+
+
+def autograd(
+    target: Any = None, /, *args: Any, kwargs: Mapping[str, Any] | None = None, health: bool = False
+) -> AutogradRun | AutogradRecording:
+    """The graph that autograd built behind `target`: a tensor (or several in a list), or a function or module that is
+    called with the arguments and gives them; without `target`, a recording for use in a `with` statement.
+
+    Nodes come with the tensors that they save, hooks, views and writes in place explained, and the rule that each
+    differentiates by. Only a graph that is built here, by the call or in the block, comes with Python lines and
+    modules. Functions compiled by torch.compile run as plain Python there: the graph is that of eager mode.
+
+    With `health`, a backward pass is run as `torch.autograd.grad` does (hooks and custom functions of yours run in it,
+    no `.grad` changes), and `.health` has norms, zeros and NaN of every result and gradient. Without, none is run.
+
+    Raises ValueError for a tensor that nothing wants a gradient of, TypeError for what gives no tensor, and whatever
+    the call raises.
+    """
+    frame = sys._getframe(1)
+    if target is None:
+        return AutogradRecording(frame, health=health)
+    if is_call(target):
+        return _called(target, args, kwargs or {}, frame, health)
+    if args or kwargs:
+        raise TypeError("explorer.autograd takes arguments only for a function or module to call")
+    return _explored(tensors_in(target, "explorer.autograd"), None, frame, "", target, health)
+
+
+def is_call(target: Any) -> bool:
+    """Whether `target` is to be called, rather than looked at: a tensor is callable by no one."""
+    import torch
+
+    return callable(target) and not isinstance(target, torch.Tensor)
+
+
+def _called(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], frame: FrameType, health: bool
+) -> AutogradRun:
+    from compiler.autograd.recording import Recording
+    from compiler.engine import title_of
+
+    recording = Recording(frame, values=health)
+    with recording:
+        value = function(*args, **kwargs)
+    title = title_of(function)
+    name = "" if "<lambda>" in title else title
+    return _explored(tensors_in(value, name or "the function"), recording, frame, name, value, health)
+
+
+def tensors_in(value: Any, whose: str) -> tuple[Tensor, ...]:
+    """The tensors in a value, those that want gradients first choice. Raises TypeError where there is none."""
+    import torch
+
+    from compiler.torch_api.pytrees import tree_leaves
+
+    found = tuple(leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
+    if not found:
+        raise TypeError(f"{whose} has no tensor to look behind: got {type(value).__name__}")
+    return found
+
+
+def _explored(
+    outputs: Sequence[Tensor],
+    recording: Recording | None,
+    frame: FrameType,
+    title: str,
+    value: Any,
+    health: bool,
+) -> AutogradRun:
+    from compiler.autograd.explore import autograd_record
+
+    record: Record = autograd_record(outputs, recording=recording, frame=frame, title=title, health=health)
+    return AutogradRun(record, value)

@@ -1,0 +1,129 @@
+"""Which callables are the user's own, and can be compiled; and for the others, why not."""
+
+from __future__ import annotations
+
+import inspect
+import site
+import sysconfig
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+
+import compiler
+
+TORCHSCRIPT = "is TorchScript, which runs outside Python and which TorchDynamo does not trace"
+OWN_FOLDERS = (Path(__file__).parents[1], Path(compiler.__file__).parent)
+
+
+def refusal(callee: object) -> str:
+    """Why a call of `callee` is not compiled unless asked for by name; "" for the user's own code, any module, and
+    methods that run one.
+    """
+    function = None if is_torchscript(callee) else python_function(callee)
+    if function is not None and not isinstance(callee, torch.nn.Module) and not runs_a_module(callee):
+        owner = owner_of(function)
+        if owner:
+            return f"belongs to {owner}"
+    return named_refusal(callee)
+
+
+def named_refusal(callee: object) -> str:
+    """Why `callee` can't be compiled at all; "" when it can."""
+    if is_torchscript(callee):
+        return TORCHSCRIPT
+    if isinstance(callee, torch.nn.Module):
+        return ""
+    if inspect.isclass(callee):
+        return "is a class: calling it makes an object, and it is the object's call that can be compiled"
+    function = python_function(callee)
+    if function is None:
+        return "is built in"
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        return "is async, which torch.compile does not support"
+    return "is a generator, which torch.compile leaves as it is" if inspect.isgeneratorfunction(function) else ""
+
+
+def is_torchscript(callee: object) -> bool:
+    """Whether this is a module or function made by torch.jit.script, trace, freeze or load, or a module's method."""
+    owner = callee.__self__ if isinstance(callee, MethodType) else callee
+    return isinstance(owner, torch.jit.ScriptModule | torch.jit.ScriptFunction | torch.ScriptMethod)
+
+
+def python_function(callee: Any) -> FunctionType | None:
+    """The Python function that a call of `callee` runs, or None where it runs none (a class, a builtin)."""
+    if isinstance(callee, FunctionType):
+        return callee
+    if isinstance(callee, partial):
+        return python_function(callee.func)
+    if isinstance(callee, MethodType):
+        return python_function(callee.__func__)
+    if inspect.isclass(callee) or not callable(callee):
+        return None
+    call = type(callee).__call__
+    return call if isinstance(call, FunctionType) else None
+
+
+def compiled(callee: Any, compile_one: Callable[[Any], Callable[..., Any]]) -> Callable[..., Any]:
+    """`callee` with what it calls compiled by `compile_one`, which takes modules, functions and bound methods."""
+    if isinstance(callee, partial):
+        return partial(compiled(callee.func, compile_one), *callee.args, **callee.keywords)
+    if isinstance(callee, torch.nn.Module | FunctionType | MethodType):
+        return compile_one(callee)
+    return compile_one(callee.__call__)
+
+
+def runs_a_module(callee: object) -> bool:
+    """Whether this is a method that the class of a module from a package has, such as `model.generate`."""
+    if not isinstance(callee, MethodType) or not isinstance(callee.__self__, torch.nn.Module):
+        return False
+    return isinstance(callee.__func__, FunctionType) and owner_of(callee.__func__) not in ("", "torch")
+
+
+def same(first: object, second: object) -> bool:
+    """Whether two callees are one: each access of `model.forward` makes a new bound method of the same."""
+    return first is second or (isinstance(first, MethodType) and first == second)
+
+
+def is_own_or_torch(file: str) -> bool:
+    """Whether code in this file is tcompile's or PyTorch's."""
+    return _owner_of_file(file) in ("tcompile", "torch")
+
+
+def owner_of(function: FunctionType) -> str:
+    """What a function belongs to: "torch", "the standard library", an installed package; "" when it is the user's.
+
+    A wrapper (`torch.no_grad()`, `functools.wraps`) belongs to whom the wrapped function belongs.
+    """
+    inner: Any = inspect.unwrap(function)
+    if isinstance(inner, torch.nn.Module):  # torch.vmap(model) wraps a model
+        inner = inner.forward
+    called = python_function(inner) or function
+    return _owner_of_file(called.__code__.co_filename)
+
+
+@cache
+def _owner_of_file(name: str) -> str:
+    if name.startswith("<frozen "):
+        return "the standard library"
+    path = Path(name)
+    for folder in _package_folders():
+        if path.is_relative_to(folder):
+            return path.relative_to(folder).parts[0].removesuffix(".py")
+    if any(path.is_relative_to(folder) for folder in OWN_FOLDERS):
+        return "tcompile"
+    return "the standard library" if any(path.is_relative_to(folder) for folder in _standard_folders()) else ""
+
+
+@cache
+def _package_folders() -> tuple[Path, ...]:
+    folders = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    return tuple(map(Path, dict.fromkeys([*folders, *site.getsitepackages(), site.getusersitepackages()])))
+
+
+@cache
+def _standard_folders() -> tuple[Path, ...]:
+    return tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))

@@ -1,0 +1,201 @@
+"""A cell that runs as IPython would run it, but for one callable that is compiled.
+
+IPython's own steps, in its order: input transformers, a name for the source, parsing, AST transformers, then one
+statement after the other, compiled and executed in the user's namespace. The value of a last expression is returned
+for IPython to display; what the cell raises passes through.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+from types import CodeType
+from typing import Any, Literal
+
+from IPython.core.error import UsageError
+
+from explorer.entry.choice import Choice, copied, marked, with_choice
+from explorer.entry.look_ahead import Binding, LookAhead, Rank, Site, rank
+from explorer.entry.lookup import torch_compile_line, value_of
+from explorer.entry.tracebacks import show_below
+
+Mode = Literal["exec", "single", "eval"]
+CompileOne = Callable[[Any], Callable[..., Any]]
+
+_BLANK_LINES = re.compile(r"(?:[ \t]*\n)*")
+_ALLOW_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+
+
+class Cell:
+    """The body of a `%%tcompile` cell, parsed.
+
+    `fn` names the callee to compile, as the cell writes it; "" takes the best as `Choice` has it. Raises SyntaxError
+    for code that does not parse, UsageError when `fn` is not called in the cell.
+    """
+
+    def __init__(self, shell: Any, text: str, fn: str = "") -> None:
+        self.shell = shell
+        self.fn = _respelled(fn)
+        self.source, self.name = _registered(shell, text)
+        tree = shell.compile.ast_parse(self.source, filename=self.name)
+        self.body: list[ast.stmt] = shell.transform_ast(tree).body
+        self.sites: list[Site] = []
+        self._bindings: dict[str, list[Binding]] = {}
+        marked_body = marked(copied(self.body), self.sites, self._bindings)
+        self._statements = list(planned(marked_body, self._interactivity()))
+        if self.fn and all(site.text != self.fn for site in self.sites):
+            raise UsageError(_not_called(self.fn, self.body))
+
+    @property
+    def is_silenced(self) -> bool:
+        """Whether the cell ends with a semicolon, which asks IPython to show no value."""
+        silenced: bool = self.shell.displayhook.semicolon_at_end_of_expression(self.source)
+        return silenced
+
+    @property
+    def awaits(self) -> bool:
+        """Whether the cell awaits at its top level."""
+        awaits: bool = self.shell.should_run_async(self.source, transformed_cell=self.source)
+        return awaits
+
+    def can_compile(self, site: Site) -> bool:
+        """Whether what a call in the cell calls is there, and can be compiled."""
+        value = None if site.callee is None else value_of(site.callee, self.shell.user_ns)
+        return value is not None and rank(value) is not Rank.NOTHING
+
+    def choice(self, compile_one: CompileOne) -> Choice:
+        """The choice that one run of the cell makes; `compile_one` gives the callable to use in place of one."""
+        ahead = LookAhead(self.sites, self._bindings, self.shell.user_ns)
+        theirs = "" if self.fn else self._compiles_itself()
+        return Choice(self.sites, compile_one, ahead, fn=self.fn, theirs=theirs, file=self.name)
+
+    def run(self, choice: Choice) -> Any:
+        """Run the cell; the value of its last expression, or None."""
+        __tracebackhide__ = "__ipython_bottom__"
+        value = None
+        try:
+            choice.watch()
+            for node, mode in self._statements:
+                code = self._code(node, mode, choice)
+                value = eval(code, self.shell.user_global_ns, self.shell.user_ns)
+        except BaseException as error:
+            show_below(error, Cell.run.__code__, self.shell)
+            raise
+        finally:
+            choice.close()
+        return value
+
+    async def run_async(self, choice: Choice) -> Any:
+        """As `run`, for a cell that awaits at its top level."""
+        __tracebackhide__ = "__ipython_bottom__"
+        value = None
+        try:
+            choice.watch()
+            for node, mode in self._statements:
+                code = self._code(node, mode, choice)
+                value = eval(code, self.shell.user_global_ns, self.shell.user_ns)
+                if code.co_flags & inspect.CO_COROUTINE:
+                    value = await value
+        except BaseException as error:
+            show_below(error, Cell.run_async.__code__, self.shell)
+            raise
+        finally:
+            choice.close()
+        return value
+
+    def _interactivity(self) -> str:
+        result = _outer_result(self.shell)
+        quiet = self.is_silenced or (result is not None and result.info.silent)
+        return "none" if quiet else self.shell.ast_node_interactivity
+
+    def _code(self, node: ast.stmt, mode: Mode, choice: Choice) -> CodeType:
+        # One statement at a time, as IPython does: an error in a later one leaves the earlier ones done.
+        with self.shell.compile.extra_flags(_ALLOW_AWAIT if self.shell.autoawait else 0):
+            return with_choice(self.shell.compile(_tree(node, mode), self.name, mode), choice)
+
+    def _compiles_itself(self) -> str:
+        line = torch_compile_line(self.body, self.shell.user_ns)
+        return f"the cell calls torch.compile itself (line {line})" if line else ""
+
+
+def planned(body: list[ast.stmt], interactivity: str) -> Iterator[tuple[ast.stmt, Mode]]:
+    """How each statement is compiled under IPython's setting `ast_node_interactivity`.
+
+    `single` shows the value of every expression in it, `eval` is a last expression, whose value the magic returns.
+    """
+    if not body:
+        return
+    *earlier, last = body
+    first_mode: Mode = "single" if interactivity == "all" else "exec"
+    yield from ((node, first_mode) for node in earlier)
+    if isinstance(last, ast.Expr):
+        yield last, "exec" if interactivity == "none" else "eval"
+        return
+    yield last, "single" if interactivity in ("all", "last") else "exec"
+    target = _assigned_name(last) if interactivity == "last_expr_or_assign" else None
+    if target is not None:
+        yield ast.fix_missing_locations(ast.Expr(ast.Name(target, ast.Load()))), "eval"
+
+
+def _assigned_name(node: ast.stmt) -> str | None:
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    one = targets[0] if len(targets) == 1 and isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) else None
+    return one.id if isinstance(one, ast.Name) else None
+
+
+def _tree(node: ast.stmt, mode: Mode) -> ast.mod:
+    if mode == "eval":
+        assert isinstance(node, ast.Expr)
+        return ast.Expression(node.value)
+    return ast.Interactive([node]) if mode == "single" else ast.Module([node], [])
+
+
+def _registered(shell: Any, text: str) -> tuple[str, str]:
+    """The cell as Python, and the name under which IPython, `inspect` and debuggers find its lines.
+
+    The lines above it (`%%tcompile …`) are there as comments, so that line numbers are those seen in the notebook.
+    """
+    blank = _BLANK_LINES.match(text)
+    skipped = blank.group() if blank else ""
+    result = _outer_result(shell)
+    number = result.execution_count if result and result.execution_count else shell.execution_count
+    raw = result.info.raw_cell if result else ""
+    above = _above(raw, text)
+    comments = [f"# {line}".rstrip() + "\n" for line in [*(above or "").splitlines(), *skipped.splitlines()]]
+    source = "".join(comments) + shell.transform_cell(text[len(skipped) :])
+    return source, shell.compile.cache(source, number, raw_code=source if above is None else raw)
+
+
+def _outer_result(shell: Any) -> Any:
+    """IPython's `ExecutionResult` of the cell that is running, None when IPython runs none."""
+    return getattr(shell.displayhook, "exec_result", None)
+
+
+def _above(raw: str, text: str) -> str | None:
+    """What stands above `text` in the cell as the user sees it; None where that is not known."""
+    above = raw.rstrip().removesuffix(text.rstrip())
+    return above if above.endswith("\n") else None
+
+
+def _respelled(name: str) -> str:
+    """A callee as `ast.unparse` spells it. Raises UsageError for what is none."""
+    name = name.strip("\"'")
+    try:
+        return ast.unparse(ast.parse(name, mode="eval")) if name else ""
+    except SyntaxError:
+        raise UsageError(f"--fn {name}: name what is called as the cell writes it, for example --fn model") from None
+
+
+def _not_called(fn: str, body: list[ast.stmt]) -> str:
+    calls = [ast.unparse(node.func) for statement in body for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    if fn in calls:
+        return (
+            f"--fn {fn}: the cell's own statements don't call it, only a function or class that the cell defines does. "
+            f"Call it in the cell; or write torch.compile({fn}) there, which is explored as it is."
+        )
+    called = ", ".join(dict.fromkeys(calls)) or "nothing"
+    near = get_close_matches(fn, calls, n=1)
+    return f"--fn {fn}: the cell does not call it{f'; did you mean {near[0]}?' if near else '.'} It calls: {called}."

@@ -1,0 +1,325 @@
+"""`explorer.chain_rule`: the chain rule on a real graph, step by step, with numbers, formulas and checks.
+
+print(explorer.chain_rule(loss))             what is known of a graph that is there already
+chain = explorer.chain_rule(f, x, w)         calls f, and so knows all values, lines and modules
+chain                                        at a cell's end: a view that goes through the steps; chain.save("c.html")
+chain.steps                                  a DataFrame, one row a step
+chain.step(4)                                one step, to read
+chain.check()                                against autograd, to the last bit, and finite differences in float64
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from explorer.entry.autograd import is_call, tensors_in
+from explorer.findings.chain.finding import STAGE
+from explorer.run.autograd_run import AutogradRun, first_lines
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import Tensor
+
+    from compiler.autograd.chain import ChainStep
+    from compiler.autograd.differences import Difference
+    from compiler.autograd.eager_graph import EagerGraph
+    from compiler.autograd.recording import Recording
+    from compiler.record import Record
+
+STEPS = {
+    "direction": "category",
+    "node": "string",
+    "rule": "string",
+    "value": "string",
+    "comes_in": "string",
+    "goes_out": "string",
+    "formula": "string",
+    "added": "Int64",
+    "adds_exactly": "boolean",
+    "norm": "float64",
+    "formula_error": "float64",
+    "jacobian": "string",
+    "op": "string",
+    "where": "string",
+    "module": "string",
+    "code": "string",
+    "note": "string",
+}
+CHECKS = {
+    "leaf": "string",
+    "equal": "boolean",
+    "difference": "float64",
+    "rounding": "float64",
+    "calls": "Int64",
+    "directions": "Int64",
+    "verdict": "category",
+    "note": "string",
+}
+TOLERANCE = 1e-6
+PLACE = ("file", "line", "code", "module", "module_type")
+NOT_RECORDED = (
+    "This graph was built before it could be recorded: values that nothing saved are `?`, and lines are not known. For "
+    "those, give the function: explorer.chain_rule(lambda: ...)."
+)
+
+
+class ShownStep:
+    """One step of the chain rule; it prints as text, `data` is what it says."""
+
+    def __init__(self, data: ChainStep) -> None:
+        self.data = data
+
+    def __str__(self) -> str:
+        from explorer.findings.chain.text import step_text
+
+        return step_text(self.data)
+
+    __repr__ = __str__
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        from explorer.findings.chain.html import step_html
+
+        return {"text/plain": str(self), "text/html": step_html(self.data)}
+
+
+class ChainRule(AutogradRun):
+    """The chain rule on a graph: prints as all its steps, shows as a view that goes through them, saves as a page.
+
+    `data` are the steps as dataclasses. It is a run too: `nodes`, `saved`, `leaves`, `health` tell of the graph.
+    """
+
+    def __init__(
+        self,
+        data: Sequence[ChainStep],
+        graph: EagerGraph,
+        outputs: Sequence[Tensor],
+        record: Record,
+        function: Callable[[], Any] | None = None,
+        random: Tensor | None = None,
+        gradients: Sequence[Tensor] | None = None,
+    ) -> None:
+        self.data = tuple(data)
+        self._graph, self._outputs, self._function, self._random = graph, tuple(outputs), function, random
+        self._gradients = gradients
+        super().__init__(record, outputs[0] if len(outputs) == 1 else tuple(outputs))
+
+    @property
+    def title(self) -> str:
+        """What the steps differentiate, by the name of its variable where it has one."""
+        return self.record.title
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __iter__(self) -> Iterator[ShownStep]:
+        return map(ShownStep, self.data)
+
+    def step(self, index: int) -> ShownStep:
+        """The step with this number, from 0; a negative one counts from the end. Raises IndexError."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"there is no step {index}: steps are 0 to {len(self) - 1}")
+        return ShownStep(self.data[index])
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """One row a step: the value forward, the gradients backward, formula, norm, where it was."""
+        import pandas as pd
+
+        rows = [_row(step) for step in self.data]
+        columns = {name: pd.Series([row[name] for row in rows], dtype=dtype) for name, dtype in STEPS.items()}
+        return pd.DataFrame(columns)
+
+    def check(self) -> pd.DataFrame:
+        """One row a leaf: whether its gradient is `torch.autograd.grad`'s to the last bit (`equal`), and how far the
+        gradient of the same computation in float64 is from finite differences (`difference`), and from that of this
+        run (`rounding`), relative to the largest gradient or 1.
+
+        The function is called again for each element of a leaf, or along a few random directions of a big one; nothing
+        of yours is changed by that but what the function itself changes. What is detached moves too, and so differs. A
+        graph without its function is only compared with `torch.autograd.grad`. `note` says why something could not be
+        had.
+        """
+        import pandas as pd
+
+        rows = _checks(self._graph, self._outputs, self.data, self._function, self._random, self._gradients)
+        columns = {name: pd.Series([row[name] for row in rows], dtype=dtype) for name, dtype in CHECKS.items()}
+        return pd.DataFrame(columns)
+
+    def __str__(self) -> str:
+        return self.record[STAGE].text
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        """What a saved notebook keeps: the first steps as text, and as HTML that needs no script."""
+        from explorer.findings.chain.html import chain_html
+
+        return {"text/plain": first_lines(str(self)), "text/html": chain_html(self.record, self.data)}
+
+    def __repr__(self) -> str:
+        return f"<ChainRule on {self.title}: {len(self)} steps; print it to read them>"
+
+
+def chain_rule(
+    target: Any,
+    /,
+    *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    gradient: Tensor | None = None,
+) -> ChainRule:
+    """The chain rule behind `target`: a tensor, or a function or module that is called with the arguments and gives it.
+
+    A backward pass is run, as `torch.autograd.grad` does: hooks and custom functions of yours run in it, no `.grad`
+    changes, and the graph can be used after it. It begins with `gradient`, or with 1 for each element. Small tensors
+    are shown by their numbers, big ones by shape, norm and range.
+
+    Raises ValueError for a tensor that nothing wants a gradient of, or whose graph was freed; TypeError for what gives
+    no tensor; and what the function raises.
+    """
+    import torch
+
+    frame = sys._getframe(1)
+    if not is_call(target):
+        if args or kwargs:
+            raise TypeError("explorer.chain_rule takes arguments only for a function or module to call")
+        return _ruled(tensors_in(target, "explorer.chain_rule"), None, frame, None, None, gradient)
+    from compiler.autograd.recording import Recording
+    from compiler.engine import title_of
+
+    function = partial(target, *args, **(kwargs or {}))
+    random = torch.get_rng_state()
+    recording = Recording(frame, values=True)
+    with recording:
+        value = function()
+    title = "" if "<lambda>" in title_of(target) else title_of(target)
+    return _ruled(tensors_in(value, title or "the function"), recording, frame, function, random, gradient, title)
+
+
+def _ruled(
+    outputs: Sequence[Tensor],
+    recording: Recording | None,
+    frame: FrameType,
+    function: Callable[[], Any] | None,
+    random: Tensor | None,
+    gradient: Tensor | None,
+    title: str = "",
+) -> ChainRule:
+    from compiler.autograd.backward_run import run_backward
+    from compiler.autograd.chain import chain_steps, known_values
+    from compiler.autograd.eager_graph import eager_graph, without_inner
+    from compiler.autograd.explore import graph_record
+    from compiler.autograd.health import health_of
+    from compiler.autograd.leaf_names import names_of_tensors
+    from explorer.findings.chain.record import chain_artifact
+
+    names = names_of_tensors(frame, recording)
+    every = list(outputs)
+    outputs = [output for output in without_inner(every) if output.requires_grad or len(every) == 1]
+    graph = eager_graph(outputs, recording=recording, names=names)
+    gradients = None if gradient is None else [_fitting(gradient, outputs)]
+    run = run_backward(graph, outputs, gradients)
+    values = known_values(graph, outputs, recording)
+    health = health_of(graph, run, values)
+    record = graph_record(graph, outputs, names, title, health)
+    nodes = record["autograd"].entities
+    places = {node.label: {key: node.attrs[key] for key in PLACE if key in node.attrs} for node in nodes}
+    data = chain_steps(graph, outputs, places=places, run=run, values=values)
+    steps = chain_artifact(record.title, data, "" if graph.recorded else NOT_RECORDED, record["autograd"])
+    chosen = {id(output) for output in outputs}
+    taken = [place for place, output in enumerate(every) if id(output) in chosen]
+    again = None if function is None else partial(_again, function, taken)
+    record = record.with_(artifacts=(*record.artifacts, steps))
+    return ChainRule(data, graph, outputs, record, again, random, gradients)
+
+
+def _again(function: Callable[[], Any], places: Sequence[int]) -> list[Tensor]:
+    """Those results of another call that were differentiated in the first."""
+    found = tensors_in(function(), "the function")
+    return [found[place] for place in places]
+
+
+def _fitting(gradient: Tensor, outputs: Sequence[Tensor]) -> Tensor:
+    """Raises ValueError for a gradient of another shape than the one output's."""
+    shapes = [tuple(output.shape) for output in outputs]
+    if len(shapes) != 1 or tuple(gradient.shape) != shapes[0]:
+        wanted = f"has the shape {shapes[0]}" if len(shapes) == 1 else f"are {len(shapes)} tensors"
+        raise ValueError(f"gradient has the shape {tuple(gradient.shape)}, but the result {wanted}")
+    return gradient
+
+
+def _checks(
+    graph: EagerGraph,
+    outputs: Sequence[Tensor],
+    steps: Sequence[ChainStep],
+    function: Callable[[], Any] | None,
+    random: Tensor | None,
+    gradients: Sequence[Tensor] | None,
+) -> list[dict[str, Any]]:
+    from compiler.autograd.backward_run import differentiate
+    from compiler.autograd.differences import Difference
+    from compiler.autograd.values import Value
+
+    leaves = {node.name: node.leaf for node in graph.nodes if node.leaf is not None}
+    found = dict(zip(leaves, differentiate(outputs, list(leaves.values()), gradients), strict=True))
+    known = {step.node: step.gradient for step in steps if step.direction == "leaf"}
+    can_differ = function is not None and gradients is None
+    again = _repeated(function, leaves, found, random) if can_differ and function else ()
+    by_leaf = {each.leaf: each for each in again}
+    rows = []
+    for name, gradient in found.items():
+        equal = known[name] == (None if gradient is None else Value.of(gradient))
+        each = by_leaf.get(name, Difference(name, None, None))
+        differs = not equal or (each.error is not None and each.error > TOLERANCE)
+        rows.append({
+            "leaf": name, "equal": equal, "difference": each.error, "rounding": each.rounding,
+            "calls": each.calls or None, "directions": each.directions, "note": each.note or None,
+            "verdict": "differs" if differs else "equal",
+        })  # fmt: skip
+    return rows
+
+
+def _repeated(
+    function: Callable[[], Any], leaves: Mapping[str, Any], found: Mapping[str, Any], random: Tensor | None
+) -> Sequence[Difference]:
+    """Finite differences; where the function can't be repeated in float64, why."""
+    from compiler.autograd.differences import Difference, differences
+
+    try:
+        return differences(function, leaves, found, random)
+    except RuntimeError as error:
+        note = f"can't be repeated in float64: {type(error).__name__}: {str(error).splitlines()[0]}"
+        return [Difference(name, None, None, note=note) for name in leaves]
+
+
+def _row(step: ChainStep) -> dict[str, Any]:
+    from explorer.findings.chain.text import number_text, value_text
+    from explorer.reading.provenance import place_text
+
+    shown = step.value if step.direction == "forward" else step.gradient
+    errors = [each.error for each in step.departures if each.error is not None]
+    formulas = [f"d {each.name} = {each.formula}" for each in step.departures if each.formula]
+    jacobians = [
+        f"{each.name}: {' × '.join(map(str, each.jacobian.shape))}" for each in step.departures if each.jacobian
+    ]
+    leaving = [f"{each.target}: {value_text(each.value)}" for each in step.departures]
+    return {
+        "direction": step.direction,
+        "node": step.node,
+        "rule": step.rule or None,
+        "value": value_text(step.value) if step.value else None,
+        "comes_in": value_text(step.gradient) if step.gradient else None,
+        "goes_out": "; ".join(leaving) or None,
+        "formula": (f"out = {step.forward}" if step.direction == "forward" else "; ".join(formulas)) or None,
+        "added": len(step.arrivals) or None,
+        "adds_exactly": step.adds_exactly,
+        "norm": float(number_text(shown.norm)) if shown else None,
+        "formula_error": max(errors) if errors else None,
+        "jacobian": "; ".join(jacobians) or None,
+        "op": step.op,
+        "where": place_text(step.place["file"], step.place["line"]) if "line" in step.place else None,
+        "module": step.place.get("module"),
+        "code": step.place.get("code"),
+        "note": step.note or None,
+    }

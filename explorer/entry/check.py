@@ -1,0 +1,71 @@
+"""`explorer.check`: graph breaks and recompilations as a failing test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from explorer.entry.explore import explore
+from explorer.findings.cards import break_cards, recompile_cards
+from explorer.reading.sites import break_count, recompile_count
+from explorer.run.run import Run
+
+
+class CheckError(AssertionError):
+    """A function breaks its graph, or recompiles, more often than allowed. The message holds a card for each time.
+
+    `run` is the exploration that found it.
+    """
+
+    def __init__(self, message: str, run: Run) -> None:
+        super().__init__(message)
+        self.run = run
+
+
+def check(
+    fn: Callable[..., Any],
+    *args: Any,
+    breaks: int = 0,
+    recompiles: int = 0,
+    kwargs: Mapping[str, Any] | None = None,
+    calls: Sequence[Sequence[Any]] = (),
+    **options: Any,
+) -> Run:
+    """Call `fn(*args, **kwargs)` under torch.compile, and see that it stays in one piece. For tests and CI.
+
+    `breaks` and `recompiles` are how many are allowed; `calls=[(a,), (b,)]` calls `fn` more than once. Only the graphs
+    are captured, no kernel is generated, unless `stages` asks for it; the other options are those of `explore`.
+
+    Returns the `Run`. Raises CheckError, with a card for each break and recompilation, also where nothing is compiled
+    at all; OptionError and TypeError as `explore` does, and whatever `fn` raises.
+    """
+    run = explore(fn, *args, kwargs=kwargs, calls=calls, **{"stages": ("captured",), **options})
+    parts = [*_uncompiled(run), *_breaks(run, breaks), *_recompiles(run, recompiles)]
+    if parts:
+        raise CheckError("\n\n".join(parts), run)
+    return run
+
+
+def _uncompiled(run: Run) -> list[str]:
+    record = run.record
+    if any(frame.graphs for frame in record.frames):
+        return []
+    return [problem.reason for problem in record.problems if problem.stage == "captured"] or ["nothing was compiled"]
+
+
+def _breaks(run: Run, allowed: int) -> list[str]:
+    found = run.record.breaks
+    if len(found) <= allowed:
+        return []
+    return [_counted(run, break_count(found), allowed), *break_cards(found)]
+
+
+def _recompiles(run: Run, allowed: int) -> list[str]:
+    found = run.record.recompiles
+    if len(found) <= allowed:
+        return []
+    return [_counted(run, recompile_count(found), allowed), *recompile_cards(found)]
+
+
+def _counted(run: Run, count: str, allowed: int) -> str:
+    return f"{run.record.title}: {count}, {allowed} allowed"

@@ -1,0 +1,380 @@
+"""Which call of a cell is compiled: every call is marked when the cell is compiled, and chosen among when it runs.
+
+`model(x).sum()` becomes `CHOICE.now(model, 0)(x)` and `CHOICE.now(….sum, 1)()`. A marked callee is evaluated where and
+when the bare one would be, and is the bare one unless it is chosen; so the order of evaluation, scopes, `super()`,
+`locals()` and frames are those of the bare cell. Modules that a function of the cell runs are met as they are called.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from types import CodeType, FrameType, MethodType
+from typing import Any, NoReturn
+
+from torch.nn import Module
+
+from compiler.calls.call import Call
+from compiler.record import ExploredCall
+from compiler.torch_api import module_calls, settings
+from compiler.torch_api.fx import SourceFrame
+from explorer.entry import callee as callees
+from explorer.entry.look_ahead import Binding, LookAhead, Rank, Site, rank
+from explorer.entry.training_code import is_given_model, training_code
+
+MARK = "\0the choice of a tcompile cell\0"
+"""Stands for the `Choice` until the code object exists, where constants may be any object: no name is taken."""
+
+Compile = Callable[[Any], Callable[..., Any]]
+
+
+class Choice:
+    """Chooses at run time the call that is compiled, and compiles all others of that callee.
+
+    The best call by `Rank` is taken, of equals the one in the last statement; `ahead` knows what is still to come. A
+    call of a higher rank that was not foreseen takes the place of one that is chosen. With `fn`, only the callee of
+    that name is taken. A callee that torch.compile has compiled already runs as it is, and nothing else is taken
+    then; nor where `theirs` says that the cell compiles by itself ("" where it does not).
+
+    `compile_one` gives the callable to use in place of a module, function or bound method.
+    """
+
+    def __init__(
+        self,
+        sites: list[Site],
+        compile_one: Compile,
+        ahead: LookAhead,
+        *,
+        fn: str = "",
+        theirs: str = "",
+        file: str = "",
+    ) -> None:
+        self.sites = sites
+        self.chosen: ExploredCall | None = None
+        self.left_to_cell = theirs
+        self.compiled_before = ""
+        self.scripts: dict[str, None] = {}
+        """The cell's calls of functions that run a model."""
+        self.refused: dict[str, str] = {}
+        self.calls: dict[str, tuple[Rank, Call]] = {}
+        """By callee, the first call of each that could have been chosen."""
+        self._fn = fn
+        self._file = file
+        self._compile_one = compile_one
+        self._ahead = ahead
+        self._callee: object = None
+        self._compiled: Callable[..., Any] | None = None
+        self._rank = Rank.NOTHING
+        self._ranks: dict[int, tuple[object, Rank]] = {}
+        self._position = 0
+        self._redirections = ExitStack()
+        self._stack = ExitStack()
+        self._open = True
+
+    def now(self, callee: Any, site: int) -> Any:
+        """The callable to call in place of `callee`, nothing else being called before it is."""
+        if not self._open:
+            return callee
+        self._position = site
+        if self._compiled is not None and callees.same(callee, self._callee):
+            return self._compiled
+        found = self._rank_at(callee, site)
+        is_known = found <= self._rank and self.sites[site].text in self.calls
+        return callee if found in (Rank.NOTHING, Rank.SCRIPT) or is_known else self._noted(callee, site, found)
+
+    def later(self, callee: Any, site: int) -> Any:
+        """As `now`, where the arguments hold calls: these run first, so the choice waits until `callee` is called."""
+        if not self._open or not self._rank_at(callee, site):
+            return callee
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self.now(callee, site)(*args, **kwargs)
+
+        return call
+
+    def watch(self) -> None:
+        """From here on modules are met that functions of the cell run."""
+        if not self._fn:
+            self._stack.enter_context(module_calls.watching(self._meet))
+
+    def close(self) -> None:
+        """From here on every callee is itself; code that outlives the cell (a generator) runs bare.
+
+        All that leads to the exploration is let go: Python can't collect a cycle through a code object's constants.
+        """
+        self._open = False
+        self._redirections.close()
+        self._stack.close()
+        self._callee = self._compiled = None
+        self._ranks.clear()
+        self._compile_one = _closed
+
+    def choose_again(self) -> tuple[str, Call] | None:
+        """Choose the best call of the cell where none was chosen; None where there is none. It has been made."""
+        if self.chosen or not self.calls:
+            return None
+        name, (_, call) = max(reversed(self.calls.items()), key=lambda named: named[1][0])
+        self.chosen = ExploredCall(name, call.site[-1].line if call.site else 0)
+        return name, call
+
+    @property
+    def explored(self) -> ExploredCall | None:
+        """What is explored, and what else could be."""
+        if self.chosen is None:
+            return None
+        others = [name for name in self.calls if name != self.chosen.callee and name not in self.scripts]
+        scripts = [name for name in self.scripts if name != self.chosen.callee]
+        return replace(self.chosen, others=tuple(others), scripts=tuple(scripts))
+
+    def _rank_at(self, callee: Any, site: int) -> Rank:
+        """The rank of a callee where it is called; NOTHING for what is refused. What `fn` names has the highest."""
+        text = self.sites[site].text
+        known = self._ranks.get(site)
+        if known is None or not callees.same(known[0], callee):
+            is_named = text == self._fn
+            why_not = callees.named_refusal(callee) if is_named else callees.refusal(callee)
+            if why_not and (is_named or not self._fn):
+                self.refused.setdefault(text, why_not)
+            found = Rank.NOTHING if why_not else Rank.MODEL if is_named else rank(callee)
+            known = self._ranks[site] = callee, found
+        return known[1]
+
+    def _noted(self, callee: Any, index: int, found: Rank) -> Callable[..., Any]:
+        """`callee`, which is compiled if it is the best when it is called; its first call is kept."""
+        site = self.sites[index]
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not self._open:
+                return callee(*args, **kwargs)
+            self.calls.setdefault(site.text, (found, Call(callee, callee, args, kwargs, site=self._place(site.line))))
+            if not self._is_taken(callee, index, found, args, kwargs):
+                return callee(*args, **kwargs)
+            return self._choose(callee, ExploredCall(site.text, site.line), found)(*args, **kwargs)
+
+        return call
+
+    def _is_taken(
+        self, callee: Any, index: int, found: Rank, args: Iterable[object], kwargs: Mapping[str, object]
+    ) -> bool:
+        text = self.sites[index].text
+        if found <= self._rank or (self._fn and text != self._fn) or not self._is_left_to_us(callee, text):
+            return False
+        if self._fn:
+            return True
+        if found is Rank.FUNCTION and is_given_model(training_code(callee), args, kwargs):
+            self.scripts[self.sites[index].text] = None
+            return False
+        return not self._ahead.has_better(index, callee, found)
+
+    def _place(self, line: int) -> tuple[SourceFrame, ...]:
+        return (SourceFrame(self._file, line, "<module>", ""),)
+
+    def _is_left_to_us(self, callee: Any, text: str) -> bool:
+        """Whether a call is not torch.compile's already; where it is, nothing else is to be compiled."""
+        if any(map(settings.is_compiled, _parts(callee))):
+            self.compiled_before = self.compiled_before or text
+        return not self.left_to_cell and not self.compiled_before
+
+    def _choose(self, callee: Any, chosen: ExploredCall, found: Rank) -> Callable[..., Any]:
+        self._redirections.close()
+        self.chosen, self._callee, self._rank = chosen, callee, found
+        with module_calls.paused():
+            compiled = callees.compiled(callee, self._compile_one)
+        if isinstance(callee, Module) and not self._fn:  # called by other code than the cell's too
+            self._redirections.callback(module_calls.Redirection(callee, compiled).undo)
+            self._compiled = callee
+        else:
+            self._compiled = _unwatched(compiled)
+        return self._compiled
+
+    def _meet(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A module is about to be called, by the cell or by a function that the cell calls."""
+        if not self._open:
+            return
+        if self.sites and self._ranks.get(self._position, (None, Rank.NOTHING))[1] is Rank.SCRIPT:
+            self.scripts[self.sites[self._position].text] = None
+        if module is self._callee:
+            return
+        found = rank(module)
+        if found <= self._rank:
+            return
+        chosen = self._met(module, sys._getframe(1))
+        if all(call.fn is not module for _, call in self.calls.values()):
+            self.calls.setdefault(
+                chosen.callee, (found, Call(module, module, args, kwargs, site=self._place(chosen.line)))
+            )
+        if self._is_left_to_us(module, chosen.callee) and not self._ahead.has_better(self._position, module, found):
+            self._choose(module, chosen, found)
+
+    def _met(self, module: Module, frame: FrameType | None) -> ExploredCall:
+        site = self.sites[self._position] if self.sites else None
+        while frame is not None and callees.is_own_or_torch(frame.f_code.co_filename):
+            frame = frame.f_back
+        name = _name_of(module, self._ahead.namespace, frame)
+        return ExploredCall(name, site.line, site.text) if site else ExploredCall(name, 0)
+
+
+def _unwatched(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with module_calls.paused():
+            return compiled(*args, **kwargs)
+
+    return call
+
+
+def _parts(callee: Any) -> list[Any]:
+    """A callee, and the modules in it that have a forward of the user's: torch compiles no other where it is."""
+    owner = callee.__self__ if isinstance(callee, MethodType) else callee
+    inner = list(owner.modules())[1:] if isinstance(owner, Module) else []
+    return [callee, *(part for part in inner if not callees.is_own_or_torch(type(part).forward.__code__.co_filename))]
+
+
+def _name_of(module: Module, namespace: Mapping[str, Any], frame: FrameType | None) -> str:
+    """What a module is called by the user's variables, or where it is called: `model`, `self.model`, `model.first`."""
+    local = dict(frame.f_locals) if frame is not None else {}
+    own = inspect.getattr_static(local.get("self"), "__dict__", {})
+    own = own if isinstance(own, dict) else vars(local["self"])
+    # A copy: when garbage is collected, torch takes what it installed there out of the user's namespace.
+    known = [(name, value) for name, value in dict(namespace).items() if not name.startswith("_")]
+    names = [
+        *(name for name, value in known if value is module),
+        *(name for name, value in local.items() if value is module and name != "self"),
+        *(f"self.{name}" for name, value in own.items() if value is module),
+        *(f"{name}.{path}" for name, path in _paths(module, known)),
+    ]
+    return names[0] if names else type(module).__name__
+
+
+def _paths(module: Module, known: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
+    for name, value in known:
+        if isinstance(value, Module):
+            yield from ((name, path) for path, part in value.named_modules() if part is module)
+
+
+def _closed(*_: object) -> NoReturn:
+    raise RuntimeError("this cell is done: nothing more of it is compiled")
+
+
+def marked(body: Iterable[ast.stmt], sites: list[Site], bindings: dict[str, list[Binding]]) -> list[ast.stmt]:
+    """The statements with their calls marked, each appended to `sites`, and what they assign added to `bindings`.
+
+    Functions, lambdas and classes that they define are left alone: they outlive the cell.
+    """
+    marker = _Marker(sites, bindings)
+    return [ast.fix_missing_locations(marker.visit(statement)) for statement in body]
+
+
+def with_choice(code: CodeType, choice: Choice) -> CodeType:
+    """The code object with `choice` in place of its mark."""
+    return code.replace(co_consts=tuple(_constant(value, choice) for value in code.co_consts))
+
+
+def _constant(value: object, choice: Choice) -> object:
+    if isinstance(value, CodeType):
+        return with_choice(value, choice)
+    return choice if isinstance(value, str) and value == MARK else value
+
+
+_CONDITIONAL = {
+    ast.If: ("body", "orelse"), ast.IfExp: ("body", "orelse"), ast.While: ("body", "orelse"), ast.For: ("orelse",),
+    ast.Try: ("handlers", "orelse"), ast.Match: ("cases",), ast.BoolOp: ("values",),
+}  # fmt: skip
+"""Parts of statements and expressions that may not run, where the rest does."""
+
+
+class _Marker(ast.NodeTransformer):
+    def __init__(self, sites: list[Site], bindings: dict[str, list[Binding]]) -> None:
+        self._sites = sites
+        self._bindings = bindings
+        self._statement = 0
+        self._is_certain = True
+
+    def visit(self, node: ast.AST) -> Any:
+        if isinstance(node, ast.stmt):
+            self._statement += 1
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            self._bind(node.name)
+        outlives = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
+        return node if isinstance(node, outlives) else super().visit(node)
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        conditional = _CONDITIONAL.get(type(node), ())
+        for name, value in ast.iter_fields(node):
+            was_certain, self._is_certain = self._is_certain, self._is_certain and name not in conditional
+            if isinstance(value, list):
+                value[:] = [self.visit(each) if isinstance(each, ast.AST) else each for each in value]
+            elif isinstance(value, ast.AST):
+                setattr(node, name, self.visit(value))
+            self._is_certain = was_certain
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.Call:
+        callee = copied(node.func)
+        site = Site(ast.unparse(callee), node.lineno, self._statement, self._is_certain, callee)
+        nested = _any_call([*node.args, *node.keywords])
+        self.generic_visit(node)
+        self._sites.append(site)
+        return _marked_call(node, "later" if nested else "now", len(self._sites) - 1)
+
+    def visit_Assign(self, node: ast.Assign) -> ast.Assign:
+        value = copied(node.value)
+        self.generic_visit(node)
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                self._bindings[target.id][-1] = Binding(self._statement, value)
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
+        value = copied(node.value)
+        node.target = self.visit(node.target)
+        if node.value is not None:  # an annotation may be kept as text, and would show the mark
+            node.value = self.visit(node.value)
+        if isinstance(node.target, ast.Name):
+            self._bindings[node.target.id][-1] = Binding(self._statement, value)
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        if not isinstance(node.ctx, ast.Load):
+            self._bind(node.id)
+        return node
+
+    def _bind(self, name: str) -> None:
+        self._bindings.setdefault(name, []).append(Binding(self._statement, None))
+
+
+def copied(node: Any) -> Any:
+    """A copy of a syntax tree, or of a list of them, with its fields and locations.
+
+    Not `copy.deepcopy`: once IPython has shown a traceback, nodes that all trees share (`ast.Load()`) have a `parent`,
+    and through that deepcopy copies every tree there is.
+    """
+    if isinstance(node, list):
+        return [copied(each) for each in node]
+    if not isinstance(node, ast.AST):
+        return node
+    return ast.copy_location(type(node)(**{name: copied(value) for name, value in ast.iter_fields(node)}), node)
+
+
+def _any_call(nodes: Iterable[ast.AST]) -> bool:
+    return any(isinstance(inner, ast.Call) for node in nodes for inner in ast.walk(node))
+
+
+def _marked_call(node: ast.Call, method: str, site: int) -> ast.Call:
+    callee = node.func
+    mark = ast.copy_location(ast.Constant(MARK), callee)
+    choose = ast.copy_location(ast.Attribute(mark, method, ast.Load()), callee)
+    chosen = ast.Call(choose, [callee, ast.copy_location(ast.Constant(site), callee)], [])
+    return _located(ast.Call(ast.copy_location(chosen, callee), node.args, node.keywords), node, callee)
+
+
+def _located(marked_call: ast.Call, node: ast.Call, callee: ast.expr) -> ast.Call:
+    """Where CPython puts a method call that spans lines: at the method's name, as tracebacks show."""
+    ast.copy_location(marked_call, node)
+    if isinstance(callee, ast.Attribute) and callee.lineno != callee.end_lineno:
+        marked_call.lineno = callee.end_lineno or node.lineno
+        marked_call.col_offset = (callee.end_col_offset or 0) - len(callee.attr)
+    return marked_call

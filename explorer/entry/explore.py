@@ -1,0 +1,100 @@
+"""`explorer.explore`: one call under torch.compile, every stage of it recorded."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from compiler.record.options import OptionError, Options
+from explorer.run.run import Run
+
+if TYPE_CHECKING:
+    from compiler.torch_api.fx import SourceFrame
+
+
+def explore(
+    fn: Callable[..., Any],
+    *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    calls: Sequence[Sequence[Any]] = (),
+    **options: Any,
+) -> Run:
+    """Call `fn(*args, **kwargs)` under torch.compile and return the `Run`: what every stage made of it.
+
+    `fn` is a function, bound method or `nn.Module`. `options` are those of `%%tcompile`, by name: target, mode,
+    dynamic, fullgraph, backend, options, stages, grad, time, check. `run.value` is what the call returned. To explore
+    a backward pass too, let `fn` call `backward()`, or use `%%tcompile`.
+
+    `calls=[(a,), (b,)]` calls `fn(a)` and `fn(b)` instead: `run.recompiles` says what the second one changed, and
+    `run.value` is a list.
+
+    Raises OptionError for an option that does not exist or a value it can't have, and whatever `fn` raises.
+    """
+    return explored(fn, args, kwargs, options, calls=calls)
+
+
+def explored(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
+    *,
+    calls: Sequence[Sequence[Any]] = (),
+    site: tuple[SourceFrame, ...] | None = None,
+) -> Run:
+    """As `explore`; `site` is the line that the call counts as made on, by default the user's own that makes it."""
+    checked = _checked(fn, options)
+    if not callable(fn):
+        raise TypeError(f"explore takes a function or module and then its arguments; got {type(fn).__name__}")
+    # It imports torch, which `explorer.load` and the command line's `show` do without.
+    from compiler import engine
+    from explorer.entry.callee import is_torchscript, named_refusal
+
+    why_not = named_refusal(fn)
+    if why_not:
+        name = getattr(fn, "__qualname__", type(fn).__name__)
+        hint = ". Explore the original model or function" if is_torchscript(fn) else ""
+        raise TypeError(f"{name} can't be explored: it {why_not}{hint}")
+    found = engine.explore(fn, args, kwargs, checked, calls=_tuples(args, calls), site=site)
+    run = Run(found.record, found.value)
+    run.kept, run.call = found.kept, found.call
+    return run
+
+
+def _checked(fn: Callable[..., Any], options: Mapping[str, Any]) -> Options:
+    """The options. Raises OptionError, which says of an argument of `fn` itself how it is passed."""
+    from compiler.option_checks import parse_options  # it imports torch
+
+    try:
+        return parse_options(**options)
+    except OptionError as error:
+        unknown = [name for name in options if name not in Options.__dataclass_fields__]
+        own = [name for name in unknown if _takes(fn, name)]
+        if not own:
+            raise
+        given = ", ".join(f"{name!r}: …" for name in own)
+        title = getattr(fn, "__qualname__", type(fn).__name__)
+        raise OptionError(
+            f"{', '.join(own)} {'is' if len(own) == 1 else 'are'} no option of explore, but {title} takes "
+            f"{'it' if len(own) == 1 else 'them'}: write explore(…, kwargs={{{given}}})"
+        ) from error
+
+
+def _takes(fn: Callable[..., Any], name: str) -> bool:
+    """Whether `fn` takes a keyword argument of this name."""
+    try:
+        parameters = inspect.signature(getattr(fn, "forward", fn)).parameters
+    except (TypeError, ValueError):  # some builtins have no signature
+        return False
+    return name in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+
+
+def _tuples(args: Sequence[Any], calls: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+    """`calls`, if each is a tuple or list of arguments. Raises TypeError."""
+    if calls and args:
+        raise TypeError("explore takes arguments for one call, or calls=[(a,), (b,)] for several; it got both")
+    wrong = next((call for call in calls if not isinstance(call, tuple | list)), None)
+    if wrong is not None:
+        raise TypeError(f"each of `calls` is a tuple of arguments, like (x,); got {type(wrong).__name__}")
+    return calls

@@ -1,0 +1,61 @@
+"""`explorer.export` and `explorer.save_and_load`: from a model to something that runs without its Python code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from compiler.record import Problem, Record
+from compiler.record.options import Options
+from explorer.findings.cards import outcome_words
+from explorer.run.run import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import nn
+
+
+def export(
+    fn: Callable[..., Any], *args: Any, strict: bool | None = None, dynamic_shapes: Any = None, **kwargs: Any
+) -> Run:
+    """Export a call with torch.export, strict or not; by default (None) in both ways, side by side.
+
+    `run["exported"]` is the program with its signature and the ranges of sizes left open; `run.value` the
+    `ExportedProgram` (non-strict where both are there), None where export failed: then `run.cards` says at which line,
+    why, and what to change. `dynamic_shapes` and the rest are as for `torch.export.export`.
+    """
+    from compiler.capture.sources import SourceBook
+    from compiler.engine import title_of
+    from compiler.export.exporting import exported
+    from compiler.process.environment import environment
+
+    book, modes = SourceBook(), (False, True) if strict is None else (strict,)
+    found = [exported(fn, args, kwargs, strict=mode, dynamic_shapes=dynamic_shapes, book=book) for mode in modes]
+    problems = [one.problem for one in found if one.problem]
+    cards = [(one.mode, one.card) for one in found if one.card]
+    problems += [Problem("exported", f"{mode}: {card.what} {outcome_words(card)}") for mode, card in cards]
+    record = Record(
+        title=title_of(fn),
+        options=Options(),
+        environment=environment(),
+        artifacts=(*book.artifacts(), *(one.artifact for one in found if one.artifact)),
+        breaks=tuple(card for _, card in cards),
+        problems=tuple(problems),
+    )
+    return Run(record, next((one.program for one in found if one.program), None))
+
+
+def save_and_load(model: nn.Module, *args: Any, backend: str = "aot_eager", **kwargs: Any) -> pd.DataFrame:
+    """Try each way to save a model that is compiled: one row a way, with what came of loading and calling it.
+
+    A copy of the model in evaluation mode is used. `outcome` says how outputs compare with the model's own ("equal" is
+    to the bit), `words` what there is to know: why names begin with `_orig_mod.`, what is in the file, what it needs.
+    Raises TypeError for what is no module, ValueError for a model that can't be copied.
+    """
+    from compiler.export.saving import ways_to_save
+    from explorer.reading.data_frames import table_of
+
+    ways = ways_to_save(model, args, kwargs, backend=backend)
+    rows = [{"way": way.name, "outcome": way.outcome, "bytes": way.size or None, "difference": way.difference,
+             "seconds": way.seconds, "code": way.code, "words": way.words} for way in ways]  # fmt: skip
+    return table_of("saving", rows)

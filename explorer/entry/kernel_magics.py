@@ -1,0 +1,114 @@
+"""The kernel lab: `%tkernel RUN KERNEL` puts a kernel in a cell, `%%tkernel` compiles and checks what it became.
+
+The cell's first line is the magic, and an empty line stands for it in the source that is compiled, as Inductor's begin
+with one: lines in errors are those that the user sees.
+"""
+# mypy: disallow-untyped-decorators=False
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Sequence
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
+from IPython.display import display
+from IPython.utils.process import arg_split  # type: ignore[attr-defined]
+
+from compiler.record import UntrustedError
+from compiler.targets import UnknownTargetError, target
+from explorer.kernel_lab.cell import NoSuchKernelError, cell_text, find
+from explorer.kernel_lab.trial import tried
+from explorer.run.run import Run
+
+_BLOCKS = (
+    "XBLOCK", "YBLOCK", "ZBLOCK", "R0_BLOCK", "R1_BLOCK", "RBLOCK", "MBLOCK", "NBLOCK", "KBLOCK", "num_warps",
+    "num_stages",
+)  # fmt: skip
+"""All numbers of a configuration, of Inductor's kernels and of ours."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise UsageError(f"%%tkernel: {message}; it is written %%tkernel RUN KERNEL, options after")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="%%tkernel", add_help=False, allow_abbrev=False)
+    parser.add_argument("run")
+    parser.add_argument("kernel")
+    parser.add_argument("--target", default="")
+    parser.add_argument("--config", type=int, default=0)
+    parser.add_argument("-o", "--output", default="_tk")
+    parser.add_argument("--no-check", action="store_true")
+    for name in _BLOCKS:
+        parser.add_argument(f"--{name}", *([f"--{name.replace('_', '-')}"] if name.islower() else []), type=int)
+    return parser
+
+
+@magics_class
+class KernelMagics(Magics):
+    """`%tkernel` and `%%tkernel`."""
+
+    shell: Any
+
+    @no_var_expand
+    @line_cell_magic
+    def tkernel(self, line: str, cell: str | None = None) -> None:
+        """`%tkernel RUN KERNEL` puts a kernel's source in a new cell, to be edited and run. RUN is a variable with the
+        result of an exploration, KERNEL a kernel's name or a part of it: one in Triton, or in C++ of our own backend.
+
+        `%%tkernel` compiles the edited kernel, and shows its facts and its numbers beside the original's:
+
+        %%tkernel RUN KERNEL [--target GPU] [--config N] [--XBLOCK N] [--num-warps N] [--no-check] [-o NAME]
+
+        Numbers are checked on the exploration's real inputs (random ones where it was loaded), on the GPU when there is
+        one, else in Triton's interpreter; on a GPU both are timed, and so are kernels in C++. `--config` chooses among
+        the configurations that would be tried, block sizes and `--num-warps` make one of your own. The result is kept
+        under NAME (`_tk`).
+        """
+        words = [word.strip("\"'") for word in arg_split(line)]
+        if cell is None:
+            self._open(words)
+        else:
+            self._try(_parser().parse_args(words), cell)
+
+    def _open(self, words: Sequence[str]) -> None:
+        if len(words) != 2:
+            raise UsageError("%tkernel takes a run and a kernel: %tkernel _tc triton_poi_fused_0")
+        try:
+            self.shell.set_next_input(cell_text(self._run(words[0]).record, words[1], words[0]))
+        except NoSuchKernelError as error:
+            raise UsageError(str(error)) from None
+
+    def _try(self, args: argparse.Namespace, cell: str) -> None:
+        run = self._run(args.run)
+        try:
+            kernel = find(run.record, args.kernel)
+        except NoSuchKernelError as error:
+            raise UsageError(str(error)) from None
+        chosen = {name: getattr(args, name) for name in _BLOCKS if getattr(args, name) is not None}
+        try:
+            trial = tried(run, kernel, "\n" + cell, _target(args.target), args.config, chosen, check=not args.no_check)
+        except UntrustedError as error:
+            raise UsageError(str(error)) from None
+        self.shell.push({args.output: trial})
+        display(trial)
+
+    def _run(self, name: str) -> Run:
+        value = self.shell.user_ns.get(name)
+        if isinstance(value, Run):
+            return value
+        runs = [known for known, held in self.shell.user_ns.items() if isinstance(held, Run)]
+        near = difflib.get_close_matches(name, runs, n=1)
+        meant = f" Did you mean {near[0]}?" if near else f" There are: {', '.join(runs)}." if runs else ""
+        raise UsageError(f"{name} is no result of %%tcompile.{meant or ' Explore something first.'}")
+
+
+def _target(name: str) -> str:
+    try:
+        return target(name).name if name else ""
+    except UnknownTargetError as error:
+        raise UsageError(f"--target {name}: {error}") from None

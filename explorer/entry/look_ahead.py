@@ -1,0 +1,129 @@
+"""What the statements of a cell that have not run yet are going to call, as far as names tell."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch.nn import Module
+
+from compiler.torch_api import settings
+from explorer.entry import callee as callees
+from explorer.entry.lookup import value_of
+from explorer.entry.training_code import training_code
+
+
+class Rank(IntEnum):
+    """How much a call is what a person would point at. A script is a function that trains, builds or evaluates a model:
+    what it runs is explored instead of it.
+    """
+
+    NOTHING = 0
+    LIBRARY_MODULE = 1
+    FUNCTION = 2
+    OWN_MODULE = 3
+    SCRIPT = 4
+    MODEL = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A call in a cell: its callee and the line in the cell's source, the number of its statement, and whether it is
+    sure to be reached where no error is raised and no loop is empty.
+    """
+
+    text: str
+    line: int
+    statement: int = 0
+    certain: bool = True
+    callee: ast.expr | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """An assignment in a cell: the number of the statement, and the expression, None where it is not known."""
+
+    statement: int
+    value: ast.expr | None
+
+
+def rank(callee: object) -> Rank:
+    """The rank of a callable that is called."""
+    if callees.refusal(callee):
+        return Rank.NOTHING
+    if settings.is_compiled(callee):
+        return Rank.MODEL
+    if isinstance(callee, Module):
+        return _module_rank(callee)
+    owner = callee.__self__ if isinstance(callee, MethodType) else None
+    if isinstance(owner, Module) and callees.same(callee, owner.forward):
+        return _module_rank(owner)
+    if callees.runs_a_module(callee) or training_code(callee).runs_model:
+        return Rank.SCRIPT
+    return _module_rank(owner) if isinstance(owner, Module) else Rank.FUNCTION
+
+
+def _module_rank(module: Module) -> Rank:
+    if next(module.parameters(), None) is not None:
+        return Rank.MODEL
+    return Rank.LIBRARY_MODULE if type(module).__module__.startswith("torch.") else Rank.OWN_MODULE
+
+
+class LookAhead:
+    """The calls of a cell, and what is assigned in it. `namespace` is the user's, as it is at each question."""
+
+    def __init__(
+        self, sites: Sequence[Site], bindings: Mapping[str, Sequence[Binding]], namespace: Mapping[str, Any]
+    ) -> None:
+        self._sites = sites
+        self._bindings = bindings
+        self.namespace = namespace
+
+    def has_better(self, position: int, callee: object, found: Rank) -> bool:
+        """Whether a later statement is to make a call of a higher rank than that of `callee` at site `position`; of
+        equal rank the last call counts, and `callee` itself is as good there as here.
+        """
+        now = self._sites[position].statement
+        best, is_same = found, True
+        for site in self._sites:
+            if site.certain and site.statement > now:
+                expected, value = self._expected(site, now)
+                if expected >= best and expected:
+                    best, is_same = expected, callees.same(value, callee)
+        return not is_same
+
+    def _expected(self, site: Site, now: int) -> tuple[Rank, object]:
+        """The rank of what a later site calls, and the callee where it is there already."""
+        if site.callee is None:
+            return Rank.NOTHING, None
+        root: ast.expr = site.callee
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        if not isinstance(root, ast.Name):
+            return Rank.NOTHING, None
+        pending = [each for each in self._bindings.get(root.id, ()) if now <= each.statement < site.statement]
+        if pending:
+            return (self._rank_of_result(pending[-1].value) if root is site.callee else Rank.NOTHING), None
+        value = value_of(site.callee, self.namespace)
+        return (Rank.NOTHING if value is None else rank(value)), value
+
+    def _rank_of_result(self, expression: ast.expr | None) -> Rank:
+        """The rank of calling what an expression gives: of a model in `Net()`, `Net().to(device)`, `make_model()`."""
+        if not isinstance(expression, ast.Call):
+            return Rank.NOTHING
+        made = value_of(expression.func, self.namespace)
+        if isinstance(made, type) and issubclass(made, Module):
+            library = made.__module__.startswith(("torch.nn.modules.loss", "torch.nn.modules.activation"))
+            return Rank.LIBRARY_MODULE if library else Rank.MODEL
+        if made is torch.compile and expression.args:
+            return Rank.MODEL
+        if isinstance(made, FunctionType) and training_code(made).builds_model:
+            return Rank.MODEL
+        return (
+            self._rank_of_result(expression.func.value) if isinstance(expression.func, ast.Attribute) else Rank.NOTHING
+        )

@@ -1,0 +1,274 @@
+"""`%%tcompile` and `%tcompile`: run a cell or a line as it is, and explore what torch.compile makes of it."""
+# mypy: disallow-untyped-decorators=False
+
+from __future__ import annotations
+
+import argparse
+import ast
+import keyword
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, cell_magic, line_cell_magic, magics_class, no_var_expand
+from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.display import display
+from IPython.utils.process import arg_split  # type: ignore[attr-defined]
+
+from compiler.option_checks import assignments, parse_options
+from compiler.record.options import OptionError, Options
+from compiler.torch_api import settings
+from explorer.entry import check_flag, opened_html
+from explorer.entry import timing_flag as time_flag
+from explorer.entry.cell import Cell
+from explorer.entry.kernel_magics import KernelMagics
+from explorer.entry.outputs import GuardedOutput, NotebookOutput, Output, ShownWidgets, TextOutput
+from explorer.entry.session import Session
+from explorer.run.run import Run
+
+_CAN_NOT_AWAIT = (
+    "this code awaits at its top level, which IPython has to know beforehand: make %%tcompile the first line of the "
+    "cell, or put the await into a function and run that with asyncio"
+)
+_TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "none": False}
+_FLAGS = ("--dynamic", "--grad", "--fullgraph", "--step")
+_YES_NO = argparse.BooleanOptionalAction
+_OPTIONS = ("target", "mode", "dynamic", "fullgraph", "backend", "stages", "grad", "time", "check", "step", "vs")
+_CALL = "get_ipython().run_cell_magic('tcompile', "
+
+
+def _unquoted(text: str) -> str:
+    """IPython leaves the quotes around a word where they are."""
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
+
+
+@magics_class
+class TcompileMagics(Magics):
+    """The magics of tcompile. `output`, given `args`, makes what shows an exploration; the default suits the shell."""
+
+    shell: Any
+
+    def __init__(self, shell: Any, output: Callable[[argparse.Namespace], Output] | None = None) -> None:
+        super().__init__(shell)
+        self._output = output or self._front_end
+        self._shown = ShownWidgets()
+
+    # fmt: off
+    @no_var_expand
+    @magic_arguments()
+    @argument("--target", type=_unquoted,
+              help="What to generate code for: cpu, cuda, cuda:0, or a GPU that is not here, such as h100 "
+                   "(explorer.targets() lists them); default: the GPU that the tensors are on, else an h100.")
+    @argument("--mode", type=_unquoted,
+              help="default, reduce-overhead, max-autotune or max-autotune-no-cudagraphs.")
+    @argument("--dynamic", action=_YES_NO, default=None,
+              help="All sizes symbolic, or none; default: those that are seen to change.")
+    @argument("--fullgraph", action="store_true",
+              help="Ask for one graph: where there would be a break, say why.")
+    @argument("--backend", type=_unquoted,
+              help="A backend of torch.compile, or the name of a function that is one; default: inductor.")
+    @argument("--vs", metavar="BACKEND", type=_unquoted,
+              help="Compile the same call with this backend too, inductor or tcompile, and show both side by side.")
+    @argument("--options", metavar="KEY=VALUE", action="append", type=_unquoted,
+              help="One of the backend's settings, as often as needed: --options max_autotune=True")
+    @argument("--stages", metavar="A,B", type=_unquoted,
+              help="Only these stages, for example captured,forward,ptx; all of them with all, kernels compiled.")
+    @argument("--grad", action=_YES_NO, default=None,
+              help="With gradients, or under torch.no_grad(); default: as the inputs ask.")
+    @argument("--time", metavar="A,B", nargs="?", type=time_flag.value,
+              help="Time the call, eager and compiled: the candidates that make sense here, --time=all, or names of "
+                   "modes and backends: --time=default,reduce-overhead,aot_eager.")
+    @argument("--check", metavar="kernels", nargs="?", type=check_flag.value,
+              help="Build the code and compare its results with eager; --check kernels compares what each Triton "
+                   "kernel stores, which needs no GPU.")
+    @argument("--step", action="store_true",
+              help="Record how TorchDynamo reads the code, instruction by instruction: run.replay(), run.steps.")
+    @argument("--fn", metavar="NAME", type=_unquoted, default="",
+              help="Compile what the cell calls by this name, anywhere in it: model, model.encoder, layers[0].")
+    @argument("-o", "--output", metavar="NAME", type=_unquoted, default="_tc",
+              help="Keep the result, a Run, under this name; default: _tc.")
+    @argument("--no-widget", action="store_true",
+              help="Show static HTML only.")
+    @argument("-h", "--help", action="store_true",
+              help="Show this, and run nothing.")
+    @argument("statement", nargs=argparse.REMAINDER,
+              help="For %%tcompile on one line: what to run, such as f(x, w). Options come before it.")
+    @line_cell_magic
+    def tcompile(self, line: str, cell: str | None = None) -> Any:
+        """Run a cell (or a line) exactly as it is, and explore what torch.compile makes of it, stage by stage.
+
+        What is compiled: the last call of a model (an nn.Module with parameters) that the cell makes, in loops and in
+        functions that train, evaluate or build a model too; without one, the last call of a Python function of yours.
+        In `loss = model(x).sum(); loss.backward()` that is `model`, and forward and backward are explored. Of a loop
+        the first iteration compiles; the rest runs on. If the cell calls torch.compile itself, what that compiles is
+        explored as it is.
+        """
+        # fmt: on
+        args = self._parsed(line, cell)
+        if args.help:
+            return self._show_help()
+        parsed = self._cell(args, cell)
+        if parsed.awaits:
+            raise UsageError(_CAN_NOT_AWAIT)
+        with self._session(args, parsed) as session:
+            value = session.run_cell()
+        return None if parsed.is_silenced else value
+
+    @no_var_expand
+    @cell_magic
+    def tcompile_awaiting(self, line: str, cell: str) -> Any:
+        """What %%tcompile becomes in a cell that awaits: it has to be awaited itself."""
+        args = self._parsed(line, cell)
+
+        async def run() -> Any:
+            if args.help:
+                return self._show_help()
+            parsed = self._cell(args, cell)
+            with self._session(args, parsed) as session:
+                value = await session.run_cell_async()
+            return None if parsed.is_silenced else value
+
+        return run()
+
+    def rewrite_call(self, lines: list[str]) -> list[str]:
+        """An input transformer, which runs after IPython has made a call of `%%tcompile`.
+
+        A cell that awaits becomes a call that is awaited, so that IPython gives it the event loop. A cell that does
+        not compile becomes its own bare code, so that IPython shows the error as it shows any.
+        """
+        text = "".join(lines)
+        if not text.startswith(_CALL):
+            return lines
+        line, body = _arguments(text)
+        try:
+            transformed = self.shell.transform_cell(body)
+            _compile(transformed, self.shell)
+        except SyntaxError:
+            return [f"# %%tcompile {line}\n", *body.splitlines(keepends=True)]
+        if self.shell.should_run_async(body, transformed_cell=transformed):
+            return [f"await get_ipython().run_cell_magic('tcompile_awaiting', {line!r}, {body!r})\n"]
+        return lines
+
+    def _parsed(self, line: str, cell: str | None) -> argparse.Namespace:
+        """The options of a magic line, and as `code` what follows them. Raises UsageError."""
+        words = arg_split(line, strict=False)
+        args, unknown = self.tcompile.parser.parse_known_args(_all_respelled(words))
+        if unknown:
+            raise UsageError(_unknown(unknown[0]))
+        args.code = _after_options(line, words, args.statement)
+        if not args.output.isidentifier() or keyword.iskeyword(args.output):
+            raise UsageError(f"-o {args.output}: the result is kept in a variable, so this must be a name")
+        if cell is not None and args.code:
+            raise UsageError(f"%%tcompile takes options on its line and the code below; what is {args.code!r}?")
+        if cell is None and not args.code and not args.help:
+            raise UsageError("%tcompile needs something to run: %tcompile f(x, w)")
+        return args
+
+    def _show_help(self) -> None:
+        display({"text/plain": self.tcompile.parser.format_help().removeprefix("::\n\n  ")}, raw=True)
+
+    def _cell(self, args: argparse.Namespace, cell: str | None) -> Cell:
+        return Cell(self.shell, args.code if cell is None else cell, args.fn)
+
+    def _options(self, args: argparse.Namespace) -> Options:
+        asked = {name: getattr(args, name) for name in _OPTIONS if getattr(args, name) is not None}
+        if args.backend and args.backend not in settings.backends():
+            asked["backend"] = self.shell.user_ns.get(args.backend, args.backend)
+        try:
+            return parse_options(**asked, options=assignments(args.options or ()))
+        except OptionError as error:
+            raise UsageError(str(error)) from None
+
+    def _front_end(self, args: argparse.Namespace) -> Output:
+        # A shell in a Jupyter kernel has the kernel; only there does anybody draw HTML and widgets.
+        if getattr(self.shell, "kernel", None) is None:
+            return TextOutput()
+        return NotebookOutput(with_widget=not args.no_widget, at_end=bool(args.vs))
+
+    def _session(self, args: argparse.Namespace, cell: Cell) -> Session:
+        notebook_cell, execution = self._place()
+        self._shown.close_older(notebook_cell, execution)
+
+        output = GuardedOutput(self._output(args))
+
+        def keep(run: Run) -> None:
+            self.shell.push({args.output: run})
+            if notebook_cell and output.widget is not None:
+                self._shown.add(notebook_cell, execution, run, output.widget)
+
+        return Session(cell, self._options(args), output, keep)
+
+    def _place(self) -> tuple[str, int]:
+        """Which cell of a notebook is running, where the front end says so, and its execution count."""
+        result = getattr(self.shell.displayhook, "exec_result", None)
+        cell_id = result.info.cell_id if result else None
+        return cell_id or "", self.shell.execution_count
+
+
+def _all_respelled(words: Sequence[str]) -> list[str]:
+    return [part for word in check_flag.joined(time_flag.joined(words)) for part in _respelled(word)]
+
+
+def _respelled(word: str) -> list[str]:
+    """`--grad=False`, as it is written in Python, for a flag that takes no value."""
+    name, _, value = word.partition("=")
+    if name not in _FLAGS or value.lower() not in _TRUTH:
+        return [word]
+    if _TRUTH[value.lower()]:
+        return [name]
+    return [f"--no-{name[2:]}"] if name in ("--dynamic", "--grad") and value.lower() != "none" else []
+
+
+def _after_options(line: str, words: Sequence[str], statement: Sequence[str]) -> str:
+    """The text of the line from the first word that is no option: words alone would lose the spaces in strings."""
+    position = 0
+    for word in words[: len(words) - len(statement)]:
+        position = line.index(word, position) + len(word)
+    return line[position:].strip().removeprefix("-- ")
+
+
+def _unknown(word: str) -> str:
+    """What to say about an option that does not exist."""
+    try:
+        parse_options(**{word.partition("=")[0].lstrip("-").replace("-", "_"): None})
+    except OptionError as error:
+        return str(error)
+    return f"{word}: there is no such option; %tcompile --help lists them"
+
+
+def _arguments(call: str) -> tuple[str, str]:
+    """The line and the body in IPython's call of a cell magic."""
+    expression = ast.parse(call, mode="eval").body
+    assert isinstance(expression, ast.Call)
+    _, line, body = (ast.literal_eval(argument) for argument in expression.args)
+    return line, body
+
+
+def _compile(code: str, shell: Any) -> None:
+    """Raises the SyntaxError that running `code` would; warnings wait until it is run."""
+    flags = shell.compile.flags | (ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if shell.autoawait else 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compile(code, "<cell>", "exec", flags, dont_inherit=True)
+
+
+def load(shell: Any) -> None:
+    """Give a shell the magics."""
+    magics = TcompileMagics(shell)
+    shell.register_magics(magics)
+    shell.register_magics(KernelMagics(shell))
+    shell.input_transformers_post.append(magics.rewrite_call)
+    opened_html.register(shell)
+
+
+def unload(shell: Any) -> None:
+    """Take from a shell what `load` gave it."""
+    opened_html.unregister(shell)
+    for owner in (TcompileMagics, KernelMagics):
+        magics = shell.magics_manager.registry.pop(owner.__name__, None)
+        if isinstance(magics, TcompileMagics):
+            shell.input_transformers_post.remove(magics.rewrite_call)
+        for kind, names in magics.magics.items() if magics is not None else ():
+            for name in names:
+                shell.magics_manager.magics[kind].pop(name, None)

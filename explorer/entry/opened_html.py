@@ -1,0 +1,97 @@
+"""What `compiler.open` gives, as HTML that a saved notebook keeps: a table of stages, and each stage to open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from explorer.reading.plain_text import clip, counted
+from explorer.reading.shapes import error_text, seconds_text, size_text
+from explorer.render.html import details, muted, note, pre, safe, table_html
+
+if TYPE_CHECKING:
+    from compiler.backend.inspect.bisect_passes import Departures
+    from compiler.backend.inspect.inspection import Graph, Opened, TextDiff
+
+LINES_SHOWN = 80
+
+
+def register(shell: Any) -> None:
+    """Let a shell show these as HTML: nothing of our own backend is imported for it before there is one to show."""
+    for home, name, html in _SHOWN:
+        shell.display_formatter.formatters["text/html"].for_type_by_name(home, name, html)
+
+
+def unregister(shell: Any) -> None:
+    """Take back what `register` did."""
+    for home, name, _ in _SHOWN:
+        shell.display_formatter.formatters["text/html"].pop(f"{home}.{name}", None)
+
+
+def opened_html(opened: Opened) -> str:
+    """The graphs of the call with their stages, and how to go on."""
+    head = f"<div><b>{safe(opened.asked.title)}</b> {muted(opened.summary)}</div>"
+    graphs = (graph_html(replace(opened, selected=number)) for number in range(len(opened.graphs)))
+    return head + "".join(graphs) + "".join(map(note, opened.next_steps()))
+
+
+def graph_html(opened: Opened) -> str:
+    """The selected graph: what each pass made of it, as numbers, and as text where that changed."""
+    columns = ["stage", "pass", "kernels", "calls", "bytes", "time"]
+    rows = [
+        (
+            str(stage),
+            row["pass"],
+            str(row["kernels"]),
+            str(row["calls"]),
+            size_text(row["bytes"]),
+            _time(row["seconds"]),
+        )
+        for stage, row in opened.stages.iterrows()
+    ]
+    return f"<div><b>{safe(opened.graph.name)}</b></div>{table_html(columns, rows)}{''.join(_texts(opened.graph))}"
+
+
+def _time(seconds: Any) -> str:
+    return seconds_text(seconds) if isinstance(seconds, float) else ""
+
+
+def _texts(graph: Graph) -> Iterator[str]:
+    """The text of each stage that is not as the one before."""
+    before = None
+    for name, program in graph.programs.items():
+        if program is not before:
+            title = f"<b>{safe(name)}</b> {muted(counted(len(program.kernels), 'kernel'))}"
+            yield details(title, pre(_shown(str(program).splitlines())))
+        before = program
+
+
+def _shown(lines: list[str]) -> list[str]:
+    more = len(lines) - LINES_SHOWN
+    left = [f"… {more:,} more lines: print it"] if more > 0 else []
+    return [safe(clip(line, 400)) for line in [*lines[:LINES_SHOWN], *left]]
+
+
+def departures_html(found: Departures) -> str:
+    """The verdict, and the numbers of each stage."""
+    head = ["graph", "stage", "pass", "dtype", "verdict", "largest error", "of the largest magnitude", "allowed"]
+    rows = [
+        (*row[:5], *map(error_text, row[5:]))
+        for row in found.table.astype(object).where(found.table.notna(), None).itertuples(index=False, name=None)
+    ]
+    return f"<div>{safe(found.verdict)}</div>{table_html(head, rows)}"
+
+
+def text_diff_html(diff: TextDiff) -> str:
+    """The diff, what was added and what was removed tinted."""
+    from explorer.run.diff import diff_html  # it reads tables, which take time to load
+
+    return diff_html(diff.lines) or f"<div>{safe(str(diff))}</div>"
+
+
+_SHOWN: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("compiler.backend.inspect.inspection", "Opened", opened_html),
+    ("compiler.backend.inspect.inspection", "TextDiff", text_diff_html),
+    ("compiler.backend.inspect.bisect_passes", "Departures", departures_html),
+)

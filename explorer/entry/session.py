@@ -1,0 +1,104 @@
+"""One run of a `%%tcompile` cell: an exploration around it, what it shows, and the `Run` that is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from compiler.calls.call import call_again
+from compiler.engine import Event, Exploration
+from compiler.record import Problem, Record
+from compiler.record.options import Options
+from compiler.torch_api.fx import SourceFrame
+from explorer.entry.cell import Cell
+from explorer.entry.choice import Choice
+from explorer.entry.nothing_compiled import nothing_compiled, why_again
+from explorer.entry.outputs import Output
+from explorer.run.run import Run
+
+
+class Session:
+    """A context manager. `run_cell` runs the cell inside it; `keep` is given the `Run`, also when the cell fails."""
+
+    def __init__(self, cell: Cell, options: Options, output: Output, keep: Callable[[Run], None]) -> None:
+        self._cell = cell
+        self._output = output
+        self._keep = keep
+        self._options = options
+        self._value: Any = None
+        self._exploration = Exploration(options, listener=self._hear)
+        self._choice: Choice = cell.choice(self._compile)
+        self._has_compiled = False
+        self._notes: tuple[Problem, ...] = ()
+
+    def __enter__(self) -> Session:
+        self._output.begin()
+        self._exploration.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None and not self._exploration.has_graphs:
+                self._call_again()
+            self._exploration.__exit__(kind, error, traceback)
+        finally:
+            run = Run(self._record(failed=error is not None), self._value, self._output.widget)
+            run.kept, run.call = self._exploration.kept, self._exploration.call
+            run.calls = {name: call for name, (_, call) in self._choice.calls.items()}
+            self._choice.calls = {}
+            self._keep(run)
+            self._output.end(run)
+
+    def run_cell(self) -> Any:
+        """Run the cell; the value of its last expression, or None."""
+        self._value = self._cell.run(self._choice)
+        return self._value
+
+    async def run_cell_async(self) -> Any:
+        """As `run_cell`, for a cell that awaits."""
+        self._value = await self._cell.run_async(self._choice)
+        return self._value
+
+    def _compile(self, callee: Any) -> Any:
+        """What to call in place of `callee`, whose exploration takes the place of any that there is."""
+        if self._has_compiled:
+            self._start_again()
+        self._has_compiled = True
+        return self._exploration.compile(callee)
+
+    def _start_again(self, site: tuple[SourceFrame, ...] | None = None) -> None:
+        self._exploration.discard()
+        self._exploration = Exploration(self._options, listener=self._hear, site=site)
+        self._exploration.__enter__()
+
+    def _call_again(self) -> None:
+        """Where nothing was compiled in the cell, its best call is made once more, on copies, and explored."""
+        again = self._choice.choose_again()
+        if again is None:
+            return
+        name, call = again
+        self._notes = (why_again(self._choice, name, call.fn),)
+        self._start_again(call.site or None)
+        try:
+            call_again(call, self._exploration.compile)
+        except Exception as error:  # noqa: BLE001 - whatever the user's call raises when it is repeated
+            reason = f"{name} could not be called again: {type(error).__name__}: {error}"
+            self._notes += (Problem("captured", reason, f"call {name} on inputs that can be used twice"),)
+
+    def _hear(self, event: Event) -> None:
+        self._output.hear(event, self._known)
+
+    def _known(self) -> Record:
+        return self._exploration.record.with_(explored=self._choice.explored)
+
+    def _record(self, *, failed: bool) -> Record:
+        record = self._known()
+        if self._notes:
+            return record.with_(problems=(*self._notes, *record.problems))
+        if failed or any(frame.outcome != "skipped" for frame in record.frames):
+            return record
+        # The engine does not know the cell: its own word on why nothing was compiled gives way.
+        return record.with_(problems=(nothing_compiled(self._cell, self._choice),))

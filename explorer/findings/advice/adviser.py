@@ -1,0 +1,156 @@
+"""`run.advice` and `run.try_advice(k)`: what would make a call faster, with evidence, and the proof."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from compiler.advise import Advice, advise, can_try
+from compiler.record import Record
+from compiler.record.measure_facts import Trial
+from compiler.targets import target
+from explorer.findings.advice.words import advice_text, gain_words, holds, trial_words
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from compiler.calls.call import Call
+
+WIDTH = 110
+NO_CALL = (
+    "this run has no call to try advice on: it was loaded from a file, or its code calls torch.compile itself. Explore "
+    "the call here first: %%tcompile, or explorer.explore(model, x)"
+)
+
+
+class AdviceList(Sequence[Advice]):
+    """The advice of a run in order of expected gain. Prints as text; `table` is a DataFrame of it.
+
+    `run.advice[0]` is the first: its `evidence`, `gain` and `change` are plain data.
+    """
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._found = advise(record)
+        self._trials = {trial.advice: trial for trial in record.trials}
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    @overload
+    def __getitem__(self, index: int) -> Advice: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Advice]: ...
+    def __getitem__(self, index: int | slice) -> Advice | Sequence[Advice]:
+        return self._found[index]
+
+    def trial(self, advice: Advice) -> Trial | None:
+        """What trying it showed; None where it was not tried."""
+        return self._trials.get(advice.id)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row a finding: what it gains, what to change, and what trying it showed."""
+        from explorer.reading.data_frames import table_of
+
+        return table_of("advice", [self._row(number, advice) for number, advice in enumerate(self)])
+
+    def _row(self, number: int, advice: Advice) -> dict[str, Any]:
+        gain, trial = advice.gain, self.trial(advice)
+        run_trial = trial if trial is not None and not trial.problem else None
+        return {
+            "number": number,
+            "title": advice.title,
+            "gain_seconds": gain.seconds if gain else None,
+            "gain_of": gain.of if gain else None,
+            "gain_share": gain.share if gain else None,
+            "basis": gain.basis if gain else None,
+            "change": advice.change.text if advice.change else None,
+            "can_be_tried": can_try(advice, self._record),
+            "gained_seconds": run_trial.gained if run_trial else None,
+            "gained_low": run_trial.low if run_trial else None,
+            "gained_high": run_trial.high if run_trial else None,
+            "holds": holds(run_trial) if run_trial else None,
+            "numbers": (run_trial.numbers if run_trial else advice.numbers) or None,
+            "found": advice.found,
+            "evidence": "; ".join(item.text for item in advice.evidence) or None,
+            "how": gain.how if gain else None,
+            "rule": advice.rule,
+            "id": advice.id,
+        }
+
+    def __str__(self) -> str:
+        return "\n\n".join(self.texts()) or "no advice: nothing was compiled"
+
+    __repr__ = __str__
+
+    def texts(self) -> Iterator[str]:
+        """Each piece of advice as wrapped text."""
+        for number, advice in enumerate(self):
+            first, *rest = advice_text(advice, number, self.trial(advice), can_try(advice, self._record))
+            yield "\n".join([first, *(line for text in rest for line in _wrapped(text))])
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        from explorer.findings.advice.html import advice_html
+
+        return {"text/plain": str(self), "text/html": advice_html(self._record)}
+
+
+def _wrapped(text: str) -> list[str]:
+    """A line of advice, indented; what is listed or is code keeps its own indentation."""
+    if text.startswith("    "):
+        return [f"    {text}"]
+    label = text.split(" ", maxsplit=1)[0] + " " if text.startswith(("- ", "change", "numbers: ", "tried: ")) else ""
+    indent = "  "
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=indent, subsequent_indent=indent + " " * len(label), break_long_words=False
+    )
+
+
+def with_trial(record: Record, call: Call | None, number: int, tell: Callable[[str], None] | None = None) -> Record:
+    """The record with a piece of advice tried. What stands against trying it is told in the trial.
+
+    Raises IndexError for a number that there is not, ValueError for what can't be tried and for a run without a call.
+    """
+    found = advise(record)
+    if not 0 <= number < len(found):
+        raise IndexError(f"there is no advice {number}: run.advice has {len(found)}, from 0")
+    if call is None:
+        raise ValueError(NO_CALL)
+    # They import much of torch, which a run that is only looked at does without.
+    from compiler.advise.trial import CannotApplyError, CannotCopyError, run_trial
+
+    advice = found[number]
+    if advice.can_be_tried and not can_try(advice, record):
+        raise ValueError(
+            f"{advice.title!r} is about {target(record.target).title}, which is not here: nothing can be timed"
+        )
+    try:
+        trial = run_trial(advice, record, call, tell)
+    except (CannotApplyError, CannotCopyError) as error:
+        trial = Trial(advice.id, problem=str(error))
+    others = tuple(each for each in record.trials if each.advice != advice.id)
+    return record.with_(trials=(*others, trial))
+
+
+class Tried:
+    """What trying a piece of advice showed. Prints as text; `trial` is the measurement, `advice` what was tried."""
+
+    def __init__(self, advice: Advice, trial: Trial) -> None:
+        self.advice = advice
+        self.trial = trial
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether it gained what was claimed, within the noise; None where nothing was claimed."""
+        return holds(self.trial)
+
+    def __str__(self) -> str:
+        told = f"{self.advice.title} · {gain_words(self.advice.gain)}"
+        return "\n".join([told, *_wrapped(trial_words(self.trial))])
+
+    __repr__ = __str__
+
+
+__all__ = ["AdviceList", "Tried", "with_trial"]

@@ -1,0 +1,133 @@
+"""Advice as people read it: what a change saves, the code to write, what a trial showed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from compiler.advise import Advice, Change, Gain
+from compiler.advise.facts import percent, seconds
+from compiler.record.measure_facts import Trial
+from explorer.reading.cause import rewritten_lines
+
+BASES = {"measured": "measured", "recorded": "recorded", "estimate": "estimate"}
+
+
+def gain_words(gain: Gain | None) -> str:
+    """`saves an estimated 36 µs a call (40 %)`; what is not known is said to be so."""
+    if gain is None:
+        return "gain not known"
+    of = "a call" if gain.of == "call" else "of compiling"
+    share = f" ({percent(gain.share)})" if gain.share is not None else ""
+    estimated = "" if gain.basis == "measured" else "an estimated "
+    return f"saves {estimated}{seconds(gain.seconds)} {of}{share}"
+
+
+def gain_source(gain: Gain) -> str:
+    """Where the number is from: `Estimate: …`."""
+    word = "Measured" if gain.basis == "measured" else "Estimate"
+    return f"{word}: {gain.how}."
+
+
+def snippet(change: Change) -> list[str]:
+    """The change as code, where there is a line or two that say it."""
+    if change.eager:
+        return ["model(x)  # without torch.compile"]
+    if change.autocast:
+        return [f'with torch.autocast("cuda", dtype=torch.{change.autocast}):', "    loss = …"]
+    asked = ", ".join(f"{name}={value!r}" for name, value in change.options.items())
+    if change.regions:
+        path = change.regions[0].rpartition(".")[0]
+        return [f"for block in model{'.' + path if path else ''}:", f"    block.compile({asked})"]
+    if asked:
+        return [f"torch.compile(model, {asked})"]
+    return list(change.settings)
+
+
+def change_lines(change: Change) -> Iterator[str]:
+    """The code of a change for a text: a rewrite by its lines, or statements."""
+    suggestion = change.suggestion
+    if suggestion is not None and suggestion.rewrite:
+        yield f"{rewritten_lines(suggestion)}:"
+        yield from (f"+ {line.strip()}" for line in suggestion.rewrite.splitlines())
+    else:
+        yield from snippet(change)
+
+
+def trial_words(trial: Trial) -> str:
+    """What a trial showed, beside what was claimed; the numbers with how far they vary."""
+    if trial.problem:
+        return f"It could not be tried: {trial.problem}."
+    if trial.before is None or trial.after is None or trial.gained is None:
+        return ""
+    return f"{_times(trial)} {_verdict(trial)} {_sentence(trial.numbers)}"
+
+
+def _times(trial: Trial) -> str:
+    told = f"{seconds(trial.before or 0.0)} a call as it is, {seconds(trial.after or 0.0)} with the change"
+    if trial.compile_before is not None and trial.compile_after is not None:
+        return (
+            f"Compiling took {seconds(trial.compile_before)} as it is and {seconds(trial.compile_after)} with the "
+            f"change, "
+            f"once each; {told}."
+        )
+    return f"{told[:1].upper()}{told[1:]}, {trial.what}, on the {_device(trial)}, {trial.rounds} rounds in turns."
+
+
+def _device(trial: Trial) -> str:
+    return "CPU" if trial.device == "cpu" else "GPU"
+
+
+def _verdict(trial: Trial) -> str:
+    if trial.of == "compile":
+        gained = (trial.compile_before or 0.0) - (trial.compile_after or 0.0)
+        return _beside(trial, gained, f"It saves {seconds(gained)} of compiling" if gained > 0 else "It saves nothing")
+    low, high = trial.low or 0.0, trial.high or 0.0
+    spread = f"({seconds(low)} to {seconds(high)} in half of the rounds)"
+    if low > 0:
+        return _beside(trial, high, f"It gains {seconds(trial.gained or 0.0)} a call {spread}")
+    if high < 0:
+        return _beside(trial, high, f"It loses {seconds(-(trial.gained or 0.0))} a call")
+    return _beside(trial, high, f"No difference that rises above the noise {spread}")
+
+
+def _beside(trial: Trial, reached: float, told: str) -> str:
+    """The verdict beside what the advice had claimed."""
+    if trial.expected is None:
+        return f"{told}; nothing was claimed."
+    kept = "as claimed" if reached >= trial.expected else "less than claimed"
+    return f"{told}: {kept} ({seconds(trial.expected)} was expected)."
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+def holds(trial: Trial) -> bool | None:
+    """Whether what was claimed was shown, within the noise; None where nothing was claimed or nothing was measured."""
+    if trial.expected is None or trial.gained is None or trial.problem:
+        return None
+    if trial.of == "compile":
+        return (trial.compile_before or 0.0) - (trial.compile_after or 0.0) >= trial.expected
+    return (trial.high or 0.0) >= trial.expected
+
+
+def advice_text(advice: Advice, number: int, trial: Trial | None = None, can_be_tried: bool = False) -> list[str]:
+    """One piece of advice, in lines."""
+    lines = [
+        f"[{number}] {advice.title} · {gain_words(advice.gain)}" if advice.change else f"[{number}] {advice.title}"
+    ]
+    lines.append(advice.found)
+    lines += [f"- {item.text} ({BASES[item.basis]})" for item in advice.evidence]
+    if advice.gain is not None:
+        lines.append(f"- {gain_source(advice.gain)}")
+    if advice.change is not None:
+        kind = f" ({advice.change.applicability})" if advice.change.applicability else ""
+        lines.append(f"change{kind}: {advice.change.text}")
+        lines += [f"    {line}" for line in change_lines(advice.change)]
+    if advice.numbers:
+        lines.append(f"numbers: {advice.numbers}")
+    if trial is not None:
+        lines.append(f"tried: {trial_words(trial)}")
+    elif can_be_tried:
+        lines.append(f"try it: run.try_advice({number})")
+    return lines

@@ -1,0 +1,1 @@
+"""An operator taken apart, level by level: its levels, as text and as HTML."""

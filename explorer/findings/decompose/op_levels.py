@@ -1,0 +1,119 @@
+"""`explorer.decompose("aten.gelu", x)`: one call of an operator, taken apart level by level."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from compiler.decompose.one_op import Decomposition, Level
+
+
+def decompose(operator: str | Callable[..., Any], *args: Any, **kwargs: Any) -> OpLevels:
+    """Take `operator(*args, **kwargs)` apart: what was called, ATen, core ATen, Inductor's set, prims.
+
+    `operator` is a name ("aten.gelu", "aten.add.Tensor", "gelu", "torch.nn.functional.gelu", "F.gelu") or the function
+    itself. Backward operators are like others ("aten.native_layer_norm_backward"). Nothing is changed by it: neither
+    the arguments nor the state of random numbers.
+
+    Raises OperatorError (a ValueError) for a name that torch does not have, and for arguments that it can't be called
+    with; TypeError for what can't be called.
+    """
+    from compiler.decompose.one_op import decomposed
+    from compiler.decompose.operators import operator_named
+
+    name, function = operator_named(operator)
+    return OpLevels(decomposed(name, function, args, kwargs))
+
+
+class OpLevel:
+    """One call at one level. It prints as its trees, and why what stays was left alone; `code` is the graph."""
+
+    def __init__(self, found: Level) -> None:
+        self.found = found
+        self.name, self.code = found.name, found.code
+
+    @property
+    def ops(self) -> list[str]:
+        """The operators in the graph of this level, in order."""
+        return self.found.ops()
+
+    def __str__(self) -> str:
+        from explorer.findings.decompose.text import level_text
+
+        return level_text(self.found)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from explorer.findings.decompose.html import level_html
+
+        return level_html(self.found)
+
+
+class OpLevels:
+    """One call at each level. It prints as a table of numbers and a tree for each level.
+
+    `level("prims")` is one of them, `levels` are all as data; `numbers` and `ops` are DataFrames; `source("Inductor")`
+    is the code of the decompositions, `code("prims")` the graph as Python.
+    """
+
+    def __init__(self, found: Decomposition) -> None:
+        self.found = found
+        self.levels = found.levels
+
+    def level(self, name: str) -> OpLevel:
+        """One level: "torch", "ATen", "core ATen", "Inductor" or "prims". Raises ValueError for another."""
+        return OpLevel(self.found.level(name))
+
+    @property
+    def numbers(self) -> pd.DataFrame:
+        """One row a level and dtype: the largest errors against eager, and what is allowed."""
+        import pandas as pd
+
+        names = ("dtype", "count", "max_absolute", "max_relative", "tolerance", "verdict", "worst", "note")
+        rows = [
+            (level.name, *(getattr(item, name) for name in names)) for level in self.levels for item in level.numbers
+        ]
+        table = pd.DataFrame(rows, columns=["level", *names])
+        # Not Float64: pandas shows its 1e-7 as 0.0.
+        return table.astype({"max_absolute": "float64", "max_relative": "float64"})
+
+    @property
+    def ops(self) -> pd.DataFrame:
+        """How often each operator (rows) is called at each level (columns)."""
+        import pandas as pd
+
+        counts = {level.name: Counter(level.ops()) for level in self.levels}
+        table = pd.DataFrame(counts, dtype="Int64").fillna(0)
+        table.index.name = "op"
+        return table
+
+    def source(self, level: str = "Inductor") -> str:
+        """The code of the decompositions that a level used, each headed by its operator, file and lines.
+
+        Raises ValueError for a level that there is not.
+        """
+        from explorer.findings.decompose.text import sources_text
+
+        roots = self.found.level(level).roots
+        return sources_text([pair for root in roots for pair in root.sources()])
+
+    def code(self, level: str = "prims") -> str:
+        """The graph at a level, as Python code. Raises ValueError for a level that there is not."""
+        return self.found.level(level).code
+
+    def __str__(self) -> str:
+        from explorer.findings.decompose.text import decomposition_text
+
+        return decomposition_text(self.found)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from explorer.findings.decompose.html import decomposition_html
+
+        return decomposition_html(self.found)

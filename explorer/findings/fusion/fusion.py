@@ -1,0 +1,320 @@
+"""Fusion as a record has it: which nodes became one kernel, step by step, what that saves, what would be the least, and
+which neighbours were not fused, why, and what that costs.
+
+Bytes are those that kernels read from memory and write to it, as Inductor counts: every byte once for each kernel.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+from compiler.inductor.fusion_words import reason_words
+from compiler.record import Artifact, Decision, Entity, Record
+from compiler.record.measure_facts import Merge
+from explorer.findings.fusion.traffic import read_again
+
+LIBRARY = "one of them is an extern call: Inductor has no code of it to fuse"
+UNTOLD = "Inductor tried, and gave no reason"
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One node after fusion: the kernel or call that it became.
+
+    `parts` are the nodes of the `ir` stage in it. `moves` are bytes by buffer, every byte once; `before` are those that
+    the parts would move each on its own, `again` those that the kernel reads more than once.
+    """
+
+    node: Entity
+    parts: tuple[Entity, ...]
+    call: Entity | None
+    moves: Mapping[str, int]
+    before: int
+    again: int
+
+    @property
+    def name(self) -> str:
+        """What it is called in the generated code."""
+        return self.call.label if self.call is not None else self.node.label
+
+    @property
+    def least(self) -> int:
+        """The bytes of its inputs and outputs."""
+        return sum(self.moves.values())
+
+    @property
+    def after(self) -> int:
+        """The bytes that it moves."""
+        return self.least + self.again
+
+    @property
+    def is_call(self) -> bool:
+        """Whether it is a library's, and no generated code; the call tells, as later passes may have written code."""
+        return (self.call or self.node).kind == "extern"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Two kernels that touch the same memory, and were not fused. `bytes` is what one kernel would save.
+
+    `told` is Inductor's own text, "" where it gave none; `round` is where it said that first, 0 for never.
+    """
+
+    first: Kernel
+    second: Kernel
+    words: str
+    told: str
+    round: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """One half of one graph."""
+
+    artifact: Artifact
+    kind: str
+    kernels: tuple[Kernel, ...]
+    merges: Mapping[str, Merge]
+    refusals: tuple[Refusal, ...]
+    least: int
+    """The bytes of the graph's inputs and outputs: what one kernel for all of it would move."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.artifact.graph} {self.kind}"
+
+    @cached_property
+    def before(self) -> int:
+        return sum(kernel.before for kernel in self.kernels)
+
+    @cached_property
+    def after(self) -> int:
+        return sum(kernel.after for kernel in self.kernels)
+
+    @cached_property
+    def least_each(self) -> int:
+        """What these kernels move at least."""
+        return sum(kernel.least for kernel in self.kernels)
+
+    @property
+    def rounds(self) -> int:
+        return max((merge.round for merge in self.merges.values()), default=0)
+
+    def steps(self, kernel: Kernel) -> list[Merge]:
+        """The steps by which a kernel was put together, the last first."""
+        found, todo = [], [kernel.node.label]
+        while todo:
+            if (merge := self.merges.get(todo.pop())) is not None:
+                found.append(merge)
+                todo += [merge.first, merge.second]
+        return found
+
+    def reasons(self) -> list[tuple[str, int, int]]:
+        """Reason in words, how many pairs, potential saving in bytes; the most bytes first."""
+        count, size = Counter(item.words for item in self.refusals), Counter[str]()
+        for item in self.refusals:
+            size[item.words] += item.bytes
+        return sorted(((words, count[words], size[words]) for words in count), key=lambda row: (-row[2], -row[1]))
+
+
+def fusions(record: Record) -> list[Fusion]:
+    """Each half of each graph, in pipeline order; those whose stages the record has."""
+    from explorer.findings.fusion.own import OwnHalf  # it is a Half
+
+    inductors = [Half(record, artifact).fusion() for artifact in record.of_stage("fused_ir")]
+    return inductors + [OwnHalf(record, artifact).fusion() for artifact in record.of_stage("fused")]
+
+
+@dataclass
+class Half:
+    """What is needed to read one half of a graph."""
+
+    record: Record
+    artifact: Artifact
+    kernels: list[Kernel] = field(default_factory=list)
+    library: ClassVar[str] = LIBRARY
+    untold: ClassVar[str] = UNTOLD
+
+    @cached_property
+    def kind(self) -> str:
+        return self.artifact.half
+
+    def fusion(self) -> Fusion:
+        every = (self._kernel(node) for node in self._nodes())
+        self.kernels = [kernel for kernel in every if kernel.call is not None or kernel.moves]  # others are no code
+        refusals = sorted(self._refusals(), key=lambda item: -item.bytes)
+        return Fusion(self.artifact, self.kind, tuple(self.kernels), self.merges, tuple(refusals), self._least_of_all())
+
+    def _nodes(self) -> Sequence[Entity]:
+        """The entities that became kernels and calls."""
+        return self.artifact.entities
+
+    @cached_property
+    def merges(self) -> dict[str, Merge]:
+        """The steps of fusion, by what they made."""
+        return self._merged()
+
+    def _merged(self) -> dict[str, Merge]:
+        found = self.record.merges
+        return {item.name: item for item in found if item.graph == self.artifact.graph and item.kind == self.kind}
+
+    @cached_property
+    def _loops(self) -> dict[str, Entity]:
+        """The nodes before fusion, by name."""
+        wanted = f"ir[{self.artifact.graph} {self.kind}]"
+        return {item.label: item for found in self.record.of_stage("ir") if found.id == wanted
+                for item in found.entities}  # fmt: skip
+
+    @cached_property
+    def _code(self) -> Artifact | None:
+        wanted = f"kernels[{self.artifact.graph} {self.kind}]"
+        return next((found for found in self.record.of_stage("kernels") if found.id == wanted), None)
+
+    @cached_property
+    def _calls(self) -> dict[str, Entity]:
+        entities = self._code.entities if self._code is not None else ()
+        return {node: item for item in entities if item.kind in ("call", "extern") for node in item.origins}
+
+    @cached_property
+    def _sources(self) -> dict[str, str]:
+        """Triton kernels by name."""
+        rows = self._code.text.split("\n") if self._code is not None else []
+        mine = (item for item in self.record.kernels if self._code is not None and item.artifact == self._code.id)
+        return {item.name: "\n".join(rows[item.lines[0] - 1 : item.lines[1]]) for item in mine
+                if item.language == "triton"}  # fmt: skip
+
+    def _kernel(self, node: Entity) -> Kernel:
+        parts = self._parts(node)
+        call, moves = self._calls.get(node.id), moved(node, parts)
+        before = sum(sum(part.attrs.get("moves", {}).values()) for part in parts) or sum(moves.values())
+        return Kernel(node, parts, call, moves, before, self._again(call, moves))
+
+    def _parts(self, node: Entity) -> tuple[Entity, ...]:
+        names = node.attrs.get("parts") or [node.label]
+        return tuple(self._loops[name] for name in names if name in self._loops)
+
+    def _again(self, call: Entity | None, moves: Mapping[str, int]) -> int:
+        source = self._sources.get(call.label, "") if call is not None else ""
+        if not source or call is None:
+            return 0
+        return sum(read_again(source, str(call.attrs.get("code", "")), moves).values())
+
+    # Those that were not fused
+
+    def _refusals(self) -> Iterator[Refusal]:
+        told = self._told()
+        for first, second in self._neighbours(told):
+            words, text, number = self._why(first, second, told)
+            size = self._saving(first, second)
+            if size or text:
+                yield Refusal(first, second, words, text, number, size)
+
+    def _told(self) -> dict[tuple[str, str], Decision]:
+        """By the kernels that a pair ended up in, the last that Inductor said of it. Pairs that were joined in the end
+        are left out.
+        """
+        owner = {part.label: kernel.node.label for kernel in self.kernels for part in kernel.parts}
+        prefix = f"ir[{self.artifact.graph} {self.kind}]."
+        found: dict[tuple[str, str], Decision] = {}
+        for item in self.record.decisions:
+            if item.pass_name != "fusion" or item.verdict != "refused" or not item.subjects[0].startswith(prefix):
+                continue
+            first, second = (owner.get(self._first_part(name.removeprefix(prefix)), "") for name in item.subjects)
+            if first and second and first != second:
+                found[first, second] = item
+        return found
+
+    def _first_part(self, name: str) -> str:
+        while name in self.merges:
+            name = self.merges[name].first
+        return name
+
+    def _neighbours(self, told: Mapping[tuple[str, str], Decision]) -> Iterator[tuple[Kernel, Kernel]]:
+        """Kernels of which one reads what the other writes, and those that Inductor tried to join."""
+        by_name = {kernel.node.label: kernel for kernel in self.kernels}
+        pairs = {(maker.node.label, reader.node.label) for maker, reader in self._made_and_read()}
+        order = {kernel.node.label: number for number, kernel in enumerate(self.kernels)}
+        every = {tuple(sorted(pair, key=order.__getitem__)) for pair in (*pairs, *told)}
+        for first, second in sorted(every, key=lambda pair: (order[pair[0]], order[pair[1]])):
+            yield by_name[first], by_name[second]
+
+    def _made_and_read(self) -> Iterator[tuple[Kernel, Kernel]]:
+        makers = {name: kernel for kernel in self.kernels for name in _written(kernel)}
+        for reader in self.kernels:
+            for name in reader.node.attrs.get("reads", ()):
+                if (maker := makers.get(name)) is not None and maker is not reader:
+                    yield maker, reader
+
+    def _why(self, first: Kernel, second: Kernel, told: Mapping[tuple[str, str], Decision]) -> tuple[str, str, int]:
+        names = first.node.label, second.node.label
+        found = told.get(names) or told.get((names[1], names[0]))
+        if found is not None:
+            return reason_words(found.why), found.why, int(found.numbers.get("round", 0))
+        return (self.library if self._was_call(first) or self._was_call(second) else self.untold), "", 0
+
+    def _was_call(self, kernel: Kernel) -> bool:
+        """Whether it was a library's when kernels were fused."""
+        return kernel.node.kind == "extern"
+
+    def _saving(self, first: Kernel, second: Kernel) -> int:
+        """One kernel reads what both read once, does not read what it has made, and stores that only if others need
+        it.
+        """
+        saved = 0
+        for name in first.moves.keys() & second.moves.keys():
+            if name not in _written(first):
+                saved += min(first.moves[name], second.moves[name])
+                continue
+            needed = self._readers[name] > 1 or name in self._outputs
+            saved += second.moves[name] + (0 if needed else first.moves[name])
+        return saved
+
+    @cached_property
+    def _readers(self) -> Counter[str]:
+        return Counter(name for kernel in self.kernels for name in set(kernel.node.attrs.get("reads", ())))
+
+    @cached_property
+    def _outputs(self) -> set[str]:
+        half = "backward" if self.kind == "backward" else "forward"
+        mine = (item for item in self.record.memory if item.side == "compiled" and item.graph == self.artifact.graph)
+        return {item.buffer for item in mine if item.half == half and item.what == "output"}
+
+    def _least_of_all(self) -> int:
+        """Each input that is read, and each output, once."""
+        written = {name for kernel in self.kernels for name in _written(kernel)}
+        most: dict[str, int] = {}
+        for kernel in self.kernels:
+            for name, size in kernel.moves.items():
+                if name not in written or name in self._outputs:
+                    most[name] = max(size, most.get(name, 0))
+        return sum(most.values())
+
+
+def moved(node: Entity, parts: Sequence[Entity]) -> dict[str, int]:
+    """What a node moves of each buffer. Of one that is read at places that are only known when it runs, Inductor counts
+    the whole for a fused node: it is never more than its parts move.
+    """
+    moves: dict[str, int] = node.attrs.get("moves", {})
+    of_parts = Counter[str]()
+    for part in parts:
+        of_parts.update(part.attrs.get("moves", {}))
+    return {name: min(size, of_parts[name]) if of_parts[name] else size for name, size in moves.items()}
+
+
+def _written(kernel: Kernel) -> set[str]:
+    return set(kernel.node.attrs.get("writes", ()))
+
+
+def tree(kernel: Kernel, merges: Mapping[str, Merge]) -> Any:
+    """How a kernel was put together, as nested lists: a part's name, or `[round, saved, first, second]`."""
+
+    def of(name: str) -> Any:
+        merge = merges.get(name)
+        return name if merge is None else [merge.round, merge.saved, of(merge.first), of(merge.second)]
+
+    return of(kernel.node.label)

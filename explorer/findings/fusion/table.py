@@ -1,0 +1,85 @@
+"""Tables of fusion: what each kernel is made of and moves, and the pairs that were not fused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+
+from compiler.record import Record
+from explorer.findings.fusion.fusion import Fusion, Kernel, Refusal, fusions
+
+KERNELS = {
+    "kernel": "string",
+    "graph": "string",
+    "half": "category",
+    "nodes": "Int64",
+    "rounds": "Int64",
+    "bytes_before": "Int64",
+    "bytes": "Int64",
+    "least_bytes": "Int64",
+    "read_again": "Int64",
+    "saved_by_score": "Int64",
+    "not_joined": "Int64",
+    "at_stake": "Int64",
+    "library": "boolean",
+    "id": "string",
+}
+PAIRS = {
+    "bytes": "Int64",
+    "first": "string",
+    "second": "string",
+    "why": "string",
+    "torch": "string",
+    "round": "Int64",
+    "graph": "string",
+    "half": "category",
+}
+
+
+def fusion(record: Record) -> pd.DataFrame:
+    """One row a kernel, in the order in which they run: the nodes fused in it and in how many rounds, the bytes that it
+    moves (`bytes`), that its nodes would move on their own (`bytes_before`), and the least.
+
+    `read_again` are bytes that it reads more than once, `saved_by_score` the sum of Inductor's own scores of its steps.
+    `not_joined` counts neighbours that it was not fused with; one kernel for each such pair would save `at_stake` in
+    all, at most.
+    """
+    rows = [row for half in fusions(record) for row in _kernel_rows(half)]
+    return pd.DataFrame(rows, columns=list(KERNELS)).astype(KERNELS)
+
+
+def unfused(record: Record) -> pd.DataFrame:
+    """One row a pair of kernels that was not fused: what one kernel would save at most, why in plain words, torch's
+    own text, and in which round it said so. The most bytes first.
+    """
+    pairs = [(half, item) for half in fusions(record) for item in half.refusals]
+    rows = [
+        {
+            "bytes": item.bytes, "first": item.first.name, "second": item.second.name, "why": item.words,
+            "torch": item.told or None, "round": item.round or None, "graph": half.artifact.graph, "half": half.kind,
+        }
+        for half, item in sorted(pairs, key=lambda pair: -pair[1].bytes)
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=list(PAIRS)).astype(PAIRS)
+
+
+def _kernel_rows(half: Fusion) -> Iterator[dict[str, Any]]:
+    near: dict[str, list[Refusal]] = {}
+    for item in half.refusals:
+        for kernel in (item.first, item.second):
+            near.setdefault(kernel.node.id, []).append(item)
+    for kernel in half.kernels:
+        yield _kernel_row(half, kernel, near.get(kernel.node.id, []))
+
+
+def _kernel_row(half: Fusion, kernel: Kernel, near: Sequence[Refusal]) -> dict[str, Any]:
+    steps = half.steps(kernel)
+    return {
+        "kernel": kernel.name, "graph": half.artifact.graph, "half": half.kind, "nodes": max(len(kernel.parts), 1),
+        "rounds": max((step.round for step in steps), default=0), "bytes_before": kernel.before,
+        "bytes": kernel.after, "least_bytes": kernel.least, "read_again": kernel.again,
+        "saved_by_score": sum(step.saved for step in steps), "not_joined": len(near),
+        "at_stake": sum(item.bytes for item in near), "library": kernel.is_call, "id": kernel.node.id,
+    }  # fmt: skip

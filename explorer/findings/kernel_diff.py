@@ -1,0 +1,170 @@
+"""The kernels of two records: which are the same computation, and what differs between their binaries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from compiler.record import Binary, Kernel, Record
+from explorer.reading.kernel_table import binaries_of, bound_microseconds, config_text, half, occupancy_percent
+from explorer.reading.provenance import ancestors
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Pair = tuple[Kernel | None, Kernel | None]
+
+ALIKE = 0.5
+"""Kernels of different names match when they share this much of what either computes."""
+
+FACTS = {
+    "registers": "Int64",
+    "spill_bytes": "Int64",
+    "shared_memory": "Int64",
+    "occupancy_percent": "Float64",
+    "limiter": "string",
+    "load_bits": "Int64",
+    "store_bits": "Int64",
+    "instructions": "Int64",
+    "bytes": "Int64",
+    "flops": "Int64",
+    "bound_us": "Float64",
+    "config": "string",
+}
+
+
+def matched(before: Record, after: Record) -> list[Pair]:
+    """The generated kernels of both sides: matched by name in the same graph, else by the nodes they compute.
+
+    A library call is there only where it stands against a generated kernel.
+    """
+    named = {_name(kernel): kernel for kernel in after.kernels if _is_generated(kernel)}
+    pairs: list[Pair] = [(kernel, named.get(_name(kernel))) for kernel in before.kernels if _is_generated(kernel)]
+    taken = {kernel.id for _, kernel in pairs if kernel}
+    rest = [kernel for kernel in after.kernels if kernel.id not in taken]
+    nodes = _nodes(before, after)
+    for place, (first, second) in enumerate(pairs):
+        found = None if second or first is None else _most_alike(nodes[0][first.id], half(first), rest, nodes[1])
+        if found is not None:
+            rest.remove(found)
+            pairs[place] = (first, found)
+    libraries = [kernel for kernel in before.kernels if not _is_generated(kernel)]
+    new = [kernel for kernel in rest if _is_generated(kernel)]
+    return pairs + [(_most_alike(nodes[1][one.id], half(one), libraries, nodes[0]), one) for one in new]
+
+
+def _is_generated(kernel: Kernel) -> bool:
+    return kernel.category != "extern"
+
+
+def _name(kernel: Kernel) -> tuple[str, str]:
+    return half(kernel), kernel.name
+
+
+def _nodes(*sides: Record) -> list[dict[str, frozenset[str]]]:
+    """For each side: kernel id -> ids of all that it came from that both sides have; two backends share graphs only."""
+    origins = [{entity.id: entity.origins for entity in record.entities()} for record in sides]
+    shared = origins[0].keys() & origins[1].keys()
+    return [
+        {kernel.id: frozenset(shared & set(ancestors([kernel.id], known))) for kernel in record.kernels}
+        for record, known in zip(sides, origins, strict=True)
+    ]
+
+
+def _most_alike(
+    wanted: frozenset[str], where: str, kernels: list[Kernel], nodes: dict[str, frozenset[str]]
+) -> Kernel | None:
+    """The kernel of the same graph that shares most with what is wanted, if that is enough."""
+
+    def share(kernel: Kernel) -> float:
+        union = wanted | nodes[kernel.id]
+        return len(wanted & nodes[kernel.id]) / len(union) if union else 0.0
+
+    best = max((kernel for kernel in kernels if half(kernel) == where), key=share, default=None)
+    return best if best is not None and share(best) >= ALIKE else None
+
+
+def matching_ids(before: Record, after: Record) -> dict[str, str]:
+    """Artifact id of the second side -> that of the first, for machine code of kernels whose names differ."""
+    renamed = {
+        second.name: first.name for first, second in matched(before, after) if first and second and first != second
+    }
+    known = {artifact.id for artifact in before.artifacts}
+    partner = {
+        artifact.id: artifact.id.replace(artifact.title, renamed[artifact.title])
+        for artifact in after.artifacts
+        if artifact.attrs.get("kernel") and artifact.title in renamed
+    }
+    return {second: first for second, first in partner.items() if first in known}
+
+
+def kernel_facts(before: Record, after: Record, labels: tuple[str, str]) -> pd.DataFrame:
+    """One row a pair of kernels, each fact of the first side beside that of the second: `registers h100`."""
+    import pandas as pd
+
+    pairs = matched(before, after)
+    sides = [binaries_of(before), binaries_of(after)]
+    columns: dict[str, Any] = {
+        **{f"kernel {label}": pd.array([_own(pair[side], "name") for pair in pairs], dtype="string")
+           for side, label in enumerate(labels)},
+        "graph": pd.array([_where(pair) for pair in pairs], dtype="string"),
+    }  # fmt: skip
+    for name, dtype in FACTS.items():
+        for side, label in enumerate(labels):
+            values = [_fact(pair[side], sides[side], name) for pair in pairs]
+            columns[f"{name} {label}"] = pd.array(values, dtype=dtype)
+    return pd.DataFrame(columns)
+
+
+def _where(pair: Pair) -> str | None:
+    return next((half(kernel) for kernel in pair if kernel), None)
+
+
+def _own(kernel: Kernel | None, name: str) -> Any:
+    return None if kernel is None else getattr(kernel, name)
+
+
+def _fact(kernel: Kernel | None, binaries: dict[str, Binary], name: str) -> Any:
+    binary = binaries.get(kernel.id) if kernel else None
+    return None if binary is None else fact(binary, name)
+
+
+def fact(binary: Binary, name: str) -> Any:
+    """One of `FACTS` of a binary; None where it could not be had."""
+    computed = {
+        "occupancy_percent": occupancy_percent,
+        "bound_us": bound_microseconds,
+        "config": lambda known: config_text(known.config),
+        "instructions": lambda known: sum(known.mix.values()),
+        "limiter": lambda known: known.limiter or None,
+    }
+    return computed[name](binary) if name in computed else getattr(binary, name)
+
+
+def kernel_changes(before: Record, after: Record, labels: tuple[str, str]) -> list[str]:
+    """In words, a line each: kernels that only one side has or that are named otherwise, and facts that changed."""
+    sides = (binaries_of(before), binaries_of(after))
+    return [line for pair in matched(before, after) for line in _changes(pair, sides, labels)]
+
+
+def _changes(pair: Pair, sides: tuple[dict[str, Binary], dict[str, Binary]], labels: tuple[str, str]) -> Iterator[str]:
+    first, second = pair
+    if first is None or second is None:
+        alone = first or second
+        if alone is not None:
+            yield f"{alone.name}: only in {labels[0 if first else 1]}"
+        return
+    if first.name != second.name:
+        yield f"{first.name} is {second.name} in {labels[1]}"
+    binaries = sides[0].get(first.id), sides[1].get(second.id)
+    if binaries[0] and binaries[1]:
+        changed = list(_changed_facts(binaries[0], binaries[1]))
+        if changed:
+            yield f"{first.name}: {', '.join(changed)}"
+
+
+def _changed_facts(before: Binary, after: Binary) -> Iterator[str]:
+    for name in FACTS:
+        values = [fact(binary, name) for binary in (before, after)]
+        if values[0] != values[1]:
+            yield f"{name.replace('_', ' ')} {' → '.join('-' if value is None else f'{value}' for value in values)}"

@@ -1,0 +1,223 @@
+"""The bytes in use over a call, eager and compiled: steps in order, and which tensor is in memory from when to when.
+
+Of a call that runs several graphs, the timeline is that of all of them: forward after forward, then backward after
+backward in reverse. Each adds what it allocates to what was there: parameters and inputs, the base line.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from compiler.capture.guard_words import plain
+from compiler.record import Record
+from compiler.record.measure_facts import Half, MemoryEvent
+from explorer.reading.provenance import input_sources
+
+WHOLE = "the whole call"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One event, and the bytes in use after it, above the base line. `taken` marks a gradient that is handed in by the
+    backward of the graph that ran after: it was there already.
+    """
+
+    event: MemoryEvent
+    above: int
+    taken: bool = False
+
+
+@dataclass(slots=True)
+class Tensor:
+    """What is in memory under one name, from step `first` to before step `end` (None: it is there when all has run).
+
+    `role` is what it stays for: "saved" for the backward, "result", "gradient", "tangent", or "" for neither.
+    """
+
+    event: MemoryEvent
+    first: int
+    end: int | None = None
+    role: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """The steps of one side, "compiled", "eager" or "measured", which is not divided into halves."""
+
+    side: str
+    steps: tuple[Step, ...]
+
+    @cached_property
+    def peak(self) -> int:
+        """The number of the first step after which most bytes are in use."""
+        return max(range(len(self.steps)), key=lambda number: self.steps[number].above, default=0)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Above the base line."""
+        return self.steps[self.peak].above if self.steps else 0
+
+    @property
+    def turn(self) -> int:
+        """So many steps are those of the forward."""
+        return sum(step.event.half == "forward" for step in self.steps)
+
+    @property
+    def kept(self) -> int:
+        """What is in use between forward and backward, above the base line."""
+        return self.steps[self.turn - 1].above if self.turn else 0
+
+    @cached_property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Each with the steps between which it is there, in the order in which they come."""
+        return tuple(_tensors(self.steps))
+
+    def alive(self, number: int) -> list[Tensor]:
+        """What is in memory after a step, the biggest first."""
+        there = (each for each in self.tensors if each.first <= number and (each.end is None or number < each.end))
+        return sorted(there, key=lambda each: (-each.event.bytes, each.first))
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One graph, or all graphs of a call. `base` are bytes that are there before, by what they are."""
+
+    title: str
+    graphs: tuple[str, ...]
+    base: Mapping[str, int]
+    lines: Mapping[str, Line] = field(default_factory=dict)
+
+    @property
+    def base_bytes(self) -> int:
+        return sum(self.base.values())
+
+
+def timelines(record: Record) -> list[Timeline]:
+    """That of the whole call first, where it runs several graphs, then each graph's own."""
+    graphs = list(dict.fromkeys(event.graph for event in record.memory if event.graph))
+    inputs = InputNames(record)
+    each = [_timeline(record, f"graph {graph}", [graph], inputs) for graph in graphs]
+    first_call = [graph for graph in graphs if graph.endswith("/0")]
+    whole = [_timeline(record, WHOLE, first_call, inputs)] if len(first_call) > 1 else []
+    return [timeline for timeline in whole + each if timeline.lines]
+
+
+def computed_over_measured(timeline: Timeline) -> float | None:
+    """The computed peak over the measured one, less 1; None where it was not measured."""
+    computed, measured = timeline.lines.get("compiled"), timeline.lines.get("measured")
+    if computed is None or measured is None or not measured.peak_bytes:
+        return None
+    return computed.peak_bytes / measured.peak_bytes - 1
+
+
+class InputNames:
+    """What the user calls the inputs of graphs, and whether each is a parameter."""
+
+    def __init__(self, record: Record) -> None:
+        self._sources = input_sources(record)
+        self._ids = {(event.graph, event.half, event.buffer): event.entity for event in record.memory
+                     if event.what == "input"}  # fmt: skip
+
+    def named(self, graph: str, half: Half, buffer: str) -> str:
+        """What the user calls this input of a graph; "" where it is none."""
+        return plain(self._sources.get(self._ids.get((graph, half, buffer), ""), ""))
+
+    def name(self, event: MemoryEvent) -> str:
+        """`self.first.weight`; the graph's own name for what comes from nowhere."""
+        return plain(self._sources.get(event.entity, "")) or event.buffer
+
+    def kind(self, event: MemoryEvent) -> str:
+        """What an input is: "parameters" (of modules, their buffers too), or "inputs"."""
+        source = self._sources.get(event.entity, "")
+        return "parameters" if "_parameters[" in source or "_buffers[" in source else "inputs"
+
+
+def _timeline(record: Record, title: str, graphs: Sequence[str], inputs: InputNames) -> Timeline:
+    of_side = {side: [event for event in record.memory if event.side == side] for side in ("compiled", "eager")}
+    made = {side: Line(side, tuple(_steps(found, graphs))) for side, found in of_side.items()}
+    lines = {side: line for side, line in made.items() if line.steps}
+    measured = tuple(Step(event, event.live) for event in record.memory if event.side == "measured")
+    if measured and set(graphs) == {event.graph for event in of_side["compiled"] if event.graph.endswith("/0")}:
+        lines["measured"] = Line("measured", measured)
+    base: Counter[str] = Counter()
+    for event in of_side["compiled"]:
+        if event.graph in graphs and _is_there_before(event):
+            kind = inputs.kind(event)
+            if kind == "parameters" or event.graph == graphs[0]:  # others' inputs are what those before them made
+                base[kind] += event.bytes
+    return Timeline(title, tuple(graphs), dict(base), lines)
+
+
+def _is_there_before(event: MemoryEvent) -> bool:
+    return event.what == "input" and event.half == "forward"
+
+
+def _steps(events: Sequence[MemoryEvent], graphs: Sequence[str]) -> Iterator[Step]:
+    """Forward after forward, backward after backward in reverse; what one has allocated stays while others run."""
+    own = dict.fromkeys(graphs, 0)
+    handed: Counter[int] = Counter()
+    for half, order in (("forward", graphs), ("backward", list(reversed(graphs)))):
+        for graph in order:
+            mine = [event for event in events if event.graph == graph]
+            base = sum(event.bytes for event in mine if _is_there_before(event))
+            taken = 0
+            for event in mine:
+                known = event.role == "tangent" and handed[event.bytes] > 0
+                if event.half != half or _is_there_before(event):
+                    continue
+                if known:
+                    handed[event.bytes] -= 1
+                    taken += event.bytes
+                own[graph] = event.live - base - taken
+                yield Step(event, sum(own.values()), known)
+            if half == "backward":
+                handed.update(event.bytes for event in mine if event.role == "gradient")
+
+
+def _tensors(steps: Sequence[Step]) -> Iterator[Tensor]:
+    """The memory of a name goes to another where it is reused; to what an alias adds nothing is new."""
+    alive: dict[tuple[str, str], Tensor] = {}
+    outside: dict[tuple[str, str], Tensor] = {}
+    found: list[Tensor] = []
+    for number, step in enumerate(steps):
+        event = step.event
+        key = (event.graph, event.buffer)
+        if event.what in ("allocate", "reuse") or event.role == "tangent":
+            if step.taken:
+                made = (each for each in reversed(found) if each.role == "gradient" and each.end is None)
+                next(each for each in made if each.event.bytes == event.bytes).end = number
+            if event.what == "reuse" and (before := alive.pop((event.graph, event.of), None)) is not None:
+                before.end = number
+            alive[key] = new = Tensor(event, number, role="tangent" if event.role == "tangent" else "")
+            found.append(new)
+        elif event.what == "alias" and (event.graph, event.of) in alive:
+            alive[key] = alive[event.graph, event.of]
+        elif event.what == "free" and key in alive:
+            alive.pop(key).end = number
+        elif event.what == "output" and key in alive:
+            alive[key].role = alive[key].role or event.role
+            outside[event.graph, event.of] = alive[key]
+        elif event.what == "input" and key in outside:
+            alive[key] = outside[key]
+    yield from found
+
+
+def text_of(event: MemoryEvent) -> str:
+    """A step in words: "buf3 takes over the memory of buf1"."""
+    words: Mapping[str, str] = {
+        "allocate": f"{event.buffer} is allocated",
+        "reuse": f"{event.buffer} takes over the memory of {event.of}",
+        "alias": f"{event.buffer} is another name for {event.of}",
+        "free": f"{event.buffer} is freed",
+        "input": f"{event.buffer} is handed in",
+        "output": f"{event.buffer} stays: {event.role or 'output'}",
+    }
+    return words[event.what]
+
+
+def told(steps: Iterable[Step]) -> list[int]:
+    """The numbers of steps after which another number of bytes is in use, or the memory has another name."""
+    return [number for number, step in enumerate(steps) if step.event.what in ("allocate", "reuse", "free", "input")]

@@ -1,0 +1,91 @@
+"""Tables of memory: its steps, and what is there at the peak."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from compiler.record import Record
+from explorer.findings.memory.finding import ROLES, Known
+from explorer.findings.memory.memory import Line, Timeline, timelines
+from explorer.reading.provenance import place
+
+STEPS = {
+    "side": "category",
+    "graph": "string",
+    "half": "category",
+    "step": "Int64",
+    "what": "category",
+    "buffer": "string",
+    "bytes": "Int64",
+    "in_use": "Int64",
+    "of": "string",
+    "wrapper_line": "Int64",
+    "entity": "string",
+}
+PEAK = {
+    "side": "category",
+    "bytes": "Int64",
+    "buffer": "string",
+    "half": "category",
+    "kept_as": "string",
+    "made_by": "string",
+    "where": "string",
+    "code": "string",
+    "graph": "string",
+    "first_step": "Int64",
+    "last_step": "Int64",
+}
+
+
+def memory(record: Record) -> pd.DataFrame:
+    """One row a step of the whole call: what happens to which buffer, and the bytes in use after it (`in_use`), on top
+    of parameters and inputs. `side` is "compiled", "eager" or "measured".
+    """
+    rows = [row for line in _lines(record) for row in _steps(line)]
+    return pd.DataFrame(rows, columns=list(STEPS)).astype(STEPS)
+
+
+def peak_memory(record: Record) -> pd.DataFrame:
+    """One row a tensor that is in memory at the peak of its side, the biggest first; which steps it is there for, what
+    makes it, and the line of Python that it comes from. Parameters and inputs are left out.
+    """
+    known = Known(record)
+    rows = [row for line in _lines(record) if line.side != "measured" for row in _at_peak(line, known)]
+    return pd.DataFrame(rows, columns=list(PEAK)).astype(PEAK)
+
+
+def whole(record: Record) -> Timeline | None:
+    """The timeline of the whole call; None where nothing is known."""
+    return next(iter(timelines(record)), None) if record.memory else None
+
+
+def _lines(record: Record) -> list[Line]:
+    found = whole(record)
+    return list(found.lines.values()) if found is not None else []
+
+
+def _steps(line: Line) -> list[dict[str, Any]]:
+    return [
+        {
+            "side": line.side, "graph": step.event.graph or None, "half": step.event.half, "step": number,
+            "what": step.event.what, "buffer": step.event.buffer or None, "bytes": step.event.bytes,
+            "in_use": step.above, "of": step.event.of or None, "wrapper_line": step.event.at or None,
+            "entity": step.event.entity or None,
+        }
+        for number, step in enumerate(line.steps, start=1)
+    ]  # fmt: skip
+
+
+def _at_peak(line: Line, known: Known) -> list[dict[str, Any]]:
+    return [
+        {
+            "side": line.side, "bytes": each.event.bytes, "buffer": each.event.buffer, "half": each.event.half,
+            "kept_as": ROLES.get(each.role), "made_by": known.maker(each.event) or None,
+            "where": place(known.line(each.event)) or None,
+            "code": known.code(each.event) or known.copied(each.event) or None, "graph": each.event.graph,
+            "first_step": each.first + 1, "last_step": each.end,
+        }
+        for each in line.alive(line.peak)
+    ]  # fmt: skip

@@ -1,0 +1,215 @@
+"""`run.sweep(...)`: the run's call at other sizes and in other number formats; where compiling begins to pay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from compiler.record import Record
+from explorer.findings.sweep.words import pays_from
+from explorer.findings.timing.compared import EAGER, Ratio, Timed, beside_eager
+from explorer.findings.timing.tables import candidate_row
+from explorer.findings.timing.text import HEAD, cells, why_not
+from explorer.findings.timing.words import cpu_text, device_text, shared_unit
+from explorer.reading.columns import COLUMNS
+from explorer.reading.data_frames import table_of
+from explorer.reading.plain_text import columns, counted, one_line
+from explorer.reading.shapes import dtype_name
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from compiler.calls.call import Call
+    from compiler.timing.candidate_times import Plan
+    from compiler.timing.sweep import Axes, Point
+
+FEW_ROUNDS = 4
+SHOWN = (0, 1, 3, 4, 5)
+"""The columns of `HEAD` that a line of a sweep has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """One size in one number format (None and "": as the call has it), and all that was measured there.
+
+    `interrupted` is true where some of it is missing because the user stopped it.
+    """
+
+    size: int | None
+    dtype: str
+    timed: tuple[Timed, ...] = ()
+    noise: tuple[str, ...] = ()
+    problem: str = ""
+    interrupted: bool = False
+
+    @property
+    def name(self) -> str:
+        """`batch 8, bfloat16`."""
+        size = "" if self.size is None else f"batch {self.size}"
+        return ", ".join(filter(None, [size, self.dtype]))
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The speed-up of one candidate in one number format by size, in rising order."""
+
+    name: str
+    points: tuple[tuple[int | None, Ratio], ...]
+
+    @property
+    def pays(self) -> str:
+        """From which size on it is faster than eager; "" where no sizes were swept."""
+        sized = [(size, ratio) for size, ratio in self.points if size is not None]
+        return pays_from(sized) if sized or not self.points else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What `run.sweep` returns. `table` has all numbers, `print(sweep)` says what they come to, `plot()` draws them.
+
+    `where` is what it was measured on, `elsewhere` says if the run's code is for another device. `spots` are the points
+    in the order in which they were measured, `total` is how many were asked for.
+    """
+
+    title: str
+    where: str = ""
+    elsewhere: str = ""
+    method: str = ""
+    spots: tuple[Spot, ...] = ()
+    total: int = 0
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row a candidate at each point: `batch`, `dtype`, and what `run.timings` has; `noise` is the point's."""
+        return sweep_table(self.spots)
+
+    @property
+    def curves(self) -> tuple[Curve, ...]:
+        """The speed-up by size, for each candidate in each number format."""
+        found: dict[str, list[tuple[int | None, Ratio]]] = {}
+        for spot in sorted(self.spots, key=lambda spot: spot.size or 0):
+            for item in spot.timed:
+                if item.candidate.name != EAGER:
+                    points = found.setdefault(", ".join(filter(None, [item.candidate.name, spot.dtype])), [])
+                    points += [(spot.size, item.ratio)] if item.ratio is not None else []
+        return tuple(Curve(name, tuple(points)) for name, points in found.items())
+
+    def plot(self) -> Figure:
+        """Speed-up against size, with what the quartiles allow as error bars, and eager as the line at 1.
+
+        Raises ValueError where nothing could be compared with eager.
+        """
+        from explorer.findings.sweep.chart import sweep_chart
+
+        return sweep_chart(self)
+
+    def sentences(self) -> list[str]:
+        """What it comes to: for each candidate from which size on it pays."""
+        return [f"{curve.name}: compiling pays {told}." for curve in self.curves if (told := curve.pays)]
+
+    def notes(self) -> list[str]:
+        """What a reader has to know before the numbers."""
+        done = sum(not spot.interrupted for spot in self.spots)
+        return [
+            *filter(None, [self.elsewhere]),
+            *([f"It was stopped after {done} of {self.total} points."] if done < self.total else []),
+            *self._few_rounds(),
+            *self._noise(),
+        ]
+
+    def _few_rounds(self) -> list[str]:
+        rounds = [len(item.candidate.rounds) for spot in self.spots for item in spot.timed if item.candidate.rounds]
+        if not rounds or min(rounds) >= FEW_ROUNDS:
+            return []
+        return [f"{counted(min(rounds), 'round')} of each: how far the times vary is hardly known."]
+
+    def _noise(self) -> list[str]:
+        """Of one point all of it; of several how many, as each may have several notes."""
+        noisy = [spot for spot in self.spots if spot.noise]
+        if len(self.spots) == 1:
+            return [note for spot in noisy for note in spot.noise]
+        told = f"{len(noisy)} of {len(self.spots)} points are noisy: go by the ranges (`sweep.table.noise` has more)."
+        return [told] if noisy else []
+
+    @property
+    def heading(self) -> str:
+        """What was timed, on what."""
+        what = next((item.candidate.what for spot in self.spots for item in spot.timed), "")
+        call = f" ({what})" if what else ""
+        return f"{self.title or 'the call'}: time of one call{call}" + (f" on {self.where}" if self.where else "")
+
+    def __str__(self) -> str:
+        failed = [f"{spot.name}: {spot.problem}" for spot in self.spots if spot.problem]
+        told = [*(f"! {note}" for note in self.notes()), *self.sentences()]
+        return "\n".join([self.heading, *told, "", *columns(rows(self.spots), right=range(2, 7)), *failed]).rstrip()
+
+    __repr__ = __str__
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        from explorer.findings.sweep.html import sweep_html
+
+        return {"text/plain": str(self), "text/html": sweep_html(self)}
+
+
+def rows(spots: Iterable[Spot]) -> list[tuple[str, ...]]:
+    """A line for each candidate at each point, below a line of what they are."""
+    head = ("batch", "dtype", *(HEAD[column] for column in SHOWN))
+    return [head, *(row for spot in spots for row in _rows(spot))]
+
+
+def _rows(spot: Spot) -> Iterator[tuple[str, ...]]:
+    unit = shared_unit(spot.timed)
+    where = ("" if spot.size is None else str(spot.size), spot.dtype)
+    for item in spot.timed:
+        shown = cells(item, unit)
+        failed = item.candidate.seconds is None
+        yield (*where, *((shown[0], why_not(item.candidate), "", "", "") if failed else (shown[at] for at in SHOWN)))
+
+
+def sweep(record: Record, call: Call | None, plan: Plan, axes: Axes) -> Sweep:
+    """Measure the points one by one, with progress where the user looks; an interrupt leaves those that are finished.
+
+    Raises ValueError for a run without a call, and OptionError.
+    """
+    from compiler.timing.sweep import swept
+    from explorer.findings.timing.again import NO_CALL, progress_line
+
+    if call is None:
+        raise ValueError(NO_CALL)
+    with progress_line() as line:
+        found = list(swept(call, record.options, plan, axes, line))
+    known = next((point.found.measurement for point in found if point.found is not None), None)
+    return Sweep(
+        record.title,
+        device_text(known),
+        cpu_text(record.target),
+        known.method if known is not None else "",
+        tuple(map(_spot, found)),
+        len(axes.points()),
+    )
+
+
+def _spot(point: Point) -> Spot:
+    """A point as it is told."""
+    dtype = dtype_name(point.dtype)
+    if point.found is None:
+        return Spot(point.size, dtype, problem=one_line(point.problem))
+    known = point.found.measurement
+    compared = tuple(beside_eager(point.found.candidates))
+    return Spot(point.size, dtype, compared, known.noise, interrupted=known.interrupted)
+
+
+def sweep_table(spots: Iterable[Spot]) -> pd.DataFrame:
+    """One row a candidate at each point of a sweep, as in `timings`; one with `problem` for a point without any."""
+    rows = []
+    for spot in spots:
+        where = {"batch": spot.size, "dtype": spot.dtype or None, "noise": "; ".join(spot.noise) or None}
+        rows += [where | candidate_row(item) for item in spot.timed]
+        rows += [where | _no_candidate(spot.problem)] if spot.problem else []
+    return table_of("sweep", rows)
+
+
+def _no_candidate(problem: str) -> dict[str, Any]:
+    return dict.fromkeys(COLUMNS["timings"]) | {"problem": problem}

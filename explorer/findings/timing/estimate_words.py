@@ -1,0 +1,76 @@
+"""What a call would take at least on a GPU that is not here, in words that nobody can take for a measurement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from compiler.record import Record
+from compiler.targets import is_virtual
+from explorer.findings.timing.words import three_digits, time_text
+from explorer.reading.shapes import size_text
+
+if TYPE_CHECKING:
+    from compiler.timing.estimates import Estimate
+
+NAMES_SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class EstimateWords:
+    """A heading, what it comes to, the figures that it is made of, and where they are from."""
+
+    heading: str
+    lead: str
+    figures: tuple[tuple[str, str], ...]
+    sources: tuple[str, ...]
+
+
+def estimate_words(record: Record) -> EstimateWords | None:
+    """None where nothing was timed, or where the code is for a device that is here."""
+    if not record.candidates or not is_virtual(record.target):
+        return None
+    # It imports torch, which a record that is only looked at does without.
+    from compiler.timing.estimates import estimate
+
+    found = estimate(record)
+    return None if found is None else _words(found)
+
+
+def _words(found: Estimate) -> EstimateWords:
+    graphs = " (CUDA graphs would spare most of that)" if found.bound == "launches" else ""
+    kernels = f"at least {time_text(found.kernel_seconds)}" if found.kernel_seconds else "unknown"
+    return EstimateWords(
+        heading=f"Estimate, not a measurement: {found.title}, which is not here",
+        lead=f"A call takes at least {time_text(found.seconds)} there, by its {found.bound} alone{graphs}; how much "
+        "longer can only be measured on one.",
+        figures=(
+            ("launches", f"{found.launches:,}, for which the host takes about {time_text(found.launch_seconds)}"),
+            ("kernels at peak rates", kernels),
+            ("bytes read and written", size_text(found.bytes)),
+            ("floating-point operations", _operations(found.flops)),
+        ),
+        sources=tuple(filter(None, [f"{found.launch_source}.", _unknown(found)])),
+    )
+
+
+def _operations(count: int) -> str:
+    """`12.3 million`."""
+    for name, size in (("trillion", 1e12), ("billion", 1e9), ("million", 1e6), ("thousand", 1e3)):
+        if count >= size:
+            return f"{three_digits(count / size)} {name}"
+    return str(count)
+
+
+def _unknown(found: Estimate) -> str:
+    if not found.unknown:
+        return ""
+    more = f" and {len(found.unknown) - NAMES_SHOWN} more" if len(found.unknown) > NAMES_SHOWN else ""
+    return f"Not counted, as their sizes are not known: {', '.join(found.unknown[:NAMES_SHOWN])}{more}."
+
+
+def estimate_lines(words: EstimateWords) -> list[str]:
+    """As plain text."""
+    width = max(len(name) for name, _ in words.figures)
+    figures = [f"  {name:<{width}}  {value}" for name, value in words.figures]
+    return [words.heading, f"  {words.lead}", *figures, *(f"  {source}" for source in words.sources)]

@@ -1,0 +1,93 @@
+"""Where the time of a call goes by line of Python: for the marks beside source, for text and for the static view.
+
+`LineTime` says by what rule a kernel's time is shared. All of it was measured: a line without a time has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from compiler.record import LineTime, Record
+from explorer.reading.shapes import seconds_text
+from explorer.reading.source_lines import Place
+from explorer.reading.source_marks import rows_of_lines
+
+SIDES = ("eager", "compiled")
+HALVES = ("forward", "backward", "optimizer")
+
+
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """Seconds of one line, by side and half: with all that it calls, and `own` without."""
+
+    line: str
+    total: Mapping[tuple[str, str], float]
+    own: Mapping[tuple[str, str], float]
+
+    def seconds(self, side: str, half: str = "") -> float:
+        """With all that it calls; of both halves where none is named."""
+        return sum(seconds for key, seconds in self.total.items() if key[0] == side and half in ("", key[1]))
+
+    def own_seconds(self, side: str) -> float:
+        return sum(seconds for key, seconds in self.own.items() if key[0] == side)
+
+
+def seconds_in_words(heat: Heat, side: str) -> str:
+    """`4.1 ms: 1.1 ms forward, 3.0 ms backward`; what it calls is in it."""
+    halves = [(half, heat.seconds(side, half)) for half in HALVES if heat.seconds(side, half)]
+    parts = ", ".join(f"{seconds_text(seconds)} {half}" for half, seconds in halves)
+    return f"{seconds_text(heat.seconds(side))}: {parts}" if len(halves) > 1 else parts
+
+
+def heats(record: Record) -> list[Heat]:
+    """The lines of a record that took time; that of no line has the id ""."""
+    lines: dict[str, list[LineTime]] = {}
+    for time in record.line_times:
+        lines.setdefault(time.line, []).append(time)
+    return [
+        Heat(
+            line,
+            {(time.side, time.half): time.total for time in times},
+            {(time.side, time.half): time.seconds for time in times},
+        )
+        for line, times in lines.items()
+    ]
+
+
+def device_of(record: Record) -> str:
+    """Whose time it is, in words: "GPU" or "CPU"."""
+    return "GPU" if any(time.device == "cuda" for time in record.line_times) else "CPU"
+
+
+def source_heat(record: Record) -> dict[str, Any]:
+    """For the front end: whose time, the halves that there are, and by source artifact and row (from 1) microseconds
+    for eager and for compiled, each with those of the halves: in total, and of the line's own.
+    """
+    halves = [half for half in HALVES if any(time.half == half and time.line for time in record.line_times)]
+    rows: dict[str, Place] = _places(record)
+    found: dict[str, dict[str, Any]] = {}
+    for heat in heats(record):
+        if heat.line in rows:
+            artifact, row = rows[heat.line]
+            found.setdefault(artifact, {})[str(row)] = [
+                [[_micro(table.get((side, half), 0)) for half in halves] for table in (heat.total, heat.own)]
+                for side in SIDES
+            ]
+    return {"device": device_of(record), "halves": halves, "rows": found} if found else {}
+
+
+def _places(record: Record) -> dict[str, Place]:
+    """The artifact and row of each line that is shown, and of those that have an entity by its id."""
+    shown = {
+        f"{artifact.id}.L{number}": (artifact.id, row)
+        for artifact in record.of_stage("source")
+        for row, number in enumerate(artifact.attrs.get("numbers") or (), 1)
+        if number
+    }
+    return shown | rows_of_lines(record)
+
+
+def _micro(seconds: float) -> float:
+    return float(f"{1e6 * seconds:.4g}")

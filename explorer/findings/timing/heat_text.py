@@ -1,0 +1,85 @@
+"""The lines of Python that a call's time goes to, as text and in the static view."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from compiler.record import Record
+from explorer.findings.timing.heat import HALVES, SIDES, Heat, device_of, heats
+from explorer.reading.plain_text import columns, counted
+from explorer.reading.provenance import place
+from explorer.reading.shapes import seconds_text
+from explorer.render.html import details, muted, table_html
+
+SHOWN = 10
+CODE_WIDTH = 44
+UNMATCHED = "unmatched: in no line"
+OPTIMIZER = "the optimizer"
+LEAST_SHARE = 0.0005
+RULE = "Without what a line calls. What computes several lines (a fused kernel) counts for each by an equal share."
+
+
+def hottest(record: Record) -> list[Heat]:
+    """Lines in order of what they take themselves, the slower side counted; calls of other lines come with these."""
+    lines = [heat for heat in heats(record) if heat.line]
+    return sorted(lines, key=lambda heat: -max(map(heat.own_seconds, SIDES)))
+
+
+def rows_of_heat(record: Record) -> list[tuple[str, ...]]:
+    """A table of the hottest lines: place, code, and time of its own in eager and compiled; then what is unmatched."""
+    code = {entity.id: entity.label for entity in record.entities() if entity.kind == "line"}
+    found = [heat for heat in hottest(record) if max(map(heat.own_seconds, SIDES)) > 0]
+    rows = [
+        (place(heat.line), code.get(heat.line, ""), *(_time(heat.own_seconds(side)) for side in SIDES))
+        for heat in found[:SHOWN]
+    ]
+    rest = found[SHOWN:]
+    if rest:
+        rows.append((f"{counted(len(rest), 'more line')}", "", *(_sum(rest, side) for side in SIDES)))
+    left = [heat for heat in heats(record) if not heat.line]
+    times = [(UNMATCHED, _shares(record), HALVES[:2]), (OPTIMIZER, "", HALVES[2:])]
+    others = [(name, about, *(_left(left, side, halves) for side in SIDES)) for name, about, halves in times]
+    return rows + [row for row in others if any(row[2:])]
+
+
+def _shares(record: Record) -> str:
+    """How much of each side's time is in no line, the optimizer not counted: "1.3 % of compiled"."""
+    shares = []
+    for side in SIDES:
+        times = [time for time in record.line_times if time.side == side and time.half in HALVES[:2]]
+        whole = sum(time.seconds for time in times)
+        share = sum(time.seconds for time in times if not time.line) / whole if whole else 0.0
+        shares += [f"{100 * share:.3g} % of {side}"] if share >= LEAST_SHARE else []
+    return ", ".join(shares)
+
+
+def _left(left: Iterable[Heat], side: str, halves: Iterable[str]) -> str:
+    return _time(sum(heat.own.get((side, half), 0.0) for heat in left for half in halves))
+
+
+def _sum(found: Iterable[Heat], side: str) -> str:
+    return _time(sum(heat.own_seconds(side) for heat in found))
+
+
+def _time(seconds: float) -> str:
+    return seconds_text(seconds) if seconds else ""
+
+
+def heat_text(record: Record) -> str:
+    """The lines that take most of a call's time, for a terminal; "" where no line has a time."""
+    if not record.line_times:
+        return ""
+    head = (f"time by line ({device_of(record)})", "", "eager", "compiled")
+    lines = columns(
+        [head, *((where, code[:CODE_WIDTH], *times) for where, code, *times in rows_of_heat(record))], right=(2, 3)
+    )
+    return "\n".join(lines)
+
+
+def heat_html(record: Record) -> str:
+    """The same in the static view."""
+    if not record.line_times:
+        return ""
+    head = ("line", "code", *(f"{side}, {device_of(record)}" for side in SIDES))
+    body = table_html(head, rows_of_heat(record))
+    return details("<b>Time by line</b>", body + muted(RULE))

@@ -1,0 +1,77 @@
+"""What was measured, at the entities that it was measured of: for the graph view's colours, and for the inspector.
+
+A call of a kernel has its own time. The nodes that it computes have equal shares of it, and the nodes that these were
+made of equal shares of that, back to the captured graph: the sum over a stage's nodes is what its kernels took.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from compiler.record import Artifact, Entity, Record
+from explorer.findings.timing.heat import SIDES, heats, seconds_in_words
+
+ATTRIBUTE = "measured_µs"
+Attributes = Mapping[str, float | str]
+
+
+def with_measured(record: Record) -> Record:
+    """The record whose entities have the attribute `measured_µs`, where a time of theirs is known; lines have one of
+    each side, in words.
+    """
+    known: dict[str, Attributes] = {
+        name: {ATTRIBUTE: float(f"{time:.3g}")} for name, time in measured(record).items()
+    } | {
+        heat.line: {f"{side}_time": seconds_in_words(heat, side) for side in SIDES if heat.seconds(side)}
+        for heat in heats(record)
+    }
+    if not known:
+        return record
+    return record.with_(artifacts=tuple(_with_times(artifact, known) for artifact in record.artifacts))
+
+
+def measured(record: Record) -> dict[str, float]:
+    """Entity -> microseconds in one compiled call: calls of kernels, kernels, and the nodes that they compute."""
+    times = [time for time in record.kernel_times if time.kernel]
+    entities = {entity.id: entity for entity in record.entities()} if times else {}
+    found: dict[str, float] = defaultdict(float)
+    for time in times:
+        amount = 1e6 * time.seconds
+        for identity in dict.fromkeys((time.call, time.kernel)):
+            found[identity] += amount
+        if time.call in entities:
+            loops = _known(entities[time.call].origins, entities)
+            _share(amount, [name for name in loops if entities[name].kind not in ("call", "kernel")], found)
+        _share_back(amount, _known(time.nodes, entities), entities, found)
+    return dict(found)
+
+
+def _share(amount: float, ids: Iterable[str], found: dict[str, float]) -> None:
+    shared = list(ids)
+    for identity in shared:
+        found[identity] += amount / len(shared)
+
+
+def _share_back(amount: float, ids: list[str], entities: Mapping[str, Entity], found: dict[str, float]) -> None:
+    """Share by these nodes, and by those that each of them was made of."""
+    _share(amount, ids, found)
+    for identity in ids:
+        made_of = [each for each in _known(entities[identity].origins, entities) if entities[each].kind == "call"]
+        if made_of:
+            _share_back(amount / len(ids), made_of, entities, found)
+
+
+def _known(ids: Iterable[str], entities: Mapping[str, Entity]) -> list[str]:
+    return [identity for identity in ids if identity in entities]
+
+
+def _with_times(artifact: Artifact, known: Mapping[str, Attributes]) -> Artifact:
+    if not any(entity.id in known for entity in artifact.entities):
+        return artifact
+    return replace(artifact, entities=tuple(_with_time(entity, known.get(entity.id)) for entity in artifact.entities))
+
+
+def _with_time(entity: Entity, known: Attributes | None) -> Entity:
+    return entity if known is None else replace(entity, attrs={**entity.attrs, **known})

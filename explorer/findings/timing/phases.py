@@ -1,0 +1,38 @@
+"""`run.phases`: where torch's compile time went."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from compiler.advise.compile_time import PARTS
+from compiler.record import Record
+from compiler.record.measure_facts import Phase
+from explorer.reading.data_frames import table_of
+
+_PARTS = dict(PARTS)
+
+
+def phases(record: Record) -> pd.DataFrame:
+    """One row a phase of a compilation, those that took longest by themselves first."""
+    rows = [_row(phase, record) for phase in record.phases]
+    return table_of("phases", sorted(rows, key=lambda row: -row["own_seconds"]))
+
+
+def _row(phase: Phase, record: Record) -> dict[str, object]:
+    return {
+        "name": phase.name,
+        "part": _PARTS.get(phase.name),
+        "seconds": phase.seconds,
+        "own_seconds": _own_seconds(phase, record),
+        "graph": phase.graph or None,
+        "parent": phase.parent or None,
+        "count": phase.count,
+    }
+
+
+def _own_seconds(phase: Phase, record: Record) -> float:
+    """Its seconds without those of its parts; a phase that stands in several others has a share of its parts."""
+    same = [each for each in record.phases if (each.name, each.graph) == (phase.name, phase.graph)]
+    parts = [each for each in record.phases if (each.parent, each.graph) == (phase.name, phase.graph)]
+    whole = sum(each.seconds for each in same)
+    return max(phase.seconds * (1 - sum(each.seconds for each in parts) / whole), 0.0) if whole else 0.0

@@ -1,0 +1,139 @@
+"""Measured times of kernels and lines as tables."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from compiler.record import HostTime, KernelTime, Record
+from explorer.findings.timing.compared import Timed, timed
+from explorer.findings.timing.heat import SIDES
+from explorer.reading.data_frames import own_cells, table_of
+from explorer.reading.kernel_table import weighted
+from explorer.reading.provenance import place
+
+UNMATCHED = "unmatched: "
+
+
+def kernel_times(record: Record) -> pd.DataFrame:
+    """One row a kernel and half of the call, in eager a function of the device and the line that it is for.
+
+    The longest come first. `us` are microseconds in one call, `share` that of all of its side, `bandwidth_percent` and
+    `peak_percent` how much of the GPU's peak bandwidth and peak rate its bytes and operations come to.
+
+    What the generated code has no kernel for has "unmatched: " before its name.
+    """
+    groups: dict[tuple[Any, ...], list[KernelTime]] = defaultdict(list)
+    whole: dict[str, float] = defaultdict(float)
+    for time in record.kernel_times:
+        same = (time.kernel,) if time.kernel else (time.name, time.op, time.lines)
+        groups[(time.side, time.half, time.device, *same)].append(time)
+        whole[time.side] += time.seconds
+    rows = [_kernel_row(times, whole[times[0].side]) for times in groups.values()]
+    order = {side: -place for place, side in enumerate(SIDES)}
+    return table_of("kernel_times", sorted(rows, key=lambda row: (order[row["side"]], -row["us"])))
+
+
+def _kernel_row(times: Sequence[KernelTime], whole: float) -> dict[str, Any]:
+    first = times[0]
+    seconds = sum(time.seconds for time in times)
+    moved, done = _sum([time.bytes for time in times]), _sum([time.flops for time in times])
+    lines = dict.fromkeys(line for time in times for line in time.lines)
+    return {
+        "name": name_of(first),
+        "side": first.side,
+        "half": first.half,
+        "us": 1e6 * seconds,
+        "share": seconds / whole if whole else None,
+        "launches": sum(time.launches for time in times),
+        "where": "; ".join(map(place, lines)) or None,
+        "bandwidth_percent": _percent(times, "memory_share"),
+        "peak_percent": _percent(times, "compute_share"),
+        "gb_per_second": moved / seconds / 1e9 if moved and seconds else None,
+        "tflop_per_second": done / seconds / 1e12 if done and seconds else None,
+        "bytes": moved,
+        "flops": done,
+        "op": first.op or None,
+        "functions": "; ".join(dict.fromkeys(name for time in times for name in time.functions)) or None,
+        "device": first.device,
+        "id": first.kernel or None,
+    }
+
+
+def name_of(time: KernelTime) -> str:
+    """A kernel's name; of what the compiled call ran and neither a kernel nor a line is known for, that it is so. An
+    optimizer is in no generated code.
+    """
+    if time.half == "optimizer":
+        return f"optimizer: {time.name}"
+    is_known = time.side == "eager" or time.kernel or time.lines
+    return time.name if is_known else f"{UNMATCHED}{time.name}"
+
+
+def _sum(values: Sequence[int | None]) -> int | None:
+    return sum(value or 0 for value in values) or None
+
+
+def _percent(times: Sequence[KernelTime], share: str) -> float | None:
+    value = weighted(times, share)
+    return None if value is None else 100 * value
+
+
+def line_times(record: Record) -> pd.DataFrame:
+    """One row a line of Python, side (eager, compiled) and half of the call, the longest first.
+
+    `us` are microseconds of what stands on the line itself, `total_us` with all that it calls; `share` is that of `us`
+    in all of its side.
+
+    What computes several lines counts for each of them by an equal share. `where` is missing for what is in no line.
+    """
+    whole: dict[str, float] = defaultdict(float)
+    for time in record.line_times:
+        whole[time.side] += time.seconds
+    code = {entity.id: entity.label for entity in record.entities() if entity.kind == "line"}
+    rows = [
+        {
+            "where": place(time.line) if time.line else None,
+            "code": code.get(time.line),
+            "side": time.side,
+            "half": time.half,
+            "us": 1e6 * time.seconds,
+            "total_us": 1e6 * time.total,
+            "share": time.seconds / whole[time.side] if whole[time.side] else None,
+            "device": time.device,
+            "id": time.line or None,
+        }
+        for time in sorted(record.line_times, key=lambda time: -time.seconds)
+    ]
+    return table_of("line_times", rows)
+
+
+def timings(record: Record) -> pd.DataFrame:
+    """One row a candidate (`--time`): a way to run the call, and what was measured of it.
+
+    `seconds` is the median of one call, `low` and `high` are the quartiles. `speedup` is how many times as fast as
+    eager it is, round by round, with its quartiles `speedup_low` and `speedup_high`; `break_even_calls` calls make up
+    for `compile_seconds`, missing where it is not faster. `peak_bytes` is the most memory that a call uses
+    beyond what was used before. `guard_seconds`, `wrapper_seconds`, `launch_seconds` and `gpu_seconds` say where the
+    time of a call goes. `notes` say how far to rely on it, `problem` why there are no numbers.
+    """
+    return table_of("timings", [candidate_row(item) for item in timed(record)])
+
+
+def candidate_row(item: Timed) -> dict[str, Any]:
+    found, ratio = item.candidate, item.ratio
+    host = found.host or HostTime()
+    return own_cells("timings", found) | {
+        "speedup": ratio.value if ratio else None,
+        "speedup_low": ratio.low if ratio else None,
+        "speedup_high": ratio.high if ratio else None,
+        "break_even_calls": item.break_even,
+        "guard_seconds": host.guards,
+        "wrapper_seconds": host.wrapper,
+        "launch_seconds": host.launches,
+        "gpu_seconds": host.gpu,
+        "rounds": len(found.rounds),
+    }

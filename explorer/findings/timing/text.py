@@ -1,0 +1,186 @@
+"""The measured candidates as plain text: what it comes to, a table, where the host's time goes, notes."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from compiler.record import Candidate, HostTime, Measurement, Record
+from compiler.targets import is_virtual
+from explorer.findings.timing.compared import Timed, by_call, timed
+from explorer.findings.timing.words import (
+    Unit,
+    device_text,
+    lead_sentences,
+    memory_text,
+    pays_text,
+    range_text,
+    ratio_text,
+    shared_unit,
+    spread_text,
+    time_text,
+    unbroken,
+    warnings,
+)
+from explorer.reading.plain_text import columns, counted, one_line
+
+HEAD = ("candidate", "a call", "quartiles", "speed-up", "compiling", "pays off", "memory")
+SHORT = (0, 1, 3, 4, 5)
+"""The columns that a summary has room for."""
+
+
+def summary_lines(record: Record, width: int) -> list[str]:
+    """What was measured, for the summary of a record."""
+    groups = by_call(timed(record)) if record.candidates else []
+    blocks = (line for group in groups for line in _block(group, record, width))
+    warned = [line for warning in warnings(record) for line in _wrapped(f"! {warning}", width)]
+    return [*blocks, *warned, *_estimate(record, width)]
+
+
+def _estimate(record: Record, width: int) -> list[str]:
+    """What is known of a GPU that is not here, after what was measured on the CPU."""
+    if not record.candidates or not is_virtual(record.target):
+        return []
+    # It imports torch, which a record that is only looked at does without.
+    from explorer.findings.timing.estimates import estimate_text
+
+    return _wrapped(estimate_text(record), width)
+
+
+def _block(group: Sequence[Timed], record: Record, width: int) -> Iterator[str]:
+    yield from textwrap.wrap(heading(group, record), width, subsequent_indent="  ")
+    for sentence in lead_sentences(group, record):
+        yield from _wrapped(sentence, width)
+    yield from (f"  {line}" for line in table_lines(group, SHORT))
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    lines = textwrap.wrap(unbroken(line), width, initial_indent="  ", subsequent_indent="    ")
+    return [line.replace("\u00a0", " ") for line in lines]
+
+
+def heading(group: Sequence[Timed], record: Record) -> str:
+    """What one call is, and on what it was timed."""
+    where = device_text(record.measurement) or group[0].candidate.device
+    return f"time of one call ({group[0].candidate.what})" + (f" on {where}" if where else "")
+
+
+def table_lines(group: Sequence[Timed], chosen: Sequence[int] = range(len(HEAD))) -> list[str]:
+    """A line for each candidate; why, for one that has no numbers. `chosen` are columns of `HEAD`."""
+    unit = shared_unit(group)
+    measured = [cells(item, unit) for item in group if item.candidate.seconds is not None]
+    failed = [item.candidate for item in group if item.candidate.seconds is None]
+    rows = [tuple(row[column] for column in chosen) for row in (HEAD, *measured)]
+    lines = columns(rows, right=range(1, len(HEAD))) if measured else []
+    return [*lines, *(f"{candidate.name}: {why_not(candidate)}" for candidate in failed)]
+
+
+def cells(item: Timed, unit: Unit | None) -> tuple[str, ...]:
+    candidate = item.candidate
+    against = f"{ratio_text(item.ratio)} ({range_text(item.ratio)})" if item.ratio else ""
+    return (
+        candidate.name,
+        _time(candidate.seconds, unit),
+        spread_text(candidate, unit),
+        against,
+        _time(candidate.compile_seconds),
+        pays_text(item),
+        memory_text(candidate),
+    )
+
+
+def why_not(candidate: Candidate) -> str:
+    """Why a candidate has no numbers."""
+    return f"not measured: {one_line(candidate.problem)}" if candidate.problem else "not measured"
+
+
+def _time(seconds: float | None, unit: Unit | None = None) -> str:
+    return "" if seconds is None else time_text(seconds, unit)
+
+
+def method_lines(measured: Measurement | None, group: Sequence[Timed]) -> list[str]:
+    """How it was measured."""
+    counts = [item.candidate for item in group if item.candidate.rounds]
+    each = f"{len(counts[0].rounds)} rounds; calls a round: " if counts else ""
+    calls = ", ".join(f"{candidate.name} {candidate.calls_a_round}" for candidate in counts)
+    told = [measured.method, measured.left_out] if measured is not None else []
+    return [*map(_sentence, filter(None, told)), *([each + calls] if counts else []), *_stream_lines(group)]
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}" + ("" if words.endswith(".") else ".")
+
+
+def _stream_lines(group: Sequence[Timed]) -> list[str]:
+    """Times of calls that follow each other at once, where that was measured."""
+    known = [(item.candidate.name, item.candidate.stream_seconds) for item in group if item.candidate.stream_seconds]
+    times = ", ".join(f"{name} {time_text(seconds or 0, shared_unit(group))}" for name, seconds in known)
+    return [f"in a stream of calls, the cache as the call before left it: {times}"] if known else []
+
+
+PARTS = ("guards", "wrapper and Python", "launches", "the rest: kernels and wrapper", "GPU busy")
+"""What the time of a call is made of. The first four follow each other on the host, the GPU works meanwhile."""
+
+
+def parts_of(candidate: Candidate) -> tuple[float | None, ...]:
+    """Seconds in the order of `PARTS`. On a CPU kernels run in the host's own time: they are in the rest."""
+    host = candidate.host or HostTime()
+    is_split = host.wrapper is not None or candidate.seconds is None or host.guards is None
+    rest = None if is_split else max(0.0, (candidate.seconds or 0) - (host.guards or 0))
+    return host.guards, host.wrapper, host.launches, rest, host.gpu
+
+
+def part_words(candidate: Candidate, unit: Unit | None = None) -> list[str]:
+    """`guards 20 µs (2 %)`, for each part that is known: with its share of the call."""
+    known = [(name, part) for name, part in zip(PARTS, parts_of(candidate), strict=True) if part is not None]
+    whole = candidate.seconds or 0
+    return [f"{name} {time_text(part, unit)}{_share(part, whole)}" for name, part in known]
+
+
+def _share(part: float, whole: float) -> str:
+    if not whole:
+        return ""
+    percent = 100 * part / whole
+    return f" ({percent:.0f} %)" if percent >= 1 or not part else " (<1 %)"
+
+
+def host_lines(group: Sequence[Timed]) -> list[str]:
+    """Where the time of a call goes, for those of whom that is known."""
+    known = [item.candidate for item in group if item.candidate.host is not None]
+    if not known:
+        return []
+    rows = [(candidate.name, ", ".join(part_words(candidate))) for candidate in known]
+    return ["where the time of a call goes", *_indented(columns(rows))]
+
+
+def count_lines(group: Sequence[Timed]) -> list[str]:
+    """Graphs, kernels and launches of a call."""
+    known = [item.candidate for item in group if (item.candidate.kernels, item.candidate.graphs) != (None, None)]
+    if not known:
+        return []
+    head = ("", "graphs", "kernels", "launches a call")
+    rows = [(found.name, *map(_count, (found.graphs, found.kernels, found.launches))) for found in known]
+    return ["what was compiled", *_indented(columns([head, *rows], right=range(1, 4)))]
+
+
+def counted_parts(candidate: Candidate) -> list[str]:
+    """`2 graphs`, `4 kernels`, `6 launches a call`, as far as it is known."""
+    counts = ((candidate.graphs, "graph"), (candidate.kernels, "different kernel"), (candidate.launches, "launch"))
+    words = [_plural(count, name) for count, name in counts if count]
+    return [*words[:-1], f"{words[-1]} a call"] if candidate.launches else words
+
+
+def _plural(count: int, name: str) -> str:
+    return counted(count, name) if name != "launch" or count == 1 else f"{count:,} launches"
+
+
+def note_lines(candidate: Candidate) -> list[str]:
+    return [f"{candidate.name}: {one_line(note)}" for note in candidate.notes]
+
+
+def _count(count: int | None) -> str:
+    return "" if count is None else f"{count:,}"
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return [f"  {line}" for line in lines]

@@ -1,0 +1,1 @@
+"""The kernel lab: a kernel of a run in a cell, edited, compiled and checked."""

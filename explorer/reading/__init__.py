@@ -1,0 +1,1 @@
+"""Reading a record: places, causes, sizes, stages, source lines, kernels; as values and in words."""

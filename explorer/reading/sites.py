@@ -1,0 +1,59 @@
+"""Graph breaks by site and recompilations by cause: code that is compiled more than once breaks, and fails, again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.capture.function_names import function_name
+from compiler.record import GraphBreak, Problem, Recompile, Record, Span
+from explorer.reading.cause import users_span
+
+
+def break_groups(breaks: Sequence[GraphBreak]) -> list[list[GraphBreak]]:
+    """Breaks of one kind at one place in the user's code together; of each group those that ended a graph first."""
+    groups: dict[tuple[str, Span | None], list[GraphBreak]] = {}
+    for found in breaks:
+        groups.setdefault((found.kind, users_span(found)), []).append(found)
+    return [sorted(group, key=lambda found: not found.ended) for group in groups.values()]
+
+
+def recompile_groups(recompiles: Sequence[Recompile]) -> list[list[Recompile]]:
+    """Recompilations of one function, and of what resumes it after a break, for one cause together."""
+    groups: dict[tuple[str, str, str], list[Recompile]] = {}
+    for found in recompiles:
+        blamed = found.cause or " ".join(found.reasons)
+        groups.setdefault((function_name(found.function), blamed, found.argument), []).append(found)
+    return list(groups.values())
+
+
+def break_count(breaks: Sequence[GraphBreak], name: str = "graph break") -> str:
+    """`4 sites, 19 graph breaks`; `2 graph breaks` where each has a site of its own."""
+    return _count(len(break_groups(breaks)), "site", len(breaks), name)
+
+
+def recompile_count(recompiles: Sequence[Recompile]) -> str:
+    """`3 causes, 13 recompilations`; `2 recompilations` where each has a cause of its own."""
+    return _count(len(recompile_groups(recompiles)), "cause", len(recompiles), "recompilation")
+
+
+def break_of(problem: Problem, record: Record) -> GraphBreak | None:
+    """The break because of which a frame was not compiled, where a problem is about that."""
+    if problem.stage != "captured":
+        return None
+    return next((found for found in reversed(record.breaks) if found.frame == problem.graph), None)
+
+
+def card_number(problem: Problem, record: Record) -> int | None:
+    """The number of the card, from 1, that tells of the break that a problem is about."""
+    found = break_of(problem, record)
+    groups = break_groups(record.breaks) if found is not None else []
+    return next((number for number, group in enumerate(groups, 1) if found in group), None)
+
+
+def _count(groups: int, group: str, facts: int, fact: str) -> str:
+    of_facts = _counted(facts, fact)
+    return of_facts if groups == facts else f"{_counted(groups, group)}, {of_facts}"
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count:,} {name}{'' if count == 1 else 's'}"

@@ -1,0 +1,223 @@
+"""What is marked beside and in source lines: the graphs they landed in, what ran as plain Python, breaks, and calls
+of functions that were inlined.
+
+Rows are those of a source artifact's text, from 1. All is plain JSON values: a part of the manifest.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import re
+import tokenize
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+from compiler.capture.sources import GAP, function_around
+from compiler.record import Frame, Record, Span
+from explorer.reading.source_lines import Place, SourceLines
+
+Function = tuple[str, int, int]
+"""A source artifact's id, and the first and last row of a function there."""
+_DEFINED = re.compile(r"\s*(?:async\s+)?def\s+(\w+)")
+_CLASS = re.compile(r"\s*class\s+(\w+)")
+_MAY_BE_LEFT_OUT = re.compile(r"\b(?:if|else|and|or|for|lambda|await|yield)\b")
+"""Code that may not run though the expression around it does."""
+
+
+def source_marks(record: Record) -> dict[str, Any]:
+    """All marks of a record's source, by source artifact."""
+    return {
+        "landed": landed_lines(record),
+        "plain": plain_lines(record),
+        "spans": break_spans(record),
+        "calls": inlined_calls(record),
+    }
+
+
+# Graphs
+
+
+def landed_lines(record: Record) -> dict[str, dict[str, list[int]]]:
+    """Source artifact -> graph -> rows whose code is in that captured graph."""
+    rows = rows_of_lines(record)
+    texts = {artifact.id: artifact.text for artifact in record.of_stage("source")}
+    lines, frames = SourceLines(record), {name: frame for frame in record.frames for name in frame.graphs}
+    landed: dict[str, dict[str, list[int]]] = {}
+    for artifact in record.of_stage("captured"):
+        function = function_of(frames.get(artifact.id), lines, texts)
+        calls = (entity for entity in artifact.entities if entity.kind == "call")
+        stacks = ([rows[name] for name in call.origins if name in rows] for call in calls)
+        places = {place for stack in stacks for place in inside(stack, function)}
+        places |= {(source, more) for source, row in places for more in continued(texts[source], row)}
+        for source, row in sorted(places):
+            landed.setdefault(source, {}).setdefault(artifact.graph, []).append(row)
+    return landed
+
+
+def rows_of_lines(record: Record) -> dict[str, Place]:
+    """The artifact and row of each source line by its id."""
+    return {
+        name: (artifact.id, row)
+        for artifact in record.of_stage("source")
+        for row, names in artifact.lines.items()
+        for name in names
+    }
+
+
+def function_of(frame: Frame | None, lines: SourceLines, texts: Mapping[str, str]) -> Function | None:
+    """Where the function of a frame is, None where it is not shown."""
+    place = lines.place(frame.file, frame.line) if frame else None
+    found = function_in(texts[place[0]], place[1]) if place else None
+    return (place[0], found[0], found[1]) if place and found else None
+
+
+def inside(stack: list[Place], function: Function | None) -> list[Place]:
+    """The stack of a call from the function that was captured on: what called that is in no graph. All of it where
+    that function is not in it, as with a module of torch.nn.
+    """
+    if function is None:
+        return stack
+    source, first, last = function
+    own = (index for index, (artifact, row) in enumerate(stack) if artifact == source and first <= row <= last)
+    return stack[next(own, 0) :]
+
+
+@lru_cache(maxsize=4096)
+def continued(text: str, row: int) -> tuple[int, ...]:
+    """The rows on which the expression that a row leaves open goes on with nothing but names, numbers and operators:
+    no instruction has these as its line. A call there has, if it ran.
+    """
+    lines = text.splitlines()
+    rows = []
+    for last in range(row, _end_of_brackets(lines, row)):
+        code = lines[last].split("#")[0]
+        if _MAY_BE_LEFT_OUT.search(code) or code.count("(") > code.count(")"):
+            break
+        if "(" not in code:
+            rows.append(last + 1)
+    return tuple(rows)
+
+
+def _end_of_brackets(lines: list[str], row: int) -> int:
+    """The last row of the brackets that are open at a row's end; the row itself where none is."""
+    depth = 0
+    try:
+        for token in tokenize.generate_tokens(io.StringIO("\n".join(lines[row - 1 :])).readline):
+            if token.type == tokenize.OP:
+                depth += (token.string in "([{") - (token.string in ")]}")
+            if token.type in (tokenize.NEWLINE, tokenize.NL) and depth <= 0:
+                return row - 1 + token.start[0]
+    except (tokenize.TokenError, SyntaxError):
+        pass  # what is left out of a long file ends the text in the middle of something
+    return row
+
+
+# Plain Python
+
+
+def plain_lines(record: Record) -> dict[str, list[int]]:
+    """Source artifact -> rows that certainly ran as plain Python."""
+    lines = SourceLines(record)
+    places = {lines.place(frame.file, line) for frame in record.frames for line in frame.plain}
+    found: dict[str, list[int]] = {}
+    for artifact, row in sorted(place for place in places if place is not None):
+        found.setdefault(artifact, []).append(row)
+    return found
+
+
+# Breaks
+
+
+def break_spans(record: Record) -> dict[str, list[list[Any]]]:
+    """Source artifact -> `[row, from, to, break, culprit]`: the columns of code that ended a graph, from 0, or of a
+    call that led there. The end is -1 for the end of the line.
+    """
+    lines = SourceLines(record)
+    found: dict[str, list[list[Any]]] = {}
+    for broken in record.breaks:
+        for span in broken.chain:
+            place = lines.place(span.file, span.line)
+            if place is not None:
+                marks = [
+                    [row, *columns, broken.id, span is broken.chain[-1]]
+                    for row, columns in _rows(span, place[1], lines)
+                ]
+                found.setdefault(place[0], []).extend(marks)
+    return found
+
+
+def _rows(span: Span, first: int, lines: SourceLines) -> Iterator[tuple[int, tuple[int, int]]]:
+    """The rows of a span and the columns in each, without indentation; all of the line where columns are not known."""
+    if not span.end_column:
+        yield first, (0, -1)
+        return
+    last = first + max(span.end_line - span.line, 0)
+    yield first, (span.column, span.end_column if last == first else -1)
+    for row, text in enumerate(lines.code(span.file, span.line, span.end_line)[1:], first + 1):
+        if text.strip():
+            yield row, (len(text) - len(text.lstrip()), span.end_column if row == last else -1)
+
+
+# Calls
+
+
+def inlined_calls(record: Record) -> dict[str, dict[int, list[list[Any]]]]:
+    """Source artifact -> row -> the functions that were compiled as part of what the row calls, or when it called
+    them, in order: the artifact each is in, its first and last row there, its name.
+    """
+    rows = rows_of_lines(record)
+    texts = {artifact.id: artifact.text for artifact in record.of_stage("source")}
+    calls: dict[str, dict[int, list[list[Any]]]] = {}
+    for caller, called in dict.fromkeys(called_lines(record)):
+        if caller not in rows or called not in rows:
+            continue
+        (source, row), (target, inner) = rows[caller], rows[called]
+        function = function_in(texts[target], inner)
+        if function is None or (source == target and function[0] <= row <= function[1]):
+            continue
+        known = calls.setdefault(source, {}).setdefault(row, [])
+        if [target, *function] not in known:
+            known.append([target, *function])
+    return calls
+
+
+def called_lines(record: Record) -> Iterator[tuple[str, str]]:
+    """Pairs of ids of lines: one that calls, and one of what it called."""
+    for artifact in record.of_stage("source"):
+        for caller, called in artifact.attrs.get("calls", {}).items():
+            yield from ((caller, inner) for inner in called)
+    lines = SourceLines(record)
+    for broken in record.breaks:
+        yield from itertools.pairwise(lines.id_of(span.file, span.line) for span in broken.chain)
+    for frame in record.frames:
+        if frame.called_at is not None:
+            yield lines.id_of(frame.called_at.file, frame.called_at.line), lines.id_of(frame.file, frame.line)
+
+
+@lru_cache(maxsize=4096)
+def function_in(text: str, row: int) -> tuple[int, int, str] | None:
+    """First and last row of the function around a row, and its name; None at the top level."""
+    lines = ["" if line == GAP else line for line in text.splitlines()]
+    if lines[row - 1].lstrip().startswith("@"):  # a decorated function begins there
+        row = next((below for below in range(row, len(lines) + 1) if _DEFINED.match(lines[below - 1])), row)
+    found = function_around(lines, row)
+    if found is None:
+        return None
+    for at in range(found[0], found[1] + 1):
+        if name := _DEFINED.match(lines[at - 1]):
+            return (*found, f"{_class_around(lines, at)}{name[1]}")
+    return (*found, "")
+
+
+def _class_around(lines: list[str], row: int) -> str:
+    """`Block.` of a method of `Block`, "" of a function."""
+    indent = _indent(lines[row - 1])
+    outer = next((line for line in reversed(lines[: row - 1]) if line.strip() and _indent(line) < indent), "")
+    found = _CLASS.match(outer)
+    return f"{found[1]}." if found else ""
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())

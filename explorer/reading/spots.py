@@ -1,0 +1,45 @@
+"""Places in Python source as the views show them: name, code, the columns that are meant, and the way there."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+from compiler.capture.function_names import function_name
+from compiler.record import Span
+from explorer.reading.provenance import place_text
+from explorer.reading.source_lines import SourceLines
+
+CODE_LINES = 4
+
+
+def spot(span: Span, lines: SourceLines) -> dict[str, Any]:
+    """A span with its whole lines, at most four, and from which to which column of each it goes."""
+    whole = lines.code(span.file, span.line, min(span.end_line, span.line + CODE_LINES - 1))
+    code = textwrap.dedent("\n".join(whole)).split("\n") if whole else span.code.splitlines()[:CODE_LINES]
+    removed = len(whole[0]) - len(code[0]) if whole else 0
+    return line_spot(span.file, span.line, lines) | {
+        "function": function_name(span.function),
+        "installed": span.installed,
+        "code": code,
+        "marks": marks(span, code, removed) if whole else [],
+    }
+
+
+def line_spot(file: str, line: int, lines: SourceLines) -> dict[str, Any]:
+    """A line by its name (`m.py:12`) and, where the record shows it, by artifact and row."""
+    return {"name": place_text(file, line), "place": lines.place(file, line)}
+
+
+def marks(span: Span, code: list[str], removed: int) -> list[tuple[int, int]]:
+    """From and to column for each line of code, of which `removed` columns of indentation are gone."""
+    if not span.end_column:
+        return []
+    last = max(span.end_line, span.line) - span.line
+    ends = [span.end_column - removed if row == last else len(text) for row, text in enumerate(code)]
+    starts = [max(span.column - removed, 0) if row == 0 else _indent(text) for row, text in enumerate(code)]
+    return list(zip(starts, ends, strict=True))
+
+
+def _indent(text: str) -> int:
+    return len(text) - len(text.lstrip())

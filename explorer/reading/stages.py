@@ -1,0 +1,265 @@
+"""What the stages of a record are called, in text as on the ribbon, and which belong together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compiler.record import MACHINE_STAGES, Artifact, Record, ordered_stages, stage_rank
+from explorer.reading.plain_text import counted
+
+
+@dataclass(frozen=True, slots=True)
+class StageWords:
+    """How a stage is told to a person. Its ribbon chip counts entities of `kinds`; without any, `unit` says what."""
+
+    title: str
+    about: str
+    group: str
+    kinds: frozenset[str] = frozenset()
+    unit: str = "lines"
+
+
+_CALLS = frozenset({"call"})
+_LOOPS = frozenset({"pointwise", "reduction", "extern", "template", "fused", "other"})
+_STEPS = frozenset({"kernel", "extern"})
+_PYTHON, _FINDINGS, _GRAPHS = "Python", "TorchDynamo", "Graphs"
+_INDUCTOR, _OWN = "Inductor", "tcompile"
+_CODE, _MACHINE, _MEASURED = "Generated code", "Machine code", "Measured"
+
+STAGE_WORDS: dict[str, StageWords] = {
+    "source": StageWords("Source", "The Python code that was run.", _PYTHON, frozenset({"line"})),
+    "bytecode": StageWords(
+        "Bytecode", "What TorchDynamo read, and what it put in its place.", _PYTHON, frozenset({"instruction"}), "instr"
+    ),
+    "frame_map": StageWords(
+        "Frame map",
+        "What was compiled: functions, graphs, breaks, and how they follow each other.",
+        _FINDINGS,
+        frozenset({"graph"}),
+        "graphs",
+    ),
+    "breaks": StageWords(
+        "Breaks", "Where TorchDynamo ended a graph, why, and what to change.", _FINDINGS, frozenset({"break"}), "breaks"
+    ),
+    "guards": StageWords(
+        "Guards", "What is checked before compiled code is used again.", _FINDINGS, frozenset({"guard"}), "guards"
+    ),
+    "recompiles": StageWords(
+        "Recompiles",
+        "Every compilation of every function, and what made it necessary.",
+        _FINDINGS,
+        frozenset({"recompile"}),
+        "recompiles",
+    ),
+    "steps": StageWords("Steps", "How TorchDynamo read the code, instruction by instruction.", _FINDINGS, unit="steps"),
+    "captured": StageWords(
+        "Captured", "The graphs that TorchDynamo captured from the bytecode.", _GRAPHS, _CALLS, "ops"
+    ),
+    "exported": StageWords("Exported", "What torch.export makes of the same call.", _GRAPHS, _CALLS, "ops"),
+    "pre_grad": StageWords("Pre-grad", "The captured graphs after Inductor's first passes.", _GRAPHS, _CALLS, "ops"),
+    "autograd": StageWords(
+        "Autograd",
+        "The graph that autograd built in eager mode: what backward runs, and what is kept for it.",
+        _GRAPHS,
+        frozenset({"call", "custom", "compiled", "accumulate"}),
+        "nodes",
+    ),
+    "chain_rule": StageWords(
+        "Chain rule",
+        "Forward with the values, then backward node by node: the gradients of this run.",
+        _GRAPHS,
+        frozenset({"forward", "backward", "leaf"}),
+        "steps",
+    ),
+    "joint": StageWords("Joint", "Forward and backward in one graph of ATen operations.", _GRAPHS, _CALLS, "ops"),
+    "forward": StageWords("Forward", "What the forward pass runs, as ATen operations.", _GRAPHS, _CALLS, "ops"),
+    "backward": StageWords("Backward", "What the backward pass runs, as ATen operations.", _GRAPHS, _CALLS, "ops"),
+    "inference": StageWords("Inference", "Graphs without gradients, as ATen operations.", _GRAPHS, _CALLS, "ops"),
+    "decomposed": StageWords(
+        "Decomposed",
+        "The same graphs at four levels: ATen, core ATen, what Inductor lowers, prims.",
+        _GRAPHS,
+        frozenset({"output"}),
+        "graphs",
+    ),
+    "post_grad": StageWords(
+        "Post-grad", "The graphs after Inductor's passes, as they are lowered.", _GRAPHS, _CALLS, "ops"
+    ),
+    "ir": StageWords("Inductor IR", "Loops over buffers, before fusion.", _INDUCTOR, _LOOPS, "nodes"),
+    "fused_ir": StageWords("Fused IR", "The loops after fusion: each becomes one kernel.", _INDUCTOR, _LOOPS, "nodes"),
+    "lowered": StageWords(
+        "Lowered", "Each operation as a loop over buffers, or as a call of PyTorch.", _OWN, _STEPS, "steps"
+    ),
+    "simplified": StageWords(
+        "Simplified", "Constants folded; what is computed twice or needed by nothing is gone.", _OWN, _STEPS, "steps"
+    ),
+    "inlined": StageWords("Inlined", "Cheap values computed again where they are read.", _OWN, _STEPS, "steps"),
+    "split": StageWords(
+        "Split", "Long reductions to few results in two steps, so that a GPU is busy.", _OWN, _STEPS, "steps"
+    ),
+    "fused": StageWords("Fused", "Loops that share what they read and write are one kernel.", _OWN, _STEPS, "steps"),
+    "recompute": StageWords(
+        "Recomputed", "Values computed again in several kernels, where that moves fewer bytes.", _OWN, _STEPS, "steps"
+    ),
+    "products": StageWords(
+        "Products", "On GPUs, products of matrices in one kernel with what reads them.", _OWN, _STEPS, "steps"
+    ),
+    "ordered": StageWords(
+        "Ordered",
+        "Loops walk memory in its order, and are as few as it takes; on GPUs small kernels share launches.",
+        _OWN,
+        _STEPS,
+        "steps",
+    ),
+    "scheduled": StageWords(
+        "Scheduled",
+        "Steps in an order that holds little memory at once, and what takes over whose memory.",
+        _OWN,
+        _STEPS,
+        "steps",
+    ),
+    "fusion": StageWords(
+        "Fusion",
+        "Which loops became one kernel, in which round, what that saves, and why others were not fused.",
+        _CODE,
+        frozenset({"fused kernel"}),
+        "launches",
+    ),
+    "kernels": StageWords(
+        "Kernels", "Generated kernels, and the code that calls them.", _CODE, frozenset({"kernel"}), "kernels"
+    ),
+    "ttir": StageWords("TTIR", "Triton's intermediate representation.", _MACHINE),
+    "ttgir": StageWords("TTGIR", "Triton's representation with GPU layouts.", _MACHINE),
+    "llir": StageWords("LLVM IR", "LLVM's intermediate representation.", _MACHINE),
+    "ptx": StageWords("PTX", "NVIDIA's virtual instruction set.", _MACHINE),
+    "sass": StageWords("SASS", "The GPU's own instructions.", _MACHINE),
+    "amdgcn": StageWords("AMD GCN", "The GPU's own instructions.", _MACHINE),
+    "versus": StageWords(
+        "Side by side", "What two backends make of the same call: kernels, bytes, time.", _MEASURED, unit="rows"
+    ),
+    "timing": StageWords(
+        "Timing", "How long the call takes, eager and compiled.", _MEASURED, frozenset({"candidate"}), "candidates"
+    ),
+    "memory": StageWords(
+        "Memory",
+        "The bytes in use over the call, and what is in memory at the peak.",
+        _MEASURED,
+        frozenset({"tensor"}),
+        "tensors",
+    ),
+    "advice": StageWords(
+        "Advice", "What would make it faster, with the evidence.", _MEASURED, frozenset({"advice"}), "findings"
+    ),
+}
+
+
+def stage_words(stage: str) -> StageWords:
+    """What to call a stage; one that is not known is called by its own name."""
+    return STAGE_WORDS.get(stage) or StageWords(stage.replace("_", " ").capitalize(), "", _OWN, _STEPS, "steps")
+
+
+def stage_title(stage: str) -> str:
+    """The stage's name as people read it: `post_grad` is `Post-grad`."""
+    return stage_words(stage).title
+
+
+def stage_key(name: str) -> str:
+    """The stage that is meant: `LLVM IR` is `llir`. Any other name comes back as it is."""
+    return _KEYS.get(name.lower(), name)
+
+
+def stage_place(stage: str, present: Sequence[str]) -> int:
+    """Where a stage goes among those that are there: after all that come before it. One that is not known is a new
+    pass of our own backend: it comes before the kernels.
+    """
+    before = [index + 1 for index, name in enumerate(present) if stage_number(name) <= stage_number(stage)]
+    return max(before, default=0)
+
+
+def stage_number(stage: str) -> float:
+    """Where a stage stands on the ribbon."""
+    return _NUMBERS.get(stage, _NUMBERS["kernels"] - 0.5)
+
+
+_NUMBERS = {name: place for place, name in enumerate(STAGE_WORDS)}
+
+
+_KEYS = {words.title.lower(): stage for stage, words in STAGE_WORDS.items()}
+
+
+_KINDS = {
+    "line": ("line", "lines"),
+    "instruction": ("instruction", "instructions"),
+    "kernel": ("kernel", "kernels"),
+    "call": ("op", "ops"),
+    "fused": ("fused", "fused"),
+    "pointwise": ("pointwise", "pointwise"),
+    "reduction": ("reduction", "reductions"),
+    "template": ("template", "templates"),
+    "extern": ("extern call", "extern calls"),
+    "other": ("other", "other"),
+    "loop": ("loop", "loops"),
+    "subgraph": ("subgraph", "subgraphs"),
+    "placeholder": ("input", "inputs"),
+    "get_attr": ("constant", "constants"),
+    "custom": ("custom function", "custom functions"),
+    "compiled": ("compiled function", "compiled functions"),
+    "accumulate": ("leaf", "leaves"),
+    "outer": ("gradient passed on", "gradients passed on"),
+}
+"""Kind of entity -> how one and how many are called; what a stage is about comes first."""
+
+
+def counts(artifacts: Sequence[Artifact]) -> str:
+    """How much is in a stage: `8 ops, 4 inputs`, or its lines where it has no entities."""
+    return ", ".join(_counted(kind, count) for kind, count in _kinds(artifacts))
+
+
+def size(artifacts: Sequence[Artifact]) -> str:
+    """How much is in a stage in one number: `8 ops`; of kinds that stand side by side, the sum."""
+    kinds = [(kind, count) for kind, count in _kinds(artifacts) if kind != "placeholder"]
+    if kinds and kinds[0][0] in ("fused", "pointwise", "reduction", "template", "extern", "other"):
+        return counted(sum(count for _, count in kinds), "node")
+    return _counted(*kinds[0]) if kinds else ""
+
+
+def _kinds(artifacts: Sequence[Artifact]) -> list[tuple[str, int]]:
+    kinds = Counter(entity.kind for artifact in artifacts for entity in artifact.entities)
+    for kind in ("output", "subgraph_input", "subgraph_output"):
+        kinds.pop(kind, None)
+    kinds.pop("statement", None)  # the same instructions once more, as Python
+    if any(artifact.stage == "autograd" for artifact in artifacts):
+        kinds.pop("placeholder", None)  # the gradient that it begins with
+    if any(artifact.stage == "kernels" for artifact in artifacts):
+        kinds.pop("call", None)  # a line of the wrapper: the kernel that it calls is counted
+        kinds.pop("triton", None)
+        kinds.pop("cpp", None)
+    if any(artifact.stage in MACHINE_STAGES for artifact in artifacts):
+        kinds = Counter(kernel=kinds["kernel"], line=sum(artifact.text.count("\n") for artifact in artifacts))
+    if not kinds:
+        kinds = Counter(line=sum(artifact.text.count("\n") + 1 for artifact in artifacts if artifact.text))
+    order = [*_KINDS, *(kind for kind in kinds if kind not in _KINDS)]
+    return [(kind, kinds[kind]) for kind in order if kinds[kind]]
+
+
+def _counted(kind: str, count: int) -> str:
+    one, many = _KINDS.get(kind, (kind, kind))
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def stage_order(record: Record) -> list[str]:
+    """The stages of a record in pipeline order; those of an unknown name come where they stand."""
+    return ordered_stages(artifact.stage for artifact in record.artifacts)
+
+
+def stage_seconds(record: Record, stage: str) -> float:
+    """How long torch.compile took for a stage, in seconds; 0 where it was not measured."""
+    subjects = {artifact.id for artifact in record.of_stage(stage)}
+    return sum(timing.seconds for timing in record.timings if timing.what == "compile" and timing.subject in subjects)
+
+
+def ranked_stage(stage: str) -> tuple[float, str]:
+    """Sort key: pipeline order, and name."""
+    return stage_rank(stage), stage

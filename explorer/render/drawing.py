@@ -1,0 +1,372 @@
+"""Record -> `graphviz.Digraph`: a drawing of one graph that reads in print.
+
+Nodes are grouped by `nn.Module` in nested frames. Inputs, parameters and outputs are chips in the nodes that use or
+make them, not nodes: they make the fan-in and the long edges. A graph too big to read is drawn with its modules
+closed below a depth, and says so in its caption.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from html import escape
+from itertools import takewhile
+from textwrap import shorten
+
+from graphviz import CalledProcessError, Digraph, ExecutableNotFound
+
+from compiler.record import Artifact, Entity, Record
+from explorer.reading.provenance import input_sources, saved_tensors
+from explorer.reading.shapes import tensor_type
+from explorer.reading.stages import counts
+from explorer.render.html import details, picture, safe
+
+READABLE = 80
+"""Boxes on one drawing: with more, modules are closed until they fit."""
+
+CHIPS_SHOWN = 3
+ABOUT_SHOWN = 70
+"""Characters of what the frame map says of a node."""
+
+Path = tuple[str, ...]
+
+_INK, _GREY, _RULE = "#1a1a1a", "#5a5a5a", "#8a8a8a"
+_OUTSIDE = "#7a7a7a"
+"""Text outside of boxes, on a background that is not known: legible on white and on black."""
+_WHITE = "#ffffff"
+_KIND_FILLS = {"function": "#dfe6ee", "resume": "#eef2f6", "break": "#fbdcc8", "plain": "#ebebeb"}
+_FRAMES = ("#7f7f7f14", "#7f7f7f24")
+_CHIP = {"input": "#cfe4f5", "parameter": "#f6e3b8", "saved": "#e3d9f0", "output": "#cdebd8"}
+_DARK = {
+    _INK: "#e8ebee", _GREY: "#b7c0ca", _WHITE: "#2a2f36",
+    "#dfe6ee": "#38424d", "#eef2f6": "#2f363e", "#fbdcc8": "#5c3420", "#ebebeb": "#333333",
+    "#cfe4f5": "#1d3d56", "#f6e3b8": "#55431a", "#e3d9f0": "#43335c", "#cdebd8": "#1d4a31",
+}  # fmt: skip
+"""Colours of boxes, and of text in them, where the reader prefers dark."""
+_MANY = {"input": "inputs", "parameter": "parameters", "saved": "saved", "output": "outputs"}
+_ENDS = {"placeholder", "get_attr", "output", "subgraph", "subgraph_input", "subgraph_output"}
+_OWN_TENSOR = re.compile(r"\._(?:parameters|buffers)\['(?P<name>\w+)'\]$")
+_VARIABLE = re.compile(r"^[LG]\['(\w+)'\]")
+_MOVES_NO_DATA = re.compile(
+    r"(?:^|\.)(?:t|view|_unsafe_view|reshape|permute|transpose|expand|unsqueeze|squeeze|slice|select|split\w*|alias|"
+    r"detach|as_strided|getitem|chunk|unbind|contiguous)(?:\.|$)"
+)
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A value at the edge of the graph, named in the box that uses or makes it."""
+
+    kind: str
+    label: str
+    type: str = ""
+
+
+@dataclass
+class Box:
+    """One node of the drawing: an entity, or a module closed over `closed` entities. `module` is where it stands."""
+
+    id: str
+    title: str
+    type: str
+    module: Path
+    note: str = ""
+    light: bool = False
+    closed: int = 0
+    module_type: str = ""
+    fill: str = _WHITE
+    takes: dict[str, Chip] = field(default_factory=dict)
+    gives: list[Chip] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a drawing shows: boxes by id, edges between them, the depth that modules are closed below, if any are."""
+
+    boxes: dict[str, Box]
+    edges: tuple[tuple[str, str], ...]
+    depth: int | None
+    entities: int
+
+
+def drawing(
+    record: Record, artifact: Artifact, depth: int | None = None, readable: int = READABLE, direction: str = "TB"
+) -> Digraph:
+    """Draw one graph of a record (an FX graph or Inductor IR) for print.
+
+    `depth` is how many levels of modules stay open; None opens as many as keep the drawing within `readable` boxes.
+    `direction` is Graphviz's rankdir (`TB`, `LR`). Building it needs no Graphviz program; rendering needs `dot`.
+    Raises ValueError when the artifact is text without data flow.
+    """
+    if not has_flow(artifact):
+        raise ValueError(f"{artifact.id} is text, not a graph; print it, or draw a stage such as 'captured'")
+    layout = plan(record, artifact, depth, readable)
+    graph = Digraph(artifact.stage, comment=artifact.id)
+    graph.attr(rankdir=direction, fontname="Arial", fontsize="11", fontcolor=_OUTSIDE, nodesep="0.22", ranksep="0.32")
+    graph.attr(label=_caption(artifact, layout), labelloc="b", labeljust="l", bgcolor="transparent")
+    graph.attr("node", shape="plain", fontname="Arial", fontsize="11", fontcolor=_INK)
+    graph.attr("edge", color=_RULE, arrowsize="0.6", penwidth="0.9")
+    _add_boxes(graph, layout.boxes.values(), ())
+    graph.edges((_quoted(source), _quoted(target)) for source, target in layout.edges)
+    return graph
+
+
+def dark_style() -> str:
+    """CSS for a drawing as SVG: boxes are dark for readers who prefer that. Boxes are opaque, and what stands outside
+    of them is of a middle grey, so that a drawing reads on any background, whatever the reader prefers.
+    """
+    rules = "".join(f'[fill="{light}"]{{fill:{dark}}}' for light, dark in _DARK.items())
+    return f"@media (prefers-color-scheme:dark){{{rules}}}"
+
+
+def has_flow(artifact: Artifact) -> bool:
+    """Whether an artifact is a graph: some of its entities take others as inputs."""
+    return artifact.stage != "kernels" and any(entity.inputs for entity in artifact.entities)
+
+
+def plan(record: Record, artifact: Artifact, depth: int | None = None, readable: int = READABLE) -> Plan:
+    """Which boxes and edges a drawing of this artifact has."""
+    entities = {entity.id: entity for entity in artifact.entities}
+    work = [entity for entity in artifact.entities if entity.kind not in _ENDS and "inside" not in entity.attrs]
+    paths = {entity.id: _path(entity, entities) for entity in work}
+    depth = _fitting_depth(paths, readable) if depth is None else depth
+    home = {entity_id: _box_id(entity_id, path, depth) for entity_id, path in paths.items()}
+    boxes: dict[str, Box] = {}
+    for entity in work:
+        box_id = home[entity.id]
+        box = boxes.setdefault(box_id, _box(entity, box_id, paths[entity.id][:depth]))
+        box.closed += box_id != entity.id
+    _name_closed(work, boxes)
+    _add_chips(artifact, home, boxes, _EdgeNames(input_sources(record), saved_tensors(record)))
+    edges = _edges(work, home)
+    _type_closed(work, entities, home, boxes)
+    return Plan(boxes, edges, depth if any(box.closed for box in boxes.values()) else None, len(work))
+
+
+def _fitting_depth(paths: Mapping[str, Path], readable: int) -> int:
+    """The deepest level at which the drawing still fits; the outermost modules when none does."""
+    depths = range(max(map(len, paths.values()), default=0), -1, -1)
+    return next((depth for depth in depths if len({_box_id(*item, depth) for item in paths.items()}) <= readable), 0)
+
+
+def _path(entity: Entity, entities: Mapping[str, Entity]) -> Path:
+    """The modules and bodies of operators around an entity. In a body, modules begin where the operator stands."""
+    modules = _modules(entity)
+    body = entities.get(str(entity.attrs.get("subgraph")))
+    if body is None or not entity.label.startswith(f"{body.label}."):
+        return modules
+    outer = _modules(body)
+    inner = modules[len(outer) :] if modules[: len(outer)] == outer else modules
+    return (*_path(body, entities), body.label.rpartition(".")[2], *inner)
+
+
+def _modules(entity: Entity) -> Path:
+    return tuple(part for part in str(entity.attrs.get("module") or "").split(".") if part)
+
+
+def _shared(paths: list[Path]) -> Path:
+    """The longest beginning that all the paths have."""
+    return tuple(parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False)))
+
+
+def _box_id(entity_id: str, path: Path, depth: int) -> str:
+    return "module " + ".".join(path[: depth + 1]) if len(path) > depth else entity_id
+
+
+def _box(entity: Entity, box_id: str, module: Path) -> Box:
+    if box_id != entity.id:
+        return Box(box_id, box_id.rpartition(".")[2].removeprefix("module "), "", module)
+    if "about" in entity.attrs:
+        about = shorten(str(entity.attrs["about"]), ABOUT_SHOWN, placeholder=" …")
+        return Box(box_id, entity.label, about, module, fill=_KIND_FILLS.get(entity.kind, _WHITE))
+    light = bool(_MOVES_NO_DATA.search(str(entity.attrs.get("target") or "")))
+    note = "" if "target" in entity.attrs else entity.label
+    title = f"{entity.label}.grad" if entity.kind == "accumulate" else short_op(entity)
+    return Box(box_id, title, tensor_type(entity.attrs), module, note, light)
+
+
+def _name_closed(work: list[Entity], boxes: Mapping[str, Box]) -> None:
+    """A closed module has its class beside its name, where one of its own ops tells it."""
+    types = {f"module {entity.attrs.get('module')}": str(entity.attrs.get("module_type") or "") for entity in work}
+    for box in boxes.values():
+        box.module_type = types.get(box.id, "")
+
+
+def _type_closed(
+    work: list[Entity], by_id: Mapping[str, Entity], home: Mapping[str, str], boxes: Mapping[str, Box]
+) -> None:
+    """A closed module has the type of the last tensor that leaves it."""
+    for entity in work:
+        for source in entity.inputs:
+            if source in home and home[source] != home[entity.id] and boxes[home[source]].closed:
+                boxes[home[source]].type = tensor_type(by_id[source].attrs)
+
+
+def short_op(entity: Entity) -> str:
+    """`aten.mm.default` is `mm`, `torch.nn.functional.relu` is `relu`, `extern_kernels.addmm` is `addmm`."""
+    target = str(entity.attrs.get("target") or entity.attrs.get("what") or entity.label)
+    if match := re.fullmatch(r"<[\w -]*(?:function|method) '?([\w.]+)'?.*>", target):
+        target = match[1]
+    parts = target.removeprefix("torch.ops.").split(".")
+    return parts[1] if len(parts) == 3 and parts[0] != "torch" else parts[-1]
+
+
+def _edges(work: list[Entity], home: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    found = {
+        (home[source], home[entity.id]): None
+        for entity in work
+        for source in entity.inputs
+        if source in home and home[source] != home[entity.id]
+    }
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _EdgeNames:
+    """What the record knows of the values at a graph's edge."""
+
+    sources: Mapping[str, str]
+    saved: Mapping[str, str]
+
+    def taken(self, entity: Entity) -> Chip:
+        """An input as the user wrote it: `x`, `args[0]`, or a module's own `weight`."""
+        source = self.sources.get(entity.id, "")
+        own = _OWN_TENSOR.search(source)
+        if own or entity.kind == "get_attr":
+            return Chip("parameter", own["name"] if own else entity.label, tensor_type(entity.attrs))
+        kind = "saved" if entity.id in self.saved.values() else "input"
+        return Chip(kind, _VARIABLE.sub(r"\1", source) or entity.label, tensor_type(entity.attrs))
+
+    def given(self, entity: Entity, first: bool) -> list[Chip]:
+        """What the graph returns, what it keeps for the backward, or both: AOTAutograd puts what is returned first."""
+        kept = [Chip("saved", "saved")] if entity.id in self.saved else []
+        return [Chip("output", "output"), *kept] if first or not kept else kept
+
+
+def _add_chips(artifact: Artifact, home: Mapping[str, str], boxes: Mapping[str, Box], names: _EdgeNames) -> None:
+    by_id = {entity.id: entity for entity in artifact.entities}
+    for entity in artifact.entities:
+        if entity.kind == "output":
+            for place, source in enumerate(dict.fromkeys(entity.inputs)):
+                if source in home:
+                    boxes[home[source]].gives += names.given(by_id[source], first=place == 0)
+        elif entity.id in home:
+            for source in entity.inputs:
+                if source in by_id and by_id[source].kind in _ENDS:
+                    boxes[home[entity.id]].takes[source] = names.taken(by_id[source])
+
+
+def _add_boxes(graph: Digraph, boxes: Iterable[Box], path: Path) -> None:
+    """Boxes that stand in this module, and a frame for each module inside; a module with one inside is one frame."""
+    inner: dict[Path, list[Box]] = {}
+    for box in boxes:
+        inner.setdefault(box.module[: len(path) + 1], []).append(box)
+    for module, members in inner.items():
+        if module == path or len(members) == 1:
+            for box in members:
+                graph.node(_quoted(box.id), label=_label(box, ".".join(box.module[len(path) :])), tooltip=box.id)
+        else:
+            _add_frame(graph, members, path, _shared([box.module for box in members]))
+
+
+def _add_frame(graph: Digraph, members: list[Box], path: Path, module: Path) -> None:
+    with graph.subgraph(name=f"cluster {'.'.join(module)}") as frame:
+        frame.attr(label=".".join(module[len(path) :]), labelloc="t", labeljust="l", style="rounded,filled")
+        frame.attr(color=_RULE, fillcolor=_FRAMES[len(path) % 2], fontcolor=_OUTSIDE, fontsize="10", margin="9")
+        _add_boxes(frame, members, module)
+
+
+def _label(box: Box, module: str) -> str:
+    """A Graphviz HTML label: chips of what it takes, its name, type and module, chips of what it gives."""
+    rows = [_chip_row(_few(box.takes.values())), f"<TR><TD>{_name(box, module)}</TD></TR>"]
+    ops = f"{box.closed} {'op' if box.closed == 1 else 'ops'}" if box.closed else ""
+    detail = "   ".join(part for part in (box.type, ops) if part)
+    if detail:
+        rows.append(f"<TR><TD>{_small(detail)}</TD></TR>")
+    rows.append(_chip_row(_few(box.gives)))
+    return f"<{_table(box)}{''.join(rows)}</TABLE>>"
+
+
+def _name(box: Box, module: str) -> str:
+    """The op, or the closed module with its class; an op alone in its module has the module's name beside it."""
+    name = f'<FONT POINT-SIZE="12"><B>{escape(box.title)}</B></FONT>'
+    if box.closed:
+        name, module = f"{name} {escape(box.module_type)}", f"in {module}" if module else ""
+    note = "  ".join(part for part in (box.note, module) if part)
+    return f"{name}  {_small(note)}" if note else name
+
+
+def _table(box: Box) -> str:
+    style = "ROUNDED,DASHED" if box.light else "ROUNDED"
+    fill = "#dfe6ee" if box.closed else box.fill
+    return (
+        f'<TABLE BORDER="1" STYLE="{style}" COLOR="{_RULE}" BGCOLOR="{fill}" CELLBORDER="0" CELLSPACING="0"'
+        ' CELLPADDING="3">'
+    )
+
+
+def _few(chips: Iterable[Chip]) -> list[Chip]:
+    """What fits in a box: of a kind with many chips, only how many there are."""
+    kinds: dict[str, list[Chip]] = {}
+    for chip in chips:
+        kinds.setdefault(chip.kind, []).append(chip)
+    return [
+        chip
+        for kind, members in kinds.items()
+        for chip in (members if len(members) <= CHIPS_SHOWN else [Chip(kind, f"{len(members)} {_MANY[kind]}")])
+    ]
+
+
+def _chip_row(chips: list[Chip]) -> str:
+    if not chips:
+        return ""
+    cells = "".join(
+        f'<TD BGCOLOR="{_CHIP[chip.kind]}" STYLE="ROUNDED">{_small(f"{chip.label} {chip.type}".rstrip(), _INK)}</TD>'
+        for chip in chips
+    )
+    return f'<TR><TD><TABLE BORDER="0" CELLSPACING="2" CELLPADDING="2"><TR>{cells}</TR></TABLE></TD></TR>'
+
+
+def _small(text: str, colour: str = _GREY) -> str:
+    return f'<FONT POINT-SIZE="9" COLOR="{colour}">{escape(text)}</FONT>'
+
+
+def _caption(artifact: Artifact, layout: Plan) -> str:
+    title = f"{artifact.title}  {artifact.graph}".rstrip()
+    ops = f"{layout.entities} {'op' if layout.entities == 1 else 'ops'}"
+    if artifact.stage == "autograd":
+        ops = counts((artifact,))
+    if artifact.stage == "frame_map":
+        return f"{title}: {artifact.text.partition(chr(10))[0]}"
+    if layout.depth is None:
+        return f"{title}: {ops}"
+    return f"{title}: {ops} in {len(layout.boxes)} boxes, modules closed below depth {layout.depth}"
+
+
+def _quoted(name: str) -> str:
+    """A Graphviz node name: a colon in it would be taken for a port."""
+    return name.replace(":", "%3A")
+
+
+PICTURE_BOXES, PICTURE_BYTES = 80, 90_000
+"""Boxes and bytes of a drawing that is kept in a saved notebook, at most."""
+
+
+def graph_picture(record: Record, artifact: Artifact, title: str) -> str:
+    """One graph drawn, open; "" where Graphviz is not installed, or the drawing is too big to keep."""
+    try:
+        svg = plain_svg(drawing(record, artifact, readable=PICTURE_BOXES).pipe(format="svg", encoding="utf-8"))
+    except (ExecutableNotFound, CalledProcessError):
+        return ""
+    return details(safe(title), picture(artifact.title, svg), is_open=True) if len(svg) <= PICTURE_BYTES else ""
+
+
+def plain_svg(svg: str) -> str:
+    """An SVG without what an image can't use: ids, tool tips, comments, the font repeated at each text."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<!--.*?-->\s*|<title>.*?</title>\s*|</?a\b[^>]*>\s*", "", svg, flags=re.DOTALL)
+    svg = re.sub(r' (?:id|class|font-family)="[^"]*"', "", svg)
+    svg = svg.replace("<svg ", '<svg font-family="Arial,Helvetica,sans-serif" ', 1)
+    opening = svg.index(">", svg.index("<svg")) + 1
+    return f"{svg[:opening]}<style>{dark_style()}</style>{svg[opening:]}"

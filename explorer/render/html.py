@@ -1,0 +1,83 @@
+"""HTML out of what GitHub, nbviewer and JupyterLab keep of a saved notebook: no scripts, no style sheets, no ids."""
+
+from __future__ import annotations
+
+import base64
+import html
+import re
+from collections.abc import Iterable, Sequence
+
+from explorer.reading.plain_text import clip
+
+_TINT = "rgba(127,127,127,0.12)"
+_RULE = "1px solid rgba(127,127,127,0.35)"
+_BOX = f"border:{_RULE};border-radius:4px;padding:0.4em 0.7em;margin:0.4em 0"
+_PRE = "margin:0.4em 0;padding:0.5em 0.7em;overflow:auto;max-height:32em;line-height:1.35;font-size:12px;" + (
+    f"background:{_TINT};border-radius:4px;white-space:pre;text-align:left"
+)
+CELL = f"text-align:left;vertical-align:top;padding:0.2em 0.8em 0.2em 0.4em;border-bottom:{_RULE}"
+_NUMBER = CELL.replace("text-align:left", "text-align:right")
+SMALL = "font-size:85%;opacity:0.75"
+WARNING = "margin:0.4em 0;padding:0.3em 0.7em;border-left:4px solid #d55e00"
+_NUMERIC = re.compile(r"[\d.,]+(e[+-]\d+)?( ?(B|[KMGT]iB|µs|ms|s))?")
+
+
+def tint(colour: str) -> str:
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.35)"
+
+
+def muted(content: str) -> str:
+    return f'<span style="{SMALL}">{safe(content)}</span>'
+
+
+def pre(lines: list[str]) -> str:
+    return f'<pre style="{_PRE}">' + "\n".join(lines) + "</pre>"
+
+
+def table_html(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
+    head = "".join(f'<th style="{CELL}">{safe(column)}</th>' for column in columns)
+    body = "".join(f"<tr>{''.join(map(text_cell, row))}</tr>" for row in rows)
+    return (
+        '<div style="overflow:auto"><table style="margin:0.4em 0;border-collapse:collapse;font-size:12px">'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def text_cell(content: str) -> str:
+    return cell(safe(clip(content, 400)), _NUMBER if _NUMERIC.fullmatch(content) else CELL)
+
+
+def cell(content: str, style: str) -> str:
+    return f'<td style="{style}">{content}</td>'
+
+
+def details(title: str, body: str, is_open: bool = False) -> str:
+    state = " open" if is_open else ""
+    return f'<details{state} style="{_BOX}"><summary style="cursor:pointer">{title}</summary>{body}</details>'
+
+
+def picture(alt: str, svg: str) -> str:
+    """An SVG as an image, on the page's own background."""
+    source = base64.b64encode(svg.encode()).decode()
+    image = f'<img alt="{html.escape(alt)}" src="data:image/svg+xml;base64,{source}" style="max-width:100%">'
+    style = "border-radius:4px;padding:0.5em;overflow:auto;max-height:44em;display:inline-block"
+    return f'<div style="{style};max-width:100%;box-sizing:border-box">{image}</div>'
+
+
+def left_out(count: int, shown: int, what: str, where: str) -> str:
+    return note(f"{shown:,} of {count:,} {what} shown; all of them: {where}") if count > shown else ""
+
+
+def note(content: str) -> str:
+    return f'<div style="{SMALL}">{safe(content)}</div>'
+
+
+def safe(content: str) -> str:
+    """Text for between tags."""
+    return html.escape(content, quote=False)
+
+
+def prose(content: str) -> str:
+    """A sentence for between tags, with `code` in backticks."""
+    return re.sub("`([^`]*)`", r"<code>\1</code>", safe(content))

@@ -1,0 +1,179 @@
+"""Two records as one, so that one view shows both: artifacts of the second side get ids of their own.
+
+Source code that is the same on both sides is there once: a line of it lights up what it became on either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from compiler.record import Artifact, Entity, Kernel, Record, ordered_stages
+from explorer.findings import findings, with_findings
+from explorer.findings.versus_table import names_of
+from explorer.reading.stages import STAGE_WORDS
+from explorer.render.finding import as_artifact
+from explorer.run.compiling import KernelCompiler
+
+SIDE, PAIR = "side", "pair"
+"""Names in `Artifact.attrs`: which side it is of, and the artifact of the other side that it stands against."""
+
+
+def both_sides(before: Record, after: Record, labels: tuple[str, str]) -> Record:
+    """Both records as one; what is no artifact, kernel or decision is that of the first."""
+    from explorer.findings.kernel_diff import matching_ids
+
+    before, after = _with_views(before), _with_views(after)
+    shared = _shared(before, after)
+    kept = {entity.id for artifact in after.artifacts if artifact.id in shared for entity in artifact.entities}
+    rename = _renaming(labels[1], kept)
+    own = _ids(after) - shared
+    partner = matching_ids(before, after)
+    second = [artifact for artifact in after.artifacts if artifact.id not in shared]
+    pairs = {partner.get(artifact.id, artifact.id): rename(artifact.id) for artifact in second}
+    first = [artifact if artifact.id in shared or artifact.stage == "versus"
+             else _told(artifact, labels[0], pairs.get(artifact.id, ""))
+             for artifact in before.artifacts]  # fmt: skip
+    known = {artifact.id for artifact in before.artifacts}
+    stages = [artifact.stage for artifact in (*before.artifacts, *after.artifacts)]
+    places = {stage: place for place, stage in enumerate(ordered_stages(stages, [*STAGE_WORDS]))}
+    others = {artifact.id: partner.get(artifact.id, artifact.id) for artifact in second}
+    moved = [
+        _told(_renamed(artifact, rename, own), labels[1], others[artifact.id] if others[artifact.id] in known else "")
+        for artifact in second
+    ]
+    return before.with_(
+        title=before.title if before.title == after.title else f"{before.title}, {after.title}",
+        artifacts=tuple(sorted((*first, *moved), key=lambda artifact: places[artifact.stage])),
+        trust="untrusted" if after.trust == "untrusted" else before.trust,
+        versus=after if before.options.backend != after.options.backend else None,
+        kernels=(*before.kernels, *(_renamed_kernel(kernel, rename) for kernel in after.kernels)),
+        binaries=(*before.binaries, *(replace(one, kernel=rename(one.kernel)) for one in after.binaries)),
+        decisions=(
+            *before.decisions,
+            *(replace(one, subjects=tuple(map(rename, one.subjects))) for one in after.decisions),
+        ),
+    )
+
+
+def shown(record: Record) -> Record:
+    """The record as a view shows it: where another backend made something of the same call, with both sides."""
+    if record.versus is None or any(SIDE in artifact.attrs for artifact in record.artifacts):
+        return record
+    return both_sides(record, record.versus, names_of(record))
+
+
+def _with_views(record: Record) -> Record:
+    """The record with its findings, each with what its view shows: of the whole, they would be those of one side."""
+    return with_findings(record, [replace(found, artifact=as_artifact(found)) for found in findings(record)])
+
+
+def _ids(record: Record) -> set[str]:
+    """The ids of a record's entities and artifacts; a finding's is a plain word, and so may stand for anything else."""
+    artifacts = {artifact.id for artifact in record.artifacts if artifact.id != artifact.stage}
+    return artifacts | {entity.id for entity in record.entities()}
+
+
+def _shared(before: Record, after: Record) -> set[str]:
+    """Ids of the source artifacts that are the same on both sides."""
+    texts = {artifact.id: artifact.text for artifact in before.of_stage("source")}
+    return {artifact.id for artifact in after.of_stage("source") if texts.get(artifact.id) == artifact.text}
+
+
+def _renaming(label: str, kept: Collection[str]) -> Callable[[str], str]:
+    return lambda name: name if name in kept else f"{label}: {name}"
+
+
+def _told(artifact: Artifact, side: str, pair: str) -> Artifact:
+    attrs: dict[str, Any] = {SIDE: side} | ({PAIR: pair} if pair else {})
+    return replace(artifact, attrs=artifact.attrs | attrs)
+
+
+def _renamed(artifact: Artifact, rename: Callable[[str], str], own: Collection[str]) -> Artifact:
+    return replace(
+        artifact,
+        id=rename(artifact.id),
+        lines={line: tuple(map(rename, ids)) for line, ids in artifact.lines.items()},
+        entities=tuple(_renamed_entity(entity, rename) for entity in artifact.entities),
+        attrs=_ids_renamed(artifact.attrs, rename, own),
+    )
+
+
+def _ids_renamed(value: Any, rename: Callable[[str], str], own: Collection[str]) -> Any:
+    """A JSON value with every string in it renamed that is the id of an artifact or an entity."""
+    if isinstance(value, str):
+        return rename(value) if value in own else value
+    if isinstance(value, Mapping):
+        return {_ids_renamed(key, rename, own): _ids_renamed(each, rename, own) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_ids_renamed(each, rename, own) for each in value]
+    return value
+
+
+def _renamed_entity(entity: Entity, rename: Callable[[str], str]) -> Entity:
+    inputs, origins = tuple(map(rename, entity.inputs)), tuple(map(rename, entity.origins))
+    return replace(entity, id=rename(entity.id), inputs=inputs, origins=origins)
+
+
+def _renamed_kernel(kernel: Kernel, rename: Callable[[str], str]) -> Kernel:
+    nodes = tuple(map(rename, kernel.nodes))
+    return replace(kernel, id=rename(kernel.id), artifact=rename(kernel.artifact), nodes=nodes)
+
+
+class BothSides(KernelCompiler):
+    """Two records as one, whose kernels are compiled each for its own target."""
+
+    def __init__(self, before: KernelCompiler, after: KernelCompiler, labels: tuple[str, str]) -> None:
+        super().__init__(both_sides(before.record, after.record, labels))
+        self._sides = (before, after)
+        self._labels = labels
+
+    def trust(self) -> Record:
+        """The user agrees that the code of both sides' kernels is executed on this machine."""
+        for side in self._sides:
+            side.trust()
+        return super().trust()
+
+    @property
+    def left(self) -> tuple[Kernel, ...]:
+        return tuple(kernel for side in self._sides for kernel in side.left)
+
+    def pending(self) -> dict[str, int]:
+        """Stage -> how many kernels of both sides would come to it."""
+        sides = [side.pending() for side in self._sides]
+        return {stage: sum(side.get(stage, 0) for side in sides) for stage in {**sides[0], **sides[1]}}
+
+    def compile(self, kernels: Collection[str] | None = None, config: int = 0) -> Record:
+        """Compile what is left on both sides, one after the other. Takes no choice of kernels."""
+        if kernels is not None or config:
+            raise ValueError("both sides are compiled whole, in their first configuration: compile a run for more")
+        if self.left:
+            self._record.require_trust()
+        self._cancelled.clear()
+        total = len(self.left)
+
+        def hear(_: Record, progress: dict[str, Any]) -> None:
+            if progress:
+                self._tell({"done": total - len(self.left) + progress["done"], "total": total})
+
+        try:
+            for side in self._sides:
+                self._compile_side(side, hear)
+        finally:
+            self._record = both_sides(self._sides[0].record, self._sides[1].record, self._labels)
+            self._tell({})
+        return self._record
+
+    def _compile_side(self, side: KernelCompiler, hear: Callable[[Record, dict[str, Any]], None]) -> None:
+        side.listen(hear)
+        try:
+            if not self._cancelled.is_set():
+                side.compile()
+        finally:
+            side.forget(hear)
+
+    def cancel(self) -> None:
+        super().cancel()
+        for side in self._sides:
+            side.cancel()

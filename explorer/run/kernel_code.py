@@ -1,0 +1,89 @@
+"""One kernel as text: its source, headed by what is known of it."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+from compiler.binary.sources import CannotCompileError, kernel_source
+from compiler.record import Binary, Kernel, Record
+from explorer.reading.kernel_table import binaries_of, config_text, half, occupancy_percent
+from explorer.reading.plain_text import counted, text_lines
+from explorer.reading.shapes import seconds_text, size_text
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class KernelCode:
+    """One kernel. `source` is its code alone, for Triton what Inductor put in the string; `str` heads it with facts."""
+
+    kernel: Kernel
+    binary: Binary | None
+    source: str
+
+    def __str__(self) -> str:
+        facts = "\n".join(f"# {line}" for line in fact_lines(self.kernel, self.binary))
+        return f"{facts}\n\n{self.source}" if self.source else facts
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def kernel_code(record: Record, name: str) -> KernelCode:
+    """The kernel with this name or id. Raises KeyError that names the nearest, or those there are."""
+    known = {kernel.name: kernel for kernel in reversed(record.kernels)}
+    known |= {kernel.id: kernel for kernel in record.kernels}
+    if name not in known:
+        raise KeyError(_absent(name, [kernel.name for kernel in record.kernels]))
+    kernel = known[name]
+    try:
+        return KernelCode(kernel, binaries_of(record).get(kernel.id), source_of(record, kernel))
+    except CannotCompileError as error:
+        raise KeyError(str(error)) from None
+
+
+def _absent(name: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"no kernel {name!r}; " + (f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(names)}")
+
+
+def source_of(record: Record, kernel: Kernel) -> str:
+    """The kernel's own code: of Triton what stands between the long quotes, of others their statement."""
+    artifact = record[kernel.artifact]
+    if kernel.language == "triton":
+        _, source = kernel_source(artifact, kernel)
+        return source.strip("\n") + "\n"
+    first, last = kernel.lines
+    return "\n".join(text_lines(artifact.text)[first - 1 : last]) + "\n"
+
+
+def fact_lines(kernel: Kernel, binary: Binary | None) -> list[str]:
+    """What is known of a kernel, a few facts a line."""
+    calls = [
+        kernel.category,
+        counted(kernel.calls, "call"),
+        f"{size_text(kernel.bytes)} a call" if kernel.bytes else "",
+    ]
+    lines = [f"{kernel.name}  ({half(kernel)})", ", ".join(filter(None, calls))]
+    return lines + (_binary_lines(binary) if binary else [])
+
+
+def _binary_lines(binary: Binary) -> list[str]:
+    facts = [
+        "" if binary.registers is None else counted(binary.registers, "register"),
+        "" if binary.spill_bytes is None else f"{size_text(binary.spill_bytes)} spilled",
+        "" if binary.shared_memory is None else f"{size_text(binary.shared_memory)} shared memory",
+        _occupancy(binary),
+        ""
+        if binary.bound_seconds is None
+        else f"at least {seconds_text(binary.bound_seconds)}, an estimate ({binary.bound}-bound)",
+    ]
+    return [f"{binary.target}: {config_text(binary.config)}", ", ".join(filter(None, facts))]
+
+
+def _occupancy(binary: Binary) -> str:
+    percent = occupancy_percent(binary)
+    return (
+        ""
+        if percent is None
+        else f"occupancy {percent:g} %" + (f" (limit: {binary.limiter})" if binary.limiter else "")
+    )

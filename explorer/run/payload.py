@@ -1,0 +1,303 @@
+"""What the front end is given: a manifest, small and whole, and per artifact compressed parts it asks for.
+
+A part is zlib-compressed JSON: `entities` (entities and the line map), `text` (text and shown line numbers), for a
+finding `view` (what its view is made of) and, where passes decided something about the artifact's entities,
+`decisions`. The manifest names every part with a digest, so a
+front end that compares it with what it holds knows what to ask for. The same record gives the same bytes.
+
+`words` explains what stands in an artifact's text (instructions, functions). It is made when it is asked for: a page
+has one for each language.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from compiler.record import Artifact, Decision, Problem, Record
+from explorer.findings import Finding, KnownFindings, views
+from explorer.findings import versus_table as versus
+from explorer.findings.breaks import break_id
+from explorer.findings.timing.heat import source_heat
+from explorer.findings.timing.measured import with_measured
+from explorer.reading.kernel_table import list_of_kernels
+from explorer.reading.sites import break_count, break_of, recompile_count
+from explorer.reading.source_marks import source_marks
+from explorer.reading.stages import stage_place, stage_words
+from explorer.render.finding import COUNT
+from explorer.run.both_sides import SIDE
+from explorer.run.language_words import words_part
+from explorer.run.payload_part import Part
+
+
+def artifact_parts(artifact: Artifact, finding: Finding | None = None) -> dict[str, Part]:
+    """The parts that an artifact has by itself; a finding has those of its artifact, and what its view shows."""
+    entities = {"entities": artifact.entities, "lines": artifact.lines}
+    text = {"text": artifact.text, "numbers": artifact.attrs.get("numbers")}
+    parts = {"entities": entities, "text": text} | ({"view": finding.data} if finding and finding.view else {})
+    return {name: Part.of(artifact.id, name, content) for name, content in parts.items()}
+
+
+@dataclass
+class Payload:
+    """A record as the front end gets it. A record that grows keeps the parts already made."""
+
+    record: Record
+    known: KnownFindings = field(default_factory=KnownFindings)
+    _made: dict[str, tuple[Artifact | Finding, dict[str, Part]]] = field(default_factory=dict)
+    _findings: dict[str, Finding] = field(default_factory=dict)
+    _decisions: dict[str, Part] = field(default_factory=dict)
+    pending: Mapping[str, int] = field(default_factory=dict)
+    makes: Mapping[str, int] = field(default_factory=dict)
+    trees: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.update(self.record)
+
+    def update(self, record: Record) -> None:
+        """Take the record as it now is, with its findings. What is the same as before is not compressed again."""
+        found, shown = self.known.of(record)
+        self._findings = {finding.artifact.id: finding for finding in (*views(record), *found)}
+        self.record = with_measured(shown)
+        for artifact in self.record.artifacts:
+            finding = self._findings.get(artifact.id)
+            known, now = self._made.get(artifact.id), finding or artifact
+            if known is None or (known[0] is not now and known[0] != now):
+                self._made[artifact.id] = (now, artifact_parts(artifact, finding))
+        self._decisions = decision_parts(record)
+
+    def parts_of(self, artifact: str) -> dict[str, Part]:
+        """The parts of an artifact by name. Raises KeyError when the record has no such artifact."""
+        parts = self._made[artifact][1]
+        decisions = self._decisions.get(artifact)
+        return parts | {"decisions": decisions} if decisions else parts
+
+    def part(self, artifact: str, name: str) -> Part | None:
+        """A part by name, or None when the record does not have it."""
+        if artifact not in self._made:
+            return None
+        return words_part(self._shown(artifact)) if name == "words" else self.parts_of(artifact).get(name)
+
+    def _shown(self, artifact: str) -> Artifact:
+        made = self._made[artifact][0]
+        return made.artifact if isinstance(made, Finding) else made
+
+    def parts(self) -> Iterable[Part]:
+        """Every part, artifacts in pipeline order."""
+        for artifact in self.record.artifacts:
+            yield from self.parts_of(artifact.id).values()
+
+    def manifest(self) -> dict[str, Any]:
+        """What the front end shows before any part is there: plain JSON values, no text of any artifact."""
+        record = self.record
+        sources = record.of_stage("source")
+        marks = source_marks(record)
+        return {
+            "title": record.title,
+            "explored": None if record.explored is None else msgspec.to_builtins(record.explored),
+            "options": msgspec.to_builtins(record.options),
+            "environment": msgspec.to_builtins(record.environment),
+            "home": [artifact.id for artifact in sorted(sources, key=interest(record, marks["landed"]))],
+            "target": record.target,
+            "compare": compared_first(record),
+            "first": opened_first(record),
+            "versus": versus_table(record),
+            "trees": self.trees,
+            "stages": [self._stage(name) for name in stage_names(record, [*self.pending, *self.makes])],
+            "breaks": [msgspec.to_builtins(item) for item in record.breaks],
+            "frames": [msgspec.to_builtins(frame) for frame in record.frames],
+            "kernels": kernel_counts(record),
+            "decisions": decision_counts(record),
+            "guards": len(record.guards),
+            "recompiles": len(record.recompiles),
+            "counts": {"breaks": break_count(record.breaks), "recompiles": recompile_count(record.recompiles)},
+            **marks,
+            "heat": source_heat(record),
+        }
+
+    def _stage(self, name: str) -> dict[str, Any]:
+        artifacts = self.record.of_stage(name)
+        words = stage_words(name)
+        sides = Counter[str]()
+        for artifact in artifacts:
+            sides[artifact.attrs.get(SIDE, "")] += counted(artifact, words.kinds)
+        count, both = sides.total(), len(sides) > 1 and "" not in sides
+        unit = singular(words.unit) if count == 1 else words.unit
+        told = next((str(artifact.attrs[COUNT]) for artifact in artifacts if COUNT in artifact.attrs), "")
+        if told and not both:
+            number, _, unit = told.partition(" ")
+            count = int(number.replace(",", ""))
+        return {
+            "name": name,
+            "title": words.title,
+            "about": words.about,
+            "group": words.group,
+            "count": count,
+            "sides": [*sides.values()] if both else [],
+            "unit": unit,
+            "seconds": None if both else stage_seconds(self.record, name),
+            "problems": [_problem(item, self.record) for item in self.record.problems if item.stage == name],
+            "artifacts": [self._artifact(artifact) for artifact in artifacts],
+            "pending": self.pending.get(name, 0) or self.makes.get(name, 0),
+            "makes": name in self.makes,
+            "list": list_of_kernels(self.record) if name == "kernels" else None,
+        }
+
+    def _artifact(self, artifact: Artifact) -> dict[str, Any]:
+        parts = self.parts_of(artifact.id)
+        finding = self._findings.get(artifact.id)
+        return {
+            "id": artifact.id,
+            "stage": artifact.stage,
+            "title": artifact.title,
+            "language": artifact.language,
+            "graph": artifact.graph,
+            "lines": artifact.text.count("\n") + (not artifact.text.endswith("\n")),
+            "chars": len(artifact.text),
+            "entities": len(artifact.entities),
+            "drawable": any(entity.inputs for entity in artifact.entities),
+            "start": first_kernel_line(artifact),
+            "level": level_of(artifact, self.record),
+            "half": artifact.half,
+            "side": artifact.attrs.get("side", ""),
+            "pair": artifact.attrs.get("pair", ""),
+            "view": finding.view if finding else "",
+            "opens": finding.opens if finding else "",
+            "parts": {name: {"digest": part.digest, "bytes": len(part.data)} for name, part in parts.items()},
+        }
+
+
+def manifest(record: Record) -> dict[str, Any]:
+    """The manifest of a record that is complete."""
+    return Payload(record).manifest()
+
+
+def stage_names(record: Record, pending: Iterable[str] = ()) -> list[str]:
+    """The stages that a record has, may yet get or could not have, in pipeline order; unknown ones stay in place."""
+    present = list(dict.fromkeys(artifact.stage for artifact in record.artifacts))
+    expected = [*(problem.stage for problem in record.problems), *pending]
+    missing = [stage for stage in expected if stage not in present]
+    for stage in dict.fromkeys(missing):
+        present.insert(stage_place(stage, present), stage)
+    return present
+
+
+def level_of(artifact: Artifact, record: Record) -> str:
+    """The level of decomposition that a graph is at, where it is there at several: captured is torch's own."""
+    if artifact.stage == "captured" and any(each.graph == artifact.graph for each in record.of_stage("decomposed")):
+        return "torch"
+    return str(artifact.attrs.get("level", ""))
+
+
+def _problem(problem: Problem, record: Record) -> dict[str, Any]:
+    """A problem, with the id of the break whose card says what to do about it, "" where there is none."""
+    found = break_of(problem, record)
+    return msgspec.to_builtins(problem) | {"card": break_id(found) if found is not None else ""}
+
+
+def singular(unit: str) -> str:
+    """`launches` is `launch`, `ops` is `op`."""
+    return unit.removesuffix("es") if unit.endswith("ches") else unit.removesuffix("s")
+
+
+def counted(artifact: Artifact, kinds: frozenset[str]) -> int:
+    """How many entities of these kinds; without kinds, how many the artifact says it has, else its lines of text."""
+    if not kinds and "count" in artifact.attrs:
+        return int(artifact.attrs["count"])
+    if not kinds:
+        return len(artifact.text.splitlines())
+    return sum(entity.kind in kinds for entity in artifact.entities)
+
+
+def stage_seconds(record: Record, stage: str) -> float | None:
+    """Seconds spent making a stage's artifacts, or None where nobody measured it."""
+    subjects = {stage, *(artifact.id for artifact in record.of_stage(stage))}
+    measured = [item.seconds for item in record.timings if item.subject in subjects and item.what == "compile"]
+    return sum(measured) if measured else None
+
+
+def opened_first(record: Record) -> list[str]:
+    """Stages or artifacts to begin with, each in a pane: the kernels of both sides, where two backends made them."""
+    if record.versus is not None:
+        pairs = [artifact for artifact in record.of_stage("kernels") if "pair" in artifact.attrs]
+        return [name for artifact in pairs[:1] for name in (artifact.id, str(artifact.attrs["pair"]))]
+    return ["chain_rule", "autograd"] if record.of_stage("chain_rule") else []
+
+
+def versus_table(record: Record) -> dict[str, Any] | None:
+    """The table of two backends' code; None where there is one."""
+    if record.versus is None:
+        return None
+    rows = [[row.title, *row.texts] for row in versus.rows(record, record.versus)]
+    return {"names": versus.names_of(record), "rows": rows}
+
+
+def compared_first(record: Record) -> list[str] | None:
+    """Of a record of two sides, the pair of artifacts to begin with: the first after capture that differs."""
+    if record.versus is not None:
+        return None
+    known = {artifact.id: artifact for artifact in record.artifacts}
+    pairs = [(artifact, known[artifact.attrs["pair"]]) for artifact in record.artifacts if "pair" in artifact.attrs]
+    different = [(first, second) for first, second in pairs if first.text != second.text]
+    late = [pair for pair in different if pair[0].stage in ("post_grad", "ir", "fused_ir", "kernels")]
+    return [artifact.id for artifact in (late or different or pairs)[0]] if pairs else None
+
+
+def first_kernel_line(artifact: Artifact) -> int:
+    """Where to start reading: the first line of the first kernel in an artifact, or 1."""
+    lines = [entity.attrs.get("line") or 1 for entity in artifact.entities if entity.kind == "kernel"]
+    return min(lines, default=1)
+
+
+def decision_parts(record: Record) -> dict[str, Part]:
+    """For each artifact, what passes decided about its entities, newest last."""
+    owner = {entity.id: artifact.id for artifact in record.artifacts for entity in artifact.entities}
+    about: dict[str, list[Decision]] = {}
+    for decision in record.decisions:
+        for artifact in dict.fromkeys(owner[subject] for subject in decision.subjects if subject in owner):
+            about.setdefault(artifact, []).append(decision)
+    return {artifact: Part.of(artifact, "decisions", decisions) for artifact, decisions in about.items()}
+
+
+def decision_counts(record: Record) -> list[dict[str, Any]]:
+    """How many decisions of each kind a pass made; where two backends' are in one record, of which backend it is."""
+    own: Sequence[Decision] = record.decisions
+    other: Sequence[Decision] = ()
+    if record.versus is not None and any(SIDE in artifact.attrs for artifact in record.artifacts):
+        other = record.versus.decisions
+        own = own[: len(own) - len(other)]
+    names = versus.names_of(record) if other else ("", "")
+    counts = Counter((f"{side} {found.pass_name}".strip(), found.verdict)
+                     for side, decisions in zip(names, (own, other), strict=True) for found in decisions)  # fmt: skip
+    return [{"pass": name, "verdict": verdict, "count": count} for (name, verdict), count in counts.items()]
+
+
+def kernel_counts(record: Record) -> list[dict[str, Any]]:
+    counts: Counter[tuple[str, str]] = Counter()
+    launches: Counter[tuple[str, str]] = Counter()
+    for kernel in record.kernels:
+        counts[kernel.language, kernel.category] += 1
+        launches[kernel.language, kernel.category] += kernel.calls
+    return [
+        {"language": name, "category": kind, "count": count, "launches": launches[name, kind]}
+        for (name, kind), count in counts.items()
+    ]
+
+
+def interest(
+    record: Record, landed: Mapping[str, Mapping[str, list[int]]]
+) -> Callable[[Artifact], tuple[bool, bool, int]]:
+    """Sorts sources: the user's own files before installed ones, the file of the explored function first of these,
+    then those with more captured lines.
+    """
+    first = record.frames[0].file if record.frames else ""
+
+    def key(source: Artifact) -> tuple[bool, bool, int]:
+        rows = {row for rows in landed.get(source.id, {}).values() for row in rows}
+        return bool(source.attrs.get("installed")), source.title != first, -len(rows)
+
+    return key

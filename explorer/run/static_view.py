@@ -1,0 +1,322 @@
+"""Record -> static HTML that needs no script: what a saved notebook shows on GitHub, on nbviewer and in JupyterLab.
+
+Those pages keep only some of HTML, so only that is used: `<details>`, tables, `<pre>`, inline `style`, `class`,
+`title` and `<img src="data:…">`. It reads without the styles too. Text takes the page's own colour and tints are
+translucent, so it works on light and dark. Every string from the record is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from graphviz import CalledProcessError, ExecutableNotFound
+from pygments.lexers import PythonLexer
+from pygments.token import Comment, Keyword, String
+
+from compiler.record import MACHINE_STAGES, Artifact, GraphBreak, Problem, Record
+from explorer.findings import versus_table as versus
+from explorer.findings.advice.html import advice_html
+from explorer.findings.cards_html import break_html, recompile_html
+from explorer.findings.check_text import Checked, result_cells, sentences, stage_sentences
+from explorer.findings.timing.heat_text import heat_html
+from explorer.reading.plain_text import clip, counted, text_lines
+from explorer.reading.shapes import seconds_text
+from explorer.reading.sites import break_count, break_groups, card_number, recompile_count, recompile_groups
+from explorer.reading.source_marks import landed_lines
+from explorer.reading.stages import counts, size, stage_order, stage_seconds, stage_title
+from explorer.render.drawing import PICTURE_BOXES, PICTURE_BYTES, drawing, has_flow, plain_svg
+from explorer.render.html import CELL, cell, details, left_out, muted, note, picture, pre, safe, table_html, tint
+from explorer.run import tables, text
+
+BUDGET = 170_000
+"""Characters of stage text in one twin, shared by the artifacts; what is cut says how to see all of it."""
+
+TEXT_MOST, TEXT_LEAST = 7_000, 1_500
+"""Characters shown of one artifact: at most, and at least where there are very many."""
+
+SOURCES, SOURCE_LINES = 12, 120
+PICTURES = 4
+ROWS = 30
+
+CHECK_HEAD = ("result", "verdict", "off by", "ULPs, 99 % within", "ULPs, most", "from float64", "eager from it", "note")
+
+GRAPH_COLOURS = ("#009e80", "#c750d9", "#1f3df5", "#7d1a12", "#949000", "#523063")
+"""The light theme's colours of graphs in the front end, which people with any colour vision can tell apart."""
+
+
+def twin(record: Record) -> str:
+    """The record as static HTML in one `<div class="tcompile-twin" title="tcompile-static">`."""
+    above = (_heading, _versus, _ribbon, _sources, _timing, heat_html, _pictures, _stages)
+    below = (_kernels, _ops, _breaks, _recompiles, _checks, _advice, _problems)
+    inside = "\n".join(filter(None, [*(section(record) for section in above + below), _footer()]))
+    return f'<div class="tcompile-twin" title="tcompile-static" style="max-width:100%;overflow:auto">\n{inside}\n</div>'
+
+
+def _heading(record: Record) -> str:
+    marks = [break_count(record.breaks)] if record.breaks else []
+    marks += [recompile_count(record.recompiles)] if record.recompiles else []
+    marks += [counted(len(record.problems), "problem")] if record.problems else []
+    settings = " · ".join([text.settings(record), *marks])
+    explored = text.explored(record)
+    line = f"<div>{safe(explored)}</div>" if explored else ""
+    return f"<div><b>{safe(record.title or 'tcompile')}</b> {muted(settings)}</div>{line}"
+
+
+def _versus(record: Record) -> str:
+    """Both backends' numbers, where there are two."""
+    if record.versus is None:
+        return ""
+    names = versus.names_of(record)
+    rows = [(row.title, *row.texts) for row in versus.rows(record, record.versus)]
+    return details(safe(f"{names[0]} and {names[1]} side by side"), table_html(("", *names), rows), is_open=True)
+
+
+def _ribbon(record: Record) -> str:
+    stages = stage_order(record)
+    if not stages:
+        return "<div>No stage was recorded.</div>"
+    names = [f"<b>{safe(stage_title(stage))}</b>" for stage in stages]
+    sizes = [safe(size(record.of_stage(stage))) for stage in stages]
+    times = [stage_seconds(record, stage) for stage in stages]
+    rows = [names, sizes] + ([[seconds_text(time) if time else "" for time in times]] if any(times) else [])
+    style = CELL.replace("border-bottom", "border-left") + ";font-size:12px"
+    body = "".join(f"<tr>{''.join(cell(content, style) for content in row)}</tr>" for row in rows)
+    table = f'<table style="margin:0;border-collapse:collapse">{body}</table>'
+    return f'<div style="overflow:auto;margin:0.4em 0">{table}</div>'
+
+
+def _sources(record: Record) -> str:
+    """The user's code first and open, other files closed below it."""
+    sources = sorted(record.of_stage("source"), key=lambda artifact: bool(artifact.attrs.get("installed")))
+    landed = landed_lines(record)
+    graphs = list(dict.fromkeys(graph for found in landed.values() for graph in found))
+    colours = {graph: GRAPH_COLOURS[index % len(GRAPH_COLOURS)] for index, graph in enumerate(graphs)}
+    shown = []
+    for index, artifact in enumerate(sources[:SOURCES]):
+        body = _source(artifact, record.breaks, landed.get(artifact.id, {}), colours)
+        shown.append(details(_source_title(artifact), body, is_open=index == 0 or not artifact.attrs.get("installed")))
+    return "\n".join([*shown, left_out(len(sources), SOURCES, "files", "run.record.of_stage('source')")])
+
+
+def _source_title(artifact: Artifact) -> str:
+    return f"<b>{stage_title('source')}</b> {safe(artifact.title)}"
+
+
+def _source(
+    artifact: Artifact,
+    breaks: Sequence[GraphBreak],
+    landed: dict[str, list[int]],
+    colours: dict[str, str],
+) -> str:
+    """Lines with their number, the graph they landed in (or that they ended one) and its colour. `landed`: graph ->
+    rows of this file whose code is in it; the caller's own lines are in none.
+    """
+    lines = list(_emphasised(artifact) if artifact.language == "python" else map(safe, text_lines(artifact.text)))
+    numbers = text.line_numbers(artifact, len(lines))
+    broken = {str(found.line) for found in breaks if artifact.id == f"source[{found.file}]"}
+    shown = _worth_showing(artifact, len(lines))
+    rows: list[str] = []
+    for before, line in zip([0, *shown], shown, strict=False):
+        graphs = [graph for graph, rows_of_graph in landed.items() if line in rows_of_graph]
+        note = "break" if numbers[line - 1] in broken else " ".join(graphs[:2])
+        rows += ["     ⋮"] if line > before + 1 else []
+        rows.append(_source_row(numbers[line - 1], note, colours.get(graphs[0], "") if graphs else "", lines[line - 1]))
+    return pre(rows) + left_out(len(lines), len(shown), "lines", f"print(run[{artifact.id!r}])")
+
+
+def _worth_showing(artifact: Artifact, count: int) -> list[int]:
+    """The lines to show: all of a short source; of a long one, those that computed something and a few around."""
+    if count <= SOURCE_LINES // 2:
+        return list(range(1, count + 1))
+    near = {line + step for line in artifact.lines for step in range(-3, 3) if 1 <= line + step <= count}
+    return sorted(near)[:SOURCE_LINES]
+
+
+def _source_row(number: str, note: str, colour: str, code: str) -> str:
+    gutter = safe(f"{number:>4} {note[:8]:<8}")
+    if note == "break":
+        gutter = f'<b style="background-color:{tint("#d55e00")}">{gutter}</b>'
+    elif colour:
+        gutter = f'<span style="background-color:{tint(colour)}">{gutter}</span>'
+    return f"{gutter}  {code}"
+
+
+def _emphasised(artifact: Artifact) -> Iterator[str]:
+    """Lines of Python as HTML: keywords bold, comments and docstrings italic, which read on any background."""
+    tokens = PythonLexer(stripnl=False, ensurenl=False).get_tokens(artifact.text.removesuffix("\n"))
+    line = ""
+    for kind, value in tokens:
+        tag = "b" if kind in Keyword else "i" if kind in Comment or kind in String.Doc else ""
+        first, *rest = value.split("\n")
+        line += _tagged(tag, first)
+        for piece in rest:
+            yield line
+            line = _tagged(tag, piece)
+    yield line
+
+
+def _tagged(tag: str, code: str) -> str:
+    return f"<{tag}>{safe(code)}</{tag}>" if tag and code.strip() else safe(code)
+
+
+def _timing(record: Record) -> str:
+    if not record.candidates:
+        return ""
+    # It imports matplotlib, which takes longer than all else here.
+    from explorer.findings.timing.html import timing_html
+
+    title = f"<b>{stage_title('timing')}</b> {muted(counted(len(record.candidates), 'candidate'))}"
+    return details(title, timing_html(record), is_open=True)
+
+
+def _pictures(record: Record) -> str:
+    """The first captured graphs drawn, where Graphviz is there and the drawings are small enough to keep."""
+    captured = [artifact for artifact in record.of_stage("captured") if has_flow(artifact)]
+    shown: list[str] = []
+    room = PICTURE_BYTES
+    for artifact in captured[:PICTURES]:
+        try:
+            svg = plain_svg(drawing(record, artifact, readable=PICTURE_BOXES).pipe(format="svg", encoding="utf-8"))
+        except ExecutableNotFound:
+            return note("The captured graph is drawn here where Graphviz (`dot`) is installed; its text is below.")
+        except CalledProcessError as error:
+            return note(f"Graphviz could not draw {artifact.id}: {error}")
+        room -= len(svg)
+        if room < 0:
+            shown.append(note(f"{artifact.id} is too big for a picture here: run.drawing({artifact.id!r}) draws it."))
+            break
+        shown.append(_picture(artifact, svg, is_open=not shown))
+    return "\n".join([*shown, left_out(len(captured), PICTURES, "captured graphs", "run.drawing('captured[…]')")])
+
+
+def _picture(artifact: Artifact, svg: str, is_open: bool) -> str:
+    return details(f"<b>captured graph</b> {safe(artifact.graph)}, drawn", picture(artifact.title, svg), is_open)
+
+
+def _stages(record: Record) -> str:
+    """Each stage closed under its size; a stage of several graphs has each of them closed inside."""
+    artifacts = [artifact for artifact in record.artifacts if artifact.stage not in ("source", *MACHINE_STAGES)]
+    room = max(TEXT_LEAST, min(TEXT_MOST, BUDGET // max(1, len(artifacts))))
+    fitting = artifacts[: BUDGET // room]
+    stages: dict[str, list[Artifact]] = {}
+    for artifact in fitting:
+        stages.setdefault(artifact.stage, []).append(artifact)
+    shown = [_stage(stage, members, room) for stage, members in stages.items()]
+    more = left_out(len(artifacts), len(fitting), "stages and graphs", "print(run)")
+    return "\n".join([*shown, more]) + _machine(record)
+
+
+def _machine(record: Record) -> str:
+    """Machine code is much, and one of many kernels at a time is read: the static view says where it is."""
+    there = [stage for stage in MACHINE_STAGES if record.of_stage(stage)]
+    calls = ", ".join(f"print(run[{stage!r}])" for stage in there)
+    return note(f"{counted(len(record.binaries), 'kernel')} compiled to machine code: {calls}") if there else ""
+
+
+def _stage(stage: str, artifacts: list[Artifact], room: int) -> str:
+    if len(artifacts) == 1:
+        return details(
+            f"<b>{safe(stage_title(stage))}</b> {_artifact_title(artifacts[0])}", _clipped(artifacts[0], room)
+        )
+    inside = "".join(details(_artifact_title(artifact), _clipped(artifact, room)) for artifact in artifacts)
+    return details(f"<b>{safe(stage_title(stage))}</b> {muted(counts(artifacts))}", inside)
+
+
+def _artifact_title(artifact: Artifact) -> str:
+    where = f" {artifact.graph}" if artifact.graph and artifact.graph not in artifact.title else ""
+    return f"{safe(artifact.title + where)} {muted(counts([artifact]))}"
+
+
+def _clipped(artifact: Artifact, room: int) -> str:
+    """As many whole lines as fit, and how to see all."""
+    lines = text_lines(artifact.text)
+    shown: list[str] = []
+    for line in lines:
+        escaped = safe(clip(line, 400))
+        room -= len(escaped) + 1
+        if room < 0:
+            break
+        shown.append(escaped)
+    more = left_out(len(lines), len(shown), "lines", f"print(run[{artifact.id!r}])")
+    return pre(shown) + more
+
+
+def _kernels(record: Record) -> str:
+    totals = text.kernel_totals(record)
+    table = table_html(("kernel", "kind", "calls", "bytes of all calls"), totals[:ROWS])
+    return _facts("different kernel", len(totals), table, "run.kernels")
+
+
+def _ops(record: Record) -> str:
+    counts = tables.ops(record)
+    rows = [(str(op), *map(str, row)) for op, row in zip(counts.index, counts.to_numpy(), strict=True)]
+    table = table_html(("op", *counts.columns), rows[:ROWS])
+    return _facts("different op", len(rows), table, "run.ops")
+
+
+def _breaks(record: Record) -> str:
+    groups = break_groups(record.breaks)
+    shown = "".join(map(break_html, groups[:ROWS]))
+    return _cards(break_count(record.breaks), len(groups), shown)
+
+
+def _recompiles(record: Record) -> str:
+    groups = recompile_groups(record.recompiles)
+    return _cards(recompile_count(record.recompiles), len(groups), "".join(map(recompile_html, groups[:ROWS])))
+
+
+def _cards(title: str, count: int, cards: str) -> str:
+    """Cards under a title; nothing where there are none."""
+    more = left_out(count, ROWS, "cards", "print(run.cards)")
+    return details(f"<b>{title}</b>", cards + more, is_open=True) if count else ""
+
+
+def _checks(record: Record) -> str:
+    """The verdict on the call and the stages in words, above a table of its results."""
+    checked = Checked.of(record)
+    told = [*sentences(checked), *stage_sentences(checked.stages)]
+    shown = checked.results or checked.kernels
+    notes = [check.note for check in checked.kernels[:ROWS]] or [""] * len(shown[:ROWS])
+    rows = [(*result_cells(check), note) for check, note in zip(shown, notes, strict=False)]
+    used = [place for place in range(len(CHECK_HEAD)) if any(row[place] for row in rows)]
+    table = table_html([CHECK_HEAD[place] for place in used], [[row[place] for place in used] for row in rows])
+    lines = "".join(f"<div>{safe(sentence)}</div>" for sentence in told)
+    body = lines + (table if rows else "") + left_out(len(shown), ROWS, "results", "run.checks")
+    return details(f"<b>{counted(len(record.checks), 'check')}</b>", body, True) if record.checks else ""
+
+
+def _advice(record: Record) -> str:
+    """What would make it faster, closed: it is there for those who look for it."""
+    if not record.of_stage("captured"):
+        return ""
+    return details(f"<b>{stage_title('advice')}</b>", advice_html(record, is_open=False))
+
+
+def _problems(record: Record) -> str:
+    rows = [
+        (
+            f"{stage_title(problem.stage)} {problem.graph}".strip(),
+            problem.reason,
+            problem.hint or _card(problem, record),
+        )
+        for problem in record.problems[:ROWS]
+    ]
+    table = table_html(("stage", "why it could not be had", "what to do"), rows)
+    return _facts("problem", len(record.problems), table, "run.problems", is_open=True)
+
+
+def _card(problem: Problem, record: Record) -> str:
+    """Where the card of the break is that a problem is about."""
+    number = card_number(problem, record)
+    return f"its card is number {number} under the graph breaks above" if number else ""
+
+
+def _facts(name: str, count: int, table: str, where: str, is_open: bool = False) -> str:
+    """A table of facts under its count; nothing where there are none."""
+    if not count:
+        return ""
+    return details(f"<b>{counted(count, name)}</b>", table + left_out(count, ROWS, "rows", where), is_open)
+
+
+def _footer() -> str:
+    return note('Static view. To explore it, run the cell, or open the page that run.save("run.html") writes.')

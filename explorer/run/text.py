@@ -1,0 +1,271 @@
+"""Record -> plain text: a summary that fits a terminal, and listings with line numbers and links to the source."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from typing import TextIO
+
+from pygments import highlight
+from pygments.formatters import TerminalFormatter
+from pygments.lexers import get_lexer_by_name
+from pygments.util import ClassNotFound
+
+from compiler.capture.function_names import function_name
+from compiler.record import Artifact, Environment, GraphBreak, Recompile, Record
+from compiler.record.options import Options
+from explorer.findings import versus_table as versus
+from explorer.reading.cause import break_reason, recompile_reason, users_place
+from explorer.reading.plain_text import WIDTH, clip, columns, counted, one_line, text_lines
+from explorer.reading.provenance import SourceLines, innermost_lines, place, place_text
+from explorer.reading.shapes import seconds_text, size_text
+from explorer.reading.sites import break_count, card_number, recompile_count, recompile_groups
+from explorer.reading.stages import counts, stage_order, stage_seconds, stage_title
+
+KERNELS_SHOWN = 12
+FACTS_SHOWN = 8
+
+
+_LEXERS = {"triton": "python", "fx": "python", "c++": "cpp", "ttir": "mlir", "ttgir": "mlir", "llir": "llvm"}
+
+
+def summary(record: Record, width: int = WIDTH) -> str:
+    """What was explored and what came out: stages with counts, kernels, graph breaks, problems."""
+    parts = [heading(record), _stages(record)]
+    parts += [_kernels(record), versus.told(record), _timings(record, width), _heat(record), _checks(record, width)]
+    parts += [_breaks(record), _recompiles(record), _plain_python(record), _problems(record)]
+    lines = "\n\n".join(part for part in parts if part).splitlines()
+    return "\n".join(clip(line.rstrip(), width) for line in lines)
+
+
+def heading(record: Record) -> str:
+    return "\n".join(part for part in (record.title or "tcompile", explored(record), settings(record)) if part)
+
+
+def explored(record: Record) -> str:
+    """Which call of the cell is explored and how to explore another; "" where the cell has no other."""
+    call = record.explored
+    if call is None or not (call.others or call.scripts or call.inside):
+        return ""
+    where = f", called in {call.inside} (line {call.line})" if call.inside else f" (line {call.line})"
+    others = " or ".join(f"--fn {name}" for name in (*call.others, *call.scripts))
+    again = f'\nrun.switch("{call.others[0]}") runs that call again, with its side effects' if call.others else ""
+    return f"explored: {call.callee}{where}" + (f"; to switch: {others}" if others else "") + again
+
+
+def settings(record: Record) -> str:
+    """One line: the versions, and the options that are not the default."""
+    return "  ".join([*versions(record.environment), *changed_options(record.options)])
+
+
+def versions(environment: Environment) -> list[str]:
+    named = {"torch": environment.torch, "triton": environment.triton, "python": environment.python}
+    return [f"{name} {version}" for name, version in named.items() if version] + (
+        [environment.gpu] if environment.gpu else []
+    )
+
+
+def changed_options(options: Options) -> list[str]:
+    """`mode=max-autotune` for each option that is not at its default."""
+    default = Options()
+    names = Options.__dataclass_fields__
+    return [f"{name}={_option(options, name)}" for name in names if getattr(options, name) != getattr(default, name)]
+
+
+def _option(options: Options, name: str) -> str:
+    value = getattr(options, name)
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _stages(record: Record) -> str:
+    rows = [("stage", "graphs", "what is in it", "time")]
+    for stage in stage_order(record):
+        artifacts = record.of_stage(stage)
+        graphs = len({artifact.graph for artifact in artifacts if artifact.graph})
+        seconds = stage_seconds(record, stage)
+        rows.append(
+            (stage_title(stage), str(graphs or ""), counts(artifacts), seconds_text(seconds) if seconds else "")
+        )
+    return "\n".join(columns(rows, right=(1, 3))) if len(rows) > 1 else "no stage was recorded"
+
+
+def kernel_totals(record: Record) -> list[tuple[str, str, str, str]]:
+    """Kernels of the same name together: name, kind, calls, bytes of all calls; those that move most come first."""
+    calls: Counter[tuple[str, str]] = Counter()
+    moved: Counter[tuple[str, str]] = Counter()
+    names = _kernel_names(record)
+    for kernel in record.kernels:
+        calls[names[kernel.id], kernel.category] += kernel.calls
+        moved[names[kernel.id], kernel.category] += kernel.calls * kernel.bytes
+    order = sorted(calls, key=lambda key: -moved[key])
+    return [(*key, str(calls[key]), size_text(moved[key]) if moved[key] else "") for key in order]
+
+
+def _kernel_names(record: Record) -> dict[str, str]:
+    """By id, the name of a kernel; with its graph, where another graph has another kernel of that name."""
+    homes: dict[str, set[str]] = {}
+    for kernel in record.kernels:
+        homes.setdefault(kernel.name, set()).add(kernel.artifact)
+    return {
+        kernel.id: kernel.name if kernel.category == "extern" or len(homes[kernel.name]) == 1
+        else f"{kernel.name} ({kernel.artifact.partition('[')[2].removesuffix(']')})"
+        for kernel in record.kernels
+    }  # fmt: skip
+
+
+def _kernels(record: Record) -> str:
+    if not record.kernels:
+        return ""
+    totals = kernel_totals(record)
+    facts = kernel_facts(record)
+    shown = [(clip(name, 44 if facts else 56), *rest, *facts.get(name, ())) for name, *rest in totals[:KERNELS_SHOWN]]
+    head = ("kernel", "kind", "calls", "bytes", *(("registers", "spills", "occupancy") if facts else ()))
+    rows = columns([(*row, *[""] * (len(head) - len(row))) for row in (head, *shown)], right=range(2, 7))
+    return "\n".join([*rows, *_left_out(totals, KERNELS_SHOWN, "run.kernels")])
+
+
+def kernel_facts(record: Record) -> dict[str, tuple[str, str, str]]:
+    """Kernel name -> registers and spilled bytes of a thread, and occupancy; none before kernels are compiled."""
+    names = _kernel_names(record)
+    return {
+        names[binary.kernel]: (
+            "" if binary.registers is None else str(binary.registers),
+            "" if binary.spill_bytes is None else size_text(binary.spill_bytes),
+            "" if binary.occupancy is None else f"{round(100 * binary.occupancy, 1):g} %",
+        )
+        for binary in record.binaries
+        if binary.kernel in names
+    }
+
+
+def _breaks(record: Record) -> str:
+    """Each line that ended graphs once, how often, and the first thing to change."""
+    advice = {_break_line(found): _first_change(found) for found in reversed(record.breaks)}
+    times = Counter(_break_line(found) for found in record.breaks)
+    lines = [f"  {line}{_times(count)}{advice[line]}" for line, count in times.items()]
+    return _titled_section(break_count(record.breaks), lines, "print(run.cards)")
+
+
+def _break_line(found: GraphBreak) -> str:
+    code = "" if found.what else f"{one_line(found.code)}  "
+    return f"{users_place(found)}  {code}{break_reason(found)}"
+
+
+def _first_change(found: GraphBreak) -> str:
+    return f"\n    change: {one_line(found.suggestions[0].text)}" if found.suggestions else ""
+
+
+def _recompiles(record: Record) -> str:
+    """What is compiled again and again for one reason is told once, with the last values."""
+    groups = recompile_groups(record.recompiles)
+    lines = [f"  {recompile_reason(group[-1])}{_times(len(group))}{_advice(group[-1])}" for group in groups]
+    return _titled_section(recompile_count(record.recompiles), lines, "print(run.cards)")
+
+
+def _advice(found: Recompile) -> str:
+    limit = f"\n    {found.limit} is reached: torch gave up on it" if found.limit else ""
+    return limit + (f"\n    change: {one_line(found.advice)}" if found.advice else "")
+
+
+def _times(count: int) -> str:
+    return f"  ({count} times)" if count > 1 else ""
+
+
+def _plain_python(record: Record) -> str:
+    """Functions that run as plain Python, and why."""
+    left = {
+        f"  {function_name(frame.function)} ({place_text(frame.file, frame.line)}): {one_line(why)}": None
+        for frame in record.frames
+        for why in frame.reason.splitlines()[:1]
+        if frame.outcome != "compiled"
+    }
+    return _section("function", list(left), list(left), "run.frames", " left to Python")
+
+
+def _timings(record: Record, width: int) -> str:
+    """What was measured by running it; the time to compile stands with the stages."""
+    # It needs `columns` and `one_line`, so it can't be imported above.
+    from explorer.findings.timing.text import summary_lines
+
+    return "\n".join(summary_lines(record, width))
+
+
+def _heat(record: Record) -> str:
+    # It needs `columns` and `counted`, so it can't be imported above.
+    from explorer.findings.timing.heat_text import heat_text
+
+    return heat_text(record)
+
+
+def _checks(record: Record, width: int) -> str:
+    # It needs `columns` and `one_line`, so it can't be imported above.
+    from explorer.findings.check_text import summary_lines
+
+    return "\n".join(summary_lines(record, width))
+
+
+def _problems(record: Record) -> str:
+    lines = []
+    for problem in record.problems:
+        where = f"{stage_title(problem.stage)} {problem.graph}".rstrip()
+        card = card_number(problem, record)
+        told = problem.hint or (f"its card says what to change: print(run.cards[{card - 1}])" if card else "")
+        hint = f"\n    {one_line(told)}" if told else ""
+        lines.append(f"  {where}: {one_line(problem.reason)}{hint}")
+    return _section("problem", record.problems, lines, "run.problems")
+
+
+def _section(name: str, facts: Sequence[object], lines: list[str], where: str, how: str = "") -> str:
+    return _titled_section(counted(len(facts), name) + how, lines if facts else [], where)
+
+
+def _titled_section(title: str, lines: list[str], where: str) -> str:
+    """The first lines under a title; nothing where there are none."""
+    return "\n".join([title, *lines[:FACTS_SHOWN], *_left_out(lines, FACTS_SHOWN, where)]) if lines else ""
+
+
+def _left_out(facts: Sequence[object], shown: int, where: str) -> list[str]:
+    return [f"  … and {len(facts) - shown} more: {where}"] if len(facts) > shown else []
+
+
+def listing(record: Record, artifact: Artifact, colour: bool = False) -> str:
+    """An artifact with line numbers and, before each line, the source line it came from (`cell:3`)."""
+    known = innermost_lines(record)
+    shown = text_lines(_colourful(artifact.text, artifact.language) if colour else artifact.text)
+    numbers = line_numbers(artifact, len(shown))
+    links = [_link(artifact, line, known) for line in range(1, len(shown) + 1)]
+    wide, far = max(map(len, numbers), default=0), max(map(len, links), default=0)
+    return "\n".join(
+        f"{number:>{wide}}  {link:<{far}}{'  ' if far else ''}{text}".rstrip()
+        for number, link, text in zip(numbers, links, shown, strict=True)
+    )
+
+
+def line_numbers(artifact: Artifact, count: int) -> list[str]:
+    """The number to show for each line of an artifact; "" where a line has none."""
+    given = artifact.attrs.get("numbers") or range(1, count + 1)
+    return [str(number) if number else "" for number in [*given, *[0] * count][:count]]
+
+
+def _link(artifact: Artifact, line: int, known: SourceLines) -> str:
+    """Where the entities on a line come from: two source lines, and how many more there are."""
+    if artifact.stage == "source":
+        return ""
+    lines = (found for entity_id in artifact.lines.get(line, ()) for found in known.get(entity_id, ()))
+    places = [place(found) for found in dict.fromkeys(lines)]
+    more = f" +{len(places) - 2}" if len(places) > 2 else ""
+    return " ".join(clip(found, 28) for found in places[:2]) + more
+
+
+def _colourful(text: str, language: str) -> str:
+    try:
+        lexer = get_lexer_by_name(_LEXERS.get(language, language), stripnl=False, ensurenl=False)
+    except ClassNotFound:
+        return text
+    return str(highlight(text, lexer, TerminalFormatter()))
+
+
+def wants_colour(stream: TextIO) -> bool:
+    """Whether to colour what is written there: a terminal, and `NO_COLOR` is not set."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,0 +1,232 @@
+"""The live view of a record in a notebook: an anywidget, thin. What it shows is made in `static/`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
+
+import anywidget
+import traitlets
+from IPython.core.getipython import get_ipython
+
+from compiler.record import MACHINE_STAGES, Problem, Record
+from explorer.kernel_lab.cell import NoSuchKernelError, cell_text
+from explorer.reading.stages import stage_words
+from explorer.run import frontend
+from explorer.run.compiling import KernelCompiler
+from explorer.run.measured_run import MeasuredRun
+from explorer.run.payload import Payload
+from explorer.run.payload_part import Part
+
+if TYPE_CHECKING:
+    from explorer.run.run import Run
+
+#: A part of more bytes than this, compressed, is sent when somebody opens it.
+LARGE: Final = 64 * 1024
+#: So long after it was made, a widget sends again all that it sent before: its front end may still be loading.
+LOADING_SECONDS: Final = 3.0
+#: So many kernels are named before their code is executed; of more, the number is said.
+NAMES_SHOWN: Final = 20
+
+
+#: Calls in graphs of these stages can be taken apart, level by level.
+STAGES_OF_CALLS: Final = (
+    "captured", "pre_grad", "joint", "forward", "backward", "inference", "decomposed", "post_grad",
+)  # fmt: skip
+
+
+class Explorer(anywidget.AnyWidget):
+    """Explore a record; `update` gives it a longer one while a cell runs.
+
+    `selection` holds the ids of the selected entities and goes both ways: `observe` it, or set it. `running` says which
+    stage is being made, `compiling` how many kernels are compiled of how many. `parts` is what was sent last: the
+    kernel can't answer requests while a cell runs, so what is new is sent unasked, and as state, which a front end that
+    is still loading finds when it has loaded. `version` counts what was sent: a front end that missed some of it, as
+    Jupyter drops messages of a cell that prints much, asks for the state.
+
+    `compiler` is where the record is, and what compiles its kernels when a stage that needs that is opened.
+    """
+
+    _esm = frontend.widget_module()
+    _css = frontend.css()
+
+    manifest = traitlets.Dict().tag(sync=True)
+    selection = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    running = traitlets.Dict().tag(sync=True)
+    compiling = traitlets.Dict().tag(sync=True)
+    parts: traitlets.List[Any] = traitlets.List().tag(sync=True)
+    version = traitlets.Int().tag(sync=True)
+
+    def __init__(self, record: Record | KernelCompiler, running: str = "") -> None:
+        self.compiler = record if isinstance(record, KernelCompiler) else KernelCompiler(record)
+        compiler = self.compiler
+        self._payload = Payload(compiler.record, compiler.known, pending=compiler.pending(), makes=compiler.makes())
+        self._payload.trees = STAGES_OF_CALLS if self.compiler.tree is not None else ()
+        self._sent: set[tuple[str, str, str]] = set()
+        self._sending = threading.RLock()  # a cell, a thread that compiles kernels, and Jupyter's for messages
+        self._made = self._running_since = time.monotonic()
+        super().__init__(manifest=self._payload.manifest(), running=self._runs(running), parts=self._unsent())
+        self.on_msg(self._on_message)
+        self.compiler.listen(self._compiled)
+
+    def update(self, record: Record, running: str = "", words: str = "") -> None:
+        """Show a record that has grown. `running` is the stage being made now, or "" when all is done; `words` say what
+        is being done.
+        """
+        self.compiler.replace(record)
+        self._show(record, {}, running, words)
+
+    def hear_progress(self, progress: object) -> None:
+        """Show how far a measurement is; "" ends that."""
+        words = str(progress)
+        with self._told():
+            self.running = self._runs("timing" if words else "", words)
+
+    def _compiled(self, record: Record, progress: dict[str, Any]) -> None:
+        if record is self._payload.record:
+            with self._told():
+                self.compiling = progress
+        else:
+            self._show(record, progress)
+
+    def _show(self, record: Record, compiling: dict[str, Any], running: str = "", words: str = "") -> None:
+        with self._told():
+            self._payload.pending = {} if running else self.compiler.pending()
+            self._payload.makes = {} if running else self.compiler.makes()
+            self._payload.trees = () if running or self.compiler.tree is None else STAGES_OF_CALLS
+            self._payload.update(record)
+            self.manifest = self._payload.manifest()
+            self.running = self._runs(running, words)
+            self.compiling = compiling
+            if unsent := self._unsent():
+                self.parts = unsent
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What is set inside is one message, of the next version."""
+        with self._sending, self.hold_sync():
+            self.version += 1
+            yield
+
+    def _runs(self, stage: str, words: str = "") -> dict[str, Any]:
+        """What `running` holds: the stage's name and title, and for how many seconds it has been running."""
+        now = time.monotonic()
+        if stage != self.running.get("stage"):
+            self._running_since = now
+        title = f"{stage_words(stage).title}: {words}" if words else stage_words(stage).title
+        return {"stage": stage, "title": title, "elapsed": now - self._running_since} if stage else {}
+
+    def _unsent(self) -> list[tuple[bytes, str, str, str]]:
+        """The parts that are new and not large. There may be very many kernels: their texts are sent when opened."""
+        machine = {artifact.id for artifact in self.compiler.record.artifacts if artifact.stage in MACHINE_STAGES}
+        wanted = [part for part in self._payload.parts() if part.name != "text" or part.artifact not in machine]
+        unsent = [part for part in wanted if len(part.data) <= LARGE and _key(part) not in self._sent]
+        if time.monotonic() - self._made > LOADING_SECONDS:
+            self._sent.update(map(_key, unsent))
+        return [(part.data, *_key(part)) for part in unsent]
+
+    def _on_message(self, _: Any, message: dict[str, Any], __: list[Any]) -> None:
+        answer = {
+            "want": lambda: self._send_part(message["artifact"], message["part"]),
+            "compile": lambda: self._compile(agreed=False),
+            "trust": lambda: self._compile(agreed=True),
+            "make": lambda: self.compiler.make(message["stage"]),
+            "tree": lambda: self._send_tree(message["id"]),
+            "views": lambda: self.send({"type": "views", "module": frontend.late_module()}),
+            "cancel": self.compiler.cancel,
+            "switch": lambda: self._switch(message["callee"]),
+            "lab": lambda: self._send_lab_cell(message["kernel"]),
+            "version": self._send_version,
+            "state": self._send_again,
+        }.get(message.get("type", ""))
+        if answer is not None:
+            answer()
+
+    def _send_tree(self, entity: str) -> None:
+        if self.compiler.tree is not None:
+            self.send({"type": "tree", "id": entity, "text": self.compiler.tree(entity)})
+
+    def _send_version(self) -> None:
+        with self._sending:
+            self.send({"type": "version", "version": self.version})
+
+    def _send_again(self) -> None:
+        with self._sending:
+            self.send_state(("manifest", "running", "compiling", "version"))
+
+    def _compile(self, agreed: bool) -> None:
+        """Compile the kernels that are left; those of a loaded run once the user has agreed, by a click on what this
+        sends or by `run.trust()`.
+        """
+        if agreed:
+            self.compiler.trust()
+        if self.compiler.is_trusted:
+            self.compiler.start()
+        else:
+            left = self.compiler.left
+            names = [kernel.name for kernel in left[:NAMES_SHOWN]]
+            self.send({"type": "confirm", "kernels": names, "count": len(left)})
+
+    def _send_part(self, artifact: str, name: str) -> None:
+        part = self._payload.part(artifact, name)
+        if part is not None:
+            self.send({"type": "part", "key": _key(part)}, buffers=[part.data])
+
+    def _send_lab_cell(self, kernel: str) -> None:
+        """The text of a cell to edit the kernel in; it names the variable that holds the run."""
+        shown = self._runs_shown()
+        name = min(shown, key=lambda name: name.startswith("_"), default="_tc")
+        record = shown[name].record if shown else self.compiler.record
+        try:
+            text = cell_text(record, kernel, name)
+        except NoSuchKernelError as error:
+            text = f"# {error}"
+        self.send({"type": "lab", "text": text})
+
+    def _switch(self, callee: str) -> None:
+        """Explore another call of the cell; the variables that hold the run hold the new one then."""
+        shown = self._runs_shown()
+        try:
+            if not shown:
+                raise LookupError(f"no variable holds this run any more; run the cell again with --fn {callee}")
+            run = next(iter(shown.values())).switch(callee, lambda event: self._show_running(event.stage))
+            _user_names().update(dict.fromkeys(shown, run))
+        except Exception as error:  # noqa: BLE001 - whatever the user's call raises when it is made again
+            record = self.compiler.record
+            problem = Problem(
+                "captured", f"{callee} could not be explored: {error}", f"run the cell with --fn {callee}"
+            )
+            self.update(record.with_(problems=(*record.problems, problem)))
+
+    def _show_running(self, stage: str) -> None:
+        with self._told():
+            self.running = self._runs(stage)
+
+    def _runs_shown(self) -> dict[str, Run]:
+        """The runs that this is a view of, by the user's variables that hold them."""
+        return {name: run for name, run in _user_names().items() if self._shows(run)}
+
+    def _shows(self, value: object) -> TypeGuard[Run]:
+        """Whether it is the view of this run: beside another backend's its own record has both sides."""
+        return isinstance(value, MeasuredRun) and (value.compiler is self.compiler or value._widget is self)
+
+    def close(self) -> None:
+        """Take it off the page, and let go of the record."""
+        self.compiler.forget(self._compiled)
+        super().close()
+
+    def __repr__(self) -> str:
+        """One line for readers that show no widget. It is written as the cell begins, when little is known."""
+        return f"tcompile: the live view of {self.compiler.record.title or 'an exploration'}; it needs a running kernel"
+
+
+def _user_names() -> dict[str, Any]:
+    shell = get_ipython()
+    return {} if shell is None else shell.user_ns
+
+
+def _key(part: Part) -> tuple[str, str, str]:
+    return part.artifact, part.name, part.digest
