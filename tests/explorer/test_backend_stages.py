@@ -22,7 +22,7 @@ from compiler.record.options import OptionError
 from explorer.cli import main
 from explorer.entry.magics import TcompileMagics
 from explorer.entry.outputs import NotebookOutput
-from explorer.findings import with_findings
+from explorer.findings import versus_table, with_findings
 from explorer.findings.fusion.fusion import fusions
 from explorer.findings.kernel_diff import matched
 from explorer.glossary import for_text
@@ -64,7 +64,7 @@ def test_both_sides_are_counted_alike() -> None:
     assert second.options.backend == "inductor"
     assert second.of_stage("fused_ir")
     assert not second.problems
-    table = explorer.versus.table(first, second, ("tcompile", "inductor"))
+    table = versus_table.table(first, second, ("tcompile", "inductor"))
     for record, name in ((first, "tcompile"), (second, "inductor")):
         kernels = [kernel for kernel in record.kernels if kernel.category != "extern"]
         assert table.loc["kernel launches", name] == len(kernels)
