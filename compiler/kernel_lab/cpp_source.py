@@ -1,81 +1,116 @@
 """What a C++ kernel of a loaded record may be made of: one function, in the words that our own backend writes.
 
-What all kernels share is not taken from the record: `emit_cpp.shared_text` writes it anew. The check is of words, not
-of memory: a kernel that passes can still read and write outside of its tensors, in the process that it runs in.
+What all kernels share is not taken from the record: `cpp.emit.shared_text` writes it anew. Of the function every token
+has to be known: types, operators, OpenMP's clauses, the functions that kernels call, and names that it declares. The
+check is of words, not of memory: a kernel that passes can still read and write outside of its tensors, in the process
+that it runs in.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 
 from compiler.backend.cpp.emit import RANDOM_TEXT, called_functions
-from compiler.backend.cpp.text import PRELUDE
+from compiler.backend.cpp.text import PRELUDE, identifier
 from compiler.untrusted.triton_source import RefusedSourceError
 
-_TYPES = "bool|char|double|float|int|long|short|signed|unsigned|_Float16"
+_TYPES = frozenset({"bool", "char", "double", "float", "int", "long", "short", "signed", "unsigned", "_Float16"})
+_WORDS = _TYPES | {"break", "const", "continue", "else", "false", "for", "if", "return", "true", "__restrict"}
 _STATEMENTS = frozenset({"for", "if", "return"})
-_PRAGMA_WORDS = frozenset({"parallel", "simd", "collapse", "num_threads", "reduction", "omp", "pragma", "if", "for"})
 _CONSTANTS = frozenset({"__builtin_inf", "__builtin_inff", "__builtin_nan", "__builtin_nanf"})
-_KEYWORDS = """
-alignas and asm auto break case catch class const_cast continue decltype default delete do dynamic_cast else enum
-explicit export friend goto inline mutable namespace new not operator or private protected public register
-reinterpret_cast sizeof static static_cast struct switch template this throw try typedef typename union using virtual
-void volatile while xor
-"""
-_REFUSED_WORDS = frozenset(_KEYWORDS.split())
-_TOKEN = re.compile(r'"[^"\n]*"|[A-Za-z_]\w*|\d[\w.]*|\S')
-_CAST = re.compile(rf"\(\s*(?:(?:un)?signed )?(?:{_TYPES})\s*\)")
-_HEAD = re.compile(r'\s*extern "C" int kernel_\w+\([^(){}]*\) \{')
+_HEAD = re.compile(r'\s*extern "C" int kernel_\w+(?=\([^(){}]*\) \{)', re.ASCII)
+_TOKEN = re.compile(r'""|\w+|/\*|<%|%>|<:|:>|%:|\[\[|\S', re.ASCII)
+_WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_SIGN = re.compile(r'""|\d\w*|[-+*/%<>=!&|^~?:;,.()\[\]{}]', re.ASCII)
+"""What is no word. Not among them: comments over lines, attributes, and digraphs, which stand for `#` and brackets."""
+_PRAGMA = re.compile(r"#pragma omp (parallel for|simd)\b( simd\b)?")
+_CLAUSE = re.compile(r"\b(?:(?:collapse|num_threads|if)\(|reduction\((?:[-+*|&]|most|least):)")
+_ANY_TYPE = rf"(?:(?:un)?signed )?(?:{'|'.join(sorted(_TYPES))})"
+_CAST = re.compile(rf"\( {_ANY_TYPE} \) ")
+_TYPE_ARGUMENT = re.compile(rf"< {_ANY_TYPE} > (?=\()")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]|\\[ \t]*$", re.MULTILINE)
+"""Characters that compilers may take for the end of a line, and what joins a line to the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    text: str
+    line: int
 
 
 def check_cpp(source: str) -> None:
     """Check the source of one kernel's function. Raises RefusedSourceError for what our backend does not write."""
-    text = re.sub(r"//[^\n]*", "", source)
-    if not _HEAD.match(text):
+    head = _HEAD.match(source)
+    if not head:
         raise RefusedSourceError('it does not begin as a kernel does: extern "C" int kernel_NAME(…) {')
-    if re.search(r"/\*|\\|\?\?|[\]})]\s*\(", _CAST.sub(" ", _HEAD.sub("{", text, count=1)).replace(") (", ")(")):
-        raise RefusedSourceError("a comment over lines, an escape, or a call of what is no name")
-    _check_braces(text)
-    for number, line in enumerate(text.split("\n"), 1):
-        is_pragma = line.lstrip().startswith("#")
-        if is_pragma and not re.match(r"\s*#pragma omp (parallel for|simd)\b", line):
-            raise RefusedSourceError(f"line {number}: the directive {line.strip()[:60]}")
-        for word, following in _words(line):
-            _check_word(word, following, is_pragma, number)
+    if found := _CONTROL.search(source):
+        raise RefusedSourceError(f"the character {found[0]!r}")
+    tokens = [*_tokens(source[head.end() :], source.count("\n", 0, head.end()) + 1)]
+    _check_calls(tokens)
+    _check_words(tokens)
+    _check_braces(tokens)
 
 
-def _words(line: str) -> list[tuple[str, str]]:
-    """Each token, and what follows: "(" where it is called, with or without a type in angle brackets."""
-    called = re.sub(rf"<(?:(?:un)?signed )?(?:{_TYPES})>\s*\(", "(", line)
-    return [*pairwise([*_TOKEN.findall(called), ""])]
+def _tokens(function: str, first: int) -> Iterator[_Token]:
+    """What a function is made of after its name, less comments; of directives, what OpenMP evaluates."""
+    for number, line in enumerate(function.split("\n"), first):
+        code = line.partition("//")[0]
+        if code.lstrip().startswith("#"):
+            pragma = _PRAGMA.match(code.strip())
+            if not pragma:
+                raise RefusedSourceError(f"line {number}: the directive {code.strip()[:60]}")
+            code = _CLAUSE.sub(";(", code.strip()[pragma.end() :])
+        yield from (_Token(token, number) for token in _TOKEN.findall(code))
 
 
-def _check_word(word: str, following: str, is_pragma: bool, line: int) -> None:
-    if word.startswith('"') and word not in ('"C"', '""'):
-        raise RefusedSourceError(f"line {line}: the text {word[:60]}")
-    if not re.match(r"[A-Za-z_]", word) or (is_pragma and word in _PRAGMA_WORDS):
-        return
-    if word in _REFUSED_WORDS or (word.startswith("__") and word not in _called() | {"__restrict"}):
-        raise RefusedSourceError(f"line {line}: the word {word}")
-    is_kernel = word.startswith("kernel_") and line <= 2
-    if following == "(" and not (word in _STATEMENTS | _called() or is_kernel):
-        raise RefusedSourceError(f"line {line}: the call of {word}")
+def _check_words(tokens: Sequence[_Token]) -> None:
+    """Every word is known or declared, and every sign is one of an expression's."""
+    known = _WORDS | _called() | _declared([token.text for token in tokens])
+    for token in tokens:
+        if _WORD.fullmatch(token.text):
+            if token.text not in known:
+                raise RefusedSourceError(f"line {token.line}: the word {token.text}")
+        elif not _SIGN.fullmatch(token.text):
+            raise RefusedSourceError(f"line {token.line}: {token.text[:60]}")
+
+
+def _declared(texts: Sequence[str]) -> frozenset[str]:
+    """Parameters and variables: names that follow a type, a type and `*`, or `__restrict`."""
+    triples = zip(["", *texts], texts, texts[1:], strict=False)
+    names = (
+        name
+        for kind, before, name in triples
+        if before in _TYPES or before == "__restrict" or (kind in _TYPES and before == "*")
+    )
+    own = ("failed", "lane", "lanes", "threads", "tile")  # the backend's own; its values have other names
+    return frozenset(name for name in names if name in own or (name[0].isalpha() and identifier(name) == name))
+
+
+def _check_calls(tokens: Sequence[_Token]) -> None:
+    """Nothing is called but functions that kernels share, and those of mathematics."""
+    text = _TYPE_ARGUMENT.sub("", " ".join(token.text for token in tokens))
+    for word in re.findall(r"(\w+) \(", text):
+        if word not in _STATEMENTS | _called():
+            raise RefusedSourceError(f"the call of {word}")
+    if re.search(r"[\]})] \(", _CAST.sub("", text)):
+        raise RefusedSourceError("a call of what is no name")
 
 
 @cache
 def _called() -> frozenset[str]:
     """What kernels call: the functions that they share, and those of mathematics."""
-    shared = frozenset(re.findall(r"(?<!\w)([a-z]\w*)\(", PRELUDE + RANDOM_TEXT))
-    return (shared - _REFUSED_WORDS) | called_functions() | _CONSTANTS
+    shared = frozenset(re.findall(r"(?:inline [\w ]*?)(\w+)\(", PRELUDE + RANDOM_TEXT))
+    return shared | called_functions() | _CONSTANTS
 
 
-def _check_braces(text: str) -> None:
+def _check_braces(tokens: Sequence[_Token]) -> None:
     depth = 0
-    for place, character in enumerate(text):
-        depth += {"{": 1, "}": -1}.get(character, 0)
-        if character == "}" and depth <= 0 and text[place + 1 :].strip():
+    for place, token in enumerate(tokens):
+        depth += {"{": 1, "}": -1}.get(token.text, 0)
+        if token.text == "}" and depth <= 0 and place + 1 < len(tokens):
             raise RefusedSourceError("something follows the kernel's function")
     if depth:
         raise RefusedSourceError("its braces are not balanced")

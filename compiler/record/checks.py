@@ -26,12 +26,26 @@ MOST_ORIGINS = 300
 
 Line = Annotated[int, msgspec.Meta(ge=0, le=MOST_LINES)]
 Size = Annotated[int, msgspec.Meta(ge=0)]
+_Word = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_]\w*\Z")]
 _HALVES: dict[str, GraphHalf] = {"forward": "forward", "backward": "backward", "inference": "inference"}
+_TRITON_LAUNCH = frozenset({"aligned", "configs", "grid", "types"})
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class DamagedError(ValueError):
     """What a record holds can't be shown: the message names the field."""
+
+
+class _Launch(TypedDict, total=False):
+    """How a kernel of our own backend is compiled and launched. Triton evaluates the text of some types."""
+
+    aligned: list[str]
+    arguments: list[int | tuple[_Word, list[Size], list[Size]]]
+    configs: Annotated[list[dict[_Word, Size]], msgspec.Meta(min_length=1)]
+    grid: list[tuple[Size, str]]
+    is_folded: bool
+    types: dict[_Word, Annotated[str, msgspec.Meta(pattern=r"^(\*?(i|u|fp|bf)\w{1,9}|constexpr)\Z")]]
+    written: list[Size]
 
 
 class _EntityAttrs(TypedDict, total=False):
@@ -48,7 +62,7 @@ class _EntityAttrs(TypedDict, total=False):
     jump: int | None
     kind: str
     language: str
-    launch: dict[str, Any]
+    launch: _Launch
     line: Line
     module: str
     moves: dict[str, Size]
@@ -132,6 +146,25 @@ def _check_artifact(artifact: Artifact, path: str) -> None:
     for place, entity in enumerate(artifact.entities):
         if entity.attrs:
             _check_attrs(entity.attrs, _EntityAttrs, f"{path}.entities[{place}]")
+        if launch := entity.attrs.get("launch"):
+            _check_launch(launch, entity.attrs, f"{path}.entities[{place}].attrs")
+
+
+def _check_launch(launch: Mapping[str, Any], attrs: Mapping[str, Any], path: str) -> None:
+    """Check that what compiles and launches a kernel of our own backend is whole. One in C++ has arguments alone."""
+    if "line" not in attrs:
+        raise DamagedError(f"a kernel with `launch` has none - at `{path}.line`")
+    if not _TRITON_LAUNCH & launch.keys():
+        return
+    if missing := sorted(_TRITON_LAUNCH - launch.keys()):
+        raise DamagedError(f"Object missing required field `{missing[0]}` - at `{path}.launch`")
+    if other := [name for name in launch["aligned"] if name not in launch["types"]]:
+        raise DamagedError(f"{other[0]!r} is no argument in `types` - at `{path}.launch.aligned`")
+    if not all({"num_warps", "num_stages"} <= config.keys() for config in launch["configs"]):
+        raise DamagedError(f"a configuration has no `num_warps` or no `num_stages` - at `{path}.launch.configs`")
+    blocks = {name for name, kind in launch["types"].items() if kind == "constexpr"}
+    if other := [block for _, block in launch["grid"] if block and block not in blocks]:
+        raise DamagedError(f"{other[0]!r} is no constexpr in `types` - at `{path}.launch.grid`")
 
 
 def _check_attrs(attrs: Mapping[str, Any], kind: Any, path: str) -> None:

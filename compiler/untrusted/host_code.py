@@ -10,6 +10,8 @@ import ast
 import builtins
 import re
 
+import torch
+
 from compiler.torch_api.host_code import ALIASES, IMPORTS
 from compiler.untrusted.triton_source import RefusedSourceError, words_of
 
@@ -19,11 +21,14 @@ _FUNCTIONS = frozenset({
     "get_raw_stream", "int", "len", "max", "min", "rand_strided",
 })  # fmt: skip
 _DOTTED_CALLS = re.compile(
-    r"(torch\.ops\.(aten|prims|inductor|_quantized)|aten|inductor_ops|_quantized)\.(?!save\b|from_file\b)\w+(\.\w+)?"
+    r"(torch\.ops\.(aten|prims|inductor|_quantized)|aten|inductor_ops|_quantized)\.(?!save\b|from_file\b|__)\w+(\.(?!__)\w+)?"
     r"|extern_kernels\.[a-z]\w*|torch\.cuda\.(_DeviceGuard|set_device|synchronize)|torch\.device"
-    r"|(args|self\.partitions)\.clear|math\.\w+|\w+\.(copy_|fill_|item|run|zero_)"
+    r"|(args|self\.partitions)\.clear|math\.[a-z]\w*|\w+\.(copy_|fill_|item|run|zero_)"
 )
-_DOTTED_VALUES = re.compile(r"torch\.[a-z]\w*|self\.partitions|\w+\.(dtype|shape|device)|math\.\w+")
+_DOTTED_VALUES = re.compile(r"self\.partitions|\w+\.(dtype|shape|device)|math\.[a-z]\w*")
+_OF_TORCH = (torch.dtype, torch.layout, torch.memory_format)
+_KEPT_NAMES = _FUNCTIONS | {"async_compile", "call", "extern_kernels", "math", "runner", "self", "torch"}
+"""What the code calls, or calls functions of: nothing else may be put in its place."""
 _STATEMENTS = (ast.Assign, ast.AugAssign, ast.Delete, ast.Expr, ast.Pass, ast.Return, ast.With)
 _EXPRESSIONS = (
     ast.Attribute, ast.BinOp, ast.Call, ast.Compare, ast.Constant, ast.IfExp, ast.List, ast.Name, ast.Starred,
@@ -60,12 +65,12 @@ def _is_kept(node: ast.stmt) -> bool:
 
 def _is_kernel(node: ast.Assign) -> bool:
     """`NAME = async_compile.triton('FUNCTION', '''SOURCE''', …)`: stand-ins keep the source, and execute nothing."""
-    call = node.value
-    if not (isinstance(call, ast.Call) and isinstance(node.targets[0], ast.Name)):
+    call, target = node.value, node.targets[0]
+    if len(node.targets) != 1 or not (isinstance(call, ast.Call) and isinstance(target, ast.Name)):
         return False
     values = [*call.args, *(keyword.value for keyword in call.keywords)]
     values = [inner for value in values for inner in (value.elts if isinstance(value, ast.List) else [value])]
-    is_constant = all(isinstance(value, ast.Constant) for value in values)
+    is_constant = all(isinstance(value, ast.Constant) for value in values) and not _is_kept_name(target.id)
     return is_constant and bool(re.fullmatch(r"async_compile\.[a-z]\w*", ast.unparse(call.func)))
 
 
@@ -77,7 +82,10 @@ def _check(node: ast.stmt) -> None:
             _check(function)
     elif isinstance(node, ast.FunctionDef):
         arguments = node.args
-        extra = (arguments.defaults, arguments.kw_defaults, arguments.kwonlyargs, arguments.vararg, arguments.kwarg)
+        extra = (
+            arguments.defaults, arguments.kw_defaults, arguments.kwonlyargs, arguments.vararg, arguments.kwarg,
+            arguments.posonlyargs, [each for each in arguments.args if _is_kept_name(each.arg) and each.arg != "self"],
+        )  # fmt: skip
         if node.decorator_list or node.returns or any(extra) or any(each.annotation for each in arguments.args):
             raise RefusedSourceError(f"the head of {node.name} in the host code", node)
         if [*map(ast.unparse, node.body)] == ["self.partitions = partitions"]:
@@ -101,15 +109,26 @@ def _check_inside(node: ast.AST) -> None:
         _check_call(node.func)
         children: list[ast.AST] = [*node.args, *(keyword.value for keyword in node.keywords)]
     elif isinstance(node, ast.Attribute):
-        if isinstance(node.ctx, ast.Store) or not _DOTTED_VALUES.fullmatch(ast.unparse(node)):
+        if not (isinstance(node.ctx, ast.Load) and (_is_of_torch(node) or _DOTTED_VALUES.fullmatch(ast.unparse(node)))):
             raise RefusedSourceError(f"`{words_of(node)}` in the host code", node)
         children = []
     else:
         children = [*ast.iter_child_nodes(node)]
     if isinstance(node, ast.Name) and (hasattr(builtins, node.id) or node.id.startswith("__")):
         raise RefusedSourceError(f"the name {words_of(node)} in the host code", node)
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and _is_kept_name(node.id):
+        raise RefusedSourceError(f"{node.id} is given another meaning in the host code", node)
     for child in children:
         _check_inside(child)
+
+
+def _is_kept_name(name: str) -> bool:
+    return name in _KEPT_NAMES or bool(_KEPT_FUNCTIONS.fullmatch(name))
+
+
+def _is_of_torch(node: ast.Attribute) -> bool:
+    """`torch.float32`, `torch.strided`, `torch.channels_last`."""
+    return ast.unparse(node.value) == "torch" and isinstance(getattr(torch, node.attr, None), _OF_TORCH)
 
 
 def _check_call(function: ast.expr) -> None:

@@ -40,7 +40,7 @@ _RUNTIME, _HINTS = HELPERS.rpartition(".")[0], f"{HELPERS.rpartition('.')[0]}.hi
 _BUILTINS = frozenset({
     "abs", "bool", "float", "int", "isinstance", "len", "max", "min", "print", "range", "str", "tuple",
 })  # fmt: skip
-_REFUSED = frozenset({"extern_elementwise", "str_to_ty"})
+_REFUSED = frozenset({"dispatch", "extern_elementwise", "str_to_ty"})
 """Functions of Triton that link a file, or evaluate a text."""
 _ON_VALUES = frozenset({"T", "dtype", "element_ty", "name", "numel", "scalar", "shape", "type", "value"})
 _STATEMENTS = (
@@ -54,7 +54,9 @@ _EXPRESSIONS = (
 _PLAIN_WORDS = re.compile(r"\**[\w.:/\- ]*|tensordesc<\w+\[[\d, ]*\]>")
 _ARITHMETIC = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.Name, ast.operator, ast.unaryop,
                ast.cmpop, ast.expr_context)  # fmt: skip
-_ASSEMBLER_READS = re.compile(r"\.inc", re.IGNORECASE)
+_ASSEMBLY = "inline_asm_elementwise"
+_ASSEMBLER_READS = re.compile(r"\.inc|\\|\$(?![\d$]|\{\d)", re.IGNORECASE)
+"""What includes a file, and what could put such a directive together: arguments of macros, alternatives."""
 _MOST_CHARACTERS = 2_000_000
 
 
@@ -119,6 +121,8 @@ class _Module:
             self.annotation(node.annotation)
         value = self.without_constexpr(node.value)
         known = isinstance(value, ast.Name) and value.id in self.names and self.names[value.id] is None
+        if self.is_assembly(value):
+            raise RefusedSourceError(f"another name for {_ASSEMBLY}", node)
         if value is not None and not (known or self.is_resolved(value) or _is_literal(value)):
             raise RefusedSourceError(f"`{words_of(value)}` is no constant", node)
         self.bind(target.id, node)
@@ -137,6 +141,12 @@ class _Module:
 
     def is_resolved(self, value: ast.expr) -> bool:
         return isinstance(value, ast.Attribute) and self.resolved(value) is not None
+
+    def is_assembly(self, node: ast.expr | None) -> bool:
+        """Whether it is the function that takes a text for the assembler."""
+        found = self.names.get(node.id) if isinstance(node, ast.Name) else None
+        found = self.resolved(node) if isinstance(node, ast.Attribute) else found
+        return getattr(found, "__name__", "") == _ASSEMBLY
 
     def define(self, node: ast.FunctionDef) -> None:
         """The head of a function: decorators, default values, annotations. All of these are executed."""
@@ -170,6 +180,7 @@ class _Module:
             allowed = member == "jit" and plain
         else:
             allowed = self.names.get(root) is _KNOWN and root == "triton_heuristics" and member in DECORATORS
+            allowed = allowed and all(map(_is_no_other_file, node.keywords))
             for argument in (*node.args, *(keyword.value for keyword in node.keywords)) if allowed else ():
                 self.metadata(argument)
         if not allowed:
@@ -249,6 +260,8 @@ class _Function:
     def __init__(self, module: _Module, node: ast.FunctionDef) -> None:
         self.module, self.node = module, node
         arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+        self.called: set[ast.expr] = set()
+        """The functions of calls whose arguments were checked."""
         self.local = {argument.arg for argument in arguments}
         self.local |= {name.id for name in ast.walk(node) if isinstance(name, ast.Name)
                        and isinstance(name.ctx, ast.Store)}  # fmt: skip
@@ -286,17 +299,36 @@ class _Function:
             self.name(node)
         elif isinstance(node, ast.Attribute):
             self.attribute(node)
-        elif isinstance(node, ast.Call) and not isinstance(node.func, ast.Name | ast.Attribute):
+        elif isinstance(node, ast.Call):
+            self.call(node)
+
+    def call(self, node: ast.Call) -> None:
+        if not isinstance(node.func, ast.Name | ast.Attribute):
             raise RefusedSourceError(f"`{words_of(node.func)}` is called", node)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _ASSEMBLER_READS.search(node.value):
-            raise RefusedSourceError("an assembler's directive that reads a file", node)
+        if self.is_assembly(node.func):
+            texts = [*node.args[:1], *(keyword.value for keyword in node.keywords if keyword.arg in ("asm", None))]
+            if len(texts) != 1 or not isinstance(texts[0], ast.Constant) or not isinstance(texts[0].value, str):
+                raise RefusedSourceError("assembly that is no text", node)
+            if _ASSEMBLER_READS.search(texts[0].value):
+                raise RefusedSourceError("an assembler's directive that reads a file", node)
+            self.called.add(node.func)
+
+    def is_assembly(self, node: ast.Name | ast.Attribute) -> bool:
+        is_local = isinstance(node, ast.Name) and node.id in self.local
+        return (
+            not is_local and (isinstance(node, ast.Name) or self.is_of_module(node)) and self.module.is_assembly(node)
+        )
 
     def name(self, node: ast.Name) -> None:
+        if self.is_assembly(node) and node not in self.called:
+            raise RefusedSourceError(f"another name for {_ASSEMBLY}", node)
         known = node.id in self.local or node.id in self.module.names or node.id in _BUILTINS
         if not known:
             raise RefusedSourceError(f"the name {node.id} is none of a kernel's", node)
 
     def attribute(self, node: ast.Attribute) -> None:
+        if self.is_assembly(node) and node not in self.called:
+            raise RefusedSourceError(f"another name for {_ASSEMBLY}", node)
         if self.is_of_module(node):
             self.module.resolved(node)
         elif not isinstance(node.ctx, ast.Load) or node.attr not in _value_attributes():
@@ -368,6 +400,11 @@ def _is_driver_call(node: ast.stmt) -> bool:
 
 def _is_text(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _is_no_other_file(keyword: ast.keyword) -> bool:
+    """Whether a decorator's argument is not the path of a file, beside which Inductor keeps what it tuned."""
+    return keyword.arg != "filename" or ast.unparse(keyword.value) == "__file__"
 
 
 def _is_literal(node: ast.expr) -> bool:

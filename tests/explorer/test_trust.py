@@ -12,10 +12,11 @@ import pytest
 import explorer
 from compiler.kernel_lab.edit import source_of
 from compiler.option_checks import parse_options
-from compiler.record import Record, UntrustedError
+from compiler.record import Record, RecordError, UntrustedError
 from compiler.triton_interpreter.kernel_inputs import kernel_inputs
 from compiler.triton_interpreter.process import Interpreter
 from compiler.triton_interpreter.program import ProgramError
+from compiler.untrusted.host_code import executable_host_code
 from compiler.untrusted.triton_source import RefusedSourceError, check_triton
 from explorer import cli
 from explorer.run.run import Run
@@ -79,6 +80,78 @@ def test_host_code_of_a_file_is_read_strictly(tmp_path: Path) -> None:
     with Interpreter() as interpreter, pytest.raises(ProgramError, match="is not launched"):
         kernel_inputs(record, record.kernels[0], {}, interpreter)
     assert not mark.exists()
+
+
+GET_ARGS = "def get_args():\n    {}\n    return []\n"
+HOSTILE_HOST_CODE = {
+    "module_of_torch": GET_ARGS.format("torch.os.system(1)"),
+    "value_of_torch": GET_ARGS.format("x = torch.hub"),
+    "math": GET_ARGS.format("math = torch.float32"),
+    "unpacked": GET_ARGS.format("x, extern_kernels = 1, 2"),
+    "partition": GET_ARGS.format("partition_0 = 1"),
+    "alias": GET_ARGS.format("aten = 1"),
+    "with": GET_ARGS.format("with torch.cuda._DeviceGuard(0) as rand_strided:\n        pass"),
+    "class_of_namespace": GET_ARGS.format("x = aten.__class__.mro()"),
+    "dunder_of_module": GET_ARGS.format("math.__getattribute__(1)"),
+    "annotation": "def call(args: exec('1'), /):\n    return ()\n",
+    "argument": "def call(math):\n    return math.load(1)\n",
+}
+
+
+@pytest.mark.parametrize("code", HOSTILE_HOST_CODE.values(), ids=HOSTILE_HOST_CODE)
+def test_hostile_host_code_is_refused(code: str) -> None:
+    with pytest.raises(RefusedSourceError, match="in the host code"):
+        executable_host_code(code)
+
+
+@pytest.mark.parametrize("evil", ["x[{}] = y", "x.y = z[{}]", "x = y", "x"])
+def test_kernels_of_host_code_are_plain_assignments(evil: str) -> None:
+    """All targets of an assignment are evaluated, not the first alone."""
+    code = f"{evil.format('exec(1)')} = k = async_compile.triton('name', 'source')\n"
+    assert "async_compile" not in executable_host_code(code)
+    assert "async_compile" not in executable_host_code("torch = async_compile.triton('name', 'source')\n")
+    assert "async_compile" in executable_host_code("k = async_compile.triton('name', 'source')\n")
+
+
+def test_types_of_a_launch_are_types(tmp_path: Path) -> None:
+    """Triton evaluates the layout of a tensor descriptor's type."""
+    kernel = {"line": 1, "launch": LAUNCH | {"types": {"x_ptr": "tensordesc<fp32[64],exec('1')>"}}}
+    plain = json.loads(record_of(pointwise(NAME)).to_json())
+    entities = plain["artifacts"][0]["entities"]
+    entities.append({"id": "k", "kind": "kernel", "label": "k", "attrs": kernel})
+    with pytest.raises(RecordError, match=r"attrs\.launch\.types"):
+        Record.from_json(json.dumps(plain))
+    kernel["launch"] = LAUNCH
+    Record.from_json(json.dumps(plain))
+
+
+LAUNCH: dict[str, Any] = {
+    "arguments": [["float32", [64], [1]], 64], "written": [0],
+    "types": {"x_ptr": "*fp32", "s0": "i32", "X": "constexpr"},
+    "aligned": ["x_ptr"], "configs": [{"X": 64, "num_warps": 1, "num_stages": 1}], "grid": [[64, "X"]],
+    "is_folded": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"types": {"x y": "*fp32"}}, r"launch\.types"),
+        ({"types": {"x": "fp32", "X": "constexpr"}}, r"launch\.aligned"),
+        ({"configs": []}, r"launch\.configs"), ({"configs": [{"X": 64}]}, r"launch\.configs"),
+        ({"configs": [{"X": "64"}]}, r"launch\.configs"), ({"grid": [[64, "Y"]]}, r"launch\.grid"),
+        ({"arguments": [["float32 x", [64], [1]]]}, r"launch\.arguments"), ({"written": [-1]}, r"launch\.written"),
+    ],
+)  # fmt: skip
+def test_a_damaged_launch_is_refused_by_field(change: dict[str, Any], field: str) -> None:
+    plain = json.loads(record_of(pointwise(NAME)).to_json())
+    kernel = {"line": 1, "launch": LAUNCH | change}
+    plain["artifacts"][0]["entities"].append({"id": "k", "kind": "kernel", "label": "k", "attrs": kernel})
+    with pytest.raises(RecordError, match=field):
+        Record.from_json(json.dumps(plain))
+    del kernel["launch"]["grid"], kernel["line"]  # type: ignore[attr-defined]
+    with pytest.raises(RecordError, match=r"attrs\.(launch|line)"):
+        Record.from_json(json.dumps(plain))
 
 
 def test_trust_is_not_saved(tmp_path: Path) -> None:
@@ -197,6 +270,17 @@ HOSTILE = {
     "lambda_inside": HELPER.format("(lambda: x)()"),
     "extern_library": HELPER.format("tl.core.extern_elementwise('', '/etc/passwd', [x], {}, True)"),
     "incbin": HELPER.format("tl.inline_asm_elementwise('.incbin \"/etc/passwd\"', '=r', [x], tl.int32, True, 1)"),
+    "incbin_sum": HELPER.format("tl.inline_asm_elementwise('.in' + 'cbin', '=r', [x], tl.int32, True, 1)"),
+    "incbin_f_string": HELPER.format("tl.inline_asm_elementwise(f\"{'.in'}cbin\", '=r', [x], tl.int32, True, 1)"),
+    "incbin_keyword": HELPER.format("tl.inline_asm_elementwise(asm='.in' + 'cbin', args=[x])"),
+    "incbin_macro": HELPER.format(
+        "tl.inline_asm_elementwise('.macro m a\\n.\\\\a .endm', '=r', [x], tl.int32, True, 1)"
+    ),
+    "incbin_alternative": HELPER.format("tl.inline_asm_elementwise('.i$(nc$|x$)bin', '=r', [x], tl.int32, True, 1)"),
+    "assembly_renamed": "f = tl.inline_asm_elementwise",
+    "assembly_renamed_inside": HELPER.format("x") + "    f = tl.inline_asm_elementwise\n",
+    "assembly_imported": "from triton.language import inline_asm_elementwise as f\n" + HELPER.format("(f, x)"),
+    "filename": "@triton_heuristics.pointwise(size_hints={'x': 64}, filename='/tmp/x.py')\n" + HELPER.format("x"),
     "shadowed_builtin": "@triton.jit\ndef range(x):\n    return x\n",
     "stars": "X = [*exec('1')]",
     "surrogates": "X = '\\ud800'\nexec(X)",
@@ -234,6 +318,13 @@ def test_hostile_metadata_is_refused(genuine: str, evil: str) -> None:
         check_triton(USERS.replace(genuine, evil))
 
 
+def test_assembly_of_a_generator_is_not_refused() -> None:
+    """Inductor packs values with it."""
+    _, source = pointwise(NAME)
+    call = "tl.inline_asm_elementwise('mov.b32 $0, ${1};', '=r,r', [x], tl.int32, True, 1)"
+    check_triton(f"{source}\n{HELPER.format(call)}")
+
+
 @pytest.mark.parametrize("source", [pointwise()[1], dot(3)[1], transpose()[1], USERS])
 def test_genuine_source_is_not_refused(source: str) -> None:
     assert DEVICE.partition("(")[0] in HEADER
@@ -262,7 +353,11 @@ LINE = "out_y[i0] = (float)(y * 2.0f);"
         "__builtin_trap();", "throw 1;", "new int;", '#include "/etc/passwd"\n', "#define x y\n",
         "#pragma GCC poison x\n",
         "/* */", "\\\n", '"text";', "goto x;", "reinterpret_cast<long>(in_x);", "} int other() {",
-        "__attribute__((x)) int z;",
+        "__attribute__((x)) int z;", "int z = '//'; ::system(0);", "%:define expf system", "%:include </dev/zero>",
+        "// x \\\n}\n{ float q = 1.0f;", "// x \r::system(0);", "/* // */ ::system(0);", "int system\n(const char*);",
+        "::system\n(0);", "long q{(long)&system};", "[[gnu::noinline]] int q = 1;", "<% int x = 1; %>",
+        "extern int other;", "float q = ::expf(1.0f) (2);", "#pragma omp simd if(::system(0))\n",
+        "#pragma omp simd declare\n", "int asm(1);", "comparison_fn_t expf = (comparison_fn_t) system;",
     ],
 )  # fmt: skip
 def test_hostile_cpp_is_refused(evil: str) -> None:
