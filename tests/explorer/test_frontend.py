@@ -11,7 +11,7 @@ import pytest
 
 from explorer.run import frontend
 
-STATIC = Path(frontend.__file__).parent / "static"
+STATIC = Path(frontend.__file__).parents[1] / "static"
 
 
 def test_every_module_comes_after_those_it_imports() -> None:

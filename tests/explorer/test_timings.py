@@ -16,6 +16,7 @@ from explorer.findings import findings
 from explorer.findings.timing.chart import svg, timing_chart
 from explorer.findings.timing.compared import Ratio, by_call, timed
 from explorer.findings.timing.html import timing_html
+from explorer.findings.timing.tables import timings
 from explorer.findings.timing.words import about, lead_sentences, ratio_text, three_digits, time_text
 from explorer.reading.plain_text import WIDTH
 from explorer.run import tables, text
@@ -36,7 +37,7 @@ def lead(*candidates: Candidate) -> str:
 
 
 def test_the_table_has_a_row_a_candidate_with_its_speed_up_and_when_that_pays() -> None:
-    table = tables.timings(timed_record()).set_index("name")
+    table = timings(timed_record()).set_index("name")
     assert list(table.index) == [
         "eager", "aot_eager", "inductor", "inductor max-autotune", "openxla", "inductor reduce-overhead",
     ]  # fmt: skip
@@ -49,7 +50,7 @@ def test_the_table_has_a_row_a_candidate_with_its_speed_up_and_when_that_pays() 
 
 
 def test_what_is_slower_or_within_the_noise_never_pays() -> None:
-    table = tables.timings(timed_record()).set_index("name")
+    table = timings(timed_record()).set_index("name")
     assert table["break_even_calls"].isna()[["eager", "aot_eager", "openxla", "inductor reduce-overhead"]].all()
     assert table["speedup"].isna()[["eager", "inductor reduce-overhead"]].all()
 
@@ -63,7 +64,7 @@ def test_calls_of_another_kind_have_an_eager_of_their_own() -> None:
 
 
 def test_without_eager_there_are_times_and_no_speed_up() -> None:
-    table = tables.timings(with_candidates(candidate("inductor", 1 * MS)))
+    table = timings(with_candidates(candidate("inductor", 1 * MS)))
     assert table["seconds"].notna().all()
     assert table["speedup"].isna().all()
     assert "Nothing that was compiled could be compared" in lead(candidate("inductor", 1 * MS))
