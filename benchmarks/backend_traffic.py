@@ -33,18 +33,19 @@ from compiler.backend.ir import Program
 from compiler.backend.lower.graph import lower
 from compiler.backend.passes.context import Context
 from compiler.backend.passes.traffic import traffic
+from compiler.backend.torch_glue.compiling import compile_with_autograd
+from compiler.backend.torch_glue.constants import with_known_constants
+from compiler.backend.torch_glue.layout import with_layouts
 from compiler.option_checks import parse_options
 from compiler.targets import target
-from compiler.torch_api.attention import attention_kernels
-from compiler.torch_api.autocast import CudaRegions, autocast_kernels
-from compiler.torch_api.backend import compile_with_autograd, with_backward
-from compiler.torch_api.constants import with_known_constants
+from compiler.torch_api.aot import with_backward
 from compiler.torch_api.dynamo import compiled
 from compiler.torch_api.fx import fake_mode, value_of
-from compiler.torch_api.layout import with_layouts
 from compiler.torch_api.moving import CPU, Mover
 from compiler.torch_api.python_kernels import python_kernels
-from compiler.torch_api.virtual import DEVICE, virtual_gpu
+from compiler.virtual_gpu.attention import attention_kernels
+from compiler.virtual_gpu.autocast import CudaRegions, autocast_kernels
+from compiler.virtual_gpu.gpu import DEVICE, virtual_gpu
 from tests.compiler import models
 
 TARGET = "h200"

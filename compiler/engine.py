@@ -40,6 +40,7 @@ from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.sharded import holds_dtensor
 from compiler.torch_api.user_triton import launches_without_gpu
 from compiler.triton_interpreter.user_kernels import InterpretedLaunches
+from compiler.virtual_gpu.gpu import active_driver
 
 if TYPE_CHECKING:
     from compiler.decompose.graphs import LevelGraphs
@@ -114,7 +115,7 @@ class Exploration:
         with ExitStack() as launches, ExitStack() as stack:
             interpreted = launches.enter_context(InterpretedLaunches(self._builder.problem))
             gpu = self.options.target if is_virtual(self.options.target) else DEFAULT_TARGET
-            launches.enter_context(launches_without_gpu(target(gpu), interpreted.launch))
+            launches.enter_context(launches_without_gpu(active_driver(target(gpu)), interpreted.launch))
             self._recorder = Recorder(self._builder, build=self._build or builds(self.options))
             stack.callback(self._recorder.finish)
             heard = untimed(self._recorder, self._recorder.torch_time)

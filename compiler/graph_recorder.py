@@ -41,9 +41,9 @@ from compiler.torch_api.eager_operators import higher_order_operators, needs_sca
 from compiler.torch_api.fusion_rounds import MergeFacts
 from compiler.torch_api.halves import Replaceable
 from compiler.torch_api.inductor import IrFacts, KernelFacts, Kind
+from compiler.torch_api.kernel_choices import Selection
 from compiler.torch_api.memory_lines import MemoryFacts
 from compiler.torch_api.partitioning import Halves
-from compiler.torch_api.templates import Selection
 
 if TYPE_CHECKING:
     from compiler.recorder import Recorder

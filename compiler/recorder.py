@@ -50,6 +50,7 @@ from compiler.torch_api.leaf_guards import GuardTree
 from compiler.torch_api.open_sizes import SymbolFacts
 from compiler.torch_api.phases import PhaseFacts, PhaseLog
 from compiler.torch_api.traced_lines import Place
+from compiler.virtual_gpu.templates import InductorRetargeting
 
 Compiled = Callable[..., Any]
 # The bigger a graph, the more objects its compilation makes that stay: all there are would be walked, again and again.
@@ -209,7 +210,8 @@ class Recorder:
         if not self._needs_backend():
             return uncompiled
         heard = untimed(recorder, self.torch_time)
-        observing = inductor.observing(heard, build=self.build, target=gpu, runs=self._compiled_runs())
+        virtual = InductorRetargeting(gpu, heard.decided) if gpu else None
+        observing = inductor.observing(heard, build=self.build, gpu=virtual, runs=self._compiled_runs())
         collections = fewer_full_collections(1 + len(captured.graph.nodes) // NODES_A_COLLECTION)
         with observing, observing_buffers(kept), collections, self._watched(recorder):
             compiled = recorder.run_backend(run)

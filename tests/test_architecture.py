@@ -57,6 +57,7 @@ compiler.backend.cpp            kernels in C++
 compiler.backend.passes         programs made faster
 compiler.backend.lower          ATen operators as loops
 compiler.backend.ir             the language of its programs, and what they mean
+compiler.backend.torch_glue     AOTAutograd around it, decompositions, graphs before they are lowered
 compiler.decompose              levels of decomposition
 compiler.autograd               AOTAutograd's half of the pipeline
 compiler.autograd.formulas      derivatives as text
@@ -68,6 +69,7 @@ compiler.capture                TorchDynamo's half
 compiler.capture.suggestions    how to mend a graph break
 compiler.untrusted              what code of a loaded record may do
 compiler.numerics.policy        what is equal and what is close
+compiler.virtual_gpu            a GPU that is not here
 compiler.torch_api              private names of torch and triton
 compiler.targets                GPUs as data
 compiler.process                the user's process, left as it was found

@@ -29,18 +29,19 @@ from compiler.backend.passes.matmuls import with_alternatives
 from compiler.backend.passes.tiles import MOST_32
 from compiler.backend.runtime import build_cpp
 from compiler.backend.runtime.launch import Launcher, by_kernel, gpu_of
+from compiler.backend.torch_glue.compiling import compile_with_autograd
+from compiler.backend.torch_glue.constants import with_known_constants
+from compiler.backend.torch_glue.data_sizes import is_piece
+from compiler.backend.torch_glue.index_bounds import is_below
+from compiler.backend.torch_glue.layout import Rules, with_layouts
+from compiler.backend.torch_glue.saved import give, given, keep_what_is_saved
 from compiler.backend.triton.emit import emit as emit_triton
 from compiler.backend.watching import watcher
 from compiler.process import made_to_stay
-from compiler.torch_api.backend import Call, boxed, compile_with_autograd, with_backward
+from compiler.torch_api.aot import Call, boxed, with_backward
 from compiler.torch_api.compilations import Around
-from compiler.torch_api.constants import with_known_constants
-from compiler.torch_api.direct import without_marks
 from compiler.torch_api.fx import are_in_memory, value_of
-from compiler.torch_api.index_bounds import is_below
-from compiler.torch_api.layout import Rules, with_layouts
-from compiler.torch_api.saved import give, given, keep_what_is_saved
-from compiler.torch_api.unread import without_unread
+from compiler.torch_api.unread import without_marks, without_unread
 
 if TYPE_CHECKING:
     from compiler.torch_api.graph_capture import Graphs
@@ -157,7 +158,7 @@ def _is_replayed(graphs: Graphs, module: GraphModule, program: Program, ctx: Con
     """Whether a graph is replayed as a CUDA graph. It is a decision about all its steps."""
     ctx.pass_name = "cudagraphs"
     steps = tuple(step.targets[0] for step in program.steps if step.targets)
-    why = graphs.refusal(module, program.name) or _quicker_launched(program, ctx)
+    why = graphs.refusal(module, program.name, is_piece(module)) or _quicker_launched(program, ctx)
     if why:
         ctx.decide(steps, "refused", f"{program.name}: {why}")
         graphs.gave_up |= program.name != "backward"

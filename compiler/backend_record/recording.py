@@ -80,8 +80,11 @@ class PassRecorder:
 
     def _part(self, kind: Kind) -> str:
         """What ids and titles call the program: its graph, and from the second piece of a divided graph on which."""
+        return f"{kind} {self._piece(kind)}".rstrip()
+
+    def _piece(self, kind: Kind) -> str:
         number = self._compiled[kind]
-        return kind if number == 1 else f"{kind} piece {number}"
+        return "" if number == 1 else f"piece {number}"
 
     def _code(self, made: Made, ctx: Context, options: BackendOptions) -> None:
         self.recorder.recorder.clock.resume()
@@ -96,11 +99,13 @@ class PassRecorder:
         launches = {named[kernel.name].name: launch_facts(made.program, kernel, named[kernel.name], ctx)
                     for kernel in made.program.kernels}  # fmt: skip
         for code in texts:
-            language = "" if len(texts) == 1 else " C++" if isinstance(code, Code) else " Triton"
-            found.append(kernels_artifact(
-                code, launches, made, artifact_id=f"kernels[{frame} {part}{language}]",
+            language = "" if len(texts) == 1 else "C++" if isinstance(code, Code) else "Triton"
+            written = kernels_artifact(
+                code, launches, made, artifact_id=f"kernels[{frame} {f'{part} {language}'.rstrip()}]",
                 title=f"{part}, generated kernels", graph=frame,
-            ))  # fmt: skip
+            )  # fmt: skip
+            variant = f"{self._piece(kind)} {language}".strip()
+            found.append(Written(written.artifact, tuple(replace(k, variant=variant) for k in written.kernels)))
         ids = {kernel.name: kernel.id for written in found for kernel in written.kernels}
         if options.tuned and not self.builds:
             self.builder.decisions.extend(_configurations(functions, ids, frame))

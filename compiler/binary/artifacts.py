@@ -29,8 +29,7 @@ def stages_of(target: Target) -> tuple[str, ...]:
 
 def artifact_id(stage: str, kernel: Kernel, config: int) -> str:
     """`ptx[0/0 forward triton_poi_fused_0]`; ` config 1` where it is not the configuration that is tried first."""
-    place = kernel.artifact.partition("[")[2].rstrip("]")
-    return f"{stage}[{place} {kernel.name}{f' config {config}' if config else ''}]"
+    return f"{stage}[{kernel.place} {kernel.name}{f' config {config}' if config else ''}]"
 
 
 def binary_artifact(stage: str, text: str, source: KernelSource, config: int, attrs: Mapping[str, Any]) -> Artifact:

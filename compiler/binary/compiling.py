@@ -19,6 +19,7 @@ from compiler.record.builder import in_kernel_order
 from compiler.targets import Target
 from compiler.targets.destination import has_triton
 from compiler.torch_api.triton_kernels import CompileRequest, KernelSourceError, compile_request, reading_kernels
+from compiler.virtual_gpu.gpu import virtual_gpu
 
 REFUSED = "its source is not what a code generator writes"
 MOST_WORKERS = 8  # each takes some 150 MB
@@ -155,7 +156,7 @@ def _refused(sources: Iterable[KernelSource]) -> Iterator[Compiled]:
 def _tasks(sources: Iterable[KernelSource], target: Target, config: int) -> tuple[list[_Task], list[Compiled]]:
     """What to compile, and what Inductor's heuristics refuse."""
     tasks, failed = [], []
-    with reading_kernels(target):
+    with reading_kernels(virtual_gpu(target)):
         for source in sources:
             try:
                 request = (

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from compiler.record import Artifact, Decision, Entity
-from compiler.torch_api.templates import Candidate, Selection
+from compiler.torch_api.kernel_choices import Candidate, Selection
 
 TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages")
 """What a configuration is named by; templates of other operations have some of these, or none."""

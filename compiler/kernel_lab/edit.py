@@ -57,8 +57,9 @@ def configurations(record: Record, kernel: Kernel, gpu: str) -> tuple[dict[str, 
     check_executable(record, kernel, source_of(record, kernel))
     # Where Triton is not installed, this can't be imported.
     from compiler.torch_api.triton_kernels import compile_request, reading_kernels
+    from compiler.virtual_gpu.gpu import virtual_gpu
 
-    with reading_kernels(target(gpu)):
+    with reading_kernels(virtual_gpu(target(gpu))):
         return compile_request(*kernel_source(record[kernel.artifact], kernel), {}, 0).configs
 
 
@@ -71,16 +72,16 @@ def with_edit(
     function, original = function_of(record, kernel), source_of(record, kernel)
     own = launch_of(record[kernel.artifact], kernel)
     artifacts, kernels = [], []
-    for source, suffix, how in ((original, "original", own), (edited, "edited", launch)):
+    for source, variant, how in ((original, "original", own), (edited, "edited", launch)):
         text = source.rstrip("\n") if own else _statement(kernel.name, function, source)
-        artifact_id = f"{kernel.artifact.rstrip(']')} {suffix}]"
+        artifact_id = f"kernels[{kernel.place} {variant}]"
         identity = f"{artifact_id}.{kernel.name}"
         facts = (Entity(identity, "kernel", kernel.name, {"launch": how, "line": 1}),) if own else ()
         artifacts.append(
-            Artifact(artifact_id, "kernels", suffix, "python", text, kernel.graph, entities=facts, half=kernel.half)
+            Artifact(artifact_id, "kernels", variant, "python", text, kernel.graph, entities=facts, half=kernel.half)
         )
         lines = (1, text.count("\n") + 1)
-        kernels.append(replace(kernel, id=identity, artifact=artifact_id, lines=lines))
+        kernels.append(replace(kernel, id=identity, artifact=artifact_id, lines=lines, variant=variant))
     others = [artifact for artifact in record.artifacts if artifact.stage != "kernels"]
     both = replace(
         record, target=gpu, artifacts=(*others, *artifacts), kernels=tuple(kernels), binaries=(), problems=()

@@ -246,7 +246,8 @@ class Kernel:
 
     `category` says what it is ("pointwise", "reduction", "extern", "template", "user": the user's own); `bytes` is what
     it reads and writes in one call, as Inductor counts it (0 where it does not); `nodes` are ids of fused_ir entities.
-    `half` is the half of its graph that it computes: "forward", "backward" or "inference".
+    `half` is the half of its graph that it computes: "forward", "backward" or "inference". `variant` tells apart
+    kernels of one half that may share a name: "Triton" and "C++" where a half has both, "edited" in the kernel lab.
     """
 
     id: str
@@ -260,6 +261,12 @@ class Kernel:
     calls: int = 1
     bytes: int = 0
     half: GraphHalf = ""
+    variant: str = ""
+
+    @property
+    def place(self) -> str:
+        """The graph, the half of it and the variant that the kernel belongs to: `0/0 forward`."""
+        return " ".join(filter(None, (self.graph, self.half, self.variant)))
 
 
 @dataclass(frozen=True, slots=True)

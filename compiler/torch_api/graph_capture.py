@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch._dynamo.backends.cudagraphs as rules
 import torch._inductor.cudagraph_trees as trees
-from torch._guards import CompileContext, TracingContext
+from torch._guards import CompileContext
 from torch._inductor.cudagraph_utils import (
     check_multiple_devices_or_any_cpu_nodes,
     format_default_skip_message,
@@ -21,9 +21,8 @@ from torch._inductor.cudagraph_utils import (
 from torch._inductor.utils import count_tangents, get_first_incompatible_cudagraph_node
 from torch.fx import GraphModule
 
-from compiler.torch_api.backend import Call, boxed
+from compiler.torch_api.aot import Call, boxed, forward_facts
 from compiler.torch_api.cudagraphs import WHY_NOT_AT_ALL, explained, replayed_words
-from compiler.torch_api.data_sizes import is_piece
 from compiler.torch_api.fx import value_of
 
 
@@ -36,11 +35,11 @@ class Graphs:
         self.device: int | None = None
         self.gave_up = False
 
-    def refusal(self, module: GraphModule, half: str) -> str:
-        """Why this half is not replayed, "" if it is."""
+    def refusal(self, module: GraphModule, half: str, is_piece: bool) -> str:
+        """Why this half, or this piece of one, is not replayed, "" if it is."""
         if half == "backward" and self.gave_up:
             return "the forward is not replayed, and then the backward is not either"
-        why = "data say how large something in it is" if is_piece(module) else _why_not(module, half)
+        why = "data say how large something in it is" if is_piece else _why_not(module, half)
         return explained(why, WHY_NOT_AT_ALL) if why else ""
 
     def words(self, module: GraphModule, half: str) -> str:
@@ -93,7 +92,5 @@ def _fixed(module: GraphModule, half: str) -> Sequence[int]:
     """The inputs that stay where they are: parameters and buffers, and what the forward saved for the backward."""
     if half == "backward":
         return range(count_tangents(module))
-    context = TracingContext.try_get()
-    metadata = context.fw_metadata if context is not None else None
-    known = getattr(metadata, "static_input_indices", None) or ()
+    known = getattr(forward_facts(), "static_input_indices", None) or ()
     return sorted(index for index in known if index < len(module.graph.find_nodes(op="placeholder")))

@@ -35,21 +35,18 @@ from torch._inductor.scheduler import (
 )
 from torch._inductor.virtualized import V
 
-from compiler.targets import Target
-from compiler.torch_api import templates, virtual
 from compiler.torch_api.cudagraphs import CudaGraphs, Verdict
 from compiler.torch_api.dynamo import is_restart
 from compiler.torch_api.failed_builds import failed_builds_forgotten
 from compiler.torch_api.fusion_rounds import FusionRounds, MergeFacts
+from compiler.torch_api.kernel_choices import Selection
 from compiler.torch_api.line_origins import FxOrigins, KernelLines, LineOrigins
 from compiler.torch_api.loop_text import LoopTexts
 from compiler.torch_api.memory_lines import MemoryFacts, MemoryLines
 from compiler.torch_api.moving import moved_from_meta
 from compiler.torch_api.partitioning import Halves, wrap_partition
-from compiler.torch_api.patching import replaced
+from compiler.torch_api.patching import Wrapper, replaced
 from compiler.torch_api.released import empty_method_caches
-from compiler.torch_api.retargeting import Retargeting
-from compiler.torch_api.templates import Selection, Templates
 from compiler.torch_api.user_triton import UserKernels
 from compiler.torch_api.without_build import unprepared
 
@@ -133,23 +130,31 @@ class InductorObserver(Protocol):
         ...
 
 
+class Retargeter(Protocol):
+    """Makes Inductor compile for a GPU that need not be here: `compiler.virtual_gpu` has one."""
+
+    def wrappers(self) -> list[Wrapper]: ...
+    def settings(self) -> dict[str, Any]: ...
+    def selections(self) -> Sequence[Selection]: ...
+    def check_formats(self, module: torch.fx.GraphModule) -> None: ...
+    def wrap_main(self, run: Callable[..., Any]) -> Callable[..., Any]: ...
+    def wrap_compile(self, compile_graph: Callable[..., Any]) -> Callable[..., Any]: ...
+    def wrap_partition(self, partition: Callable[..., Any]) -> Callable[..., Any]: ...
+
+
 @contextmanager
 def observing(
-    observer: InductorObserver, *, build: bool, target: Target | None = None, runs: bool = True
+    observer: InductorObserver, *, build: bool, gpu: Retargeter | None = None, runs: bool = True
 ) -> Iterator[None]:
-    """Observe every `compile_fx` call in the block; with a target, these write code for that GPU instead.
+    """Observe every `compile_fx` call in the block; with a GPU, these write code for it instead.
 
     Where nobody `runs` what is compiled, meta tensors stand for tensors of the device that code is written for.
     """
-    session = _Session(observer, build, runs)
-    wrappers = session.wrappers()
+    wrappers = _Session(observer, build, runs, gpu).wrappers()
     settings = _inductor_settings(build)
-    if target is not None:
-        session.retargeting = Retargeting(target, observer.decided)
-        wrappers += session.retargeting.wrappers()
-        session.templates = Templates(target)
-        wrappers += session.templates.wrappers()
-        settings |= virtual.inductor_settings(target) | templates.settings(target)
+    if gpu is not None:
+        wrappers += gpu.wrappers()
+        settings |= gpu.settings()
     with ExitStack() as stack:
         stack.callback(empty_method_caches, SIMDScheduling)  # they hold the scheduler nodes of several graphs
         stack.enter_context(inductor_config.patch(settings))
@@ -168,20 +173,19 @@ def _inductor_settings(build: bool) -> dict[str, Any]:
 
 
 class _Session:
-    def __init__(self, observer: InductorObserver, build: bool, runs: bool) -> None:
+    def __init__(self, observer: InductorObserver, build: bool, runs: bool, gpu: Retargeter | None) -> None:
         self.observer = observer
         self.build = build
         self.runs = runs
+        self.gpu = gpu
         self.kind: Kind = "inference"
         self.depth = 0
         self.in_inductor = False
         self.graphs = CudaGraphs(virtual=not build)
-        self.templates: Templates | None = None
-        self.retargeting: Retargeting | None = None
         self.lines = LineOrigins()
         self.texts = LoopTexts(_heading)
 
-    def wrappers(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
+    def wrappers(self) -> list[Wrapper]:
         found = [
             (aot_backends, "aot_module_simplified", self.wrap_aot),
             (compile_fx, "compile_fx", self.wrap_compile_fx),
@@ -222,7 +226,7 @@ class _Session:
         def observed(module: Any, inputs: Any, **kwargs: Any) -> Any:
             if self.in_inductor:
                 return run(module, inputs, **kwargs)
-            trace = self.retargeting.wrap_main(run) if self.retargeting is not None else run
+            trace = self.gpu.wrap_main(run) if self.gpu is not None else run
             return trace(module, self.example_inputs(module, inputs), **self.observed_compilers(kwargs))
 
         return observed
@@ -246,8 +250,8 @@ class _Session:
         def observed(module: torch.fx.GraphModule, inputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
             self.observer.aot_graph(kind, module)
             try:
-                if self.retargeting is not None:
-                    self.retargeting.check_formats(module)
+                if self.gpu is not None:
+                    self.gpu.check_formats(module)
                 return self.observer.built(kind, compile_graph(module, inputs, *args, **kwargs))
             except Exception as error:
                 if self.build or is_restart(error):
@@ -255,7 +259,7 @@ class _Session:
                 self.observer.failed(kind, error)
                 return make_boxed_func(module.forward)
 
-        return self.retargeting.wrap_compile(observed) if self.retargeting is not None else observed
+        return self.gpu.wrap_compile(observed) if self.gpu is not None else observed
 
     def reporting_joint(self, partition: Callable[..., Any]) -> Callable[..., Any]:
         divide = wrap_partition(self.observer.partitioned)(partition)
@@ -264,7 +268,7 @@ class _Session:
             self.observer.joint(module)
             return divide(module, *args, **kwargs)
 
-        return self.retargeting.wrap_partition(observed) if self.retargeting is not None else observed
+        return self.gpu.wrap_partition(observed) if self.gpu is not None else observed
 
     def wrap_inner(self, compile_inner: Callable[..., Any]) -> Callable[..., Any]:
         def observed(module: torch.fx.GraphModule, inputs: Sequence[Any], **kwargs: Any) -> Any:
@@ -279,8 +283,8 @@ class _Session:
                     compiled = compile_inner(module, inputs, **kwargs)
                 for verdict in self.graphs.verdicts(self.kind, inputs, tried=tried):
                     self.observer.captured_as(self.kind, verdict)
-                if self.templates is not None:
-                    self.observer.selected(self.kind, self.templates.selections())
+                if self.gpu is not None:
+                    self.observer.selected(self.kind, self.gpu.selections())
                 return self.observer.built(self.kind, compiled) if self.build else make_boxed_func(module.forward)
             except Exception as error:  # noqa: BLE001 - whatever Inductor raises is told to the observer
                 self.observer.failed(self.kind, error)

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torch.utils._sympy.functions import Max
 from torch.utils._sympy.printers import PythonPrinter
 
 from compiler.torch_api.wrapped_modules import Names, renamed
+
+__all__ = ["Max"]
 
 # torch's largest int stands for no bound.
 UNBOUNDED = 2**62

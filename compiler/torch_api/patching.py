@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+Wrapper = tuple[Any, str, Callable[[Any], Any]]
+"""An attribute that is replaced: its owner, its name, and what makes the new value of the original."""
+
 
 @contextmanager
 def replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:

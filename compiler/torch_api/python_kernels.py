@@ -1,4 +1,4 @@
-"""Kernels in Python for torch's operators, for the length of a `with` block.
+"""The dispatcher: which operators have kernels, and kernels in Python for the length of a `with` block.
 
 Where an operator has a kernel of its own for the dispatch key, the Python one is put before it for the Python
 dispatcher (torch._dispatch.python.enable_python_dispatcher), which is on while AOTAutograd and Inductor's pattern
@@ -9,13 +9,17 @@ Either way it is found for calls from C++, too: in operators made of others, and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
-from torch._C import DispatchKey
+from torch._C import DispatchKey, DispatchKeySet
 from torch._ops import OpOverload
 from torch.library import Library
+
+ENTER_AUTOCAST = torch.amp.autocast_mode._enter_autocast
+
+__all__ = ["DispatchKey", "OpOverload"]
 
 Kernels = Mapping[tuple[OpOverload, DispatchKey], Callable[..., Any]]
 
@@ -36,6 +40,38 @@ def python_kernels(kernels: Kernels) -> Iterator[None]:
         library._destroy()
         for (operator, key), before in known.items():
             _set(operator, key, before)
+
+
+def operators_with_kernel(key: str) -> set[str]:
+    """The names of ATen's operators that have a kernel of their own for a dispatch key: `aten::add.Tensor`."""
+    return {
+        name
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("aten::") and torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
+    }
+
+
+def operator_named(name: str) -> OpOverload | None:
+    """The operator `aten::add.Tensor`, None where Python has none of that name."""
+    base, _, overload = name.removeprefix("aten::").partition(".")
+    return getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
+
+
+def without_key(key: DispatchKey) -> AbstractContextManager[None]:
+    """Make the dispatcher pass over kernels of a key in the block."""
+    guard: AbstractContextManager[None] = torch._C._ExcludeDispatchKeyGuard(DispatchKeySet(key))
+    return guard
+
+
+def dispatch_state() -> tuple[int, int]:
+    """The keys that this thread's dispatcher adds to those of the arguments, and those that it passes over."""
+    included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    return included.raw_repr(), excluded.raw_repr()
+
+
+def dispatch_keys(tensor: torch.Tensor) -> int:
+    """The dispatch keys of a tensor, as bits."""
+    return torch._C._dispatch_keys(tensor).raw_repr()
 
 
 def _has_kernel(operator: OpOverload, key: DispatchKey) -> bool:

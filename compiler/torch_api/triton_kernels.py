@@ -8,9 +8,10 @@ Inductor would, and stopped at the call of `triton.compile`; nothing is compiled
 from __future__ import annotations
 
 import linecache
+import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -20,9 +21,9 @@ import torch._inductor.runtime.triton_helpers as triton_helpers
 import torch._inductor.runtime.triton_heuristics as heuristics
 import triton
 
-from compiler.targets import Target
 from compiler.torch_api.patching import replaced
-from compiler.torch_api.virtual import virtual_gpu
+
+__all__ = ["triton_helpers"]
 
 HELPERS = triton_helpers.__name__
 """The module of Inductor's that generated kernels call functions of, while they are compiled."""
@@ -70,12 +71,11 @@ class _Asked(BaseException):
 
 
 @contextmanager
-def reading_kernels(target: Target) -> Iterator[None]:
-    """Inductor's heuristics answer for the target in the block, and look into no cache of what was tuned before."""
+def reading_kernels(gpu: AbstractContextManager[None]) -> Iterator[None]:
+    """Let Inductor's heuristics answer for a (virtual) GPU in the block, from no cache of what was tuned before."""
     import triton
 
-    with ExitStack() as stack:
-        stack.enter_context(virtual_gpu(target))
+    with gpu, ExitStack() as stack:
         stack.enter_context(_environment(TRITON_CACHE_DIR=os.devnull, TRITON_INTERPRET="0"))
         stack.enter_context(replaced(triton_helpers, "set_driver_to_gpu", lambda _: lambda: None))
         stack.enter_context(replaced(heuristics, "check_autotune_cache", lambda _: untuned))
@@ -160,13 +160,23 @@ def _numbers(config: Any) -> dict[str, int]:
 
 
 def _programs(kernel: Any, config: Any, sizes: Mapping[str, int]) -> int:
-    """How many programs one launch has, by Inductor's own formula for the kernel's kind of grid."""
+    """The number of programs of one launch, 0 where that is not known before."""
     try:
-        grid = heuristics.GridExpr.from_meta(kernel.inductor_meta, config)
-        x, y, z = grid.eval_slow(dict(sizes))
+        return math.prod(grid_of(kernel, config, sizes))
     except (NameError, KeyError, AssertionError, TypeError):  # a size that is not known before the launch
         return 0
-    return int(x) * int(y) * int(z)
+
+
+def largest_blocks() -> Mapping[str, int]:
+    """The largest block that Inductor's generated code is right for, by dimension (XBLOCK, …), in elements."""
+    return {f"{name}BLOCK": size for name, size in hints.TRITON_MAX_BLOCK.items()}
+
+
+def grid_of(kernel: Any, config: Any, arguments: Mapping[str, Any]) -> tuple[int, int, int]:
+    """The number of programs of a launch in each dimension, by Inductor's own formula."""
+    expression = heuristics.GridExpr.from_meta(kernel.inductor_meta, config)
+    x, y, z = expression.eval_slow(dict(arguments))
+    return int(x), int(y), int(z)
 
 
 @contextmanager

@@ -21,9 +21,7 @@ from torch._higher_order_ops.triton_kernel_wrap import (
 )
 from torch.fx import Node
 
-from compiler.targets import Target
 from compiler.torch_api.patching import replaced
-from compiler.torch_api.virtual import active_driver
 
 if TYPE_CHECKING:
     from torch._inductor.ir import UserDefinedTritonKernel
@@ -149,9 +147,9 @@ def _compiles_for_cpu() -> bool:
 
 
 @contextmanager
-def launches_without_gpu(target: Target, launch: Callable[[PlainLaunch], None]) -> Iterator[None]:
-    """In the block, TorchDynamo captures launches of Triton kernels as on a machine with the target, and what launches
-    one calls `launch`. Changes nothing where Triton has a GPU, or is not installed.
+def launches_without_gpu(driver: AbstractContextManager[None], launch: Callable[[PlainLaunch], None]) -> Iterator[None]:
+    """In the block, TorchDynamo captures launches of Triton kernels as with a GPU, for which `driver` answers Triton,
+    and each launch calls `launch`. Changes nothing where Triton has a GPU, or is not installed.
     """
     if not triton_probes.has_triton_package() or triton_probes.has_triton():
         yield
@@ -160,7 +158,7 @@ def launches_without_gpu(target: Target, launch: Callable[[PlainLaunch], None]) 
 
     with ExitStack() as stack:
         stack.enter_context(replaced(triton_probes, "has_triton", _has_triton))
-        stack.enter_context(active_driver(target))
+        stack.enter_context(driver)
         stack.enter_context(replaced(JITFunction, "run", lambda run: _launching(run, launch)))
         yield
 

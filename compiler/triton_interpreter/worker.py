@@ -19,10 +19,10 @@ from typing import Any, TextIO
 
 import torch
 
-from compiler.torch_api.bounds import Bounds, Memory, OutOfBoundsError
-from compiler.torch_api.libdevice import NoEquivalentError
 from compiler.triton_interpreter import arena, launch
+from compiler.triton_interpreter.bounds import Bounds, Memory, OutOfBoundsError
 from compiler.triton_interpreter.launch import KernelError, Outcome
+from compiler.triton_interpreter.libdevice import NoEquivalentError
 
 _SIZED = {"Grid1D", "Grid2D", "Grid3D", "Grid2DWithYZOverflow"}
 """Grids whose number of programs follows from block sizes, so that these can be chosen."""
@@ -47,10 +47,17 @@ class _Kernels:
 
 
 def interpreter() -> Any:
-    """The adapter, imported when it is needed: Triton takes a second."""
-    from compiler.torch_api import interpreter as adapter
+    """The module that patches Triton, imported when it is needed: Triton takes a second."""
+    from compiler.triton_interpreter import interpreter as patched
 
-    return adapter
+    return patched
+
+
+def inductor() -> Any:
+    """What Inductor says of its kernels, imported after Triton was told to interpret."""
+    from compiler.torch_api import triton_kernels
+
+    return triton_kernels
 
 
 def main() -> None:
@@ -91,8 +98,8 @@ def _launch(request: Mapping[str, Any], kernels: _Kernels, printed: io.StringIO)
         raise TypeError(f"the kernel takes {len(names)} arguments ({', '.join(names)}), {len(values)} are passed")
     arguments = dict(zip(names, values, strict=True))
     if request["config"] is None and kernel.inductor_meta.get("grid_type") in _SIZED:
-        config = launch.tile(config, _numels(arguments), interpreter().largest_blocks())
-    grid = interpreter().grid_of(kernel, config, arguments)
+        config = launch.tile(config, _numels(arguments), inductor().largest_blocks())
+    grid = inductor().grid_of(kernel, config, arguments)
     own = {name: value for name, value in arguments.items() if name in kernel.fn.arg_names}
     ran = interpreter().launched(
         kernel.fn, {**own, **config}, interpreter().signature_of(kernel), grid,

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from compiler.torch_api.backend import Call, boxed, compile_with_autograd, with_backward
-from compiler.torch_api.saved import keep_what_is_saved
+from compiler.backend.torch_glue.compiling import compile_with_autograd
+from compiler.backend.torch_glue.saved import keep_what_is_saved
+from compiler.torch_api.aot import Call, boxed, with_backward
 from tests.compiler.test_direct import frames
 
 

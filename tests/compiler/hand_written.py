@@ -109,7 +109,9 @@ def record_of(*kernels: tuple[str, str], gpu: str = "h100", call: str = "") -> R
         text += f"{name} = async_compile.triton('{function[1]}', '''{source}''', device_str='cuda')\n"
         span = (first, text.count("\n"))
         identity = f"kernels[0/0 inference].{name}"
-        facts.append(Kernel(identity, name, "0/0", "kernels[0/0 inference]", "triton", "pointwise", span))
+        facts.append(
+            Kernel(identity, name, "0/0", "kernels[0/0 inference]", "triton", "pointwise", span, half="inference")
+        )
     artifact = Artifact("kernels[0/0 inference]", "kernels", "inference", "python", text + call, "0/0")
     return Record("f", Options(), target=gpu, artifacts=(artifact,), kernels=tuple(facts))
 

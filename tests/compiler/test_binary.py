@@ -20,7 +20,7 @@ from compiler.record import Artifact, Record
 from compiler.record.builder import Event, in_kernel_order
 from compiler.record.options import OptionError
 from compiler.targets import target
-from compiler.torch_api.virtual import virtual_gpu
+from compiler.virtual_gpu.gpu import virtual_gpu
 from tests.compiler.hand_written import USERS, dot, many, pointwise, record_of
 from tests.compiler.models import MLP
 

@@ -19,8 +19,10 @@ import torch._dynamo.config as dynamo_config
 from torch import Tensor
 from torch.fx import GraphModule
 
-from compiler.torch_api.backend import Call, boxed, compile_with_autograd
-from compiler.torch_api.direct import Watched, without_marks
+from compiler.backend.torch_glue.compiling import compile_with_autograd
+from compiler.backend.torch_glue.direct import Watched
+from compiler.torch_api.aot import Call, boxed
+from compiler.torch_api.unread import without_marks
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import GraphModule
 
-from compiler.torch_api.direct_training import WatchedTraining, convention
+from compiler.backend.torch_glue.direct_training import WatchedTraining, convention
 from tests.compiler.direct_halves import Halves, grown, leaf, product
 
 

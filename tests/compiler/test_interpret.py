@@ -20,8 +20,7 @@ from compiler.kernel_lab.edit import with_configuration
 from compiler.option_checks import parse_options
 from compiler.record import Record
 from compiler.record.options import OptionError
-from compiler.torch_api import bounds, libdevice
-from compiler.triton_interpreter import launch, philox
+from compiler.triton_interpreter import bounds, launch, libdevice, philox
 from compiler.triton_interpreter.process import Interpreter
 from compiler.triton_interpreter.signature import signature
 from tests.compiler.models import MLP, Block

@@ -18,8 +18,9 @@ from compiler.backend.lower import products
 from compiler.backend.lower.graph import lower
 from compiler.backend.passes.context import Context
 from compiler.backend.pipeline import run
-from compiler.torch_api.backend import Call, compile_with_autograd
-from compiler.torch_api.layout import with_layouts
+from compiler.backend.torch_glue.compiling import compile_with_autograd
+from compiler.backend.torch_glue.layout import with_layouts
+from compiler.torch_api.aot import Call
 
 
 def pictures() -> nn.Sequential:

@@ -9,8 +9,9 @@ import networkx
 import pytest
 import torch
 
-from compiler.torch_api import minimum_cut, partitioning
-from compiler.torch_api.minimum_cut import quick_cut
+from compiler.backend.torch_glue import minimum_cut
+from compiler.backend.torch_glue.minimum_cut import quick_cut
+from compiler.torch_api import partitioning
 
 
 def graph_of(seed: int) -> networkx.DiGraph:

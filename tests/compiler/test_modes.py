@@ -16,7 +16,7 @@ from compiler.engine import Exploration
 from compiler.inductor.candidates import candidate_source
 from compiler.option_checks import parse_options
 from compiler.record import Artifact, Decision, Entity, Record
-from compiler.torch_api.templates import Templates
+from compiler.virtual_gpu.templates import Templates
 
 triton = pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 OLD_TRITON = tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7)

@@ -10,8 +10,8 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import compiler
+from compiler.backend.torch_glue.partition import without_repeats
 from compiler.torch_api import fx
-from compiler.torch_api.repeats import without_repeats
 
 
 def _left(function: Callable[..., Any], *args: torch.Tensor) -> list[str]:

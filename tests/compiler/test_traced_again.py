@@ -14,14 +14,16 @@ from torch.fx import GraphModule, Node
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
-from compiler.torch_api import backend, fx, traced_again
+from compiler.backend.torch_glue import compiling, traced_again
+from compiler.torch_api import fx
+from compiler.torch_api.aot import Call, Compile, boxed, with_backward
 
 Copied = list[str]
 
 
 @pytest.fixture(autouse=True)
 def _of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "FEW", 0)
+    monkeypatch.setattr(compiling, "FEW", 0)
 
 
 @pytest.fixture
@@ -43,16 +45,16 @@ def graphs(function: Callable[..., Any], *args: Tensor, dynamic: bool | None = N
     torch._dynamo.reset()
     found: dict[str, GraphModule] = {}
 
-    def kept(name: str) -> backend.Compile:
-        def compiled(module: GraphModule, inputs: Sequence[Any]) -> backend.Call:
+    def kept(name: str) -> Compile:
+        def compiled(module: GraphModule, inputs: Sequence[Any]) -> Call:
             found[name] = module
-            return backend.boxed(lambda values: torch.fx.Interpreter(module).boxed_run(values))
+            return boxed(lambda values: torch.fx.Interpreter(module).boxed_run(values))
 
         return compiled
 
     def compiler(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        with backend.with_backward():
-            return backend.compile_with_autograd(module, inputs, kept("forward"), kept("backward"), kept("inference"))
+        with with_backward():
+            return compiling.compile_with_autograd(module, inputs, kept("forward"), kept("backward"), kept("inference"))
 
     torch.compile(function, backend=compiler, dynamic=dynamic)(*args)
     return found
@@ -61,7 +63,7 @@ def graphs(function: Callable[..., Any], *args: Tensor, dynamic: bool | None = N
 def traced(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], *args: Tensor, **how: Any) -> Any:
     """The same without copies."""
     with monkeypatch.context() as patch:
-        patch.setattr(backend, "copying", nullcontext)
+        patch.setattr(compiling, "copying", nullcontext)
         return graphs(function, *args, **how)
 
 
@@ -209,6 +211,6 @@ def test_of_a_small_graph_nothing_is_remembered(monkeypatch: pytest.MonkeyPatch,
     graphs(lambda x: x.softmax(1).softmax(1), x)
     assert copied
     copied.clear()
-    monkeypatch.setattr(backend, "FEW", 24)
+    monkeypatch.setattr(compiling, "FEW", 24)
     graphs(lambda x: x.softmax(1).softmax(1), x)
     assert not copied

@@ -17,7 +17,8 @@ from compiler.engine import Event, Exploration, explore
 from compiler.record import Record
 from compiler.record.options import Options
 from compiler.targets import TARGETS, Target, target
-from compiler.torch_api import attention, device_guard, virtual
+from compiler.virtual_gpu import attention, device_guard
+from compiler.virtual_gpu.gpu import virtual_gpu
 from tests.compiler.models import MLP, Block, gpt2
 from tests.compiler.test_engine import TRAINING, share_reaching_source, stages
 
@@ -483,7 +484,7 @@ def test_process_is_untouched_when_a_stage_fails(monkeypatch: pytest.MonkeyPatch
 
 def test_torch_cuda_answers_for_the_target_in_the_block_only() -> None:
     before = torch.cuda.is_available()
-    with virtual.virtual_gpu(target("a100")):
+    with virtual_gpu(target("a100")):
         assert torch.cuda.is_available()
         assert torch.cuda.get_device_name() == "NVIDIA A100-SXM4-80GB"
         assert torch.cuda.get_device_capability() == (8, 0)

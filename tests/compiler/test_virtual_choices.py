@@ -18,10 +18,10 @@ from compiler.engine import Exploration
 from compiler.record import Entity, Record
 from compiler.record.options import Options
 from compiler.targets import target
-from compiler.torch_api.autocast import autocast_kernels
-from compiler.torch_api.padding import Product
 from compiler.torch_api.python_kernels import python_kernels
-from compiler.torch_api.recurrent import cell_kernels
+from compiler.virtual_gpu.autocast import autocast_kernels
+from compiler.virtual_gpu.padding import Product
+from compiler.virtual_gpu.recurrent import cell_kernels
 
 pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 
@@ -135,7 +135,7 @@ def cuda_autocast() -> Iterator[None]:
 
 def test_every_operator_that_cuda_casts_to_float32_is_known() -> None:
     """Of CUDA's own list, what has no treatment here is cast to the low format, by the CPU's autocast as well."""
-    from compiler.torch_api import autocast
+    from compiler.virtual_gpu import autocast
 
     treated = {operator.name() for operator, _ in autocast._kernels()}
     left = autocast._with_kernel("AutocastCUDA") - treated

@@ -16,14 +16,15 @@ from compiler.backend.ir import BackendError, Program
 from compiler.backend.lower.graph import lower
 from compiler.backend.options import BackendOptions
 from compiler.backend.passes.context import Context
+from compiler.backend.torch_glue.compiling import compile_with_autograd
 from compiler.calls import call as calls
 from compiler.calls.call import Surroundings
 from compiler.record import Decision
 from compiler.targets import Target
-from compiler.torch_api.backend import Call, boxed, compile_with_autograd, with_backward
+from compiler.torch_api.aot import Call, boxed, with_backward
 from compiler.torch_api.dynamo import Unheard, is_restart, observing
 from compiler.torch_api.dynamo import compiled as observed
-from compiler.torch_api.retargeting import NoInstructionsError, retargeted
+from compiler.virtual_gpu.retargeting import NoInstructionsError, retargeted
 
 KINDS = ("forward", "backward", "inference")
 

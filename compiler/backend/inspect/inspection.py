@@ -31,13 +31,14 @@ from compiler.backend.passes.traffic import Totals, totals, traffic
 from compiler.backend.passes.verify import BrokenProgramError
 from compiler.backend.runtime import build_cpp
 from compiler.backend.runtime.launch import Launcher, by_kernel
+from compiler.backend.torch_glue.compiling import compile_with_autograd
 from compiler.backend.triton.emit import TritonCode
 from compiler.backend.triton.emit import emit as emit_triton
 from compiler.backend.watching import watch
 from compiler.decompose.random_draws import seed_and_restore
 from compiler.record import Decision
 from compiler.targets import Target, target
-from compiler.torch_api.backend import Call, compile_with_autograd
+from compiler.torch_api.aot import Call
 from compiler.torch_api.dynamo import inner_function
 
 if TYPE_CHECKING:

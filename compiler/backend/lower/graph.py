@@ -19,15 +19,15 @@ from compiler.backend.lower.pointwise import element, scalar
 from compiler.backend.lower.sizes import index_of
 from compiler.backend.lower.table import RULES
 from compiler.backend.lower.value import Lowering, NoRuleError, Tensor, walk
+from compiler.backend.torch_glue.data_sizes import OUTSIDE
+from compiler.backend.torch_glue.index_bounds import replaced_symbols, specialized
+from compiler.backend.torch_glue.operators import has_effect, returns_alias, written_arguments
+from compiler.backend.torch_glue.written_views import views_of_what_is_written
 from compiler.capture.sources import is_cell
 from compiler.torch_api import fx
 from compiler.torch_api.aot_metadata import aot_facts
-from compiler.torch_api.backend import has_effect, returns_alias, written_arguments
-from compiler.torch_api.data_sizes import OUTSIDE
-from compiler.torch_api.index_bounds import replaced_symbols, specialized
 from compiler.torch_api.pytrees import tree_map
 from compiler.torch_api.user_triton import Launch, launch_of
-from compiler.torch_api.written_views import views_of_what_is_written
 
 if TYPE_CHECKING:
     from compiler.backend.passes.context import Context

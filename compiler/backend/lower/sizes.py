@@ -12,7 +12,7 @@ import torch
 from compiler.backend.ir import BackendError
 from compiler.backend.ir.expr import Shape
 from compiler.backend.ir.index import Index, Symbol, product
-from compiler.torch_api.index_bounds import settled, specialized, unbounded
+from compiler.backend.torch_glue.index_bounds import settled, specialized, unbounded
 
 _DIVISIONS = ("FloorDiv", "CleanDiv", "IntTrueDiv")
 _OPERATORS = {"Add": add, "Mul": mul, "Mod": mod, "PythonMod": mod}

@@ -22,8 +22,8 @@ from compiler.backend.lower.indexing import both, bounds, guard_bounds
 from compiler.backend.lower.pointwise import scalar
 from compiler.backend.lower.sizes import shape_of
 from compiler.backend.lower.value import Lowering, NoRuleError, Rule, Tensor, checked_dtype, computing_dtype, walk
+from compiler.backend.torch_glue.decompositions import LARGEST
 from compiler.torch_api.fx import value_of
-from compiler.torch_api.pooling import LARGEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def max_pool(low: Lowering, node: Node, x: Tensor, *geometry: Any) -> tuple[Tens
 
 
 def most_of_many(_low: Lowering, node: Node, x: Tensor, *geometry: Any, **_: Any) -> Any:
-    """Of ATen's operator where its decomposition (`torch_api.pooling`) leaves it as it is."""
+    """Of ATen's operator where its decomposition (`torch_glue.decompositions`) leaves it as it is."""
     check_unrolled_size(math.prod(windows(x, shape_of(value_of(node)[0].shape), *geometry[:4]).kernel))
     raise NoRuleError("PyTorch's own kernel")
 

@@ -12,7 +12,7 @@ from compiler.backend.ir.expr import At, Const, Expr, Guard, Op, Put, rename_loa
 from compiler.backend.ir.index import Index, Var
 from compiler.backend.ir.scalar import HALVES, OPERATIONS
 from compiler.backend.passes.context import Context
-from compiler.torch_api.backend import without_modes
+from compiler.torch_api.fake_tensors import without_modes
 
 
 def simplify(program: Program, ctx: Context) -> Program:

@@ -24,11 +24,12 @@ from compiler.backend.ir.expr import Shape
 from compiler.backend.ir.fake_layout import match_fake_layout
 from compiler.backend.ir.index import Index
 from compiler.backend.ir.symbols import Source, sources
+from compiler.backend.torch_glue.operators import quick
 from compiler.backend.triton.configs import TritonConfig
 from compiler.backend.triton.emit import TritonCode, TritonFunction, signature
-from compiler.torch_api.backend import empty_on_cpu, quick, view_of_memory
+from compiler.torch_api.autograd_state import keeps_graph
 from compiler.torch_api.cuda_launch import Loaded, letters
-from compiler.torch_api.saved import keeps_graph
+from compiler.torch_api.quick_calls import empty_on_cpu, view_of_memory
 
 _numbers = count()
 _TAKEN = frozenset({

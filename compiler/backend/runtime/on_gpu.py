@@ -20,7 +20,7 @@ from compiler.backend.runtime.launch import Assumed, Launcher, by_kernel
 from compiler.backend.runtime.tune import Candidate
 from compiler.backend.triton.emit import TritonCode
 from compiler.torch_api import cuda_launch
-from compiler.torch_api.backend import Call
+from compiler.torch_api.aot import Call
 from compiler.torch_api.cuda_launch import Loaded
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 import compiler
 from compiler.backend import tcompile
-from compiler.torch_api.constants import with_known_constants
+from compiler.backend.torch_glue.constants import with_known_constants
 from compiler.torch_api.fx import value_of
 
 NUMBERS = (

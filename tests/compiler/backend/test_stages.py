@@ -22,7 +22,7 @@ from compiler.backend.ir.reference_interpreter import interpret
 from compiler.backend.lower.graph import lower
 from compiler.backend.passes.context import Context
 from compiler.backend.pipeline import PASSES, run
-from compiler.torch_api.backend import compile_with_autograd
+from compiler.backend.torch_glue.compiling import compile_with_autograd
 from tests import golden
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.fx import GraphModule, Node
 
+from compiler.torch_api.fake_tensors import FakeTensor, unset_fake_temporarily
 from compiler.torch_api.fx import value_of
 
-_FULL = torch.ops.aten.full.default
-_MOVES = (torch.ops.prims.device_put.default, torch.ops.aten._to_copy.default)
+_aten = torch.ops.aten
+_FULL = _aten.full.default
+_MOVES = (torch.ops.prims.device_put.default, _aten._to_copy.default)
 
 
 def with_known_constants(module: GraphModule) -> None:

@@ -13,10 +13,10 @@ import torch
 from sympy import Eq, Integer
 from torch.fx import GraphModule
 from torch.fx.experimental import symbolic_shapes
-from torch.utils._pytree import tree_leaves
-from torch.utils._sympy.functions import Max
 
 from compiler.torch_api.fx import value_of
+from compiler.torch_api.open_sizes import Max
+from compiler.torch_api.pytrees import tree_leaves
 
 
 def is_below(module: GraphModule, limit: int) -> bool:

@@ -16,6 +16,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from compiler.torch_api.aot_metadata import aot_facts
+from compiler.torch_api.decomposition_tables import is_operator
 from compiler.torch_api.fx import fake_mode, value_of
 
 _COPY = torch.ops.aten.copy_.default
@@ -60,8 +61,8 @@ def _views(result: Node, value: Any) -> list[Node]:
 
 
 def _is_view(node: Node) -> bool:
-    target = node.target
-    return isinstance(target, torch._ops.OpOverload) and target.is_view and target is not _PLACED
+    target: Any = node.target
+    return is_operator(target) and target.is_view and target is not _PLACED
 
 
 def _repeated(placeholder: Node, views: list[Node]) -> torch.Tensor:

@@ -16,11 +16,10 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as functional
 from torch import Tensor
-from torch._C import DispatchKey
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from compiler.targets import Target
-from compiler.torch_api.python_kernels import Kernels
+from compiler.torch_api.python_kernels import DispatchKey, Kernels
 
 Kernel = Literal["cudnn", "flash", "efficient", "math"]
 aten = torch.ops.aten

@@ -1,7 +1,7 @@
 """A training graph's two halves called with the least in between.
 
 Around them AOTAutograd has its wrappers of the whole graph and a `torch.autograd.Function`. Where the wrappers do
-nothing (as in `compiler.torch_api.direct`), later calls use a class derived from that function, whose forward and
+nothing (see `direct`), later calls use a class derived from that function, whose forward and
 backward do the same in fewer steps. Both keep the same in the same places: a backward that is not of the common kind is
 left to torch's own method, and compiled autograd finds in the class what it looks for.
 """
@@ -14,17 +14,22 @@ from types import new_class
 from typing import Any
 
 import torch
-from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
-from torch._C._functorch import is_legacy_batchedtensor, peek_interpreter_stack
-from torch._functorch._aot_autograd.runtime_wrappers import coerce_to_expected_memory_format
 from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 from torch.fx import GraphModule, Node
 
-from compiler.torch_api.direct import Call, Sighting, Watched, are_the_same, without_autocast
+from compiler.backend.torch_glue.direct import Sighting, Watched, are_the_same, without_autocast
+from compiler.torch_api.aot import Call, coerce_to_expected_memory_format, never_trace
+from compiler.torch_api.autograd_state import (
+    has_thread_value,
+    is_batched,
+    is_deterministic,
+    is_transformed,
+    thread_value,
+    transforms,
+)
 
-_SKIPPED = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
-"""TorchDynamo traces neither a frame of such code nor what that calls."""
+_aten = torch.ops.aten
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +125,7 @@ class WatchedTraining(Watched):
     def around(
         self, wrapped: Callable[..., Sequence[Any]], captured: Callable[..., Sequence[Any]]
     ) -> Callable[..., Sequence[Any]]:
-        is_grad_enabled, is_transformed = torch.is_grad_enabled, torch._C._are_functorch_transforms_active
-        written = self.written
+        is_grad_enabled, written = torch.is_grad_enabled, self.written
 
         def direct(*args: Any) -> Sequence[Any]:
             if forward_ad._current_level >= 0:
@@ -154,11 +158,11 @@ def written_out(call: Call) -> Call:
 
 def _stands_for_others(tensor: torch.Tensor) -> bool:
     """Whether a tensor's elements are not what lies in its memory."""
-    return tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor() or is_legacy_batchedtensor(tensor)
+    return tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor() or is_batched(tensor)
 
 
 def _in_memory(tensor: torch.Tensor) -> torch.Tensor:
-    if is_legacy_batchedtensor(tensor):
+    if is_batched(tensor):
         raise NotImplementedError(
             "gradients come in a batch (is_grads_batched=True), and compiled code takes one at a time: loop over "
             "them, or compile with backend='aot_eager'"
@@ -197,7 +201,7 @@ def _is_boxed(function: type[Any]) -> bool:
 def _forward(call: Call, how: Convention) -> Callable[..., Any]:
     """What torch._functorch._aot_autograd.runtime_wrappers does in `_compiled_forward` and what that calls."""
     returned, checked, loose, views, constant = how.returned, how.checked, how.loose, how.views, how.constant
-    view = torch.ops.aten._unsafe_view.default
+    view = _aten._unsafe_view.default
 
     def forward(ctx: Any, *args: Any) -> tuple[Any, ...]:
         results = call([*args])
@@ -222,10 +226,7 @@ def _backward(function: type[Any], call: Call, how: Convention) -> Callable[...,
     """
     original = function.backward
     tangents = [(place, layout.size, layout.stride, layout) for place, layout in how.tangents]
-    is_boxed = _is_boxed(function)
-    is_grad_enabled, is_deterministic = torch.is_grad_enabled, torch._C._get_deterministic_algorithms
-    is_kept, kept, transforms = torch._C._is_key_in_tls, torch._C._get_obj_in_tls, peek_interpreter_stack
-    coerced, plain = coerce_to_expected_memory_format, torch.Tensor
+    is_boxed, is_grad_enabled, plain = _is_boxed(function), torch.is_grad_enabled, torch.Tensor
 
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         given: Any = grads[0] if is_boxed else grads
@@ -237,16 +238,16 @@ def _backward(function: type[Any], call: Call, how: Convention) -> Callable[...,
             if type(tangent) is not plain or _stands_for_others(tangent):
                 return original(ctx, *grads)
             if tangent.stride() != stride or tangent.shape != size:
-                tangent = coerced(tangent, layout)
+                tangent = coerce_to_expected_memory_format(tangent, layout)
             found.append(tangent)
         args = [*ctx.symints, *ctx.saved_tensors, *ctx._tensors_no_vc_check, *found]
         del found, tangent
         if is_boxed:
             given.clear()
         ctx.maybe_clear_saved_tensors()
-        if is_kept("context") and (context := kept("context")) is not None:
+        if has_thread_value("context") and (context := thread_value("context")) is not None:
             return tuple(context.run(call, args))
         return tuple(call(args))
 
-    set_code_exec_strategy(backward.__code__, _SKIPPED)
+    never_trace(backward)
     return backward

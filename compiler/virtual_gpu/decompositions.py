@@ -14,10 +14,10 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._pytree import tree_leaves, tree_map
 
+from compiler.torch_api.fake_tensors import FakeTensor
 from compiler.torch_api.moving import CPU, device_swap
+from compiler.torch_api.pytrees import tree_leaves, tree_map
 
 GPU = torch.device("cuda", 0)
 _pretending: ContextVar[bool] = ContextVar("fake CPU tensors say that they are on a GPU", default=False)

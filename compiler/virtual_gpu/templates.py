@@ -8,7 +8,6 @@ so they are ranked by rule: Triton templates in Inductor's order, then what else
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -17,51 +16,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-import torch._inductor.config as inductor_config
-import torch._inductor.select_algorithm as select_algorithm
-import torch._inductor.template_heuristics.registry as registry
-from torch._inductor.codecache import PyCodeCache
-from torch._inductor.ir import MultiTemplateBuffer
-from torch._inductor.select_algorithm import (
-    AlgorithmSelectorCache,
-    ExternKernelCaller,
-    GeneratedCodeCache,
-    TritonTemplate,
-    TritonTemplateCaller,
-)
-from torch._inductor.virtualized import V
 
 from compiler.targets import Target
-from compiler.torch_api.patching import replaced
-from compiler.torch_api.virtual import DEVICE, HIP_VERSION
+from compiler.torch_api import kernel_choices as choosing
+from compiler.torch_api.kernel_choices import Candidate, Selection, kind_of
+from compiler.torch_api.patching import Wrapper, replaced
+from compiler.virtual_gpu.gpu import DEVICE, HIP_VERSION
+from compiler.virtual_gpu.retargeting import Retargeting, Told
 
 MULTIPROCESSORS_FOR_TEMPLATES = 68
 """torch._inductor.utils.is_big_gpu: with fewer, Inductor leaves products to ATen (NVIDIA)."""
 
 _SETTING = re.compile(r"(\w+)=('[^']*'|[^,]+)")
 _NUMBER = re.compile(r"_\d+$")
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One kernel for an operation. `config` are a template's constants, `source` its Triton code; "" for ATen."""
-
-    name: str
-    kind: str
-    config: dict[str, str]
-    source: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """What Inductor would choose from for the FX node `node`; `shown` is the place of the one that is shown."""
-
-    node: str
-    operation: str
-    sizes: str
-    candidates: tuple[Candidate, ...]
-    shown: int
-    why: str
 
 
 @dataclass(slots=True)
@@ -84,19 +51,19 @@ class Templates:
         self.open: list[_Open] = []
         self.sources: dict[str, str] = {}
 
-    def wrappers(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
-        fresh_caches: list[tuple[Any, str, Callable[[Any], Any]]] = [
-            (template, "_generated_code_cache", lambda _: GeneratedCodeCache())  # it does not know one GPU from another
-            for template in TritonTemplate.all_templates.values()
+    def wrappers(self) -> list[Wrapper]:
+        fresh_caches: list[Wrapper] = [
+            (*place, lambda _: choosing.new_code_cache())  # it does not know one GPU from another
+            for place in choosing.code_caches()
         ]
         return [
-            (AlgorithmSelectorCache, "__call__", self.wrap_selection),
-            (AlgorithmSelectorCache, "make_precompile_fn", lambda _make: lambda *_args, **_kwargs: dict),
-            (AlgorithmSelectorCache, "do_autotuning", lambda _time: _ranked),
-            (MultiTemplateBuffer, "finalize_as_triton_caller", self.wrap_settling),
-            (select_algorithm, "PyCodeCache", self.keeping_sources),
-            (registry, "_TEMPLATE_HEURISTIC_REGISTRY", self.heuristics),
-            (registry, "_HEURISTIC_CACHE", lambda _: {}),
+            (*choosing.SELECT, self.wrap_selection),
+            (*choosing.PRECOMPILE, lambda _make: lambda *_args, **_kwargs: dict),
+            (*choosing.AUTOTUNE, lambda _time: _ranked),
+            (*choosing.SETTLE, self.wrap_settling),
+            (*choosing.CODE_LOADER, self.keeping_sources),
+            (*choosing.HEURISTICS, self.heuristics),
+            (*choosing.HEURISTIC_CACHE, lambda _: {}),
             *fresh_caches,
         ]
 
@@ -107,9 +74,8 @@ class Templates:
         with ExitStack() as stack:
             others = {key: made for key, made in registered.items() if key[1] != DEVICE.type}
             stack.enter_context(replaced(torch.version, "hip", lambda _: HIP_VERSION if _is_amd(self.target) else None))
-            stack.enter_context(replaced(registry, "_TEMPLATE_HEURISTIC_REGISTRY", lambda _: others))
-            for name in ("triton", "contiguous_mm"):
-                _run_again(f"{registry.__package__}.{name}")
+            stack.enter_context(replaced(*choosing.HEURISTICS, lambda _: others))
+            choosing.register_heuristics_again()
         return others
 
     def selections(self) -> list[Selection]:
@@ -123,7 +89,7 @@ class Templates:
             cache: Any, name: str, choices: list[Any], nodes: Any, layout: Any, *args: Any, **kwargs: Any
         ) -> Any:
             result = select(cache, name, choices, nodes, layout, *args, **kwargs)
-            if inductor_config.max_autotune or inductor_config.max_autotune_gemm:
+            if choosing.is_autotuning():
                 for filtered in cache.preprocessing_fns:
                     choices = filtered(choices)
                 self._heard(name, choices, nodes, layout, result)
@@ -134,10 +100,10 @@ class Templates:
     def _heard(self, name: str, choices: list[Any], nodes: Sequence[Any], layout: Any, result: Any) -> None:
         box, chosen = result if isinstance(result, tuple) else (result, None)
         buffer = getattr(getattr(box, "data", None), "data", None)
-        several = isinstance(buffer, MultiTemplateBuffer)
+        several = choosing.is_undecided(buffer)
         if chosen is None and not several:
             chosen = min(choices, key=_rank)
-        node = V.graph.current_node
+        node = choosing.current_node()
         sizes = " by ".join(_size(operand.get_size()) for operand in nodes)
         sizes += f" in {str(layout.dtype).removeprefix('torch.')}"
         self.open.append(_Open(node.name, name, sizes, choices, chosen, buffer if several else None))
@@ -151,11 +117,11 @@ class Templates:
 
         return settled
 
-    def keeping_sources(self, cache: type[PyCodeCache]) -> type[PyCodeCache]:
+    def keeping_sources(self, cache: type[Any]) -> type[Any]:
         """The code of a candidate is loaded to be timed; here it is kept as text: no file, no module."""
         sources = self.sources
 
-        class Kept(cache):  # type: ignore[misc, valid-type]
+        class Kept(cache):  # type: ignore[misc]
             @classmethod
             def load(cls, source_code: str, extra: str = "", **_how: Any) -> Any:
                 key = hashlib.sha256((extra + source_code).encode()).hexdigest()
@@ -167,9 +133,7 @@ class Templates:
     def _settled(self, selection: _Open) -> Selection:
         """Where no template was settled on, Inductor took ATen's: the layouts of the templates don't fit."""
         order = sorted(selection.choices, key=_rank)
-        chosen = selection.chosen or next(
-            (choice for choice in order if isinstance(choice, ExternKernelCaller)), order[0]
-        )
+        chosen = selection.chosen or next((choice for choice in order if kind_of(choice) == "aten"), order[0])
         candidates = tuple(self._candidate(choice) for choice in selection.choices)
         shown = next(place for place, choice in enumerate(selection.choices) if choice is chosen)
         return Selection(
@@ -177,10 +141,10 @@ class Templates:
         )
 
     def _candidate(self, choice: Any) -> Candidate:
-        if isinstance(choice, ExternKernelCaller):
+        if kind_of(choice) == "aten":
             return Candidate(choice.choice.call_name(), "aten", {})
         name = _NUMBER.sub("", choice.name)  # the number counts on through the process
-        if isinstance(choice, TritonTemplateCaller):
+        if kind_of(choice) == "template":
             source = self.sources.get(str(choice.bmreq.module_path), "")
             return Candidate(name, "template", dict(_SETTING.findall(choice.description)), source)
         return Candidate(name, "decomposition", dict(_SETTING.findall(choice.description)))
@@ -196,23 +160,40 @@ class Templates:
             return "Inductor has no other for it"
         if candidates[shown].kind == "template":
             return "nothing can be timed here: the first Triton template is shown, fused with what fits around it"
-        if inductor_config.deterministic:
+        if choosing.is_deterministic():
             return "a deterministic choice was asked for (torch._inductor.config.deterministic)"
         return "nothing can be timed here, and no Triton template fits: the first of the others is shown"
 
 
-def settings(target: Target) -> dict[str, Any]:
-    """What a torch built for the target's vendor sets otherwise: which kernels are candidates at all."""
-    if _is_vendors_build(target):
-        return {}
-    convolutions = "ATEN,TRITON" if _is_amd(target) else "ATEN"
-    found = {
-        "max_autotune_conv_bwd_weight_backends": convolutions,
-        "max_autotune_conv_bwd_input_backends": convolutions,
-        "triton.num_decompose_k_splits": 0 if _is_amd(target) else 10,
-    }
-    known = inductor_config.get_config_copy()
-    return {name: value for name, value in found.items() if name in known}  # torch 2.11 lacks the first two
+class InductorRetargeting(Retargeting):
+    """Retarget Inductor: its settings are as on the GPU, and it tells what max-autotune would choose from."""
+
+    def __init__(self, target: Target, tell: Told) -> None:
+        super().__init__(target, tell)
+        self.templates = Templates(target)
+        self.selections = self.templates.selections
+
+    def wrappers(self) -> list[Wrapper]:
+        return super().wrappers() + self.templates.wrappers()
+
+    def settings(self) -> dict[str, Any]:
+        """Inductor's settings where they differ from those of this machine: nothing can be timed, and defaults follow
+        the vendor that torch was built for.
+        """
+        settings: dict[str, Any] = {"benchmark_epilogue_fusion": False, "benchmark_fusion": False}
+        if _is_vendors_build(self.target):
+            return settings
+        amd = _is_amd(self.target)
+        convolutions = "ATEN,TRITON" if amd else "ATEN"
+        settings |= {
+            "layout_optimization": not amd,
+            "triton.spill_threshold": 32 if amd else 16,
+            "max_autotune_conv_bwd_weight_backends": convolutions,
+            "max_autotune_conv_bwd_input_backends": convolutions,
+            "triton.num_decompose_k_splits": 0 if amd else 10,
+        }
+        known = choosing.known_settings()
+        return {name: value for name, value in settings.items() if name in known}  # torch 2.11 lacks two of them
 
 
 def _is_amd(target: Target) -> bool:
@@ -221,14 +202,6 @@ def _is_amd(target: Target) -> bool:
 
 def _is_vendors_build(target: Target) -> bool:
     return (torch.version.hip is not None) == _is_amd(target)
-
-
-def _run_again(module: str) -> None:
-    """Run a module's code in a copy that nobody else sees."""
-    spec = importlib.util.find_spec(module)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{module} is not where it was")
-    spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
 def _ranked(
@@ -240,7 +213,7 @@ def _ranked(
 
 
 def _rank(choice: Any) -> int:
-    return 0 if isinstance(choice, TritonTemplateCaller) else 2 if isinstance(choice, ExternKernelCaller) else 1
+    return ("template", "decomposition", "aten").index(kind_of(choice))
 
 
 def _size(size: Sequence[Any]) -> str:

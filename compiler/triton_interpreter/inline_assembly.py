@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.torch_api.libdevice import NoEquivalentError
+from compiler.triton_interpreter.libdevice import NoEquivalentError
 
 Array = NDArray[Any]
 

@@ -15,11 +15,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import DispatchKey, DispatchKeySet
-from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 
-from compiler.torch_api.python_kernels import Kernels
+from compiler.torch_api.python_kernels import (
+    ENTER_AUTOCAST,
+    DispatchKey,
+    Kernels,
+    OpOverload,
+    operator_named,
+    operators_with_kernel,
+    without_key,
+)
 
 WIDE = torch.float32
 
@@ -59,7 +65,6 @@ IN_LOW_FORMAT = frozenset(
 )  # fmt: skip
 """Run in the low format; what the CPU's autocast runs so too (products, convolutions, attention) is left to it."""
 
-_CPU = DispatchKeySet(DispatchKey.AutocastCPU)
 _FORMATS = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -70,22 +75,9 @@ def autocast_kernels() -> Kernels:
 
 @cache
 def _kernels() -> tuple[tuple[OpOverload, Callable[..., Any]], ...]:
-    cuda, cpu = _with_kernel("AutocastCUDA"), _with_kernel("AutocastCPU")
-    chosen = ((_operator(name), _treatment(name, name in cuda)) for name in sorted(cuda | cpu))
+    cuda, cpu = operators_with_kernel("AutocastCUDA"), operators_with_kernel("AutocastCPU")
+    chosen = ((operator_named(name), _treatment(name, name in cuda)) for name in sorted(cuda | cpu))
     return tuple((operator, partial(run, operator)) for operator, run in chosen if operator is not None and run)
-
-
-def _with_kernel(key: str) -> set[str]:
-    return {
-        name
-        for name in torch._C._dispatch_get_all_op_names()
-        if name.startswith("aten::") and torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
-    }
-
-
-def _operator(name: str) -> OpOverload | None:
-    base, _, overload = name.removeprefix("aten::").partition(".")
-    return getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
 
 
 def _treatment(name: str, on_cuda: bool) -> Callable[..., Any] | None:
@@ -106,7 +98,7 @@ def _passed_over(operator: OpOverload, *args: Any, **kwargs: Any) -> Any:
 
 
 def _untouched(operator: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    with torch._C._ExcludeDispatchKeyGuard(_CPU):
+    with without_key(DispatchKey.AutocastCPU):
         return operator(*args, **kwargs)
 
 
@@ -184,7 +176,7 @@ class CudaRegions(TorchFunctionMode):
         self.no_gpu = not torch.cuda.is_available()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self.no_gpu and func is torch.amp.autocast_mode._enter_autocast:
+        if self.no_gpu and func is ENTER_AUTOCAST:
             args = _for_cpu(*args)
         return func(*args, **(kwargs or {}))
 

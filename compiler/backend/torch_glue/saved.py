@@ -10,11 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from weakref import WeakKeyDictionary
 
-from torch._C._autograd import _get_current_graph_task_keep_graph
-from torch._guards import TracingContext
-
-keeps_graph = _get_current_graph_task_keep_graph
-"""Whether the backward that runs may run again (`retain_graph=True`); true outside of one."""
+from compiler.torch_api.aot import TracingContext, forward_facts
 
 _given: WeakKeyDictionary[TracingContext, frozenset[str]] = WeakKeyDictionary()
 
@@ -23,11 +19,10 @@ def keep_what_is_saved() -> tuple[int, ...]:
     """Tell AOTAutograd, while it compiles a forward, that it need not refuse a second backward. The places, among the
     forward's results, of what is saved and nobody else holds.
     """
-    context = TracingContext.try_get()
-    if context is None or context.fw_metadata is None:
+    meta = forward_facts()
+    if meta is None:
         return ()
-    _given.pop(context, None)
-    meta = context.fw_metadata
+    _given.pop(TracingContext.get(), None)
     found, meta.bw_donated_idxs = meta.bw_donated_idxs, []
     if not found:
         return ()

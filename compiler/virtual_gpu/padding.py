@@ -8,15 +8,14 @@ rows is not a multiple, nothing is lost. compiler/targets/FIDELITY.md says how o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch._inductor.config as inductor_config
-import torch._inductor.fx_passes.pad_mm as pad_mm
 
 from compiler.targets import Target
+from compiler.torch_api.gpu_compilation import always_pads, excludes_padding_time, hints_of, is_compute_bound
 
 HALF = (torch.float16, torch.bfloat16)
 ALIGNED = 8  # elements of 16 bits
@@ -77,11 +76,11 @@ class Padding:
 
     def wrap_should_pad(self, _should_pad: Callable[..., bool]) -> Callable[..., bool]:
         def should_pad(match: Any, left: Any, right: Any, *_of_op: Any, **_bias: Any) -> bool:
-            if inductor_config.force_shape_pad:
+            if always_pads():
                 return True
             product = _product(match, left, right)
             rows, inner, columns = product.sizes
-            if not pad_mm.is_mm_compute_bound(rows, inner, columns, product.dtype):
+            if not is_compute_bound(rows, inner, columns, product.dtype):
                 return False
             why_not = product.why_not_padded(self.target)
             self.tell("padding", "left as it is" if why_not else "padded", _why(product, why_not))
@@ -91,9 +90,9 @@ class Padding:
 
 
 def _product(match: Any, left: Any, right: Any) -> Product:
-    rows, inner, columns = _hints((left.shape[-2], left.shape[-1], right.shape[-1]))
+    rows, inner, columns = hints_of((left.shape[-2], left.shape[-1], right.shape[-1]))
     padded = {"mat1": rows % ALIGNED or inner % ALIGNED, "mat2": inner % ALIGNED or columns % ALIGNED}
-    planned = {name: bool(padded[name]) and pad_mm.should_exclude_padding_time(match, name) for name in padded}
+    planned = {name: bool(padded[name]) and excludes_padding_time(match, name) for name in padded}
     elements = {"mat1": rows * inner, "mat2": inner * columns}
     copied = sum(elements[name] for name in padded if padded[name] and not planned[name])
     pitches = (_pitch(left), _pitch(right), columns)
@@ -101,15 +100,8 @@ def _product(match: Any, left: Any, right: Any) -> Product:
 
 
 def _pitch(factor: Any) -> int:
-    rows, columns = _hints(factor.stride()[-2:])
+    rows, columns = hints_of(factor.stride()[-2:])
     return max(rows, columns)
-
-
-def _hints(sizes: Sequence[int | torch.SymInt]) -> list[int]:
-    """The sizes that Inductor decides by where they are symbolic; torch 2.11 has another name for it."""
-    module: Any = pad_mm
-    hints = module.hint_symbols if hasattr(module, "hint_symbols") else module.realize_symbols
-    return list(hints(sizes))
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -7,27 +7,21 @@ can run on such a GPU: the block is for graphs of fake tensors.
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-import torch._dynamo.device_interface as device_interface
-import torch._prims_common as prims_common
-import torch._subclasses.fake_tensor as fake_tensor
-import torch._utils_internal as utils_internal
-import torch.utils._triton as triton_probes
-from torch._dynamo.device_interface import CudaInterface, get_interface_for_device
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from compiler.targets import Target
-from compiler.torch_api.device_guard import no_op_cuda_guard
+from compiler.torch_api import gpu_questions
+from compiler.torch_api.gpu_questions import CONVOLUTION_FORMAT, Place, suggest_memory_format, triton_driver
 from compiler.torch_api.patching import replaced
+from compiler.virtual_gpu.device_guard import no_op_cuda_guard
 
 DEVICE = torch.device("cuda", 0)
 """Where a virtual GPU's tensors are; torch calls AMD's GPUs "cuda" too."""
@@ -45,26 +39,6 @@ class VirtualGenerator(torch.Generator):
         return VirtualGenerator()
 
 
-CACHED: tuple[str, ...] = (
-    "torch._inductor.codecache:CacheBase.get_local_cache_path",
-    "torch._inductor.codecache:CacheBase.get_system",
-    "torch._inductor.codegen.cuda.cuda_env:get_cuda_arch",
-    "torch._inductor.codegen.cuda.cuda_env:get_cuda_version",
-    "torch._inductor.codegen.cuda.cuda_env:is_datacenter_blackwell_arch",
-    "torch._inductor.kernel.mm:_is_sm7x_or_older_gpu",
-    "torch._inductor.runtime.hints:DeviceProperties.create",
-    "torch._inductor.utils:_rocm_native_device_arch_name",
-    "torch._inductor.utils:get_backend_num_stages",
-    "torch._inductor.utils:get_device_tflops",
-    "torch._inductor.utils:get_gpu_dram_gbps",
-    "torch._inductor.utils:get_gpu_type",
-    "torch._inductor.utils:get_max_num_sms",
-    "torch._inductor.utils:is_big_gpu",
-    "torch._inductor.utils:use_contiguous",
-    "torch._inductor.utils:using_b200",
-)
-"""Functions of Inductor that remember an answer about the GPU; those that an older torch lacks are passed over."""
-
 _ONE_THREAD = threading.RLock()  # two that overlap would put back each other's answers
 _CUDA_VERSION = "13.0"  # what a CPU-only build says it was built with, while it writes code for NVIDIA
 HIP_VERSION = "7.0"
@@ -76,14 +50,14 @@ def virtual_gpu(target: Target) -> Iterator[None]:
 
     Everything is put back, also after an error or an interrupt. One thread at a time has one: another waits.
     """
-    get_interface_for_device("cpu")  # the registry of interfaces counts devices on first use: let it count real ones
+    gpu_questions.count_real_devices()
     with _ONE_THREAD, ExitStack() as stack:
-        stack.callback(_forget_answers)
+        stack.callback(gpu_questions.forget_answers)
         stack.enter_context(no_op_cuda_guard())
-        for owner, name, value in _answers(target):
-            stack.enter_context(replaced(owner, name, _constantly(value)))
+        for place, value in _answers(target):
+            stack.enter_context(replaced(*place, _constantly(value)))
         stack.enter_context(active_driver(target))
-        _forget_answers()
+        gpu_questions.forget_answers()
         yield
 
 
@@ -91,27 +65,16 @@ def _constantly(value: Any) -> Callable[[Any], Any]:
     return lambda _original: value
 
 
-def _answers(target: Target) -> Iterator[tuple[Any, str, Any]]:
-    """What is asked, and the answer: owner, attribute, value."""
-    of_module = _functions(target)
-    for name, function in of_module.items():
-        if hasattr(torch.cuda, name):
-            yield torch.cuda, name, function
-        if name in vars(CudaInterface):
-            yield CudaInterface, name, staticmethod(function)
-    yield FakeTensorMode, "avoid_device_init", property(lambda _mode: True)  # else torch.tensor() makes a real one
-    yield fake_tensor, "init_gpu_context", lambda _device: None  # else the first fake tensor makes a real one
-    yield utils_internal, "max_clock_rate", lambda: target.clock / 1e6
-    yield device_interface, "caching_worker_device_properties", {"cuda": [properties(target)]}
-    yield device_interface, "caching_worker_current_devices", {"cuda": 0}
-    yield torch.version, "hip", HIP_VERSION if target.vendor == "amd" else None
-    yield torch.version, "cuda", None if target.vendor == "amd" else torch.version.cuda or _CUDA_VERSION
+def _answers(target: Target) -> Iterator[tuple[Place, Any]]:
+    """The places that ask about the GPU, and the target's answers."""
+    yield from gpu_questions.answers(_functions(target), properties(target), target.clock / 1e6)
+    yield Place(torch.version, "hip"), HIP_VERSION if target.vendor == "amd" else None
+    yield Place(torch.version, "cuda"), None if target.vendor == "amd" else torch.version.cuda or _CUDA_VERSION
     if target.vendor == "nvidia":
-        yield torch._C, "_conv_determine_backend_memory_format", _convolutions_format
-    yield from _import_time_choices(target)
+        yield CONVOLUTION_FORMAT, _convolutions_format
 
 
-_FORMAT_ON_CPU = torch._C._conv_determine_backend_memory_format
+_FORMAT_ON_CPU = getattr(*CONVOLUTION_FORMAT)
 
 
 def _convolutions_format(image: torch.Tensor, weight: torch.Tensor, backend: Any) -> torch.memory_format:
@@ -122,7 +85,7 @@ def _convolutions_format(image: torch.Tensor, weight: torch.Tensor, backend: Any
         return _FORMAT_ON_CPU(image, weight, backend)
     if torch.float64 in (image.dtype, weight.dtype) or weight.dim() not in (4, 5):
         return torch.contiguous_format
-    found = {prims_common.suggest_memory_format(tensor) for tensor in (image, weight)}
+    found = {suggest_memory_format(tensor) for tensor in (image, weight)}
     last = torch.channels_last if weight.dim() == 4 else torch.channels_last_3d
     return last if last in found else torch.contiguous_format
 
@@ -186,37 +149,9 @@ def properties(target: Target) -> SimpleNamespace:
     )
 
 
-def _import_time_choices(target: Target) -> Iterator[tuple[Any, str, Any]]:
-    """What torch decided when it was imported, by the vendor it was built for."""
-    if (torch.version.hip is not None) == (target.vendor == "amd"):
-        return
-    hints: Any = importlib.import_module("torch._inductor.runtime.hints")
-    amd = target.vendor == "amd"
-    yield hints, "TRITON_MAX_BLOCK", {**hints.TRITON_MAX_BLOCK, "X": 8192 if amd else 4096}
-
-
-def inductor_settings(target: Target) -> dict[str, Any]:
-    """Inductor's settings on a machine with the target, where they differ from those of this machine: nothing can be
-    timed, and defaults follow the vendor that torch was built for.
-    """
-    settings: dict[str, Any] = {"benchmark_epilogue_fusion": False, "benchmark_fusion": False}
-    amd = target.vendor == "amd"
-    if (torch.version.hip is not None) != amd:
-        settings |= {"layout_optimization": not amd, "triton.spill_threshold": 32 if amd else 16}
-    return settings
-
-
-@contextmanager
-def active_driver(target: Target) -> Iterator[None]:
+def active_driver(target: Target) -> AbstractContextManager[None]:
     """Triton compiles for the target inside the block."""
-    from triton.runtime import driver
-
-    before = driver._active
-    driver.set_active(_driver(target))
-    try:
-        yield
-    finally:
-        driver._active = before
+    return triton_driver(partial(_driver, target))
 
 
 def _driver(target: Target) -> Any:
@@ -266,22 +201,3 @@ def _driver(target: Target) -> Any:
 def _no_benchmark(*_args: Any, **_kwargs: Any) -> list[float]:
     """A kernel for a GPU that is not here can't be timed: every candidate takes forever, so none is preferred."""
     return [math.inf]
-
-
-def _forget_answers() -> None:
-    """Drop what torch and Inductor remember of the GPU they asked last."""
-    for value in vars(triton_probes).values():
-        if hasattr(value, "cache_clear"):
-            value.cache_clear()
-    for entry in CACHED:
-        function = _resolved(entry)
-        if hasattr(function, "cache_clear"):
-            function.cache_clear()
-
-
-def _resolved(entry: str) -> Any:
-    module, _, path = entry.partition(":")
-    found: Any = sys.modules.get(module)  # what was not imported remembers nothing
-    for name in path.split("."):
-        found = getattr(found, name, None)
-    return found

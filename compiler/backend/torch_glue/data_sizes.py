@@ -7,19 +7,18 @@ each of which is given the sizes as arguments. torch names such sizes u0, u1 …
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_symbols, free_unbacked_symbols
-from torch.utils._pytree import tree_leaves
 
+from compiler.torch_api.aot import Call, Compile
 from compiler.torch_api.fx import value_of
+from compiler.torch_api.pytrees import tree_leaves
 
-Call = Callable[[list[Any]], Sequence[Any]]
-Compile = Callable[[GraphModule, Sequence[Any]], Call]
 OUTSIDE = "tcompile_outside"
 """In a piece's `meta`: names and operators of what runs right before it, outside of any piece."""
 

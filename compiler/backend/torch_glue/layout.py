@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._guards import TracingContext
 from torch.fx import Graph, GraphModule, Node
 
 from compiler.torch_api import fx
+from compiler.torch_api.aot import TracingContext
 
 aten = torch.ops.aten
 _FORWARD, _BACKWARD = aten.convolution.default, aten.convolution_backward.default

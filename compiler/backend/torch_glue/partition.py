@@ -1,7 +1,7 @@
-"""Nodes of a graph that call the same operator with the same arguments, made one before the graph is divided.
+"""How a joint graph is divided into forward and backward: random numbers are saved, equal nodes become one.
 
-torch's own pass for that (torch._functorch.compile_utils.fx_graph_cse) imports Inductor's lowerings, to ask which nodes
-change memory: most of a second of a first call. What is kept apart here is the same.
+torch's own pass for equal nodes (torch._functorch.compile_utils.fx_graph_cse) imports Inductor's lowerings, to ask
+which nodes change memory: most of a second of a first call. What is kept apart here is the same.
 """
 
 from __future__ import annotations
@@ -13,13 +13,30 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import CheckpointPolicy
 
+from compiler.backend.torch_glue.minimum_cut import quick_cut
+from compiler.torch_api.aot import merges_equal_nodes, min_cut_partition
 from compiler.torch_api.decomposition_tables import is_mutable, is_operator, is_random
+from compiler.torch_api.fake_tensors import has_storage
 from compiler.torch_api.fx import value_of
+from compiler.torch_api.pytrees import tree_leaves
 
 _NUMBERS = (operator.add.__module__, math.sqrt.__module__)
 """Modules of functions that compute with symbolic sizes, and take a result out of several."""
+
+
+def partition(joint: GraphModule, inputs: Any, **options: Any) -> Any:
+    """The min-cut partitioner, told to save what is drawn even where all is to be recomputed."""
+    for node in joint.graph.nodes:
+        if is_random(node.target):
+            for made in (node, *(user for user in node.users if user.target is operator.getitem)):
+                made.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    joint.graph.eliminate_dead_code()
+    if merges_equal_nodes():
+        without_repeats(joint)
+    with quick_cut():
+        return min_cut_partition(joint, inputs, **options)
 
 
 def without_repeats(module: GraphModule) -> None:
@@ -54,5 +71,5 @@ def _is_pure(target: Any) -> bool:
 def _of(value: Any) -> Iterator[int]:
     """The storages of the tensors in a value."""
     for tensor in tree_leaves(value):
-        if isinstance(tensor, torch.Tensor) and torch._C._has_storage(tensor):
+        if isinstance(tensor, torch.Tensor) and has_storage(tensor):
             yield tensor.untyped_storage()._cdata

@@ -12,11 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch._decomp.decompositions as decompositions
 from torch import Tensor
-from torch._C import DispatchKey
 
-from compiler.torch_api.python_kernels import Kernels
+from compiler.torch_api.gpu_compilation import one_layer_lstm
+from compiler.torch_api.python_kernels import DispatchKey, Kernels
 
 aten = torch.ops.aten
 
@@ -71,4 +70,4 @@ def _gru_cell_backward_shapes(grad: Tensor, workspace: Tensor, has_bias: bool) -
 
 def wrap_layer_choice(_choose: Callable[..., Any]) -> Callable[..., Any]:
     """For `select_one_layer_lstm_function`: oneDNN's layer is for CPU tensors only."""
-    return lambda *_tensors: decompositions.one_layer_lstm
+    return lambda *_tensors: one_layer_lstm

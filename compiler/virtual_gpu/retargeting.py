@@ -12,33 +12,23 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-import torch._decomp.decompositions as decompositions
-import torch._dynamo.backends.common as aot_backends
-import torch._inductor.compile_fx as compile_fx
-import torch._inductor.fx_passes.fuse_attention as fuse_attention
-import torch._inductor.fx_passes.joint_graph as joint_graph
-import torch._inductor.fx_passes.pad_mm as pad_mm
-import torch._inductor.pattern_matcher as pattern_matcher
-import torch._subclasses.fake_tensor as fake_tensor
-import torch.fx.experimental.proxy_tensor as proxy_tensor
-from torch._dynamo.exc import SkipFrame
-from torch._functorch.partitioners import default_partition
-from torch._guards import detect_fake_mode
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import GraphModule, Node
-from torch.utils._sympy.functions import Identity
 
 from compiler.targets import Target
-from compiler.torch_api import formats, fx
-from compiler.torch_api.attention import attention_kernels
-from compiler.torch_api.autocast import CudaRegions, autocast_kernels
-from compiler.torch_api.decompositions import wrap_decomposition, wrap_device, wrap_dispatch
+from compiler.torch_api import fx
+from compiler.torch_api import gpu_compilation as places
+from compiler.torch_api.fake_tensors import FakeTensor, FakeTensorMode, detect_fake_mode
+from compiler.torch_api.gpu_compilation import Identity, SkipFrame, default_partition
 from compiler.torch_api.moving import CPU, Mover, device_swap, swap_devices
-from compiler.torch_api.padding import Padding
-from compiler.torch_api.patching import replaced
+from compiler.torch_api.patching import Wrapper, replaced
 from compiler.torch_api.python_kernels import python_kernels
-from compiler.torch_api.recurrent import cell_kernels, wrap_layer_choice
-from compiler.torch_api.virtual import DEVICE, VirtualGenerator, virtual_gpu
+from compiler.virtual_gpu import formats
+from compiler.virtual_gpu.attention import attention_kernels
+from compiler.virtual_gpu.autocast import CudaRegions, autocast_kernels
+from compiler.virtual_gpu.decompositions import wrap_decomposition, wrap_device, wrap_dispatch
+from compiler.virtual_gpu.gpu import DEVICE, VirtualGenerator, virtual_gpu
+from compiler.virtual_gpu.padding import Padding
+from compiler.virtual_gpu.recurrent import cell_kernels, wrap_layer_choice
 
 Told = Callable[[str, str, str], None]
 """Hears of a choice: the pass, its verdict, and why."""
@@ -65,26 +55,25 @@ class Retargeting:
         self.tell = tell
         self.source = CPU
 
-    def wrappers(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
+    def wrappers(self) -> list[Wrapper]:
         return [
-            (compile_fx, "_compile_fx_main", self.wrap_main),
-            (proxy_tensor, "maybe_handle_decomp", wrap_decomposition),
-            (proxy_tensor.ProxyTorchDispatchMode, "__torch_dispatch__", wrap_dispatch),
-            (FakeTensor, "device", wrap_device),
-            (torch.cuda, "default_generators", lambda _here: (VirtualGenerator(),)),
-            (Identity, "_eval_evalf", self.wrap_evaluation),
-            (fake_tensor, "run_fallback_kernel", wrap_fallback),
-            (decompositions, "select_one_layer_lstm_function", wrap_layer_choice),
-            (compile_fx, "partition_fn", self.wrap_partition),
-            (compile_fx, "compile_fx_forward", self.wrap_compile),
-            (compile_fx, "compile_fx_backward", self.wrap_compile),
-            (joint_graph, "constant_fold_uniform_value", self.wrap_constant_folding),
-            (joint_graph.UniformValueConstantFolder, "_add_peephole_patterns", wrap_zeros),
-            (pad_mm, "_should_pad", Padding(self.target, self.tell).wrap_should_pad),
-            (compile_fx, "_check_triton_bf16_support", self.wrap_bfloat16_check),
-            (compile_fx, "_warn_tf32_disabled", lambda _warn: self.note_tf32),
-            (fuse_attention, "_warn_tf32_disabled", lambda _warn: self.note_tf32),
-            (pattern_matcher, "aot_function", self.wrap_aot_function),
+            (*places.COMPILE_MAIN, self.wrap_main),
+            (*places.DECOMPOSITION, wrap_decomposition),
+            (*places.DISPATCH, wrap_dispatch),
+            (*places.FAKE_DEVICE, wrap_device),
+            (*places.GENERATORS, lambda _here: (VirtualGenerator(),)),
+            (*places.EVALUATION, self.wrap_evaluation),
+            (*places.FALLBACK, wrap_fallback),
+            (*places.LSTM_CHOICE, wrap_layer_choice),
+            (*places.PARTITION, self.wrap_partition),
+            (*places.COMPILE_FORWARD, self.wrap_compile),
+            (*places.COMPILE_BACKWARD, self.wrap_compile),
+            (*places.CONSTANT_FOLDING, self.wrap_constant_folding),
+            (*places.FOLDING_OF_ZEROS, wrap_zeros),
+            (*places.SHOULD_PAD, Padding(self.target, self.tell).wrap_should_pad),
+            (*places.BFLOAT16_CHECK, self.wrap_bfloat16_check),
+            *((*place, lambda _warn: self.note_tf32) for place in places.TF32_WARNINGS),
+            (*places.AOT_FUNCTION, self.wrap_aot_function),
         ]
 
     def wrap_evaluation(self, _evaluate: Callable[..., Any]) -> Callable[..., Any]:
@@ -210,7 +199,7 @@ def retargeted(target: Target, tell: Told) -> Iterator[None]:
     """Backends that call AOTAutograd themselves get, in the block, the graphs that they would get on this GPU."""
     session = Retargeting(target, tell)
     with ExitStack() as stack:
-        for owner, name, make in [(aot_backends, "aot_module_simplified", session.wrap_aot), *session.wrappers()]:
+        for owner, name, make in [(*places.AOT_MODULE, session.wrap_aot), *session.wrappers()]:
             stack.enter_context(replaced(owner, name, make))
         yield
 

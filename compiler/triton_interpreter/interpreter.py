@@ -19,13 +19,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from compiler.torch_api import inline_assembly, libdevice
-from compiler.torch_api.bounds import Bounds
+from compiler.triton_interpreter import inline_assembly, libdevice
+from compiler.triton_interpreter.bounds import Bounds
 
 if os.environ.get("TRITON_INTERPRET") != "1":
-    raise ImportError(
-        "compiler.torch_api.interpreter is for the interpreter's own process: see compiler.triton_interpreter"
-    )
+    raise ImportError("this module is for the interpreter's own process: see compiler.triton_interpreter")
 
 import triton
 import triton.language as tl
@@ -387,7 +385,7 @@ def _given_semantic(name: str, function: Callable[..., Any]) -> Callable[..., An
 
 
 def _install_in_inductor(scope: Any) -> None:
-    from torch._inductor.runtime import triton_helpers
+    from compiler.torch_api.triton_kernels import triton_helpers
 
     def next_power_of_two(n: Any, **_: Any) -> int:
         return triton.next_power_of_2(int(getattr(n, "value", n)))
@@ -423,22 +421,6 @@ def launch_arguments(kernel: Any, config: Mapping[str, Any]) -> list[str]:
     """The names of what is passed at a launch, in order; grids that are passed too come last."""
     own = [name for name in kernel.fn.arg_names if name not in config and name not in ("num_warps", "num_stages")]
     return [*own, *kernel.inductor_meta.get("extra_launcher_args", ())]
-
-
-def largest_blocks() -> Mapping[str, int]:
-    """The largest block that Inductor's generated code is right for, by dimension (XBLOCK, …), in elements."""
-    from torch._inductor.runtime.hints import TRITON_MAX_BLOCK
-
-    return {f"{name}BLOCK": size for name, size in TRITON_MAX_BLOCK.items()}
-
-
-def grid_of(kernel: Any, config: Mapping[str, int], arguments: Mapping[str, Any]) -> tuple[int, int, int]:
-    """How many programs a launch has, in each dimension (torch._inductor.runtime.triton_heuristics.GridExpr)."""
-    from torch._inductor.runtime.triton_heuristics import GridExpr
-
-    expression = GridExpr.from_meta(kernel.inductor_meta, dict(config))
-    x, y, z = expression.eval_slow(dict(arguments))
-    return int(x), int(y), int(z)
 
 
 def launched(

@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 import torch.fx.experimental.proxy_tensor as proxy_tensor
-from torch._dispatch.python import no_python_dispatcher
-from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 from torch.fx import Node
 
 from compiler.torch_api.decomposition_tables import is_mutable, is_operator
+from compiler.torch_api.fake_tensors import FakeTensor, in_kernel_invocation_manager, no_python_dispatcher
 from compiler.torch_api.patching import replaced
+from compiler.torch_api.python_kernels import dispatch_keys, dispatch_state
 
 _proxies: Any = proxy_tensor
 _PLAIN = frozenset({bool, int, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format})
@@ -148,8 +148,7 @@ class _Traced:
             torch.get_default_dtype(),
             torch.get_autocast_dtype("cpu"),
             torch.get_autocast_dtype("cuda"),
-            torch._C._dispatch_tls_local_include_set().raw_repr(),
-            torch._C._dispatch_tls_local_exclude_set().raw_repr(),
+            *dispatch_state(),
         )
 
 
@@ -195,7 +194,7 @@ def _describe_tensor(value: FakeTensor, tracer: Any, inputs: _Inputs, key: list[
     inputs.nodes.append(tracked.proxy.node)
     key += (
         FakeTensor, value.shape, value.stride(), value.storage_offset(), value.dtype, value.fake_device,
-        value.requires_grad, torch._C._dispatch_keys(value).raw_repr(),
+        value.requires_grad, dispatch_keys(value),
     )  # fmt: skip
     return True
 

@@ -15,14 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch._dynamo.config as dynamo_config
-from torch._C._autograd import _saved_tensors_hooks_get_disabled_error_message as _why_no_hooks
-from torch._dynamo.callback import callback_handler
-from torch._guards import CompileContext, TracingContext
 from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
-Call = Callable[[list[Any]], Sequence[Any]]
+from compiler.torch_api.aot import Call, forward_facts
+from compiler.torch_api.autograd_state import autocast_off, is_autocast_on, set_grad_enabled, why_no_saved_hooks
 
 
 @dataclass(slots=True)
@@ -57,7 +54,7 @@ class Watched:
         if self.is_direct is not None:
             return self.call(args)
         inputs = tuple(args)
-        is_bare = not torch.is_grad_enabled() and not is_autocast_on() and _why_no_hooks() is None
+        is_bare = not torch.is_grad_enabled() and not is_autocast_on() and why_no_saved_hooks() is None
         outputs = self.call(args)
         self.local.sighting = Sighting(inputs, outputs, is_bare)
         return outputs
@@ -83,8 +80,7 @@ class Watched:
         """What TorchDynamo is to call in place of `wrapped`, which ends in `seen`; `captured` where tensors may have
         forward derivatives.
         """
-        call, is_grad_enabled, set_grad_enabled = self.call, torch.is_grad_enabled, torch._C._set_grad_enabled
-        written = self.written
+        call, written, is_grad_enabled = self.call, self.written, torch.is_grad_enabled
 
         def direct(*args: Any) -> Sequence[Any]:
             if forward_ad._current_level >= 0:
@@ -119,8 +115,7 @@ def written_inputs() -> Sequence[int] | None:
     """The inputs that the graph which AOTAutograd compiles writes into itself, as BatchNorm into its statistics. Around
     its calls their versions are counted up, by which autograd knows of it; None where more is to be done there.
     """
-    context = TracingContext.try_get()
-    facts = context.fw_metadata if context is not None else None
+    facts = forward_facts()
     if facts is None or (
         facts.num_mutated_inp_runtime_indices
         or facts.num_outputs_aliased
@@ -133,45 +128,14 @@ def written_inputs() -> Sequence[int] | None:
     return (*facts.mutated_graph_handled_indices_seen_by_autograd,)
 
 
-def is_autocast_on() -> bool:
-    """Whether autocast is on, for any device."""
-    return torch._C._is_any_autocast_enabled()
-
-
 def without_autocast(call: Call) -> Call:
     """The call with autocast off, as its graph has autocast's casts in it."""
-    off = torch._C._DisableAutocast
 
     def cast(args: list[Any]) -> Sequence[Any]:
-        with off():
+        with autocast_off():
             return call(args)
 
     return cast
-
-
-def without_marks() -> None:
-    """TorchDynamo's code for the frame that it compiles now tells the profiler nothing of its own prologue: with that
-    (torch._dynamo.config.record_runtime_overhead) it calls two functions more, a fifth of a small call's time.
-    """
-    if not dynamo_config.record_runtime_overhead or CompileContext.try_get() is None:
-        return
-    dynamo_config.record_runtime_overhead = False
-    _unmarked.append(True)
-    if _with_marks not in callback_handler.end_callbacks:  # torch._dynamo.reset drops them
-        callback_handler.register_end_callback(_with_marks)
-
-
-_unmarked: list[bool] = []
-
-
-@torch._dynamo.disable  # type: ignore[untyped-decorator]
-def _with_marks(_: Any) -> None:
-    """Called while torch holds the lock of its callbacks: a frame that TorchDynamo compiled now would wait for it, as
-    where a backward is compiled within a compiled function.
-    """
-    if _unmarked:
-        _unmarked.clear()
-        dynamo_config.record_runtime_overhead = True
 
 
 def are_the_same(these: Sequence[Any], those: Sequence[Any]) -> bool:

@@ -1,0 +1,1 @@
+"""Between torch and our compiler: AOTAutograd around it, decompositions, graphs before they are lowered."""

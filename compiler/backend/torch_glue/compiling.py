@@ -1,0 +1,147 @@
+"""AOTAutograd around our compiler: each graph that it makes of a captured one is compiled, and called directly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from compiler.backend.torch_glue.data_sizes import asks_data, divided
+from compiler.backend.torch_glue.decompositions import decompositions
+from compiler.backend.torch_glue.direct import Watched, without_forward, written_inputs
+from compiler.backend.torch_glue.direct_training import WatchedTraining, written_out
+from compiler.backend.torch_glue.partition import partition, without_repeats
+from compiler.backend.torch_glue.saved import keep_what_is_saved
+from compiler.backend.torch_glue.traced_again import copying
+from compiler.torch_api.aot import (
+    Call,
+    Compile,
+    aot_module,
+    boxed,
+    flatten_graph_inputs,
+    untraced,
+    without_python_code,
+    without_unread_logs,
+)
+from compiler.torch_api.autograd_state import is_autocast_on
+from compiler.torch_api.user_triton import operators_kept_whole
+
+FEW = 24
+"""A graph of no more nodes meets few operators again: to remember how they were traced takes longer than to trace."""
+
+
+def compile_with_autograd(
+    module: GraphModule,
+    inputs: Sequence[Any],
+    forward: Compile,
+    backward: Compile,
+    inference: Compile,
+    random: str = "philox",
+    is_direct: bool = True,
+) -> Callable[..., Any]:
+    """AOTAutograd with torch's min-cut partitioner: each of the three compiles one graph of ATen operators. `random`
+    numbers are to be "eager" mode's, or those of "philox". With `is_direct` later calls may leave AOTAutograd's
+    wrappers out. Kernels know nothing of forward derivatives, nor has TorchDynamo guards against them: where there may
+    be any, PyTorch runs the graph that it captured.
+    """
+    if any(isinstance(value, list | tuple | dict) for value in inputs):
+        options: Any = {"random": random, "is_direct": is_direct}
+        again = partial(compile_with_autograd, forward=forward, backward=backward, inference=inference, **options)
+        return flatten_graph_inputs(module, inputs, again)
+    forward, backward, inference = _in_pieces(forward, inference), _in_pieces(backward), _in_pieces(inference)
+    plain: list[Watched] = []
+    halves: list[WatchedTraining] = []
+    autocast = is_autocast_on()  # it is off while AOTAutograd compiles
+
+    def watched(graph: GraphModule, given: Sequence[Any]) -> Call:
+        without_repeats(graph)  # as the partitioner does it for graphs that are divided
+        call = inference(graph, given)
+        if (written := written_inputs()) is None:
+            return call
+        plain.append(Watched(call, autocast, written))
+        return boxed(partial(plain[0].seen))
+
+    def watched_forward(graph: GraphModule, given: Sequence[Any]) -> Call:
+        call = forward(graph, given)
+        if (written := written_inputs()) is None:
+            return call
+        halves.append(WatchedTraining(graph, call, autocast, written))
+        return boxed(partial(halves[0].seen))
+
+    def watched_backward(graph: GraphModule, given: Sequence[Any]) -> Call:
+        call = backward(graph, given)
+        for of_both in halves:
+            of_both.has_backward(graph, call)
+        return boxed(written_out(call))
+
+    with _traced(module, inputs):
+        made = aot_module(
+            module,
+            inputs,
+            fw_compiler=watched_forward,
+            bw_compiler=_untraced(watched_backward),
+            inference_compiler=watched,
+            decompositions=decompositions(random),
+            partition_fn=partition,
+            keep_inference_input_mutations=True,
+        )
+    wrapped = untraced(made, reason="it is compiled")
+    seen = [*plain, *halves] if is_direct else []
+    captured = untraced(module, reason="it has forward derivatives")
+    return _with_traced_dtypes((seen[0].around if seen else without_forward)(wrapped, captured), module)
+
+
+@contextmanager
+def _traced(module: GraphModule, inputs: Sequence[Any]) -> Iterator[None]:
+    """AOTAutograd traces the module in the block, and does nothing else that takes time."""
+    graph = getattr(module, "gm", module).graph  # flatten_graph_inputs gives a module around it
+    once = copying() if len(graph.nodes) > FEW else nullcontext()
+    with without_python_code(), without_unread_logs(), once, operators_kept_whole(inputs):
+        yield
+
+
+def _with_traced_dtypes(call: Callable[..., Any], module: GraphModule) -> Callable[..., Any]:
+    """The call, with Python's numbers in the dtype they were traced in: TorchDynamo traces that of random.uniform() as
+    a float32 tensor (`VariableBuilder.wrap_unspecialized_primitive`) and gives the call a float64 one.
+    """
+    dtypes: dict[int, torch.dtype] = {}
+    inputs = module.graph.find_nodes(op="placeholder") if isinstance(module, GraphModule) else ()
+    for place, node in enumerate(inputs):
+        traced = node.meta.get("example_value")
+        if getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False) and isinstance(traced, torch.Tensor):
+            dtypes[place] = traced.dtype
+    if not dtypes:
+        return call
+
+    def converted(*args: Any) -> Any:
+        return call(*[arg if (dtype := dtypes.get(place)) is None else arg.to(dtype) for place, arg in enumerate(args)])
+
+    return converted
+
+
+def _in_pieces(compile_graph: Compile, compile_piece: Compile | None = None) -> Compile:
+    """The same, for graphs too in which data say how large something is: pieces of these are compiled."""
+
+    def compiled(graph: GraphModule, inputs: Sequence[Any]) -> Call:
+        if not asks_data(graph):
+            return compile_graph(graph, inputs)
+        keep_what_is_saved()
+        return boxed(partial(divided(graph, compile_piece or compile_graph)))
+
+    return compiled
+
+
+def _untraced(compile_graph: Compile) -> Compile:
+    """The same, of which TorchDynamo traces nothing, nor of what it returns. AOTAutograd may ask for a backward while
+    a call is traced. `torch._dynamo.backends.common.aot_autograd` does that too; it imports Inductor's IR for a log.
+    """
+
+    @untraced(reason="it compiles a backward")  # type: ignore[untyped-decorator]
+    def compiled(graph: GraphModule, inputs: Sequence[Any]) -> Call:
+        return untraced(compile_graph(graph, inputs), reason="it is compiled")
+
+    return compiled

@@ -1,0 +1,238 @@
+"""The decompositions that our backend takes: Inductor's, less those that hurt us, and some of our own.
+
+Random operators are functions of a seed and a counter: `prims.inductor_seed` draws the seed from PyTorch's generator of
+the device, `prims.inductor_random` and `prims.inductor_randint` compute the numbers. So a backward that recomputes them
+under activation checkpointing gets what the forward had: only the seed is drawn, and it is saved.
+
+Max pooling keeps one byte a window for the backward: which of its places is the largest. The operators are Inductor's;
+the partitioner knows that places in the plane are cheaper computed again than kept, as 8 bytes a window. Inductor's own
+decomposition asks its lowerings, which take long to import.
+
+Others take the place of torch's where those fail in a version that we support. torch 2.11's of `index_fill` writes into
+an empty tensor where the input does not lie in row-major order. AOTAutograd refuses a graph with such a write,
+Inductor's too. Its norm along dimensions of one element leaves out none that is counted from the end. Its fake kernels
+of the scatters below say strides of 0 for what they write into an expanded tensor: the real ones give memory in which
+each element has a place of its own, and so do we, before they are called. Decompositions of `roll`, `channel_shuffle`
+and `max_unpool2d` give what lies in row-major order, in all versions, where the CPU's kernels keep channels last. Zeros
+without memory, with which forward derivatives begin, are zeros in memory: kernels read them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from compiler.torch_api.decomposition_tables import table
+from compiler.torch_api.references import (
+    channel_shuffle,
+    inductor_prims,
+    max_unpool2d,
+    nan_to_num,
+    roll,
+    suggest_memory_format,
+    vector_norm,
+)
+
+_aten, _prims = torch.ops.aten, torch.ops.prims
+_RANDOM_OPERATORS = (
+    "aten.native_dropout", "aten.bernoulli", "aten.rand_like", "aten.randn_like", "aten.randint_like", "aten.uniform",
+    "aten.normal", "aten.exponential", "aten.cauchy", "aten.geometric", "aten.log_normal", "aten.rrelu_with_noise",
+    "aten.multinomial", "aten.randint", "aten.rand", "aten.randn",
+)  # fmt: skip
+_BITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24}
+
+
+def _drawn(size: Sequence[Any], device: Any, mode: str) -> torch.Tensor:
+    where = torch.empty((), device=device).device
+    found: torch.Tensor = inductor_prims.random(list(size), inductor_prims.seed(where), mode)
+    return found
+
+
+def _rand(size: Sequence[Any], *, dtype: torch.dtype | None = None, device: Any = None, **_: Any) -> Any:
+    """In low precision with as few bits as eager's have: rounded, there would be ones. 24 are too few for float64."""
+    dtype = dtype or torch.get_default_dtype()
+    if dtype not in _BITS:
+        return NotImplemented
+    found = _drawn(size, device, "rand")
+    steps = 2 ** _BITS[dtype]
+    return found if dtype == torch.float32 else ((found * steps).floor() / steps).to(dtype)
+
+
+def _randn(size: Sequence[Any], *, dtype: torch.dtype | None = None, device: Any = None, **_: Any) -> Any:
+    dtype = dtype or torch.get_default_dtype()
+    return _drawn(size, device, "randn").to(dtype) if dtype in _BITS else NotImplemented
+
+
+def _randint(
+    low: Any, high: Any, size: Sequence[Any], *, dtype: torch.dtype = torch.int64, device: Any = None, **_: Any
+) -> Any:
+    if not (isinstance(low, int) and isinstance(high, int) and 0 < high - low < 2**31):
+        return NotImplemented
+    where = torch.empty((), device=device).device
+    return inductor_prims.randint(low, high, list(size), inductor_prims.seed(where)).to(dtype)
+
+
+def _randint_below(high: Any, size: Sequence[Any], **options: Any) -> Any:
+    return _randint(0, high, size, **options)
+
+
+def _bernoulli(x: torch.Tensor, p: float | None = None, *, generator: Any = None) -> Any:
+    if generator is not None or not x.dtype.is_floating_point:
+        return NotImplemented
+    return (_drawn(x.shape, x.device, "rand") < (x if p is None else p)).to(x.dtype)
+
+
+def _dropout(x: torch.Tensor, p: float, train: bool | None) -> Any:
+    if not train or not 0 < p < 1:
+        return NotImplemented
+    kept = _drawn(x.shape, x.device, "rand") >= p
+    return x * kept * (1 / (1 - p)), kept
+
+
+def _uniform(x: torch.Tensor, start: float = 0.0, end: float = 1.0, generator: Any = None) -> Any:
+    if generator is not None or x.dtype not in _BITS:
+        return NotImplemented
+    return torch.rand_like(x) * (end - start) + start
+
+
+def _normal(x: torch.Tensor, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> Any:
+    if generator is not None or x.dtype not in _BITS:
+        return NotImplemented
+    return torch.randn_like(x) * std + mean
+
+
+def _normal_of_shape(
+    shape: Sequence[Any],
+    *,
+    mean: Any,
+    std: Any,
+    dtype: torch.dtype,
+    device: Any,
+    generator: Any = None,
+    **_: Any,
+) -> Any:
+    if generator is not None or dtype not in _BITS:
+        return NotImplemented
+    return (_drawn(shape, device, "randn") * std + mean).to(dtype)
+
+
+_RANDOM_NUMBERS: Mapping[Any, Callable[..., Any]] = {
+    _aten.rand.default: _rand,
+    _aten.randn.default: _randn,
+    _aten.randint.low: _randint,
+    _aten.randint.default: _randint_below,
+    _aten.bernoulli.default: _bernoulli,
+    _aten.bernoulli.p: _bernoulli,
+    _aten.native_dropout.default: _dropout,
+    _aten.uniform.default: _uniform,
+    _aten.normal_functional.default: _normal,
+    _prims.normal.default: _normal_of_shape,
+}
+
+LARGEST = 25
+"""The most places of a window of max pooling that are written out."""
+
+
+def _most(
+    rank: int, x: torch.Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
+) -> Any:
+    """Largest values and their places in the plane; NotImplemented for what is left to ATen's operator."""
+
+    def each(value: Any) -> list[int]:
+        values = [*value] if isinstance(value, Sequence) else [value]
+        return values * rank if len(values) == 1 else values
+
+    kernel, *geometry = each(kernel), each(stride or kernel), each(padding), each(dilation)
+    if not all(isinstance(one, int) for values in (kernel, *geometry) for one in values) or math.prod(kernel) > LARGEST:
+        return NotImplemented
+    values, taps = inductor_prims._low_memory_max_pool_with_offsets(x, kernel, *geometry, ceil)
+    return values, inductor_prims._low_memory_max_pool_offsets_to_indices(taps, kernel, x.shape[-rank:], *geometry)
+
+
+_POOLING: Mapping[Any, Callable[..., Any]] = {
+    _aten.max_pool2d_with_indices.default: partial(_most, 2),
+    _aten.max_pool3d_with_indices.default: partial(_most, 3),
+}
+
+
+def _filled(x: torch.Tensor, dim: int, rows: torch.Tensor, value: Any) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor):
+        value = torch.scalar_tensor(value, dtype=x.dtype, device=x.device)
+    wide = x if x.dim() else x.unsqueeze(0)
+    index = (None,) * (dim % wide.dim()) + (rows,)
+    found: torch.Tensor = _aten.index_put(wide, index, value.to(x.dtype))
+    return found if x.dim() else found.squeeze(0)
+
+
+def _norm(x: torch.Tensor, order: float = 2, dim: list[int] | None = None, *rest: Any, **named: Any) -> torch.Tensor:
+    from_the_front = dim and [one % max(x.dim(), 1) for one in dim]
+    found: torch.Tensor = vector_norm(x, order, from_the_front, *rest, **named)
+    return found
+
+
+def _in_format(decomposition: Callable[..., torch.Tensor], x: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+    """Channels last on a CPU where the input is."""
+    found = decomposition(x, *rest, **named)
+    return found.contiguous(memory_format=suggest_memory_format(x)) if x.device.type == "cpu" else found
+
+
+def _rolled(x: torch.Tensor, shifts: Any, dims: Any = ()) -> torch.Tensor:
+    return _in_format(roll, x, shifts, dims) if dims else roll(x, shifts)
+
+
+def _scattered(scatter: Callable[..., Any], x: torch.Tensor, *rest: Any, **named: Any) -> Any:
+    """NotImplemented, for the operator itself, but where elements share memory along a dimension."""
+    pairs = zip(x.shape, x.stride(), strict=True)
+    if all(statically_known_true(size == 1) or not statically_known_true(stride == 0) for size, stride in pairs):
+        return NotImplemented
+    return scatter(x.clone(memory_format=torch.contiguous_format), *rest, **named)
+
+
+def _numbers(x: torch.Tensor, *given: Any, **named: Any) -> Any:
+    """`nan_to_num`. NotImplemented, for the operator itself, of complex numbers, and where x's dtype does not hold what
+    takes their place: torch's steps have an error then, eager mode has infinity.
+    """
+    numbers = [one for one in (*given, *named.values()) if one is not None and math.isfinite(one)]
+    if x.is_complex() or (x.is_floating_point() and any(abs(one) > torch.finfo(x.dtype).max for one in numbers)):
+        return NotImplemented
+    return nan_to_num(x, *given, **named)
+
+
+_SCATTERS = (_aten.select_scatter.default, _aten.slice_scatter.default, _aten.diagonal_scatter.default)
+_MENDED: Mapping[Any, Callable[..., Any]] = {
+    _aten.index_fill.int_Scalar: _filled,
+    _aten.index_fill.int_Tensor: _filled,
+    _aten.linalg_vector_norm.default: _norm,
+    _aten.nan_to_num.default: _numbers,
+    _aten._efficientzerotensor.default: torch.zeros,
+    _aten.roll.default: _rolled,
+    _aten.channel_shuffle.default: partial(_in_format, channel_shuffle),
+    _aten.max_unpool2d.default: partial(_in_format, max_unpool2d),
+    **{scatter: partial(_scattered, scatter) for scatter in _SCATTERS},
+}
+
+_KEPT_WHOLE = (
+    "aten.addmm", "aten.mm", "aten.bmm", "aten.baddbmm", "aten.mv", "aten.addmv", "aten.dot",
+    "aten.max_pool2d_with_indices_backward",
+    "aten.avg_pool2d_backward", "aten.convolution_backward", "aten.embedding_dense_backward",
+    "aten._scaled_dot_product_flash_attention_for_cpu", "aten.native_dropout_backward",
+    "aten.binary_cross_entropy_with_logits_backward", "aten.grid_sampler_2d", "aten.logit", "aten.lerp",
+    "aten.addcdiv", "aten.cat", "aten.round", "aten.index_add", "aten.index_copy", "aten.index_select",
+)  # fmt: skip
+"""Not decomposed: products, which libraries do best; those of `_RANDOM_OPERATORS` where numbers are to be eager's; what
+falls into many small steps, or into operators that only Inductor has, where ATen has one good kernel; what eager rounds
+once where the steps round each; what gives other strides than eager, as one tensor alone that is joined; and where
+eager has an error for negative places, which the steps take from the end."""
+
+
+@cache
+def decompositions(random: str = "philox") -> dict[Any, Callable[..., Any]]:
+    """Inductor's decompositions, less those that hurt us. With `random` "eager", random operators stay as they are."""
+    kept, own = (_KEPT_WHOLE + _RANDOM_OPERATORS, {}) if random == "eager" else (_KEPT_WHOLE, _RANDOM_NUMBERS)
+    found = {op: function for op, function in table("Inductor").items() if str(op.overloadpacket) not in kept}
+    return {**found, **own, **_MENDED, **_POOLING}

@@ -1,0 +1,47 @@
+"""What an operator's schema says of it, and its call with the least time in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from compiler.torch_api.decomposition_tables import is_operator, is_random
+from compiler.torch_api.quick_calls import direct_functions
+
+
+def written_arguments(op: Any) -> tuple[int | str, ...]:
+    """Positions (names for those by keyword only) of the arguments that an operator changes."""
+    if not is_operator(op):
+        return ()
+    return tuple(
+        argument.name if argument.kwarg_only else position
+        for position, argument in enumerate(op._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
+_BOUND = (
+    "mm", "bmm", "addmm", "baddbmm", "convolution", "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_flash_attention", "_scaled_dot_product_cudnn_attention",
+)  # fmt: skip
+"""Operators whose binding in Python takes exactly the operator's arguments: it is called in less time."""
+
+
+def quick(op: Any) -> Callable[..., Any]:
+    """The same call with the least time in between: torch.mm for aten.mm.default, else without OpOverload's frame."""
+    if not is_operator(op):
+        return op
+    name = op._schema.name.removeprefix("aten::")
+    if name in _BOUND and not op._schema.overload_name:
+        return getattr(direct_functions, name, op._op)
+    return op._op
+
+
+def returns_alias(op: Any) -> bool:
+    """Whether what it returns may share memory with an argument; true where there is no schema that would say."""
+    return not is_operator(op) or any(result.alias_info is not None for result in op._schema.returns)
+
+
+def has_effect(op: Any) -> bool:
+    """Whether calls of it have to stay in their order: they draw random numbers, or torch does not say."""
+    return not is_operator(op) or is_random(op) or bool(op._schema.is_mutable) or not op._schema.returns

@@ -1,0 +1,103 @@
+"""Where Inductor chooses among the kernels for an operation, with max-autotune (torch._inductor.select_algorithm)."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch._inductor.config as inductor_config
+import torch._inductor.select_algorithm as select_algorithm
+import torch._inductor.template_heuristics.registry as registry
+from torch._inductor.ir import MultiTemplateBuffer
+from torch._inductor.select_algorithm import (
+    AlgorithmSelectorCache,
+    ExternKernelCaller,
+    GeneratedCodeCache,
+    TritonTemplate,
+    TritonTemplateCaller,
+)
+from torch._inductor.virtualized import V
+
+from compiler.torch_api.gpu_questions import Place
+
+SELECT = Place(AlgorithmSelectorCache, "__call__")
+PRECOMPILE = Place(AlgorithmSelectorCache, "make_precompile_fn")
+AUTOTUNE = Place(AlgorithmSelectorCache, "do_autotuning")
+SETTLE = Place(MultiTemplateBuffer, "finalize_as_triton_caller")
+CODE_LOADER = Place(select_algorithm, "PyCodeCache")
+HEURISTICS = Place(registry, "_TEMPLATE_HEURISTIC_REGISTRY")
+HEURISTIC_CACHE = Place(registry, "_HEURISTIC_CACHE")
+
+new_code_cache = GeneratedCodeCache
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One kernel for an operation. `config` are a template's constants, `source` its Triton code; "" for ATen."""
+
+    name: str
+    kind: str
+    config: dict[str, str]
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What Inductor would choose from for the FX node `node`; `shown` is the place of the one that is shown."""
+
+    node: str
+    operation: str
+    sizes: str
+    candidates: tuple[Candidate, ...]
+    shown: int
+    why: str
+
+
+def code_caches() -> Iterator[Place]:
+    """Where each Triton template keeps the code it generated."""
+    return (Place(template, "_generated_code_cache") for template in TritonTemplate.all_templates.values())
+
+
+def kind_of(choice: Any) -> Literal["template", "decomposition", "aten"]:
+    """Whether a kernel is a Triton template, ATen's, or something else that Inductor writes itself."""
+    if isinstance(choice, TritonTemplateCaller):
+        return "template"
+    return "aten" if isinstance(choice, ExternKernelCaller) else "decomposition"
+
+
+def is_undecided(buffer: Any) -> bool:
+    """Whether the scheduler is to choose the kernel of a buffer."""
+    return isinstance(buffer, MultiTemplateBuffer)
+
+
+def current_node() -> Any:
+    """The FX node that Inductor lowers now."""
+    return V.graph.current_node
+
+
+def is_autotuning() -> bool:
+    """Whether Inductor would time kernels against each other."""
+    return bool(inductor_config.max_autotune or inductor_config.max_autotune_gemm)
+
+
+def is_deterministic() -> bool:
+    """Whether the user asked for the same choice in every run (torch._inductor.config.deterministic)."""
+    return bool(inductor_config.deterministic)
+
+
+def known_settings() -> dict[str, Any]:
+    """Inductor's settings in this torch."""
+    found: dict[str, Any] = inductor_config.get_config_copy()
+    return found
+
+
+def register_heuristics_again() -> None:
+    """Run the modules that register heuristics, in copies that nobody else sees."""
+    for name in ("triton", "contiguous_mm"):
+        module = f"{registry.__package__}.{name}"
+        spec = importlib.util.find_spec(module)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{module} is not where it was")
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
