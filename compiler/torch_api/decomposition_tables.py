@@ -118,9 +118,9 @@ def _overloads(packet: OpOverloadPacket) -> list[OpOverload]:
 
 def _lowering() -> Any:
     """Inductor's lowerings: not imported by those who only ask for decompositions, as that takes half a second."""
-    import torch._inductor.lowering as found
+    import torch._inductor.lowering as lowering
 
-    return found
+    return lowering
 
 
 def lowering(op: OpOverload) -> Callable[..., Any] | None:

@@ -1,297 +1,151 @@
-"""The private names in use, so that a test can say which one a new torch release moved."""
+"""The private names in use, so that a test can say which one a new torch release moved.
+
+Most are read from the code of this folder: what it imports, what it reaches through a module, and the attributes that
+it replaces, spelled as an owner followed by a name. `OTHERS` are reached in other ways.
+"""
 
 from __future__ import annotations
 
+import ast
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
 
-REQUIRED: tuple[str, ...] = (
-    "torch._C._autograd:SavedTensor.data",
-    "torch._C._autograd:SavedTensor.unpack_hook",
-    "torch._C._autograd:DeviceType",
-    "torch._C._autograd:_get_current_graph_task_keep_graph",
-    "torch._functorch._aot_autograd.schemas:ViewAndMutationMeta.tensors_saved_for_backwards_slice",
-    "torch._C._dynamo.eval_frame:reset_code",
-    "torch._C._dynamo.guards:GlobalStateGuard",
-    "torch._C._dynamo.guards:RootGuardManager.check",
-    "torch._C._dynamo.guards:profile_guard_manager",
-    "torch._C._dynamo.guards:_empty_strided_cpu",
-    "torch._C._dynamo.guards:_reinterpret_tensor",
-    "torch._C:_VariableFunctions.addmm",
-    "torch._C:DispatchKeySet.raw_repr",
-    "torch._C:_dispatch_keys",
-    "torch._C:_dispatch_tls_local_exclude_set",
-    "torch._C:_dispatch_tls_local_include_set",
-    "torch._dispatch.python:no_python_dispatcher",
-    "torch._dynamo.backends.cudagraphs:find_input_mutations",
-    "torch._dynamo.backends.cudagraphs:get_device_index",
-    "torch._dynamo.backends.cudagraphs:get_device_node_mapping",
-    "torch._dynamo.backends.cudagraphs:get_stack_traces",
-    "torch._inductor.cudagraph_trees:cudagraphify_impl",
-    "torch._inductor.cudagraph_trees:get_manager",
-    "torch._inductor.cudagraph_utils:check_multiple_devices_or_any_cpu_nodes",
-    "torch._inductor.cudagraph_utils:format_default_skip_message",
-    "torch._inductor.cudagraph_utils:get_mutation_stack_trace",
-    "torch._inductor.cudagraph_utils:get_placeholder_info",
-    "torch._inductor.inductor_prims:_low_memory_max_pool_offsets_to_indices",
-    "torch._inductor.inductor_prims:_low_memory_max_pool_with_offsets",
-    "torch._inductor.utils:count_tangents",
-    "torch._inductor.utils:get_first_incompatible_cudagraph_node",
-    "torch._C:_DisableAutocast",
-    "torch._C._functorch:is_legacy_batchedtensor",
-    "torch._C._profiler:_ExtraFields_Allocation",
-    "torch.autograd.forward_ad:_current_level",
-    "torch._C:_ExcludeDispatchKeyGuard",
-    "torch._C:_conv_determine_backend_memory_format",
-    "torch._C:_is_any_autocast_enabled",
-    "torch._C:_set_grad_enabled",
-    "torch._C:_current_autograd_node",
-    "torch._C:_dispatch_get_all_op_names",
-    "torch._C:_dispatch_has_kernel_for_dispatch_key",
-    "torch._C:_len_torch_dispatch_stack",
-    "torch._C:_only_lift_cpu_tensors",
-    "torch._C:_set_only_lift_cpu_tensors",
-    "torch.utils._python_dispatch:_get_current_dispatch_mode_stack",
-    "torch.utils._python_dispatch:_pop_mode",
-    "torch.utils._python_dispatch:_push_mode",
-    "torch._decomp.decompositions:one_layer_lstm",
-    "torch._decomp.decompositions:select_one_layer_lstm_function",
-    "torch._decomp:core_aten_decompositions",
-    "torch._decomp:decomposition_table",
-    "torch._dynamo.backends.common:aot_module_simplified",
-    "torch._dynamo.callback:CompilationCallbackHandler.clear",
-    "torch._dynamo.callback:CompilationCallbackHandler.register_end_callback",
-    "torch._dynamo.callback:callback_handler.end_callbacks",
-    "torch._dynamo.callback:callback_handler.start_callbacks",
-    "torch._dynamo.config:accumulated_recompile_limit",
-    "torch._dynamo.config:recompile_limit",
-    "torch._dynamo.config:record_runtime_overhead",
-    "torch._dynamo.config:suppress_errors",
-    "torch._dynamo.convert_frame:CatchErrorsWrapper.__call__",
-    "torch._dynamo.convert_frame:_compile",
-    "torch._dynamo.convert_frame:get_and_maybe_log_recompilation_reasons",
-    "torch._dynamo.convert_frame:input_codes",
-    "torch._dynamo.convert_frame:register_bytecode_hook",
-    "torch._dynamo.device_interface:CudaInterface.Worker.get_device_properties",
-    "torch._dynamo.device_interface:caching_worker_current_devices",
-    "torch._dynamo.device_interface:caching_worker_device_properties",
-    "torch._dynamo.eval_frame:_debug_get_cache_entry_list",
-    "torch._dynamo.eval_frame:cached_backends",
-    "torch._dynamo.exc:FailOnRecompileLimitHit",
-    "torch._dynamo.exc:RestartAnalysis",
-    "torch._dynamo.exc:SkipFrame",
-    "torch._dynamo.exc:TorchDynamoException",
-    "torch._dynamo.exc:TorchRuntimeError",
-    "torch._dynamo.exc:Unsupported",
-    "torch._dynamo.exc:UserError",
-    "torch._dynamo.guards:CheckFunctionManager.invalidate",
-    "torch._dynamo.guards:DeletedGuardManagerWrapper",
-    "torch._dynamo.guards:guards_log",
-    "torch._dynamo.guards:profile_guard_manager",
-    "torch._dynamo.output_graph:OutputGraph._call_user_compiler",
-    "torch._dynamo.output_graph:OutputGraph.current_tx",
-    "torch._dynamo.output_graph:trace_call_log",
-    "torch._dynamo.pgo:_CODE_STATE",
-    "torch._dynamo.pgo:_INIT_CODE_STATE",
-    "torch._dynamo.symbolic_convert:InstructionTranslatorBase.log_graph_break",
-    "torch._dynamo.symbolic_convert:InstructionTranslatorBase.step",
-    "torch._dynamo.symbolic_convert:get_funcname",
-    "torch._dynamo.symbolic_convert:tls",
-    "torch._dynamo.symbolic_convert:trace_call_log",
-    "torch._dynamo.symbolic_convert:trace_source_log",
-    "torch._dynamo.utils:ChromiumEventLogger.log_event_end",
-    "torch._dynamo.utils:ChromiumEventLogger.log_event_start",
-    "torch._dynamo.utils:CleanupManager._remove_id",
-    "torch._dynamo.utils:counters",
-    "torch._dynamo.utils:flatten_graph_inputs",
-    "torch._dynamo.variables.higher_order_ops:LocalMapWrappedHigherOrderVariable._enabled",
-    "torch._dynamo.variables.higher_order_ops:LocalMapWrappedHigherOrderVariable.should_wrap_in_hop",
-    "torch._dynamo.variables.lazy:LazyVariableTracker.is_realized",
-    "torch._dynamo:reset",
-    "torch._functorch._aot_autograd.graph_compile:_log_fw_bw_graphs",
-    "torch._functorch._aot_autograd.graph_compile:_log_inference_graph",
-    "torch._functorch._aot_autograd.graph_compile:_log_joint_graph",
-    "torch._functorch._aot_autograd.graph_compile:aot_graphs_log",
-    "torch._functorch._aot_autograd.graph_compile:aot_joint_log",
-    "torch._functorch._aot_autograd.utils:make_boxed_func",
-    "torch._functorch.aot_autograd:aot_module_simplified",
-    "torch._functorch.config:enable_autograd_cache",
-    "torch._functorch.config:cse",
-    "torch._functorch.config:force_non_lazy_backward_lowering",
-    "torch._functorch.partitioners:default_partition",
-    "torch._functorch.partitioners:min_cut_rematerialization_partition",
-    "torch._guards:CompileContext.current_compile_id",
-    "torch._guards:CompileContext.try_get",
-    "torch._guards:GuardsSet.add",
-    "torch._guards:TracingContext.try_get",
-    "torch._guards:detect_fake_mode",
-    "torch._inductor.codecache:PyCodeCache.modules",
-    "torch._inductor.codegen.common:CSE.generate",
-    "torch._inductor:aoti_compile_and_package",
-    "torch._inductor:aoti_load_package",
-    "torch._inductor.codegen.cpp:CppScheduling.define_kernel",
-    "torch._inductor.codegen.cpp:KernelGroup.finalize_kernel",
-    "torch._inductor.codegen.triton:TritonKernel._lift_helper",
-    "torch._inductor.codegen.triton:TritonKernel.codegen_iteration_ranges_entry",
-    "torch._inductor.codegen.triton:TritonKernel.gen_common_triton_imports",
-    "torch._inductor.codegen.wrapper:user_defined_triton_kernel_transitive_closure_source_code",
-    "torch.utils._triton:has_triton",
-    "torch._inductor.codegen.triton:TritonKernel.partial_accumulate",
-    "torch._inductor.codegen.triton:TritonScheduling.define_kernel",
-    "torch._inductor.codegen.wrapper:AllocateLine",
-    "torch._inductor.codegen.wrapper:ExternKernelAllocLine",
-    "torch._inductor.codegen.wrapper:FreeIfNotReusedLine",
-    "torch._inductor.codegen.wrapper:FreeLine",
-    "torch._inductor.codegen.wrapper:MultiOutputLine",
-    "torch._inductor.codegen.wrapper:PythonWrapperCodegen.run_wrapper_ir_passes",
-    "torch._inductor.codegen.wrapper:ReinterpretLine",
-    "torch._inductor.codegen.wrapper:ReuseLine",
-    "torch._inductor.codegen.wrapper:PythonWrapperCodegen.define_user_defined_triton_kernel",
-    "torch._inductor.codegen.wrapper:SubgraphPythonWrapperCodegen",
-    "torch._inductor.ir:UserDefinedTritonKernel.codegen",
-    "torch._inductor.compile_fx:_check_triton_bf16_support",
-    "torch._inductor.compile_fx:_compile_fx_main",
-    "torch._inductor.compile_fx:_recursive_joint_graph_passes",
-    "torch._inductor.compile_fx:_recursive_pre_grad_passes",
-    "torch._inductor.compile_fx:_warn_tf32_disabled",
-    "torch._inductor.compile_fx:compile_fx",
-    "torch._inductor.compile_fx:compile_fx_backward",
-    "torch._inductor.compile_fx:compile_fx_forward",
-    "torch._inductor.compile_fx:compile_fx_inner",
-    "torch._inductor.compile_fx:cudagraphify",
-    "torch._inductor.compile_fx:log_cudagraph_skip_and_bump_counter",
-    "torch._inductor.compile_fx:min_cut_rematerialization_partition",
-    "torch._inductor.compile_fx:partition_fn",
-    "torch._inductor.config:benchmark_epilogue_fusion",
-    "torch._inductor.config:benchmark_fusion",
-    "torch._inductor.config:cpp.vec_isa_ok",
-    "torch._inductor.config:emulate_precision_casts",
-    "torch._inductor.config:fx_graph_cache",
-    "torch._inductor.config:layout_optimization",
-    "torch._inductor.config:test_configs.autotune_choice_desc_regex",
-    "torch._inductor.config:triton.cudagraph_or_error",
-    "torch._inductor.config:triton.cudagraphs",
-    "torch._inductor.config:triton.num_decompose_k_splits",
-    "torch._inductor.config:triton.spill_threshold",
-    "torch._inductor.cpp_builder:cpp_compiler_search",
-    "torch._inductor.cpu_vec_isa:supported_vec_isa_list",
-    "torch._inductor.cpu_vec_isa:valid_vec_isa_list",
-    "torch._inductor.cudagraph_utils:FunctionID",
-    "torch._inductor.cudagraph_utils:WrappedFunction",
-    "torch._inductor.cudagraph_utils:check_for_mutation",
-    "torch._inductor.debug:log_ir_post_fusion",
-    "torch._inductor.debug:log_ir_pre_fusion",
-    "torch._inductor.decomposition:decomps_to_exclude",
-    "torch._inductor.decomposition:select_decomp_table",
-    "torch._inductor.dependencies:MemoryDep.is_indirect",
-    "torch._inductor.fx_passes.fuse_attention:_warn_tf32_disabled",
-    "torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder._add_peephole_patterns",
-    "torch._inductor.fx_passes.joint_graph:constant_fold_uniform_value",
-    "torch._inductor.fx_passes.pad_mm:_should_pad",
-    "torch._inductor.fx_passes.pad_mm:is_mm_compute_bound",
-    "torch._inductor.graph:GraphLowering.codegen",
-    "torch._inductor.graph:GraphLowering.compile_to_module",
-    "torch._inductor.graph:GraphLowering.run",
-    "torch._inductor.index_propagation:IndexPropVar.new_symbolic",
-    "torch._inductor.index_propagation:IndexPropagation.unwrap",
-    "torch._inductor.inductor_prims:randint",
-    "torch._inductor.inductor_prims:random",
-    "torch._inductor.inductor_prims:seed",
-    "torch._inductor.ir:ComputedBuffer.with_original_inner_fn",
-    "torch._inductor.ir:ExternKernel.copy_input",
-    "torch._inductor.ir:Loops.__post_init__",
-    "torch._inductor.ir:MultiOutputReduction.store_reduction",
-    "torch._inductor.ir:MultiTemplateBuffer.finalize_as_triton_caller",
-    "torch._inductor.ir:Pointwise.make_loader",
-    "torch._inductor.ir:Scan.store_reduction",
-    "torch._inductor.ir:Scatter.store_output",
-    "torch._inductor.ir:Sort.store_reduction",
-    "torch._inductor.loop_body:InterpreterShim.run",
-    "torch._inductor.loop_body:LightTracer.create_node",
-    "torch._inductor.loop_body:LoopBodyBlock",
-    "torch._inductor.loop_body:LoopBodyBlock.extract_pw_from_reduction",
-    "torch._inductor.lowering:fallbacks",
-    "torch._inductor.lowering:lowerings",
-    "torch._inductor.output_code:log_cudagraph_skip_and_bump_counter",
-    "torch._inductor.output_code:maybe_handle_backward_generation",
-    "torch._inductor.pattern_matcher:aot_function",
-    "torch._inductor.runtime.hints:TRITON_MAX_BLOCK",
-    "torch._inductor.runtime.triton_compat:triton_key",
-    "torch._inductor.runtime.triton_helpers:set_driver_to_gpu",
-    "torch._inductor.runtime.triton_heuristics:CachingAutotuner._precompile_config",
-    "torch._inductor.runtime.triton_heuristics:GridExpr.from_meta",
-    "torch._inductor.runtime.triton_heuristics:GridExpr.from_meta",
-    "torch._inductor.runtime.triton_heuristics:check_autotune_cache",
-    "torch._inductor.runtime.triton_heuristics:config_to_dict",
-    "torch._inductor.scheduler:NopKernelSchedulerNode",
-    "torch._inductor.scheduler:BaseSchedulerNode.get_read_write_buffer_accesses",
-    "torch._inductor.scheduler:Scheduler.fuse_nodes",
-    "torch._inductor.scheduler:Scheduler.fuse_nodes_once",
-    "torch._inductor.scheduler:Scheduler.fuse_two_nodes",
-    "torch._inductor.scheduler:Scheduler.graph_partition",
-    "torch._inductor.scheduler:Scheduler.score_fusion_memory",
-    "torch._inductor.scheduler:Scheduler.should_partition",
-    "torch._inductor.scheduler:WhyNoFuse.__call__",
-    "torch._inductor.select_algorithm:AlgorithmSelectorCache.__call__",
-    "torch._inductor.select_algorithm:AlgorithmSelectorCache.do_autotuning",
-    "torch._inductor.select_algorithm:AlgorithmSelectorCache.make_precompile_fn",
-    "torch._inductor.select_algorithm:GeneratedCodeCache",
-    "torch._inductor.select_algorithm:PyCodeCache.load",
-    "torch._inductor.select_algorithm:TritonTemplate.all_templates",
-    "torch._inductor.template_heuristics.contiguous_mm:EmptyContiguousMMConfigHeuristics",
-    "torch._inductor.template_heuristics.registry:_HEURISTIC_CACHE",
-    "torch._inductor.template_heuristics.registry:_TEMPLATE_HEURISTIC_REGISTRY",
-    "torch._inductor.template_heuristics.triton:ROCmMMTemplateConfigHeuristic",
-    "torch._inductor.utils:IndentedBuffer.writeline",
-    "torch._inductor.utils:fresh_cache",
-    "torch._inductor.virtualized:V.current_node",
-    "torch._inductor.virtualized:V.graph",
-    "torch._prims:__all__",
-    "torch._refs:as_strided",
-    "torch._refs:empty_permuted",
-    "torch._refs:full_like",
-    "torch._refs:scalar_tensor",
-    "torch._subclasses.fake_tensor:FakeTensor.device",
-    "torch._subclasses.fake_tensor:FakeTensorMode.avoid_device_init",
-    "torch._subclasses.fake_tensor:disable_fake_tensor_cache",
-    "torch._subclasses.fake_tensor:in_kernel_invocation_manager",
-    "torch._subclasses.fake_tensor:init_gpu_context",
-    "torch._subclasses.fake_tensor:run_fallback_kernel",
-    "torch._utils_internal:max_clock_rate",
-    "torch.amp.autocast_mode:_enter_autocast",
-    "torch.autograd:_get_sequence_nr",
-    "torch.cuda.memory:_record_memory_history",
-    "torch.cuda.memory:_snapshot",
-    "torch.export._trace:_strict_export",
-    "torch.fx._lazy_graph_module:_use_lazy_graph_module",
-    "torch.fx.experimental.proxy_tensor:ProxyTorchDispatchMode.__torch_dispatch__",
-    "torch.fx.experimental.proxy_tensor:_ProxyTensor",
-    "torch.fx.experimental.proxy_tensor:get_proxy_slot",
-    "torch.fx.experimental.proxy_tensor:maybe_handle_decomp",
-    "torch.fx.experimental.proxy_tensor:proxy_call",
-    "torch.fx.experimental.proxy_tensor:set_proxy_slot",
-    "torch.fx.traceback:annotate",
-    "torch.library:Library._destroy",
-    "torch.utils._python_dispatch:TorchDispatchMode",
-    "torch.utils._python_dispatch:_disable_current_modes",
-    "torch._higher_order_ops.invoke_subgraph:invoke_subgraph",
-    "torch._higher_order_ops.wrap:tag_activation_checkpoint",
-    "torch.utils._sympy.functions:Identity._eval_evalf",
-    "torch.utils._sympy.printers:PythonPrinter",
+import torch
+
+OTHERS: tuple[str, ...] = (
+    "torch._C._autograd.SavedTensor.data",
+    "torch._C._autograd.SavedTensor.unpack_hook",
+    "torch._C._dynamo.guards.RootGuardManager.check",
+    "torch._C.DispatchKeySet.raw_repr",
+    "torch._C._VariableFunctions.addmm",
+    "torch._dynamo.callback.CompilationCallbackHandler.clear",
+    "torch._dynamo.callback.CompilationCallbackHandler.register_end_callback",
+    "torch._dynamo.callback.callback_handler.start_callbacks",
+    "torch._dynamo.config.accumulated_recompile_limit",
+    "torch._dynamo.config.recompile_limit",
+    "torch._dynamo.config.suppress_errors",
+    "torch._dynamo.convert_frame.get_and_maybe_log_recompilation_reasons",
+    "torch._dynamo.device_interface.CudaInterface.Worker.get_device_properties",
+    "torch._dynamo.guards.CheckFunctionManager.invalidate",
+    "torch._dynamo.output_graph.OutputGraph.current_tx",
+    "torch._dynamo.utils.CleanupManager._remove_id",
+    "torch._dynamo.variables.lazy.LazyVariableTracker.is_realized",
+    "torch._functorch._aot_autograd.graph_compile._log_fw_bw_graphs",
+    "torch._functorch._aot_autograd.graph_compile._log_inference_graph",
+    "torch._functorch._aot_autograd.graph_compile._log_joint_graph",
+    "torch._functorch._aot_autograd.schemas.ViewAndMutationMeta.tensors_saved_for_backwards_slice",
+    "torch._functorch.config.enable_autograd_cache",
+    "torch._functorch.config.force_non_lazy_backward_lowering",
+    "torch._inductor.config.benchmark_epilogue_fusion",
+    "torch._inductor.config.benchmark_fusion",
+    "torch._inductor.config.emulate_precision_casts",
+    "torch._inductor.config.fx_graph_cache",
+    "torch._inductor.config.layout_optimization",
+    "torch._inductor.config.test_configs.autotune_choice_desc_regex",
+    "torch._inductor.config.triton.num_decompose_k_splits",
+    "torch._inductor.config.triton.spill_threshold",
+    "torch._inductor.dependencies.MemoryDep.is_indirect",
+    "torch._inductor.inductor_prims._low_memory_max_pool_offsets_to_indices",
+    "torch._inductor.inductor_prims._low_memory_max_pool_with_offsets",
+    "torch._inductor.inductor_prims.randint",
+    "torch._inductor.inductor_prims.random",
+    "torch._inductor.inductor_prims.seed",
+    "torch._inductor.ir.MultiOutputReduction.store_reduction",
+    "torch._inductor.ir.Scan.store_reduction",
+    "torch._inductor.ir.Scatter.store_output",
+    "torch._inductor.ir.Sort.store_reduction",
+    "torch._inductor.lowering.fallbacks",
+    "torch._inductor.lowering.lowerings",
+    "torch._inductor.runtime.triton_compat.triton_key",
+    "torch._inductor.runtime.triton_heuristics.CachingAutotuner._precompile_config",
+    "torch._inductor.scheduler.BaseSchedulerNode.get_read_write_buffer_accesses",
+    "torch._inductor.scheduler.Scheduler.score_fusion_memory",
+    "torch._inductor.scheduler.Scheduler.should_partition",
+    "torch._inductor.select_algorithm.PyCodeCache.load",
+    "torch._inductor.template_heuristics.contiguous_mm.EmptyContiguousMMConfigHeuristics",
+    "torch._inductor.template_heuristics.triton.ROCmMMTemplateConfigHeuristic",
+    "torch.autograd.forward_ad._current_level",
+    "torch.export._trace._strict_export",
+    "torch.fx.experimental.proxy_tensor._ProxyTensor",
+    "torch.fx.experimental.proxy_tensor.get_proxy_slot",
+    "torch.fx.experimental.proxy_tensor.maybe_handle_decomp",
+    "torch.fx.experimental.proxy_tensor.proxy_call",
+    "torch.fx.experimental.proxy_tensor.set_proxy_slot",
+    "torch.fx.traceback.annotate",
+    "torch.library.Library._destroy",
 )
 
 
 def missing() -> Iterator[str]:
-    """The names of `REQUIRED` that the installed torch lacks."""
-    for entry in REQUIRED:
-        module, _, path = entry.partition(":")
-        owner: object = importlib.import_module(module)
-        for part in path.split("."):
-            if not hasattr(owner, part) and not _is_virtualized(owner):
-                yield entry
-                break
-            owner = getattr(owner, part, None)
+    """The private names in use that the installed torch lacks, sorted."""
+    files = (path for path in Path(__file__).parent.glob("*.py") if path.name != Path(__file__).name)
+    used = {name for path in files for name in names_in(ast.parse(path.read_text()))}
+    return (name for name in sorted({*used, *OTHERS}) if not _exists(name))
 
 
-def _is_virtualized(owner: object) -> bool:
-    return type(owner).__name__ == "_V"
+def names_in(tree: ast.Module) -> Iterator[str]:
+    """The private names that a file relies on, without those that it asks for with `hasattr` or `getattr`."""
+    nodes = list(ast.walk(tree))
+    modules, objects = _imported(nodes)
+    reached = (_dotted(node, modules) for node in nodes if isinstance(getattr(node, "ctx", None), ast.Load))
+    asked = {name for node in nodes if _is_question(node) for _, name in _named_attributes(node)}
+    replaced = (f"{_dotted(owner, {**modules, **objects})}.{name}" for node in nodes if not _is_question(node)
+                for owner, name in _named_attributes(node))  # fmt: skip
+    for name in {*modules.values(), *objects.values(), *reached, *replaced}:
+        if name.startswith(("torch.", "triton.")) and "._" in name and name.rpartition(".")[2] not in asked:
+            yield name
+
+
+def _imported(nodes: Sequence[ast.AST]) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """What a file calls the modules, and the objects, that it imports from torch and triton."""
+    modules, objects = {}, {}
+    for node in nodes:
+        for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
+            if isinstance(node, ast.ImportFrom):
+                objects[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+            else:
+                modules[alias.asname or alias.name.partition(".")[0]] = (
+                    alias.name if alias.asname else alias.name.partition(".")[0]
+                )
+    return modules, objects
+
+
+def _dotted(node: ast.AST, known: Mapping[str, str]) -> str:
+    """The dotted name of an expression that begins with a known name, "" for any other."""
+    if isinstance(node, ast.Attribute) and (owner := _dotted(node.value, known)):
+        return f"{owner}.{node.attr}"
+    return known.get(node.id, "") if isinstance(node, ast.Name) else ""
+
+
+def _named_attributes(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
+    """The owners and names of attributes that are spelled `(owner, "name", …)`."""
+    items = node.args if isinstance(node, ast.Call) else node.elts if isinstance(node, ast.Tuple) else []
+    for owner, name in pairwise(items):
+        if isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value.isidentifier():
+            yield owner, name.value
+
+
+def _is_question(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("hasattr", "getattr")
+
+
+def _exists(name: str) -> bool:
+    """Whether a module, or an attribute in one, is there. CUDA's bindings are in builds for CUDA only."""
+    if name.startswith("torch._C._cuda_") and not torch.backends.cuda.is_built():
+        return True
+    owner, _, attribute = name.rpartition(".")
+    try:
+        importlib.import_module(name)
+        return True
+    except ImportError:
+        return bool(owner) and _exists(owner) and hasattr(_value(owner), attribute)
+
+
+def _value(name: str) -> object:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        owner, _, attribute = name.rpartition(".")
+        return getattr(_value(owner), attribute)

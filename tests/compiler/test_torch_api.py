@@ -1,5 +1,8 @@
 """The private names that the adapter uses exist in this torch; when one moves, this says which."""
 
+import ast
+
+import pytest
 import torch
 
 from compiler.torch_api import names
@@ -10,13 +13,29 @@ def test_every_private_name_in_use_exists() -> None:
     assert list(names.missing()) == [], f"torch {torch.__version__} moved these; see compiler/torch_api"
 
 
-def test_missing_names_are_reported() -> None:
-    original = names.REQUIRED
-    try:
-        names.REQUIRED = (*original, "torch._dynamo.convert_frame:no_such_name")
-        assert list(names.missing()) == ["torch._dynamo.convert_frame:no_such_name"]
-    finally:
-        names.REQUIRED = original
+def test_missing_names_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "OTHERS", (*names.OTHERS, "torch._dynamo.convert_frame.no_such_name"))
+    assert list(names.missing()) == ["torch._dynamo.convert_frame.no_such_name"]
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("import torch\ntorch._C._one()", {"torch._C", "torch._C._one"}),
+        (
+            "import torch._dynamo.config as config\nconfig.a.b",
+            {"torch._dynamo.config", "torch._dynamo.config.a", "torch._dynamo.config.a.b"},
+        ),
+        ("import torch._dynamo.config as config\nconfig.a = 1", {"torch._dynamo.config"}),
+        ("from torch._x import A\nA.b", {"torch._x.A"}),
+        ("from torch._x import A\nreplaced(A, 'b', c)", {"torch._x.A", "torch._x.A.b"}),
+        ("from torch._x import A\n[(A, 'b', c)]", {"torch._x.A", "torch._x.A.b"}),
+        ("from torch._x import A\nif hasattr(A, 'b'): (A, 'b')", {"torch._x.A"}),
+        ("import os\nos._exit", set()),
+    ],
+)
+def test_private_names_are_read_from_code(code: str, expected: set[str]) -> None:
+    assert set(names.names_in(ast.parse(code))) == expected
 
 
 def test_replaced_puts_the_original_back_after_an_error() -> None:
