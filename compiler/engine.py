@@ -36,8 +36,8 @@ from compiler.targets.destination import DEFAULT_TARGET, builds
 from compiler.torch_api import dynamo, fx, inductor
 from compiler.torch_api.compiled_autograd import before_enabling
 from compiler.torch_api.ddp_buckets import note_fake_reduction
+from compiler.torch_api.eager import holds_dtensor
 from compiler.torch_api.pytrees import tree_leaves
-from compiler.torch_api.sharded import holds_dtensor
 from compiler.torch_api.user_triton import launches_without_gpu
 from compiler.triton_interpreter.user_kernels import InterpretedLaunches
 from compiler.virtual_gpu.gpu import active_driver
@@ -251,7 +251,7 @@ class Exploration:
         stages = self.options.stages
         if not any(stage in MACHINE_STAGES for stage in stages) and "all" not in stages:
             return
-        from compiler.binary.eager import compile_kernels
+        from compiler.binary.compiling import compile_kernels
 
         compile_kernels(self._builder)
 

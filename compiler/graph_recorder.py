@@ -34,12 +34,11 @@ from compiler.inductor.lines import Definition, definition
 from compiler.inductor.memory import GraphMemory, HalfMemory, wrapper_places
 from compiler.record import OWN_STAGES, STAGES, Artifact, Decision, GraphHalf, Merge, Problem, stage_rank
 from compiler.torch_api import dynamo, fx
-from compiler.torch_api.aot_metadata import aot_facts
+from compiler.torch_api.aot import Replaceable, aot_facts
 from compiler.torch_api.cudagraphs import Verdict
 from compiler.torch_api.ddp_buckets import Bucket
-from compiler.torch_api.eager_operators import higher_order_operators, needs_scalar_outputs
+from compiler.torch_api.eager import higher_order_operators, needs_scalar_outputs
 from compiler.torch_api.fusion_rounds import MergeFacts
-from compiler.torch_api.halves import Replaceable
 from compiler.torch_api.inductor import IrFacts, KernelFacts, Kind
 from compiler.torch_api.kernel_choices import Selection
 from compiler.torch_api.memory_lines import MemoryFacts

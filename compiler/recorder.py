@@ -44,9 +44,8 @@ from compiler.torch_api import dynamo, fx, inductor
 from compiler.torch_api.buffers import observing_buffers
 from compiler.torch_api.ddp_buckets import Bucket, while_propagating
 from compiler.torch_api.dynamo import BreakFacts, CompileKey, EntryFailures
-from compiler.torch_api.eager_operators import as_eager
-from compiler.torch_api.guard_failures import FailedGuard, global_state
-from compiler.torch_api.leaf_guards import GuardTree
+from compiler.torch_api.eager import as_eager
+from compiler.torch_api.guards import FailedGuard, GuardTree, global_state
 from compiler.torch_api.open_sizes import SymbolFacts
 from compiler.torch_api.phases import PhaseFacts, PhaseLog
 from compiler.torch_api.traced_lines import Place

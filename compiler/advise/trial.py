@@ -31,8 +31,8 @@ from compiler.timing.rounds import calls_a_round, clock_for, warm_up
 from compiler.timing.spread import Spread
 from compiler.timing.work import Work, job, work
 from compiler.torch_api import apart
-from compiler.torch_api.changed_settings import with_settings
 from compiler.torch_api.pytrees import tree_leaves
+from compiler.torch_api.settings import with_settings
 
 ROUNDS = 11
 BUDGET_SECONDS = 10.0

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from compiler.torch_api.eagerly import eagerly
+from compiler.torch_api.eager import eagerly
 from compiler.torch_api.patching import replaced
 from compiler.torch_api.pytrees import tree_leaves, tree_map
 

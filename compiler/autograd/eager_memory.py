@@ -23,8 +23,8 @@ from compiler.record import Problem, Record
 from compiler.record.builder import Builder
 from compiler.record.measure_facts import Half, MemoryEvent, MemoryWhat, Role
 from compiler.torch_api import autograd_nodes, fx
+from compiler.torch_api.eager import Watching
 from compiler.torch_api.pytrees import tree_leaves
-from compiler.torch_api.watching import Watching
 
 HINT = "the memory of the generated code is there"
 _SPECIAL = {"NestedTensor": "nested tensors", "DTensor": "DTensors"}

@@ -25,7 +25,7 @@ from compiler.autograd.second_order import SecondOrder
 from compiler.autograd.stops import Stops
 from compiler.autograd.values import Value
 from compiler.torch_api import autograd_nodes
-from compiler.torch_api.eagerly import eagerly
+from compiler.torch_api.eager import eagerly
 from compiler.torch_api.fx import SourceFrame
 from compiler.torch_api.pytrees import tree_leaves
 

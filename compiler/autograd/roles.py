@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 
 from compiler.record import Artifact, Decision
 from compiler.torch_api import fx
-from compiler.torch_api.aot_metadata import AotFacts, OutputFacts
+from compiler.torch_api.aot import AotFacts, OutputFacts
 
 Attrs = dict[str, dict[str, Any]]
 """By the name of a node, what to add to the attributes of its entity."""

@@ -11,8 +11,8 @@ import torch
 from compiler.autograd.eager_graph import EagerGraph, GraphNode
 from compiler.record import Saved
 from compiler.torch_api import autograd_nodes
+from compiler.torch_api.eager import inner_tensor
 from compiler.torch_api.fx import tensor_attrs
-from compiler.torch_api.sharded import inner_tensor
 
 MADE_OUTSIDE = "made outside of the graph"
 

@@ -1,21 +1,24 @@
-"""Compile the Triton kernels of a record, side by side, each distinct one once."""
+"""Compile the Triton kernels of a record, side by side, each distinct one once.
+
+A kernel that a compiler refuses becomes a problem in the user's terms: which stage is missing, what the tool said, what
+to do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+import re
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
 import torch
 
-from compiler.binary.artifacts import LANGUAGES, binary_artifact, stages_of
-from compiler.binary.facts import machine_facts
-from compiler.binary.failures import failure
 from compiler.binary.jobs import Job, Output
 from compiler.binary.own_kernels import own_request
+from compiler.binary.results import LANGUAGES, binary_artifact, machine_facts, stages_of
 from compiler.binary.sources import CannotCompileError, KernelSource, gpu_of, triton_sources
-from compiler.record import Artifact, Binary, Problem, Record
-from compiler.record.builder import in_kernel_order
+from compiler.record import MACHINE_STAGES, Artifact, Binary, Problem, Record
+from compiler.record.builder import Builder, in_kernel_order
 from compiler.targets import Target
 from compiler.targets.destination import has_triton
 from compiler.torch_api.triton_kernels import CompileRequest, KernelSourceError, compile_request, reading_kernels
@@ -253,3 +256,70 @@ def _with(record: Record, result: Compiled) -> Record:
 
 def _same(known: Binary, new: Binary | None) -> bool:
     return new is not None and (known.kernel, known.target, known.config) == (new.kernel, new.target, new.config)
+
+
+_ADVICE: tuple[tuple[str, str], ...] = (
+    (
+        r"shared (data|memory)|OutOfResources",
+        "smaller blocks or fewer stages need less shared memory; a target with more of it may do",
+    ),
+    (
+        r"fp8|float8|e4m3|e5m2",
+        "{title} ({architecture}) has no instructions for this 8-bit format: compute in float16 or bfloat16 there",
+    ),
+    (
+        r"bf16",
+        "{title} ({architecture}) has no instructions for bfloat16: compute in float16 or float32 there",
+    ),
+    (r"process (died|ended)", "the other kernels are not affected; it is a bug of the compiler, worth a report"),
+)
+
+
+def failure(said: str, missing: Sequence[str], target: Target) -> tuple[str, str, str]:
+    """Stage, reason and hint for what the tools `said`; `missing` are the stages that they did not come to."""
+    stage = missing[0]
+    tool = "ptxas" if said.startswith("ptxas") else ""
+    hint = next((advice for pattern, advice in _ADVICE if re.search(pattern, said, re.IGNORECASE)), "")
+    reason = said if tool else f"it could not be compiled for {target.title}: {said}"
+    return stage, reason, hint.format(title=target.title, architecture=target.architecture)
+
+
+def compile_kernels(builder: Builder) -> None:
+    """Compile the Triton kernels that the builder has, each told to its listener as it is done.
+
+    What is done stays when it is interrupted. An error of ours is a `Problem`: the user's cell has run, and did well.
+    """
+    asked = builder.options.stages
+    stages = None if "all" in asked else [stage for stage in MACHINE_STAGES if stage in asked]
+    builder.started((stages or MACHINE_STAGES)[0])
+    try:
+        with closing(results(_with_hidden_kernels(builder), stages=stages)) as steps:
+            for result in steps:
+                _add(builder, result)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is not the user's
+        reason = f"the kernels could not be compiled: {type(error).__name__}: {error}"
+        builder.problem(Problem("ttir", reason, "this is a bug of tcompile's, worth a report"))
+    finally:
+        _put_in_order(builder)
+
+
+def _with_hidden_kernels(builder: Builder) -> Record:
+    record = builder.record()
+    return replace(record, artifacts=(*record.artifacts, *builder.hidden_kernels.values()))
+
+
+def _add(builder: Builder, result: Compiled) -> None:
+    for artifact in result.artifacts:
+        builder.add(artifact)
+    if result.binary is not None:
+        builder.binaries.append(result.binary)
+    for problem in result.problems:
+        builder.problem(problem)
+
+
+def _put_in_order(builder: Builder) -> None:
+    """Which kernel was done first is chance, and not for the record."""
+    record = in_kernel_order(builder.record())
+    builder.artifacts = {artifact.id: artifact for artifact in record.artifacts}
+    builder.binaries[:] = record.binaries
+    builder.problems[:] = record.problems

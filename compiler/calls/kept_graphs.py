@@ -15,9 +15,8 @@ from torch.utils.hooks import RemovableHandle
 
 from compiler.capture.sources import SourceBook
 from compiler.torch_api import compiled_autograd, fx
-from compiler.torch_api.aot_metadata import AotFacts
+from compiler.torch_api.aot import AotFacts, Replaceable
 from compiler.torch_api.buffers import Buffer, InputLayout, Kind
-from compiler.torch_api.halves import Replaceable
 from compiler.torch_api.partitioning import Joint
 from compiler.torch_api.pytrees import tree_leaves
 

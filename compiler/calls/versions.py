@@ -16,7 +16,7 @@ import torch
 
 from compiler.capture.sources import is_installed
 from compiler.record import Suggestion
-from compiler.torch_api.changed_settings import with_settings
+from compiler.torch_api.settings import with_settings
 
 Version = Callable[[], AbstractContextManager[None]]
 

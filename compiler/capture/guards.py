@@ -14,7 +14,7 @@ from compiler.capture.guard_words import OpenNames, argument, is_internal, words
 from compiler.capture.sources import is_installed
 from compiler.record import Guard
 from compiler.torch_api.dynamo import RESUME_PREFIX
-from compiler.torch_api.leaf_guards import GuardFacts
+from compiler.torch_api.guards import GuardFacts
 
 _ASKED_BY = re.compile(r"\s*(?P<file>\S[^:]*):(?P<line>\d+) in (?P<function>\S+)(?: \(.*\))?\s*", re.DOTALL)
 _GLOBAL = ("GLOBAL_STATE", "TORCH_FUNCTION_MODE_STACK", "DEFAULT_DEVICE", "LAMBDA_GUARD")

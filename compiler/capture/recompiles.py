@@ -41,7 +41,7 @@ from compiler.capture.recompile_advice import (
 from compiler.record import Artifact, Frame, GuardFailure, Problem, Recompile
 from compiler.record.builder import Builder
 from compiler.torch_api.dynamo import EntryFailures
-from compiler.torch_api.guard_failures import FailedGuard
+from compiler.torch_api.guards import FailedGuard
 
 _STATES = {"grad_mode": "grad mode", "autocast_state": "autocast", "default_dtype": "default dtype"}
 _LENGTHS = ("LENGTH_CHECK", "DICT_LENGTH", "MAPPING_KEYS_CHECK", "DICT_CONTAINS", "ABSENT", "DICT_VERSION")

@@ -59,12 +59,12 @@ class Tried:
 
     def loaded(self) -> Any:
         """For the GPU that is here. Raises KernelSourceError."""
-        from compiler.torch_api import gpu_launch
+        from compiler.torch_api import triton_kernels
 
         if not self.launch:
-            return gpu_launch.loaded(self.function, self.source, self.config)
+            return triton_kernels.loaded(self.function, self.source, self.config)
         chosen, grid = self.launch["configs"][self.config], grid_of(self.launch, self.config)
-        return gpu_launch.Plain(self.function, self.source, chosen, grid)
+        return triton_kernels.Plain(self.function, self.source, chosen, grid)
 
 
 def numbers(record: Record, kernel: Kernel, kept: Mapping[str, KeptFrame], original: Tried, edited: Tried) -> Numbers:
@@ -180,19 +180,19 @@ def _interpreted(
 
 
 def _on_gpu(given: KernelInputs, original: Tried, edited: Tried, notes: tuple[str, ...]) -> Numbers:
-    from compiler.torch_api import gpu_launch
+    from compiler.torch_api import triton_kernels
 
     theirs, mine = ([_moved(value) for value in own_copies(given.launch.arguments)] for _ in range(2))
     first = original.loaded()
-    gpu_launch.launch(first, theirs)
+    triton_kernels.launch(first, theirs)
     try:
         second = edited.loaded()
-        gpu_launch.launch(second, mine)
+        triton_kernels.launch(second, mine)
     except Exception as error:  # noqa: BLE001 - Triton and CUDA fail in many ways
         return Numbers(error=KernelError("error", f"{type(error).__name__}: {error}"), notes=notes)
     checks = _checks(given.launch, theirs, mine)
     timings = tuple(
-        Timing(name, "kernel launch", *gpu_launch.times(kernel, arguments))
+        Timing(name, "kernel launch", *triton_kernels.times(kernel, arguments))
         for name, kernel, arguments in (("original", first, theirs), ("edited", second, mine))
     )
     return Numbers(checks, timings, notes=(*notes, f"numbers and times on {torch.cuda.get_device_name()}"))

@@ -25,7 +25,7 @@ from compiler.numerics.call_results import CallResults, results
 from compiler.numerics.compiled_random import drawing
 from compiler.numerics.random_replay import Draws, Handing, draws_of
 from compiler.numerics.stage_runs import NotComparableError, Stage, stages_of
-from compiler.torch_api.halves import Boxed
+from compiler.torch_api.aot import Boxed
 from compiler.torch_api.level_traces import Kind
 from compiler.triton_interpreter.reference import Reference, Unknown, copy_to_cpu
 

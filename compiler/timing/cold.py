@@ -13,7 +13,7 @@ import torch
 from compiler.record.options import Options
 from compiler.timing.candidates import INDUCTOR, OWN
 from compiler.timing.rounds import Clock
-from compiler.torch_api import apart, generated_text
+from compiler.torch_api import apart, generated_code
 
 
 @dataclass
@@ -31,12 +31,12 @@ class Heard:
     @property
     def kernels(self) -> int | None:
         """Number of different generated kernels; None where Inductor wrote no code."""
-        return sum(map(generated_text.kernels, self.codes)) if self.codes else None
+        return sum(map(generated_code.kernels, self.codes)) if self.codes else None
 
     @property
     def calls(self) -> int | None:
         """Number of kernels and library routines that one call runs, counted in the generated code."""
-        return sum(map(generated_text.calls, self.codes)) if self.codes else None
+        return sum(map(generated_code.calls, self.codes)) if self.codes else None
 
 
 class ColdCompiler:
@@ -54,7 +54,7 @@ class ColdCompiler:
             self._folder = stack.enter_context(apart.cache_folder())
             stack.enter_context(apart.empty_caches(self._folder))
             stack.enter_context(apart.apart(self._compile_within))
-            stack.enter_context(generated_text.hearing_code(self._note_code))
+            stack.enter_context(generated_code.hearing_code(self._note_code))
             yield
 
     def first_call(self, step: Callable[[], None]) -> Heard:

@@ -24,7 +24,7 @@ from compiler.calls.versions import with_code
 from compiler.inductor.kernels import WRAPPER_PARAMETERS, canonical
 from compiler.record import Artifact
 from compiler.torch_api import profiled
-from compiler.torch_api.generated_modules import function_of, generated_modules
+from compiler.torch_api.generated_code import function_of, generated_modules
 
 CALL_MARK = "tcompile call "
 _OPERATION = profiled.__name__

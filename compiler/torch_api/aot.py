@@ -1,11 +1,15 @@
-"""AOTAutograd, as a backend calls it: what it is given, what it tells while it compiles, and what it does besides."""
+"""AOTAutograd, as a backend calls it: what it is given, what it tells while it compiles, and what it does besides.
+
+What it found about inputs and outputs is in the tracing context while its graphs are compiled (`ViewAndMutationMeta` of
+torch._functorch._aot_autograd.schemas).
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +19,7 @@ import torch._functorch.config as functorch_config
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch._dynamo.utils import flatten_graph_inputs
 from torch._functorch._aot_autograd.runtime_wrappers import coerce_to_expected_memory_format
+from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import CompileContext, TracingContext
 from torch.fx import GraphModule
@@ -92,3 +97,80 @@ def _disable_log(log: Callable[..., Any]) -> Callable[..., Any]:
 def never_trace(function: Any) -> None:
     """Let TorchDynamo trace neither a function's frames nor what they call."""
     set_code_exec_strategy(function.__code__, _SKIPPED)
+
+
+@dataclass(frozen=True, slots=True)
+class InputFacts:
+    """One input. `mutated` says where its new value is written: "in" the graph, "after" it, or "" for nowhere."""
+
+    requires_grad: bool
+    is_leaf: bool
+    mutated: str
+    metadata_mutated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFacts:
+    """One output of the user's function. `kind` is the name of torch's `OutputType`; `base` is what it is a view of."""
+
+    kind: str
+    base: int | None
+    requires_grad: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AotFacts:
+    """Inputs and outputs in the user's order. `first_output` is the place of output 0 among the forward's outputs, of
+    which the first `returned` are given to the caller, and the others to the backward.
+
+    With `subclasses`, tensors of those types were taken apart: places in the graph are not those of the user.
+    """
+
+    inputs: tuple[InputFacts, ...]
+    outputs: tuple[OutputFacts, ...]
+    first_output: int
+    returned: int
+    subclasses: tuple[str, ...]
+
+
+def aot_facts() -> AotFacts | None:
+    """The facts about the graphs that are being compiled, or None outside of that."""
+    metadata = forward_facts()
+    if metadata is None:
+        return None
+    return AotFacts(
+        inputs=tuple(
+            InputFacts(item.requires_grad, item.is_leaf, _place(item.mutation_type.name), item.mutates_metadata)
+            for item in metadata.input_info
+        ),
+        outputs=tuple(
+            OutputFacts(item.output_type.name, item.base_idx, item.requires_grad) for item in metadata.output_info
+        ),
+        first_output=metadata.num_mutated_inp_runtime_indices,
+        returned=metadata.num_forward_returns,
+        subclasses=_subclasses([*metadata.subclass_inp_meta, *metadata.subclass_fw_graph_out_meta]),
+    )
+
+
+def _place(mutation: str) -> str:
+    return {"MUTATED_IN_GRAPH": "in", "MUTATED_OUT_GRAPH": "after"}.get(mutation, "")
+
+
+def _subclasses(metas: list[object]) -> tuple[str, ...]:
+    kinds = (getattr(meta, "original_subclass_type", None) for meta in metas)
+    return tuple(dict.fromkeys(kind.__name__ for kind in kinds if kind is not None))
+
+
+Boxed = Callable[[list[Any]], Any]
+
+
+class Replaceable:
+    """Calls `run`, which takes a list of arguments and may empty it; or `instead`, where that is set, just so."""
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        self._boxed_call = True  # torch's wrappers copy what is in `__dict__`
+        self._run: Boxed = run if getattr(run, "_boxed_call", False) else make_boxed_func(run)
+        self.instead: Boxed | None = None
+
+    def __call__(self, arguments: list[Any]) -> Any:
+        return self._run(arguments) if self.instead is None else self.instead(arguments)

@@ -9,8 +9,7 @@ from typing import Any
 import torch._dynamo.compiled_autograd as compiled_autograd
 from torch._C._dynamo import compiled_autograd as settings
 
-from compiler.torch_api.patching import replaced
-from compiler.torch_api.unseen import call_unseen, unseen
+from compiler.torch_api.patching import call_unseen, replaced, unseen
 
 
 def is_enabled() -> bool:

@@ -50,8 +50,15 @@ from compiler.process import preserved
 from compiler.torch_api import module_calls
 from compiler.torch_api.compilations import restore_dispatch_modes
 from compiler.torch_api.ddp_buckets import BUCKET_CAP_HINT, Bucket, bucket_cap_refusal, compile_observed
-from compiler.torch_api.guard_failures import FailedGuard, cache_entries, failed_guards
-from compiler.torch_api.leaf_guards import GuardTree, counted, plain_tree, timed_tree
+from compiler.torch_api.guards import (
+    FailedGuard,
+    GuardTree,
+    cache_entries,
+    counted,
+    failed_guards,
+    plain_tree,
+    timed_tree,
+)
 from compiler.torch_api.open_sizes import SymbolFacts, symbols_of
 from compiler.torch_api.patching import replaced
 from compiler.torch_api.released import empty_method_caches, release_guards

@@ -35,9 +35,9 @@ from torch._inductor.scheduler import (
 )
 from torch._inductor.virtualized import V
 
+from compiler.torch_api.builds import failed_builds_forgotten, unprepared
 from compiler.torch_api.cudagraphs import CudaGraphs, Verdict
 from compiler.torch_api.dynamo import is_restart
-from compiler.torch_api.failed_builds import failed_builds_forgotten
 from compiler.torch_api.fusion_rounds import FusionRounds, MergeFacts
 from compiler.torch_api.kernel_choices import Selection
 from compiler.torch_api.line_origins import FxOrigins, KernelLines, LineOrigins
@@ -48,7 +48,6 @@ from compiler.torch_api.partitioning import Halves, wrap_partition
 from compiler.torch_api.patching import Wrapper, replaced
 from compiler.torch_api.released import empty_method_caches
 from compiler.torch_api.user_triton import UserKernels
-from compiler.torch_api.without_build import unprepared
 
 Kind = Literal["forward", "backward", "inference"]
 

@@ -1,10 +1,13 @@
-"""Replace an attribute for the length of a `with` block, whatever happens inside it."""
+"""What observers do: replace an attribute for the length of a block, and hide their frames from TorchDynamo."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from torch._C._dynamo.eval_frame import set_eval_frame
+from torch._dynamo.decorators import skip
 
 Wrapper = tuple[Any, str, Callable[[Any], Any]]
 """An attribute that is replaced: its owner, its name, and what makes the new value of the original."""
@@ -24,3 +27,22 @@ def replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None
             setattr(owner, name, stored)
         else:
             delattr(owner, name)
+
+
+Called = Callable[..., Any]
+
+
+def unseen(function: Called) -> Called:
+    """`function` itself, whose frame TorchDynamo skips; the frames of what it calls are not skipped."""
+    skip(function)
+    return function
+
+
+@unseen
+def call_unseen(function: Called, *args: Any) -> Any:
+    """Call a function that TorchDynamo looks at no frame of."""
+    before = set_eval_frame(None)
+    try:
+        return function(*args)
+    finally:
+        set_eval_frame(before)

@@ -16,8 +16,7 @@ from typing import Any
 from torch._dynamo.utils import ChromiumEventLogger
 from torch._guards import CompileContext, CompileId
 
-from compiler.torch_api.patching import replaced
-from compiler.torch_api.unseen import call_unseen, unseen
+from compiler.torch_api.patching import call_unseen, replaced, unseen
 
 Key = tuple[int, int] | None
 

@@ -1,16 +1,20 @@
-"""What the installed torch.compile accepts: modes, backends, Inductor's settings; and what it has compiled already."""
+"""Settings: what the installed torch.compile accepts, what it has compiled already, and changes for a block."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from types import FunctionType, MethodType
 from typing import Any
 
 import torch
+import torch._dynamo.config as dynamo_config
 import torch._inductor
 import torch._inductor.config as inductor_config
+import torch.fx.experimental._config as shape_config
 from torch._dynamo import OptimizedModule
 
 TAKEN_BY_TORCH_COMPILE = ("guard_filter_fn", "use_aoti")
@@ -69,3 +73,35 @@ def _is_compile_wrapper(target: object) -> bool:
     # torch.compiler.disable leaves the first mark too; functools.wraps copies all of them to another function.
     is_its_own = marks.get("_torchdynamo_wrapper_id", id(function)) == id(function)
     return "_torchdynamo_orig_callable" in marks and is_its_own and not marks.get("_torchdynamo_disable", False)
+
+
+_SETTING = re.compile(r"torch\._dynamo\.config\.(\w+)")
+
+
+@contextmanager
+def with_settings(statements: Sequence[str]) -> Iterator[None]:
+    """Run statements such as `torch._dynamo.config.capture_scalar_outputs = True`; what they set is put back.
+
+    That goes for TorchDynamo's settings, the precision of products in float32, the number of threads, and whether equal
+    sizes are taken for one symbol.
+    """
+    names = dict.fromkeys(name for line in statements for name in _SETTING.findall(line))
+    values = {name: getattr(dynamo_config, name) for name in names}
+    own = {name: set(value) if isinstance(value, set) else value for name, value in values.items()}
+    with dynamo_config.patch(own), _of_the_process():
+        exec("\n".join(["import torch", *statements]), {})
+        yield
+
+
+@contextmanager
+def _of_the_process() -> Iterator[None]:
+    duck_shape = shape_config.use_duck_shape
+    precision, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
+    try:
+        yield
+    finally:
+        shape_config.use_duck_shape = duck_shape
+        if torch.get_float32_matmul_precision() != precision:
+            torch.set_float32_matmul_precision(precision)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)

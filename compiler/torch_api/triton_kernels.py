@@ -1,4 +1,4 @@
-"""What TorchInductor would ask of Triton for a kernel it generated: configurations, and triton.compile's arguments.
+"""Kernels that TorchInductor generated: what it would ask of Triton for them, and their launch on the GPU that is here.
 
 A generated kernel is a module of Python: a function under `@triton.jit`, under a decorator of
 torch._inductor.runtime.triton_heuristics that knows which configurations to try. Its source is executed here as
@@ -10,12 +10,14 @@ from __future__ import annotations
 import linecache
 import math
 import os
-from collections.abc import Iterator, Mapping
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+import torch
 import torch._inductor.runtime.hints as hints
 import torch._inductor.runtime.triton_helpers as triton_helpers
 import torch._inductor.runtime.triton_heuristics as heuristics
@@ -191,3 +193,38 @@ def _environment(**values: str) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def loaded(name: str, source: str, config: int) -> Any:
+    """A kernel of Inductor's, to be launched in one of its configurations. Raises KernelSourceError."""
+    with replaced(heuristics, "check_autotune_cache", lambda _: untuned):
+        kernel = executed(name, source)
+    kernel.configs = [kernel.configs[config]]
+    return kernel
+
+
+class Plain:
+    """A function that has `@triton.jit` alone, to be launched as Inductor's kernels are. Raises KernelSourceError."""
+
+    def __init__(self, name: str, source: str, config: Mapping[str, int], grid: tuple[int, int, int]) -> None:
+        self._function, self._config, self._grid = defined(name, source), config, grid
+
+    def run(self, *arguments: Any, **_stream: int) -> None:
+        """One launch, on torch's current stream."""
+        self._function[self._grid](*arguments, **self._config)
+
+
+def launch(kernel: Any, arguments: Sequence[Any]) -> None:
+    """One launch, finished when this returns. Raises what CUDA reports."""
+    kernel.run(*arguments, stream=torch.cuda.current_stream().cuda_stream)
+    torch.cuda.synchronize()
+
+
+def times(kernel: Any, arguments: Sequence[Any]) -> tuple[float, float, float]:
+    """Median and quartiles of a launch's duration, in seconds (triton.testing.do_bench: caches are emptied between)."""
+    from triton.testing import do_bench
+
+    stream = torch.cuda.current_stream().cuda_stream
+    every = do_bench(lambda: kernel.run(*arguments, stream=stream), return_mode="all")
+    low, middle, high = statistics.quantiles([milliseconds / 1e3 for milliseconds in every], n=4)
+    return middle, low, high

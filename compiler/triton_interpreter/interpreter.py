@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from compiler.triton_interpreter import inline_assembly, libdevice
+from compiler.triton_interpreter import libdevice
 from compiler.triton_interpreter.bounds import Bounds
 
 if os.environ.get("TRITON_INTERPRET") != "1":
@@ -190,7 +190,7 @@ class GpuBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
         self, assembly: str, constraints: str, values: Sequence[Any], types: Sequence[Any], _pure: bool, pack: int
     ) -> Any:
         arguments = [_values(value) for value in values]
-        computed = inline_assembly.call(assembly, constraints, arguments, [_np_dtype(kind) for kind in types], pack)
+        computed = libdevice.call_inline(assembly, constraints, arguments, [_np_dtype(kind) for kind in types], pack)
         handles = [TensorHandle(data, kind.scalar) for data, kind in zip(computed, types, strict=True)]
         return _Results(handles)
 

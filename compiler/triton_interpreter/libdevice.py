@@ -1,15 +1,13 @@
-"""What the functions of CUDA's libdevice compute, on numpy arrays.
+"""What the functions of CUDA's libdevice, and inline PTX of one instruction, compute, on numpy arrays.
 
-Named as in libdevice (https://docs.nvidia.com/cuda/libdevice-users-guide/) without `__nv_` and the final `f` of the
-32-bit forms. Computed in 64 bits and rounded once to the format of the result: closer than the GPU, which is off by a
-few units in the last place. Functions with a rounding mode other than to nearest, and those that need more than their
-arguments, are left out.
+Inline PTX is what Inductor writes into kernels, and what users do most often. Instructions:
+https://docs.nvidia.com/cuda/parallel-thread-execution/. The `.approx` forms are computed exactly.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -273,3 +271,58 @@ OF_FORMAT: dict[str, Function] = {
     "urhadd": lambda x, y: (x.astype(np.int64) + y + 1) >> 1,
 }
 """By name without `__nv_`: functions of a format's bits."""
+
+
+_INSTRUCTION = re.compile(r"\s*(?P<name>[\w.]+)\s+(?P<operands>\$\d+(?:\s*,\s*\$\d+)*)\s*;?\s*")
+_MODIFIERS = {"approx", "ftz", "rn", "sat", "lo", "full", "b16", "b32", "b64"}
+
+OPERATIONS: dict[str, Callable[..., Array]] = {
+    "abs": np.abs,
+    "add": np.add,
+    "and": np.bitwise_and,
+    "cos": np.cos,
+    "div": np.divide,
+    "ex2": np.exp2,
+    "fma": lambda x, y, z: x * y + z,
+    "lg2": np.log2,
+    "mad": lambda x, y, z: x * y + z,
+    "max": np.fmax,
+    "min": np.fmin,
+    "mov": np.positive,
+    "mul": np.multiply,
+    "neg": np.negative,
+    "not": np.invert,
+    "or": np.bitwise_or,
+    "rcp": np.reciprocal,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "sin": np.sin,
+    "sqrt": np.sqrt,
+    "sub": np.subtract,
+    "tanh": np.tanh,
+    "xor": np.bitwise_xor,
+}
+
+
+def call_inline(
+    assembly: str, constraints: str, arguments: Sequence[Array], dtypes: Sequence[np.dtype[Any]], pack: int
+) -> list[Array]:
+    """What one instruction gives, as a list of one array. Raises NoEquivalentError naming what it can't run."""
+    found = _INSTRUCTION.fullmatch(assembly)
+    operation, known = _operation(found["name"]) if found else (None, False)
+    if found is None or operation is None or not known or pack != 1 or len(dtypes) != 1:
+        raise NoEquivalentError(
+            f"the inline assembly {assembly.strip()!r} ({constraints}) has no equivalent in the interpreter: this "
+            "kernel can only be run on a GPU"
+        )
+    places = [int(place[1:]) for place in re.findall(r"\$\d+", found["operands"])]
+    chosen = [arguments[place - 1] for place in places[1:]]
+    if dtypes[0].kind == "f":
+        return [np.asarray(operation(*(x.astype(np.float64) for x in chosen))).astype(dtypes[0])]
+    return [np.asarray(operation(*chosen)).astype(dtypes[0])]
+
+
+def _operation(name: str) -> tuple[Callable[..., Array] | None, bool]:
+    """The function for `fma.rn.f32`, and whether all its modifiers are known."""
+    base, *modifiers = name.split(".")
+    known = all(modifier in _MODIFIERS or re.fullmatch(r"[fus]\d+", modifier) for modifier in modifiers)
+    return OPERATIONS.get(base), known

@@ -9,8 +9,7 @@ from compiler.engine import explore
 from compiler.record import Record
 from compiler.record.options import Options
 from compiler.targets import target as target_of
-from compiler.torch_api.gpu_launch import loaded
-from compiler.torch_api.triton_kernels import reading_kernels
+from compiler.torch_api.triton_kernels import loaded, reading_kernels
 from compiler.virtual_gpu.gpu import virtual_gpu
 from tests.compiler.hand_written import USERS
 

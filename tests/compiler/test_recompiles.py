@@ -10,7 +10,7 @@ from compiler.engine import Exploration, explore
 from compiler.record import Recompile, Record
 from compiler.record.options import Options
 from compiler.torch_api.dynamo import EntryFailures
-from compiler.torch_api.guard_failures import FailedGuard
+from compiler.torch_api.guards import FailedGuard
 from tests.compiler.broken import function, settings
 from tests.compiler.recompile_cases import CASES, DOUBLE, Again
 

@@ -21,7 +21,7 @@ from compiler.record.measure_facts import Candidate
 from compiler.timing import noise
 from compiler.timing.rounds import CpuClock, calls_a_round, time_in_turns, turns, warm_up
 from compiler.timing.spread import Spread, calls_to_pay, saved_seconds, speed_up, speed_up_spread
-from compiler.torch_api import apart, generated_text
+from compiler.torch_api import apart, generated_code
 from compiler.torch_api.allocator import cpu_peak_bytes
 
 WEIGHT = nn.Parameter(torch.ones(3))
@@ -289,7 +289,7 @@ def call(args):
     buf3 = aten.sort.default(buf2)
     return (buf3, )
 """
-    assert (generated_text.kernels(code), generated_text.calls(code)) == (2, 6)
+    assert (generated_code.kernels(code), generated_code.calls(code)) == (2, 6)
 
 
 def test_one_check_of_the_guards_is_timed_and_code_compiled_apart_is_forgotten() -> None:

@@ -19,7 +19,7 @@ from compiler.backend.ir.index import Index, Indirect, Var
 from compiler.backend.ir.index_maps import evaluate
 from compiler.backend.ir.scalar import OPERATIONS
 from compiler.backend.ir.symbols import sources
-from compiler.torch_api.autograd_state import keeps_graph
+from compiler.torch_api.bindings import keeps_graph
 from compiler.torch_api.fx import has_fakes
 
 

@@ -25,7 +25,7 @@ from compiler.backend.torch_glue.operators import has_effect, returns_alias, wri
 from compiler.backend.torch_glue.written_views import views_of_what_is_written
 from compiler.capture.sources import is_cell
 from compiler.torch_api import fx
-from compiler.torch_api.aot_metadata import aot_facts
+from compiler.torch_api.aot import aot_facts
 from compiler.torch_api.pytrees import tree_map
 from compiler.torch_api.user_triton import Launch, launch_of
 

@@ -27,9 +27,8 @@ from compiler.backend.ir.symbols import Source, sources
 from compiler.backend.torch_glue.operators import quick
 from compiler.backend.triton.configs import TritonConfig
 from compiler.backend.triton.emit import TritonCode, TritonFunction, signature
-from compiler.torch_api.autograd_state import keeps_graph
+from compiler.torch_api.bindings import empty_on_cpu, keeps_graph, view_of_memory
 from compiler.torch_api.cuda_launch import Loaded, letters
-from compiler.torch_api.quick_calls import empty_on_cpu, view_of_memory
 
 _numbers = count()
 _TAKEN = frozenset({

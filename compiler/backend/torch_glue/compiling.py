@@ -27,7 +27,7 @@ from compiler.torch_api.aot import (
     without_python_code,
     without_unread_logs,
 )
-from compiler.torch_api.autograd_state import is_autocast_on
+from compiler.torch_api.bindings import is_autocast_on
 from compiler.torch_api.user_triton import operators_kept_whole
 
 FEW = 24

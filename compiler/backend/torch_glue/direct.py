@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
 from compiler.torch_api.aot import Call, forward_facts
-from compiler.torch_api.autograd_state import autocast_off, is_autocast_on, set_grad_enabled, why_no_saved_hooks
+from compiler.torch_api.bindings import autocast_off, is_autocast_on, set_grad_enabled, why_no_saved_hooks
 
 
 @dataclass(slots=True)

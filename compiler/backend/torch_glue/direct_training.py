@@ -20,7 +20,7 @@ from torch.fx import GraphModule, Node
 
 from compiler.backend.torch_glue.direct import Sighting, Watched, are_the_same, without_autocast
 from compiler.torch_api.aot import Call, coerce_to_expected_memory_format, never_trace
-from compiler.torch_api.autograd_state import (
+from compiler.torch_api.bindings import (
     has_thread_value,
     is_batched,
     is_deterministic,

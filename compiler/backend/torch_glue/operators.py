@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from compiler.torch_api.bindings import direct_functions
 from compiler.torch_api.decomposition_tables import is_operator, is_random
-from compiler.torch_api.quick_calls import direct_functions
 
 
 def written_arguments(op: Any) -> tuple[int | str, ...]:

@@ -15,7 +15,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from compiler.torch_api.aot_metadata import aot_facts
+from compiler.torch_api.aot import aot_facts
 from compiler.torch_api.decomposition_tables import is_operator
 from compiler.torch_api.fx import fake_mode, value_of
 

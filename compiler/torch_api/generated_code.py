@@ -1,15 +1,35 @@
-"""Inductor's generated code heard as text: which kernels it defines, and what one call of it calls."""
+"""Inductor's generated code: the modules that it was loaded as, its text, and the kernels that it defines and calls."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
+from torch._inductor.codecache import PyCodeCache
 from torch._inductor.graph import GraphLowering
 
 from compiler.torch_api.patching import replaced
+
+
+def generated_modules() -> Iterator[tuple[ModuleType, str]]:
+    """Each module with its source, the newest first; those whose file is gone are left out."""
+    for module in reversed(PyCodeCache.modules):
+        path = Path(module.__file__ or "")
+        if path.is_file():
+            yield module, path.read_text(encoding="utf-8")
+
+
+def function_of(module: ModuleType, qualified: str) -> FunctionType | None:
+    """The function of this qualified name (`Runner.call`) in a generated module."""
+    found: object = module
+    for part in qualified.split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, FunctionType) else None
+
 
 _DEFINED = re.compile(r"^(\w+) = async_compile\.", re.MULTILINE)
 _LIBRARY = re.compile(

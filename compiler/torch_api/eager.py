@@ -1,13 +1,11 @@
-"""Higher-order operators as eager runs the functions that they stand for.
-
-TorchDynamo captures torch.utils.checkpoint and torch.compiler.nested_compile_region as operators that are meant to be
-traced. Called on real tensors they compute something else: `tag_activation_checkpoint` draws other random numbers when
-it recomputes (it sets `preserve_rng_state=False`), and `invoke_subgraph` can't take gradients at all.
-"""
+"""Eager code: run as it is written, watched operation by operation; tensors that wrap others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,9 +15,52 @@ from torch._higher_order_ops.wrap import tag_activation_checkpoint
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx import GraphModule, Node
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils.checkpoint import checkpoint
 
 from compiler.torch_api import fx
+
+
+@contextmanager
+def eagerly() -> Iterator[None]:
+    """Functions compiled by torch.compile run as plain Python; there are none where TorchDynamo is not loaded."""
+    if "torch._dynamo" not in sys.modules:
+        yield
+        return
+    with warnings.catch_warnings(), torch.compiler.set_stance("force_eager"):
+        warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")
+        yield
+
+
+class Watching(TorchDispatchMode):
+    """Tells `made` what each operation in the block returns. Operations run as they would."""
+
+    supports_higher_order_operators = True  # torch.cond and the like come here too
+
+    def __init__(self, made: Callable[[Any], None]) -> None:
+        super().__init__()
+        self.made = made
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        results = func(*args, **(kwargs or {}))
+        self.made(results)
+        return results
+
+
+def inner_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """The plain tensor in which a wrapper keeps its data: of a DTensor, the part of this rank."""
+    inner: Any = tensor
+    while is_traceable_wrapper_subclass(inner):
+        names, _ = inner.__tensor_flatten__()
+        inner = getattr(inner, names[0])
+    found: torch.Tensor = inner
+    return found
+
+
+def holds_dtensor(values: Iterable[Any]) -> bool:
+    """Whether a DTensor is among the values."""
+    module = sys.modules.get("torch.distributed.tensor")  # where it is not imported, there is none
+    return module is not None and any(isinstance(value, module.DTensor) for value in values)
 
 
 def as_eager(module: GraphModule) -> GraphModule:

@@ -1,0 +1,107 @@
+"""Builds of Inductor's C++: those that failed are forgotten, and what is prepared for one is left out where none is.
+
+Inductor keeps the failure of a build, and the file that it left. Before any build it makes and loads a small library
+for each of the CPU's vector instruction sets, to see whether the compiler knows them (torch._inductor.cpu_vec_isa); it
+looks for that compiler (torch._inductor.cpp_builder); and it hashes the whole of Triton for the key of a cache of GPU
+measurements (torch._inductor.codecache), which without a GPU goes into nothing. That takes g++ and seconds, and changes
+no text.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import torch
+import torch._inductor.codecache as codecache
+import torch._inductor.config as inductor_config
+import torch._inductor.cpp_builder as cpp_builder
+import torch._inductor.cpu_vec_isa as cpu_vec_isa
+import torch._inductor.runtime.triton_compat as triton_compat
+from torch._inductor.codecache import (
+    CppCodeCache,
+    CppPythonBindingsCodeCache,
+    CppWrapperCodeCache,
+    get_lock_dir,
+    get_path,
+)
+from torch._inductor.exc import InvalidCxxCompiler
+from torch.utils._filelock import FileLock
+
+from compiler.torch_api.patching import replaced
+
+CACHES = (CppCodeCache, CppPythonBindingsCodeCache, CppWrapperCodeCache)
+BUILD_ENDS_SECONDS = 10.0
+"""How long to wait for a compiler that was killed. One that goes on finishes its file."""
+
+
+@contextmanager
+def failed_builds_forgotten() -> Iterator[None]:
+    """If the block raises, drop the libraries requested in it, so that the next compilation builds them again.
+
+    Inductor caches a library before it is built. When g++ is killed (an interrupt in Jupyter reaches it too, so does
+    the kernel's OOM killer), every later request for the same code raises the error of that first build, or loads the
+    half-written file that the linker left.
+    """
+    before = [set(owner.cache) for owner in CACHES]
+    try:
+        yield
+    except BaseException:
+        for owner, known in zip(CACHES, before, strict=True):
+            _drop(owner, set(owner.cache) - known)
+        raise
+
+
+def _drop(owner: type[CppCodeCache], keys: Iterable[str]) -> None:
+    for key in keys:
+        owner.cache.pop(key, None)
+        folder = Path(get_path(key, "main.cpp")[1])
+        with suppress(TimeoutError), FileLock(str(Path(get_lock_dir(), f"{key}.lock")), timeout=BUILD_ENDS_SECONDS):
+            for written in folder.glob(f"{key}.main.*"):
+                if written.suffix != ".cpp":
+                    written.unlink(missing_ok=True)
+
+
+@contextmanager
+def unprepared() -> Iterator[None]:
+    """Inductor takes the CPU at its word in the block. What torch had found out before, it keeps; what is assumed
+    here it does not: the user's own torch.compile asks g++.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(replaced(cpp_builder, "cpp_compiler_search", _else_gcc))
+        if not _is_probed() and inductor_config.cpp.vec_isa_ok is None:
+            _take_the_cpu_at_its_word(stack)
+        if not torch.cuda.is_available():
+            owner = codecache if hasattr(codecache, "triton_key") else triton_compat
+            stack.enter_context(replaced(owner, "triton_key", lambda _: lambda: ""))
+        yield
+
+
+def _else_gcc(search: Callable[..., str]) -> Callable[..., str]:
+    """Where no C++ compiler is installed, the code is written for g++."""
+
+    def found(names: tuple[str, ...]) -> str:
+        try:
+            return search(names)
+        except InvalidCxxCompiler:
+            return "g++"
+
+    return found
+
+
+def _is_probed() -> bool:
+    return bool(cpu_vec_isa.valid_vec_isa_list.cache_info().currsize)
+
+
+def _take_the_cpu_at_its_word(stack: ExitStack) -> None:
+    """The sets that the CPU reports are in the list when they are true, and `bool()` is what runs g++."""
+    classes = {cpu_vec_isa.VecISA, *(type(isa) for isa in cpu_vec_isa.supported_vec_isa_list)}
+    for owner in (found for found in classes if "__bool__" in vars(found)):
+        stack.enter_context(replaced(owner, "__bool__", lambda _: _true))
+    stack.enter_context(replaced(cpu_vec_isa, "valid_vec_isa_list", lambda probe: functools.cache(probe.__wrapped__)))
+
+
+def _true(_isa: cpu_vec_isa.VecISA) -> bool:
+    return True

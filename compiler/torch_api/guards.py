@@ -1,0 +1,281 @@
+"""The guards of a cache entry: what each checks, how long that takes, how often it failed, which fail for a call.
+
+torch holds them as a tree of managers (`torch._C._dynamo.guards`), one for each value, with the checks on that value
+as leaves. It stops at the first that fails; here all are asked. It measures one thing itself, when it has made the
+tree: one check of all of it, with the CPU's caches emptied before (`profile_guard_manager`; the compilation metric
+`guard_latency_us`). Each leaf is timed here, at the same moment and on the same values.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch._C._dynamo.guards import GlobalStateGuard
+
+from compiler.torch_api.wrapped_modules import Names, renamed
+
+_MARKED = "'_dynamo_dynamic_indices')"
+# Until torch 2.12 the guard on an object's identity shows the object, where it means its type.
+_SHOWN = re.compile(r"type=<(code object|built-in|function) .*", re.DOTALL)
+_TYPES = {"code object": "code", "built-in": "builtin_function_or_method", "function": "function"}
+
+
+def kind_of(guard: Any) -> str:
+    """The kind of a leaf guard. Until torch 2.12 marks on dimensions are guarded as any attribute is."""
+    kind = type(guard).__name__
+    marks = kind == "NO_HASATTR" and any(_MARKED in part for part in guard.verbose_code_parts())
+    return "DIMENSION_DYNAMIC_MARKING_GUARD" if marks else kind
+
+
+def code_of(guard: Any) -> tuple[str, ...]:
+    return with_types(guard.verbose_code_parts())
+
+
+def with_types(parts: Sequence[str]) -> tuple[str, ...]:
+    """Guards as Python; one on an object's identity names its type."""
+    return tuple(_with_type(part) for part in parts)
+
+
+def _with_type(part: str) -> str:
+    condition, hashes, place = part.partition("  #")
+    return _SHOWN.sub(lambda match: f"type=<class '{_TYPES[match[1]]}'>", condition) + hashes + place
+
+
+# They compare values with each other and keep state while they do: not to be asked one by one.
+DICTS = "DictGuardManager"
+RELATIONAL = ("NO_TENSOR_ALIASING", "OBJECT_ALIASING", "STORAGE_OVERLAPPING")
+
+
+@dataclass(frozen=True, slots=True)
+class FailedGuard:
+    """One guard that does not hold. `value` is what is there now, `owner` what `source` is a part of."""
+
+    kind: str
+    source: str
+    code: tuple[str, ...]
+    value: Any
+    owner: Any = None
+
+    def renamed(self, names: Names) -> FailedGuard:
+        """The guard with other names of local variables."""
+        code = tuple(renamed(part, names) for part in self.code)
+        return replace(self, source=renamed(self.source, names), code=code)
+
+
+def global_state() -> str:
+    """Grad mode, autocast, default dtype and so on as JSON, the form in which guards hold it."""
+    return str(GlobalStateGuard().__getstate__())
+
+
+def cache_entries(argument: Any) -> list[Any]:
+    """Cache entries as a list; a chain of them in older releases."""
+    if isinstance(argument, list | tuple):
+        return list(argument)
+    found = []
+    while argument is not None:
+        found.append(argument)
+        argument = getattr(argument, "next", None)
+    return found
+
+
+def failed_guards(entry: Any, f_locals: Mapping[str, Any], lengths: Mapping[str, int]) -> list[FailedGuard]:
+    """The guards of an entry that fail for these locals of the function, in the order in which torch checks them.
+    `lengths` are what it asks of dicts, by source: that is no leaf of the tree of guards.
+    """
+    wrapper = entry.guard_manager
+    scope = {**(wrapper.closure_vars or {}), "L": dict(f_locals), "G": wrapper.global_scope["G"]}
+    found = [*_first(wrapper, scope), *_failing(wrapper.root, scope, lengths)]
+    for guard in getattr(wrapper.root, "get_epilogue_lambda_guards", tuple)():
+        found.extend(_false_parts(guard, scope))
+    return found
+
+
+def _first(wrapper: Any, scope: dict[str, Any]) -> Iterator[FailedGuard]:
+    """What torch finds first, where only torch can: which tensors are the same."""
+    for part in wrapper.check_verbose(scope["L"]).verbose_code_parts:
+        if part.startswith("Duplicate tensor found"):
+            yield FailedGuard("NO_TENSOR_ALIASING", "", (part,), None)
+
+
+def length_check(source: str, length: int) -> str:
+    """What is asked of a dict, as Python."""
+    return f"len({source}) == {length}"
+
+
+def _failing(manager: Any, scope: dict[str, Any], lengths: Mapping[str, int]) -> Iterator[FailedGuard]:
+    """Depth first. What is not there, or is of another type, has no parts to look at."""
+    source = str(manager.get_source()) if hasattr(manager, "get_source") else ""
+    guards = [guard for guard in manager.get_leaf_guards() if type(guard).__name__ not in RELATIONAL]
+    try:
+        value = scope["L"] if source in ("", "L") else eval(source, scope)
+    except Exception:  # noqa: BLE001 - the user's __getattr__ and __getitem__ may raise anything
+        if guards:
+            yield FailedGuard("ABSENT", source, tuple(guards[0].verbose_code_parts()), None)
+        return
+    failing = list(_failing_here(guards, source, value, scope))
+    if isinstance(value, dict) and len(value) != lengths.get(source, len(value)):
+        failing.append(FailedGuard("DICT_LENGTH", source, (length_check(source, lengths[source]),), value))
+    yield from failing
+    if not any(guard.kind in ("TYPE_MATCH", "ID_MATCH", "NONE_MATCH", "CLASS_MATCH") for guard in failing):
+        for child in children(manager):
+            yield from _failing(child, scope, lengths)
+
+
+def children(manager: Any) -> Iterator[Any]:
+    """The managers of a value's parts; of a dict those of its keys and values too."""
+    pairs = manager.get_key_value_managers() if hasattr(manager, "get_key_value_managers") else {}
+    for pair in pairs.values():
+        yield from (child for child in pair if child is not None)
+    yield from manager.get_child_managers()
+
+
+def _failing_here(guards: list[Any], source: str, value: Any, scope: dict[str, Any]) -> Iterator[FailedGuard]:
+    owner = _owner(source, scope)
+    for guard in guards:
+        if type(guard).__name__ == "LAMBDA_GUARD":
+            yield from _false_parts(guard, scope)
+        elif not guard(value):
+            why = guard.check_verbose(value).verbose_code_parts if hasattr(guard, "check_verbose") else ()
+            yield FailedGuard(kind_of(guard), source, (*code_of(guard), *with_types(why)), value, owner)
+
+
+def _owner(source: str, scope: dict[str, Any]) -> Any:
+    """The function whose closure a source looks into."""
+    head, found, _ = source.rpartition(".__closure__[")
+    return eval(head, scope) if found else None
+
+
+def _false_parts(guard: Any, scope: dict[str, Any]) -> Iterator[FailedGuard]:
+    """Sizes are guarded by one lambda for many conditions: those that are false now."""
+    for part in guard.verbose_code_parts():
+        condition = part.split("  #", 1)[0].strip()
+        try:
+            holds = eval(condition, scope)
+        except Exception:  # noqa: BLE001, S112 - not all that a lambda checks is written as Python
+            continue
+        if not holds:
+            yield FailedGuard("LAMBDA_GUARD", "", (part,), None)
+
+
+ROUNDS, CALLS = 3, 10
+
+
+@dataclass(frozen=True, slots=True)
+class GuardFacts:
+    """One leaf guard. `seconds` is what one check takes, the value at hand and all caches warm; None where it can't be
+    checked alone. `fails` is how many calls have failed at its value, whichever of the checks on it: torch counts no
+    further. `of_wrapper` marks checks on how torch's own wrapper around a module was called.
+    """
+
+    kind: str
+    source: str
+    code: tuple[str, ...]
+    seconds: float | None = None
+    fails: int = 0
+    of_wrapper: bool = False
+
+    def renamed(self, names: Names) -> GuardFacts:
+        code = tuple(renamed(part, names) for part in self.code)
+        of_wrapper = bool(names) and self.source in ("L['args']", "L['kwargs']")
+        return replace(self, source=renamed(self.source, names), code=code, of_wrapper=of_wrapper)
+
+
+@dataclass(frozen=True, slots=True)
+class GuardTree:
+    """The guards of one compilation. `seconds` is one check of all of them as torch measured it, caches cold; None
+    where it did not. `lengths` are those that it asks of dicts, by source.
+    """
+
+    guards: tuple[GuardFacts, ...]
+    seconds: float | None = None
+    lengths: dict[str, int] = field(default_factory=dict)
+
+    def renamed(self, names: Names) -> GuardTree:
+        """The tree with other names of local variables."""
+        return replace(self, guards=tuple(guard.renamed(names) for guard in self.guards)) if names else self
+
+
+def timed_tree(root: Any, f_locals: Mapping[str, Any], f_globals: Mapping[str, Any], microseconds: float) -> GuardTree:
+    """The guards under `root` with what each takes. The call of a check from Python takes longer than most checks: it
+    is taken to be what the fastest takes (two pointers compared), and left out.
+    """
+    scope = {"L": f_locals, "G": f_globals}
+    lengths: dict[str, int] = {}
+    found = list(_leaves(root, lambda manager: _value(manager, scope), lengths))
+    call = min((fact.seconds for fact in found if fact.seconds is not None), default=0.0)
+    guards = (fact if fact.seconds is None else replace(fact, seconds=round(fact.seconds - call, 9)) for fact in found)
+    return GuardTree(tuple(guards), microseconds * 1e-6, lengths)
+
+
+def plain_tree(root: Any) -> GuardTree:
+    """The guards under `root`, not timed."""
+    return GuardTree(tuple(_leaves(root, lambda _: _ABSENT, {})))
+
+
+def counted(tree: GuardTree, root: Any) -> GuardTree:
+    """The tree with how often a call has failed at each value by now."""
+    fails = dict(_own_fails(root))
+    return replace(tree, guards=tuple(replace(fact, fails=fails.get(fact.source, 0)) for fact in tree.guards))
+
+
+_ABSENT = object()
+
+
+def _leaves(manager: Any, value_of: Callable[[Any], Any], lengths: dict[str, int]) -> Iterator[GuardFacts]:
+    value, source = value_of(manager), source_of(manager)
+    for guard in manager.get_leaf_guards():
+        yield _fact(guard, source, value)
+    if type(manager).__name__ == DICTS and isinstance(value, dict):  # a check that is no leaf
+        lengths[source] = len(value)
+        yield GuardFacts("DICT_LENGTH", source, (length_check(source, len(value)),))
+    for child in children(manager):
+        yield from _leaves(child, value_of, lengths)
+    for guard in getattr(manager, "get_epilogue_lambda_guards", tuple)():
+        yield _fact(guard, source, value)
+
+
+def _fact(guard: Any, source: str, value: Any) -> GuardFacts:
+    seconds = _seconds(guard, value) if callable(guard) and value is not _ABSENT else None
+    return GuardFacts(kind_of(guard), source, code_of(guard), seconds)
+
+
+def _seconds(guard: Callable[[Any], bool], value: Any) -> float:
+    """The fastest of some rounds. Guards that remember what they were shown can't be called, and are not."""
+    best = float("inf")
+    for _ in range(ROUNDS):
+        start = time.perf_counter_ns()
+        for _ in range(CALLS):
+            guard(value)
+        best = min(best, time.perf_counter_ns() - start)
+    return best / CALLS * 1e-9
+
+
+def source_of(manager: Any) -> str:
+    """What a manager guards, as Python: `L['x']`."""
+    return str(manager.get_source()) if hasattr(manager, "get_source") else ""
+
+
+def _value(manager: Any, scope: dict[str, Any]) -> Any:
+    source = source_of(manager)
+    if source in ("", "L"):
+        return scope["L"]
+    try:
+        return eval(source, scope)
+    except Exception:  # noqa: BLE001 - the user's __getattr__ may raise anything; torch has names of its own in some
+        return _ABSENT
+
+
+def _own_fails(manager: Any) -> Iterator[tuple[str, int]]:
+    """A manager counts the calls that failed at its value or below it: less those below, they failed here."""
+    below = list(children(manager))
+    yield source_of(manager), max(0, _fails(manager) - sum(map(_fails, below)))
+    for child in below:
+        yield from _own_fails(child)
+
+
+def _fails(manager: Any) -> int:
+    return int(manager.fail_count()) if hasattr(manager, "fail_count") else 0
