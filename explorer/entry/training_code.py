@@ -1,8 +1,9 @@
-"""Whether a function of the user's trains, builds or evaluates a model; then the model is what is to be explored."""
+"""Whether a function of the user's trains, builds, evaluates or times a model, which is what is to be explored then."""
 
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
@@ -22,8 +23,8 @@ _MOST_FUNCTIONS = 100
 
 @dataclass(frozen=True, slots=True)
 class TrainingCode:
-    """What a function and the user's functions that it calls mention: a training step or an evaluation, a model, a
-    model that they build, and what torch.compile has compiled.
+    """What a function and the user's functions that it calls mention: a training step, an evaluation or a clock; a
+    model; a model that they build; and what torch.compile has compiled.
     """
 
     trains: bool = False
@@ -59,7 +60,9 @@ def training_code(callee: object) -> TrainingCode:
         names = set(_names(function.__code__))
         values = list(_values(names, function, _owner(each)))
         found |= TrainingCode(
-            trains=any(name in _TRAINING_NAMES or name.endswith("backward") for name in names) or _any_trainer(values),
+            trains=any(name in _TRAINING_NAMES or name.endswith("backward") for name in names)
+            or _any_trainer(values)
+            or _any_clock(values),
             has_model=_any_model(values),
             builds_model=any(inspect.isclass(value) and issubclass(value, Module) for value in values),
             has_compiled=any(map(settings.is_compiled, values)),
@@ -69,13 +72,23 @@ def training_code(callee: object) -> TrainingCode:
 
 
 def is_given_model(code: TrainingCode, args: Iterable[object], kwargs: Mapping[str, object]) -> bool:
-    """Whether arguments make a function one that runs a model: a loader or an optimizer; a model, where it trains."""
+    """Whether arguments make a function one that runs a model: a loader, an optimizer or a function that names a model;
+    a model, where it trains.
+    """
     given = [*args, *kwargs.values()]
-    return _any_trainer(given) or (code.trains and _any_model(given))
+    return _any_trainer(given) or (code.trains and _any_model(given)) or any(map(_names_model, given))
+
+
+def _names_model(value: object) -> bool:
+    return isinstance(value, FunctionType | MethodType) and training_code(value).has_model
 
 
 def _any_trainer(values: Iterable[object]) -> bool:
     return any(isinstance(value, Optimizer | DataLoader) for value in values)
+
+
+def _any_clock(values: Iterable[object]) -> bool:
+    return any(value is time or (inspect.isbuiltin(value) and value.__module__ == "time") for value in values)
 
 
 def _any_model(values: Iterable[object]) -> bool:

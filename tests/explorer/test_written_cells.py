@@ -14,7 +14,7 @@ from explorer.run.run import Run
 from tests.explorer.comparison import Comparison, plain
 
 SETUP = """
-import functools, random
+import copy, functools, random, time
 import torch, torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -77,6 +77,52 @@ def square_loss(out, target):
 def make_model(width=4):
     return Net(width)
 
+class EMA:
+    def __init__(self, model, decay=0.9):
+        self.shadow, self.decay = copy.deepcopy(model), decay
+    @torch.no_grad()
+    def update(self, model):
+        for mean, p in zip(self.shadow.parameters(), model.parameters()):
+            mean.lerp_(p, 1 - self.decay)
+
+class HFTrainer:
+    def __init__(self, model, train_dataset, epochs=1):
+        self.model, self.train_dataset, self.epochs = model, train_dataset, epochs
+        self.optimizer, self.log_history = torch.optim.SGD(model.parameters(), lr=0.1), []
+    def compute_loss(self, model, inputs):
+        return model(**inputs)["loss"]
+    def train(self):
+        for _ in range(self.epochs):
+            for ids, labels in DataLoader(self.train_dataset, batch_size=3):
+                loss = self.compute_loss(self.model, {"input_ids": ids, "labels": labels})
+                loss.backward()
+                self.optimizer.step()
+                self.model.zero_grad()
+                self.log_history.append(round(loss.item(), 4))
+        return self.log_history
+
+class Agent:
+    def __init__(self):
+        self.policy = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2))
+        self.opt = torch.optim.Adam(self.policy.parameters())
+    def act(self, obs):
+        return torch.distributions.Categorical(logits=self.policy(obs)).sample()
+    def update(self, obs, actions, returns):
+        logp = torch.distributions.Categorical(logits=self.policy(obs)).log_prob(actions)
+        loss = -(logp * returns).mean()
+        self.opt.zero_grad(); loss.backward(); self.opt.step()
+        return loss.item()
+
+def call_often(fn, n=3):
+    for _ in range(n):
+        fn()
+    return n
+
+def benchmark(net, v):
+    start = time.perf_counter()
+    net(v)
+    return time.perf_counter() - start
+
 def accuracy(model, loader):
     model.eval()
     right = 0
@@ -93,7 +139,7 @@ opt = torch.optim.Adam(model.parameters(), lr=0.01)
 loader = DataLoader(TensorDataset(x, y), batch_size=3, shuffle=True)
 G, D = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 3)), nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1))
 opt_g, opt_d = torch.optim.SGD(G.parameters(), lr=0.1), torch.optim.SGD(D.parameters(), lr=0.1)
-classifier = Classifier()
+classifier, agent = Classifier(), Agent()
 trainer = Trainer(model)
 """
 
@@ -163,6 +209,25 @@ WRITTEN = [
     Written("model defined in the cell", "class Tiny(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.w = nn.Parameter(torch.ones(3))\n    def forward(self, v):\n        return v * self.w\ntiny = Tiny()\nsgd = torch.optim.SGD(tiny.parameters(), lr=0.1)\nloss = tiny(x).sum()\nloss.backward()\nsgd.step()", "tiny"),
     Written("hook", "seen = []\nhandle = model.first.register_forward_hook(lambda m, i, o: seen.append(tuple(o.shape)))\nmodel(x)\nhandle.remove()\nseen", "model"),
     Written("criterion object", "loss = criterion(model(x), y)\nprint(f'{loss:.3f}')", "model"),
+    Written("learning rate by the batch, then validation", "sched = torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=0.1, total_steps=4)\nfor epoch in range(2):\n    model.train()\n    for xb, yb in loader:\n        opt.zero_grad(set_to_none=True)\n        loss = criterion(model(xb), yb)\n        loss.backward()\n        opt.step()\n        sched.step()\n    model.eval()\n    with torch.no_grad():\n        print(f'epoch {epoch}: {loss:.4f} {criterion(model(x), y):.4f}')", "model"),
+    Written("GradScaler that scales, over two batches", "scaler = torch.amp.GradScaler('cpu', init_scale=8.0)\nfor i, (xb, yb) in enumerate(loader):\n    with torch.autocast('cpu', dtype=torch.bfloat16):\n        loss = criterion(model(xb), yb) / 2\n    scaler.scale(loss).backward()\n    if i % 2:\n        scaler.unscale_(opt)\n        nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n        scaler.step(opt); scaler.update(); opt.zero_grad()\nscaler.get_scale()", "model"),
+    Written("moving average of the model", "ema = EMA(model)\nfor _ in range(2):\n    opt.zero_grad()\n    criterion(model(x), y).backward()\n    opt.step()\n    ema.update(model)\nema.shadow.eval()\nwith torch.no_grad():\n    print(ema.shadow(x).sum().item())", "model"),
+    Written("Trainer as transformers has it", "HFTrainer(classifier, TensorDataset(x, y), epochs=2).train()", "classifier", inside="HFTrainer(classifier, TensorDataset(x, y), epochs=2).train"),
+    Written("teacher and student", "teacher = Net(8).eval()\nfor _ in range(2):\n    with torch.no_grad():\n        aim = teacher(x).softmax(-1)\n    loss = F.kl_div(model(x).log_softmax(-1), aim, reduction='batchmean')\n    opt.zero_grad(); loss.backward(); opt.step()", "model"),
+    Written("agent that updates itself", "obs = torch.randn(5, 3)\nactions = agent.act(obs)\nagent.update(obs, actions, torch.ones(5))", "self.policy", inside="agent.update"),
+    Written("GAN loop", "for _ in range(2):\n    fake = G(torch.randn(6, 2))\n    opt_d.zero_grad()\n    (F.softplus(D(fake.detach())).mean() + F.softplus(-D(x)).mean()).backward()\n    opt_d.step()\n    opt_g.zero_grad()\n    F.softplus(-D(fake)).mean().backward()\n    opt_g.step()", "D"),
+    Written("autograd.grad", "out = model(x)\ngrads = torch.autograd.grad(out.sum(), list(model.parameters()))\n[g.shape for g in grads]", "model"),
+    Written("weights by hand", "w, b = torch.zeros(3, 1, requires_grad=True), torch.zeros(1, requires_grad=True)\ndef predict(v):\n    return v @ w + b\nfor _ in range(3):\n    (predict(x) - 1).square().mean().backward()\n    with torch.no_grad():\n        for p in (w, b):\n            p -= 0.1 * p.grad\n            p.grad = None", "predict"),
+    Written("generator of batches", "def batches(n):\n    for _ in range(n):\n        yield torch.randn(4, 3), torch.tensor([0, 1, 1, 0])\nfor xb, yb in batches(2):\n    loss = criterion(model(xb), yb)\n    opt.zero_grad(); loss.backward(); opt.step()", "model"),
+    Written("generator that runs the model", "def predict(n):\n    for i in range(n):\n        yield model(x * i).argmax(1).tolist()\nlist(predict(2))", "model", inside="predict"),
+    Written("await of a batch", "import asyncio\nasync def produce():\n    await asyncio.sleep(0)\n    return x\nmodel(await produce()).sum().backward()", "model"),
+    Written("await of a step", "async def step(v):\n    loss = model(v).sum()\n    loss.backward()\n    return loss.item()\nawait step(x)", "model", inside="step"),
+    Written("function given a lambda", "n = call_often(lambda: model(x), 4)", "model", inside="call_often"),
+    Written("function that times the model", "took = benchmark(model, x) > 0", "model", inside="benchmark"),
+    Written("evaluation with a decorator", "@torch.no_grad()\ndef evaluate(net):\n    net.eval()\n    return (net(x).argmax(1) == y).sum().item() / 6\nevaluate(model)", "model", has_backward=False, inside="evaluate"),
+    Written("walrus in a condition", "while (loss := criterion(model(x), y)) > 100:\n    pass\nloss.backward()", "model"),
+    Written("error that is caught", "try:\n    loss = criterion(model(x), y)\n    loss.backward()\nexcept RuntimeError as error:\n    print('failed', error)\nelse:\n    opt.step()", "model"),
+    Written("class with the whole experiment", "class Experiment:\n    def __init__(self):\n        torch.manual_seed(0)\n        self.net = Net()\n        self.opt = torch.optim.SGD(self.net.parameters(), lr=0.1)\n    def run(self, steps=2):\n        for _ in range(steps):\n            self._step()\n        return steps\n    def _step(self):\n        self.opt.zero_grad()\n        F.cross_entropy(self.net(x), y).backward()\n        self.opt.step()\nExperiment().run()", "self.net", inside="Experiment().run"),
     Written("closure and LBFGS", "lbfgs = torch.optim.LBFGS(model.parameters(), max_iter=2)\ndef closure():\n    lbfgs.zero_grad()\n    loss = criterion(model(x), y)\n    loss.backward()\n    return loss\nlbfgs.step(closure)", "model", inside="lbfgs.step"),
 ]  # fmt: skip
 
