@@ -39,8 +39,13 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _FOLDERS = re.compile(r"(?<=[\s`'\"])/\S*/(?:site-packages|python3\.\d+)/")
 
 
-def graph_break(identity: str, frame: str, facts: BreakFacts, book: SourceBook, fullgraph: bool = False) -> GraphBreak:
-    """A break with its source span. The registry that ships with torch fills what the message leaves out."""
+def graph_break(
+    identity: str, frame: str, facts: BreakFacts, book: SourceBook, fullgraph: bool = False, outermost: bool = True
+) -> GraphBreak:
+    """A break with its source span. The registry that ships with torch fills what the message leaves out.
+
+    `outermost` is whether the frame is of the function that the user compiled.
+    """
     known = break_registry().get(facts.kind, {})
     explanation, link = _EXPLANATION.search(facts.message), _LINK.search(facts.message)
     hints = [_unwrapped(hint) for hint in _HINT.findall(facts.message)]
@@ -48,7 +53,7 @@ def graph_break(identity: str, frame: str, facts: BreakFacts, book: SourceBook, 
     places = [narrowed(place) for place in _readable(facts.places)]
     chain = tuple(span_of(place, book) for place in places)
     culprit = chain[-1] if chain else Span("", 0)
-    advice = _advice(facts, places, book)
+    advice = _advice(facts, places, book, outermost)
     return GraphBreak(
         id=identity,
         frame=frame,
@@ -72,7 +77,7 @@ def graph_break(identity: str, frame: str, facts: BreakFacts, book: SourceBook, 
     )
 
 
-def _advice(facts: BreakFacts, places: Sequence[Place], book: SourceBook) -> Advice:
+def _advice(facts: BreakFacts, places: Sequence[Place], book: SourceBook, outermost: bool) -> Advice:
     """Advice on the innermost line that the user wrote: nobody edits `copy.py`. Where a rule knows the call that the
     user made, that is it; else what a package does inside of it is told, and only what can be set is suggested.
     """
@@ -82,8 +87,9 @@ def _advice(facts: BreakFacts, places: Sequence[Place], book: SourceBook) -> Adv
     words = context[1].strip() if context else facts.message
 
     def case(place: Place) -> Case:
-        depth = len(places) - 1 - places.index(place)
-        return case_of(facts.kind, words, place, span_of(place, book), depth)
+        index = places.index(place)
+        inlined = index > 0 or not outermost
+        return case_of(facts.kind, words, place, span_of(place, book), len(places) - 1 - index, inlined)
 
     own = _users_own(places)
     if own is places[-1]:
@@ -215,12 +221,23 @@ class BreakLog:
         """A frame may be read more than once: the same break is told once, with its last outcome."""
         mine = [found for found in self.builder.breaks if found.frame == frame]
         identity = f"break[{frame}].{len(mine)}"
-        broken = graph_break(identity, frame, facts, self.book, self.builder.options.fullgraph)
+        fullgraph, outermost = self.builder.options.fullgraph, self._is_outermost(frame)
+        broken = graph_break(identity, frame, facts, self.book, fullgraph, outermost)
         same = next((found for found in mine if (found.kind, found.chain) == (broken.kind, broken.chain)), None)
         if same is None:
             self.builder.breaks.append(broken)
         else:
             self.builder.breaks[self.builder.breaks.index(same)] = replace(broken, id=same.id)
+
+    def _is_outermost(self, frame: str) -> bool:
+        """Whether a frame is of the function that the user compiled, or of its rest after a break."""
+        of_breaks = {found.id: found.frame for found in self.builder.breaks}
+        while not frame.startswith("0/"):
+            known = self.builder.frames.get(frame)
+            if known is None or known.resumes not in of_breaks:
+                return False
+            frame = of_breaks[known.resumes]
+        return True
 
     def graph(self, frame: str, artifact: str, module: GraphModule) -> None:
         """Note the graph that a frame was compiled to, and the artifact where it ends."""

@@ -10,6 +10,7 @@ from compiler.record import Applicability, GuardFailure
 DUCK = "import torch.fx.experimental._config; torch.fx.experimental._config.use_duck_shape = False"
 UNSPECIALIZED = "torch._dynamo.config.allow_unspec_int_on_nn_module = True"
 
+GONE = "object that is gone"
 _DIMENSION = re.compile(r" in dimension (\d+)|\.size\((\d+)\)")
 _ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
     "type": ("Pass `{argument}` with the same type on every call.", ()),
@@ -102,6 +103,11 @@ _ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
     "condition": (
         "The code holds only where `{old}`: something compares `{argument}`, or takes it as a constant. Pass it as a "
         "tensor, or a value for which that holds.",
+        (),
+    ),
+    GONE: (
+        "`{argument}` is made anew for each call, and torch drops the code for the one before with it. Make it once, "
+        "outside of the compiled function, and pass the same object.",
         (),
     ),
 }
@@ -223,6 +229,11 @@ def inner_advice(function: str, resumes: bool) -> str:
     )
 
 
+ON_THE_STACK = (
+    "The graph breaks in the middle of an expression, where Python holds a value that is made anew for each call, such "
+    "as the method `append` in `values.append(x.item())`; the code after the break is for that one. Give what breaks a "
+    "line of its own: `value = x.item()`, then `values.append(value)`. Or take away the break."
+)
 OF_TORCH = (
     "This function is torch's own, so nothing in your code has to change: torch.distributed compiles it once for each "
     "kind of call that it gets."

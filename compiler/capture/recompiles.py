@@ -30,7 +30,9 @@ from compiler.capture.guards import with_names
 from compiler.capture.recompile_advice import (
     CAUSES,
     CONDITIONS,
+    GONE,
     OF_TORCH,
+    ON_THE_STACK,
     SIZES,
     advice,
     applicability,
@@ -41,7 +43,7 @@ from compiler.capture.recompile_advice import (
 from compiler.record import Artifact, Frame, GuardFailure, Problem, Recompile
 from compiler.record.builder import Builder
 from compiler.torch_api.dynamo import EntryFailures
-from compiler.torch_api.guards import FailedGuard
+from compiler.torch_api.guards import DROPPED, FailedGuard
 
 _STATES = {"grad_mode": "grad mode", "autocast_state": "autocast", "default_dtype": "default dtype"}
 _LENGTHS = ("LENGTH_CHECK", "DICT_LENGTH", "MAPPING_KEYS_CHECK", "DICT_CONTAINS", "ABSENT", "DICT_VERSION")
@@ -74,11 +76,13 @@ def recompile(
     """
     newest_first = sorted(entries, key=lambda entry: entry.key, reverse=True)
     failures = [sorted(_failures(name(entry.key), entry, state, stack or {}), key=_rank) for entry in newest_first]
-    nearest = min((found for found in failures if found), key=len, default=())
+    nearest = min(filter(None, failures), key=lambda found: (found[0].cause == GONE, len(found)), default=())
     if not nearest:
         return known
     first = _main(nearest)
     text, settings = advice(first)
+    if first.cause == GONE and first.argument == UNNAMED:
+        text = ON_THE_STACK
     if first.cause in SIZES and (resumes or not known.frame.startswith("0/")):
         text, settings = inner_advice(function_name(known.function), resumes), ()
     others = beyond(first, nearest)
@@ -138,6 +142,10 @@ def _of_guard(entry: str, guard: FailedGuard, state: str) -> Iterator[GuardFailu
     elif guard.kind == "NO_TENSOR_ALIASING":
         change = "two of the arguments are the same tensor"
         yield GuardFailure(entry, "aliasing", "", "different tensors", "the same tensor", change, "", code)
+    elif guard.kind == DROPPED:
+        name = argument(guard.source)
+        change = f"the code was for one object, {quoted(name)}, which is gone"
+        yield GuardFailure(entry, GONE, name, "an object that is gone", "another object", change, guard.source)
     elif guard.kind == "LAMBDA_GUARD":
         yield from _condition_failure(entry, guard)
     elif (held := _held(guard)) is not None:

@@ -55,6 +55,7 @@ from compiler.torch_api.guards import (
     GuardTree,
     cache_entries,
     counted,
+    dropped_entry,
     failed_guards,
     plain_tree,
     timed_tree,
@@ -314,7 +315,6 @@ class _Session:
             found = tuple(
                 EntryFailures(_key(entry.compile_id), tuple(self._failed(entry, frame.f_locals)))
                 for entry in cache_entries(entries)
-                if not isinstance(entry.guard_manager, DeletedGuardManagerWrapper)
             )
             reasons = explain(entries, frame, *args, **kwargs)
             self.observer.recompiled(current_key(), reasons, found)
@@ -325,6 +325,8 @@ class _Session:
     def _failed(self, entry: Any, f_locals: Mapping[str, Any]) -> list[FailedGuard]:
         key = _key(entry.compile_id)
         tree = self.trees.get(key)
+        if isinstance(entry.guard_manager, DeletedGuardManagerWrapper):
+            return dropped_entry(entry.guard_manager.invalidation_reason)
         failed = failed_guards(entry, f_locals, tree.lengths if tree else {})
         return [guard.renamed(self.names.get(key, {})) for guard in failed]
 

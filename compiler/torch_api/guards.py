@@ -66,6 +66,17 @@ class FailedGuard:
         return replace(self, source=renamed(self.source, names), code=code)
 
 
+DROPPED = "DROPPED"
+"""The kind that stands for an entry which torch dropped when the object that it was for was gone."""
+_GONE = re.compile(r"Cache line invalidated because (.*) got deallocated")
+
+
+def dropped_entry(reason: str) -> list[FailedGuard]:
+    """What an entry that torch dropped asked for: the one object that `reason`, torch's text, says is gone."""
+    found = _GONE.fullmatch(reason)
+    return [FailedGuard(DROPPED, found[1], (), None)] if found else []
+
+
 def global_state() -> str:
     """Grad mode, autocast, default dtype and so on as JSON, the form in which guards hold it."""
     return str(GlobalStateGuard().__getstate__())

@@ -49,7 +49,21 @@ def each(*calls: str) -> str:
     return "\n".join(f"f({call})" for call in calls)
 
 
+KEEPS = """
+import collections
+last = collections.deque(maxlen=0)
+def f(x):
+    y = x * 2
+    last.append(y.sum().item())
+    return y + 1
+"""
 CASES = (
+    Again(
+        "object that is gone", "an intermediate value", KEEPS, each(A, A, A), "an object that is gone",
+        "another object",
+        fixed=KEEPS.replace("last.append(y.sum().item())", "value = y.sum().item()\n    last.append(value)"),
+        word="`value = x.item()`",
+    ),
     Again("shape", "x", DOUBLE, each(A, B), "4", "6", options={"dynamic": True}, word="mark_dynamic(x, 0)"),
     Again(
         "shape", "x", DOUBLE, each(A, B), "4", "6",

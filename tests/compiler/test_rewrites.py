@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,10 +41,13 @@ OFFERED: dict[tuple[str, ...], tuple[str, ...]] = {
     ("print(*[x, y])",): NONE,
     ("print([x, y])",): NONE,
     ("print()",): (SETTING,),
+    ("def show(v):", '    print(f"{v.mean():.2f}")', "    return v + 1", "y = show(y)"): (EDIT,),
+    ("[print(v) for v in (x, y)]",): (EDIT,) if sys.version_info < (3, 12) else (EDIT, SETTING),
     ("import sys", 'sys.stdout.write(f"{y.mean():.2f}\\n")'): (EDIT,),
     ("import sys", 'sys.stdout.write("no end")'): NONE,
     ('warnings.warn("hm")',): (SETTING,),
     ('warnings.warn("hm", stacklevel=2)',): NONE,
+    ("def check(v):", '    warnings.warn("hm")', "    return v + 1", "y = check(y)"): NONE,
     # Numbers.
     ("y = y * y.sum().item()",): (EDIT, SETTING),
     ("y = y * float(y.mean())",): (EDIT, SETTING),
@@ -52,6 +56,15 @@ OFFERED: dict[tuple[str, ...], tuple[str, ...]] = {
     ("y = sum([v * y.sum().item() for v in (x, y)])",): (MAYBE, MAYBE_SETTING),
     ("s = y.sum().item()", "n = s * 2", "y = y * n"): (MAYBE, MAYBE_SETTING),
     ("y = y * math.sqrt(y.sum().item())",): (MAYBE_SETTING,),
+    ("y = torch.full_like(y, y.mean().item())",): (MAYBE_SETTING,),
+    ("y = torch.clamp(y, min=y.min().item(), max=3.0)",): (MAYBE_SETTING,),
+    ("v = [round(v.item(), 2) for v in y]", "y = y * v[0]"): (MAYBE_SETTING,),
+    ("y = y.add(y.sum().item())",): (MAYBE, MAYBE_SETTING),
+    ("out = []", "for v in y:", "    out.append(v.item())", "y = y * sum(out)"): (MAYBE, MAYBE_SETTING),
+    ("k = int(y.sum() > 0)", "y = y * k"): NONE,
+    ("y = y * int(y.sum())",): (SETTING,),
+    ('s = "%.2f" % y.sum().item()', "y = y * len(s)"): NONE,
+    ('s = "{:.2f}".format(y.sum().item())', "y = y * len(s)"): NONE,
     ("s = y.sum().item()", "if s > 3:", "    y = y * 2"): NONE,
     ("for i in range(int(y.sum())):", "    y = y + 1"): NONE,
     ("y = y[: int(x[0])]",): (MAYBE_SETTING,),

@@ -56,8 +56,6 @@ graph break 1 of 1, 2 times: Failed to trace builtin operator (GB0059)
   change (machine-applicable): Print from inside the graph.
       tests/explorer/test_check.py, line {line}:
       + torch._higher_order_ops.print('inside')  # noqa: T201
-  or (machine-applicable): Let all prints come at the end of the graph.
-      torch._dynamo.config.reorderable_logging_functions.add(print)
   or (explanation): Print after the compiled function has returned.
   https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0059.html"""
     assert expected in text

@@ -80,7 +80,10 @@ RULES: tuple[Rule, ...] = (
                 "Let warnings come at the end of the graph.",
                 settings=("import warnings", REORDER.format("warnings.warn")),
                 when=lambda case: (
-                    isinstance(case.node, ast.Call) and len(case.node.args) == 1 and not case.node.keywords
+                    not case.inlined
+                    and isinstance(case.node, ast.Call)
+                    and len(case.node.args) == 1
+                    and not case.node.keywords
                 ),
             ),
             Change("Or warn before or after the compiled function."),

@@ -20,7 +20,8 @@ _METHOD = re.compile(r"^call_method \w+\(<class '(?P<owner>[\w.]+)'>\) (?P<name>
 class Case:
     """One graph break. `span` is the innermost piece of the user's own code, `node` its expression, `statement` the
     statement it is in, `around` the statements that is nested in, outermost first. `source` are the lines of the file,
-    `depth` is how many calls further in, in installed packages, torch gave up.
+    `depth` is how many calls further in, in installed packages, torch gave up. `inlined` is whether the code is
+    in a function that TorchDynamo inlines into the one that is compiled, or would without other breaks.
     """
 
     kind: str
@@ -31,6 +32,7 @@ class Case:
     statement: ast.stmt | None = None
     around: tuple[ast.AST, ...] = ()
     depth: int = 0
+    inlined: bool = False
 
     @property
     def callee(self) -> str:
@@ -57,7 +59,7 @@ class Case:
         return before + new + after.rstrip("\n")
 
 
-def case_of(kind: str, context: str, place: Place, span: Span, depth: int = 0) -> Case:
+def case_of(kind: str, context: str, place: Place, span: Span, depth: int = 0, inlined: bool = False) -> Case:
     """The case of a break at `place`; without a source that parses, only torch's words are there."""
     source = tuple(linecache.getlines(place.file))
     tree = _parsed("".join(source))
@@ -73,6 +75,7 @@ def case_of(kind: str, context: str, place: Place, span: Span, depth: int = 0) -
         statement=statements[-1] if statements else None,
         around=tuple(node for node in path if not isinstance(node, ast.expr))[:-1],
         depth=depth,
+        inlined=inlined,
     )
 
 

@@ -83,8 +83,11 @@ def can_be_printed(case: Case) -> bool:
 
 
 def can_be_moved(case: Case) -> bool:
-    """Whether torch can move the print to the end of the graph, with the same text."""
-    return can_be_printed(case) and "SizeVariable" not in kinds(case)
+    """Whether torch can move the print to the end of the graph, with the same text.
+
+    Of a function that is inlined (a module's forward, a helper, before Python 3.12 a comprehension) it drops the print.
+    """
+    return not case.inlined and can_be_printed(case) and "SizeVariable" not in kinds(case)
 
 
 def holds_single_values(case: Case) -> bool:

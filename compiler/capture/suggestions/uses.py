@@ -24,6 +24,8 @@ _NOT_TENSORS = {
 }
 REDUCTIONS = ("sum", "mean", "max", "min", "norm", "std", "var", "prod", "median", "amax", "amin")
 """Methods that, without arguments, give one number of all."""
+_TAKES_TENSORS = frozenset({"append", "add", "sub", "mul", "div", "pow", "abs", "min", "max", "sum", "where"})
+"""Functions and methods that take a tensor with one element where they take a number, among them lists' own."""
 _BOOLEAN_CALLS = {"any", "all", "isnan", "isinf", "isfinite", "logical_and", "logical_or", "logical_not", "isinstance"}
 
 
@@ -44,13 +46,28 @@ def needs_python(case: Case) -> bool:
 
 
 def needs_number(case: Case) -> bool:
-    """Whether a symbol can stand for the value, and a tensor can't: an index, a slice, Python's `math`."""
-    return any(isinstance(user, ast.Slice | ast.Subscript) or _is_math(user) for user, _ in _uses(case))
+    """Whether a symbol can stand for the value, and a tensor can't: an index, a slice, a key, the argument of a
+    function that is not known to take a tensor, such as Python's `math`, `round` and torch.full.
+    """
+    return any(_takes_number(user, use) for user, use in _uses(case))
 
 
-def _is_math(user: ast.AST) -> bool:
-    owner = user.func.value if isinstance(user, ast.Call) and isinstance(user.func, ast.Attribute) else None
-    return isinstance(owner, ast.Name) and owner.id == "math"
+def _takes_number(user: ast.AST, use: ast.expr) -> bool:
+    if isinstance(user, ast.Call):
+        return use in user.args and _called(user) not in _TAKES_TENSORS
+    is_key = isinstance(user, ast.Dict) and use in user.keys
+    return is_key or isinstance(user, ast.Slice | ast.Subscript | ast.keyword)
+
+
+def _called(call: ast.Call) -> str:
+    """The last name of what is called: `append` of `self.losses.append`."""
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def is_int_of_truth(case: Case) -> bool:
+    """Whether the culprit is `int()` of a bool, which TorchDynamo can't hold as a symbol."""
+    node = case.node
+    return isinstance(node, ast.Call) and case.callee == "int" and any(map(is_boolean, node.args))
 
 
 def is_boolean(node: ast.expr) -> bool:
@@ -60,8 +77,7 @@ def is_boolean(node: ast.expr) -> bool:
     if isinstance(node, ast.UnaryOp):
         return isinstance(node.op, ast.Not) or (isinstance(node.op, ast.Invert) and is_boolean(node.operand))
     if isinstance(node, ast.Call):
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        return name in _BOOLEAN_CALLS
+        return _called(node) in _BOOLEAN_CALLS
     return isinstance(node, ast.Compare) or (isinstance(node, ast.Constant) and isinstance(node.value, bool))
 
 
@@ -141,6 +157,8 @@ def _asks(user: ast.AST, use: ast.expr) -> bool:
     if isinstance(user, ast.For | ast.comprehension):
         return user.iter is use or (isinstance(user, ast.comprehension) and use in user.ifs)
     if isinstance(user, ast.Call):
-        return getattr(user.func, "id", "") in ("range", "bool", "int", "len", "str")
+        return getattr(user.func, "id", "") in ("range", "bool", "int", "len", "str") or _called(user) == "format"
+    if isinstance(user, ast.BinOp) and isinstance(user.op, ast.Mod) and user.right is use:
+        return isinstance(user.left, ast.JoinedStr) or isinstance(getattr(user.left, "value", None), str)
     is_not = isinstance(user, ast.UnaryOp) and isinstance(user.op, ast.Not)
     return is_not or isinstance(user, ast.BoolOp | ast.Compare | ast.FormattedValue)

@@ -18,7 +18,13 @@ from compiler.capture.suggestions.rewrites import (
     without_call,
 )
 from compiler.capture.suggestions.rule import Change, Rule
-from compiler.capture.suggestions.uses import is_combined_with_its_tensor, is_index, is_looped, needs_python
+from compiler.capture.suggestions.uses import (
+    is_combined_with_its_tensor,
+    is_index,
+    is_int_of_truth,
+    is_looped,
+    needs_python,
+)
 
 SCALARS = "torch._dynamo.config.capture_scalar_outputs = True"
 SHAPES = "torch._dynamo.config.capture_dynamic_output_shape_ops = True"
@@ -38,17 +44,22 @@ NAN_CHECK = (
 )
 DYNAMIC_SHAPE = ("Dynamic shape operator", "Dynamic shape operator (no meta kernel)")
 
+
+def _is_python_only(case: Case) -> bool:
+    return needs_python(case) or is_int_of_truth(case)
+
+
 _SYMBOL = (
     Change(
         "Or let the graph hold the number as a symbol.",
         settings=(SCALARS,),
         caveat=AS_SYMBOL,
         safe=is_combined_with_its_tensor,
-        when=lambda case: not needs_python(case),
+        when=lambda case: not _is_python_only(case),
     ),
     Change(
         "Or pass the number in as an argument, or stay in tensors: torch.where, torch.cond, torch.while_loop. " + MOVES,
-        when=needs_python,
+        when=_is_python_only,
     ),
 )
 
