@@ -79,7 +79,7 @@ def recompiles(reading: Reading) -> Iterator[Advice]:
 def _recompile(reading: Reading, group: Sequence[Recompile]) -> Advice:
     first = group[-1]
     spent = sum(reading.compile_seconds_of(item.frame) for item in group)
-    about = f"{first.cause} of {first.argument}" if first.argument else first.cause or "a guard"
+    about = f"{first.cause} of {first.argument}" if first.argument else first.cause or "guards"
     found = f"{function_name(first.function)} was compiled again {_times(len(group))} because the {about} changed."
     if first.limit:
         found += f" Then {first.limit} was reached: calls that fit no code run as plain Python."

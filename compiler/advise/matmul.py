@@ -40,7 +40,7 @@ def max_autotune(reading: Reading) -> Iterator[Advice]:
         "tried.",
         {"mode": name},
     )
-    yield Advice("max-autotune", "Bound by matmuls", found, tuple(_evidence(reading, products)), gain, change)
+    yield Advice("max-autotune", "Matmul-bound", found, tuple(_evidence(reading, products)), gain, change)
 
 
 def matmuls(reading: Reading) -> list[KernelFacts]:

@@ -21,7 +21,7 @@ _INTRINSICS = {"INTRINSIC_LIST_TO_TUPLE": "(*{},)", "INTRINSIC_UNARY_POSITIVE": 
 INSTALLED = re.compile(r"__(compiled_fn|resume_at|builtins_dict|import)_")
 _ROLES: Mapping[str, str] = {
     "compiled_fn": "the compiled graph `{}`",
-    "resume_at": "the function `{}`, which goes on after the graph break",
+    "resume_at": "the function `{}`, which resumes after the graph break",
     "builtins_dict": "Python's builtins, as they were when Dynamo read the function",
     "import": "the module `{}`, under a name of Dynamo's own",
 }

@@ -10,7 +10,7 @@ from compiler.record import Applicability, GuardFailure
 DUCK = "import torch.fx.experimental._config; torch.fx.experimental._config.use_duck_shape = False"
 UNSPECIALIZED = "torch._dynamo.config.allow_unspec_int_on_nn_module = True"
 
-GONE = "object that is gone"
+IDENTITY = "identity"
 _DIMENSION = re.compile(r" in dimension (\d+)|\.size\((\d+)\)")
 _ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
     "type": ("Pass `{argument}` with the same type on every call.", ()),
@@ -105,7 +105,7 @@ _ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
         "tensor, or a value for which that holds.",
         (),
     ),
-    GONE: (
+    IDENTITY: (
         "`{argument}` is made anew for each call, and torch drops the code for the one before with it. Make it once, "
         "outside of the compiled function, and pass the same object.",
         (),

@@ -30,7 +30,7 @@ from compiler.capture.guards import with_names
 from compiler.capture.recompile_advice import (
     CAUSES,
     CONDITIONS,
-    GONE,
+    IDENTITY,
     OF_TORCH,
     ON_THE_STACK,
     SIZES,
@@ -76,12 +76,12 @@ def recompile(
     """
     newest_first = sorted(entries, key=lambda entry: entry.key, reverse=True)
     failures = [sorted(_failures(name(entry.key), entry, state, stack or {}), key=_rank) for entry in newest_first]
-    nearest = min(filter(None, failures), key=lambda found: (found[0].cause == GONE, len(found)), default=())
+    nearest = min(filter(None, failures), key=lambda found: (found[0].cause == IDENTITY, len(found)), default=())
     if not nearest:
         return known
     first = _main(nearest)
     text, settings = advice(first)
-    if first.cause == GONE and first.argument == UNNAMED:
+    if first.cause == IDENTITY and first.argument == UNNAMED:
         text = ON_THE_STACK
     if first.cause in SIZES and (resumes or not known.frame.startswith("0/")):
         text, settings = inner_advice(function_name(known.function), resumes), ()
@@ -145,7 +145,7 @@ def _of_guard(entry: str, guard: FailedGuard, state: str) -> Iterator[GuardFailu
     elif guard.kind == DROPPED:
         name = argument(guard.source)
         change = f"the code was for one object, {quoted(name)}, which is gone"
-        yield GuardFailure(entry, GONE, name, "an object that is gone", "another object", change, guard.source)
+        yield GuardFailure(entry, IDENTITY, name, "an object that is gone", "another object", change, guard.source)
     elif guard.kind == "LAMBDA_GUARD":
         yield from _condition_failure(entry, guard)
     elif (held := _held(guard)) is not None:

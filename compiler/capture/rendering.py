@@ -153,7 +153,7 @@ class _Machine(Instructions):
             self.flush()
         self.consume([value])
         self.flush()
-        self.say("the value decides, in plain Python, which way the function goes on")
+        self.say("the value decides, in plain Python, which branch the function takes")
         self.name_reads()  # a branch may rename what is on its own stack
         ending = next(ending for ending in sorted(_TESTS, key=len, reverse=True) if name.endswith(ending))
         self.emit(f"if {_TESTS[ending].format(value.truth or value.text)}:")

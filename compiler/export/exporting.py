@@ -146,7 +146,7 @@ def _range(name: str, bounds: Any) -> str:
 
 
 def _failed_export(error: Exception, strict: bool, book: SourceBook) -> Exported:
-    hint = "change the line, or compile instead: torch.compile goes on after a graph break, torch.export does not"
+    hint = "change the line, or compile instead: torch.compile resumes after a graph break, torch.export does not"
     found = places_of(error) if dynamo.is_dynamo_error(error) else _places(error)
     places = tuple(place for place in found if place.file != __file__ and not place.file.startswith("<"))
     words, mode = first_lines(error, 3), _mode(strict)

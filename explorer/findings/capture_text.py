@@ -73,7 +73,7 @@ def _failed(times: int) -> str:
 
 def _frames(record: Record) -> str:
     """One line a compilation: the graph it gave, where that ended, and what goes on from there."""
-    head = ("frame", "function", "at", "outcome", "ops", "ends at", "goes on in")
+    head = ("frame", "function", "at", "outcome", "ops", "ends at", "resumes in")
     rows = [_frame_cells(frame, record) for frame in record.frames]
     why = [f"{frame.id}: {one_line(frame.reason)}" for frame in record.frames if frame.reason]
     return "\n".join([*columns([head, *rows], right=(4,)), *why]) if rows else "nothing was compiled"

@@ -154,7 +154,7 @@ def outcome_words(found: GraphBreak, at_once: bool = True) -> str:
     if found.outcome == "plain":
         return f"The rest of the function runs as plain Python. {ops}{unread_words(found)}"
     following = (
-        "The function goes on in a graph of its own." if at_once else "Its next graph comes after another break."
+        "The function resumes in a graph of its own." if at_once else "Its next graph comes after another break."
     )
     if found.unread is not None:
         return f"{ops}{unread_words(found)}"

@@ -183,7 +183,7 @@ export class Colouring {
   partOfMap(kind) {
     const { hues, grey, theme } = this;
     const colours = { function: hues[5], resume: hues[1], graph: hues[2], break: theme.warning };
-    const label = { resume: "goes on after a break", plain: "plain Python" }[kind] ?? kind;
+    const label = { resume: "resumes after a break", plain: "plain Python" }[kind] ?? kind;
     return { label, colour: colours[/** @type {keyof typeof colours} */ (kind)] ?? grey };
   }
 

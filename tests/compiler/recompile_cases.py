@@ -59,7 +59,7 @@ def f(x):
 """
 CASES = (
     Again(
-        "object that is gone", "an intermediate value", KEEPS, each(A, A, A), "an object that is gone",
+        "identity", "an intermediate value", KEEPS, each(A, A, A), "an object that is gone",
         "another object",
         fixed=KEEPS.replace("last.append(y.sum().item())", "value = y.sum().item()\n    last.append(value)"),
         word="`value = x.item()`",

@@ -262,7 +262,7 @@ def test_code_of_a_package_is_explained_and_not_rewritten(monkeypatch: pytest.Mo
 def test_a_function_left_to_python_by_a_break_is_a_problem_without_fullgraph_in_its_words() -> None:
     record = captured(WITH_A_COMPREHENSION)
     first = record.problems[0]
-    words = "Which way Python goes on at `x.sum() > i` depends on the numbers in a tensor."
+    words = "The branch on `x.sum() > i` depends on tensor data."
     assert first.reason == f"f (cell:{FIRST + 1}) runs as plain Python, because of a graph break: {words}"
     assert "fullgraph" not in "".join(problem.hint for problem in record.problems)
 

@@ -51,7 +51,7 @@ graph break 1 of 1, 2 times: Failed to trace builtin operator (GB0059)
   called in tests/explorer/test_check.py:{broken.__code__.co_firstlineno + 1}  inner(torch.relu(x) + 1)
   and here again in 1/0
   `print("inside")` writes to the terminal, which a graph can't.
-  The function goes on in a graph of its own. 2 ops in the graph before, 1 op after; 1 tensor (16 B)
+  The function resumes in a graph of its own. 2 ops in the graph before, 1 op after; 1 tensor (16 B)
   handed back to Python.
   change (machine-applicable): Print from inside the graph.
       tests/explorer/test_check.py, line {line}:

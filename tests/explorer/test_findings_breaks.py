@@ -153,4 +153,4 @@ def test_what_goes_on_without_a_graph_is_not_said_to_have_one() -> None:
     first, second = found.data["cards"]
     assert first["after"][0]["graph"] is None
     assert first["words"].startswith("Its next graph comes after another break. 1 op in the graph before, 1 op after")
-    assert second["words"].startswith("The function goes on in a graph of its own.")
+    assert second["words"].startswith("The function resumes in a graph of its own.")

@@ -152,7 +152,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         kinds=BRANCH,
-        what="Which way Python goes on at {code} depends on the numbers in a tensor.",
+        what="The branch on {code} depends on tensor data.",
         changes=(
             Change(
                 "Compute both and choose inside the graph with torch.where.",
