@@ -69,7 +69,7 @@ def _claims(model: str, case: str, cases: dict[tuple[str, str], dict[str, Candid
     own, graphs = measured.get("inductor"), measured.get("inductor reduce-overhead")
     if own is None:
         return
-    record = _explored(model, case, gpu).with_(candidates=(own,))
+    record = _explored(model, case, gpu).with_fields(candidates=(own,))
     claimed = {advice.rule: advice.gain.seconds for advice in advise(record) if advice.gain is not None}
     if graphs is not None:
         yield _claim(model, case, "cuda-graphs", claimed.get("cuda-graphs"), own, graphs)

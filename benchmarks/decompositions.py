@@ -19,7 +19,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from benchmarks.figures import RESULTS, load
 from benchmarks.models import TITLES, Step, mlp
 from compiler.decompose.graphs import LevelGraphs
-from compiler.decompose.one_op import Decomposition, decomposed
+from compiler.decompose.one_op import Decomposition, decompose_call
 from compiler.decompose.tree import GETITEM
 from compiler.engine import Exploration
 from compiler.numerics.policy.by_dtype import Numbers, worst_verdict
@@ -90,7 +90,7 @@ class Taking(Interpreter):
         self.trees.different += 1
         target: Any = getattr(torch.Tensor, str(node.target)) if node.op == "call_method" else node.target
         try:
-            found = decomposed(fx.target_name(node), target, args, kwargs)
+            found = decompose_call(fx.target_name(node), target, args, kwargs)
         except ValueError as error:
             self.trees.failed.append(f"{fx.target_name(node)}: {error}")
             return

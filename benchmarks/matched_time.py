@@ -51,7 +51,7 @@ def profiled(call: Call, device: str) -> Record:
         record = exploration.record
         found = kernel_and_line_times(exploration.call, record, exploration.files())
     problems = (*record.problems, *found.problems)
-    return record.with_(kernel_times=found.kernel_times, line_times=found.line_times, problems=problems)
+    return record.with_fields(kernel_times=found.kernel_times, line_times=found.line_times, problems=problems)
 
 
 def matched(record: Record) -> Iterator[str]:

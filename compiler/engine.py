@@ -30,7 +30,7 @@ from compiler.record import MACHINE_STAGES, Problem, Record
 from compiler.record.builder import Builder, Event, Listener
 from compiler.record.options import OptionError, Options
 from compiler.recorder import Recorder, tensors_device
-from compiler.stopwatch import untimed
+from compiler.stopwatch import untimed_observer
 from compiler.targets import is_virtual, target
 from compiler.targets.destination import DEFAULT_TARGET, builds
 from compiler.torch_api import dynamo, fx, inductor
@@ -107,7 +107,7 @@ class Exploration:
         """The first call of what `compile` gave, None where there was none."""
         return replace(self._calls[0], later=tuple(self._calls[1:])) if self._calls else None
 
-    def explored(self, value: Any = None) -> Explored:
+    def result(self, value: Any = None) -> Explored:
         """What is known so far, with the value of the call."""
         return Explored(self.record, value, self.kept, self.call, self.files())
 
@@ -118,12 +118,12 @@ class Exploration:
             launches.enter_context(launches_without_gpu(active_driver(target(gpu)), interpreted.launch))
             self._recorder = Recorder(self._builder, build=self._build or builds(self.options))
             stack.callback(self._recorder.finish)
-            heard = untimed(self._recorder, self._recorder.torch_time)
+            heard = untimed_observer(self._recorder, self._recorder.torch_time)
             self._observation = stack.enter_context(dynamo.observing(heard))
             stack.enter_context(self._recorder.hearing_phases(self._observation))
             stack.enter_context(before_enabling(self._recorder.stop_hearing))
             if self.options.step:
-                stack.enter_context(self._recorder.stepping(self.options.step))
+                stack.enter_context(self._recorder.record_steps(self.options.step))
             self._stack, self._launches = stack.pop_all(), launches.pop_all()
         return self
 
@@ -153,11 +153,11 @@ class Exploration:
             note_fake_reduction(error)
         told = any(problem.stage == "captured" for problem in self._builder.problems)
         if not told and not self.has_graphs:
-            self._builder.problem(_nothing_compiled(self._recorder))
+            self._builder.problem(_no_graph_problem(self._recorder))
         try:
             if kind is None:
                 self._time()
-                self._beside()
+                self._explore_with_backend()
                 self._export()
                 self._eager_memory()
                 self._decompose()
@@ -165,7 +165,7 @@ class Exploration:
                 self._compile_kernels()
                 self._check_kernels()
         finally:
-            self._builder.finished()
+            self._builder.finish()
 
     def _time(self) -> None:
         """The first call in several ways, where the user asks for it. An interrupt leaves those that are done."""
@@ -180,7 +180,7 @@ class Exploration:
 
             profile_copy(self._builder, self.call, explore_again)
 
-    def _beside(self) -> None:
+    def _explore_with_backend(self) -> None:
         """The first call with another backend, where the user names one."""
         if self.options.vs:
             from compiler.other_options import explore_with_backend
@@ -225,7 +225,7 @@ class Exploration:
         from compiler.numerics.call_check import CallCheck
 
         assert self._observation is not None  # the call was made while it was there
-        compiled = functools.partial(self._compiled, call.fn)
+        compiled = functools.partial(self._compile, call.fn)
         return CallCheck(self._builder, call, self.kept, self._levels, compiled, self._observation.unheard)
 
     def _check_stages(self) -> None:
@@ -243,7 +243,7 @@ class Exploration:
             return
         from compiler.numerics.stage_check import check_stages
 
-        self._builder.started("timing")
+        self._builder.start("timing")
         check_stages(self._builder, self._recorder.kept, self._levels)
 
     def _compile_kernels(self) -> None:
@@ -261,7 +261,7 @@ class Exploration:
             return
         from compiler.numerics.kernel_check import check_kernels
 
-        self._builder.started("timing")
+        self._builder.start("timing")
         check_kernels(self._builder, self._recorder.kept)
 
     def _measure(self) -> None:
@@ -270,7 +270,7 @@ class Exploration:
         if not self._calls or not (self.options.time or checks) or self._is_on_meta:
             return
         # torch.utils.benchmark takes longer to import than a small function to explore.
-        self._builder.started("timing")
+        self._builder.start("timing")
         try:
             if self.options.time:
                 self._time_breaks(self._calls[0])
@@ -297,12 +297,13 @@ class Exploration:
         breaks = self._builder.breaks
         if not (breaks and self._calls and self._recorder and self._observation) or self.options.fullgraph:
             return
-        from compiler.calls.first_call import marked, may_run_once
+        from compiler.calls.first_call import mark_first_call_breaks, may_run_once
 
         book = self._recorder.book
         files = {book.name(file): file for file in book.lines}
         if any(may_run_once(found, files) for found in breaks):
-            breaks[:] = marked(breaks, self._calls[0], self.options.dynamic, self._observation.unheard, files)
+            unheard = self._observation.unheard
+            breaks[:] = mark_first_call_breaks(breaks, self._calls[0], self.options.dynamic, unheard, files)
 
     def _profile(self, call: Call) -> None:
         """How long each kernel takes, and each line, where the code that was recorded is built."""
@@ -324,11 +325,11 @@ class Exploration:
 
         book = self._recorder.book
         files = {book.name(file): file for file in book.lines}
-        timer = BreakTimer(call, lambda: self._compiled(call.fn), self._observation.unheard, files)
+        timer = BreakTimer(call, lambda: self._compile(call.fn), self._observation.unheard, files)
         first = [frame.id for frame in self._builder.frames.values() if frame.call_number <= 1]
-        self._builder.breaks[:] = timer.timed(self._builder.breaks, first)
+        self._builder.breaks[:] = timer.time_breaks(self._builder.breaks, first)
 
-    def _compiled(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def _compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         options = self.options
         compiled: Callable[..., Any] = dynamo.compiled(
             fn, _backend(options), dynamic=options.dynamic, fullgraph=options.fullgraph
@@ -341,7 +342,7 @@ class Exploration:
             raise RuntimeError("Exploration.compile is for use inside `with Exploration(...) as exploration:`")
         if not self._builder.title:
             self._builder.title = title_of(fn)
-        return functools.partial(self._call, fn, self._compiled(fn))
+        return functools.partial(self._call, fn, self._compile(fn))
 
     def _call(self, fn: Callable[..., Any], compiled: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         recorder = self._recorder
@@ -352,13 +353,13 @@ class Exploration:
         self._builder.calls = recorder.call_number
         try:
             with _grad_mode(self.options.grad):
-                return self._kept(Call(fn, compiled, args, kwargs, site=recorder.call_site))
+                return self._call_and_keep(Call(fn, compiled, args, kwargs, site=recorder.call_site))
         except Exception as error:
             if not (self.options.fullgraph and dynamo.is_dynamo_error(error)):
                 raise
             return fn(*args, **kwargs)
 
-    def _kept(self, call: Call) -> Any:
+    def _call_and_keep(self, call: Call) -> Any:
         """Make a call, and keep it to be made again if it is the first, or compiled what calls before it had not."""
         if not self._calls:
             self._calls.append(call)
@@ -400,7 +401,7 @@ def explore(
         compiled = exploration.compile(fn)
         values = [compiled(*each, **(kwargs or {})) for each in calls or [args]]
         value = values if calls else values[0]
-    return exploration.explored(value)
+    return exploration.result(value)
 
 
 def explore_again(
@@ -418,8 +419,8 @@ def explore_again(
     with Exploration(options, listener=listener, build=build, site=call.site or None) as exploration:
         call_again(call, exploration.compile)
         if inside is not None:
-            inside(exploration.explored())
-    return exploration.explored()
+            inside(exploration.result())
+    return exploration.result()
 
 
 def _tensors_of(call: Call) -> list[Any]:
@@ -482,7 +483,7 @@ def _call_site(frame: FrameType | None) -> tuple[fx.SourceFrame, ...]:
     )
 
 
-def _nothing_compiled(recorder: Recorder | None) -> Problem:
+def _no_graph_problem(recorder: Recorder | None) -> Problem:
     """Say why there is no graph: what Dynamo said of the functions it saw."""
     builder = recorder.builder if recorder is not None else None
     whys = [found.what for found in builder.breaks] if builder else []

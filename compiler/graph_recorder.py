@@ -85,7 +85,7 @@ class GraphRecorder:
         """Compile with the real backend. An error becomes a Problem: the captured graph still runs."""
         self.recorder.clock.resume()
         try:
-            with self.recorder.torch_time.running():
+            with self.recorder.torch_time.resume():
                 compiled = run()
         except Exception as error:
             if dynamo.is_restart(error):
@@ -97,7 +97,7 @@ class GraphRecorder:
 
     def _next_stage(self) -> str:
         if not any(stage in self.latest for stage in ("forward", "inference")):
-            return self._following(next(stage for stage in ("joint", "pre_grad", "captured") if stage in self.latest))
+            return self._stage_after(next(stage for stage in ("joint", "pre_grad", "captured") if stage in self.latest))
         return "lowered" if self.builder.options.backend == "tcompile" else "post_grad"
 
     def _say_where_it_ends(self) -> None:
@@ -105,7 +105,7 @@ class GraphRecorder:
         name = self.builder.options.backend
         if not any(stage in self.latest for stage in ("forward", "inference")):
             reason = f"backend {name!r} takes the captured graph as it is; it does not go through AOTAutograd"
-            self._missing("joint", reason)
+            self._add_missing_stage("joint", reason)
         elif self.goes_on("inference") and not (self.problems or any(key.startswith("kernels") for key in self.latest)):
             self._no_kernels(name)
 
@@ -116,7 +116,7 @@ class GraphRecorder:
             reason = "there is nothing to compute: the graph returns its inputs, or constants, as they are"
             self.builder.problem(Problem("kernels", reason, graph=self.frame))
         else:
-            self._missing("kernels", f"backend {name!r} runs the graphs of AOTAutograd; it generates no code")
+            self._add_missing_stage("kernels", f"backend {name!r} runs the graphs of AOTAutograd; it generates no code")
 
     def goes_on(self, kind: Kind) -> bool:
         """Whether a stage is kept that comes of such a graph. The backward takes the forward code's strides."""
@@ -124,10 +124,10 @@ class GraphRecorder:
         asked = any(map(self.builder.keeps, ["backward", *later] if kind == "forward" else later))
         return asked or bool(self.builder.options.check)
 
-    def _missing(self, stage: str, reason: str) -> None:
+    def _add_missing_stage(self, stage: str, reason: str) -> None:
         self.builder.problem(Problem(stage, reason, 'use backend="inductor" to see every stage', self.frame))
 
-    def captured(self, module: GraphModule, seconds: float, bucket: Bucket | None = None) -> None:
+    def record_captured(self, module: GraphModule, seconds: float, bucket: Bucket | None = None) -> None:
         self.trains = any(getattr(fx.value_of(node), "requires_grad", False) for node in module.graph.nodes)
         origins = line_origins(self.recorder.book, self.recorder.call_site)
         title = "captured by TorchDynamo"
@@ -161,7 +161,7 @@ class GraphRecorder:
     def partitioned(self, halves: Halves) -> None:
         joint = self.latest.get("joint")
         names = [entity.label for entity in joint.entities] if joint else []
-        self.builder.decisions.extend(partition_decisions(halves, self.frame, names, self.checkpoints.why))
+        self.builder.decisions.extend(partition_decisions(halves, self.frame, names, self.checkpoints.reason_of))
         self.recorder.kept[self.frame].joint = halves.joint
         if self.builder.options.backend == "inductor":  # others have no passes of their own
             self.recorder.kept[self.frame].stage("joint passes", halves.joint.module)
@@ -182,7 +182,9 @@ class GraphRecorder:
         if kind == "backward":
             return backward_roles(module, self.forward, f"forward[{self.frame}]")
         kept = self.recorder.kept[self.frame]
-        self.forward = Forward.of(module, artifact, kept.joint.module if kept.joint else None, f"joint[{self.frame}]")
+        self.forward = Forward.of_graphs(
+            module, artifact, kept.joint.module if kept.joint else None, f"joint[{self.frame}]"
+        )
         if (facts := aot_facts()) is None:
             return forward_roles(module)
         kept.aot = facts
@@ -314,7 +316,7 @@ class GraphRecorder:
         reached = [stage for stage in (*later, "kernels") if f"{stage} {kind}" not in self.latest]
         self._problem(reached[0] if reached else "kernels", error)
 
-    def _following(self, key: str) -> str:
+    def _stage_after(self, key: str) -> str:
         """The stage that PyTorch makes next, "" after the last."""
         stage = key.partition(" ")[0]
         if self.builder.options.backend != "inductor" and stage in ("forward", "backward", "inference"):
@@ -344,14 +346,14 @@ class GraphRecorder:
         )  # fmt: skip
         self.homes[artifact.id] = fx.homes(module)
         artifact = with_attrs(artifact, attrs or {})
-        self.add(stage, half, self.checkpoints.marked(artifact, module, backward=half == "backward"), seconds)
+        self.add(stage, half, self.checkpoints.mark(artifact, module, backward=half == "backward"), seconds)
 
     def add(self, stage: str, half: GraphHalf, artifact: Artifact, seconds: float) -> None:
         """Keep a stage of a half of the graph, in which the next stage's origins are found, and say what comes now."""
         key = stage if half in ("", stage) else f"{stage} {half}"
         self.latest[key] = self.builder.add(replace(artifact, half=half), seconds)
-        if (following := self._following(key)) and self.builder.keeps(following):
-            self.builder.started(following, self.frame)
+        if (following := self._stage_after(key)) and self.builder.keeps(following):
+            self.builder.start(following, self.frame)
         self.recorder.clock.resume()
 
     def _decisions(self, kind: Kind, facts: list[IrFacts]) -> None:
@@ -359,7 +361,7 @@ class GraphRecorder:
         for node in facts:
             if node.parts:
                 parts = tuple(f"{ir}.{part}" for part in node.parts)
-                numbers = {"bytes": float(node.bytes)} | self._merged_in(node.name)
+                numbers = {"bytes": float(node.bytes)} | self._merge_totals(node.name)
                 self.builder.decisions.append(Decision("fusion", self.frame, parts, "fused", node.name, numbers))
         for refusal in [refusal for refusal in self.refusals if refusal[0] == kind]:
             _, first, second, reason = refusal
@@ -367,7 +369,7 @@ class GraphRecorder:
             numbers = {"round": float(self.refusals.pop(refusal))}
             self.builder.decisions.append(Decision("fusion", self.frame, pair, "refused", reason, numbers))
 
-    def _merged_in(self, name: str) -> dict[str, float]:
+    def _merge_totals(self, name: str) -> dict[str, float]:
         """The last round in which this node grew; and the bytes that its steps saved, by Inductor's score."""
         if name not in self.merges:
             return {}

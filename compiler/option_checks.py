@@ -30,12 +30,12 @@ def parse_options(**keywords: Any) -> Options:
         _check_name(name)
     asked = Options(**{name: _CHECKS[name](value) for name, value in keywords.items()})
     _check_together(asked)
-    settings_recorded = {name: _recorded(value) for name, value in asked.options.items()}
-    options = replace(asked, backend=_recorded(asked.backend), options=settings_recorded)
+    settings_recorded = {name: _as_json(value) for name, value in asked.options.items()}
+    options = replace(asked, backend=_as_json(asked.backend), options=settings_recorded)
     return options.with_objects(asked)
 
 
-def _recorded(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     """The value as it is in JSON; what JSON can't hold is named."""
     try:
         return msgspec.json.decode(msgspec.json.encode(value))
@@ -230,16 +230,16 @@ def _check_type(name: str, value: Any, annotation: Any) -> None:
     if isinstance(annotation, type) and get_origin(annotation) is None and not isinstance(value, annotation):
         got = type(value).__name__
         raise OptionError(
-            f"options[{name!r}]={value!r} is of type {got}; it must be {_described(annotation)}."
-            + _respelled(value, annotation)
+            f"options[{name!r}]={value!r} is of type {got}; it must be {_describe_type(annotation)}."
+            + _suggest_spelling(value, annotation)
         )
 
 
-def _described(annotation: type) -> str:
+def _describe_type(annotation: type) -> str:
     return {"bool": "True or False", "NoneType": "None"}.get(annotation.__name__, f"of type {annotation.__name__}")
 
 
-def _respelled(value: Any, annotation: type) -> str:
+def _suggest_spelling(value: Any, annotation: type) -> str:
     if annotation is bool and str(value).lower() in _TRUTH:
         return f" Write {_TRUTH[str(value).lower()]}."
     return f" Write {float(value)}." if annotation is float and type(value) is int else ""

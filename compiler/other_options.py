@@ -20,7 +20,7 @@ def explore_with_backend(builder: Builder, call: Call | None, explore_again: Exp
         reason = f"there is no call to compile with {asked} too: the cell calls torch.compile itself"
         builder.problem(Problem("kernels", reason, "call the model or function itself, without torch.compile"))
         return None
-    builder.started("kernels")
+    builder.start("kernels")
     builder.progress("kernels", f"the same call with backend {asked}")
     try:
         return explore_again(call, _options_of_other(builder.options, builder.target)).record
@@ -40,7 +40,7 @@ def _options_of_other(options: Options, target: str) -> Options:
 
 def check_on_cpu(builder: Builder, call: Call, explore_again: ExploreAgain) -> None:
     """Add the checks of a compilation for the CPU to a record whose GPU is not here. A failure is a Problem."""
-    builder.started("timing")
+    builder.start("timing")
     options = builder.options
     try:
         found = explore_again(call, replace(options, target="cpu", stages=(), time=False, step=False)).record

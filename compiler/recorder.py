@@ -28,7 +28,7 @@ from compiler.capture.callers import CallLog
 from compiler.capture.error_words import first_lines, hint_of
 from compiler.capture.function_names import function_name
 from compiler.capture.guards import Failed, guards_of, stack_names
-from compiler.capture.recompiles import limited, recompile, with_graph_changes
+from compiler.capture.recompiles import mark_limit_reached, recompile, with_graph_changes
 from compiler.capture.skips import EMPTY, Skip, SkipLog
 from compiler.capture.sources import SourceBook
 from compiler.capture.steps import MIB, MOST_MIB, recorded_steps
@@ -38,7 +38,7 @@ from compiler.process import fewer_full_collections
 from compiler.process.environment import with_settings_of_now
 from compiler.record import STAGES, Decision, Frame, Phase, Problem, Recompile, Span, Step, captured_by_frame
 from compiler.record.builder import Builder, Clock
-from compiler.stopwatch import Stopwatch, untimed
+from compiler.stopwatch import Stopwatch, untimed_observer
 from compiler.targets.destination import Destination, destination, measures
 from compiler.torch_api import dynamo, fx, inductor
 from compiler.torch_api.buffers import observing_buffers
@@ -108,12 +108,12 @@ class Recorder:
             self.book.name(code.co_filename),
             code.co_firstlineno,
             "skipped",
-            resumes=self.breaks.started(code),
+            resumes=self.breaks.break_before(code),
             call_number=self.call_number,
         )
-        self.builder.frames[frame] = self.calls.called(started, sys._getframe(1))
+        self.builder.frames[frame] = self.calls.with_caller(started, sys._getframe(1))
         self.calls.runs(code, frame)
-        self.builder.started("captured", frame)
+        self.builder.start("captured", frame)
         self.clock.resume()
 
     def frame_skipped(self, code: CodeType, why: str) -> None:
@@ -140,7 +140,7 @@ class Recorder:
     def frame_ended(self, key: CompileKey, error: BaseException | None) -> None:
         frame = self.builder.frames[self.frame_id(key)]
         if isinstance(error, Exception) and dynamo.is_recompile_limit(error):
-            limited(self.builder, frame, dynamo.recompile_limit_words(error))
+            mark_limit_reached(self.builder, frame, dynamo.recompile_limit_words(error))
         elif isinstance(error, Exception):
             self.builder.frames[frame.id] = replace(frame, outcome="failed", reason=first_lines(error))
             self.builder.problem(self._capture_problem(frame, error))
@@ -191,7 +191,7 @@ class Recorder:
         recorder = GraphRecorder(self, graph)
         known = self.builder.frames[frame]
         self.builder.frames[frame] = replace(known, graphs=tuple(dict.fromkeys((*known.graphs, f"captured[{graph}]"))))
-        recorder.captured(captured, seconds, bucket)
+        recorder.record_captured(captured, seconds, bucket)
         gpu = self._destination(module).gpu
         if gpu is None and measures(self.builder.options) and not fx.is_on_meta(module):
             self.build = True
@@ -201,38 +201,40 @@ class Recorder:
         kept.captured, kept.eager, kept.book = captured, eager, self.book
         stage = AutogradStage(self.builder, recorder.latest["captured"], eager)
         looks = self.builder.keeps("autograd")
-        hearing = stage.hearing if looks else _as_it_is
+        hearing = stage.record_first_call if looks else _as_it_is
         is_large = fx.count_elements(captured) >= MANY_ELEMENTS
-        uncompiled = self._noted(frame, kept.hearing(hearing(stage.run if looks else eager.forward)), is_large)
+        uncompiled = self._note_calls(
+            frame, kept.keep_first_call(hearing(stage.run if looks else eager.forward)), is_large
+        )
         if bucket is not None:
             uncompiled = while_propagating(uncompiled, captured.forward)
         if not self._needs_backend():
             return uncompiled
-        heard = untimed(recorder, self.torch_time)
+        heard = untimed_observer(recorder, self.torch_time)
         virtual = InductorRetargeting(gpu, heard.decided) if gpu else None
         observing = inductor.observing(heard, build=self.build, gpu=virtual, runs=self._compiled_runs())
         collections = fewer_full_collections(1 + len(captured.graph.nodes) // NODES_A_COLLECTION)
-        with observing, observing_buffers(kept), collections, self._watched(recorder):
+        with observing, observing_buffers(kept), collections, self._watch_passes(recorder):
             compiled = recorder.run_backend(run)
         if compiled is None or recorder.problems or not self._compiled_runs():
             return uncompiled
-        observed = kept.hearing(hearing(compiled))
+        observed = kept.keep_first_call(hearing(compiled))
         return observed if bucket is None else while_propagating(observed, compiled)
 
-    def _watched(self, recorder: GraphRecorder) -> AbstractContextManager[None]:
+    def _watch_passes(self, recorder: GraphRecorder) -> AbstractContextManager[None]:
         """Where our own backend compiles, what its passes make goes into the record."""
         if self.builder.options.backend != "tcompile":
             return nullcontext()
         from compiler.backend.watching import watch
         from compiler.backend_record.recording import PassRecorder
 
-        return watch(untimed(PassRecorder(recorder, builds=self.build), self.torch_time))
+        return watch(untimed_observer(PassRecorder(recorder, builds=self.build), self.torch_time))
 
-    def _noted(self, frame: str, call: Compiled, is_large: bool) -> Compiled:
+    def _note_calls(self, frame: str, call: Compiled, is_large: bool) -> Compiled:
         """`call`, with a note of the calls of the explored function that it runs in, and of the seconds it takes."""
         announced = not is_large
 
-        def noted(*args: Any, **kwargs: Any) -> Any:
+        def call_and_note(*args: Any, **kwargs: Any) -> Any:
             nonlocal announced
             self._ran.setdefault(self.call_number, set()).add(frame.partition("/")[0])
             if not announced:
@@ -244,7 +246,7 @@ class Recorder:
             finally:
                 self._call_seconds += time.perf_counter() - start
 
-        return noted
+        return call_and_note
 
     def _say_what_took_long(self) -> None:
         """Where the call ran uncompiled for long: that it did, and how to explore it without running it."""
@@ -303,7 +305,7 @@ class Recorder:
         new = replace(new, call_number=self.call_number)
         resumes = known.resumes if known else ""
         for entry in entries:
-            self._failed.setdefault(self.frame_id(entry.key), Counter()).update(map(_failing, entry.guards))
+            self._failed.setdefault(self.frame_id(entry.key), Counter()).update(map(_failure_key, entry.guards))
         stack = self._stack_names(new.frame)
         self.builder.recompiles.append(recompile(new, entries, self.frame_id, global_state(), bool(resumes), stack))
 
@@ -365,7 +367,7 @@ class Recorder:
             for found in with_graph_changes(self.builder.recompiles, graphs)
         ]
         codes = dict(self._codes)
-        for number, skip in enumerate(self.skips.telling()):
+        for number, skip in enumerate(self.skips.worth_showing()):
             code, identity = skip.code, f"skipped/{number}"
             codes[identity] = code
             self.book.line(code.co_filename, code.co_firstlineno)
@@ -374,7 +376,7 @@ class Recorder:
         self.calls.finish(codes.items())
         self.add_sources()
 
-    def stepping(self, step: bool | int) -> AbstractContextManager[None]:
+    def record_steps(self, step: bool | int) -> AbstractContextManager[None]:
         """Record how Dynamo reads each instruction in the block; `step` is the option."""
         most = MIB * (MOST_MIB if step is True else step)
         return recorded_steps(self._keep_steps, frame_id=self.frame_id, book=self.book, names=self.names, most=most)
@@ -382,7 +384,7 @@ class Recorder:
     @contextmanager
     def hearing_phases(self, observation: dynamo.Observation) -> Iterator[None]:
         """Keep where torch's time goes in the block, of the compilations that are observed."""
-        log = PhaseLog(self.torch_time.now, observation.hears)
+        log = PhaseLog(self.torch_time.seconds, observation.hears)
         try:
             with log.hearing():
                 yield
@@ -404,7 +406,7 @@ class Recorder:
             self.builder.add(artifact)
 
 
-def _failing(guard: FailedGuard) -> tuple[str, str, str]:
+def _failure_key(guard: FailedGuard) -> tuple[str, str, str]:
     if guard.kind == "NO_TENSOR_ALIASING":
         return guard.kind, "", ""
     return guard.kind, guard.source, guard.code[0] if guard.code else ""

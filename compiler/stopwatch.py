@@ -17,18 +17,18 @@ class Stopwatch:
         self._before = 0.0
         self._since: float | None = time.perf_counter()
 
-    def now(self) -> float:
+    def seconds(self) -> float:
         """Seconds since it was made, less those in `stopped`."""
         return self._before + (time.perf_counter() - self._since if self._since is not None else 0.0)
 
     @contextmanager
-    def stopped(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """The block is work of tcompile."""
         with self._set(running=False):
             yield
 
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def resume(self) -> Iterator[None]:
         """The block is work of PyTorch, be it inside of tcompile's."""
         with self._set(running=True):
             yield
@@ -43,7 +43,7 @@ class Stopwatch:
             self._switch(was)
 
     def _switch(self, running: bool) -> None:
-        self._before = self.now()
+        self._before = self.seconds()
         self._since = time.perf_counter() if running else None
 
 
@@ -57,13 +57,13 @@ class _Untimed:
         if not callable(method):
             return method
 
-        def told(*args: Any, **kwargs: Any) -> Any:
-            with self._watch.stopped():
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self._watch.pause():
                 return method(*args, **kwargs)
 
-        return told
+        return call
 
 
-def untimed(observer: T, watch: Stopwatch) -> T:
+def untimed_observer(observer: T, watch: Stopwatch) -> T:
     """The observer, with the watch stopped while it is told something."""
     return cast("T", _Untimed(observer, watch))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from compiler.advise.facts import Advice, Change, Evidence, Gain, counted, seconds, size
+from compiler.advise.facts import Advice, Change, Evidence, Gain, pluralize, seconds, size
 from compiler.advise.reading import Reading
 from compiler.advise.waiting import CALL_SECONDS
 from compiler.capture.function_names import function_name
@@ -32,7 +32,7 @@ def _break(reading: Reading, group: Sequence[GraphBreak]) -> Advice:
     elif first.outcome in PLAIN_WORDS:
         effect = PLAIN_WORDS[first.outcome]
     else:
-        effect = f"{counted(first.nodes[0], 'op')} before it and {first.nodes[1]} after are compiled apart"
+        effect = f"{pluralize(first.nodes[0], 'op')} before it and {first.nodes[1]} after are compiled apart"
     found = f"{(first.what or first.kind).rstrip('.')} ({place}): {effect}."
     edits = (item for item in first.suggestions if item.rewrite or item.settings)
     suggestion = next(edits, first.suggestions[0] if first.suggestions else None)
@@ -44,10 +44,10 @@ def _break(reading: Reading, group: Sequence[GraphBreak]) -> Advice:
     settings = suggestion.settings if suggestion is not None and not suggestion.rewrite else ()
     change = Change(text, settings=settings, suggestion=suggestion)
     ids = tuple(f"breaks.{item.id}" for item in group)
-    evidence = [Evidence(f"{counted(len(group), 'break')} of a graph there.", "recorded", ids)]
+    evidence = [Evidence(f"{pluralize(len(group), 'break')} of a graph there.", "recorded", ids)]
     if first.crossing:
         told = (
-            f"{counted(first.crossing, 'tensor')} ({size(first.crossing_bytes)}) go back to Python there: "
+            f"{pluralize(first.crossing, 'tensor')} ({size(first.crossing_bytes)}) go back to Python there: "
             "nothing is fused across it."
         )
         evidence.append(Evidence(told))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from compiler.advise.facts import Advice, Change, Evidence, Gain, counted, percent
+from compiler.advise.facts import Advice, Change, Evidence, Gain, percent, pluralize
 from compiler.advise.reading import KernelFacts, Reading
 
 ELEMENTS = {16: "AVX-512", 8: "AVX2", 4: "NEON or VSX"}
@@ -26,7 +26,7 @@ def threads(reading: Reading) -> Iterator[Advice]:
     used = reading.record.measurement.threads if reading.record.measurement is not None else environment.threads
     if reading.on_gpu or not 0 < used < environment.cores or not any(found.bytes >= LARGE for found in reading.kernels):
         return
-    found = f"torch uses {counted(used, 'thread')}, and this machine has {environment.cores} cores."
+    found = f"torch uses {pluralize(used, 'thread')}, and this machine has {environment.cores} cores."
     change = Change(
         f"torch.set_num_threads({environment.cores}), or OMP_NUM_THREADS before Python starts. Leave it as it is "
         f"where other "
@@ -73,7 +73,7 @@ def vectors(reading: Reading) -> Iterator[Advice]:
         return
     moved, whole = sum(found.bytes for found, _ in plain), sum(found.bytes for found in reading.kernels)
     found = (
-        f"{len(plain)} of {counted(len(loops), 'C++ kernel')} run element by element, without vector instructions: "
+        f"{len(plain)} of {pluralize(len(loops), 'C++ kernel')} run element by element, without vector instructions: "
         f"{percent(moved / whole)} of the bytes that a call moves."
     )
     ids = tuple(each.kernel.id for each, _ in plain[:5])

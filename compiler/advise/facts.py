@@ -127,6 +127,6 @@ def percent(share: float) -> str:
     return "over 99 %" if 0.99 < share < 1 else f"{share:.0%}".replace("%", " %")
 
 
-def counted(count: int, noun: str, plural: str = "") -> str:
+def pluralize(count: int, noun: str, plural: str = "") -> str:
     """`1 kernel`, `3 kernels`."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compiler.advise.facts import Advice, Change, Evidence, Gain, counted, percent, seconds, size
+from compiler.advise.facts import Advice, Change, Evidence, Gain, percent, pluralize, seconds, size
 from compiler.advise.reading import MOVES, Reading, operator_of
 from compiler.advise.waiting import CALL_SECONDS, LAUNCH_SECONDS, MUCH, Waiting, find_waiting, host_seconds
 from compiler.record import Entity
@@ -42,8 +42,8 @@ def cuda_graphs(reading: Reading) -> Iterator[Advice]:
     is_known = waits.evidence.basis == "measured"
     found = (
         f"{'The GPU waits' if is_known else 'By what launches usually take, the GPU waits'} for the CPU in "
-        f"{percent(waits.share)} of a call: {counted(reading.launches, 'launch', 'launches')} are made one by one, and "
-        "the kernels are short."
+        f"{percent(waits.share)} of a call: {pluralize(reading.launches, 'launch', 'launches')} are made one by one, "
+        "and the kernels are short."
     )
     if obstacles:
         told = "CUDA graphs would replay them as one launch, but something here stands against that."
@@ -110,7 +110,7 @@ def _obstacles(reading: Reading) -> Iterator[Evidence]:
     if on_cpu:
         ids = tuple(entity.id for entity in on_cpu)
         yield Evidence(
-            f"{counted(len(on_cpu), 'input')} on the CPU: a CUDA graph holds only what the GPU does. Move it to "
+            f"{pluralize(len(on_cpu), 'input')} on the CPU: a CUDA graph holds only what the GPU does. Move it to "
             f"the GPU.",
             "recorded",
             ids,
@@ -156,7 +156,7 @@ def _why_slow(reading: Reading, own: Candidate) -> Iterator[Evidence]:
     if host is not None and host.guards:
         yield Evidence(f"Checking the guards takes {seconds(host.guards)} of each call.", "measured", reading.guard_ids)
     if own.launches:
-        yield Evidence(f"It makes {counted(own.launches, 'launch', 'launches')}.", "measured")
+        yield Evidence(f"It makes {pluralize(own.launches, 'launch', 'launches')}.", "measured")
 
 
 def break_even(reading: Reading) -> Iterator[Advice]:
@@ -170,7 +170,7 @@ def break_even(reading: Reading) -> Iterator[Advice]:
     found = (
         f"Compiling takes {seconds(own.compile_seconds)} and a call gains {seconds(gain.seconds)}: it has paid for "
         f"itself after "
-        f"{calls:,.0f} calls. This run made {counted(max(reading.record.calls, 1), 'call')}."
+        f"{calls:,.0f} calls. This run made {pluralize(max(reading.record.calls, 1), 'call')}."
     )
     change = Change(
         "Compile where the call is made more often than that. Later processes find the code in the cache on disk "
@@ -189,9 +189,9 @@ def too_small(reading: Reading) -> Iterator[Advice]:
     if not operators or compiled < NO_FASTER * eager or SMALL * reading.floor > compiled:
         return
     found = (
-        f"Eager mode runs about {counted(operators, 'operator')}, compiled code makes "
-        f"{counted(reading.launches, 'launch', 'launches')} and checks "
-        f"{counted(len(reading.record.guards), 'guard')}: on the "
+        f"Eager mode runs about {pluralize(operators, 'operator')}, compiled code makes "
+        f"{pluralize(reading.launches, 'launch', 'launches')} and checks "
+        f"{pluralize(len(reading.record.guards), 'guard')}: on the "
         "CPU that is about as much work, and it is what such a call waits for. Only a measurement says whether "
         "compiling pays."
     )

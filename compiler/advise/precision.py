@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compiler.advise.facts import Advice, Change, Evidence, Gain, counted, percent, seconds
+from compiler.advise.facts import Advice, Change, Evidence, Gain, percent, pluralize, seconds
 from compiler.advise.matmul import matmuls
 from compiler.advise.reading import KernelFacts, Reading
 from compiler.advise.waiting import saved_seconds, whole_call
@@ -122,7 +122,7 @@ def precision_casts(reading: Reading) -> Iterator[Advice]:
         return
     worst = max(differing, key=lambda check: check.max_relative or 0.0)
     found = (
-        f"{counted(len(differing), 'result')} differ from eager's by more than the format's rounding, "
+        f"{pluralize(len(differing), 'result')} differ from eager's by more than the format's rounding, "
         f"{worst.subject} by "
         f"{worst.max_relative or 0.0:.2g} of its largest magnitude. Eager rounds to 16 bits after each step; a "
         f"fused kernel "

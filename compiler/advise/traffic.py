@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from compiler.advise.facts import Advice, Change, Evidence, Gain, counted, percent, seconds, size
+from compiler.advise.facts import Advice, Change, Evidence, Gain, percent, pluralize, seconds, size
 from compiler.advise.reading import CASTS, MOVES, KernelFacts, Reading
 from compiler.advise.waiting import MUCH, find_waiting, saved_seconds, whole_call
 from compiler.inductor.fusion_words import reason_words
@@ -109,7 +109,7 @@ def _advise_on_copies(
         f"{percent(share)} of the kernels' time" if reading.kernel_seconds else f"{percent(share)} of the bytes moved"
     )
     found = (
-        f"{counted(len(kernels), 'kernel')} only {'convert' if rule == 'dtype-casts' else 'rearrange'} data: {part}."
+        f"{pluralize(len(kernels), 'kernel')} only {'convert' if rule == 'dtype-casts' else 'rearrange'} data: {part}."
     )
     evidence = Evidence(f"They read and write {size(moved)} of {size(whole)} in a call.", "recorded", (*ids, *lines))
     return Advice(rule, title, found, (evidence,), _traffic_gain(reading, took), Change(change))
@@ -136,7 +136,7 @@ def unfused_loops(reading: Reading) -> Iterator[Advice]:
     is_little = gain is None or (gain.share or 0.0) < WORTH
     if not pairs or not whole or between < WORTH * whole or (reading.gpu is not None and is_little):
         return
-    count = counted(len(pairs), "pair")
+    count = pluralize(len(pairs), "pair")
     found = (
         f"{count} of loops stay separate kernels though one reads what the other writes: {size(between)} go "
         f"through memory, "
@@ -268,7 +268,7 @@ def tiny_reductions(reading: Reading) -> Iterator[Advice]:
         return
     ids = tuple(found.kernel.id for found in tiny[:5])
     found = (
-        f"{launches} of {counted(reading.launches, 'launch', 'launches')} are reductions over less than "
+        f"{launches} of {pluralize(reading.launches, 'launch', 'launches')} are reductions over less than "
         f"{size(TINY_BYTES)}: each "
         "takes about as long to launch as to run."
     )

@@ -76,7 +76,7 @@ def run_trial(advice: Advice, record: Record, call: Call, tell: Tell | None = No
     within = _context_of_change(advice.change, call.fn, files_by_name(record, call.fn))
     before = _Side("as it is", record.options)
     after = _Side("changed", _options(record.options, advice.change), advice.change, within)
-    with bench.apart() as folder:
+    with bench.isolate() as folder:
         for _ in range(2 if of == "compile" else 1):  # the first time, torch does what it does once in a process
             bench.prepare(after, folder)
             bench.prepare(before, folder)
@@ -130,13 +130,13 @@ class _Bench:
         self.what: What = "forward"
 
     @contextmanager
-    def apart(self) -> Iterator[str]:
+    def isolate(self) -> Iterator[str]:
         """All that runs in the block leaves the user's process as it is; gives a folder for caches."""
         with ExitStack() as stack:
             stack.enter_context(self._own_draws())
             stack.enter_context(redirect_stdout(nowhere()))
             stack.enter_context(redirect_stderr(nowhere()))  # what autotuning finds, candidate by candidate
-            stack.enter_context(replace(self.call.surroundings, autocast=()).again())
+            stack.enter_context(replace(self.call.surroundings, autocast=()).restore())
             folder = stack.enter_context(apart.cache_folder())
             stack.enter_context(apart.apart(lambda _seconds: None))
             yield folder
@@ -168,14 +168,14 @@ class _Bench:
         kept: list[Any] = []
         run = _compile_side(copy, side)
         made = work(copy, _keep_first_value(run, kept), asked)
-        self.clock.finished()
+        self.clock.synchronize()
         torch.manual_seed(0)  # put back at the end of the block around this
         random = self._random_state()
         start = time.perf_counter()
         with apart.empty_caches(folder):
             made.step()
             self._later_calls(run)
-            self.clock.finished()
+            self.clock.synchronize()
         side.compile_seconds = time.perf_counter() - start
         side.draws = random != self._random_state()
         side.results = results_of(kept[0] if kept else None, _gradients(copy))
@@ -187,7 +187,7 @@ class _Bench:
         """The calls for which torch compiled again, as their compilation is what the change is about."""
         for other in self.later:
             args, kwargs = other.copied_arguments()
-            with other.surroundings.again():
+            with other.surroundings.restore():
                 run(*args, **kwargs)
 
     def _random_state(self) -> list[Any]:
@@ -211,8 +211,8 @@ class _Bench:
             return self.clock.seconds(side.step, side.calls)
 
     def trial(self, advice: Advice, before: _Side, after: _Side) -> Trial:
-        gained = Spread.of([first - second for first, second in zip(before.rounds, after.rounds, strict=True)])
-        old, new = Spread.of(before.rounds), Spread.of(after.rounds)
+        gained = Spread.of_numbers([first - second for first, second in zip(before.rounds, after.rounds, strict=True)])
+        old, new = Spread.of_numbers(before.rounds), Spread.of_numbers(after.rounds)
         same, words = agreement(
             before.results, after.results, expected=advice.numbers, draws=before.draws or after.draws
         )
@@ -233,9 +233,9 @@ def _compile_side(copy: Copy, side: _Side) -> Callable[..., Any]:
     asked = side.options.compile_arguments()
     spec = Spec(side.name, asked["backend"], asked.get("mode", "default"), dict(asked.get("options", {})))
     if not side.change.regions:
-        return spec.compiled(copy.fn, side.options, lambda: None)
+        return spec.compile(copy.fn, side.options, lambda: None)
     for block in _blocks(copy, side.change.regions):
-        block.forward = spec.compiled(block.forward, side.options, lambda: None)
+        block.forward = spec.compile(block.forward, side.options, lambda: None)
     return copy.fn
 
 
@@ -251,13 +251,13 @@ def _blocks(copy: Copy, paths: Sequence[str]) -> list[torch.nn.Module]:
 def _keep_first_value(run: Callable[..., Any], kept: list[Any]) -> Callable[..., Any]:
     """`run`, the value of whose first call is kept."""
 
-    def keeping(*args: Any, **kwargs: Any) -> Any:
+    def keep_value(*args: Any, **kwargs: Any) -> Any:
         value = run(*args, **kwargs)
         if not kept:
             kept.append(value)
         return value
 
-    return keeping
+    return keep_value
 
 
 def _gradients(copy: Copy) -> list[Tensor | None]:
@@ -332,7 +332,7 @@ def _checks(before: Sequence[Result], after: Sequence[Result], gradients: bool, 
     `recast`: another dtype is no difference in itself.
     """
     pairs = [(old, new) for old, new in zip(before, after, strict=True) if old.is_gradient is gradients]
-    scope = Scope.of(old.value for old, _ in pairs)
+    scope = Scope.of_results(old.value for old, _ in pairs)
     return [
         judge(old.name, _cast_like(new.value, old.value) if recast else new.value, old.value, scope=scope)
         for old, new in pairs

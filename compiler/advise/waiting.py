@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.advise.facts import Evidence, counted, seconds
+from compiler.advise.facts import Evidence, pluralize, seconds
 from compiler.advise.reading import Reading
 
 LAUNCH_SECONDS = 10e-6
@@ -42,7 +42,7 @@ def find_waiting(reading: Reading) -> Waiting | None:
         return None
     host, busy = host_seconds(reading), REAL * reading.floor
     told = (
-        f"{counted(reading.launches, 'launch', 'launches')} at {seconds(LAUNCH_SECONDS)} each, guards, and "
+        f"{pluralize(reading.launches, 'launch', 'launches')} at {seconds(LAUNCH_SECONDS)} each, guards, and "
         f"{seconds(CALL_SECONDS)} around them make {seconds(host)} on the CPU; the kernels need at least "
         f"{seconds(reading.floor)} at {reading.gpu.title}'s peak rates, and twice that is taken for granted."
     )

@@ -42,14 +42,14 @@ class BackwardRun:
     leaf_tensors: dict[str, torch.Tensor | None] = field(default_factory=dict)
 
     def values(self, tensors: Sequence[torch.Tensor | None]) -> tuple[Value | None, ...]:
-        return tuple(None if each is None else Value.of(each, self.shown) for each in tensors)
+        return tuple(None if each is None else Value.of_tensor(each, self.shown) for each in tensors)
 
     def small(self, tensors: Sequence[torch.Tensor | None]) -> Tensors:
         """Copies of those that are small, as autograd may add to a gradient in place."""
-        return tuple(None if each is None or each.numel() > self.checked else _copied(each) for each in tensors)
+        return tuple(None if each is None or each.numel() > self.checked else _copy(each) for each in tensors)
 
 
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
     detached = tensor.detach()
     return detached.clone() if detached.layout == torch.strided else detached.to_dense()
 
@@ -73,8 +73,8 @@ def run_backward(
     with ExitStack() as stack:
         for node in graph.nodes:
             if node.kind not in ("accumulate", "outer"):
-                stack.callback(node.function.register_prehook(_entering(watched, node)).remove)
-                stack.callback(node.function.register_hook(_leaving(watched, node)).remove)
+                stack.callback(node.function.register_prehook(_record_incoming(watched, node)).remove)
+                stack.callback(node.function.register_hook(_record_outgoing(watched, node)).remove)
         found = differentiate(wanted, tensors, gradients)
     watched.leaf_tensors = {node.name: each for node, each in zip(leaves, watched.small(found), strict=True)}
     watched.leaves = {node.name: each for node, each in zip(leaves, watched.values(found), strict=True)}
@@ -100,7 +100,7 @@ def differentiate(
         ) from None
 
 
-def _entering(watched: BackwardRun, node: GraphNode) -> Callable[[Sequence[torch.Tensor | None]], None]:
+def _record_incoming(watched: BackwardRun, node: GraphNode) -> Callable[[Sequence[torch.Tensor | None]], None]:
     def enter(grads: Sequence[torch.Tensor | None]) -> None:
         watched.order.append(node.name)
         watched.incoming[node.name] = watched.values(grads)
@@ -109,7 +109,7 @@ def _entering(watched: BackwardRun, node: GraphNode) -> Callable[[Sequence[torch
     return enter
 
 
-def _leaving(watched: BackwardRun, node: GraphNode) -> Callable[[Sequence[torch.Tensor | None], object], None]:
+def _record_outgoing(watched: BackwardRun, node: GraphNode) -> Callable[[Sequence[torch.Tensor | None], object], None]:
     def leave(grads: Sequence[torch.Tensor | None], _: object) -> None:
         watched.outgoing[node.name] = watched.values(grads)
         watched.tensors_out[node.name] = watched.small(grads)

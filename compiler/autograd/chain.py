@@ -15,7 +15,7 @@ import torch
 from compiler.autograd.backward_run import BackwardRun, run_backward
 from compiler.autograd.eager_graph import EagerGraph, GraphNode, base_name
 from compiler.autograd.formulas import Local, Rule, rule_of
-from compiler.autograd.formulas.rule import signed
+from compiler.autograd.formulas.rule import as_signed_int
 from compiler.autograd.recording import Recording
 from compiler.autograd.values import SHOWN, Value
 from compiler.autograd.words import second_order, stop_words
@@ -135,7 +135,7 @@ def known_values(
     graph: EagerGraph, outputs: Sequence[torch.Tensor], recording: Recording | None, shown: int = SHOWN
 ) -> dict[tuple[str, int], Value]:
     """Results of forward operations by node and output: those recorded, else those that some node saved."""
-    found = {(node.name, 0): Value.of(node.leaf, shown) for node in graph.nodes if node.leaf is not None}
+    found = {(node.name, 0): Value.of_tensor(node.leaf, shown) for node in graph.nodes if node.leaf is not None}
     for node in graph.nodes if recording else ():
         for slot in range(len(node.results)):
             value = recording.value(node.number, slot) if recording else None
@@ -146,13 +146,13 @@ def known_values(
     for tensor in [*outputs, *saved]:
         key = (names.get(tensor.grad_fn, ""), tensor.output_nr)
         if key[0] and key not in found:
-            found[key] = Value.of(tensor, shown)
+            found[key] = Value.of_tensor(tensor, shown)
     leaves = {node.name for node in graph.nodes if node.leaf is not None}
     for node in graph.nodes:
         if (
             node.op == "TBackward0" and node.gives[0] and node.gives[0][0] in leaves
         ):  # inside of `linear`: no call is seen
-            found.setdefault((node.name, 0), found[node.gives[0][0], 0].transposed())
+            found.setdefault((node.name, 0), found[node.gives[0][0], 0].transpose())
     return found
 
 
@@ -188,7 +188,7 @@ class _Teller:
         others = {slot.name: slot.tensor for slot in node.saved if not slot.problem and not slot.name.startswith("res")}
         for name, tensor in others.items():
             if tensor is not None and name not in found and "[" not in name:
-                found[name] = Operand(name, "", Value.of(tensor, self.run.shown))
+                found[name] = Operand(name, "", Value.of_tensor(tensor, self.run.shown))
         order = {slot.name: place for place, slot in enumerate(rule.slots)} if rule else {}
         return tuple(sorted(found.values(), key=lambda operand: order.get(operand.name, len(order))))
 
@@ -197,7 +197,7 @@ class _Teller:
         if node.kind != "call" or any(slot.problem for slot in node.saved):
             return {}
         kept = autograd_nodes.saved_values(node.function)
-        plain = {name: signed(each) for name, each in kept.items() if "_sym_" not in name}
+        plain = {name: as_signed_int(each) for name, each in kept.items() if "_sym_" not in name}
         return {name: each for name, each in plain.items() if isinstance(each, int | float | str | bool)}
 
     def _arrivals(self, node: GraphNode) -> tuple[Arrival, ...]:
@@ -239,13 +239,13 @@ class _Teller:
         """Whether what arrives, added in the order of its arrival, is what came in; None where that was not kept."""
         checked = []
         for flows, total in zip(node.takes, sums, strict=False):
-            terms = [self._sent(flow.source, flow.slot) for flow in flows if flow.source]
+            terms = [self._gradient_from(flow.source, flow.slot) for flow in flows if flow.source]
             there = [term for term in terms if term is not None]
             if total is not None and there and len(there) == len(flows):
-                checked.append(torch.equal(_added(there), total))
+                checked.append(torch.equal(_total(there), total))
         return all(checked) if checked else None
 
-    def _sent(self, source: str, slot: int) -> torch.Tensor | None:
+    def _gradient_from(self, source: str, slot: int) -> torch.Tensor | None:
         tensors = self.run.tensors_out.get(source, ())
         return tensors[slot] if slot < len(tensors) else None
 
@@ -260,7 +260,7 @@ class _Teller:
                 continue
             slot = rule.slot(position) if rule else None
             value = outgoing[position] if position < len(outgoing) else None
-            error = _error(ours.get(position), self._sent(node.name, position), incoming)
+            error = _error(ours.get(position), self._gradient_from(node.name, position), incoming)
             found.append(
                 Departure(
                     input_name(rule, position),
@@ -304,7 +304,7 @@ class _Teller:
         ones = torch.ones(node.results[0].shape, dtype=node.results[0].dtype, device=node.results[0].device)
         with torch.no_grad():
             return {
-                position: Value.of(ones * slot.derivative(local), self.run.shown)
+                position: Value.of_tensor(ones * slot.derivative(local), self.run.shown)
                 for position, target in enumerate(node.gives)
                 if target is not None and (slot := rule.slot(position)) is not None and slot.derivative is not None
             }
@@ -321,7 +321,7 @@ class _Teller:
             return {}
         rows = [_unit(node, grads, there[0], element) for element in range(grad.numel())]
         return {
-            position: value for position in range(len(node.gives)) if (value := _stacked(rows, position)) is not None
+            position: value for position in range(len(node.gives)) if (value := _stack_rows(rows, position)) is not None
         }
 
 
@@ -338,7 +338,7 @@ def input_name(rule: Rule | None, position: int) -> str:
     return f"{slot.name}[{position}]" if rule is not None and rule.many else slot.name
 
 
-def _added(terms: Sequence[torch.Tensor]) -> torch.Tensor:
+def _total(terms: Sequence[torch.Tensor]) -> torch.Tensor:
     total = terms[0]
     for term in terms[1:]:
         total = total + term
@@ -363,8 +363,8 @@ def _unit(node: GraphNode, grads: Sequence[torch.Tensor | None], slot: int, elem
         return autograd_nodes.apply(node.function, wanted)
 
 
-def _stacked(rows: Sequence[tuple[Any, ...]], position: int) -> Value | None:
+def _stack_rows(rows: Sequence[tuple[Any, ...]], position: int) -> Value | None:
     each = [row[position] for row in rows]
     if any(row is None or row.layout != torch.strided or not 0 < row.numel() <= JACOBIAN for row in each):
         return None
-    return Value.of(torch.stack([row.reshape(-1) for row in each]), JACOBIAN * JACOBIAN)
+    return Value.of_tensor(torch.stack([row.reshape(-1) for row in each]), JACOBIAN * JACOBIAN)

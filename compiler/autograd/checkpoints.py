@@ -51,26 +51,26 @@ class Checkpoints:
         label = f"checkpoint {self._count}{f' of {path}' if path else ''}"
         return Checkpoint(", ".join([label, *places]), fx.is_selective(body.module))
 
-    def of(self, node: Node) -> Checkpoint | None:
+    def checkpoint_of(self, node: Node) -> Checkpoint | None:
         """The checkpoint that a node is in; of nested ones, the inner one."""
         return next((self._known[graph] for _, graph in fx.sources(node) if graph in self._known), None)
 
-    def why(self, node: Node) -> str:
+    def reason_of(self, node: Node) -> str:
         """Why the backward recomputes a node, "" where no checkpoint asks for it."""
-        found, policy = self.of(node), fx.checkpoint_policy(node)
+        found, policy = self.checkpoint_of(node), fx.checkpoint_policy(node)
         if found is None or not policy:
             return ""
         return f"recomputed: {found.label}: {_SELECTIVE.format(policy=policy) if found.selective else _PLAIN}"
 
-    def marked(self, artifact: Artifact, module: GraphModule, *, backward: bool) -> Artifact:
+    def mark(self, artifact: Artifact, module: GraphModule, *, backward: bool) -> Artifact:
         """The artifact of a graph, with the checkpoint of each node in its attributes and in the text. What a backward
         has of a checkpoint's forward is recomputed.
         """
-        known = {node: found for node in fx.calls(module) if (found := self.of(node))}
+        known = {node: found for node in fx.calls(module) if (found := self.checkpoint_of(node))}
         if not known:
             return artifact
         labels = {node.name: found.label for node, found in known.items()}
-        entities = tuple(_labelled(entity, labels.get(entity.label, "")) for entity in artifact.entities)
+        entities = tuple(_with_label(entity, labels.get(entity.label, "")) for entity in artifact.entities)
         numbered = {fx.checkpoint_number(node): found for node, found in known.items()}
 
         def label(tag: re.Match[str]) -> str:
@@ -81,7 +81,7 @@ class Checkpoints:
         return replace(artifact, text=_TAG.sub(label, artifact.text), entities=entities)
 
 
-def _labelled(entity: Entity, label: str) -> Entity:
+def _with_label(entity: Entity, label: str) -> Entity:
     if not label:
         return entity
     attrs = entity.attrs | {"checkpoint": label}

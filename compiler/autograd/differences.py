@@ -106,10 +106,10 @@ class _Caller:
         return tuple(None if each is None else _dense(each) for each in found)
 
     def slope(self, index: int, direction: Tensor) -> Tensor:
-        ahead, behind = (self._moved(index, direction * step) for step in (STEP, -STEP))
+        ahead, behind = (self._total_at(index, direction * step) for step in (STEP, -STEP))
         return (ahead - behind) / (2 * STEP)
 
-    def _moved(self, index: int, by: Tensor) -> Tensor:
+    def _total_at(self, index: int, by: Tensor) -> Tensor:
         leaves = [leaf.detach().double().clone() for leaf in self.leaves]
         leaves[index] += by.reshape(leaves[index].shape).to(leaves[index].device)
         return self._total([leaf.requires_grad_() for leaf in leaves]).detach().cpu()
@@ -125,11 +125,11 @@ def _in_double(moved: Sequence[tuple[Tensor, Tensor]]) -> Iterator[None]:
     mode = _InDouble(moved)
 
     def in_double(apply: Any) -> Any:
-        def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        def apply_in_double(cls: Any, *args: Any, **kwargs: Any) -> Any:
             args, kwargs = mode.wide((args, kwargs))
-            return mode.made(apply.__func__.__get__(cls)(*args, **kwargs))
+            return mode.widen_result(apply.__func__.__get__(cls)(*args, **kwargs))
 
-        return classmethod(applied)
+        return classmethod(apply_in_double)
 
     with replaced(torch.autograd.Function, "apply", in_double), mode:
         yield
@@ -153,15 +153,15 @@ class _InDouble(TorchFunctionMode):
         if func in _CONVERTS:
             func = torch.Tensor.double
         result = func(*args, **kwargs)
-        return self.made(result)
+        return self.widen_result(result)
 
     def wide(self, values: Any) -> Any:
         """What a call gets in place of its arguments."""
         return tree_map(self._wide, values)
 
-    def made(self, result: Any) -> Any:
+    def widen_result(self, result: Any) -> Any:
         """What a call gives in place of its result."""
-        return tree_map(self._made, result)
+        return tree_map(self._widen, result)
 
     def _wide(self, value: Any) -> Any:
         if isinstance(value, torch.dtype):
@@ -173,7 +173,7 @@ class _InDouble(TorchFunctionMode):
             self._known[id(value)] = (value, copy.double() if value.dtype in _NARROW else copy)
         return self._known[id(value)][1]
 
-    def _made(self, value: Any) -> Any:
+    def _widen(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
         wide = value.double() if value.dtype in _NARROW else value

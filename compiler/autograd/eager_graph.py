@@ -227,14 +227,14 @@ def _labels(order: Sequence[Any], names: Mapping[int, str], boundary: Mapping[An
     taken: dict[str, int] = {}
     labels = {}
     for node in sorted(order, key=_priority, reverse=True):
-        wanted = boundary.get(node) or _wanted(node, names)
+        wanted = boundary.get(node) or _plain_name(node, names)
         number = taken[wanted] = taken.get(wanted, -1) + 1
         labels[node] = f"{wanted}_{number}" if number else wanted
         taken.setdefault(labels[node], 0)
     return labels
 
 
-def _wanted(node: Any, names: Mapping[int, str]) -> str:
+def _plain_name(node: Any, names: Mapping[int, str]) -> str:
     leaf = autograd_nodes.leaf_of(node)
     if leaf is not None:
         return names.get(id(leaf), "leaf")

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
-from torch.fx import GraphModule, Interpreter, Node
-from torch.fx.node import Target
+from torch.fx import GraphModule, Node
 
+from compiler.calls.graph_runs import Hook, HookedInterpreter
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.record import Problem, Record
 from compiler.record.builder import Builder
@@ -42,9 +42,9 @@ def eager_memory(captured: GraphModule, graph: str, *, trains: bool) -> tuple[Me
     with fx.fake_mode(known) as mode, torch.set_grad_enabled(trains), torch.autograd.set_multithreading_enabled(False):
         inputs = [_fresh(value) for value in examples]
         for node, value in zip(captured.graph.find_nodes(op="placeholder"), inputs, strict=True):
-            log.given(node.name, [value], "input")
-        with Watching(log.made):
-            results = _Noting(captured, log, mode).run(*inputs)
+            log.add_inputs(node.name, [value], "input")
+        with Watching(log.add_results):
+            results = HookedInterpreter(captured, _tell(log, mode)).run(*inputs)
         log.keep("result", results)
         if trains:
             _backward(log, results)
@@ -69,7 +69,7 @@ def with_eager_memory(record: Record, kept: Mapping[str, KeptFrame]) -> Record:
     events, problems = eager_of(record.memory, kept)
     if not events and not problems:
         return record
-    return record.with_(memory=(*record.memory, *events), problems=(*record.problems, *problems))
+    return record.with_fields(memory=(*record.memory, *events), problems=(*record.problems, *problems))
 
 
 def eager_of(compiled: Sequence[MemoryEvent], kept: Mapping[str, KeptFrame]) -> tuple[list[MemoryEvent], list[Problem]]:
@@ -107,7 +107,7 @@ def _backward(log: _Log, results: Any) -> None:
     total = _HandingIn.apply(log, *outputs)
     log.half, log.node = "backward", ""
     seed = torch.empty_like(total)
-    with Watching(log.made):
+    with Watching(log.add_results):
         total.backward(seed)
 
 
@@ -122,7 +122,7 @@ class _HandingIn(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: torch.Tensor) -> Any:
-        with ctx.log.handing_in():
+        with ctx.log.collect_tangents():
             return (None, *(torch.empty_strided(size, stride, dtype=dtype, device=device)
                             for size, stride, dtype, device in ctx.layouts))  # fmt: skip
 
@@ -150,13 +150,13 @@ class _Log:
         self._watched: dict[int, weakref.ref[Any]] = {}
         self._counts: dict[str, int] = {}
 
-    def given(self, name: str, values: Iterable[Any], role: Role) -> None:
+    def add_inputs(self, name: str, values: Iterable[Any], role: Role) -> None:
         """Memory that is there before: each counted once."""
         for value in values:
             if isinstance(value, torch.Tensor) and fx.memory_of(value) not in self.known:
                 self._add(value, name, "input", role)
 
-    def made(self, values: Any) -> None:
+    def add_results(self, values: Any) -> None:
         """Results of an operation: memory that was not there before is new."""
         for value in tree_leaves(values):
             if not isinstance(value, torch.Tensor) or fx.memory_of(value) in self.known:
@@ -169,7 +169,7 @@ class _Log:
                 self._add(value, self._name(name), "allocate", "", maker)
 
     @contextmanager
-    def handing_in(self) -> Iterator[None]:
+    def collect_tangents(self) -> Iterator[None]:
         """What is made in the block are gradients of outputs."""
         self.handing = True
         yield
@@ -199,10 +199,10 @@ class _Log:
         entity = f"captured[{self.graph}].{node}" if node else ""
         self.known[key] = (name, size, entity)
         self.live += size
-        self._watched[key] = weakref.ref(value.untyped_storage(), lambda _: self._gone(key))
+        self._watched[key] = weakref.ref(value.untyped_storage(), lambda _: self._note_freed(key))
         self._note(what, name, size, entity, role=role)
 
-    def _gone(self, key: int) -> None:
+    def _note_freed(self, key: int) -> None:
         name, size, entity = self.known.pop(key)
         del self._watched[key]
         if not self.closed:
@@ -215,30 +215,23 @@ class _Log:
         )
 
 
-class _Noting(Interpreter):
-    """Runs a graph, and tells a log which node is run, and which numbers its autograd nodes have."""
+def _tell(log: _Log, mode: Any) -> Hook:
+    """Tell a log which node is run, and which numbers its autograd nodes have.
 
-    def __init__(self, module: GraphModule, log: _Log, mode: Any) -> None:
-        super().__init__(module)
-        self.extra_traceback = False
-        self.log = log
-        self.mode = mode
+    A tensor that the graph holds itself, as an optimizer's state, is memory that is there before, and fake here.
+    """
 
-    def get_attr(self, target: Target, args: Any, kwargs: Any) -> Any:
-        """A tensor that the graph holds itself, as an optimizer's state: it is there before, and has no data here."""
-        value = super().get_attr(target, args, kwargs)
-        if not isinstance(value, torch.Tensor) or fx.has_fakes([value]):
-            return value
-        fake = self.mode.from_tensor(value)
-        self.log.given(self.log.node, [fake], "input")
-        return fake
-
-    def run_node(self, n: Node) -> Any:
-        self.log.node = n.name
+    def tell(node: Node, run: Callable[[], Any]) -> Any:
+        log.node = node.name
         first = autograd_nodes.next_number()
-        result = super().run_node(n)
-        self.log.spans.append((first, autograd_nodes.next_number(), n.name))
+        result = run()
+        if node.op == "get_attr" and isinstance(result, torch.Tensor) and not fx.has_fakes([result]):
+            result = mode.from_tensor(result)
+            log.add_inputs(log.node, [result], "input")
+        log.spans.append((first, autograd_nodes.next_number(), node.name))
         return result
+
+    return tell
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import torch
 
 from compiler.autograd.eager_graph import EagerGraph, GraphNode, eager_graph, without_inner
 from compiler.autograd.graph_artifact import Settings, autograd_artifact, recorded_places
-from compiler.autograd.health import NodeHealth, measured, summary
+from compiler.autograd.health import NodeHealth, measure_health, summary
 from compiler.autograd.leaf_names import names_of_tensors
 from compiler.autograd.recording import Recording
 from compiler.autograd.saved import saved_tensors
@@ -52,7 +52,7 @@ def autograd_record(
     names = names_of_tensors(frame, recording)
     outputs = without_inner(outputs)
     graph = eager_graph(outputs, recording=recording, names=names)
-    found = measured(graph, outputs, recording) if health else ()
+    found = measure_health(graph, outputs, recording) if health else ()
     return graph_record(graph, outputs, names, title, found)
 
 
@@ -65,7 +65,7 @@ def graph_record(
 ) -> Record:
     """A record with this graph, which is that of the outputs. `names` has names of tensors by `id`."""
     subject = title or next((names[id(output)] for output in outputs if id(output) in names), "the result")
-    settings = Settings(subject=f"{subject}, {_described(outputs)}")
+    settings = Settings(subject=f"{subject}, {_describe(outputs)}")
     saved = saved_tensors(graph, settings.artifact_id, names)
     book = SourceBook()
     places, origins = recorded_places(graph, book)
@@ -81,7 +81,7 @@ def graph_record(
     )  # fmt: skip
 
 
-def _described(outputs: Sequence[torch.Tensor]) -> str:
+def _describe(outputs: Sequence[torch.Tensor]) -> str:
     wanting = [output for output in outputs if output.requires_grad]
     attrs = tensor_attrs(wanting[0])
     one = f"{attrs['dtype']} {list(attrs['shape'])}"

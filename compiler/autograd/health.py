@@ -56,7 +56,7 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def measured(
+def measure_health(
     graph: EagerGraph, outputs: Sequence[torch.Tensor], recording: Recording | None = None
 ) -> tuple[NodeHealth, ...]:
     """Run one backward pass and measure every node, in the order in which backward runs them.
@@ -132,14 +132,14 @@ def _norms(leaves: Sequence[NodeHealth]) -> list[str]:
         )
     zero = [each.node for each in leaves if _all_zero(each.gradient)]
     if zero:
-        lines.append(f"Only zeros come to {_named(zero)}.")
+        lines.append(f"Only zeros come to {_join_names(zero)}.")
     sick = [each.node for each in leaves if each.gradient is not None and not each.gradient.is_finite]
     if sick:
-        lines.append(f"NaN or infinite numbers come to {_named(sick)}.")
+        lines.append(f"NaN or infinite numbers come to {_join_names(sick)}.")
     return lines
 
 
-def _named(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     rest = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + rest
 

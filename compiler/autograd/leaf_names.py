@@ -27,7 +27,7 @@ def names_of_tensors(frame: FrameType | None, recording: Recording | None) -> di
         for path, tensor in _of_module(module):
             found.setdefault(id(tensor), path if len(modules) == 1 else f"{name}.{path}")
     for name, value in variables:
-        for path, tensor in _inside(value):
+        for path, tensor in _tensors_inside(value):
             found.setdefault(id(tensor), f"{name}{path}")
     return found
 
@@ -44,7 +44,7 @@ def _of_module(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from module.named_buffers()
 
 
-def _inside(value: Any) -> Iterable[tuple[str, torch.Tensor]]:
+def _tensors_inside(value: Any) -> Iterable[tuple[str, torch.Tensor]]:
     """Tensors in a list, tuple or dict."""
     pairs: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, list | tuple):

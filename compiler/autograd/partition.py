@@ -99,9 +99,9 @@ def partition(joint: Joint, budget: float | None) -> Partition:
 def partition_of(halves: Halves, budget: float | None = 1.0) -> Partition:
     """A partition as it was made, with torch's reasons in words."""
     forward = {node.name: node for node in fx.calls(halves.forward)}
-    again = tuple(_again(node) for node in fx.calls(halves.backward) if node.name in forward)
+    again = tuple(_recomputed_value(node) for node in fx.calls(halves.backward) if node.name in forward)
     makers = {node.name: node for node in halves.forward.graph.nodes}
-    kept = tuple(_kept(node, makers[node.name], halves) for node in saved_nodes(halves))
+    kept = tuple(_kept_value(node, makers[node.name], halves) for node in saved_nodes(halves))
     return Partition(budget, kept, again, (len(forward), len(list(fx.calls(halves.backward)))))
 
 
@@ -132,13 +132,13 @@ def decisions(
     return kept + again
 
 
-def _kept(node: Node, maker: Node, halves: Halves) -> Kept:
+def _kept_value(node: Node, maker: Node, halves: Halves) -> Kept:
     is_input = maker.op == "placeholder"
     operation = "input" if is_input else fx.target_name(maker)
-    return Kept(node.name, operation, bytes_of(fx.value_of(node)), is_input, _why(node.name, is_input, halves))
+    return Kept(node.name, operation, bytes_of(fx.value_of(node)), is_input, _reason(node.name, is_input, halves))
 
 
-def _why(name: str, is_input: bool, halves: Halves) -> str:
+def _reason(name: str, is_input: bool, halves: Halves) -> str:
     if is_input:
         return REASONS["primal input"]
     if not halves.banned:
@@ -147,7 +147,7 @@ def _why(name: str, is_input: bool, halves: Halves) -> str:
     return CHEAPEST if reason is None else REASONS.get(reason, reason)
 
 
-def _again(node: Node) -> Again:
+def _recomputed_value(node: Node) -> Again:
     return Again(node.name, fx.target_name(node), bytes_of(fx.value_of(node)), flops_of(node))
 
 

@@ -122,7 +122,7 @@ class Provenance:
         inputs = body.module.graph.find_nodes(op="placeholder")
         if same:
             self.found[body.holder] = (same,)
-            self._traced_again(body, same)
+            self._match_retraced_body(body, same)
         given = [e.id for e in self.parent.entities if e.kind == "subgraph_input" and e.attrs["subgraph"] == same]
         if len(inputs) == len(given):
             self.found |= {node: (origin,) for node, origin in zip(inputs, given, strict=True)}
@@ -148,7 +148,7 @@ class Provenance:
                     return str(theirs[own.index(body)])
         return ""
 
-    def _traced_again(self, body: fx.Body, same: str) -> None:
+    def _match_retraced_body(self, body: fx.Body, same: str) -> None:
         """A body that was traced on behalf of the operator is the same operations in the same order."""
         calls = [e for e in self.parent.entities if e.kind == "call" and e.attrs.get("subgraph") == same]
         for node in body.module.graph.nodes:

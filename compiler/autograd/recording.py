@@ -98,8 +98,8 @@ class Recording:
         with ExitStack() as stack:
             stack.enter_context(eagerly())
             # Modules open in order and are closed in reverse, also by an error: `always_call`.
-            stack.callback(register_module_forward_pre_hook(self._opened).remove)
-            stack.callback(register_module_forward_hook(self._closed, always_call=True).remove)
+            stack.callback(register_module_forward_pre_hook(self._on_module_start).remove)
+            stack.callback(register_module_forward_hook(self._on_module_end, always_call=True).remove)
             stack.enter_context(self._mode)
             self._stack = stack.pop_all()
         self._seen = autograd_nodes.next_number()
@@ -112,13 +112,13 @@ class Recording:
         self._stop = None
         self._open.clear()
 
-    def _opened(self, module: torch.nn.Module, _: Any) -> None:
+    def _on_module_start(self, module: torch.nn.Module, _: Any) -> None:
         if threading.get_ident() == self._thread:  # hooks on all modules are for all threads
             if id(module) not in self._paths and not self._open:
                 self._name_under(module)
             self._open.append(module)
 
-    def _closed(self, module: torch.nn.Module, _: Any, __: Any) -> None:
+    def _on_module_end(self, module: torch.nn.Module, _: Any, __: Any) -> None:
         if threading.get_ident() == self._thread and module in self._open:
             while self._open.pop() is not module:
                 pass
@@ -131,19 +131,19 @@ class Recording:
             prefix = name if name not in self.roots else f"{name}_{len(self.roots)}"
         self.roots[prefix] = root
         for path, module in root.named_modules(prefix=prefix):
-            self._paths.setdefault(id(module), _as_written(path))
+            self._paths.setdefault(id(module), _without_wrapper(path))
 
     def begins(self, first: int) -> None:
         """A call begins. Nodes that no call made since the last one are those of custom functions: torch does not tell
         of `Function.apply`, but it makes the node first, and calls `forward` then.
         """
         if first > self._seen:
-            frame = _applying(sys._getframe(2))
+            frame = _apply_frame(sys._getframe(2))
             if frame is not None:
                 self._add(self._seen, first, "torch.autograd.Function.apply", frame)
             self._seen = first
 
-    def made(self, first: int, function: Callable[..., Any], given: Any, result: Any) -> None:
+    def note_call(self, first: int, function: Callable[..., Any], given: Any, result: Any) -> None:
         """Note a call that has ended, and was given this; those that made no node are forgotten."""
         self._seen = autograd_nodes.next_number()
         frame = sys._getframe(2)
@@ -160,7 +160,7 @@ class Recording:
             if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None:
                 number = autograd_nodes.number_of(leaf.grad_fn)
                 if number is not None and number >= first:
-                    self._values[number, leaf.output_nr] = Value.of(leaf)
+                    self._values[number, leaf.output_nr] = Value.of_tensor(leaf)
 
     def value(self, number: int | None, output: int) -> Value | None:
         """A result of the forward operation whose node has this number, None where it was not seen."""
@@ -172,7 +172,7 @@ class Recording:
         kind = type(module).__name__ if module is not None and path else ""
         self.calls.append(Call(first, end, op, self._users_stack(frame), path, kind))
 
-    def hooked(self, tensor: torch.Tensor, function: Callable[..., Any], hook: Any) -> None:
+    def note_hook(self, tensor: torch.Tensor, function: Callable[..., Any], hook: Any) -> None:
         if tensor.grad_fn is not None:
             number = autograd_nodes.number_of(tensor.grad_fn)
             name = autograd_nodes.hook_name(hook) + _HOOKS[function] if hook is not None else _HOOKS[function]
@@ -206,10 +206,10 @@ class Recording:
         """Parameters and buffers of the modules that were called, by path."""
         for prefix, root in self.roots.items():
             for path, tensor in [*root.named_parameters(prefix=prefix), *root.named_buffers(prefix=prefix)]:
-                yield _as_written(path), tensor
+                yield _without_wrapper(path), tensor
 
 
-def _as_written(path: str) -> str:
+def _without_wrapper(path: str) -> str:
     """A path without the name that torch.compile gives to the module that it wraps."""
     return ".".join(part for part in path.split(".") if part != "_orig_mod")
 
@@ -232,12 +232,12 @@ class _Listening(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         first = autograd_nodes.next_number()
         self._recording.begins(first)
-        with self._recording.second_order.watching(func, args, kwargs or {}):
+        with self._recording.second_order.watch(func, args, kwargs or {}):
             result = func(*args, **(kwargs or {}))
-        self._recording.made(first, func, (args, kwargs), result)
+        self._recording.note_call(first, func, (args, kwargs), result)
         if func in _HOOKS:
             hook = (*args[1:], *(kwargs or {}).values(), None)[0]
-            self._recording.hooked(args[0], func, hook)
+            self._recording.note_hook(args[0], func, hook)
         return result
 
 
@@ -246,7 +246,7 @@ def is_users(file: str) -> bool:
     return not file.startswith(_OWN) and not file.startswith(_TORCH)
 
 
-def _applying(frame: FrameType | None) -> FrameType | None:
+def _apply_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame of `Function.apply` around this one, or None."""
     while frame is not None:
         if frame.f_code.co_name == "apply" and frame.f_code.co_filename.endswith("autograd/function.py"):

@@ -47,7 +47,9 @@ class Forward:
     by_sequence: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, forward: GraphModule, forward_id: str, joint: GraphModule | None = None, joint_id: str = "") -> Forward:
+    def of_graphs(
+        cls, forward: GraphModule, forward_id: str, joint: GraphModule | None = None, joint_id: str = ""
+    ) -> Forward:
         """`forward_id` and `joint_id` are the ids of their artifacts."""
         found = _by_sequence(fx.calls(forward), forward_id)
         before = (node for node in fx.calls(joint) if not _is_backward(node)) if joint else ()

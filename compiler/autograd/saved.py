@@ -34,16 +34,18 @@ def saved_tensors(graph: EagerGraph, artifact_id: str, names: Mapping[int, str])
     """All that the nodes of a graph keep, in the order of the nodes. `names` has names of tensors by `id`."""
     makers = {node.function: node.name for node in graph.nodes}
     leaves = {key: node.name for node in graph.nodes if node.leaf is not None and (key := _memory(node.leaf))}
-    kept = [each for node in graph.nodes for each in _kept(node, artifact_id, makers, names)]
+    kept = [each for node in graph.nodes for each in _kept_tensors(node, artifact_id, makers, names)]
     together: dict[tuple[str, int], list[str]] = {}
     for each in kept:
         if each.key is not None:
             together.setdefault(each.key, []).append(each.label)
     labels = {key: f"s{index}" for index, key in enumerate(together)}
-    return tuple(_shared(each, labels, together, leaves) for each in kept)
+    return tuple(_with_storage(each, labels, together, leaves) for each in kept)
 
 
-def _kept(node: GraphNode, artifact_id: str, makers: Mapping[Any, str], names: Mapping[int, str]) -> Iterator[_Kept]:
+def _kept_tensors(
+    node: GraphNode, artifact_id: str, makers: Mapping[Any, str], names: Mapping[int, str]
+) -> Iterator[_Kept]:
     own = ((name, tensor, "on the context of a custom function: nothing checks its version")
            for name, tensor in autograd_nodes.context_tensors(node.function).items())  # fmt: skip
     for name, tensor, problem in [*((slot.name, slot.tensor, slot.problem) for slot in node.saved), *own]:
@@ -52,10 +54,10 @@ def _kept(node: GraphNode, artifact_id: str, makers: Mapping[Any, str], names: M
         if tensor is None:
             yield _Kept(fact, label, None)
         else:
-            yield _Kept(_described(fact, tensor, makers, names), label, _memory(tensor))
+            yield _Kept(_describe(fact, tensor, makers, names), label, _memory(tensor))
 
 
-def _described(fact: Saved, tensor: torch.Tensor, makers: Mapping[Any, str], names: Mapping[int, str]) -> Saved:
+def _describe(fact: Saved, tensor: torch.Tensor, makers: Mapping[Any, str], names: Mapping[int, str]) -> Saved:
     attrs = tensor_attrs(tensor)
     return replace(
         fact,
@@ -92,7 +94,7 @@ def _storage_bytes(tensor: torch.Tensor) -> int:
     return inner_tensor(tensor).untyped_storage().nbytes() if tensor.layout == torch.strided else 0
 
 
-def _shared(
+def _with_storage(
     each: _Kept,
     labels: Mapping[tuple[str, int], str],
     together: Mapping[tuple[str, int], list[str]],

@@ -28,18 +28,18 @@ class SecondOrder:
         self._firsts: list[int] = []
 
     @contextmanager
-    def watching(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[None]:
+    def watch(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[None]:
         """While `function` runs, if it is such a pass."""
         with ExitStack() as stack:
             if _creates_graph(function, args, kwargs):
                 outputs = args[0] if args else kwargs.get("outputs")
                 for node in _nodes_behind(outputs):
                     started: list[int] = []
-                    stack.callback(node.register_prehook(_entering(started)).remove)
-                    stack.callback(node.register_hook(self._leaving(started, node)).remove)
+                    stack.callback(node.register_prehook(_on_enter(started)).remove)
+                    stack.callback(node.register_hook(self._on_leave(started, node)).remove)
             yield
 
-    def _leaving(self, started: list[int], node: Any) -> Callable[[Any, Any], None]:
+    def _on_leave(self, started: list[int], node: Any) -> Callable[[Any, Any], None]:
         def leave(_: Any, __: Any) -> None:
             end = autograd_nodes.next_number()
             if started and end > started[-1]:
@@ -58,7 +58,7 @@ class SecondOrder:
         return node if first <= number < end else None
 
 
-def _entering(started: list[int]) -> Callable[[Any], None]:
+def _on_enter(started: list[int]) -> Callable[[Any], None]:
     def enter(_: Any) -> None:
         started.append(autograd_nodes.next_number())
 

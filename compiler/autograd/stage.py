@@ -13,12 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 
 from compiler.autograd.eager_graph import EagerGraph, GraphNode, GraphStop, eager_graph
 from compiler.autograd.graph_artifact import Settings, autograd_artifact
 from compiler.autograd.saved import saved_tensors
 from compiler.autograd.stops import Stops
+from compiler.calls.graph_runs import HookedInterpreter
 from compiler.capture.guard_words import plain
 from compiler.record import Artifact, Entity, Problem
 from compiler.record.builder import Builder
@@ -45,18 +46,38 @@ class AutogradStage:
             return self.module.forward(*args)
         self.spans.clear()
         self.stops = Stops()
-        return _Counting(self.module, self.spans, self.stops).run(*args)
+        return self._run_noted(args, self.spans)
 
-    def hearing(self, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _run_noted(self, args: Sequence[Any], spans: list[tuple[int, int, str]]) -> Any:
+        """Run the graph; note the numbers of the autograd nodes that each node makes, and where gradients stop."""
+
+        def note(node: Node, run: Callable[[], Any]) -> Any:
+            first = autograd_nodes.next_number()
+            result = run()
+            end = autograd_nodes.next_number()
+            if end > first:
+                spans.append((first, end, node.name))
+            if node.op in ("call_function", "call_method"):
+                function: Any = (
+                    getattr(torch.Tensor, node.target, None) if isinstance(node.target, str) else node.target
+                )
+                given = interpreter.fetch_args_kwargs_from_env(node)
+                self.stops.hear((first, end), function, given, result, lambda: (str(node.target), (), node.name))
+            return result
+
+        interpreter = HookedInterpreter(self.module, note)
+        return interpreter.run(*args)
+
+    def record_first_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """`call`, which runs the captured graph or what was compiled of it; the first graph it builds is added."""
 
-        def heard(*args: Any) -> Any:
+        def call_and_look(*args: Any) -> Any:
             results = call(*args)
             if not self.done:
                 self._look(args, results)
             return results
 
-        return heard
+        return call_and_look
 
     def _look(self, args: Sequence[Any], results: Any) -> None:
         outputs = [leaf for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
@@ -71,8 +92,8 @@ class AutogradStage:
 
     def _add(self, args: Sequence[Any], outputs: Sequence[torch.Tensor]) -> None:
         inputs = list(zip(self._placeholders(), args, strict=True))
-        names = {id(value): name for name, _, value in self._named(inputs)}
-        boundary = {value.grad_fn: name for name, _, value in self._named(inputs) if value.grad_fn is not None}
+        names = {id(value): name for name, _, value in self._named_inputs(inputs)}
+        boundary = {value.grad_fn: name for name, _, value in self._named_inputs(inputs) if value.grad_fn is not None}
         graph = eager_graph(outputs, names=names, boundary=boundary, stops=self.stops)
         if not self.spans:  # compiled code ran, and `run` did not
             graph = replace(graph, stops=tuple(self._stops_inside(args, names, graph)))
@@ -80,7 +101,7 @@ class AutogradStage:
             f"autograd[{self.captured.graph}]", "what autograd built as it ran", self.captured.graph, "the outputs"
         )
         saved = saved_tensors(graph, settings.artifact_id, names)
-        named = {name: entity for name, entity, _ in self._named(inputs)}
+        named = {name: entity for name, entity, _ in self._named_inputs(inputs)}
         makers = self._makers(graph, named) | self._cutters(graph, named)
         places = {name: {key: each.attrs[key] for key in PLACE if key in each.attrs} for name, each in makers.items()}
         origins = {name: (entity.id,) for name, entity in makers.items()}
@@ -90,7 +111,7 @@ class AutogradStage:
     def _stops_inside(self, args: Sequence[Any], names: Mapping[int, str], graph: EagerGraph) -> Iterator[GraphStop]:
         """Where gradients stop in the captured graph, as stops of the node that was made of all of it."""
         whole = next(node.name for node in graph.nodes if node.kind not in ("accumulate", "outer"))
-        with unchanged(args) as given:
+        with restore_inputs(args) as given:
             results = self.run_again(*given)
         outputs = [leaf for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
         for stop in eager_graph(outputs, names=names, stops=self.stops).stops if outputs else ():
@@ -100,12 +121,12 @@ class AutogradStage:
         """The captured graph in eager mode, for what it tells of stops."""
         self.stops = Stops()
         with torch.random.fork_rng():
-            return _Counting(self.module, [], self.stops).run(*args)
+            return self._run_noted(args, [])
 
     def _placeholders(self) -> list[Node]:
         return [node for node in self.module.graph.nodes if node.op == "placeholder"]
 
-    def _named(self, inputs: Sequence[tuple[Node, Any]]) -> Iterator[tuple[str, Entity, torch.Tensor]]:
+    def _named_inputs(self, inputs: Sequence[tuple[Node, Any]]) -> Iterator[tuple[str, Entity, torch.Tensor]]:
         """The tensors among the inputs: what the user calls them, and their entities in the captured graph."""
         for node, value in inputs:
             if isinstance(value, torch.Tensor):
@@ -135,7 +156,7 @@ class AutogradStage:
 
 
 @contextmanager
-def unchanged(args: Sequence[Any]) -> Iterator[list[Any]]:
+def restore_inputs(args: Sequence[Any]) -> Iterator[list[Any]]:
     """Arguments to run a graph with again: what it changes in them is put back. Those that were computed with gradients
     are cut off from where they come from, so that autograd's graph of them stays as it is.
     """
@@ -151,25 +172,3 @@ def unchanged(args: Sequence[Any]) -> Iterator[list[Any]]:
 def _cut(value: torch.Tensor) -> torch.Tensor:
     """A copy that is no leaf either: one can be changed in place."""
     return value.detach().requires_grad_(value.requires_grad).clone()
-
-
-class _Counting(Interpreter):
-    """Runs a graph; notes the numbers of the autograd nodes that each of its nodes makes, and where gradients stop."""
-
-    def __init__(self, module: GraphModule, spans: list[tuple[int, int, str]], stops: Stops) -> None:
-        super().__init__(module)
-        self._stops = stops
-        self.extra_traceback = False  # it would be put into the message of the user's error
-        self._spans = spans
-
-    def run_node(self, n: Node) -> Any:
-        first = autograd_nodes.next_number()
-        result = super().run_node(n)
-        end = autograd_nodes.next_number()
-        if end > first:
-            self._spans.append((first, end, n.name))
-        if n.op in ("call_function", "call_method"):
-            function: Any = getattr(torch.Tensor, n.target, None) if isinstance(n.target, str) else n.target
-            given = self.fetch_args_kwargs_from_env(n)
-            self._stops.hear((first, end), function, given, result, lambda: (str(n.target), (), n.name))
-        return result

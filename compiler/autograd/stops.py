@@ -72,7 +72,7 @@ class Stops:
                 self.taken.append(Taken(*span, stops))
             return
         made = [each for each in tree_leaves(result) if isinstance(each, torch.Tensor) and _is_cut(each)]
-        if made and (stops := self._begun(function, inputs, constants, made[0], where)):
+        if made and (stops := self._new_stops(function, inputs, constants, made[0], where)):
             for each in made:
                 self._of[each] = stops
 
@@ -83,10 +83,10 @@ class Stops:
             for stop in self._of.get(each, ()):
                 found[stop] = None
             if isinstance(each, torch.nn.Parameter):
-                found[_frozen(each)] = None
+                found[_frozen_stop(each)] = None
         return tuple(found)[:MOST]
 
-    def _begun(
+    def _new_stops(
         self,
         function: Callable[..., Any],
         inputs: Sequence[torch.Tensor],
@@ -107,7 +107,7 @@ class Stops:
         begun = Stop(kind, op, tuple(made.shape), _dtype(made), source, leaf, None, stack, module)
         return (begun, *known)[:MOST]
 
-    def of(self, number: int | None) -> Iterator[Stop]:
+    def of_node(self, number: int | None) -> Iterator[Stop]:
         """The stops behind the call that made this node."""
         for taken in self.taken:
             if number is not None and taken.first <= number < taken.end:
@@ -119,7 +119,7 @@ def _is_cut(tensor: torch.Tensor) -> bool:
     return not tensor.requires_grad and (tensor.is_floating_point() or tensor.is_complex())
 
 
-def _frozen(parameter: torch.nn.Parameter) -> Stop:
+def _frozen_stop(parameter: torch.nn.Parameter) -> Stop:
     return Stop("frozen", "", tuple(parameter.shape), _dtype(parameter), parameter=id(parameter))
 
 

@@ -30,13 +30,13 @@ class Value:
     numbers: Any = None
 
     @classmethod
-    def of(cls, tensor: torch.Tensor, shown: int = SHOWN) -> Value:
+    def of_tensor(cls, tensor: torch.Tensor, shown: int = SHOWN) -> Value:
         """Reads the tensor three times, and never keeps it."""
         with torch.no_grad():
-            return cls._of(tensor.detach(), shown)
+            return cls._of_dense(tensor.detach(), shown)
 
     @classmethod
-    def _of(cls, tensor: torch.Tensor, shown: int) -> Value:
+    def _of_dense(cls, tensor: torch.Tensor, shown: int) -> Value:
         dense = tensor.to_dense() if tensor.layout != torch.strided else tensor
         count = dense.numel()
         real = torch.view_as_real(dense) if dense.is_complex() else dense
@@ -52,7 +52,7 @@ class Value:
         dtype = str(dense.dtype).removeprefix("torch.")
         return cls(dtype, tuple(dense.shape), norm, low, high, zeros, nans, infinite, numbers)
 
-    def transposed(self) -> Value:
+    def transpose(self) -> Value:
         """That of the matrix with its dims exchanged."""
         rows = self.numbers
         is_matrix = rows is not None and len(self.shape) == 2

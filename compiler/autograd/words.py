@@ -35,7 +35,7 @@ _SPECIAL = {
 
 def notes(node: GraphNode, saved: tuple[Saved, ...] = ()) -> tuple[str, ...]:
     """Sentences about a node, without a full stop at the end. `saved` is what it keeps."""
-    return tuple(dict.fromkeys([*_own(node), *_of_leaf(node), *_of_results(node), *_of_saved(saved)]))
+    return tuple(dict.fromkeys([*_own(node), *_of_leaf(node), *_of_results(node), *_saved_problems(saved)]))
 
 
 def _own(node: GraphNode) -> Iterator[str]:
@@ -115,7 +115,7 @@ def _of_results(node: GraphNode) -> Iterator[str]:
         yield f"hooks see the gradient here: {', '.join(node.hooks)}"
 
 
-def _of_saved(saved: tuple[Saved, ...]) -> Iterator[str]:
+def _saved_problems(saved: tuple[Saved, ...]) -> Iterator[str]:
     for fact in saved:
         if "modified by an inplace operation" in fact.problem:
             yield (

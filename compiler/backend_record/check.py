@@ -64,7 +64,7 @@ def _compare(check: Check, launch: Launched, mine: Sequence[Any]) -> Check:
     """With the worst of what it stores, once the reference interpreter has stored it too."""
     if check.verdict != "equal":
         return check
-    scope = Scope.of(launch.arguments[place] for place in launch.written)
+    scope = Scope.of_results(launch.arguments[place] for place in launch.written)
     found = worst(
         judge(launch.names[place], mine[place], launch.arguments[place], scope=scope) for place in launch.written
     )

@@ -203,7 +203,7 @@ class _Writer:
     def extern_origins(self, extern: Extern) -> Ids:
         if not isinstance(self.before, Made):
             nodes = [self.before.entity(name) for name in extern.origins if name in self.graph]
-            return tuple(identity for node in nodes for identity in (node.id, *self.before.called_in(node)))
+            return tuple(identity for node in nodes for identity in (node.id, *self.before.calls_inside(node)))
         made = [self.before.steps[name] for name in extern.targets if name in self.before.steps]
         named = [self.before.names[name] for name in extern.origins if name in self.before.names]
         return tuple(dict.fromkeys(made or named))

@@ -291,7 +291,7 @@ def compile_kernels(builder: Builder) -> None:
     """
     asked = builder.options.stages
     stages = None if "all" in asked else [stage for stage in MACHINE_STAGES if stage in asked]
-    builder.started((stages or MACHINE_STAGES)[0])
+    builder.start((stages or MACHINE_STAGES)[0])
     try:
         with closing(results(_with_hidden_kernels(builder), stages=stages)) as steps:
             for result in steps:

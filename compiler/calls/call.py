@@ -30,13 +30,13 @@ class Surroundings:
     autocast: tuple[tuple[str, torch.dtype], ...]
 
     @classmethod
-    def now(cls) -> Surroundings:
+    def current(cls) -> Surroundings:
         devices = (device for device in DEVICES if torch.is_autocast_enabled(device))
         autocast = tuple((device, torch.get_autocast_dtype(device)) for device in devices)
         return cls(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast)
 
     @contextmanager
-    def again(self) -> Iterator[None]:
+    def restore(self) -> Iterator[None]:
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode(self.inference))
             stack.enter_context(torch.set_grad_enabled(self.grad))
@@ -56,7 +56,7 @@ class Call:
     compiled: Callable[..., Any]
     args: Sequence[Any]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    surroundings: Surroundings = field(default_factory=Surroundings.now)
+    surroundings: Surroundings = field(default_factory=Surroundings.current)
     later: tuple[Call, ...] = ()
     site: tuple[SourceFrame, ...] = ()
 
@@ -112,10 +112,10 @@ class Call:
         """
         copies: dict[int, Any] = {}
 
-        def copied(value: Any) -> Any:
+        def copy_once(value: Any) -> Any:
             return copies.setdefault(id(value), copied_tensor(value)) if isinstance(value, torch.Tensor) else value
 
-        return tree_map(copied, (tuple(self.args), dict(self.kwargs)))
+        return tree_map(copy_once, (tuple(self.args), dict(self.kwargs)))
 
     def devices(self) -> set[str]:
         modules = [parameter for module in self.modules().values() for parameter in module.parameters()]
@@ -186,7 +186,7 @@ def leave_no_trace(call: Call) -> Iterator[None]:
     """
     buffers = list(call.buffers().values())
     saved = [buffer.detach().clone() for buffer in buffers]
-    with torch.random.fork_rng(), redirect_stdout(_Nowhere()), call.surroundings.again():
+    with torch.random.fork_rng(), redirect_stdout(_Nowhere()), call.surroundings.restore():
         try:
             yield
         finally:

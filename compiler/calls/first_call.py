@@ -31,7 +31,7 @@ def _is_conditional(path: str, line: int) -> bool:
     return False
 
 
-def marked(
+def mark_first_call_breaks(
     breaks: Sequence[GraphBreak],
     call: Call,
     dynamic: bool | None,

@@ -79,13 +79,13 @@ class KeptFrame:
     def defined(self, kind: Kind, kernel: str, nodes: tuple[str, ...]) -> None:
         self.graphs[kind].nodes.setdefault(kernel, set()).update(nodes)
 
-    def hearing(self, call: Callable[..., Any]) -> Callable[..., Any]:
+    def keep_first_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap `call` so that its first arguments, and the gradients of its outputs, are kept."""
 
-        def heard(*args: Any, **kwargs: Any) -> Any:
+        def call_and_keep(*args: Any, **kwargs: Any) -> Any:
             if self.arguments is not None or kwargs:
                 return self.around(call, *args, **kwargs) if self.around is not None else call(*args, **kwargs)
-            self.arguments = tuple(self._kept(argument) for argument in args)
+            self.arguments = tuple(self._keep_value(argument) for argument in args)
             self.autocast = tuple(
                 (device, torch.get_autocast_dtype(device)) for device in DEVICES if torch.is_autocast_enabled(device)
             )
@@ -93,9 +93,9 @@ class KeptFrame:
             self._hear_gradients(results)
             return results
 
-        return heard
+        return call_and_keep
 
-    def _kept(self, value: Any) -> Any:
+    def _keep_value(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         detached = value.detach()
@@ -119,7 +119,7 @@ class KeptFrame:
         def hear(gradients: Sequence[torch.Tensor | None]) -> None:
             gradient = gradients[place]
             if gradient is not None and index not in self.gradients:
-                self.gradients[index] = self._kept(gradient)
+                self.gradients[index] = self._keep_value(gradient)
 
         # The backward may run inside of the function that is compiled: this is not to be a frame of it.
         return torch.compiler.disable(hear)

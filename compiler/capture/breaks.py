@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 
 from compiler.capture.function_names import function_name
 from compiler.capture.sources import SourceBook, is_installed
-from compiler.capture.suggestions import Advice, Case, advise, case_of, narrowed, quoted_code
+from compiler.capture.suggestions import Advice, Case, advise, case_of, narrow_to_header, quoted_code
 from compiler.record import GraphBreak, Span, Suggestion
 from compiler.record.builder import Builder
 from compiler.torch_api import fx
@@ -48,9 +48,9 @@ def graph_break(
     """
     known = break_registry().get(facts.kind, {})
     explanation, link = _EXPLANATION.search(facts.message), _LINK.search(facts.message)
-    hints = [_unwrapped(hint) for hint in _HINT.findall(facts.message)]
+    hints = [_one_line(hint) for hint in _HINT.findall(facts.message)]
     gb_id = f"GB{link[1]}" if link else str(known.get("id", ""))
-    places = [narrowed(place) for place in _readable(facts.places)]
+    places = [narrow_to_header(place) for place in _readable(facts.places)]
     chain = tuple(span_of(place, book) for place in places)
     culprit = chain[-1] if chain else Span("", 0)
     advice = _advice(facts, places, book, outermost)
@@ -63,7 +63,7 @@ def graph_break(
         line=culprit.line,
         function=culprit.function,
         code=linecache.getline(places[-1].file, culprit.line).strip() if places else "",
-        explanation=_unwrapped(explanation[1]) if explanation else str(known.get("Explanation", "")),
+        explanation=_one_line(explanation[1]) if explanation else str(known.get("Explanation", "")),
         hints=tuple(hints) or tuple(known.get("Hints", ())),
         gb_id=gb_id,
         stack=tuple(f"{span.file}:{span.line} in {span.function}" for span in chain),
@@ -186,13 +186,13 @@ def _users_own(places: Sequence[Place]) -> Place | None:
     return next((place for place in reversed(places) if not is_installed(place.file)), None)
 
 
-def _unwrapped(text: str) -> str:
+def _one_line(text: str) -> str:
     """In one line, without what differs from run to run and machine to machine."""
     return _FOLDERS.sub("", _ADDRESS.sub("", " ".join(text.split())))
 
 
 def _first_sentence(text: str) -> str:
-    words = _unwrapped(text)
+    words = _one_line(text)
     end = words.find(". ")
     return words if end < 0 else words[: end + 1]
 
@@ -254,7 +254,7 @@ class BreakLog:
             self.awaited.update((id(code), (code, mine[-1].id)) for code in codes)
             self.codes[mine[-1].id] = tuple(codes)
 
-    def started(self, code: CodeType) -> str:
+    def break_before(self, code: CodeType) -> str:
         """The break after which this code goes on, "" for any other code."""
         return self.awaited.get(id(code), (code, ""))[1]
 
@@ -262,7 +262,7 @@ class BreakLog:
         """Say of each break which graph it ended, which functions went on, and what that costs. `codes` are those of
         the frames.
         """
-        resumed_by = {found.id: self._resumed_by(found.id, codes) for found in self.builder.breaks}
+        resumed_by = {found.id: self._frames_resumed_by(found.id, codes) for found in self.builder.breaks}
         breaks: dict[str, list[str]] = {}
         for found in self.builder.breaks:
             breaks.setdefault(found.frame, []).append(found.id)
@@ -270,10 +270,11 @@ class BreakLog:
         costs = [self._with_cost(found, resumed_by[found.id], after[found.id]) for found in self.builder.breaks]
         own = {found.id: self._own_unread(found, codes.get(found.frame)) for found in costs}
         self.builder.breaks[:] = [
-            replace(found, unread=own[found.id] or self._unread_after(found, after[found.id], own)) for found in costs
+            replace(found, unread=own[found.id] or self._unread_after_it(found, after[found.id], own))
+            for found in costs
         ]
 
-    def _unread_after(
+    def _unread_after_it(
         self, found: GraphBreak, after: Set[str], own: Mapping[str, tuple[int, int] | None]
     ) -> tuple[int, int] | None:
         """The lines that a later break left to Python, where no graph follows before it."""
@@ -302,7 +303,7 @@ class BreakLog:
         failed = self.builder.frames[frame].outcome == "failed"
         return failed or any(found.frame == frame and found.outcome == "skipped" for found in self.builder.breaks)
 
-    def _resumed_by(self, identity: str, codes: Mapping[str, CodeType]) -> tuple[str, ...]:
+    def _frames_resumed_by(self, identity: str, codes: Mapping[str, CodeType]) -> tuple[str, ...]:
         """The frames compiled after a break; code that an earlier call compiled for the same place serves it too."""
         frames = [frame.id for frame in self.builder.frames.values() if frame.resumes == identity]
         own = self.codes.get(identity, ())

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType
 
 from compiler.capture.function_names import function_name
-from compiler.capture.plain_lines import reached
-from compiler.capture.rendering import Rendering, rendered
+from compiler.capture.plain_lines import reachable_instructions
+from compiler.capture.rendering import Rendering, render
 from compiler.capture.sources import SourceBook
 from compiler.record import Artifact, Entity
 from compiler.torch_api.fx import is_dynamo
@@ -61,9 +61,9 @@ def bytecode_artifact(
     """
     bytecode = dis.Bytecode(code)
     every = list(bytecode)
-    instructions = reached(bytecode, every) if function_name(code.co_name) != code.co_name else every
+    instructions = reachable_instructions(bytecode, every) if function_name(code.co_name) != code.co_name else every
     entities: list[Entity] = []
-    rows = [_header(code, book) + _left_out(len(every) - len(instructions))]
+    rows = [_header(code, book) + _left_out_note(len(every) - len(instructions))]
     last_line: int | None = None
     for entity in _entities(code, instructions, artifact_id, book, names, says or {}):
         instruction = instructions[len(entities)]
@@ -130,7 +130,7 @@ def bytecode_artifacts(
         )  # fmt: skip
 
     first = listing(original, "", "as written", {})
-    python = rendered(modified, names)
+    python = render(modified, names)
     second = listing(modified, " modified", "as Dynamo rewrote it", python.says)
     return first, second, python_artifact(python, graph=graph, title=f"{function}, as Dynamo rewrote it, in Python")
 
@@ -143,7 +143,7 @@ def python_artifact(python: Rendering, *, graph: str, title: str) -> Artifact:
     artifact_id = f"bytecode[{graph} as Python]"
     text = [f"# closes over: {', '.join(python.free)}"] if python.free else []
     for name, value in python.constants.items():
-        text.append(f"# {name} is {_short(_ADDRESS.sub('', _described(value)))}")
+        text.append(f"# {name} is {_short(_ADDRESS.sub('', _describe(value)))}")
     entities: list[Entity] = []
     lines: dict[int, tuple[str, ...]] = {}
     for code, offsets in zip(python.lines, python.stands_for, strict=True):
@@ -174,7 +174,7 @@ def _lines(instructions: Sequence[dis.Instruction]) -> dict[int, int | None]:
     }
 
 
-def _described(value: object) -> str:
+def _describe(value: object) -> str:
     if isinstance(value, CodeType):
         return f"the code of {value.co_name}"
     if isinstance(value, type):
@@ -193,7 +193,7 @@ def _header(code: CodeType, book: SourceBook) -> str:
     return f"# {code.co_qualname}({parameters})  {book.name(code.co_filename)}:{code.co_firstlineno}"
 
 
-def _left_out(count: int) -> str:
+def _left_out_note(count: int) -> str:
     return f"  ({count} instructions that it never reaches are left out)" if count else ""
 
 

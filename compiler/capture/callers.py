@@ -25,7 +25,7 @@ class CallLog:
     def runs(self, code: CodeType, frame: str) -> None:
         self.codes[id(code)] = (code, frame)
 
-    def called(self, frame: Frame, stack: FrameType | None) -> Frame:
+    def with_caller(self, frame: Frame, stack: FrameType | None) -> Frame:
         """The frame with the nearest caller on the Python stack; as it is, where only code outside of the exploration
         called it.
         """

@@ -45,9 +45,9 @@ def graph_artifact(
     if parent is None:
         own = _called_from_all(own)
     if parent is None and call_site:
-        own = [_placed(entity, call_site[-1], book) for entity in own]
-    placed = [_inheriting(entity, known) for entity in own]
-    entities = _housed(placed, _shared(placed) if stage == "backward" else {})
+        own = [_with_call_site(entity, call_site[-1], book) for entity in own]
+    placed = [_inherit_attrs(entity, known) for entity in own]
+    entities = _put_in_modules(placed, _shared_modules(placed) if stage == "backward" else {})
     lines: dict[int, tuple[str, ...]] = {number: (f"{artifact_id}.{name}",) for number, name in names.items()}
     return Artifact(artifact_id, stage, title, "python", book.shorten(source), graph, lines, entities)
 
@@ -111,14 +111,14 @@ def _called_from_all(entities: list[Entity]) -> list[Entity]:
         for body in entity.attrs.get("subgraphs", ()):
             lines.setdefault(body, {}).update(dict.fromkeys(entity.origins))
 
-    def called(entity: Entity) -> Entity:
+    def add_callers(entity: Entity) -> Entity:
         from_calls = lines.get(entity.attrs.get("subgraph", ""), ()) if entity.kind == "call" else ()
         return replace(entity, origins=tuple(dict.fromkeys((*from_calls, *entity.origins)))) if from_calls else entity
 
-    return list(map(called, entities))
+    return list(map(add_callers, entities))
 
 
-def _placed(entity: Entity, frame: fx.SourceFrame, book: SourceBook) -> Entity:
+def _with_call_site(entity: Entity, frame: fx.SourceFrame, book: SourceBook) -> Entity:
     """Modules of torch.nn leave no stack of the user's; what the user wrote is the call."""
     if entity.kind != "call" or "line" in entity.attrs:
         return entity
@@ -127,7 +127,7 @@ def _placed(entity: Entity, frame: fx.SourceFrame, book: SourceBook) -> Entity:
     return replace(entity, attrs=entity.attrs | place)
 
 
-def _inheriting(entity: Entity, known: dict[str, Entity]) -> Entity:
+def _inherit_attrs(entity: Entity, known: dict[str, Entity]) -> Entity:
     if entity.kind != "call":
         return entity
     attrs = dict(entity.attrs)
@@ -138,7 +138,7 @@ def _inheriting(entity: Entity, known: dict[str, Entity]) -> Entity:
     return replace(entity, attrs=attrs)
 
 
-def _shared(entities: list[Entity]) -> dict[str, str]:
+def _shared_modules(entities: list[Entity]) -> dict[str, str]:
     """The paths of forward nodes that the backward computes again and other modules use: what those have in common.
     A causal mask that two blocks use is then no part of either, and makes no cycle of them.
     """
@@ -163,7 +163,7 @@ def _common_path(paths: Iterable[str]) -> str:
     return ".".join(same[0] for same in takewhile(lambda same: len(set(same)) == 1, parts))
 
 
-def _housed(entities: list[Entity], shared: dict[str, str]) -> tuple[Entity, ...]:
+def _put_in_modules(entities: list[Entity], shared: dict[str, str]) -> tuple[Entity, ...]:
     """Put the calls that have no module (a sum of gradients) into the module around the one that made their last
     operand: a block's sums are then inside the block, and a block that is shown closed makes no cycle. `shared` has the
     paths of those that belong elsewhere than torch says.
@@ -177,10 +177,10 @@ def _housed(entities: list[Entity], shared: dict[str, str]) -> tuple[Entity, ...
             maker = max(makers, key=place.__getitem__)
             modules[entity.id] = modules[maker] if maker in moved else modules[maker].rpartition(".")[0]
             moved[entity.id] = modules[entity.id]
-    return tuple(_moved(entity, moved[entity.id]) if entity.id in moved else entity for entity in entities)
+    return tuple(_with_module(entity, moved[entity.id]) if entity.id in moved else entity for entity in entities)
 
 
-def _moved(entity: Entity, path: str) -> Entity:
+def _with_module(entity: Entity, path: str) -> Entity:
     if not path and "module" not in entity.attrs:
         return entity
     attrs = {name: value for name, value in entity.attrs.items() if name not in MODULE}
@@ -218,8 +218,8 @@ def line_origins(book: SourceBook, call_site: Iterable[fx.SourceFrame]) -> Origi
             return ()
         stack = fx.source_frames(node)
         inner = [book.line(frame.file, frame.line) for frame in stack]
-        for caller, called in zip(stack, inner[1:], strict=False):
-            book.call(caller.file, caller.line, called)
+        for caller, add_callers in zip(stack, inner[1:], strict=False):
+            book.call(caller.file, caller.line, add_callers)
         return tuple(dict.fromkeys([*outer, *inner]))
 
     return origins

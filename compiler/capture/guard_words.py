@@ -97,7 +97,7 @@ def argument(source: str, owner: Any = None) -> str:
     name = _without_stores(source)
     if owner is not None and (found := re.search(r"\.__closure__\[(\d+)\]\.cell_contents", name)):
         name = name[: found.start()] + f"'s {owner.__code__.co_freevars[int(found[1])]}" + name[found.end() :]
-    return _as_written(name)
+    return _user_name(name)
 
 
 @lru_cache(maxsize=4096)
@@ -106,7 +106,7 @@ def _without_stores(source: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _as_written(name: str) -> str:
+def _user_name(name: str) -> str:
     name = re.sub(r"___from_numpy\(([^()]*)\)", r"\1", name)
     name = re.sub(r"^G\['__builtins_dict__\w*'\]\['(\w+)'\]", r"builtin \1", name)
     name = re.sub(r"^G\['__import_(\w+)'\]", lambda match: match[1].replace("_dot_", "."), name)
@@ -170,12 +170,12 @@ class OpenNames:
         match = tensor_match(code[0]) if kind == "TENSOR_MATCH" and code else None
         open_sizes = {f"{source}.size()[{n}]" for n, length in enumerate(match.size) if length is None} if match else ()
         shown = [self.all[size] for size in sorted(open_sizes) if size in self.all]
-        used = [self.own[size] for size in self.used(code)]
+        used = [self.own[size] for size in self.used_sources(code)]
         return tuple(dict.fromkeys(name for name in (*shown, *used) if name in self.own.values()))
 
-    def used(self, code: Sequence[str]) -> tuple[str, ...]:
+    def used_sources(self, code: Sequence[str]) -> tuple[str, ...]:
         """The sources of symbols that stand in this code."""
-        return tuple(source for source in self.own if any(_standing(source).search(part) for part in code))
+        return tuple(source for source in self.own if any(_whole_source(source).search(part) for part in code))
 
 
 def words(kind: str, source: str, code: tuple[str, ...], names: OpenNames | None = None) -> str:
@@ -198,24 +198,25 @@ def words(kind: str, source: str, code: tuple[str, ...], names: OpenNames | None
 
 def _conditions(code: Sequence[str], names: OpenNames) -> str:
     """'2 <= s77 <= 1024, where s77 is x.size(0)': symbols by their names, which are told once."""
-    used = names.used(code)
-    told = dict.fromkeys(unbracketed(plain(_named(part.split("  #", 1)[0], used, names))) for part in code)
+    used = names.used_sources(code)
+    parts = (_with_symbol_names(part.split("  #", 1)[0], used, names) for part in code)
+    told = dict.fromkeys(strip_brackets(plain(part)) for part in parts)
     where = " and ".join(f"{names.own[source]} is {plain(source)}" for source in used)
     return " and ".join(told) + (f", where {where}" if where else "")
 
 
-def _named(code: str, used: Sequence[str], names: OpenNames) -> str:
+def _with_symbol_names(code: str, used: Sequence[str], names: OpenNames) -> str:
     for source in used:
-        code = _standing(source).sub(names.own[source], code)
+        code = _whole_source(source).sub(names.own[source], code)
     return code
 
 
-def unbracketed(condition: str) -> str:
+def strip_brackets(condition: str) -> str:
     """What torch writes puts a whole side of a comparison into brackets."""
     return re.sub(r"^\(([^()]*)\) (==|!=|<|<=|>|>=) ", r"\1 \2 ", condition)
 
 
-def _standing(source: str) -> re.Pattern[str]:
+def _whole_source(source: str) -> re.Pattern[str]:
     """A source that is not the beginning of a longer one."""
     return re.compile(re.escape(source) + r"(?![\[.\w])")
 

@@ -84,7 +84,7 @@ def _known_failures(fact: GuardFacts, failed: Failed) -> int:
     return failed[fact.kind, fact.source, fact.code[0] if fact.code else ""]
 
 
-def asked_by(comment: str, names: Mapping[str, str]) -> Asked | None:
+def line_that_asked(comment: str, names: Mapping[str, str]) -> Asked | None:
     """The line in torch's comment on a guard (`code  # …/file.py:3 in f`), None if it names none."""
     asked = _ASKED_BY.fullmatch(comment.rpartition("#")[2])  # code can be very long, so it is not searched
     if asked is None:
@@ -97,7 +97,7 @@ def asked_by(comment: str, names: Mapping[str, str]) -> Asked | None:
 def _guard(
     identity: str, frame: str, fact: GuardFacts, names: Mapping[str, str], sizes: OpenNames, stack: dict[str, str]
 ) -> Guard:
-    asked = next((found for part in fact.code if (found := asked_by(part, names))), Asked())
+    asked = next((found for part in fact.code if (found := line_that_asked(part, names))), Asked())
     code = tuple(dict.fromkeys(part.split("  #", 1)[0].strip() for part in fact.code))
     source, shown = with_names(fact.source, stack), tuple(with_names(part, stack) for part in code)
     return Guard(
@@ -109,14 +109,14 @@ def _guard(
         file=asked.file,
         line=asked.line,
         words=words(fact.kind, source, shown, sizes),
-        argument=_about(fact.kind, source, shown),
+        argument=_argument_of_guard(fact.kind, source, shown),
         internal=fact.of_wrapper or is_internal(fact.kind, fact.source, code, asked.own),
         symbols=sizes.symbols(fact.kind, fact.source, code),
         seconds=fact.seconds,
     )
 
 
-def _about(kind: str, source: str, code: Sequence[str]) -> str:
+def _argument_of_guard(kind: str, source: str, code: Sequence[str]) -> str:
     """The argument that a guard belongs to, "" where it is about the process or about several."""
     if kind not in _GLOBAL:
         return argument(source)
@@ -138,11 +138,11 @@ def stack_names(code: CodeType) -> dict[str, str]:
             top = str(instruction.argval)
         if instruction.opname.startswith("JUMP"):
             after = next((each for each in listing if each.offset == instruction.argval), None)
-            return {top: _stored(after)} if top and after is not None and _stored(after) else {}
+            return {top: _stored_local(after)} if top and after is not None and _stored_local(after) else {}
     return {}
 
 
-def _stored(instruction: dis.Instruction) -> str:
+def _stored_local(instruction: dis.Instruction) -> str:
     """The local that an instruction stores the top of the stack to, "" if it does something else."""
     if not instruction.opname.startswith("STORE_FAST"):
         return ""

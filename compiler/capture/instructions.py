@@ -91,7 +91,7 @@ class Instructions(SymbolicStack):
     def _global(self, name: str) -> None:
         shown = self.names(name)
         if INSTALLED.match(name):
-            self.say(installed(shown))
+            self.say(describe_installed(shown))
             self.load(shown)
         else:
             self.push(shown)
@@ -114,7 +114,7 @@ class Instructions(SymbolicStack):
         if name.startswith("graph_out_"):
             self.say("keep the tuple that the graph returned")
         if self.on_stack(value):
-            value.named(name)
+            value.become_variable(name)
             value.local = name
 
     def _delete_fast(self, instruction: dis.Instruction) -> None:
@@ -285,12 +285,12 @@ class Instructions(SymbolicStack):
         self.compute(int(instruction.arg or 0), lambda *values: _dict(keys, values))
 
     def _list_extend(self, instruction: dis.Instruction) -> None:
-        self._into(instruction, "extend")
+        self._update_in_place(instruction, "extend")
 
     def _dict_update(self, instruction: dis.Instruction) -> None:
-        self._into(instruction, "update")
+        self._update_in_place(instruction, "update")
 
-    def _into(self, instruction: dis.Instruction, method: str) -> None:
+    def _update_in_place(self, instruction: dis.Instruction, method: str) -> None:
         items = self.pop(1)
         owner = self.from_top(int(instruction.arg or 1))
         self.consume(items)
@@ -354,7 +354,7 @@ class Instructions(SymbolicStack):
         positional = len(arguments) - len(keywords)
         shown = [value.text for value in arguments[:positional]]
         named = zip(keywords, arguments[positional:], strict=True)
-        self._called(callee, [*shown, *(f"{name}={value.text}" for name, value in named)])
+        self._push_call(callee, [*shown, *(f"{name}={value.text}" for name, value in named)])
 
     def _call_function_ex(self, instruction: dis.Instruction) -> None:
         parts = self.pop(2 if (instruction.arg or 0) & 1 else 1)
@@ -363,11 +363,11 @@ class Instructions(SymbolicStack):
             raise self.stop(instruction, "it has no NULL beside the function")
         callee = second if first is NULL else first
         self.consume([callee, *parts])
-        self._called(callee, [f"{star}{value.text}" for star, value in zip(("*", "**"), parts, strict=False)])
+        self._push_call(callee, [f"{star}{value.text}" for star, value in zip(("*", "**"), parts, strict=False)])
 
-    def _called(self, callee: Value, shown: list[str]) -> None:
+    def _push_call(self, callee: Value, shown: list[str]) -> None:
         arguments = ", ".join(shown)
-        if words := called(callee.text, arguments):
+        if words := describe_call(callee.text, arguments):
             self.say(words)
         self.push(f"{callee.text if callee.primary else f'({callee.text})'}({arguments})")
 
@@ -403,7 +403,7 @@ def _dict(keys: Any, values: Any) -> str:
     return f"{{{', '.join(f'{key}: {value}' for key, value in zip(keys, values, strict=True))}}}"
 
 
-def installed(name: str) -> str:
+def describe_installed(name: str) -> str:
     """What a global is that Dynamo installed."""
     match = INSTALLED.match(name)
     kind = match[1] if match else ""
@@ -411,7 +411,7 @@ def installed(name: str) -> str:
     return _ROLES[kind].format(shown) if kind else shown
 
 
-def called(callee: str, arguments: str) -> str:
+def describe_call(callee: str, arguments: str) -> str:
     """What a call is for, "" where it is the user's own."""
     if callee.startswith("__compiled_fn_"):
         return f"call the compiled graph with {arguments or 'no inputs'}"

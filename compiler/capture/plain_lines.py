@@ -50,7 +50,7 @@ def lines_run(code: CodeType, known: Iterable[int] = (), *, whole: bool = True) 
     if code.co_flags & _PAUSES or not (whole or known):
         return tuple(sorted(known))
     flow = flow_of(code)
-    before, behind = dominators(flow.after, 0), dominators(_reversed(flow.after), flow.end)
+    before, behind = dominators(flow.after, 0), dominators(_predecessors(flow.after), flow.end)
     passed = before[flow.end] if whole else 0
     for line in known:
         passed |= _certain(flow.on_line(line), before if whole else None, behind)
@@ -69,7 +69,7 @@ def _certain(numbers: Sequence[int], before: Sequence[int] | None, behind: Seque
     return passed
 
 
-def reached(listing: dis.Bytecode, instructions: Sequence[dis.Instruction]) -> list[dis.Instruction]:
+def reachable_instructions(listing: dis.Bytecode, instructions: Sequence[dis.Instruction]) -> list[dis.Instruction]:
     """The instructions that some way from the start leads to, in order."""
     after = _flow(listing, tuple(instructions)).after
     seen, todo = {0}, [0]
@@ -90,13 +90,13 @@ def _flow(listing: dis.Bytecode, instructions: tuple[dis.Instruction, ...]) -> F
     place = {each.offset: number for number, each in enumerate(instructions)}
     handlers = [(entry.start, entry.end, place[entry.target]) for entry in listing.exception_entries]  # type: ignore[attr-defined]  # new in 3.11, not in typeshed
     after = [
-        tuple(dict.fromkeys([*_next(number, each, instructions, place), *_handlers(each.offset, handlers)]))
+        tuple(dict.fromkeys([*_successors(number, each, instructions, place), *_handlers(each.offset, handlers)]))
         for number, each in enumerate(instructions)
     ]
     return Flow(instructions, (*after, ()))
 
 
-def _next(
+def _successors(
     number: int, instruction: dis.Instruction, instructions: Sequence[dis.Instruction], place: dict[int, int]
 ) -> list[int]:
     if instruction.opname in _RETURNS:
@@ -111,7 +111,7 @@ def _handlers(offset: int, handlers: Iterable[tuple[int, int, int]]) -> list[int
     return [target for start, end, target in handlers if start <= offset < end]
 
 
-def _reversed(after: Sequence[Sequence[int]]) -> list[list[int]]:
+def _predecessors(after: Sequence[Sequence[int]]) -> list[list[int]]:
     before: list[list[int]] = [[] for _ in after]
     for number, targets in enumerate(after):
         for target in targets:
@@ -123,7 +123,7 @@ def dominators(after: Sequence[Sequence[int]], start: int) -> list[int]:
     """For each node the set of those on every way to it from the start, itself too; 0 where no way leads."""
     order = _reverse_postorder(after, start)
     reached = set(order)
-    before = [[node for node in nodes if node in reached] for nodes in _reversed(after)]
+    before = [[node for node in nodes if node in reached] for nodes in _predecessors(after)]
     everything = (1 << len(after)) - 1
     found = [everything if node in reached else 0 for node in range(len(after))]
     found[start] = 1 << start

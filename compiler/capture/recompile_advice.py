@@ -12,98 +12,82 @@ UNSPECIALIZED = "torch._dynamo.config.allow_unspec_int_on_nn_module = True"
 
 IDENTITY = "identity"
 _DIMENSION = re.compile(r" in dimension (\d+)|\.size\((\d+)\)")
-_ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
-    "type": ("Pass `{argument}` with the same type on every call.", ()),
+_ADVICE: dict[str, str] = {
+    "type": "Pass `{argument}` with the same type on every call.",
     "shape": (
         "If `{argument}` comes in many sizes, say so before the first call: torch._dynamo.mark_dynamic({argument}, "
-        "{dimension}), or compile with dynamic=True.",
-        (),
+        "{dimension}), or compile with dynamic=True."
     ),
     "condition on sizes": (
         "The code that was made for open sizes holds for some only: `{old}`. If 0 or 1 is a size like any other, "
-        "torch._dynamo.decorators.mark_unbacked({first}, {dimension}) says so; or pad to sizes that fit.",
-        (),
+        "torch._dynamo.decorators.mark_unbacked({first}, {dimension}) says so; or pad to sizes that fit."
     ),
     "equal sizes": (
         "torch takes open sizes that are equal at first to stay so (`{old}`). Tell it not to, or let the first call "
-        "have different ones.",
-        (DUCK,),
+        "have different ones."
     ),
     "number of dimensions": (
-        "Give `{argument}` the same number of dimensions on every call: unsqueeze or flatten it before.",
-        (),
+        "Give `{argument}` the same number of dimensions on every call: unsqueeze or flatten it before."
     ),
-    "dtype": ("Convert `{argument}` before the call: {argument}.to(torch.{old}).", ()),
-    "stride": ("Give `{argument}` the same memory layout on every call: {argument}.contiguous().", ()),
-    "device": ("Move `{argument}` before the call: {argument}.to('{old}').", ()),
+    "dtype": "Convert `{argument}` before the call: {argument}.to(torch.{old}).",
+    "stride": "Give `{argument}` the same memory layout on every call: {argument}.contiguous().",
+    "device": "Move `{argument}` before the call: {argument}.to('{old}').",
     "requires_grad": (
         "Pass `{argument}` with the same requires_grad on every call: {argument}.detach() where no gradient is wanted, "
-        "or all the calls under torch.no_grad().",
-        (),
+        "or all the calls under torch.no_grad()."
     ),
     "grad mode": (
         "Call it in the same grad mode every time. Training and inference each need code of their own: one "
-        "compilation each is what it takes.",
-        (),
+        "compilation each is what it takes."
     ),
-    "autocast": ("Call it under the same autocast setting every time.", ()),
-    "default dtype": ("Set the default dtype once, before the first call.", ()),
-    "torch setting": ("Set it once, before the first call.", ()),
+    "autocast": "Call it under the same autocast setting every time.",
+    "default dtype": "Set the default dtype once, before the first call.",
+    "torch setting": "Set it once, before the first call.",
     "number": (
         "torch keeps a number that it has seen only once as a constant. Pass it as a tensor, torch.tensor({argument}), "
-        "or compile with dynamic=True.",
-        (),
+        "or compile with dynamic=True."
     ),
     "flag": (
         "Each value of `{argument}` takes its own branch, and its own code. If it changes often, make it a tensor and "
-        "choose with torch.where.",
-        (),
+        "choose with torch.where."
     ),
     "string": (
         "Each value of `{argument}` gets its own code. Pass what it stands for (a number, a function) if there are "
-        "many.",
-        (),
+        "many."
     ),
     "training mode": (
         "model.train() and model.eval() each need code of their own. Switch once a phase, not once a step; compile a "
-        "copy for each if both are called in turn.",
-        (),
+        "copy for each if both are called in turn."
     ),
     "module attribute": (
         "`{argument}` changes between calls, and torch keeps it as a constant. Hold it in a tensor that is changed in "
-        "place (register_buffer), or change it outside of the compiled function.",
-        (),
+        "place (register_buffer), or change it outside of the compiled function."
     ),
-    "module structure": ("Modules or parameters were added or taken away. Build the module whole, then compile.", ()),
+    "module structure": "Modules or parameters were added or taken away. Build the module whole, then compile.",
     "length": (
         "`{argument}` has another length or other keys. Pass a tensor (torch.stack, padded), or the same number of "
-        "items every time.",
-        (),
+        "items every time."
     ),
-    "global": ("`{name}` is a global that changes between calls. Pass it as an argument, as a tensor.", ()),
+    "global": "`{name}` is a global that changes between calls. Pass it as an argument, as a tensor.",
     "closure": (
         "The function was made anew with another value in it. Make it once, and pass the value as an argument, as a "
-        "tensor.",
-        (),
+        "tensor."
     ),
-    "function": ("Another function is passed on each call. Make it once, outside of the loop, and pass that one.", ()),
+    "function": "Another function is passed on each call. Make it once, outside of the loop, and pass that one.",
     "aliasing": (
         "Arguments that are one tensor in one call and several in another make for two versions. Pass copies of what "
-        "is passed twice: x.clone().",
-        (),
+        "is passed twice: x.clone()."
     ),
-    "marking": ("Mark the same dimensions of `{argument}` as dynamic or static on every call.", ()),
-    "object": ("Pass the same object every time; torch can't tell that another one is as good.", ()),
-    "value": ("Pass the same value every time, or a tensor.", ()),
+    "marking": "Mark the same dimensions of `{argument}` as dynamic or static on every call.",
+    "object": "Pass the same object every time; torch can't tell that another one is as good.",
+    "value": "Pass the same value every time, or a tensor.",
     "tensor": (
         "Pass the same kind of tensor every time. One that was made in inference mode becomes one like others by "
-        "`{argument}`.clone() outside of it.",
-        (),
+        "`{argument}`.clone() outside of it."
     ),
     "condition": (
         "The code holds only where `{old}`: something compares `{argument}`, or takes it as a constant. Pass it as a "
-        "tensor, or a value for which that holds.",
-        (),
+        "tensor, or a value for which that holds."
     ),
     IDENTITY: (
         "`{argument}` is made anew for each call, and torch drops the code for the one before with it. Make it once, "
@@ -140,8 +124,8 @@ _LEARNING_RATE = (
     "`{argument}` changes between calls, and torch keeps it as a constant. Give the optimizer a tensor: "
     "lr=torch.tensor(0.001)."
 )
-
-
+_SETTINGS = {_ADVICE["equal sizes"]: (DUCK,), _INT_OF_MODULE: (UNSPECIALIZED,)}
+"""Settings that do what an advice says."""
 _OF_TENSORS = ("type", "shape", "number of dimensions", "dtype", "stride", "device", "requires_grad")
 CAUSES = tuple(_ADVICE)
 """Every class of cause, what is blamed first before the rest."""
@@ -149,7 +133,7 @@ CAUSES = tuple(_ADVICE)
 
 def advice(failure: GuardFailure) -> tuple[str, tuple[str, ...]]:
     """Advice in words, and settings that do the same where there are some; see `applicability` for how far it goes."""
-    text, settings = _particular(failure) or _ADVICE[failure.cause]
+    text = _particular(failure) or _ADVICE[failure.cause]
     dimension = _DIMENSION.search(failure.words)
     names = {
         "argument": failure.argument,
@@ -158,31 +142,23 @@ def advice(failure: GuardFailure) -> tuple[str, tuple[str, ...]]:
         "old": failure.old,
         "dimension": dimension[1] or dimension[2] if dimension else "0",
     }
-    return text.format(**names), settings
+    return text.format(**names), _SETTINGS.get(text, ())
 
 
-def _particular(failure: GuardFailure) -> tuple[str, tuple[str, ...]] | None:
-    """Advice that fits better than that for the cause."""
+def _particular(failure: GuardFailure) -> str:
+    """Advice that fits better than that for the cause, "" where there is none."""
     is_part = "." in failure.argument or "[" in failure.argument
     if re.search(r"\._(?:parameters|buffers)\[", failure.source) and failure.cause in _OF_TENSORS:
-        return _OF_MODULE, ()
+        return _OF_MODULE
     if failure.cause == "shape" and {failure.old, failure.new} & {"0", "1"}:
-        return _SMALL, ()
-    if failure.cause == "flag" and is_part:
-        return _STATE, ()
-    if failure.cause == "global" and is_part:
-        return _GLOBAL_OBJECT, ()
-    if failure.cause == "module attribute":
-        return _attribute(failure)
-    if failure.cause == "length" and _is_of_module(failure):
-        return _GROWING, ()
-    return None
-
-
-def _attribute(failure: GuardFailure) -> tuple[str, tuple[str, ...]] | None:
-    if failure.argument.endswith("['lr']"):
-        return _LEARNING_RATE, ()
-    return (_INT_OF_MODULE, (UNSPECIALIZED,)) if failure.new.startswith("the int ") else None
+        return _SMALL
+    if failure.cause in ("flag", "global") and is_part:
+        return _STATE if failure.cause == "flag" else _GLOBAL_OBJECT
+    if failure.cause == "module attribute" and failure.argument.endswith("['lr']"):
+        return _LEARNING_RATE
+    if failure.cause == "module attribute" and failure.new.startswith("the int "):
+        return _INT_OF_MODULE
+    return _GROWING if failure.cause == "length" and _is_of_module(failure) else ""
 
 
 def _is_of_module(failure: GuardFailure) -> bool:
@@ -197,7 +173,7 @@ def applicability(settings: Sequence[str], others: str) -> Applicability:
     return "maybe" if others else "machine-applicable"
 
 
-def beyond(first: GuardFailure, nearest: Sequence[GuardFailure]) -> str:
+def other_conditions(first: GuardFailure, nearest: Sequence[GuardFailure]) -> str:
     """What else has to stay as it was for the advice to help; "" where that is all. Open sizes and numbers come
     together, and what follows from a size goes with it.
     """

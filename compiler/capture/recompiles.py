@@ -36,9 +36,9 @@ from compiler.capture.recompile_advice import (
     SIZES,
     advice,
     applicability,
-    beyond,
     inner_advice,
     limit_advice,
+    other_conditions,
 )
 from compiler.record import Artifact, Frame, GuardFailure, Problem, Recompile
 from compiler.record.builder import Builder
@@ -85,7 +85,7 @@ def recompile(
         text = ON_THE_STACK
     if first.cause in SIZES and (resumes or not known.frame.startswith("0/")):
         text, settings = inner_advice(function_name(known.function), resumes), ()
-    others = beyond(first, nearest)
+    others = other_conditions(first, nearest)
     if known.file.startswith("torch/distributed/"):
         text, settings, others = OF_TORCH, (), ""
     return replace(
@@ -148,7 +148,7 @@ def _of_guard(entry: str, guard: FailedGuard, state: str) -> Iterator[GuardFailu
         yield GuardFailure(entry, IDENTITY, name, "an object that is gone", "another object", change, guard.source)
     elif guard.kind == "LAMBDA_GUARD":
         yield from _condition_failure(entry, guard)
-    elif (held := _held(guard)) is not None:
+    elif (held := _module_contents(guard)) is not None:
         name, old, new = held
         change = f"{quoted(name)} had {old}, has {new}"
         yield GuardFailure(entry, "module structure", name, old, new, change, guard.source, code)
@@ -159,7 +159,7 @@ def _of_guard(entry: str, guard: FailedGuard, state: str) -> Iterator[GuardFailu
         yield GuardFailure(entry, cause, name, old, new, _change(name, guard, old, new), guard.source, code)
 
 
-def _held(guard: FailedGuard) -> tuple[str, str, str] | None:
+def _module_contents(guard: FailedGuard) -> tuple[str, str, str] | None:
     """A module that holds more or fewer modules, parameters or buffers: its name, how many it had, and has."""
     holder, count = _HOLDS.search(guard.source), _VALUE.match(guard.code[0].split("  #", 1)[0]) if guard.code else None
     if holder is None or count is None or not count[1].strip().isdigit():
@@ -273,7 +273,7 @@ def _value_cause(guard: FailedGuard) -> str:
 def _state_failures(entry: str, guard: FailedGuard, state: str) -> Iterator[GuardFailure]:
     old, new = state_of(guard.code[0]) if guard.code else {}, state_of(state)
     if not old:
-        yield from _switched(entry, " ".join(guard.code), new)
+        yield from _switched_settings(entry, " ".join(guard.code), new)
     for key in old:
         if key in new and old[key] != new[key]:
             before, now = switch_words(key, old[key]), switch_words(key, new[key])
@@ -283,7 +283,7 @@ def _state_failures(entry: str, guard: FailedGuard, state: str) -> Iterator[Guar
             yield GuardFailure(entry, _STATES.get(key, "torch setting"), switch_name(key), before, now, change)
 
 
-def _switched(entry: str, reason: str, now: dict[str, Any]) -> Iterator[GuardFailure]:
+def _switched_settings(entry: str, reason: str, now: dict[str, Any]) -> Iterator[GuardFailure]:
     """Older torch does not say what the state was, only which parts of it differ; those that are on or off."""
     for key in ("grad_mode", "autocast_state", "default_dtype", "deterministic_algorithms", "num_threads"):
         if key not in reason:
@@ -366,7 +366,7 @@ def _condition_failure(entry: str, guard: FailedGuard) -> Iterator[GuardFailure]
     )
 
 
-def limited(builder: Builder, frame: Frame, limit: str) -> None:
+def mark_limit_reached(builder: Builder, frame: Frame, limit: str) -> None:
     """Torch has compiled a function so often that it gave up on it: this call, and others that fit no code there is,
     run as plain Python.
     """
@@ -384,7 +384,7 @@ def limited(builder: Builder, frame: Frame, limit: str) -> None:
 def graph_change(before: Artifact, after: Artifact) -> str:
     """'2 ops more (operator.add, operator.mul)', 'the same ops; s77 left open'."""
     first, second = _ops(before), _ops(after)
-    parts = [_listed(second - first, "more"), _listed(first - second, "fewer")]
+    parts = [_list_ops(second - first, "more"), _list_ops(first - second, "fewer")]
     if not any(parts):
         parts = [_same(before, after)]
     opened, fixed = _symbols(after) - _symbols(before), _symbols(before) - _symbols(after)
@@ -400,7 +400,7 @@ def _ops(graph: Artifact) -> Counter[str]:
     )
 
 
-def _listed(ops: Counter[str], word: str) -> str:
+def _list_ops(ops: Counter[str], word: str) -> str:
     """'2 ops more (operator.add, operator.mul)'."""
     count = ops.total()
     if not count:

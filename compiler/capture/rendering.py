@@ -47,7 +47,7 @@ class Rendering:
     free: tuple[str, ...]
 
 
-def rendered(code: CodeType, names: Callable[[str], str] = str) -> Rendering:
+def render(code: CodeType, names: Callable[[str], str] = str) -> Rendering:
     """The code as Python, as far as that can be done faithfully. `names` gives generated names their canonical form."""
     taken = frozenset({*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars})
     machine = _Machine(taken, code=code, names=names)
@@ -82,15 +82,15 @@ class _Machine(Instructions):
         self.indent = 0
         self.emit(f"def {identifier(self.names(code.co_name))}({', '.join(parameters(code))}):", ())
         self.indent = 1
-        stored = self._written("STORE_DEREF", "DELETE_DEREF")
+        stored = self._written_names("STORE_DEREF", "DELETE_DEREF")
         if rebound := sorted(stored & set(code.co_freevars)):
             self.emit(f"nonlocal {', '.join(rebound)}", ())
-        if written := self._written("STORE_GLOBAL", "DELETE_GLOBAL"):
+        if written := self._written_names("STORE_GLOBAL", "DELETE_GLOBAL"):
             self.emit(f"global {', '.join(sorted(written))}", ())
         for name in sorted(set(code.co_cellvars) - stored - set(parameter_names(code))):
             self.emit(f"{name}: object", ())  # which makes it a variable of this function
 
-    def _written(self, *opcodes: str) -> set[str]:
+    def _written_names(self, *opcodes: str) -> set[str]:
         return {each.argval for each in self.instructions if each.opname in opcodes}
 
     def run(self, start: int, stack: list[Value], indent: int) -> None:

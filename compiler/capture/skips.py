@@ -50,6 +50,6 @@ class SkipLog:
         if not theirs and why not in NOISE and not any(skip.code is code for skip in self.found):
             self.found.append(Skip(code, why))
 
-    def telling(self) -> list[Skip]:
+    def worth_showing(self) -> list[Skip]:
         """Those that a reader would want to know of: not every helper that has nothing to do with tensors."""
         return [skip for skip in self.found if skip.why and skip.why != NO_TENSORS]

@@ -74,9 +74,9 @@ class SourceBook:
     def artifacts(self) -> tuple[Artifact, ...]:
         """One artifact a file: cells first, then the user's files, then installed packages."""
         present = [file for file in self.lines if linecache.getlines(file)]
-        return tuple(self._as_known(file) for file in sorted(present, key=self._rank))
+        return tuple(self._cached_artifact(file) for file in sorted(present, key=self._rank))
 
-    def _as_known(self, file: str) -> Artifact:
+    def _cached_artifact(self, file: str) -> Artifact:
         """The file's artifact, made anew only when more of its lines are wanted, or more of its calls are known."""
         wanted = (len(self.lines[file]), sum(map(len, self.calls.get(file, {}).values())))
         known, artifact = self._made.get(file, (wanted, None))
@@ -91,7 +91,7 @@ class SourceBook:
     def _artifact(self, file: str) -> Artifact:
         source = [line.rstrip("\n") for line in linecache.getlines(file)]
         wanted = self.lines[file]
-        numbers = list(_shown(file, source, wanted))
+        numbers = list(_shown_lines(file, source, wanted))
         own = self.artifact_id(file)
         lines: dict[int, tuple[str, ...]] = {}
         entities = []
@@ -108,13 +108,13 @@ class SourceBook:
         return Artifact(own, "source", self.name(file), "python", text, "", lines, tuple(entities), attrs)
 
 
-def _shown(file: str, source: list[str], wanted: set[int]) -> Iterator[int]:
+def _shown_lines(file: str, source: list[str], wanted: set[int]) -> Iterator[int]:
     """The line numbers to show, 0 where something is left out."""
     if len(source) <= (WHOLE_CELL_LINES if is_cell(file) else WHOLE_FILE_LINES):
         yield from range(1, len(source) + 1)
         return
     last = 0
-    for first, end in _enclosing(source, wanted):
+    for first, end in _enclosing_ranges(source, wanted):
         if first > last + 1:
             yield 0
         yield from range(max(first, last + 1), end + 1)
@@ -123,37 +123,37 @@ def _shown(file: str, source: list[str], wanted: set[int]) -> Iterator[int]:
         yield 0
 
 
-def _enclosing(source: list[str], wanted: set[int]) -> list[tuple[int, int]]:
+def _enclosing_ranges(source: list[str], wanted: set[int]) -> list[tuple[int, int]]:
     """Line ranges of the functions around the wanted lines, and the header line of each class around those."""
     last: dict[int, int] = {}
     found: set[tuple[int, int]] = set()
     for number in wanted:
         if number > len(source):
             continue
-        if first := _opening(source, number, _DEF):
+        if first := _opening_line(source, number, _DEF):
             last[first] = max(last.get(first, 0), number)
         else:
             found.add((number, number))
     for first, number in last.items():
         found.add(_block(source, first, number))
-        if header := _opening(source, first, _CLASS):
+        if header := _opening_line(source, first, _CLASS):
             found.add((header, header))
     return sorted(found)
 
 
 def function_around(source: list[str], number: int) -> tuple[int, int] | None:
     """First and last line of the innermost function around a line, with its decorators; None where there is none."""
-    first = _opening(source, number, _DEF)
+    first = _opening_line(source, number, _DEF)
     return _block(source, first, number) if first else None
 
 
 def _block(source: list[str], first: int, number: int) -> tuple[int, int]:
     """The lines of the definition that begins at `first`, as far as `number` at least."""
     end = first - 1 + len(inspect.getblock([f"{line}\n" for line in source[first - 1 :]]))
-    return _decorated(source, first), max(end, number)
+    return _first_decorator_line(source, first), max(end, number)
 
 
-def _opening(source: list[str], number: int, pattern: re.Pattern[str]) -> int:
+def _opening_line(source: list[str], number: int, pattern: re.Pattern[str]) -> int:
     """The nearest line at or above `number`, indented less than it (or itself), that opens a definition; 0 if none."""
     if pattern.match(source[number - 1]):
         return number
@@ -165,7 +165,7 @@ def _opening(source: list[str], number: int, pattern: re.Pattern[str]) -> int:
     return 0
 
 
-def _decorated(source: list[str], first: int) -> int:
+def _first_decorator_line(source: list[str], first: int) -> int:
     while first > 1 and source[first - 2].lstrip().startswith("@"):
         first -= 1
     return first

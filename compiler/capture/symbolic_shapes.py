@@ -7,8 +7,8 @@ import traceback
 from collections.abc import Mapping, Sequence
 
 from compiler.capture.function_names import function_name
-from compiler.capture.guard_words import OpenNames, plain, unbracketed
-from compiler.capture.guards import Asked, asked_by
+from compiler.capture.guard_words import OpenNames, plain, strip_brackets
+from compiler.capture.guards import Asked, line_that_asked
 from compiler.capture.sources import SourceBook, is_installed
 from compiler.record import Condition, Span, Symbol
 from compiler.torch_api.open_sizes import ConditionFacts, SymbolFacts
@@ -35,7 +35,7 @@ def symbol_of(frame: str, fact: SymbolFacts, book: SourceBook) -> Symbol:
         high=fact.high,
         also=tuple(also),
         became=fact.became,
-        specialized_by=_line(fact.stack, book) or _commented(fact.asked, names),
+        specialized_by=_line(fact.stack, book) or _line_in_comment(fact.asked, names),
         conditions=tuple(_condition(condition, names) for condition in fact.conditions),
     )
 
@@ -53,15 +53,15 @@ def _line(stack: Sequence[traceback.FrameSummary], book: SourceBook) -> Span | N
     return Span(name, number, number, function=function_name(entry.name), code=code, installed=not own)
 
 
-def _commented(comment: str, names: Mapping[str, str]) -> Span | None:
+def _line_in_comment(comment: str, names: Mapping[str, str]) -> Span | None:
     """The same from torch's comment, which holds the line's code and cuts file names short."""
-    asked = asked_by(comment, names)
+    asked = line_that_asked(comment, names)
     return Span(asked.file, asked.line, asked.line, code=_code(comment)) if asked else None
 
 
 def _condition(fact: ConditionFacts, names: Mapping[str, str]) -> Condition:
-    asked = asked_by(fact.asked, names) or Asked()
-    return Condition(unbracketed(fact.code), asked.file, asked.line, _code(fact.asked), fact.default)
+    asked = line_that_asked(fact.asked, names) or Asked()
+    return Condition(strip_brackets(fact.code), asked.file, asked.line, _code(fact.asked), fact.default)
 
 
 def _code(comment: str) -> str:

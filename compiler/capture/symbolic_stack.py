@@ -34,7 +34,7 @@ class Value:
     truth: str = ""
     offsets: tuple[int, ...] = ()
 
-    def named(self, name: str) -> None:
+    def become_variable(self, name: str) -> None:
         """What it is from now on: a variable."""
         self.text, self.primary, self.waiting, self.local = name, True, False, ""
         self.key = self.truth = ""
@@ -79,7 +79,7 @@ class SymbolicStack:
     def name_it(self, value: Value) -> None:
         name = self.fresh_name()
         self.emit(f"{name} = {value.text}", value.offsets)
-        value.named(name)
+        value.become_variable(name)
 
     def name_reads(self) -> None:
         """Give a name to what reads a variable: a block that comes may change the variable."""

@@ -17,10 +17,11 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from compiler.autograd.provenance import Provenance
+from compiler.calls.graph_runs import HookedInterpreter
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.capture.graphs import graph_artifact
 from compiler.decompose.levels import TABLES
-from compiler.decompose.random_draws import Drawing, Given, Values, place_draws, seed_and_restore
+from compiler.decompose.random_draws import Values, give_values, place_draws, record_draws, seed_and_restore
 from compiler.decompose.reasons import A_PRIM
 from compiler.decompose.tree import LevelTree, ops_of, source_of
 from compiler.numerics.policy.by_dtype import Numbers, not_comparable, numbers, worst_verdict
@@ -53,11 +54,11 @@ class LevelGraphs:
         try:
             with autocast(kept):
                 self.aot: AotGraphs = aot_graphs(self._module, self.own_arguments())
-            self.trees = dict(self._traced())
+            self.trees = dict(self._trace())
         except Exception as error:
             raise LevelError(f"the graph of {frame} can't be traced again: {first_line(error)}") from error
 
-    def _traced(self) -> Iterator[tuple[tuple[str, Kind], LevelTree]]:
+    def _trace(self) -> Iterator[tuple[tuple[str, Kind], LevelTree]]:
         for level in TABLES:
             for kind, graph in self.aot.graphs.items():
                 yield (level, kind), LevelTree(level, graph, expanded(graph, table(level)))
@@ -100,7 +101,7 @@ class LevelGraphs:
         known = Provenance(whole, self.captured, fx.homes(self._module), same_names=False)
         found = {name: known(node) for node, name in fx.qualified_names(whole).items()}
         names = fx.qualified_names(self.aot.graphs[kind])
-        artifact = self._shown("ATen", kind, lambda node: found.get(names[node], ()), self.captured)
+        artifact = self._level_artifact("ATen", kind, lambda node: found.get(names[node], ()), self.captured)
         return _with_verdict(artifact, "ATen", checks)
 
     def _artifact(self, level: str, kind: Kind, before: Artifact, checks: Sequence[Numbers]) -> Artifact:
@@ -114,12 +115,14 @@ class LevelGraphs:
             name = tree.origin(node) or (node.name if node.op == "placeholder" else "")
             return (f"{before.id}.{name}",) if name else ()
 
-        artifact = self._shown(level, kind, origins, before)
+        artifact = self._level_artifact(level, kind, origins, before)
         told = {f"{artifact.id}.{node.name}": _node_notes(tree, node) for node in ops_of(module)}
         entities = tuple(_with_attrs(entity, told.get(entity.id, {})) for entity in artifact.entities)
         return _with_verdict(replace(artifact, entities=entities), level, checks)
 
-    def _shown(self, level: str, kind: Kind, origins: Callable[[Node], tuple[str, ...]], parent: Artifact) -> Artifact:
+    def _level_artifact(
+        self, level: str, kind: Kind, origins: Callable[[Node], tuple[str, ...]], parent: Artifact
+    ) -> Artifact:
         assert self._kept.book is not None
         artifact = graph_artifact(
             self._module_at(level, kind), artifact_id=self.id_of(level, kind), stage="decomposed",
@@ -137,13 +140,13 @@ class LevelGraphs:
             draws = random_state() != before
         exact = None if draws else self._exact(eager)
         drawn: dict[Kind, Values] = {}
-        found = {"ATen": self._compared(eager, exact, lambda kind, args: self.draw(kind, args, drawn))}
+        found = {"ATen": self._compare(eager, exact, lambda kind, args: self.draw(kind, args, drawn))}
         for level in TABLES:
-            run = partial(self.given, level, drawn)
-            found[level] = self._compared(eager, exact, run)
+            run = partial(self.run_with_draws, level, drawn)
+            found[level] = self._compare(eager, exact, run)
         return {level: _note_draws(checks, drawn if level != "ATen" else {}) for level, checks in found.items()}
 
-    def _compared(
+    def _compare(
         self, eager: Results, exact: Results | None, run: Callable[[Kind, Sequence[Any]], Any]
     ) -> tuple[Numbers, ...]:
         self.aot.run = run
@@ -153,7 +156,9 @@ class LevelGraphs:
         except Exception as error:  # noqa: BLE001 - graphs fail in many ways, and the other levels don't care
             return (not_comparable("", f"it can't be run: {type(error).__name__}: {first_line(error)}"),)
         changed = sorted(mine.changed | eager.changed)
-        return numbers(mine.named(changed), eager.named(changed), exact.named(changed) if exact else None)
+        return numbers(
+            mine.with_names(changed), eager.with_names(changed), exact.with_names(changed) if exact else None
+        )
 
     def _exact(self, eager: Results) -> Results | None:
         """The captured graph's results in float64; None where it takes no other format than its own."""
@@ -162,17 +167,17 @@ class LevelGraphs:
                 found = self.results(self._eager, [double(value) for value in self.own_arguments()])
             except (RuntimeError, TypeError, ValueError):
                 return None
-        return found if found.alike(eager) else None
+        return found if found.has_same_results(eager) else None
 
     def draw(self, kind: Kind, args: Sequence[Any], drawn: dict[Kind, Values]) -> Any:
-        drawing = Drawing(self.aot.graphs[kind])
-        results = drawing.run(*args)
-        drawn[kind] = drawing.drawn
-        return results
+        values: dict[str, tuple[Any, ...]] = {}
+        drawn[kind] = values
+        return HookedInterpreter(self.aot.graphs[kind], record_draws(values)).run(*args)
 
-    def given(self, level: str, drawn: dict[Kind, Values], kind: Kind, args: Sequence[Any]) -> Any:
+    def run_with_draws(self, level: str, drawn: dict[Kind, Values], kind: Kind, args: Sequence[Any]) -> Any:
         traced = self.trees[level, kind].traced
-        return Given(traced.module, place_draws(drawn.get(kind, {}), traced.values)).run(*args)
+        given = give_values(place_draws(drawn.get(kind, {}), traced.values))
+        return HookedInterpreter(traced.module, given).run(*args)
 
     def own_arguments(self) -> list[Any]:
         """Copies of the call's arguments, which want gradients if the call's did and it was trained."""
@@ -216,7 +221,7 @@ class Results:
     inputs: Sequence[Any]
     changed: set[int]
 
-    def named(self, changed: Sequence[int]) -> list[tuple[str, Any]]:
+    def with_names(self, changed: Sequence[int]) -> list[tuple[str, Any]]:
         """All of it, with the inputs at these places as they were after the call."""
         return [
             *((f"output {place}", value) for place, value in enumerate(self.outputs)),
@@ -224,14 +229,14 @@ class Results:
             *((f"input {place}", self.inputs[place].detach()) for place in changed),
         ]
 
-    def alike(self, other: Results) -> bool:
+    def has_same_results(self, other: Results) -> bool:
         return len(self.outputs) == len(other.outputs) and self.gradients.keys() == other.gradients.keys()
 
 
 def add_levels(builder: Builder, kept: dict[str, KeptFrame]) -> None:
     """Put every capture at every level into a record under construction; what can't be had is a problem."""
     for captured in [item for item in builder.artifacts.values() if item.stage == "captured"]:
-        builder.started("decomposed", captured.graph)
+        builder.start("decomposed", captured.graph)
         try:
             found = LevelGraphs(captured.graph, kept[captured.graph], captured).artifacts()
         except (LevelError, KeyError) as error:

@@ -15,16 +15,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
+from compiler.calls.graph_runs import HookedInterpreter, keep_values
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.decompose.graphs import HalfGraph, LevelError
 from compiler.decompose.random_draws import seed_and_restore
 from compiler.record import Artifact, Entity
 from compiler.torch_api import fx
 from compiler.torch_api.buffers import bare
-from compiler.torch_api.pytrees import tree_leaves, tree_map
+from compiler.torch_api.pytrees import tree_leaves
 from compiler.triton_interpreter.reference import Reference, Unknown, copy_to_cpu
 
 _INPUT = re.compile(r"primals_(?P<from_one>\d+)|arg(?P<from_zero>\d+)_1")
@@ -58,10 +59,11 @@ def node_call(entity: Entity, artifact: Artifact, kept: KeptFrame, level: HalfGr
         raise LevelError(f"{entity.id} calls no operator: it is {_what(node)}")
     inputs = level.inputs if level else [_input(node, place, kept) for place, node in enumerate(_placeholders(module))]
     wanted = [source.name for source in node.all_input_nodes]
-    watching = _Watching(runnable, wanted) if is_captured else Reference(runnable, wanted)
+    known: dict[str, Any] = {}
+    reference = Reference(runnable, wanted)
     with torch.no_grad(), seed_and_restore():
-        watching.run(*inputs)
-    values, made_up = _completed(watching.values, wanted, module)
+        (HookedInterpreter(runnable, keep_values(known, wanted)) if is_captured else reference).run(*inputs)
+    values, made_up = _complete_values(known | reference.values, wanted, module)
     args, kwargs = map_arg((node.args, node.kwargs), lambda source: values[source.name])
     note = f"inputs are made up, with the sizes of this run's: {', '.join(made_up)}" if made_up else ""
     return NodeCall(fx.target_name(node), _function(node), tuple(args), dict(kwargs), note)
@@ -94,28 +96,13 @@ def _graph(artifact: Artifact, kept: KeptFrame) -> GraphModule:
                      "backward or post_grad")  # fmt: skip
 
 
-def _completed(
+def _complete_values(
     values: Mapping[str, Any], wanted: Sequence[str], module: GraphModule
 ) -> tuple[dict[str, Any], list[str]]:
     """The values of these nodes, made up where they are not known; and the names of those."""
     made_up = [name for name in wanted if _is_unknown(values.get(name))]
     nodes = {node.name: node for node in module.graph.nodes}
-    return dict(values) | {name: _made_up(nodes[name]) for name in made_up}, made_up
-
-
-class _Watching(Interpreter):
-    """Runs a captured graph as eager would, and keeps some values."""
-
-    def __init__(self, module: GraphModule, wanted: Sequence[str]) -> None:
-        super().__init__(module)
-        self.values: dict[str, Any] = {}
-        self._wanted = frozenset(wanted)
-
-    def run_node(self, n: Node) -> Any:
-        value = super().run_node(n)
-        if n.name in self._wanted:
-            self.values[n.name] = tree_map(copy_to_cpu, value)
-        return value
+    return dict(values) | {name: _random_value(nodes[name]) for name in made_up}, made_up
 
 
 def _placeholders(module: GraphModule) -> list[Node]:
@@ -142,7 +129,7 @@ def _is_unknown(value: Any) -> bool:
     return value is None or any(isinstance(leaf, Unknown) for leaf in tree_leaves(value))
 
 
-def _made_up(node: Node) -> Any:
+def _random_value(node: Node) -> Any:
     """Numbers of the right type: normally distributed, or zero where they are no floating-point numbers."""
     value = fx.value_of(node)
     if not isinstance(value, Tensor):

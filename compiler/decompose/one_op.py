@@ -68,7 +68,7 @@ class Decomposition:
                 for level in self.levels}  # fmt: skip
 
 
-def decomposed(
+def decompose_call(
     name: str,
     function: Callable[..., Any],
     args: Sequence[Any],
@@ -86,14 +86,14 @@ def decomposed(
     graphs = _Graphs(call)
     source = source_of(function)
     levels = (
-        Level("torch", graphs.called_calls(name), _code(graphs.called), call.compared(graphs.called, eager)),
-        *(Level(level, tree.roots(), _code(tree.traced.module), call.compared(tree.traced.module, eager))
+        Level("torch", graphs.called_calls(name), _code(graphs.called), call.compare(graphs.called, eager)),
+        *(Level(level, tree.roots(), _code(tree.traced.module), call.compare(tree.traced.module, eager))
           for level, tree in graphs.trees()),
     )  # fmt: skip
     return Decomposition(
         name=name,
-        arguments=_described(call.args),
-        keywords=tuple((key, _described(value)) for key, value in call.kwargs.items()),
+        arguments=_describe(call.args),
+        keywords=tuple((key, _describe(value)) for key, value in call.kwargs.items()),
         results=results_of(eager.results),
         source=source if source.file else None,
         levels=levels,
@@ -101,7 +101,7 @@ def decomposed(
     )
 
 
-def _named(outputs: Any) -> list[tuple[str, Any]]:
+def _name_outputs(outputs: Any) -> list[tuple[str, Any]]:
     return [(f"output {index}", leaf) for index, leaf in enumerate(tree_leaves(outputs))]
 
 
@@ -128,7 +128,7 @@ class _Call:
     def __call__(self, *tensors: Tensor) -> list[Any]:
         """The results, and then the arguments that are changed."""
         given = iter(tensors)
-        args, kwargs = tree_map(partial(_next_of, given), (self.args, self.kwargs))
+        args, kwargs = tree_map(partial(_next_if_tensor, given), (self.args, self.kwargs))
         results = list(tree_leaves(self.function(*args, **kwargs)))
         return results + [tensors[place] for place in self.changed]
 
@@ -138,7 +138,7 @@ class _Call:
             raise OperatorError(f"{self.name} can't be compared with eager: tensors of device meta have no values")
 
     def copies(self) -> list[Tensor]:
-        return [_copied(tensor) for tensor in self.tensors]
+        return [_copy(tensor) for tensor in self.tensors]
 
     def run_eager(self) -> _Eager:
         copies = self.copies()
@@ -165,12 +165,12 @@ class _Call:
             return None
         return found if len(found) == count + len(self.changed) else None
 
-    def compared(self, module: GraphModule, eager: _Eager) -> tuple[Numbers, ...]:
+    def compare(self, module: GraphModule, eager: _Eager) -> tuple[Numbers, ...]:
         """A graph's numbers against eager's, from the same seed."""
         with seed_and_restore(), torch.no_grad():
             mine = tree_leaves(module(*self.copies()))
-        exact = _named(eager.exact) if eager.exact is not None else None
-        found = numbers(_named(mine), _named(eager.outputs), exact)
+        exact = _name_outputs(eager.exact) if eager.exact is not None else None
+        found = numbers(_name_outputs(mine), _name_outputs(eager.outputs), exact)
         if not eager.draws or worst_verdict(found) != "differs":
             return found
         draws = ", ".join(sorted({fx.target_name(node) for node in ops_of(module) if is_random(node.target)}))
@@ -188,7 +188,7 @@ class _Graphs:
             if any(is_mutable(node.target) for node in self.aten.module.graph.nodes):
                 self.aten = expanded(self.called, {}, functional=True)
         except Exception as error:
-            raise OperatorError(f"{call.name} can't be traced with these arguments: {_why_untraced(error)}") from error
+            raise OperatorError(f"{call.name} can't be traced with these arguments: {_error_words(error)}") from error
 
     def called_calls(self, name: str) -> tuple[OpCall, ...]:
         calls = ops_of(self.called)
@@ -204,18 +204,18 @@ class _Graphs:
             yield name, LevelTree(name, self.aten.module, traced)
 
 
-def _why_untraced(error: Exception) -> str:
+def _error_words(error: Exception) -> str:
     reason = first_line(error)
     if "convert all Tensors to FakeTensors" in reason:
         return "it takes tensors from elsewhere, as a module its parameters: give all tensors as arguments"
     return reason
 
 
-def _next_of(given: Iterator[Tensor], leaf: Any) -> Any:
+def _next_if_tensor(given: Iterator[Tensor], leaf: Any) -> Any:
     return next(given) if isinstance(leaf, Tensor) else leaf
 
 
-def _copied(tensor: Tensor) -> Tensor:
+def _copy(tensor: Tensor) -> Tensor:
     """A copy with the same strides, to be changed at will."""
     if tensor.layout != torch.strided or 0 in tensor.stride() or tensor.is_conj():
         return tensor.clone()
@@ -226,7 +226,7 @@ def _code(module: GraphModule) -> str:
     return fx.graph_code(module)[0]
 
 
-def _described(value: Any) -> Any:
+def _describe(value: Any) -> Any:
     """Tensors as their types, everything else as it is."""
     return tree_map(_described_leaf, value)
 

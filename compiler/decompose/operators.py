@@ -25,7 +25,7 @@ def operator_named(what: str | Callable[..., Any]) -> tuple[str, Callable[..., A
     for in torch.ops.aten; `torch.…` and `F.…` are functions.
     """
     if isinstance(what, str):
-        return _named(what.strip())
+        return _resolve(what.strip())
     if not callable(what):
         raise TypeError(f"decompose takes the name of an operator, or a function, and its arguments; got {what!r}")
     return function_name(what), what
@@ -39,7 +39,7 @@ def function_name(function: Callable[..., Any]) -> str:
     return str(public or getattr(function, "__qualname__", None) or repr(function))
 
 
-def _named(name: str) -> tuple[str, Callable[..., Any]]:
+def _resolve(name: str) -> tuple[str, Callable[..., Any]]:
     path = name.removeprefix("torch.ops.").replace("::", ".")
     if path.startswith(("torch.", "F.")):
         return _function("torch.nn.functional." + path[2:] if path.startswith("F.") else path)
@@ -54,7 +54,7 @@ def _function(path: str) -> tuple[str, Callable[..., Any]]:
     for part in path.split(".")[1:]:
         found = getattr(owner, part, None)
         if found is None:
-            raise OperatorError(f"there is no {path!r}{_near(part, dir(owner))}")
+            raise OperatorError(f"there is no {path!r}{_suggestion(part, dir(owner))}")
         owner = found
     if not callable(owner):
         raise OperatorError(f"{path!r} can't be called")
@@ -66,8 +66,8 @@ def _operator(namespace: str, path: str) -> tuple[str, Callable[..., Any]]:
     space = getattr(torch.ops, namespace)
     packet = getattr(space, name, None)
     if packet is None or not callable(packet):
-        known = [entry.split("::")[1].partition(".")[0] for entry in _registered(namespace)]
-        raise OperatorError(f"there is no operator {namespace}.{path}{_near(name, known)}")
+        known = [entry.split("::")[1].partition(".")[0] for entry in _operator_names(namespace)]
+        raise OperatorError(f"there is no operator {namespace}.{path}{_suggestion(name, known)}")
     if not overload:
         return f"{namespace}.{name}", packet
     if overload not in packet.overloads():
@@ -75,12 +75,12 @@ def _operator(namespace: str, path: str) -> tuple[str, Callable[..., Any]]:
     return f"{namespace}.{path}", getattr(packet, overload)
 
 
-def _registered(namespace: str) -> list[str]:
+def _operator_names(namespace: str) -> list[str]:
     from compiler.torch_api.decomposition_tables import all_overloads
 
     return [name for name in all_overloads() if name.startswith(f"{namespace}::")]
 
 
-def _near(name: str, known: list[str]) -> str:
+def _suggestion(name: str, known: list[str]) -> str:
     close = get_close_matches(name, known, n=1)
     return f": did you mean {close[0]!r}?" if close else ""

@@ -7,13 +7,14 @@ in the other graphs. Everything but the drawing itself is compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import Node
 
+from compiler.calls.graph_runs import Hook
 from compiler.torch_api import fx
 from compiler.torch_api.decomposition_tables import is_random
 from compiler.torch_api.pytrees import tree_leaves
@@ -23,19 +24,27 @@ SEED = 0
 Values = Mapping[str, tuple[Any, ...]]
 
 
-class Drawing(Interpreter):
-    """Runs a graph and records in `drawn`, by node name, the results of each random operator."""
+def record_draws(drawn: dict[str, tuple[Any, ...]]) -> Hook:
+    """Record in `drawn`, by node name, the results of each random operator."""
 
-    def __init__(self, module: GraphModule) -> None:
-        super().__init__(module)
-        self.drawn: dict[str, tuple[Any, ...]] = {}
-
-    def run_node(self, n: Node) -> Any:
-        before = random_state() if is_random(drawing_operator(n)) else None
-        value = super().run_node(n)
+    def record(node: Node, run: Callable[[], Any]) -> Any:
+        before = random_state() if is_random(drawing_operator(node)) else None
+        value = run()
         if before is not None and random_state() != before:
-            self.drawn[n.name] = tuple(tree_leaves(value))
+            drawn[node.name] = tuple(tree_leaves(value))
         return value
+
+    return record
+
+
+def give_values(values: Mapping[str, Any]) -> Hook:
+    """Replace the values of some nodes, by name."""
+
+    def give(node: Node, run: Callable[[], Any]) -> Any:
+        value = run()
+        return values.get(node.name, value)
+
+    return give
 
 
 def drawing_operator(node: Node) -> Any:
@@ -46,18 +55,6 @@ def drawing_operator(node: Node) -> Any:
 def saves_state(node: Node) -> bool:
     """Whether a node returns the random state before its other results."""
     return fx.target_name(node) == "torch.ops.higher_order.run_and_save_rng_state"
-
-
-class Given(Interpreter):
-    """Runs a graph and replaces the values of some nodes, by name."""
-
-    def __init__(self, module: GraphModule, values: Mapping[str, Any]) -> None:
-        super().__init__(module)
-        self._values = values
-
-    def run_node(self, n: Node) -> Any:
-        value = super().run_node(n)
-        return self._values.get(n.name, value)
 
 
 def place_draws(drawn: Values, holders: Mapping[str, tuple[str | None, ...]]) -> dict[str, Any]:

@@ -35,10 +35,10 @@ def _core(op: Operator, declined: str) -> str:
 
 
 def _inductor(op: Operator, declined: str) -> str:
-    return f"{_not_decomposed(op, declined)}; {what_inductor_does(op)}"
+    return f"{_reason_not_decomposed(op, declined)}; {what_inductor_does(op)}"
 
 
-def _not_decomposed(op: Operator, declined: str) -> str:
+def _reason_not_decomposed(op: Operator, declined: str) -> str:
     excluded = tables.excluded_by_inductor()
     if declined:
         return f"its decomposition {_for_these(declined)}"

@@ -135,14 +135,14 @@ class LevelTree:
 
     def root(self, node: Node) -> OpCall:
         """What became of one call of the graph before."""
-        op, calls = fx.target_name(node), self._inside(node.name, None)
+        op, calls = fx.target_name(node), self._calls_inside(node.name, None)
         if len(calls) == 1 and calls[0].op == op:
             return calls[0]
         return OpCall(op, results_of(fx.value_of(node)), source=_source_of_tracing(node, calls), calls=calls)
 
     def stay(self, node: Node) -> str:
         """Why a node of the traced graph was left as it is."""
-        return self._why(node, name_before(node, self._known), self.traced.makers.get(node.name))
+        return self._reason(node, name_before(node, self._known), self.traced.makers.get(node.name))
 
     def origin(self, node: Node) -> str:
         """The node of the graph before that a node came from, or ""."""
@@ -157,20 +157,20 @@ class LevelTree:
             index = found[0].parent
         return found
 
-    def _inside(self, name: str, parent: int | None) -> tuple[OpCall, ...]:
+    def _calls_inside(self, name: str, parent: int | None) -> tuple[OpCall, ...]:
         """The calls that one use of a decomposition, or the tracing of a node itself, made; in the graph's order."""
         made = [(self._places[node.name], self._leaf(node, name, parent)) for node in self._nodes[name, parent]]
         for index in self._uses[name, parent]:
-            use, inner = self.traced.applied[index], self._inside(name, index)
+            use, inner = self.traced.applied[index], self._calls_inside(name, index)
             if not use.declined and (inner or parent is None):
-                made.append((self._first(inner), _replaced(use, inner)))
+                made.append((self._first(inner), _call_of_use(use, inner)))
         return tuple(call for _, call in sorted(made, key=lambda item: item[0]))
 
     def _leaf(self, node: Node, name: str, parent: int | None) -> OpCall:
-        why = self._why(node, name, parent)
+        why = self._reason(node, name, parent)
         return OpCall(fx.target_name(node), results_of(fx.value_of(node)), node.name, why=why)
 
-    def _why(self, node: Node, name: str, parent: int | None) -> str:
+    def _reason(self, node: Node, name: str, parent: int | None) -> str:
         uses = [self.traced.applied[index] for index in self._uses[name, parent]]
         declined = next((use.declined for use in uses if use.declined and use.op is node.target), "")
         return why_it_stays(node.target, self.level, declined)
@@ -188,5 +188,5 @@ def _source_of_tracing(node: Node, calls: Sequence[OpCall]) -> Source:
     return _FUNCTIONAL if is_mutable(node.target) else _RETRACED
 
 
-def _replaced(use: Applied, inner: tuple[OpCall, ...]) -> OpCall:
+def _call_of_use(use: Applied, inner: tuple[OpCall, ...]) -> OpCall:
     return OpCall(str(use.op), tuple(map(_type, use.results)), source=source_of(use.function), calls=inner)

@@ -57,7 +57,7 @@ class Exported:
         return _mode(self.strict)
 
 
-def exported(
+def export_program(
     fn: Callable[..., Any],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
@@ -187,9 +187,9 @@ def _ignore(*_: object) -> None:
 
 def add_exported(builder: Builder, call: Call, book: SourceBook) -> None:
     """Put a call as torch.export sees it into a record, strict and not. A failure is a problem that names the line."""
-    builder.started("exported")
+    builder.start("exported")
     for strict in (False, True):
-        found = exported(call.fn, call.args, call.kwargs, strict=strict, book=book)
+        found = export_program(call.fn, call.args, call.kwargs, strict=strict, book=book)
         if found.artifact is not None:
             builder.add(found.artifact)
         if found.problem is not None:

@@ -60,7 +60,7 @@ class _Trial:
         with torch.no_grad():
             return fn(*self.args, **self.kwargs)
 
-    def compiled(self, model: nn.Module) -> Any:
+    def compile(self, model: nn.Module) -> Any:
         return torch.compile(model, backend=self.backend)
 
 
@@ -146,20 +146,20 @@ def _weights(trial: _Trial) -> Any:
 
 
 def _wrapped_into_plain(trial: _Trial) -> Any:
-    torch.save(trial.compiled(trial.model).state_dict(), trial.file)
+    torch.save(trial.compile(trial.model).state_dict(), trial.file)
     trial.blank.load_state_dict(_load(trial))
     return trial.blank
 
 
 def _load_compiled_into_compiled(trial: _Trial) -> Any:
-    torch.save(trial.compiled(trial.model).state_dict(), trial.file)
-    compiled = trial.compiled(trial.blank)
+    torch.save(trial.compile(trial.model).state_dict(), trial.file)
+    compiled = trial.compile(trial.blank)
     compiled.load_state_dict(_load(trial))
     return compiled
 
 
 def _without_prefix(trial: _Trial) -> Any:
-    torch.save(trial.compiled(trial.model).state_dict(), trial.file)
+    torch.save(trial.compile(trial.model).state_dict(), trial.file)
     state = _load(trial)
     consume_prefix_in_state_dict_if_present(state, PREFIX)
     trial.blank.load_state_dict(state)
@@ -175,7 +175,7 @@ def _in_place(trial: _Trial) -> Any:
 
 
 def _pickle(trial: _Trial) -> Any:
-    torch.save(trial.compiled(trial.model), trial.file)
+    torch.save(trial.compile(trial.model), trial.file)
     return _load(trial, weights_only=False)
 
 

@@ -63,7 +63,7 @@ def lowered_origins(post_grad: Artifact | None, nodes: Sequence[IrFacts]) -> Ori
     lowered = {name.rpartition(".")[0] for node in nodes for name in node.fx}
 
     def inside(identity: str) -> Iterator[str]:
-        for called in post_grad.called_in(known[identity]) if post_grad else ():
+        for called in post_grad.calls_inside(known[identity]) if post_grad else ():
             if known[called].label.rpartition(".")[0] not in lowered:
                 yield called
 

@@ -12,7 +12,7 @@ from compiler.calls.call import Call
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.decompose.graphs import LevelError, LevelGraphs
 from compiler.numerics import precision_casts
-from compiler.numerics.call_results import CallResults, drawn, exact, results
+from compiler.numerics.call_results import CallResults, exact, record_draws, results
 from compiler.numerics.call_words import check_call, check_result
 from compiler.numerics.compiled_random import draws_its_own
 from compiler.numerics.graphs_in_call import InPlace, replace_graph_calls
@@ -80,10 +80,10 @@ class CallCheck:
     def exact(self) -> CallResults | str:
         """Results of the call in float64, or the reason why there are none."""
         try:
-            found = exact(self.call, drawn(self.call))
+            found = exact(self.call, record_draws(self.call))
         except Exception as error:  # noqa: BLE001 - what works in one format only fails in many ways
             return f"{type(error).__name__}: {first_line(error)}"
-        if not found.alike(self.eager):
+        if not found.has_same_results(self.eager):
             return "in float64 the call gives other outputs or gradients"
         outputs = self.eager.outputs
         return found if is_reference([*outputs.values()], [found.outputs[name] for name in outputs]) else OTHER_WAY
@@ -126,13 +126,13 @@ class CallCheck:
         return f"it draws random numbers, and {name} draws others than eager does ({setting})"
 
     def _check_results(self, mine: CallResults, eager: CallResults, best: CallResults | None) -> Iterator[Check]:
-        changed = sorted(mine.changed() | eager.changed())
+        changed = sorted(mine.changed_names() | eager.changed_names())
         narrowest = precision_casts.narrowest([*self.kept.values()])
         kinds = zip(
             mine.parts(changed), eager.parts(changed), best.parts(changed) if best else ({}, {}, {}), strict=True
         )
         for ours, theirs, exacts in kinds:
-            scope = Scope.of(theirs.values(), narrowest)
+            scope = Scope.of_results(theirs.values(), narrowest)
             for name in dict.fromkeys([*theirs, *ours]):
                 yield check_result(name, ours.get(name), theirs.get(name), exacts.get(name), scope)
 
@@ -172,12 +172,12 @@ class CallCheck:
         """Checks of the call with its captured graphs, all of them at once."""
         graph = self.heard[0] if len(self.heard) == 1 else ""
         if self.heard and all(self.kept[name].eager is not None for name in self.heard):
-            yield from self._stage(CAPTURED, graph, self.in_place.captured)
+            yield from self._stage(CAPTURED, graph, self.in_place.with_captured_graphs)
 
     def _stage_checks(self) -> Iterator[Check]:
         """Checks of the call with the graphs of each stage in turn."""
         for stage in self.in_place.stages():
-            yield from self._stage(stage, "", partial(self.in_place.at, stage))
+            yield from self._stage(stage, "", partial(self.in_place.at_stage, stage))
 
     def _stage(self, stage: str, graph: str, run: Callable[[], CallResults]) -> tuple[Check, ...]:
         try:
@@ -187,12 +187,12 @@ class CallCheck:
         except Exception as error:  # noqa: BLE001 - graphs fail in many ways, and the other stages don't care
             reason = f"it can't be run: {type(error).__name__}: {first_line(error)}"
             return (not_comparable(stage, graph, reason),)
-        if not found.alike(self.eager):
+        if not found.has_same_results(self.eager):
             return (not_comparable(stage, graph, "it gives other outputs or gradients than eager"),)
         return self._check_stage(stage, graph, found)
 
     def _check_stage(self, stage: str, graph: str, mine: CallResults) -> tuple[Check, ...]:
-        changed = sorted(mine.changed() | self.eager.changed())
-        own, eager = on_cpu(mine.named(changed)), on_cpu(self.eager.named(changed))
-        best = on_cpu(self.exact.named(changed)) if isinstance(self.exact, CallResults) else None
+        changed = sorted(mine.changed_names() | self.eager.changed_names())
+        own, eager = on_cpu(mine.with_names(changed)), on_cpu(self.eager.with_names(changed))
+        best = on_cpu(self.exact.with_names(changed)) if isinstance(self.exact, CallResults) else None
         return stage_checks(own, eager, best, stage, graph)

@@ -41,15 +41,15 @@ class CallResults:
             {f"{name}, changed in place": self.state[name] for name in changed},
         )
 
-    def named(self, changed: Sequence[str]) -> list[tuple[str, Tensor | None]]:
+    def with_names(self, changed: Sequence[str]) -> list[tuple[str, Tensor | None]]:
         """Pairs of name and tensor of all parts."""
         return [item for part in self.parts(changed) for item in part.items()]
 
-    def changed(self) -> set[str]:
+    def changed_names(self) -> set[str]:
         """Names of buffers and arguments whose values changed."""
         return {name for name, value in self.state.items() if not torch.equal(value, self.before[name])}
 
-    def alike(self, other: CallResults) -> bool:
+    def has_same_results(self, other: CallResults) -> bool:
         """Whether another call has outputs and gradients of the same names."""
         ours = {name: value is None for name, value in self.gradients.items()}
         theirs = {name: value is None for name, value in other.gradients.items()}
@@ -68,14 +68,14 @@ def results(call: Call, run: Callable[..., Any]) -> CallResults:
         return replace(found, draws=random_state() != random)
 
 
-def drawn(call: Call) -> list[Drawn]:
+def record_draws(call: Call) -> list[Drawn]:
     """Random numbers that the eager call draws, in order."""
     with Recording() as recording:
         results(call, call.fn)
     return recording.drawn
 
 
-def exact(call: Call, drawn: Sequence[Drawn]) -> CallResults:
+def exact(call: Call, draws: Sequence[Drawn]) -> CallResults:
     """Results of the call in float64 with these random numbers.
 
     Raises whatever the call raises: not all code accepts other dtypes.
@@ -88,7 +88,7 @@ def exact(call: Call, drawn: Sequence[Drawn]) -> CallResults:
         leaves = parameters | _tensors(names, (args, kwargs), wants=True)
         state = buffers | _tensors(names, (args, kwargs), wants=False)
         before = {name: value.detach().clone() for name, value in state.items()}
-        with Widened(drawn):
+        with Widened(draws):
             return _results(call.with_tensors(parameters | buffers)(*args, **kwargs), leaves, state, before)
 
 
@@ -118,8 +118,8 @@ def _weights(output: Tensor, generator: np.random.Generator) -> Tensor:
     """Weights of an output: the same on every run and device, and exact in every dtype of 16 bits or more."""
     if output.numel() == 1:
         return torch.ones_like(output)
-    drawn = np.round(32 * generator.standard_normal(tuple(output.shape))).clip(-128, 128) / 32
-    return torch.from_numpy(drawn).to(output.device, output.dtype)
+    weights = np.round(32 * generator.standard_normal(tuple(output.shape))).clip(-128, 128) / 32
+    return torch.from_numpy(weights).to(output.device, output.dtype)
 
 
 def outputs_of(value: Any) -> Iterator[tuple[str, Tensor]]:

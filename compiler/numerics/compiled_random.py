@@ -10,7 +10,7 @@ of graphs knows all but the seeds (compiler/backend/lower/graph.py, `draw_seeds`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.torch_api import fx
@@ -40,8 +40,8 @@ def draws_its_own(frame: KeptFrame) -> bool:
 
 def drawing(frame: KeptFrame) -> dict[Kind, Callable[[], Reference]]:
     """For each half of a capture, a factory of interpreters that draw as its generated code does."""
-    kind_of_draws = PhiloxDraws if frame.programs else OwnDraws
-    return {kind: partial(kind_of_draws, graph) for kind, graph in _graphs(frame).items()}
+    draw = _draw_as_tcompile if frame.programs else _draw_as_inductor
+    return {kind: partial(draw, graph) for kind, graph in _graphs(frame).items()}
 
 
 def _graphs(frame: KeptFrame) -> dict[Kind, GraphModule]:
@@ -51,38 +51,21 @@ def _graphs(frame: KeptFrame) -> dict[Kind, GraphModule]:
     return {kind: graph.module for kind, graph in frame.graphs.items()}
 
 
-class OwnDraws(Reference):
-    """Runs a graph of Inductor's on the CPU and draws as its generated code does."""
-
-    def __init__(self, module: GraphModule) -> None:
-        super().__init__(module, ())
-
-    def computed(self, node: Node, args: Any, kwargs: Any) -> Any:
-        target = fx.target_name(node)
-        if target == SEEDS:
-            limits = torch.iinfo(torch.int64)
-            return torch.randint(limits.min, limits.max, [args[0]])
-        if target == RANDOM:
-            return _random(*args[:3])
-        if target == INTEGERS:
-            return _integers(*args[:4])
-        return super().computed(node, args, kwargs)
+def _draw_as_inductor(module: GraphModule) -> Reference:
+    """Draw as the code for the CPU that Inductor generates."""
+    return Reference(module, (), special={SEEDS: _seeds, RANDOM: _random, INTEGERS: _integers})
 
 
-class PhiloxDraws(Reference):
-    """Runs a graph of our backend's on the CPU and draws as its generated code does: all seeds first, in one call."""
+def _draw_as_tcompile(module: GraphModule) -> Reference:
+    """Draw as the code for the CPU that our backend generates: all seeds first, in one call."""
+    count = sum(fx.target_name(node) == SEED for node in module.graph.nodes)
+    seeds = iter(torch.randint(0, torch.iinfo(torch.int64).max, [count]) if count else ())
+    return Reference(module, (), special={SEED: lambda _device: next(seeds)})
 
-    def __init__(self, module: GraphModule) -> None:
-        super().__init__(module, ())
-        self._seeds: Iterator[Tensor] = iter(())
 
-    def run(self, *args: Any, **options: Any) -> Any:
-        count = sum(fx.target_name(node) == SEED for node in self.graph.nodes)
-        self._seeds = iter(torch.randint(0, torch.iinfo(torch.int64).max, [count]) if count else ())
-        return super().run(*args, **options)
-
-    def computed(self, node: Node, args: Any, kwargs: Any) -> Any:
-        return next(self._seeds) if fx.target_name(node) == SEED else super().computed(node, args, kwargs)
+def _seeds(count: int, _device: Any) -> Tensor:
+    limits = torch.iinfo(torch.int64)
+    return torch.randint(limits.min, limits.max, [count])
 
 
 def _random(size: Sequence[int], seed: Any, mode: str) -> Tensor:

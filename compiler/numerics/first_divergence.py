@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from compiler.numerics.policy.judge import judge
-from compiler.triton_interpreter.reference import copy_to_cpu
 
 Values = Mapping[str, Any]
 
@@ -56,23 +55,6 @@ def by_holder(mine: Values, before: Values, holders: Mapping[str, Sequence[str |
 def _same_type(mine: Any, value: Any) -> bool:
     both = isinstance(mine, Tensor) and isinstance(value, Tensor)
     return both and mine.shape == value.shape and mine.dtype == value.dtype
-
-
-def keep_node_values(runner: Any, into: dict[str, Any]) -> Any:
-    """Make an interpreter keep copies of its nodes' values in `into`; returns the interpreter."""
-    run_node = runner.run_node
-
-    def run(node: Node) -> Any:
-        value = run_node(node)
-        into[node.name] = tuple(map(_copy, value)) if isinstance(value, tuple | list) else _copy(value)
-        return value
-
-    runner.run_node = run
-    return runner
-
-
-def _copy(value: Any) -> Any:
-    return copy_to_cpu(value) if isinstance(value, Tensor) else value
 
 
 def outputs_of(graph: GraphModule) -> Iterator[str]:

@@ -17,13 +17,14 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from compiler.calls.call import Call
+from compiler.calls.graph_runs import HookedInterpreter
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.decompose.graphs import LevelGraphs
 from compiler.decompose.levels import TABLES
-from compiler.decompose.random_draws import Drawing, Given, Values, place_draws
+from compiler.decompose.random_draws import Values, give_values, place_draws, record_draws
 from compiler.numerics.call_results import CallResults, results
 from compiler.numerics.compiled_random import drawing
-from compiler.numerics.random_replay import Draws, Handing, draws_of
+from compiler.numerics.random_replay import Draws, ReplayingReference, draws_of
 from compiler.numerics.stage_runs import NotComparableError, Stage, stages_of
 from compiler.torch_api.aot import Boxed
 from compiler.torch_api.level_traces import Kind
@@ -55,7 +56,7 @@ class InPlace:
         early = [name for name in ("joint", "joint passes", "forward + backward") if name in names]
         return [*early, *levels, *(["post_grad"] if "post_grad" in names else [])]
 
-    def captured(self) -> CallResults:
+    def with_captured_graphs(self) -> CallResults:
         """Results of the call with the captured graphs in place of compiled code."""
         return self._call_with({name: _plain(self.kept[name]) for name in self._called_graphs()})
 
@@ -68,7 +69,7 @@ class InPlace:
             self._is_drawn = True
             self._call_with({name: self._level(name, ATEN) for name in self._called_graphs()})
 
-    def at(self, stage: str) -> CallResults:
+    def at_stage(self, stage: str) -> CallResults:
         """Results of the call with the graphs of a stage in place of compiled code.
 
         Random numbers that the ATen graphs draw are replayed in the graphs of other stages. Raises NotComparableError,
@@ -109,11 +110,12 @@ class InPlace:
             number, counts[kind] = counts[kind], counts[kind] + 1
             if level != ATEN:
                 traced = levels.trees[level, kind].traced
-                given = place_draws(self._drawn.get((name, kind, number), {}), traced.values)
-                return self._draw_as_eager(name, number, kind, lambda: Given(traced.module, given).run(*args))
-            drawing = Drawing(levels.aot.graphs[kind])
-            value = drawing.run(*args)
-            self._drawn[name, kind, number] = drawing.drawn
+                given = give_values(place_draws(self._drawn.get((name, kind, number), {}), traced.values))
+                runner = HookedInterpreter(traced.module, given)
+                return self._draw_as_eager(name, number, kind, lambda: runner.run(*args))
+            drawn: dict[str, tuple[Any, ...]] = {}
+            value = HookedInterpreter(levels.aot.graphs[kind], record_draws(drawn)).run(*args)
+            self._drawn[name, kind, number] = drawn
             self._random[name, number] = torch.get_rng_state()
             return value
 
@@ -237,9 +239,9 @@ def _runner(graph: GraphModule) -> Callable[[list[Any], Draws], list[Any]]:
 
 def run_with_draws(graph: GraphModule, inputs: Sequence[Any], draws: Draws) -> list[Any]:
     """Run a graph on the CPU and replay these random numbers; returns its outputs."""
-    draws.started()
-    found = list(Handing(graph, (), draws).run(*inputs))
-    draws.ended()
+    draws.start()
+    found = list(ReplayingReference(graph, (), draws).run(*inputs))
+    draws.finish()
     return found
 
 
@@ -299,10 +301,10 @@ class JointHalves:
     def _run(self, primals: Sequence[Any], tangents: Sequence[Any], draws: Draws) -> list[Any]:
         """Run the joint graph; without tangents its gradients are not used."""
         missing = len(_placeholders(self._joint)) - len(primals) - len(tangents)
-        runner = Handing(self._joint, (), draws)
-        draws.started()
+        runner = ReplayingReference(self._joint, (), draws)
+        draws.start()
         found = list(runner.run(*primals, *tangents, *[None] * missing))
-        draws.ended()
+        draws.finish()
         return found
 
     def _stand_in(self, node: Any, number: int) -> Any:

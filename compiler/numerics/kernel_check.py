@@ -167,7 +167,7 @@ def _comparison(launch: Launch, index: int, value: Tensor, before: Tensor | None
     """One buffer against eager's value; with `before`, only elements that the launch has changed."""
     mine, name = launch.arguments[index], launch.names[index] or f"argument {index}"
     changed = _changed_elements(mine, before) if before is not None else torch.ones_like(mine, dtype=torch.bool)
-    scope = replace(Scope.of(launch.written.values()), rounded_comparisons=True)
+    scope = replace(Scope.of_results(launch.written.values()), rounded_comparisons=True)
     check = judge(name, mine[changed], value[changed], scope=scope)
     if check.verdict != "differs":
         return check

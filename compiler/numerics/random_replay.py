@@ -40,15 +40,15 @@ class Draws:
     _places: dict[str, int] = field(default_factory=dict)
     _seen: set[int] = field(default_factory=set)
 
-    def started(self) -> None:
+    def start(self) -> None:
         """Call this before a graph runs."""
         self._seen, self.reason = set(), ""
 
-    def ended(self) -> None:
+    def finish(self) -> None:
         if not self.reason and len(self._seen) != len(self.made):
             self.reason = f"it draws random numbers {len(self._seen)} times, eager {len(self.made)} times"
 
-    def of(self, node: Node, own: Any) -> Any:
+    def results_for(self, node: Node, own: Any) -> Any:
         """The recorded results for a node that drew `own`.
 
         A node of the same name in a later graph, or recomputed by a checkpoint's backward, gets the same results.
@@ -84,22 +84,22 @@ def _uniform_for(operator: str, results: tuple[Any, ...], target: str) -> Tensor
     return results[0] if operator.rpartition(".")[0] in _VALUES else None
 
 
-class Handing(Reference):
+class ReplayingReference(Reference):
     """Runs a graph on the CPU with the random numbers of another; keeps the values of the `wanted` nodes."""
 
     def __init__(self, module: GraphModule, wanted: Sequence[str], draws: Draws) -> None:
         super().__init__(module, wanted)
         self._draws = draws
 
-    def computed(self, node: Node, args: Any, kwargs: Any) -> Any:
+    def compute_node(self, node: Node, args: Any, kwargs: Any) -> Any:
         """The value of a node, or the replayed random numbers in its place."""
         target = fx.target_name(node)
         before = random_state() if is_random(drawing_operator(node)) and target not in _SEEDS else None
-        value = super().computed(node, args, kwargs)
+        value = super().compute_node(node, args, kwargs)
         drew = target in _INDUCTOR or (before is not None and random_state() != before)
         if drew and saves_state(node):
-            return value[0], self._draws.of(node, value[1])
-        return self._draws.of(node, value) if drew else value
+            return value[0], self._draws.results_for(node, value[1])
+        return self._draws.results_for(node, value) if drew else value
 
 
 class Exact(Interpreter):

@@ -13,14 +13,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 
 from compiler.autograd.provenance import Provenance
+from compiler.calls.graph_runs import HookedInterpreter, keep_values
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.decompose.graphs import LevelError, LevelGraphs, Results, autocast, double
 from compiler.decompose.levels import TABLES
-from compiler.decompose.random_draws import Drawing, Given, Values, place_draws, seed_and_restore
-from compiler.numerics.first_divergence import by_holder, by_name, by_origin, keep_node_values, outputs_of
+from compiler.decompose.random_draws import Values, give_values, place_draws, seed_and_restore
+from compiler.numerics.first_divergence import by_holder, by_name, by_origin, outputs_of
 from compiler.numerics.policy.by_dtype import Named
 from compiler.numerics.policy.judge import is_reference, judge
 from compiler.numerics.random_replay import Exact, draws_of
@@ -76,7 +77,7 @@ class StageCheck:
     def __init__(self, captured: Artifact, kept: KeptFrame, levels: LevelGraphs) -> None:
         self.graph, self._captured_artifact, self._kept, self._levels = captured.graph, captured, kept, levels
         assert kept.eager is not None  # LevelGraphs asks for it
-        self._module, self._inputs = kept.eager, InputNames.of(captured)
+        self._module, self._inputs = kept.eager, InputNames.of_graph(captured)
         self._values: dict[str, Any] = {}
         try:
             self._eager = self._run_captured()
@@ -132,11 +133,11 @@ class StageCheck:
 
     def _named_results(self, found: Results, changed: Sequence[int]) -> Named:
         """Pairs of name and result on the CPU, with the user's names of inputs."""
-        return on_cpu([(self._inputs.named(name), value) for name, value in found.named(changed)])
+        return on_cpu([(self._inputs.rename_input(name), value) for name, value in found.with_names(changed)])
 
     def _run_captured(self, into: dict[str, Any] | None = None) -> Results:
         """Run the captured graph with torch; keeps the values of its nodes in `into`."""
-        call = self._module if into is None else keep_node_values(Interpreter(self._module), into).run
+        call = self._module if into is None else HookedInterpreter(self._module, keep_values(into)).run
         with seed_and_restore(), autocast(self._kept):
             return self._levels.results(call, self._levels.own_arguments())
 
@@ -145,7 +146,7 @@ class StageCheck:
             return self._levels.results(self._levels.aot.call, self._levels.own_arguments())
 
     def _run_at(self, level: str) -> Results:
-        self._levels.aot.run = partial(self._levels.given, level, self._drawn)
+        self._levels.aot.run = partial(self._levels.run_with_draws, level, self._drawn)
         return self._run_level()
 
     def _run_exact(self) -> Results | None:
@@ -157,9 +158,9 @@ class StageCheck:
             found = self._levels.results(self._levels.aot.call, arguments)
         except Exception:  # noqa: BLE001 - what works in one format only fails in many ways
             return None
-        if not found.alike(self._eager):
+        if not found.has_same_results(self._eager):
             return None
-        own, best = ([value for _, value in each.named(())] for each in (self._eager, found))
+        own, best = ([value for _, value in each.with_names(())] for each in (self._eager, found))
         return found if is_reference(own, best) else None
 
     def _stage_results(self, stage: Stage) -> Results:
@@ -209,9 +210,9 @@ class StageCheck:
             before: dict[str, Any] = {}
             mine: dict[str, Any] = {}
             with seed_and_restore(), torch.no_grad():
-                keep_node_values(Drawing(graph), before).run(*inputs)
-                given = place_draws(self._drawn.get(kind, {}), traced.values)
-                keep_node_values(Given(traced.module, given), mine).run(*inputs)
+                HookedInterpreter(graph, keep_values(before)).run(*inputs)
+                given = give_values(place_draws(self._drawn.get(kind, {}), traced.values))
+                HookedInterpreter(traced.module, keep_values(mine), given).run(*inputs)
             if found := by_holder(mine, before, traced.values):
                 return f"{self._levels.id_of(level, kind)}.{found}"
         return ""
@@ -223,7 +224,7 @@ class StageCheck:
             inputs = self._levels.half(self._levels.id_of("ATen", kind)).inputs
             values: dict[str, Any] = {}
             with seed_and_restore(), torch.no_grad():
-                keep_node_values(Drawing(graph), values).run(*inputs)
+                HookedInterpreter(graph, keep_values(values)).run(*inputs)
             origins = self._origins(self._levels.aot.joint or graph)
             found = by_origin(graph, values, self._values, partial(_by_name, origins))
             if found := found or self._first_wrong(graph, values):

@@ -72,11 +72,11 @@ class InputNames:
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, captured: Artifact) -> InputNames:
+    def of_graph(cls, captured: Artifact) -> InputNames:
         inputs = [entity for entity in captured.entities if entity.kind == "placeholder"]
         return cls(tuple(input_name(str(entity.attrs.get("source") or "")) for entity in inputs))
 
-    def named(self, text: str) -> str:
+    def rename_input(self, text: str) -> str:
         """`gradient of input 3` with the name of that input."""
         return re.sub(r"\binput (\d+)$", lambda match: self._name(int(match[1])) or match[0], text)
 

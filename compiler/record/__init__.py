@@ -210,13 +210,13 @@ class Artifact:
     def __repr__(self) -> str:
         return f"<{self.id}: {self.title}, {len(self.lines)} linked lines; print it to read it>"
 
-    def called_in(self, entity: Entity) -> tuple[str, ...]:
+    def calls_inside(self, entity: Entity) -> tuple[str, ...]:
         """The ids of the calls in the subgraphs that a node of this graph runs, and in the subgraphs of those."""
         return tuple(
             identity
             for other in self.entities
             if other.kind == "call" and other.attrs.get("subgraph") in entity.attrs.get("subgraphs", ())
-            for identity in (other.id, *self.called_in(other))
+            for identity in (other.id, *self.calls_inside(other))
         )
 
     def entity(self, name: str) -> Entity:
@@ -499,7 +499,7 @@ class Record:
         for artifact in self.artifacts:
             yield from artifact.entities
 
-    def linked(self, entity_id: str) -> frozenset[str]:
+    def linked_ids(self, entity_id: str) -> frozenset[str]:
         """The ids linked to an entity: itself, all it came from, and all that came from it."""
         up = {entity.id: entity.origins for entity in self.entities()}
         down: dict[str, list[str]] = {}
@@ -529,7 +529,7 @@ class Record:
         if version not in READABLE:
             raise RecordError(f"record schema {version} at `$.schema`; this version of tcompile reads schema {SCHEMA}")
         try:
-            record = cls.decoded(data)
+            record = cls.decode(data)
             check_record(record)
             record = record if version == SCHEMA else with_halves(record, SCHEMA)
         except TooLargeError as error:
@@ -539,7 +539,7 @@ class Record:
         return record
 
     @classmethod
-    def decoded(cls, data: bytes) -> Record:
+    def decode(cls, data: bytes) -> Record:
         """A record as it stands in JSON, untrusted; what is in its fields is not checked. Raises what msgspec does."""
         return msgspec.json.decode(data, type=cls).with_trust("untrusted")
 
@@ -568,7 +568,7 @@ class Record:
                 "the command line, add --trust"
             )
 
-    def with_(self, **changes: Any) -> Record:
+    def with_fields(self, **changes: Any) -> Record:
         """A copy with these fields changed."""
         return replace(self, **changes)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
 
 from compiler.record import (
     MACHINE_STAGES,
@@ -102,7 +102,7 @@ class Builder:
                 self.hidden_kernels[artifact.id] = artifact
             return artifact
         if self.hidden:
-            artifact = replace(artifact, entities=tuple(map(self._shown, artifact.entities)))
+            artifact = replace(artifact, entities=tuple(map(self._with_visible_origins, artifact.entities)))
         if self.artifacts.get(artifact.id) == artifact:
             return artifact
         self.artifacts[artifact.id] = artifact
@@ -115,14 +115,14 @@ class Builder:
         asked = self.options.stages
         return not asked or stage == "source" or stage in asked or "all" in asked
 
-    def _shown(self, entity: Entity) -> Entity:
+    def _with_visible_origins(self, entity: Entity) -> Entity:
         return replace(entity, origins=self._visible(entity.origins))
 
     def _visible(self, origins: Iterable[str]) -> tuple[str, ...]:
         found = (visible for origin in origins for visible in self.hidden.get(origin, (origin,)))
         return tuple(dict.fromkeys(found))
 
-    def started(self, stage: str, graph: str = "") -> None:
+    def start(self, stage: str, graph: str = "") -> None:
         self._tell(Event("started", stage, graph))
 
     def progress(self, stage: str, words: str) -> None:
@@ -133,7 +133,7 @@ class Builder:
             self.problems.append(problem)
             self._tell(Event("problem", problem.stage, problem.graph, problem=problem))
 
-    def finished(self) -> None:
+    def finish(self) -> None:
         self._tell(Event("finished", ""))
 
     def _tell(self, event: Event) -> None:
@@ -141,35 +141,16 @@ class Builder:
             self.listener(event)
 
     def record(self) -> Record:
-        return Record(
-            title=self.title,
-            options=self.options,
-            target=self.target,
-            environment=self.environment,
-            artifacts=tuple(in_pipeline_order(self.artifacts.values())),
-            frames=tuple(self.frames.values()),
-            breaks=tuple(self.breaks),
-            guards=tuple(self.guards),
-            symbols=tuple(self.symbols),
-            recompiles=tuple(self.recompiles),
-            decisions=tuple(self.decisions),
-            merges=tuple(self.merges),
-            kernels=tuple(self.kernels),
-            binaries=tuple(self.binaries),
-            timings=tuple(self.timings),
-            measurement=self.measurement,
-            candidates=tuple(self.candidates),
-            kernel_times=tuple(self.kernel_times),
-            line_times=tuple(self.line_times),
-            memory=tuple(self.memory),
-            phases=tuple(self.phases),
-            checks=tuple(self.checks),
-            problems=tuple(self.problems),
-            steps=self.steps,
-            calls=self.calls,
-            autograd_saved=tuple(self.autograd_saved),
-            versus=self.versus,
-        )
+        kept = {name: _frozen(getattr(self, name)) for name in _IN_RECORD}
+        return Record(**kept | {"artifacts": tuple(in_pipeline_order(self.artifacts.values()))})
+
+
+_IN_RECORD = {field.name for field in fields(Builder)} & {field.name for field in fields(Record)}
+
+
+def _frozen(value: Any) -> Any:
+    """A collection of the builder as the record has it: a tuple."""
+    return tuple(value) if isinstance(value, list) else tuple(value.values()) if isinstance(value, dict) else value
 
 
 def in_pipeline_order(artifacts: Iterable[Artifact]) -> list[Artifact]:

@@ -50,7 +50,7 @@ class BreakTimer:
     unheard: Callable[[], AbstractContextManager[Unheard]]
     files: Mapping[str, str]
 
-    def timed(self, breaks: Sequence[GraphBreak], first_call: Sequence[str]) -> list[GraphBreak]:
+    def time_breaks(self, breaks: Sequence[GraphBreak], first_call: Sequence[str]) -> list[GraphBreak]:
         """The breaks with their costs, or why a cost is not known; `first_call` has the frames of the timed call."""
         known: dict[tuple[Suggestion, ...], tuple[float | None, str]] = {}
         found = []
@@ -127,7 +127,7 @@ def _call_changed(call: Callable[[], Any]) -> Any:
 def _check_equal(value: Any, expected: Any, name: str) -> None:
     """Raises CannotApplyError if the changed call returns another result."""
     ours, theirs = tree_leaves(value), tree_leaves(expected)
-    scope = Scope.of(theirs)
+    scope = Scope.of_results(theirs)
     verdicts = [judge("", mine, other, scope=scope).verdict for mine, other in zip(ours, theirs, strict=False)]
     if len(ours) != len(theirs) or "differs" in verdicts:
         raise CannotApplyError(f"the call gives another result with {name}: no version that does the same to time")

@@ -147,7 +147,7 @@ class _Bench:
 
     def run(self, chosen: Sequence[Spec], optimizer: MakeOptimizer | None) -> None:
         try:
-            with self._isolate(), self.compiler.apart():
+            with self._isolate(), self.compiler.isolate():
                 self.job = job(copy_call(self.call), self.call.surroundings, self.plan.backward, optimizer)
                 if self.device.type == "cuda" and any(spec.backend == "inductor" for spec in chosen):
                     self.tell("the compiler", "starting", 1)
@@ -172,7 +172,7 @@ class _Bench:
             stack.enter_context(self._same_random_numbers())
             stack.enter_context(redirect_stdout(nowhere()))
             stack.enter_context(redirect_stderr(nowhere()))  # what autotuning finds, candidate by candidate
-            stack.enter_context(replace(self.call.surroundings, autocast=()).again())
+            stack.enter_context(replace(self.call.surroundings, autocast=()).restore())
             yield
 
     @contextmanager
@@ -201,7 +201,7 @@ class _Bench:
         """Make the first call, with the random numbers that every candidate gets."""
         copy, spec = copy_call(self.call), entry.spec
         with self._same_random_numbers():
-            run = copy.fn if spec.name == EAGER else spec.compiled(copy.fn, self.options, self.compiler.graph)
+            run = copy.fn if spec.name == EAGER else spec.compile(copy.fn, self.options, self.compiler.graph)
             entry.work = _mark_steps(work(copy, run, job)) if spec.replays else work(copy, run, job)
             entry.heard = heard = self.compiler.first_call(entry.work.step)
         if spec.name != EAGER:
@@ -233,7 +233,7 @@ class _Bench:
         """The number of rounds that fit into the time."""
         if self.plan.rounds is not None:
             return self.plan.rounds
-        a_round = sum(entry.calls * Spread.of(entry.alone).middle for entry in self._running_entries())
+        a_round = sum(entry.calls * Spread.of_numbers(entry.alone).middle for entry in self._running_entries())
         least, most = ROUNDS
         return min(most, max(least, int(IN_TURNS_SECONDS / max(a_round, 1e-9))))
 
@@ -325,7 +325,7 @@ class _Bench:
 
 
 def _with_times(entry: _Entry, rounds: list[float], *, alone: bool) -> Candidate:
-    spread = Spread.of(rounds)
+    spread = Spread.of_numbers(rounds)
     timed = replace(
         entry.candidate,
         seconds=spread.middle,

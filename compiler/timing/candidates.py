@@ -44,7 +44,7 @@ class Spec:
         asks = {**settings.modes().get(self.mode, {}), **self.settings}.get("triton.cudagraphs", False)
         return bool(asks) or self.backend == "cudagraphs"
 
-    def compiled(self, fn: Callable[..., Any], options: Options, graph: Callable[[], None]) -> Callable[..., Any]:
+    def compile(self, fn: Callable[..., Any], options: Options, graph: Callable[[], None]) -> Callable[..., Any]:
         """Compile `fn` with this backend; `graph` is called for each graph."""
         if self.backend == "inductor":
             backend = inductor.inductor_backend(self.mode, dict(self.settings), options.dynamic)
@@ -53,11 +53,13 @@ class Spec:
             chosen = {"mode": self.mode, "options": self.settings}
             backend = partial(backend, **{name: value for name, value in chosen.items() if value})
 
-        def counted(module: Any, inputs: Sequence[Any], **kwargs: Any) -> Any:
+        def count_graph(module: Any, inputs: Sequence[Any], **kwargs: Any) -> Any:
             graph()
             return backend(module, inputs, **kwargs)
 
-        made: Callable[..., Any] = dynamo.compiled(fn, counted, dynamic=options.dynamic, fullgraph=options.fullgraph)
+        made: Callable[..., Any] = dynamo.compiled(
+            fn, count_graph, dynamic=options.dynamic, fullgraph=options.fullgraph
+        )
         return made
 
 

@@ -48,7 +48,7 @@ class ColdCompiler:
         self._heard: Heard | None = None
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
+    def isolate(self) -> Iterator[None]:
         """Restore the user's compiled code, caches and settings at the end of a block."""
         with ExitStack() as stack:
             self._folder = stack.enter_context(apart.cache_folder())
@@ -61,11 +61,11 @@ class ColdCompiler:
         """Make a call that compiles and wait for its launches. Raises what the backend raises."""
         heard = self._heard = Heard()
         try:
-            self.clock.finished()
+            self.clock.synchronize()
             start = time.perf_counter()
             with apart.empty_caches(self._folder):
                 step()
-                self.clock.finished()
+                self.clock.synchronize()
             heard.seconds = time.perf_counter() - start
         finally:
             self._heard = None
@@ -74,7 +74,7 @@ class ColdCompiler:
     def start(self, device: torch.device, *, ours: bool = False) -> None:
         """Do what the first GPU compilation of a process does once (workers, Triton): no candidate pays for it."""
         for spec in (INDUCTOR, *([OWN] if ours else [])):
-            compiled = spec.compiled(_sine, self.options, lambda: None)
+            compiled = spec.compile(_sine, self.options, lambda: None)
             self.first_call(partial(compiled, torch.ones(8, device=device)))
 
     def graph(self) -> None:

@@ -20,7 +20,7 @@ NO_CALL = Problem(
 
 def time_call(builder: Builder, call: Call | None) -> None:
     """Time the candidates in the options. A failure is a problem of the record; the user's cell goes on."""
-    builder.started("timing")
+    builder.start("timing")
     if call is None:
         builder.problem(NO_CALL)
         return
@@ -50,7 +50,7 @@ def problems(candidates: Iterable[Candidate]) -> Iterator[Problem]:
 def with_times(record: Record, found: Measured) -> Record:
     """The record with its candidates replaced."""
     kept = [problem for problem in record.problems if problem.stage != "timing"]
-    return record.with_(
+    return record.with_fields(
         candidates=found.candidates,
         measurement=found.measurement,
         problems=(*kept, *problems(found.candidates)),

@@ -43,7 +43,7 @@ class Kernels:
             each.id: each for found in artifacts for each in found.entities if each.kind in ("call", "extern")
         }
 
-    def of(self, call: str) -> Kernel | None:
+    def kernel_of(self, call: str) -> Kernel | None:
         entity = self.calls.get(call)
         if entity is None:
             return None
@@ -53,7 +53,7 @@ class Kernels:
 
     def with_work(self, time: KernelTime, runs: float) -> KernelTime:
         """A time with bytes and operations of all runs of its call, and shares of the GPU's peak rates."""
-        kernel = self.of(time.call)
+        kernel = self.kernel_of(time.call)
         if kernel is None:
             return time
         done = work(kernel, self._record)
@@ -92,9 +92,9 @@ def compiled_times(trace: Trace, kernels: Kernels, works: Mapping[str, Works]) -
         return _Key(each.half, call) if call in kernels.calls else _Key(each.half, "", each.function, each.op)
 
     found: list[Placed] = []
-    for its, items in _group(trace.spent(), key).items():
+    for its, items in _group(trace.spent_times(), key).items():
         time = _time(items, trace)
-        kernel = kernels.of(its.call)
+        kernel = kernels.kernel_of(its.call)
         its_work = works.get(its.call, Works())
         if kernel is not None:
             lines = tuple(dict.fromkeys(chain[-1] for chain in its_work.chains))
@@ -117,7 +117,7 @@ def eager_times(trace: Trace, chains: Sequence[Chain]) -> list[Placed]:
         return _Key(each.half, "", each.function, each.op, chain)
 
     found: list[Placed] = []
-    for its, items in _group(trace.spent(), key).items():
+    for its, items in _group(trace.spent_times(), key).items():
         time = replace(_time(items, trace), lines=its.chain[-1:])
         found.append((time, (its.chain,) if its.chain else ()))
     return found

@@ -66,7 +66,7 @@ def works(record: Record) -> dict[str, Works]:
         chains = tuple(dict.fromkeys(chain for node in sources for chain in known.get(node.id, ())))
         return Works(tuple(node.id for node in working), chains or known.get(of.id, ()))
 
-    def beside(call: Entity) -> tuple[Chain, ...]:
+    def chains_of_neighbours(call: Entity) -> tuple[Chain, ...]:
         parts = [entities[name] for name in call.origins if name in entities]
         makers = [entities[name] for part in parts for name in part.inputs if name in entities]
         reading = [reader for part in parts for reader in readers.get(part.id, ())]
@@ -74,7 +74,10 @@ def works(record: Record) -> dict[str, Works]:
 
     calls = (entity for artifact in record.of_stage("kernels") for entity in artifact.entities)
     found = {call.id: (call, work(call)) for call in calls if call.kind in ("call", "extern")}
-    return {name: done if done.chains else replace(done, chains=beside(call)) for name, (call, done) in found.items()}
+    return {
+        name: done if done.chains else replace(done, chains=chains_of_neighbours(call))
+        for name, (call, done) in found.items()
+    }
 
 
 def _chains(works: Iterable[Works]) -> tuple[Chain, ...]:

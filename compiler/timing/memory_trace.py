@@ -19,7 +19,7 @@ def with_measured_memory(record: Record, call: Callable[[], object]) -> Record:
     """
     changes = allocator.cuda_changes(call) if torch.cuda.is_available() else allocator.cpu_changes(call)
     kept = (event for event in record.memory if event.side != "measured")
-    return record.with_(memory=(*kept, *measured_events(changes)))
+    return record.with_fields(memory=(*kept, *measured_events(changes)))
 
 
 def measured_events(changes: Sequence[int]) -> list[MemoryEvent]:

@@ -56,7 +56,7 @@ def _ratio_notes(candidate: Candidate, eager: Candidate) -> Iterator[str]:
     ratio = speed_up_spread(candidate, eager)
     if ratio is None or len(candidate.rounds) < 4 or len(eager.rounds) < 4:
         return
-    varied = min(Spread.of(candidate.rounds).relative, Spread.of(eager.rounds).relative)
+    varied = min(Spread.of_numbers(candidate.rounds).relative, Spread.of_numbers(eager.rounds).relative)
     if varied > TOLERATED and ratio.relative < varied / 2:
         yield (
             f"the speed-up of {candidate.name}, taken round by round, varied by {100 * ratio.relative:.0f} % only: the "

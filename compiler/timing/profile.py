@@ -152,7 +152,7 @@ def _missing_problems(missing: Sequence[str]) -> Iterator[Problem]:
 def _noise(trace: Trace) -> Iterator[Problem]:
     """A problem that says that the profiled calls varied too much."""
     totals = [0.0] * trace.calls
-    for each in trace.spent():
+    for each in trace.spent_times():
         totals[each.call] += each.seconds
     low, middle, high = statistics.quantiles(totals, n=4)
     if middle and (high - low) / middle > NOISY:

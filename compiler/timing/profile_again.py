@@ -37,7 +37,7 @@ def profile_copy(builder: Builder, call: Call, explore_again: ExploreAgain) -> N
 
 
 def _put(builder: Builder, profile: Callable[[], Profile]) -> None:
-    builder.started("timing")
+    builder.start("timing")
     builder.progress("timing", "profile of kernels and lines")
     try:
         found = profile()

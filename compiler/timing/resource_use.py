@@ -72,11 +72,11 @@ def host_seconds(call: Callable[[], None], clock: Clock) -> float:
     """Seconds that the host is busy with one call; an idle GPU may finish later."""
     took = []
     for _ in range(HOST_CALLS):
-        clock.finished()
+        clock.synchronize()
         start = time.perf_counter()
         call()
         took.append(time.perf_counter() - start)
-    clock.finished()
+    clock.synchronize()
     return statistics.median(took)
 
 
@@ -103,11 +103,11 @@ def peak_bytes(work: Work, clock: Clock) -> int:
     work.rest()
     if not isinstance(clock, GpuClock):
         return cpu_peak_bytes(work.step)
-    clock.finished()
+    clock.synchronize()
     before = torch.cuda.memory_allocated(clock.device)
     torch.cuda.reset_peak_memory_stats(clock.device)
     work.step()
-    clock.finished()
+    clock.synchronize()
     return torch.cuda.max_memory_allocated(clock.device) - before
 
 

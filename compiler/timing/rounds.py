@@ -37,7 +37,7 @@ class Clock(Protocol):
 
     def seconds(self, function: Function, calls: int) -> float: ...
 
-    def finished(self) -> None:
+    def synchronize(self) -> None:
         """Wait until all that was asked for is done."""
 
 
@@ -48,7 +48,7 @@ class CpuClock:
         timer = Timer("function()", globals={"function": function}, num_threads=torch.get_num_threads())
         return float(timer.timeit(calls).mean)
 
-    def finished(self) -> None:
+    def synchronize(self) -> None:
         pass
 
 
@@ -81,7 +81,7 @@ class GpuClock:
             torch.cuda.synchronize()
         return float(start.elapsed_time(end)) * 1e-3 / calls
 
-    def finished(self) -> None:
+    def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)
 
     def _one(self, function: Function) -> tuple[torch.cuda.Event, torch.cuda.Event]:
@@ -176,5 +176,5 @@ def time_in_turns(
 
 
 def _timing(name: str, seconds: list[float]) -> Timing:
-    spread = Spread.of(seconds)
+    spread = Spread.of_numbers(seconds)
     return Timing(name, "forward call", spread.middle, spread.low, spread.high, len(seconds))

@@ -82,7 +82,7 @@ class Trace:
             id(above) for event in self._host if self._is_mark(event) for above in _enclosing_events(event)
         }
 
-    def spent(self) -> list[Spent]:
+    def spent_times(self) -> list[Spent]:
         """Where time was spent.
 
         On a GPU all its functions, by where they were launched. On the CPU outermost operators, and marked ranges of

@@ -19,7 +19,7 @@ class Spread:
     high: float
 
     @classmethod
-    def of(cls, numbers: Sequence[float]) -> Spread:
+    def of_numbers(cls, numbers: Sequence[float]) -> Spread:
         """Compute them. Raises IndexError for no numbers."""
         if len(numbers) <= 1:
             return cls(numbers[0], numbers[0], numbers[0])
@@ -44,7 +44,7 @@ def speed_up_spread(candidate: Candidate, eager: Candidate) -> Spread | None:
     if not candidate.rounds or not eager.rounds:
         return None
     pairs = zip(eager.rounds, candidate.rounds, strict=False)
-    return Spread.of([theirs / mine for theirs, mine in pairs])
+    return Spread.of_numbers([theirs / mine for theirs, mine in pairs])
 
 
 def saved_seconds(candidate: Candidate, other: Candidate) -> Spread | None:
@@ -55,7 +55,7 @@ def saved_seconds(candidate: Candidate, other: Candidate) -> Spread | None:
     if candidate.seconds is None or other.seconds is None:
         return None
     if candidate.rounds and other.rounds:
-        return Spread.of([theirs - mine for theirs, mine in zip(other.rounds, candidate.rounds, strict=False)])
+        return Spread.of_numbers([theirs - mine for theirs, mine in zip(other.rounds, candidate.rounds, strict=False)])
     least = (other.low or other.seconds) - (candidate.high or candidate.seconds)
     most = (other.high or other.seconds) - (candidate.low or candidate.seconds)
     return Spread(other.seconds - candidate.seconds, least, most)

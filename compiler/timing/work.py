@@ -95,13 +95,13 @@ def _forward(copy: Copy, run: Callable[..., Any], surroundings: Surroundings) ->
     if not surroundings.autocast:
         return lambda: run(*args, **kwargs)
 
-    def within() -> Any:
+    def run_with_autocast() -> Any:
         with ExitStack() as stack:
             for device, dtype in surroundings.autocast:
                 stack.enter_context(torch.autocast(device, dtype))
             return run(*args, **kwargs)
 
-    return within
+    return run_with_autocast
 
 
 def _differentiable(value: Any) -> list[Tensor]:

@@ -66,7 +66,7 @@ class Program:
         wanted |= {layout.name for layout in graph.inputs}
         by_four = self._by_four()
         self.values, self.outputs = evaluate(graph.module, self._inputs, wanted, by_four)
-        self.unrounded = Unrounded(graph.module, Reference(graph.module, (), by_four).computed)
+        self.unrounded = Unrounded(graph.module, Reference(graph.module, (), by_four).compute_node)
         self._nodes = self._values_held()
 
     def run(self, launch: Launcher) -> None:

@@ -6,7 +6,7 @@ definition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,11 +31,18 @@ class Reference(Interpreter):
     """Runs a graph node by node. A node that fails has an `Unknown` for its value, and so has what is made of it.
 
     `wanted` are the names of nodes whose values are kept in `values`; `by_four` are those that draw four random
-    numbers at a time.
+    numbers at a time. `special` has functions to call in place of operators, by the operator's name.
     """
 
-    def __init__(self, module: GraphModule, wanted: Collection[str], by_four: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        module: GraphModule,
+        wanted: Collection[str],
+        by_four: Collection[str] = (),
+        special: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> None:
         super().__init__(module)
+        self._special = special or {}
         self.values: dict[str, Any] = {}
         self._wanted = frozenset(wanted)
         self._by_four = frozenset(by_four)
@@ -61,10 +68,12 @@ class Reference(Interpreter):
     def _run(self, node: Node) -> Any:
         if node.op == "placeholder":
             return super().run_node(node)
-        return self.computed(node, *self.fetch_args_kwargs_from_env(node))
+        return self.compute_node(node, *self.fetch_args_kwargs_from_env(node))
 
-    def computed(self, node: Node, args: Any, kwargs: Any) -> Any:
-        """What a node gives for these arguments. Raises what the operator does."""
+    def compute_node(self, node: Node, args: Any, kwargs: Any) -> Any:
+        """The result of a node for these arguments. Raises what the operator does."""
+        if (own := self._special.get(str(node.target))) is not None:
+            return own(*args)
         special = _SPECIAL.get(str(node.target))
         if special is None:
             return getattr(self, node.op)(node.target, args, kwargs)

@@ -230,7 +230,7 @@ def _ruled(
     chosen = {id(output) for output in outputs}
     taken = [place for place, output in enumerate(every) if id(output) in chosen]
     again = None if function is None else partial(_again, function, taken)
-    record = record.with_(artifacts=(*record.artifacts, steps))
+    record = record.with_fields(artifacts=(*record.artifacts, steps))
     return ChainRule(data, graph, outputs, record, again, random, gradients)
 
 
@@ -269,7 +269,7 @@ def _checks(
     by_leaf = {each.leaf: each for each in again}
     rows = []
     for name, gradient in found.items():
-        equal = known[name] == (None if gradient is None else Value.of(gradient))
+        equal = known[name] == (None if gradient is None else Value.of_tensor(gradient))
         each = by_leaf.get(name, Difference(name, None, None))
         differs = not equal or (each.error is not None and each.error > TOLERANCE)
         rows.append({

@@ -26,11 +26,11 @@ def export(
     """
     from compiler.capture.sources import SourceBook
     from compiler.engine import title_of
-    from compiler.export.exporting import exported
+    from compiler.export.exporting import export_program
     from compiler.process.environment import environment
 
     book, modes = SourceBook(), (False, True) if strict is None else (strict,)
-    found = [exported(fn, args, kwargs, strict=mode, dynamic_shapes=dynamic_shapes, book=book) for mode in modes]
+    found = [export_program(fn, args, kwargs, strict=mode, dynamic_shapes=dynamic_shapes, book=book) for mode in modes]
     problems = [one.problem for one in found if one.problem]
     cards = [(one.mode, one.card) for one in found if one.card]
     problems += [Problem("exported", f"{mode}: {card.what} {outcome_words(card)}") for mode, card in cards]

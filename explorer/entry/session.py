@@ -92,13 +92,13 @@ class Session:
         self._output.hear(event, self._known)
 
     def _known(self) -> Record:
-        return self._exploration.record.with_(explored=self._choice.explored)
+        return self._exploration.record.with_fields(explored=self._choice.explored)
 
     def _record(self, *, failed: bool) -> Record:
         record = self._known()
         if self._notes:
-            return record.with_(problems=(*self._notes, *record.problems))
+            return record.with_fields(problems=(*self._notes, *record.problems))
         if failed or any(frame.outcome != "skipped" for frame in record.frames):
             return record
         # The engine does not know the cell: its own word on why nothing was compiled gives way.
-        return record.with_(problems=(nothing_compiled(self._cell, self._choice),))
+        return record.with_fields(problems=(nothing_compiled(self._cell, self._choice),))

@@ -69,7 +69,7 @@ def with_findings(record: Record, found: Iterable[Finding] | None = None) -> Rec
     artifacts = list(record.artifacts)
     for artifact in derived:
         artifacts.insert(stage_place(artifact.stage, [other.stage for other in artifacts]), artifact)
-    return record.with_(artifacts=tuple(artifacts))
+    return record.with_fields(artifacts=tuple(artifacts))
 
 
 class KnownFindings:

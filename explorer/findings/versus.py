@@ -29,7 +29,7 @@ def _data(record: Record, other: Record) -> dict[str, Any]:
     """Pairs of kernels for the front end. In a record of both sides, ids of the second begin with its backend."""
     names = versus.names_of(record)
     binaries = binaries_of(record), binaries_of(other)
-    pairs = matched(record.with_(kernels=tuple(versus.own_kernels(record))), other)
+    pairs = matched(record.with_fields(kernels=tuple(versus.own_kernels(record))), other)
     return {"names": names, "pairs": [_pair(pair, binaries, ("", f"{names[1]}: ")) for pair in pairs]}
 
 

@@ -43,7 +43,7 @@ def both_sides(before: Record, after: Record, labels: tuple[str, str]) -> Record
         _told(_renamed(artifact, rename, own), labels[1], others[artifact.id] if others[artifact.id] in known else "")
         for artifact in second
     ]
-    return before.with_(
+    return before.with_fields(
         title=before.title if before.title == after.title else f"{before.title}, {after.title}",
         artifacts=tuple(sorted((*first, *moved), key=lambda artifact: places[artifact.stage])),
         trust="untrusted" if after.trust == "untrusted" else before.trust,

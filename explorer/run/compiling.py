@@ -128,7 +128,7 @@ class KernelCompiler:
             self.grow(self.makers[stage].make)
         except Exception as error:  # noqa: BLE001 nobody is there to raise it to
             reason = f"it could not be made: {type(error).__name__}: {error}".strip(": ")
-            self.grow(lambda record: record.with_(problems=(*record.problems, Problem(stage, reason))))
+            self.grow(lambda record: record.with_fields(problems=(*record.problems, Problem(stage, reason))))
         finally:
             self._tell({})
         return self._record
@@ -221,4 +221,4 @@ def with_problem(record: Record, error: Exception) -> Record:
     """The record with a word on why its kernels could not be compiled, in each stage that lacks them."""
     reason = f"the kernels could not be compiled: {type(error).__name__}: {error}".strip(": ")
     problems = tuple(Problem(stage, reason) for stage in machine_stages(record) if not record.of_stage(stage))
-    return record.with_(problems=(*record.problems, *problems))
+    return record.with_fields(problems=(*record.problems, *problems))

@@ -79,8 +79,10 @@ class RunLevels:
         try:
             found = self.graphs(captured, kept).artifacts()
         except LevelError as error:
-            return record.with_(problems=(*record.problems, Problem("decomposed", str(error), graph=captured.graph)))
-        return record.with_(artifacts=tuple(in_pipeline_order([*record.artifacts, *found])))
+            return record.with_fields(
+                problems=(*record.problems, Problem("decomposed", str(error), graph=captured.graph))
+            )
+        return record.with_fields(artifacts=tuple(in_pipeline_order([*record.artifacts, *found])))
 
     def graphs(self, captured: Artifact, kept: Mapping[str, KeptFrame]) -> Graphs:
         """The graphs of one capture at every level. Raises LevelError."""
@@ -100,7 +102,7 @@ class RunLevels:
         OperatorError where its call can't be repeated here.
         """
         from compiler.decompose.node_call import frame_of, node_call
-        from compiler.decompose.one_op import decomposed
+        from compiler.decompose.one_op import decompose_call
         from explorer.findings.decompose.op_levels import OpLevels
 
         artifact, entity = entity_named(record, name)
@@ -110,7 +112,7 @@ class RunLevels:
             captured = next(item for item in record.of_stage("captured") if item.graph == artifact.graph)
             half = self.graphs(captured, kept).half(artifact.id)
         call = node_call(entity, artifact, frame, half)
-        return OpLevels(decomposed(call.name, call.function, call.args, call.kwargs, call.note))
+        return OpLevels(decompose_call(call.name, call.function, call.args, call.kwargs, call.note))
 
 
 def _left(record: Record) -> list[Artifact]:

@@ -112,7 +112,7 @@ class Run(MeasuredRun):
         others = dict.fromkeys((explored.callee, *explored.others))
         others.pop(callee, None)
         line = call.site[-1].line if call.site else 0
-        record = found.record.with_(explored=ExploredCall(callee, line, "", tuple(others), explored.scripts))
+        record = found.record.with_fields(explored=ExploredCall(callee, line, "", tuple(others), explored.scripts))
         run = Run(record, None, self._widget)
         run.kept, run.call, run.calls = found.kept, found.call, self.calls
         if self._widget is not None:
@@ -161,7 +161,7 @@ class Run(MeasuredRun):
 
         Raises ValueError for an id that the record does not have.
         """
-        return _tables().linked(self._shown, self._known(ids))
+        return _tables().linked_ids(self._shown, self._known(ids))
 
     @property
     def cards(self) -> Cards:
@@ -370,7 +370,7 @@ class Run(MeasuredRun):
 
         stages = ("source", "captured", "autograd")
         kept = tuple(artifact for artifact in self.record.artifacts if artifact.stage in stages)
-        return AutogradRun(self.record.with_(artifacts=kept), self.value)
+        return AutogradRun(self.record.with_fields(artifacts=kept), self.value)
 
     def replay(self) -> Replay:
         """How TorchDynamo read the code, step by step. Raises ValueError if the run was made without `--step`."""

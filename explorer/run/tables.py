@@ -217,7 +217,7 @@ def _binary_row(binary: Binary, kernel: Kernel) -> dict[str, Any]:
 
 def linked(record: Record, ids: Iterable[str]) -> pd.DataFrame:
     """One row an entity that is linked to one of these: stage, artifact, its first line there, label."""
-    chosen = frozenset[str]().union(*(record.linked(entity_id) for entity_id in standing_for(record, ids)))
+    chosen = frozenset[str]().union(*(record.linked_ids(entity_id) for entity_id in standing_for(record, ids)))
     return table_of("linked", [row for artifact in record.artifacts for row in _linked_rows(artifact, chosen)])
 
 

@@ -199,7 +199,7 @@ class Explorer(anywidget.AnyWidget):
             problem = Problem(
                 "captured", f"{callee} could not be explored: {error}", f"run the cell with --fn {callee}"
             )
-            self.update(record.with_(problems=(*record.problems, problem)))
+            self.update(record.with_fields(problems=(*record.problems, problem)))
 
     def _show_running(self, stage: str) -> None:
         with self._told():

@@ -42,7 +42,7 @@ def found(record: Record) -> dict[str, Advice]:
 
 def timed(record: Record, own: Candidate, *others: Candidate) -> Record:
     """A record with measured times put in by hand: this machine has no GPU to measure them on."""
-    return record.with_(candidates=(own, *others))
+    return record.with_fields(candidates=(own, *others))
 
 
 def compiled(took: float, gpu: float | None = None, **facts: Any) -> Candidate:
@@ -86,7 +86,7 @@ def test_copies_of_inputs_cost_reading_and_writing(mlp: Record) -> None:
     (given,) = [entity for entity in graph.entities if entity.attrs.get("bytes") == 8 * 64 * 4 and not entity.inputs]
     more = replace(given, attrs=given.attrs | {"bytes": given.attrs["bytes"] + 3_350_000})
     larger = replace(graph, entities=tuple(more if entity is given else entity for entity in graph.entities))
-    changed = mlp.with_(artifacts=tuple(larger if artifact is graph else artifact for artifact in mlp.artifacts))
+    changed = mlp.with_fields(artifacts=tuple(larger if artifact is graph else artifact for artifact in mlp.artifacts))
     before, after = (found(timed(record, compiled(900e-6, gpu=9e-6)))["cuda-graphs"].gain for record in (mlp, changed))
     assert before is not None
     assert after is not None
@@ -140,7 +140,7 @@ def test_compiled_code_that_is_slower_than_eager_is_said_to_be(mlp: Record) -> N
 def test_calls_that_do_not_pay_for_compiling_are_counted(mlp: Record) -> None:
     record = timed(mlp, compiled(1e-3, gpu=0.99e-3, compile_seconds=10.0), named("eager", 2e-3))
     assert "after 10,000 calls. This run made 1 call." in found(record)["break-even"].found
-    assert "break-even" not in found(record.with_(calls=20_000))
+    assert "break-even" not in found(record.with_fields(calls=20_000))
 
 
 def test_a_graph_that_has_too_little_to_do_is_told_apart(mlp: Record, matmuls: Record) -> None:
@@ -158,7 +158,7 @@ def test_tf32_is_advised_where_products_in_float32_are_what_takes_long(matmuls: 
     assert advice.change.settings == ('torch.set_float32_matmul_precision("high")',)
     assert advice.numbers
     assert "tf32" not in found(mlp)
-    allowed = matmuls.with_(environment=replace(matmuls.environment, matmul_precision="high"))
+    allowed = matmuls.with_fields(environment=replace(matmuls.environment, matmul_precision="high"))
     assert "tf32" not in found(allowed)
 
 
@@ -188,17 +188,17 @@ def test_products_ask_for_max_autotune_and_claim_nothing_untried(matmuls: Record
 
 
 def test_products_at_the_peak_are_said_to_be_and_nothing_is_advised(matmuls: Record) -> None:
-    matmuls = matmuls.with_(environment=replace(matmuls.environment, matmul_precision="high"))
+    matmuls = matmuls.with_fields(environment=replace(matmuls.environment, matmul_precision="high"))
     floors = {item.kernel.id: item.floor for item in Reading(matmuls).kernels}
     times = tuple(
         KernelTime("k", "compiled", "forward", floor / 0.91, 1, kernel=name) for name, floor in floors.items() if floor
     )
     took = sum(each.seconds for each in times)
     record = timed(matmuls, compiled(1.01 * took, gpu=took), named("eager", 1.01 * took))
-    advice = found(record.with_(kernel_times=times))
+    advice = found(record.with_fields(kernel_times=times))
     assert "max-autotune" not in advice
     assert "tf32" not in advice
-    done = record.with_(kernel_times=times, candidates=(*record.candidates, named("inductor max-autotune", took)))
+    done = record.with_fields(kernel_times=times, candidates=(*record.candidates, named("inductor max-autotune", took)))
     share = next(item for item in _closing(done) if "in products of matrices" in item)
     assert "at 91 % of the peak" in share
 
@@ -250,7 +250,9 @@ def test_what_our_own_backend_did_not_fuse_is_said_with_its_bytes_and_why() -> N
 
 def test_what_to_write_names_the_backend_that_it_is_for() -> None:
     record = recorded(Blocks(), torch.randn(4, 16), target="h100", backend="tcompile")
-    advice = found(record.with_(phases=tuple(replace(phase, seconds=phase.seconds + 10) for phase in record.phases)))
+    advice = found(
+        record.with_fields(phases=tuple(replace(phase, seconds=phase.seconds + 10) for phase in record.phases))
+    )
     graphs, regions = advice["cuda-graphs"].change, advice["regions"].change
     assert graphs is not None
     assert graphs.options == {"backend": "tcompile", "mode": "reduce-overhead"}
@@ -274,7 +276,7 @@ def test_a_break_comes_with_its_rewrite() -> None:
 def test_a_break_that_was_timed_claims_what_was_measured() -> None:
     record = recorded(printing, torch.randn(10), target="cpu")
     broken = replace(record.breaks[0], lost_seconds=2e-3, lost_note="3 ms with it, 1 ms without")
-    gain = found(record.with_(breaks=(broken,)))["break"].gain
+    gain = found(record.with_fields(breaks=(broken,)))["break"].gain
     assert gain is not None
     assert (gain.seconds, gain.basis) == (2e-3, "measured")
 
@@ -306,7 +308,7 @@ def test_a_size_that_a_line_made_a_number_of_is_told_with_the_line() -> None:
 
 def test_equal_blocks_are_to_be_compiled_once() -> None:
     record = recorded(Blocks(), torch.randn(4, 16), target="h100")
-    slow = record.with_(phases=tuple(replace(phase, seconds=phase.seconds + 10) for phase in record.phases))
+    slow = record.with_fields(phases=tuple(replace(phase, seconds=phase.seconds + 10) for phase in record.phases))
     advice = found(slow)["regions"]
     assert advice.change is not None
     assert advice.change.regions == tuple(f"blocks.{number}" for number in range(6))
@@ -326,18 +328,22 @@ def test_loops_without_vector_instructions_are_found() -> None:
 
 def test_cores_that_stand_idle_are_told() -> None:
     record = recorded(lambda x: x.sin() * 2, torch.randn(300, 300), target="cpu")
-    idle = record.with_(environment=replace(record.environment, cores=8), measurement=Measurement("cpu", threads=2))
+    idle = record.with_fields(
+        environment=replace(record.environment, cores=8), measurement=Measurement("cpu", threads=2)
+    )
     advice = found(timed(idle, compiled(10e-3)))["threads"]
     assert advice.change is not None
     assert advice.change.settings == ("torch.set_num_threads(8)",)
     assert advice.gain is not None
-    assert "threads" not in found(record.with_(measurement=Measurement("cpu", threads=record.environment.cores)))
+    assert "threads" not in found(record.with_fields(measurement=Measurement("cpu", threads=record.environment.cores)))
 
 
 def test_a_missing_compiler_is_told() -> None:
     record = recorded(lambda x: x.sin() * 2, torch.randn(8), target="cpu")
     hint = "install a C++ compiler (on Debian: apt-get install g++), or leave out --time and --check"
-    assert "no-compiler" in found(record.with_(problems=(Problem("kernels", "No working C++ compiler found", hint),)))
+    assert "no-compiler" in found(
+        record.with_fields(problems=(Problem("kernels", "No working C++ compiler found", hint),))
+    )
 
 
 # All together
@@ -354,7 +360,7 @@ def test_advice_stands_in_order_of_expected_gain(matmuls: Record) -> None:
 def test_where_nothing_would_help_it_says_so() -> None:
     record = recorded(lambda x: x.sin() * 2, torch.randn(300, 300), target="cpu")
     busy = replace(record.environment, threads=record.environment.cores)  # no core stands idle
-    quick = record.with_(phases=(), environment=busy)  # and compiling took too little for a word of its own
+    quick = record.with_fields(phases=(), environment=busy)  # and compiling took too little for a word of its own
     (advice,) = advise(timed(quick, compiled(1e-3), named("eager", 2e-3)))
     assert advice.rule == "nothing"
     assert advice.change is None
@@ -375,7 +381,7 @@ def test_what_is_about_a_gpu_that_is_not_here_can_not_be_tried(mlp: Record) -> N
     advice = found(mlp)["cuda-graphs"]
     assert advice.can_be_tried
     assert not can_try(advice, mlp)
-    assert can_try(advice, mlp.with_(target="cuda"))
+    assert can_try(advice, mlp.with_fields(target="cuda"))
 
 
 def test_every_rule_has_a_docstring_and_a_name_of_its_own() -> None:

@@ -15,7 +15,7 @@ from compiler.autograd.backward_run import FreedGraphError, run_backward
 from compiler.autograd.chain import ChainStep, chain_steps
 from compiler.autograd.differences import differences
 from compiler.autograd.explore import graph_of
-from compiler.autograd.health import NodeHealth, measured, summary
+from compiler.autograd.health import NodeHealth, measure_health, summary
 from compiler.autograd.recording import Recording
 from compiler.autograd.values import Value
 
@@ -57,7 +57,7 @@ def test_the_gradients_are_those_of_torch_to_the_last_bit(net: tuple[Net, Tensor
     leaves = dict(model.named_parameters())
     expected = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values()), retain_graph=True), strict=True))
     found = {step.node: step.gradient for step in steps if step.direction == "leaf"}
-    assert found == {name: Value.of(gradient) for name, gradient in expected.items()}
+    assert found == {name: Value.of_tensor(gradient) for name, gradient in expected.items()}
     assert all(value is not None and value.numbers is not None for value in found.values())
     assert all(parameter.grad is None for parameter in leaves.values())
 
@@ -92,7 +92,7 @@ def test_the_outgoing_gradient_is_the_incoming_one_times_the_jacobian(
 
 def test_the_forward_values_are_those_of_the_run(net: tuple[Net, Tensor, Sequence[ChainStep]]) -> None:
     forward = {step.node: step for step in net[2] if step.direction == "forward"}
-    assert forward["nll_loss"].value == Value.of(net[1])
+    assert forward["nll_loss"].value == Value.of_tensor(net[1])
     gelu = forward["gelu"]
     assert gelu.value is not None
     assert gelu.operands[0].value is not None
@@ -195,7 +195,7 @@ def health(function: Callable[[], Tensor]) -> tuple[dict[str, NodeHealth], str]:
     with recording:
         loss = function()
     graph = graph_of([loss], recording, sys._getframe(1))
-    found = measured(graph, [loss], recording)
+    found = measure_health(graph, [loss], recording)
     return {each.node: each for each in found}, "\n".join(summary(found, graph, {}))
 
 

@@ -15,7 +15,7 @@ from compiler.autograd.chain import ChainStep, chain_steps
 from compiler.autograd.eager_graph import EagerGraph
 from compiler.autograd.explore import autograd_record, graph_of
 from compiler.autograd.recording import Recording
-from compiler.autograd.stage import unchanged
+from compiler.autograd.stage import restore_inputs
 from compiler.engine import explore
 from compiler.record import Record
 from compiler.record.options import Options
@@ -224,7 +224,7 @@ def test_what_a_graph_changes_when_it_is_run_again_is_put_back() -> None:
     buffer, leaf = torch.ones(4), torch.ones(4, requires_grad=True)
     inner = leaf * 2
     made_by = inner.grad_fn
-    with unchanged([buffer, leaf, inner, 3]) as given:
+    with restore_inputs([buffer, leaf, inner, 3]) as given:
         given[0].add_(1)
         with torch.no_grad():
             given[1].mul_(3)

@@ -75,7 +75,7 @@ CASES = pytest.mark.parametrize(
 
 def source_lines(record: Record, ids: tuple[str, ...]) -> set[str]:
     """The lines of this file's functions and modules that some entities came from."""
-    found = {linked for each in ids for linked in record.linked(each)}
+    found = {linked for each in ids for linked in record.linked_ids(each)}
     return {each for each in found if each.startswith(HERE)}
 
 
@@ -126,7 +126,7 @@ def test_every_loop_of_every_pass_leads_back_to_the_graph_and_on_to_the_code(nam
     last = [entity for found in record.of_stage(STAGES_OF_PASSES[-1]) for entity in found.entities]
     for entity in last:
         if entity.kind in ("kernel", "extern"):
-            assert any(linked.startswith("kernels[") for linked in record.linked(entity.id)), entity.id
+            assert any(linked.startswith("kernels[") for linked in record.linked_ids(entity.id)), entity.id
 
 
 def test_parts_of_a_split_reduction_lead_back() -> None:
@@ -184,10 +184,10 @@ def test_one_selection_reaches_from_the_line_of_python_to_the_instructions() -> 
     record = compiled(record_of("norm and gelu", "h100"), workers=1)
     assert not record.problems
     sass = next(found for found in record.of_stage("sass") if "forward" in found.id)
-    reached = {each.partition("[")[0] for line in sass.lines.values() for each in record.linked(line[0])}
+    reached = {each.partition("[")[0] for line in sass.lines.values() for each in record.linked_ids(line[0])}
     assert {"source", "captured", "forward", "lowered", "fused", "kernels", "sass"} <= reached
     line = norm_and_gelu.__code__.co_firstlineno + 2
-    gelu = record.linked(f"{HERE}.L{line}")
+    gelu = record.linked_ids(f"{HERE}.L{line}")
     for stage in ("lowered", "fused", "kernels", "ttir", "ttgir", "llir", "ptx", "sass"):
         assert any(each.startswith(f"{stage}[") for each in gelu), stage
 
@@ -378,7 +378,7 @@ def test_check_kernels_runs_each_triton_kernel_and_finds_the_one_that_is_wrong()
 
     changed = tuple(replace(found, text=found.text.replace("1e-05", "1e-01")) for found in record.artifacts)
     with Interpreter() as interpreter:
-        checks = [*kernel_checks(record.with_(artifacts=changed), explored.kept, interpreter)]
+        checks = [*kernel_checks(record.with_fields(artifacts=changed), explored.kept, interpreter)]
     assert [check.verdict for check in checks].count("differs") == 1
     [wrong] = [check for check in checks if check.verdict == "differs"]
     assert wrong.subject == kernels[0]

@@ -199,14 +199,14 @@ def _runs(pid: int) -> bool:
 def test_a_record_of_a_gpu_that_was_there(gpu: str, properties: str, expected: str) -> None:
     name, source = pointwise()
     record = record_of((name, source.replace("multi_processor_count=132, cc=90", properties)), gpu="cuda")
-    (binary,) = compiled(record.with_(environment=Environment(gpu=gpu))).binaries
+    (binary,) = compiled(record.with_fields(environment=Environment(gpu=gpu))).binaries
     assert binary.target == expected
 
 
 def test_a_gpu_that_is_not_in_the_table() -> None:
     name, source = pointwise()
     record = record_of((name, source.replace("cc=90", "cc=61")), gpu="cuda")
-    (problem,) = compiled(record.with_(environment=Environment(gpu="NVIDIA Titan X"))).problems
+    (problem,) = compiled(record.with_fields(environment=Environment(gpu="NVIDIA Titan X"))).problems
     assert "NVIDIA Titan X, which is not in the table of GPUs" in problem.reason
     assert "h100" in problem.hint
 
@@ -237,7 +237,7 @@ def test_without_triton_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_record_without_its_sources() -> None:
     record = record_of(pointwise())
-    (problem,) = compiled(record.with_(artifacts=())).problems
+    (problem,) = compiled(record.with_fields(artifacts=())).problems
     assert "the source of triton_poi_0 is not in this record" in problem.reason
 
 

@@ -18,7 +18,7 @@ import torch
 from torch._dynamo.convert_frame import register_bytecode_hook
 
 from compiler.capture.bytecode import python_artifact
-from compiler.capture.rendering import Rendering, rendered
+from compiler.capture.rendering import Rendering, render
 from compiler.engine import explore
 from compiler.option_checks import parse_options
 from compiler.record import Record
@@ -145,7 +145,7 @@ def code_of(python: Rendering, original: CodeType, user_globals: dict[str, Any])
 
 
 def test_a_numbers_method_is_in_parentheses() -> None:
-    assert rendered(calls_a_numbers_method.__code__).lines[1:] == ("    return (x * (3).bit_length())",)
+    assert render(calls_a_numbers_method.__code__).lines[1:] == ("    return (x * (3).bit_length())",)
 
 
 def number(line: str, user_globals: dict[str, Any], constants: dict[str, Any]) -> str:
@@ -165,7 +165,7 @@ def called_through_renderings(fn: Any, args: Sequence[Any]) -> tuple[Any, str, i
 
     def hook(original: CodeType, rewritten: CodeType) -> CodeType:
         frames.append(original)
-        return code_of(rendered(rewritten), original, user_globals)
+        return code_of(render(rewritten), original, user_globals)
 
     torch._dynamo.reset()
     handle = register_bytecode_hook(hook)
@@ -213,7 +213,7 @@ def with_a_formatted_value(x: torch.Tensor, names: list[str]) -> str:
 
 
 def test_what_python_has_no_words_for_is_said_with_the_instruction() -> None:
-    python = rendered(with_a_formatted_value.__code__)
+    python = render(with_a_formatted_value.__code__)
     opcode, _, rest = python.stopped.partition(" ")
     assert opcode in dis.opmap
     assert "Python's own text for it needs" in rest
@@ -238,7 +238,7 @@ def test_each_line_of_the_rendering_leads_through_its_instructions_to_the_source
     assert [source_line(breaks_at_keywords, line) for line in lines] == [
         'print("four", end="\\n", flush=True)  # noqa: T201'
     ]
-    assert next(iter(lines)) in {record_line(record, identity) for identity in record.linked(printing.id)}
+    assert next(iter(lines)) in {record_line(record, identity) for identity in record.linked_ids(printing.id)}
 
 
 def source_line(fn: Any, line: int) -> str:

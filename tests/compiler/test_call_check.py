@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from compiler.calls.call import Call
 from compiler.engine import Exploration
 from compiler.numerics import compiled_random as own_draws
-from compiler.numerics.call_results import drawn, exact, outputs_of, results
+from compiler.numerics.call_results import exact, outputs_of, record_draws, results
 from compiler.numerics.call_words import check_call, check_result, ulps
 from compiler.numerics.policy.judge import Scope
 from compiler.numerics.stage_words import input_name
@@ -272,7 +272,7 @@ def test_float64_has_the_random_numbers_of_eager() -> None:
                 module.p = dropout
         layer.self_attn.dropout = 0.0
         call = Call(layer, layer, (torch.randn(2, 4, 16),))
-        eager, best = results(call, layer), exact(call, drawn(call))
+        eager, best = results(call, layer), exact(call, record_draws(call))
         assert eager.draws == (dropout > 0)
         assert best.outputs["output"].dtype == torch.float64
         torch.testing.assert_close(eager.outputs["output"].double(), best.outputs["output"], rtol=0, atol=1e-5)
@@ -284,7 +284,7 @@ def test_float64_has_the_random_numbers_of_eager() -> None:
 def test_what_draws_inside_of_an_operator_has_no_float64() -> None:
     call = Call(nn.RReLU(), nn.RReLU(), (torch.randn(8),))
     with pytest.raises(WidenedError, match="draws its random numbers inside"):
-        exact(call, drawn(call))
+        exact(call, record_draws(call))
 
 
 # Words

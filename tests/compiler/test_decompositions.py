@@ -18,7 +18,7 @@ from compiler.decompose.counts import totals
 from compiler.decompose.graphs import LevelError, LevelGraphs
 from compiler.decompose.levels import LEVELS, TABLES
 from compiler.decompose.node_call import node_call
-from compiler.decompose.one_op import Decomposition, decomposed
+from compiler.decompose.one_op import Decomposition, decompose_call
 from compiler.decompose.operators import OperatorError, operator_named
 from compiler.decompose.tree import OpCall, ops_of
 from compiler.engine import Exploration
@@ -33,7 +33,7 @@ aten = torch.ops.aten
 
 def taken_apart(what: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Decomposition:
     name, function = operator_named(what)
-    return decomposed(name, function, args, kwargs)
+    return decompose_call(name, function, args, kwargs)
 
 
 def reasons(found: Decomposition, level: str) -> dict[str, str]:
@@ -239,13 +239,13 @@ def test_every_operator_of_a_model_has_a_tree_and_every_node_of_a_level_is_in_on
 def test_nodes_of_a_level_lead_to_the_python_line(trained: Trained) -> None:
     record, (graphs, *_) = trained
     found = graphs.artifacts()
-    whole = record.with_(artifacts=(*record.artifacts, *found))
+    whole = record.with_fields(artifacts=(*record.artifacts, *found))
     lines = {entity.id for artifact in record.of_stage("source") for entity in artifact.entities}
     up = {entity.id: entity.origins for entity in whole.entities()}
     assert all(origin in up for artifact in found for entity in artifact.entities for origin in entity.origins)
     for entity in whole[f"decomposed[{graphs.frame} backward prims]"].entities:
         if entity.kind == "call":
-            assert whole.linked(entity.id) & lines, entity
+            assert whole.linked_ids(entity.id) & lines, entity
 
 
 def test_a_capture_without_gradients_has_one_graph_at_each_level() -> None:

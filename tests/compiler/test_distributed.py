@@ -84,7 +84,7 @@ def test_every_ddp_bucket_is_recorded(fake_group: None, backend: str, target: st
     assert {kernel.graph for kernel in record.kernels} == set(captured)
     assert max(Counter(artifact.id for artifact in record.artifacts).values()) == 1
     for kernel in record.kernels:
-        assert any(name.startswith("source[") for name in record.linked(kernel.id)), kernel.id
+        assert any(name.startswith("source[") for name in record.linked_ids(kernel.id)), kernel.id
         assert kernel.half in ("forward", "backward")
     split = [found for found in record.decisions if found.pass_name == "DDPOptimizer"]
     assert [found.graph for found in split] == captured

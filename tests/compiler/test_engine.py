@@ -136,7 +136,7 @@ def test_backward_kernels_lead_to_the_python_line() -> None:
     record = explore(model, (x,)).record
     lines = {e.id: e.attrs["code"] for a in record.of_stage("source") for e in a.entities}
     for kernel in record.kernels:
-        reached = {lines[i] for i in record.linked(kernel.id) if i in lines}
+        reached = {lines[i] for i in record.linked_ids(kernel.id) if i in lines}
         assert any("self." in code for code in reached), kernel
 
 
@@ -480,7 +480,7 @@ def test_stages_left_out_are_linked_across() -> None:
     assert stages(record) == ["source", "captured", "kernels"]
     captured = {entity.id for entity in record["captured"].entities}
     for kernel in record.kernels:
-        assert captured & record.linked(kernel.id), kernel
+        assert captured & record.linked_ids(kernel.id), kernel
 
 
 def test_what_no_stage_shows_is_not_generated_and_the_rest_is_as_it_would_be() -> None:

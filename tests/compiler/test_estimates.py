@@ -75,13 +75,13 @@ def test_compiled_kernels_give_the_same_estimate(record: Record, found: Estimate
 
 
 def test_code_for_a_device_that_is_here_has_no_estimate(record: Record) -> None:
-    assert estimate(record.with_(target="cpu")) is None
-    assert estimate(record.with_(kernels=())) is None
+    assert estimate(record.with_fields(target="cpu")) is None
+    assert estimate(record.with_fields(kernels=())) is None
 
 
 def test_a_kernel_of_unknown_size_is_named(record: Record) -> None:
     first, *rest = record.kernels
-    made = estimate(record.with_(kernels=(replace(first, bytes=0), *rest), binaries=()))
+    made = estimate(record.with_fields(kernels=(replace(first, bytes=0), *rest), binaries=()))
     assert made is not None
     assert made.unknown == (first.name,)
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from compiler.engine import explore
-from compiler.export.exporting import exported
+from compiler.export.exporting import export_program
 from compiler.export.saving import ways_to_save
 from compiler.record.options import Options
 
@@ -39,7 +39,7 @@ def reads(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("strict", [False, True])
 def test_the_program_says_what_each_input_is_and_which_sizes_are_open(strict: bool) -> None:
     open_size = {"x": {0: torch.export.Dim.DYNAMIC}}
-    found = exported(Net(), (torch.randn(3, 4),), strict=strict, dynamic_shapes=open_size)
+    found = export_program(Net(), (torch.randn(3, 4),), strict=strict, dynamic_shapes=open_size)
     words = set(found.inputs.values())
     assert {"parameter layer.weight", "buffer norm.running_mean", "input of the call"} <= words
     [(symbol, bounds)] = found.ranges.items()
@@ -48,7 +48,7 @@ def test_the_program_says_what_each_input_is_and_which_sizes_are_open(strict: bo
 
 
 def test_the_nodes_lead_to_the_users_line() -> None:
-    found = exported(Net(), (torch.randn(3, 4),))
+    found = export_program(Net(), (torch.randn(3, 4),))
     relu = next(entity for entity in found.artifact.entities if entity.attrs["target"].startswith("aten.relu"))
     assert relu.attrs["code"] == "return torch.relu(self.norm(self.layer(x)))"
     assert len(relu.origins) == 1
@@ -65,7 +65,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("fn", "code", "advice"), [(branches, "x.sum() > 0", "torch.cond"), (reads, "torch.save", "outside")]
 )
 def test_what_export_refuses_is_a_card_with_the_exact_place(strict: bool, fn: object, code: str, advice: str) -> None:
-    card = exported(fn, (torch.randn(3),), strict=strict).card
+    card = export_program(fn, (torch.randn(3),), strict=strict).card
     assert card.chain[-1].code.startswith(code)
     assert card.chain[-1].function == fn.__name__
     assert card.outcome == "error"
@@ -73,8 +73,8 @@ def test_what_export_refuses_is_a_card_with_the_exact_place(strict: bool, fn: ob
 
 
 def test_a_refused_export_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    exported(branches, (torch.randn(3),))
-    exported(branches, (torch.randn(3),), strict=True)
+    export_program(branches, (torch.randn(3),))
+    export_program(branches, (torch.randn(3),), strict=True)
     assert capfd.readouterr() == ("", "")
 
 
@@ -85,7 +85,7 @@ def test_an_export_leaves_compiled_functions_and_random_numbers_as_they_are() ->
     net = Net()
     state = torch.get_rng_state()
     for strict in (False, True):
-        exported(net, (torch.ones(3, 4),), strict=strict)
+        export_program(net, (torch.ones(3, 4),), strict=strict)
     assert torch.equal(torch.get_rng_state(), state)
     compiled(torch.randn(3, 4))
     assert len(compilations) == 1

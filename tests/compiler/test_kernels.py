@@ -40,7 +40,7 @@ def test_kernels_of_a_known_program(target: str, language: str) -> None:
 
 def lines_of(record: Record, identity: str) -> set[str]:
     lines = {e.id: e.attrs["code"] for a in record.of_stage("source") for e in a.entities}
-    found = {lines[linked] for linked in record.linked(identity) if linked in lines}
+    found = {lines[linked] for linked in record.linked_ids(identity) if linked in lines}
     return {code for code in found if "explore(" not in code}
 
 

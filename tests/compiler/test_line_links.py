@@ -138,7 +138,7 @@ def entities_of(record: Record, kernel: Kernel) -> list[Entity]:
 
 def fused_in(record: Record, kernel: Kernel) -> set[str]:
     """Names of the post-grad nodes that Inductor says are in a kernel."""
-    linked = record.linked(kernel.id)
+    linked = record.linked_ids(kernel.id)
     return {
         entity.label for artifact in record.of_stage("post_grad") for entity in artifact.entities if entity.id in linked
     }
@@ -500,7 +500,7 @@ def test_each_line_of_python_lights_its_own_lines_of_triton() -> None:
     record = explored(gelu_then_norm, torch.randn(64, 256), torch.ones(256), torch.zeros(256))
     (kernel,) = record.kernels
     lines = {e.attrs["code"]: e.id for a in record.of_stage("source") for e in a.entities}
-    lit = {code: {e.label for e in entities_of(record, kernel) if e.id in record.linked(lines[code])}
+    lit = {code: {e.label for e in entities_of(record, kernel) if e.id in record.linked_ids(lines[code])}
            for code in lines if code.startswith(("hidden =", "return functional"))}  # fmt: skip
     gelu, norm = lit["hidden = functional.gelu(x)"], lit["return functional.layer_norm(hidden, (256,), weight, bias)"]
     assert any("libdevice.erf" in line for line in gelu)
@@ -543,7 +543,7 @@ def test_kernels_of_branches_lead_to_the_lines_inside_them() -> None:
     assert {kernel.calls for kernel in record.kernels} == {1}
     code = {e.id: e.attrs["code"] for a in record.of_stage("source") for e in a.entities}
     for kernel in record.kernels:
-        reached = {code[linked] for linked in record.linked(kernel.id) if linked in code}
+        reached = {code[linked] for linked in record.linked_ids(kernel.id) if linked in code}
         assert ("return t.cos() - 1" in reached) == ("cos" in kernel.name)
         assert ("return t.sin() + t.sum(-1, keepdim=True)" in reached) == ("sin" in kernel.name)
     labels = [entity.label for entity in record["fused_ir"].entities]

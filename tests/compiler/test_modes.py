@@ -195,7 +195,7 @@ def test_candidates_lead_to_the_line_of_python() -> None:
     record = explored(Gelu().half(), torch.randn(64, 128).half(), mode="max-autotune", grad=False)
     sources = {entity.id for artifact in record.of_stage("source") for entity in artifact.entities}
     for entity in candidates(record["kernels[0/0 inference candidates]"]):
-        assert record.linked(entity.id) & sources
+        assert record.linked_ids(entity.id) & sources
     rows = record["kernels[0/0 inference candidates]"].text.split("\n")
     assert sum(row.startswith("# shown triton_mm ") for row in rows) == 2
 

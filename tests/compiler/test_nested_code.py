@@ -152,10 +152,10 @@ def test_checkpointed_line_links_to_kernels_and_back(checkpointed_twice: Record)
     line = dropped.__code__.co_firstlineno + 1
     [inside] = [entity for entity in record["source"].entities if entity.attrs.get("line") == line]
     stages = {entity.id: artifact.stage for artifact in record.artifacts for entity in artifact.entities}
-    linked = record.linked(inside.id)
+    linked = record.linked_ids(inside.id)
     assert {stages[identity] for identity in linked} >= STAGES
     kernels = [identity for identity in linked if stages[identity] == "kernels"]
-    assert all(inside.id in record.linked(kernel) for kernel in kernels)
+    assert all(inside.id in record.linked_ids(kernel) for kernel in kernels)
 
 
 def looped(x: Tensor) -> Tensor:

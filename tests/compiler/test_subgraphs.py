@@ -10,7 +10,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
 from compiler.engine import explore
-from compiler.export.exporting import exported
+from compiler.export.exporting import export_program
 from compiler.record import Artifact, Record
 from compiler.record.options import Options
 from explorer.reading.stages import counts
@@ -101,7 +101,7 @@ def line(record: Record, code: str) -> str:
 
 def linked(record: Record, code: str, stage: str) -> set[str]:
     """Labels, without the lines of kernels, of what is linked to a line of the source."""
-    ids = record.linked(line(record, code))
+    ids = record.linked_ids(line(record, code))
     kinds = ("triton", "cpp")
     return {e.label for a in record.of_stage(stage) for e in a.entities if e.id in ids and e.kind not in kinds}
 
@@ -144,7 +144,7 @@ def test_every_stage_has_the_branches() -> None:
 
 
 def test_exported_graph_has_the_branches() -> None:
-    artifact = exported(branches, (torch.randn(8, 16),)).artifact
+    artifact = export_program(branches, (torch.randn(8, 16),)).artifact
     assert artifact is not None
     assert {e.attrs["subgraph"] for e in artifact.entities if e.id in on_line(artifact, "aten.sin")} == {
         f"{artifact.id}.true_graph_0"
@@ -163,7 +163,7 @@ def test_line_of_a_branch_links_to_its_kernel_alone() -> None:
 def test_kernel_of_a_nested_branch_links_to_its_line() -> None:
     record = record_of(looped)
     [kernel] = [kernel for kernel in record.kernels if "_exp_" in kernel.name]
-    found = record.linked(kernel.id)
+    found = record.linked_ids(kernel.id)
     assert line(record, "y = torch.cond(y.sum() > 0, lambda y: y.exp(), lambda y: y.tanh(), (y,))") in found
     assert line(record, "return i < 5") not in found
     post_grad = {e.label for e in record["post_grad"].entities if e.id in found}
@@ -175,7 +175,7 @@ def test_checkpointed_blocks_of_one_line_stay_apart() -> None:
     record = record_of(checkpointed, grad=True)
     first, second = [record["captured"].entity(f"wrap_body_{number}.sigmoid") for number in (0, 1)]
     forward = {e.id: e.label for e in record["forward"].entities}
-    of_first, of_second = ({forward[i] for i in record.linked(e.id) if i in forward} for e in (first, second))
+    of_first, of_second = ({forward[i] for i in record.linked_ids(e.id) if i in forward} for e in (first, second))
     assert of_first == {"sigmoid"}
     assert of_second == {"sigmoid_1"}
     assert linked(record, "return torch.sigmoid(y) * 2", "kernels")
@@ -226,7 +226,7 @@ def test_decomposed_levels_have_the_bodies() -> None:
         assert "tcompile_decomposition" not in artifact.text, artifact.id
         if artifact.half == "forward":
             [body] = {e.attrs["subgraph"] for e in artifact.entities if e.id in on_line(artifact, ".sin.")}
-            assert line(record, "y = x.sin()") in record.linked(f"{body}.sin"), artifact.id
+            assert line(record, "y = x.sin()") in record.linked_ids(f"{body}.sin"), artifact.id
 
 
 def causal(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
@@ -250,7 +250,7 @@ def attention_record(target: str, backend: str = "inductor") -> Record:
 
 
 def kernel_lines(record: Record, code: str) -> list[str]:
-    ids = record.linked(line(record, code))
+    ids = record.linked_ids(line(record, code))
     kinds = ("triton", "cpp")
     return [e.label for a in record.of_stage("kernels") for e in a.entities if e.id in ids and e.kind in kinds]
 
@@ -264,8 +264,8 @@ def test_score_mod_line_links_to_its_lines_of_the_template() -> None:
     assert "post_mod_scores = tmp" in of_sum[-1]
     [masked] = [row for row in kernel_lines(record, "return q >= k") if ">=" in row]
     template = next(e for e in record["kernels"].entities if e.label == masked)
-    assert line(record, "return q >= k") in record.linked(template.id)
-    assert line(record, "bias = (q - k) * 0.1") not in record.linked(template.id)
+    assert line(record, "return q >= k") in record.linked_ids(template.id)
+    assert line(record, "bias = (q - k) * 0.1") not in record.linked_ids(template.id)
 
 
 def test_score_mod_line_links_to_cpp() -> None:

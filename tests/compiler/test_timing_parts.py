@@ -136,7 +136,7 @@ class Told:
         function()
         return self.left.pop(0) if len(self.left) > 1 else self.left[0]
 
-    def finished(self) -> None:
+    def synchronize(self) -> None:
         pass
 
 
@@ -187,12 +187,12 @@ def test_garbage_is_left_where_it_is_while_calls_are_timed() -> None:
 
 
 def test_quartiles_are_those_of_the_rounds() -> None:
-    assert Spread.of([1.0, 2.0, 3.0, 4.0, 5.0]) == Spread(3.0, 2.0, 4.0)
-    assert Spread.of([2.0]) == Spread(2.0, 2.0, 2.0)
+    assert Spread.of_numbers([1.0, 2.0, 3.0, 4.0, 5.0]) == Spread(3.0, 2.0, 4.0)
+    assert Spread.of_numbers([2.0]) == Spread(2.0, 2.0, 2.0)
 
 
 def candidate(*rounds: float, **facts: Any) -> Candidate:
-    spread = Spread.of(list(rounds))
+    spread = Spread.of_numbers(list(rounds))
     return Candidate("eager", seconds=spread.middle, low=spread.low, high=spread.high, rounds=rounds, **facts)
 
 

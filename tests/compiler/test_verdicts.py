@@ -20,14 +20,14 @@ GOLDEN = Path(__file__).parent / "golden" / "verdicts.txt"
 
 def kernel(case: Case) -> Iterator[str]:
     """check="kernels": a buffer that a Triton kernel stores."""
-    scope = Scope.of((eager for _, eager in case.eager), case.narrowest)
+    scope = Scope.of_results((eager for _, eager in case.eager), case.narrowest)
     for (name, mine), (_, eager) in zip(case.mine, case.eager, strict=True):
         yield said(judge(name, mine, eager, scope=replace(scope, rounded_comparisons=True)))
 
 
 def without_break(case: Case) -> Iterator[str]:
     """Whether a version of the call without a graph break does the same, so that it may be timed."""
-    scope = Scope.of(eager for _, eager in case.eager)
+    scope = Scope.of_results(eager for _, eager in case.eager)
     for (name, mine), (_, eager) in zip(case.mine, case.eager, strict=True):
         yield "differs" if judge(name, mine, eager, scope=scope).verdict == "differs" else "equal"
 
@@ -46,7 +46,7 @@ def stage(case: Case) -> Iterator[str]:
 
 def call(case: Case) -> Iterator[str]:
     """check=True: results of the compiled call."""
-    scope = Scope.of((tensor for _, tensor in case.eager), case.narrowest)
+    scope = Scope.of_results((tensor for _, tensor in case.eager), case.narrowest)
     exact = dict(case.exact or ())
     for (name, mine), (_, eager) in zip(case.mine, case.eager, strict=True):
         yield said(check_result(name, mine, eager, exact.get(name), scope))

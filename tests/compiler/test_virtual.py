@@ -122,7 +122,7 @@ def assert_written_for_the_gpu(record: Record, expected: list[str]) -> None:
     assert kernels
     assert {kernel.language for kernel in record.kernels} <= {"triton", "aten"}
     lines = {entity.id for artifact in record.of_stage("source") for entity in artifact.entities}
-    assert all(lines & record.linked(kernel.id) for kernel in kernels)
+    assert all(lines & record.linked_ids(kernel.id) for kernel in kernels)
     for artifact in record.of_stage("kernels"):
         assert "@triton.jit" in artifact.text or not any(k.artifact == artifact.id for k in kernels)
         assert "empty_strided_cpu(" not in artifact.text

@@ -149,4 +149,4 @@ def growing(record: Record, *, kernels: Collection[str] | None = None, config: i
 def failing(record: Record, **_: object) -> Iterator[Record]:
     """Every kernel is refused by ptxas."""
     problem = Problem("ptx", f"{SUM}: ptxas: too much shared memory", "smaller blocks", "0/0")
-    yield record.with_(problems=(*record.problems, problem))
+    yield record.with_fields(problems=(*record.problems, problem))

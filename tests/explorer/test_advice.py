@@ -50,7 +50,7 @@ def test_a_failed_trial_keeps_what_was_claimed(run: Run) -> None:
     before = run.advice.table
     number = next(index for index, advice in enumerate(run.advice) if advice.rule == "tf32")
     failed = Trial(run.advice[number].id, problem="the call raises ValueError")
-    after = Run(run.record.with_(trials=(failed,))).advice.table
+    after = Run(run.record.with_fields(trials=(failed,))).advice.table
     assert before["numbers"][number] == after["numbers"][number] != ""
     assert after["holds"].isna()[number]
 
@@ -92,7 +92,7 @@ def test_a_break_in_advice_leads_to_the_card_of_the_break(broken: Run) -> None:
     assert [link["label"] for link in card["evidence"][0]["links"]] == ["the break"]
     assert "torch._higher_order_ops.print" in card["change"]["new"][0]
     assert card["change"]["at"] is not None
-    assert "breaks.break[0/0].0" in broken.linked(finding.artifact.entities[0].id)["id"].to_list()
+    assert "breaks.break[0/0].0" in broken.linked_ids(finding.artifact.entities[0].id)["id"].to_list()
 
 
 def test_trying_advice_puts_the_result_beside_it(broken: Run) -> None:

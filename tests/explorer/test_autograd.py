@@ -255,7 +255,7 @@ def test_it_opens_as_a_stepper_beside_the_graph_which_shows_health(chain: ChainR
     node = chain.record["autograd"].entity("mul")
     assert node.attrs["gradient_norm"] > 0
     assert chain.health.set_index("name").gradient_norm["x"] > 0
-    selected = chain.record.linked("autograd.exp")
+    selected = chain.record.linked_ids("autograd.exp")
     assert {"chain_rule.forward.exp", "chain_rule.backward.exp"} <= selected
     assert any(name.startswith("source[") for name in selected)
 
@@ -310,7 +310,7 @@ def test_stops_are_a_table_and_no_nodes() -> None:
 
 
 def test_values_of_three_dimensions_are_one_line() -> None:
-    html = value_html(Value.of(torch.arange(8.0).reshape(2, 2, 2)))
+    html = value_html(Value.of_tensor(torch.arange(8.0).reshape(2, 2, 2)))
     assert "<table" not in html
     assert "7" in html
 

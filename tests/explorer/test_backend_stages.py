@@ -91,7 +91,7 @@ def test_one_line_of_python_lights_up_both_codes() -> None:
     both = shown(beside_inductor().record)
     line = next(entity.id for artifact in both.of_stage("source") for entity in artifact.entities
                 if "gelu(nn.functional" in entity.label)  # fmt: skip
-    reached = both.linked(line)
+    reached = both.linked_ids(line)
     for artifact in ("kernels[0/0 forward].", "inductor: kernels[0/0 forward]."):
         assert any(entity.startswith(artifact) for entity in reached)
 
@@ -129,15 +129,15 @@ def test_findings_of_both_sides_have_their_views(stage: str) -> None:
     lines = {entity.id for artifact in both.of_stage("source") for entity in artifact.entities}
     for side, prefix, own in ((record, "", found[0]), (record.versus, "inductor: ", found[1])):
         view = payload.parts_of(own["id"])["view"].content()
-        alone = Payload(side.with_(versus=None)).parts_of(stage)["view"].content()
+        alone = Payload(side.with_fields(versus=None)).parts_of(stage)["view"].content()
         ids = named_in(view)
         assert ids == {f"{prefix}{name}" for name in named_in(alone)}
         assert ids <= {entity.id for entity in both.entities()}
         assert {name.startswith("inductor: ") for name in ids} == {bool(prefix)}
         single = with_findings(side)
         for entity in single[stage].entities:
-            assert lines & both.linked(f"{prefix}{entity.id}") == lines & single.linked(entity.id)
-        assert any(lines & single.linked(entity.id) for entity in single[stage].entities)
+            assert lines & both.linked_ids(f"{prefix}{entity.id}") == lines & single.linked_ids(entity.id)
+        assert any(lines & single.linked_ids(entity.id) for entity in single[stage].entities)
 
 
 def test_the_frames_of_either_side_are_told_apart() -> None:
@@ -158,14 +158,14 @@ def test_what_both_sides_have_is_counted_side_by_side() -> None:
         assert stages[name]["sides"] == []
     assert {item["pass"].split()[0] for item in manifest["decisions"]} == {"tcompile", "inductor"}
     assert sum(item["count"] for item in manifest["decisions"]) == len(record.decisions) + len(record.versus.decisions)
-    alone = Payload(record.with_(versus=None)).manifest()
+    alone = Payload(record.with_fields(versus=None)).manifest()
     assert {"fuse", "inline"} <= {item["pass"] for item in alone["decisions"]}
 
 
 def test_a_side_without_code_has_no_numbers_in_the_text_and_in_the_view() -> None:
     record = beside_inductor().record
     kept = tuple(artifact for artifact in record.artifacts if artifact.stage != "kernels")
-    failed = record.with_(artifacts=kept, kernels=())
+    failed = record.with_fields(artifacts=kept, kernels=())
     manifest = Payload(shown(failed)).manifest()
     rows = {title: values for title, *values in manifest["versus"]["rows"]}
     assert [rows[title][0] for title in ("kernel launches", "extern calls", "bytes moved by kernels")] == ["", "", ""]
@@ -175,7 +175,7 @@ def test_a_side_without_code_has_no_numbers_in_the_text_and_in_the_view() -> Non
 
 
 def test_a_run_of_one_backend_has_no_table_and_opens_as_before() -> None:
-    manifest = Payload(beside_inductor().record.with_(versus=None)).manifest()
+    manifest = Payload(beside_inductor().record.with_fields(versus=None)).manifest()
     assert (manifest["first"], manifest["versus"]) == ([], None)
 
 
@@ -207,7 +207,9 @@ def test_a_saved_comparison_keeps_the_views_of_both_sides_and_has_each_once(tmp_
         assert parts[0] == parts[1]
         assert "view" in parts[0]
     facts = page_record.with_facts("<body></body>", made)
-    without = made.with_(artifacts=tuple(replace(each, attrs={**each.attrs, "viewed": {}}) for each in made.artifacts))
+    without = made.with_fields(
+        artifacts=tuple(replace(each, attrs={**each.attrs, "viewed": {}}) for each in made.artifacts)
+    )
     assert len(facts) - len(page_record.with_facts("<body></body>", without)) < 500
 
 
@@ -223,18 +225,20 @@ def test_the_table_is_a_stage_that_prints() -> None:
     assert text.splitlines()[0].split() == ["tcompile", "inductor"]
     assert "--time runs both" in text
     record = beside_inductor().record
-    assert record.with_(versus=None) != record
+    assert record.with_fields(versus=None) != record
     assert record.versus is not None
-    twice = record.with_(versus=record.versus.with_(kernels=tuple(replace(each, calls=2) for each in record.kernels)))
+    twice = record.with_fields(
+        versus=record.versus.with_fields(kernels=tuple(replace(each, calls=2) for each in record.kernels))
+    )
     kernels = [kernel for kernel in record.kernels if kernel.category != "extern"]
     launches = next(line for line in str(Run(twice)["versus"]).splitlines() if line.startswith("kernel launches"))
     assert int(launches.split()[-1]) == 2 * len(kernels)
     with pytest.raises(ValueError, match="--vs inductor"):
-        _ = Run(beside_inductor().record.with_(versus=None)).versus
+        _ = Run(beside_inductor().record.with_fields(versus=None)).versus
 
 
 def test_fusion_is_told_step_by_step_with_the_bytes_that_it_saves() -> None:
-    run = Run(beside_inductor().record.with_(versus=None))
+    run = Run(beside_inductor().record.with_fields(versus=None))
     forward, backward = fusions(run.record)
     assert (forward.title, backward.title) == ("0/0 forward", "0/0 backward")
     calls = [kernel for kernel in run.record.kernels if "forward" in kernel.artifact]

@@ -287,7 +287,7 @@ def test_show_of_facts_that_there_are_none_of(
 def test_show_of_a_stage_with_several_graphs_names_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = small_record()
     other = replace(record["forward"], id="forward[0/1]", entities=())
-    path = files.write(record.with_(artifacts=(*record.artifacts, other)), tmp_path / "two.json")
+    path = files.write(record.with_fields(artifacts=(*record.artifacts, other)), tmp_path / "two.json")
     cli.main(["show", str(path), "forward"])
     found = capsys.readouterr().out
     assert found.count("# forward[0/0]  forward half") == found.count("# forward[0/1]  forward half") == 1
@@ -340,7 +340,7 @@ def test_show_imports_neither_torch_nor_pandas(saved: Path) -> None:
 def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
     record = small_record()
     long = replace(record["forward"], text="x\n" * 200_000)
-    path = files.write(record.with_(artifacts=(long,)), tmp_path / "long.json")
+    path = files.write(record.with_fields(artifacts=(long,)), tmp_path / "long.json")
     code = "import sys; from explorer.cli import main; sys.exit(main(sys.argv[1:]))"
     show = subprocess.Popen(
         [sys.executable, "-c", code, "show", str(path), "forward"], stdout=subprocess.PIPE, stderr=subprocess.PIPE

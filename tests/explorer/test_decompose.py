@@ -247,7 +247,7 @@ def test_a_name_that_is_not_there_says_which_is_meant(run: Run) -> None:
 
 
 def test_a_loaded_run_has_the_levels_that_it_was_saved_with_and_says_why_no_others(run: Run, tmp_path: Path) -> None:
-    bare = explorer.load(Run(run.record.with_(artifacts=tuple(
+    bare = explorer.load(Run(run.record.with_fields(artifacts=tuple(
         artifact for artifact in run.record.artifacts if artifact.stage != "decomposed"
     ))).save(tmp_path / "bare.json"))  # fmt: skip
     with pytest.raises(ValueError, match="a saved record has the text of its graphs"):

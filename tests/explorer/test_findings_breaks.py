@@ -103,7 +103,7 @@ def test_selecting_a_break_lights_its_lines_and_the_end_of_its_graph(record: Rec
     shown = with_findings(record)
     known = {entity.id: entity for entity in shown.entities()}
     (found,) = [found for found in record.breaks if "item()" in found.chain[-1].code]
-    linked = shown.linked(f"breaks.{found.id}")
+    linked = shown.linked_ids(f"breaks.{found.id}")
     assert {known[name].label for name in linked if known[name].kind == "line"} == {"h = h / h.max().item()"}
     assert {name for name in linked if known[name].kind == "output"} == {f"{found.ended}.output"}
 

@@ -111,5 +111,5 @@ def test_a_guard_is_linked_to_the_graph_input_that_it_is_about(record: Record) -
         for guard in record.guards
         if guard.frame == "0/0" and guard.kind == "TENSOR_MATCH" and guard.argument == "x"
     ]
-    linked = shown.linked(f"guards.{about_x.id}")
+    linked = shown.linked_ids(f"guards.{about_x.id}")
     assert [known[name].attrs["source"] for name in linked if known[name].kind == "placeholder"] == ["L['x']"]

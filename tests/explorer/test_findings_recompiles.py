@@ -76,7 +76,7 @@ def test_the_last_card_says_that_torch_gave_up(finding: Finding) -> None:
 def test_a_recompilation_is_linked_to_the_guard_that_failed_and_so_to_its_line(storm: Record, finding: Finding) -> None:
     shown = with_findings(storm)
     known = {entity.id: entity for entity in shown.entities()}
-    linked = shown.linked(finding.artifact.entities[0].id)
+    linked = shown.linked_ids(finding.artifact.entities[0].id)
     assert {known[name].label for name in linked if known[name].kind == "guard"} == {"`self.calls` is the int 0"}
     assert "self.calls += 1" in {known[name].label for name in linked if known[name].kind == "line"}
 

@@ -135,7 +135,9 @@ def test_the_ribbon_counts_steps_and_the_stage_opens_as_a_view(record: Record) -
 
 
 def test_what_was_not_recorded_is_told_in_the_view(record: Record) -> None:
-    short = record.with_(problems=(Problem("steps", "these are the first 9 instructions", "explore with step=256"),))
+    short = record.with_fields(
+        problems=(Problem("steps", "these are the first 9 instructions", "explore with step=256"),)
+    )
     finding = steps_finding(short)
     assert finding is not None
     assert finding.data["cut"] == "these are the first 9 instructions: explore with step=256"

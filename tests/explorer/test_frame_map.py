@@ -117,7 +117,7 @@ def test_a_part_is_linked_to_its_lines_and_to_the_nodes_of_its_graph() -> None:
     known = {entity.id for entity in record.entities()}
     assert all(origin in known for entity in shown(looping()).values() for origin in entity.origins)
     captured = record.of_stage("captured")[0]
-    linked = record.linked(f"frame_map.{captured.id}")
+    linked = record.linked_ids(f"frame_map.{captured.id}")
     assert {entity.id for entity in captured.entities if entity.kind == "call"} <= linked
     assert any(record_line in linked for record_line in record.of_stage("source")[0].lines[_row(record, "y = x *")])
 

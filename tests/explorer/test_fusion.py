@@ -104,11 +104,11 @@ def test_every_kernel_is_linked_to_its_code_and_its_lines() -> None:
     kernels = [entity for entity in record["fusion"].entities if entity.label.startswith("triton")]
     assert kernels
     for entity in kernels:
-        stages = {identity.partition("[")[0] for identity in record.linked(entity.id)}
+        stages = {identity.partition("[")[0] for identity in record.linked_ids(entity.id)}
         assert {"kernels", "fused_ir", "ir", "post_grad"} <= stages
-        assert any(known[identity].kind == "kernel" for identity in record.linked(entity.id) if identity in known)
+        assert any(known[identity].kind == "kernel" for identity in record.linked_ids(entity.id) if identity in known)
     [first] = [kernel for kernel in record.kernels if kernel.name == kernels[0].label]
-    assert kernels[0].id in record.linked(first.id)
+    assert kernels[0].id in record.linked_ids(first.id)
 
 
 def test_the_view_names_kernels_and_reasons_by_numbers() -> None:

@@ -95,7 +95,7 @@ def test_what_is_matched_to_nothing_keeps_its_name_and_its_share() -> None:
 def test_calls_of_one_kernel_are_one_row() -> None:
     record = timed()
     again = replace(record.kernel_times[1], call=f"{CALL}.call_L9", seconds=5e-6)
-    table = kernel_times(record.with_(kernel_times=(*record.kernel_times, again)))
+    table = kernel_times(record.with_fields(kernel_times=(*record.kernel_times, again)))
     (row,) = table[table["name"] == "cpp_fused_div_0"].to_dict("records")
     assert (row["us"], row["launches"]) == (pytest.approx(15), 2)
 
@@ -133,7 +133,7 @@ def test_the_list_of_kernels_has_columns_for_what_was_measured() -> None:
 def test_times_of_a_cpu_have_no_share_of_a_gpus_peaks() -> None:
     record = timed()
     times = tuple(replace(time, device="cpu", memory_share=None) for time in record.kernel_times)
-    shown = list_of_kernels(record.with_(kernel_times=times))
+    shown = list_of_kernels(record.with_fields(kernel_times=times))
     assert shown is not None
     about = {column["title"]: column["about"] for column in shown["columns"]}
     assert "CPU" in about["Measured"]

@@ -91,7 +91,7 @@ def test_diamonds_are_walked_once() -> None:
                      (), tuple(f"ir[0/0 inference].{other}{level - 1}" for other in "ab") if level else ())
               for level in range(60) for side in "ab"]  # fmt: skip
     diamonds = replace(graph, id="ir", stage="ir", entities=tuple(levels))
-    reading = Reading(record.with_(artifacts=(*record.artifacts, diamonds)))
+    reading = Reading(record.with_fields(artifacts=(*record.artifacts, diamonds)))
     assert reading.fx_nodes([levels[-1].id]) == ()
 
 

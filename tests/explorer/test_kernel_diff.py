@@ -42,7 +42,7 @@ def renamed(record: Record) -> Record:
     )
     lines = {line: tuple(name.replace(DOUBLE, OTHER) for name in ids) for line, ids in kernels.lines.items()}
     changed = replace(kernels, text=kernels.text.replace(DOUBLE, OTHER), entities=entities, lines=lines)
-    return record.with_(
+    return record.with_fields(
         artifacts=(*record.artifacts[:-1], changed),
         kernels=tuple(
             replace(kernel, id=kernel.id.replace(DOUBLE, OTHER), name=kernel.name.replace(DOUBLE, OTHER))
@@ -91,7 +91,7 @@ def test_addresses_and_places_are_no_differences() -> None:
     before, after = (Run(fused_record(target)).compile_kernels().record for target in ("h100", "a100"))
     sass = after["sass"]
     moved = replace(sass, text=sass.text.replace("/*0010*/", "/*0050*/").replace(".py:5", ".py:9"))
-    after = after.with_(artifacts=tuple(moved if artifact is sass else artifact for artifact in after.artifacts))
+    after = after.with_fields(artifacts=tuple(moved if artifact is sass else artifact for artifact in after.artifacts))
     assert Run(before).diff(after)["sass"].verdict == "the same"
 
 
@@ -107,7 +107,7 @@ def test_kernels_of_different_names_match_by_the_nodes_they_compute() -> None:
 def test_a_library_call_stands_against_the_kernel_that_replaced_it() -> None:
     before = fused_record()
     called = Kernel(f"{ARTIFACT}.{DOUBLE}", "extern_kernels.mm", "0/0", ARTIFACT, "aten", "extern", (20, 20))
-    libraries = before.with_(kernels=(before.kernels[0], called))
+    libraries = before.with_fields(kernels=(before.kernels[0], called))
     pairs = matched(libraries, before)
     assert [(first and first.name, second and second.name) for first, second in pairs] == [
         (SUM, SUM),
@@ -117,7 +117,7 @@ def test_a_library_call_stands_against_the_kernel_that_replaced_it() -> None:
 
 def test_a_kernel_that_one_side_lacks() -> None:
     before = fused_record()
-    diff = Run(before).diff(before.with_(kernels=before.kernels[:1]))
+    diff = Run(before).diff(before.with_fields(kernels=before.kernels[:1]))
     assert f"{DOUBLE}: only in first" in str(diff)
     assert diff.kernels["kernel second"].isna().to_list() == [False, True]
 
@@ -127,7 +127,7 @@ def test_both_sides_share_the_source_and_nothing_else() -> None:
     ids = [artifact.id for artifact in record.artifacts]
     assert ids.count("source[cell]") == 1
     assert {ARTIFACT, f"a100: {ARTIFACT}"} <= set(ids)
-    linked = record.linked("source[cell].L2")
+    linked = record.linked_ids("source[cell].L2")
     assert {f"{ARTIFACT}.{SUM}.L6", f"a100: {ARTIFACT}.{SUM}.L6"} <= linked
     entities = [entity.id for entity in record.entities()]
     assert len(entities) == len(set(entities))

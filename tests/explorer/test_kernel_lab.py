@@ -298,7 +298,7 @@ def test_host_code_of_a_file_is_read_strictly(
     moved = after - before
     kernels = tuple(replace(each, lines=tuple(line + moved for line in each.lines)) for each in run.record.kernels)
     others = (each for each in run.record.artifacts if each.stage != "kernels")
-    evil_record = run.record.with_(artifacts=(*others, replace(artifact, text=text)), kernels=kernels)
+    evil_record = run.record.with_fields(artifacts=(*others, replace(artifact, text=text)), kernels=kernels)
     shell.user_ns["evil"] = explorer.load(Run(evil_record).save(tmp_path / "x.json")).trust()
     _, said, _ = ran(shell, opened(shell, "evil softmax"))
     assert message in said

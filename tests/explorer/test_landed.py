@@ -131,7 +131,7 @@ def test_of_two_sides_each_has_its_own_calls_and_the_first_its_breaks() -> None:
     longer = replace(source, text=f"\n{source.text}", attrs=source.attrs | {"numbers": [0, *source.attrs["numbers"]]},
                      lines={at + 1: ids for at, ids in source.lines.items()})  # fmt: skip
     others = [longer if artifact is source else artifact for artifact in record().artifacts]
-    found = source_marks(both_sides(record(), record().with_(artifacts=tuple(others)), ("before", "after")))
+    found = source_marks(both_sides(record(), record().with_fields(artifacts=tuple(others)), ("before", "after")))
     assert set(found["spans"]) == {source.id}
     call = row("x = doubled(x)")
     assert [name for *_, name in found["calls"][source.id][call]] == ["doubled"]

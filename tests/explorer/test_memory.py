@@ -51,12 +51,12 @@ def test_a_tensor_is_linked_to_its_kernel_and_its_line_and_they_to_it() -> None:
     made = [entity for entity in tensors if any(".triton" in origin for origin in entity.origins)]
     assert made
     for entity in made:
-        linked = record.linked(entity.id)
+        linked = record.linked_ids(entity.id)
         assert {"kernels", "fused_ir"} <= {identity.partition("[")[0] for identity in linked}
         kernel = next(origin for origin in entity.origins if ".triton" in origin)
-        assert entity.id in record.linked(kernel)
-    line = next(identity for identity in record.linked(made[0].id) if identity.startswith("source["))
-    assert made[0].id in record.linked(line)
+        assert entity.id in record.linked_ids(kernel)
+    line = next(identity for identity in record.linked_ids(made[0].id) if identity.startswith("source["))
+    assert made[0].id in record.linked_ids(line)
 
 
 def test_the_view_tells_steps_tensors_and_between_which_steps_they_are_there() -> None:

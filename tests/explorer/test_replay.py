@@ -56,5 +56,5 @@ def test_wrong_places_are_told(run: Run) -> None:
     with pytest.raises(IndexError, match="there is no graph break 99"):
         run.replay().before_break(99)
     with pytest.raises(ValueError, match="--step"):
-        Replay(run.record.with_(steps=()))
-    assert Run(run.record.with_(steps=())).steps.empty
+        Replay(run.record.with_fields(steps=()))
+    assert Run(run.record.with_fields(steps=())).steps.empty

@@ -184,7 +184,7 @@ def changed() -> Record:
     less = replace(forward, text=forward.text.replace("    div = aten.div(mm)\n", ""))
     less = replace(less, entities=tuple(entity for entity in forward.entities if entity.label != "div"))
     artifacts = tuple(less if artifact is forward else artifact for artifact in record.artifacts[:-1])
-    return record.with_(artifacts=artifacts, options=Options())
+    return record.with_fields(artifacts=artifacts, options=Options())
 
 
 def test_diff_is_golden(run: Run) -> None:
@@ -193,7 +193,7 @@ def test_diff_is_golden(run: Run) -> None:
 
 def test_diff_names_both_sides(run: Run) -> None:
     assert run.diff(changed()).names == ("f (mode=max-autotune stages=source,forward)", "f (default options)")
-    assert run.diff(run.record.with_(title="g")).names == ("f", "g")
+    assert run.diff(run.record.with_fields(title="g")).names == ("f", "g")
     assert run.diff(run).names == ("f (first)", "f (second)")
 
 
@@ -227,7 +227,7 @@ def test_diff_as_html_escapes_user_code(run: Run) -> None:
     other = changed()
     source = other["source"]
     more = replace(source, text=source.text + "# <script>alert(1)</script>\n")
-    other = other.with_(artifacts=(more, *other.artifacts[1:]), title="<script>")
+    other = other.with_fields(artifacts=(more, *other.artifacts[1:]), title="<script>")
     html = run.diff(other)._repr_html_()
     assert "<script" not in html
     assert "+# &lt;script&gt;alert(1)" in html

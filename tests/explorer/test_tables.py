@@ -57,7 +57,7 @@ def test_ops_of_a_record_without_graphs_is_empty() -> None:
 
 def test_ops_sums_the_graphs_of_a_stage_and_puts_the_commonest_first() -> None:
     record = small_record()
-    twice = record.with_(artifacts=record.artifacts + (record["backward"],) * 2)
+    twice = record.with_fields(artifacts=record.artifacts + (record["backward"],) * 2)
     ops = tables.ops(twice)
     assert ops.loc["aten.mm.default", "backward"] == 3
     assert list(ops.index[:2]) == ["aten.mm.default", "aten.mul.Tensor"]
@@ -88,7 +88,7 @@ def test_saved_is_what_the_backward_takes_from_the_forward() -> None:
 
 def test_kernels_has_bytes_only_where_they_are_counted() -> None:
     record = small_record()
-    uncounted = record.with_(kernels=(record.kernels[0], replace(record.kernels[1], bytes=0)))
+    uncounted = record.with_fields(kernels=(record.kernels[0], replace(record.kernels[1], bytes=0)))
     kernels = tables.kernels(uncounted).set_index("name")
     assert kernels.loc["extern_kernels.mm", "bytes"] == 896
     assert pd.isna(kernels.loc["cpp_fused_div_0", "bytes"])
@@ -128,7 +128,7 @@ def test_where_only_the_line_of_a_break_is_known_there_is_no_column() -> None:
     record = small_record()
     line_only = replace(record.breaks[0], chain=(replace(record.breaks[0].chain[1], column=0, end_column=0),))
     unplaced = replace(record.breaks[0], chain=(), ended="", suggestions=())
-    table = tables.breaks(record.with_(breaks=(line_only, unplaced)))
+    table = tables.breaks(record.with_fields(breaks=(line_only, unplaced)))
     assert table["column"].isna().all()
     assert table["where"].to_list() == ["cell:2", "cell:2"]
     assert table.loc[1, ["graph", "change", "rewrite", "settings"]].isna().all()

@@ -37,14 +37,14 @@ def test_summary_fits_the_width() -> None:
     record = small_record()
     wordy = replace(record.breaks[0], explanation="because " * 60)
     long_name = replace(record.kernels[0], name="triton_poi_fused_" + "add_" * 60)
-    lines = text.summary(record.with_(breaks=(wordy,), kernels=(long_name,)), width=80).splitlines()
+    lines = text.summary(record.with_fields(breaks=(wordy,), kernels=(long_name,)), width=80).splitlines()
     assert max(map(len, lines)) == 80
     assert sum(line.endswith("…") for line in lines) >= 1
 
 
 def test_a_break_that_repeats_is_shown_once() -> None:
     record = small_record()
-    shown = text.summary(record.with_(breaks=record.breaks * 3))
+    shown = text.summary(record.with_fields(breaks=record.breaks * 3))
     assert "3 graph breaks" in shown
     assert shown.count("print(x)") == 1
     assert "(3 times)" in shown
@@ -53,7 +53,7 @@ def test_a_break_that_repeats_is_shown_once() -> None:
 def test_what_is_compiled_anew_for_one_reason_is_told_once() -> None:
     record = small_record()
     last = replace(record.recompiles[0], id="recompile[0/2]", limit="recompile_limit (2)")
-    shown = text.summary(record.with_(recompiles=(*record.recompiles, last)))
+    shown = text.summary(record.with_fields(recompiles=(*record.recompiles, last)))
     assert "2 recompilations\n  f: size of `x` in dimension 0 was 8, is 9  (2 times)\n" in shown
     assert "recompile_limit (2) is reached: torch gave up on it" in shown
 
@@ -62,7 +62,7 @@ def test_where_it_is_not_known_what_differed_torch_tells() -> None:
     record = small_record()
     bare = replace(record.recompiles[0], failures=(), advice="")
     unexplained = replace(record.breaks[0], what="", suggestions=())
-    shown = text.summary(record.with_(recompiles=(bare,), breaks=(unexplained,)))
+    shown = text.summary(record.with_fields(recompiles=(bare,), breaks=(unexplained,)))
     assert "  f: expected 8, actual 9\n\n" in shown
     assert "  cell:2  print(x)  Dynamo does not know how to trace builtin operator `print`\n\n" in shown
 
@@ -70,13 +70,13 @@ def test_where_it_is_not_known_what_differed_torch_tells() -> None:
 def test_functions_left_to_python_say_why() -> None:
     record = small_record()
     skipped = Frame("1/0", "torch_dynamo_resume_in_g_at_7", "m.py", 7, "skipped", "a decorator keeps it out")
-    shown = text.summary(record.with_(frames=(*record.frames, skipped)))
+    shown = text.summary(record.with_fields(frames=(*record.frames, skipped)))
     assert "1 function left to Python\n  g (m.py:7): a decorator keeps it out" in shown
 
 
 def test_kernels_of_one_name_are_summed_and_the_biggest_come_first() -> None:
     record = small_record()
-    totals = text.kernel_totals(record.with_(kernels=record.kernels * 2))
+    totals = text.kernel_totals(record.with_fields(kernels=record.kernels * 2))
     assert totals == [("extern_kernels.mm", "extern", "2", "1.8 KiB"), ("cpp_fused_div_0", "reduction", "4", "1.0 KiB")]
 
 
@@ -87,7 +87,7 @@ def test_kernels_of_one_name_in_two_graphs_are_told_apart() -> None:
         for size, (half, home) in zip((512, 1024), homes, strict=True)
         for name, category in (("kernel_mm", "template"), (f"kernel_{half}", "pointwise"), ("aten.mm", "extern"))
     ]
-    record = small_record().with_(kernels=tuple(kernels))
+    record = small_record().with_fields(kernels=tuple(kernels))
     totals = {name: (calls, size) for name, _, calls, size in text.kernel_totals(record)}
     assert totals == {
         "aten.mm": ("2", "1.5 KiB"),
@@ -101,13 +101,13 @@ def test_kernels_of_one_name_in_two_graphs_are_told_apart() -> None:
 def test_what_is_left_out_is_counted() -> None:
     record = small_record()
     many = tuple(Kernel(f"k{i}", f"k{i}", "0/0", "kernels", "cpp", "pointwise", (1, 1)) for i in range(40))
-    assert "… and 28 more: run.kernels" in text.summary(record.with_(kernels=many))
+    assert "… and 28 more: run.kernels" in text.summary(record.with_fields(kernels=many))
 
 
 def test_compile_times_only_are_added_up() -> None:
     record = small_record()
     assert stage_seconds(record, "forward") == pytest.approx(0.0042)
-    again = record.with_(timings=(*record.timings, Timing("forward[0/0]", "compile", 1.0)))
+    again = record.with_fields(timings=(*record.timings, Timing("forward[0/0]", "compile", 1.0)))
     assert stage_seconds(again, "forward") == pytest.approx(1.0042)
 
 
@@ -156,7 +156,7 @@ def test_a_call_chain_links_to_the_line_it_stands_on() -> None:
     chain = ("source[cell].L2", "source[cell].L3")
     made = Entity("forward[1/0].mm", "call", "mm", {}, (), chain)
     artifact = Artifact("forward[1/0]", "forward", "t", "python", "mm\n", "1/0", {1: (made.id,)}, (made,))
-    assert text.listing(record.with_(artifacts=(*record.artifacts, artifact)), artifact) == "1  cell:3  mm"
+    assert text.listing(record.with_fields(artifacts=(*record.artifacts, artifact)), artifact) == "1  cell:3  mm"
 
 
 def test_the_rendering_of_bytecode_is_not_counted_beside_its_instructions() -> None:

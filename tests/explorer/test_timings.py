@@ -27,7 +27,7 @@ from tests.explorer.timed_record import MS, NOISE, candidate, measurement, timed
 
 
 def with_candidates(*candidates: Candidate) -> Record:
-    return timed_record("cpu").with_(candidates=candidates)
+    return timed_record("cpu").with_fields(candidates=candidates)
 
 
 def lead(*candidates: Candidate) -> str:
@@ -139,7 +139,7 @@ def test_an_estimate_stands_apart_from_what_was_measured_and_says_that_it_is_non
 
 
 def test_noise_and_an_interrupt_stand_before_the_numbers() -> None:
-    record = timed_record("cpu").with_(measurement=measurement(interrupted=True))
+    record = timed_record("cpu").with_fields(measurement=measurement(interrupted=True))
     shown = Run(record)["timing"].text
     assert shown.index("It was stopped before all candidates were measured") < shown.index("a call  ")
     assert shown.index(NOISE) < shown.index("a call  ")
@@ -157,7 +157,7 @@ def test_each_candidate_is_an_entity_on_its_line() -> None:
 
 
 def test_nothing_timed_is_no_stage_and_no_chart() -> None:
-    record = small_record().with_(candidates=())
+    record = small_record().with_fields(candidates=())
     assert "timing" not in {found.artifact.stage for found in findings(record)}
     assert timing_html(record) == ""
     with pytest.raises(ValueError, match="explore with --time"):

@@ -122,7 +122,7 @@ def hostile_record() -> Record:
     kernel = replace(record.kernels[0], name=HOSTILE, category=HOSTILE)
     failure = replace(record.recompiles[0].failures[0], words=HOSTILE)
     again = replace(record.recompiles[0], function=HOSTILE, reasons=(HOSTILE,), failures=(failure,), advice=HOSTILE)
-    return record.with_(
+    return record.with_fields(
         title=HOSTILE,
         options=Options(backend=HOSTILE),
         artifacts=(source, captured, stage),
@@ -161,7 +161,7 @@ def test_strings_of_user_code_show_as_text() -> None:
 
 def test_golden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")  # without `dot`: what it draws depends on its version
-    without_picture = small_record().with_(candidates=())  # what matplotlib draws depends on its version
+    without_picture = small_record().with_fields(candidates=())  # what matplotlib draws depends on its version
     assert_golden("twin.html", twin(without_picture))
 
 
@@ -255,7 +255,7 @@ def test_the_card_of_a_recompilation_has_every_failed_guard() -> None:
 
 def test_a_break_that_repeats_has_one_card() -> None:
     record = small_record()
-    text = Reader(twin(record.with_(breaks=record.breaks * 3))).text
+    text = Reader(twin(record.with_fields(breaks=record.breaks * 3))).text
     assert "3 graph breaks" in text
     assert text.count("which a graph can't. (3 times)") == 1
 
@@ -269,7 +269,7 @@ def test_problems_say_what_to_do() -> None:
 def test_long_texts_are_cut_and_say_how_to_see_all() -> None:
     record = small_record()
     long = replace(record["forward"], text="x = 1\n" * 100_000)
-    text = Reader(twin(record.with_(artifacts=(*record.artifacts[:2], long)))).text
+    text = Reader(twin(record.with_fields(artifacts=(*record.artifacts[:2], long)))).text
     assert re.search(r"[\d,]+ of 100,000 lines shown; all of them: print\(run\['forward\[0/0\]'\]\)", text)
 
 
@@ -277,7 +277,7 @@ def test_of_a_long_source_the_lines_that_computed_are_shown() -> None:
     text = "".join(f"x{number} = 1\n" for number in range(1, 2001))
     found = Entity("source[m.py].L1500", "line", "x1500 = 1")
     source = Artifact("source[m.py]", "source", "m.py", "python", text, "", {1500: (found.id,)}, (found,))
-    read = Reader(twin(small_record().with_(artifacts=(source,))))
+    read = Reader(twin(small_record().with_fields(artifacts=(source,))))
     assert "x1500 = 1" in read.text
     assert "x1 = 1" not in read.text
     assert "of 2,000 lines shown" in read.text
@@ -295,7 +295,7 @@ def test_size_stays_bounded_for_a_very_big_record() -> None:
         for copy in range(60)
         for artifact in record.artifacts
     )
-    big = record.with_(artifacts=copies, breaks=small_record().breaks * 500, kernels=record.kernels * 100)
+    big = record.with_fields(artifacts=copies, breaks=small_record().breaks * 500, kernels=record.kernels * 100)
     assert len(twin(big).encode()) <= 400_000
 
 

@@ -63,6 +63,6 @@ def measurement(**changes: object) -> Measurement:
 
 def timed_record(target: str = "h100") -> Record:
     """As `--time` leaves it: the candidates and how they were measured, of an inductor run in the default mode."""
-    return small_record().with_(
+    return small_record().with_fields(
         options=Options(target=target, time=True), target=target, measurement=measurement(), candidates=candidates()
     )

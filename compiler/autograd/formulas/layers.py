@@ -11,7 +11,7 @@ from torch import Tensor
 from compiler.autograd.formulas.rule import Local, Rule, Slot, rule, table
 
 
-def _standardised(normal: Tensor, rstd: Tensor, into: Tensor, dims: tuple[int, ...]) -> Tensor:
+def _normalization_gradient(normal: Tensor, rstd: Tensor, into: Tensor, dims: tuple[int, ...]) -> Tensor:
     """The gradient of (x - mean) / std: what is left of `into` without its mean and its part along `normal`."""
     along = (into * normal).mean(dims, keepdim=True)
     return rstd * (into - into.mean(dims, keepdim=True) - normal * along)
@@ -25,7 +25,7 @@ def _layer(s: Local) -> tuple[Tensor, tuple[int, ...]]:
 
 def _layer_input(s: Local, grad: Tensor) -> Tensor:
     normal, dims = _layer(s)
-    return _standardised(normal, s.result2, grad if s.weight is None else grad * s.weight, dims)
+    return _normalization_gradient(normal, s.result2, grad if s.weight is None else grad * s.weight, dims)
 
 
 def _batch_shape(s: Local, value: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ def _batch(s: Local) -> tuple[Tensor, Tensor, tuple[int, ...]]:
 def _batch_input(s: Local, grad: Tensor) -> Tensor:
     normal, rstd, dims = _batch(s)
     into = grad if s.weight is None else grad * _batch_shape(s, s.weight)
-    return _standardised(normal, rstd, into, dims) if s.training else into * rstd
+    return _normalization_gradient(normal, rstd, into, dims) if s.training else into * rstd
 
 
 def _group(s: Local) -> tuple[Tensor, Tensor]:
@@ -58,7 +58,7 @@ def _group(s: Local) -> tuple[Tensor, Tensor]:
 def _group_input(s: Local, grad: Tensor) -> Tensor:
     normal, rstd = _group(s)
     into = grad if s.weight is None else grad * _batch_shape(s, s.weight)
-    return _standardised(normal, rstd, into.reshape(normal.shape), (-1,)).reshape(s.input.shape)
+    return _normalization_gradient(normal, rstd, into.reshape(normal.shape), (-1,)).reshape(s.input.shape)
 
 
 def _per_channel(grad: Tensor) -> Tensor:
@@ -98,19 +98,19 @@ def _huber(s: Local) -> Tensor:
     return (s.self - s.target).clamp(-s.delta, s.delta)
 
 
-def _weighted(s: Local, slope: Tensor) -> Tensor:
+def _times_weight(s: Local, slope: Tensor) -> Tensor:
     return slope if s.weight is None else slope * s.weight
 
 
 def _cross_entropy(s: Local) -> Tensor:
     p = s.self
-    return _weighted(s, (p - s.target) / ((1 - p) * p).clamp(min=1e-12))
+    return _times_weight(s, (p - s.target) / ((1 - p) * p).clamp(min=1e-12))
 
 
 def _with_logits(s: Local) -> Tensor:
     x, target = s.self, s.target
     positive = target if s.pos_weight is None else target * s.pos_weight
-    return _weighted(s, (1 - target + positive) * torch.sigmoid(x) - positive)
+    return _times_weight(s, (1 - target + positive) * torch.sigmoid(x) - positive)
 
 
 def _likelihood(s: Local, grad: Tensor) -> Tensor:
@@ -171,11 +171,11 @@ def _window_sizes(s: Local, rows: int, columns: int) -> Tensor:
     """By how much each window's sum is divided."""
     if s.divisor_override is not None:
         return torch.tensor(float(s.divisor_override))
-    pair = [_covered(s, axis, count) for axis, count in enumerate((rows, columns))]
+    pair = [_window_sizes_along(s, axis, count) for axis, count in enumerate((rows, columns))]
     return pair[0][:, None] * pair[1][None, :]
 
 
-def _covered(s: Local, axis: int, count: int) -> Tensor:
+def _window_sizes_along(s: Local, axis: int, count: int) -> Tensor:
     size, stride = s.self.shape[-2 + axis], (s.stride or s.kernel_size)[axis]
     start = torch.arange(count) * stride - s.padding[axis]
     end = (start + s.kernel_size[axis]).clamp(max=size + s.padding[axis])
@@ -199,7 +199,7 @@ def _cuts(size: int, count: int) -> list[tuple[int, int]]:
     return [(i * size // count, math.ceil((i + 1) * size / count)) for i in range(count)]
 
 
-def _gated(s: Local, grad: Tensor) -> Tensor:
+def _glu_gradient(s: Local, grad: Tensor) -> Tensor:
     half, gate = s.self.chunk(2, s.dim)
     sigmoid = torch.sigmoid(gate)
     return torch.cat([grad * sigmoid, grad * half * sigmoid * (1 - sigmoid)], s.dim)
@@ -213,7 +213,7 @@ _POOLS = (
     rule("AdaptiveAvgPool2DBackward0", "a mean over windows", "mean over windows",
          Slot("self", "Σ grad / n of the windows that it is in", _adaptive_pool)),
     rule("GluBackward0", "product rule on a · σ(b)", "a · σ(b), self = [a, b]",
-         Slot("self", "[grad · σ(b), grad · a · σ(b) · (1 - σ(b))]", _gated)),
+         Slot("self", "[grad · σ(b), grad · a · σ(b) · (1 - σ(b))]", _glu_gradient)),
 )  # fmt: skip
 
 RULES: dict[str, Rule] = table(*_NORMS, *_LOSSES, *_POOLS)

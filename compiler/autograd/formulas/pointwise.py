@@ -62,7 +62,7 @@ def _hardswish(s: Local) -> Tensor:
     return torch.where(x <= -3, 0.0, torch.where(x < 3, (2 * x + 3) / 6, 1.0))
 
 
-def _inside(s: Local, low: float | None, high: float | None) -> Tensor:
+def _in_bounds(s: Local, low: float | None, high: float | None) -> Tensor:
     """1 where self is between the bounds, bounds included, else 0."""
     inside = torch.ones_like(s.self, dtype=torch.bool)
     inside = inside if low is None else inside & (s.self >= low)
@@ -172,11 +172,11 @@ _PIECEWISE = (
     unary("TruncBackward0", "a step function is flat", "trunc(self)", "0", lambda s: 0),
     unary("SignBackward0", "a step function is flat", "sign(self)", "0", lambda s: 0),
     unary("ClampBackward1", "passes between the bounds", "min(max(self, low), high)", "[low ≤ self ≤ high]",
-          lambda s: _inside(s, s.min, s.max)),
+          lambda s: _in_bounds(s, s.min, s.max)),
     unary("ClampMinBackward0", "passes above the bound", "max(self, low)", "[self ≥ low]",
-          lambda s: _inside(s, s.min, None)),
+          lambda s: _in_bounds(s, s.min, None)),
     unary("ClampMaxBackward0", "passes below the bound", "min(self, high)", "[self ≤ high]",
-          lambda s: _inside(s, None, s.max)),
+          lambda s: _in_bounds(s, None, s.max)),
     rule("MaximumBackward0", "passes to the greater one", "max(self, other)",
          each("self", "[self > other], ½ where equal", lambda s: _wins(s.self, s.other, greater=True)),
          each("other", "[other > self], ½ where equal", lambda s: _wins(s.other, s.self, greater=True))),

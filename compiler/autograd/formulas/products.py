@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from compiler.autograd.formulas.rule import Local, Rule, Slot, rule, table
 
 
-def _scaled(name: str, factor: str, formula: str, gradient: Any) -> Slot:
+def _scaled_slot(name: str, factor: str, formula: str, gradient: Any) -> Slot:
     """A slot whose gradient is multiplied by a number that the node saved."""
     return Slot(name, f"{factor} · {formula}", lambda s, grad: getattr(s, _NAMES[factor]) * gradient(s, grad))
 
@@ -32,24 +32,24 @@ _MATRICES = (
          Slot("self", "grad @ mat2ᵀ", lambda s, grad: grad @ _t(s.mat2)),
          Slot("mat2", "selfᵀ @ grad", lambda s, grad: _t(s.self) @ grad)),
     rule("AddmmBackward0", "matrix product and sum", "β · self + α · mat1 @ mat2",
-         _scaled("self", "β", "grad", lambda s, grad: grad),
-         _scaled("mat1", "α", "grad @ mat2ᵀ", lambda s, grad: grad @ s.mat2.t()),
-         _scaled("mat2", "α", "mat1ᵀ @ grad", lambda s, grad: s.mat1.t() @ grad)),
+         _scaled_slot("self", "β", "grad", lambda s, grad: grad),
+         _scaled_slot("mat1", "α", "grad @ mat2ᵀ", lambda s, grad: grad @ s.mat2.t()),
+         _scaled_slot("mat2", "α", "mat1ᵀ @ grad", lambda s, grad: s.mat1.t() @ grad)),
     rule("BaddbmmBackward0", "matrix product and sum, for each of a batch", "β · self + α · batch1 @ batch2",
-         _scaled("self", "β", "grad", lambda s, grad: grad),
-         _scaled("batch1", "α", "grad @ batch2ᵀ", lambda s, grad: grad @ _t(s.batch2)),
-         _scaled("batch2", "α", "batch1ᵀ @ grad", lambda s, grad: _t(s.batch1) @ grad)),
+         _scaled_slot("self", "β", "grad", lambda s, grad: grad),
+         _scaled_slot("batch1", "α", "grad @ batch2ᵀ", lambda s, grad: grad @ _t(s.batch2)),
+         _scaled_slot("batch2", "α", "batch1ᵀ @ grad", lambda s, grad: _t(s.batch1) @ grad)),
     rule("AddbmmBackward0", "matrix products, summed over a batch", "β · self + α · Σᵢ batch1ᵢ @ batch2ᵢ",
-         _scaled("self", "β", "grad", lambda s, grad: grad),
-         _scaled("batch1", "α", "grad @ batch2ᵢᵀ", lambda s, grad: grad @ _t(s.batch2)),
-         _scaled("batch2", "α", "batch1ᵢᵀ @ grad", lambda s, grad: _t(s.batch1) @ grad)),
+         _scaled_slot("self", "β", "grad", lambda s, grad: grad),
+         _scaled_slot("batch1", "α", "grad @ batch2ᵢᵀ", lambda s, grad: grad @ _t(s.batch2)),
+         _scaled_slot("batch2", "α", "batch1ᵢᵀ @ grad", lambda s, grad: _t(s.batch1) @ grad)),
     rule("MvBackward0", "matrix times vector", "self @ vec",
          Slot("self", "grad ⊗ vec", lambda s, grad: torch.outer(grad, s.vec)),
          Slot("vec", "selfᵀ @ grad", lambda s, grad: s.self.t() @ grad)),
     rule("AddmvBackward0", "matrix times vector, and sum", "β · self + α · mat @ vec",
-         _scaled("self", "β", "grad", lambda s, grad: grad),
-         _scaled("mat", "α", "grad ⊗ vec", lambda s, grad: torch.outer(grad, s.vec)),
-         _scaled("vec", "α", "matᵀ @ grad", lambda s, grad: s.mat.t() @ grad)),
+         _scaled_slot("self", "β", "grad", lambda s, grad: grad),
+         _scaled_slot("mat", "α", "grad ⊗ vec", lambda s, grad: torch.outer(grad, s.vec)),
+         _scaled_slot("vec", "α", "matᵀ @ grad", lambda s, grad: s.mat.t() @ grad)),
     rule("DotBackward0", "product rule, summed", "Σ self · tensor",
          Slot("self", "grad · tensor", lambda s, grad: grad * s.tensor),
          Slot("tensor", "grad · self", lambda s, grad: grad * s.self)),
@@ -113,7 +113,7 @@ _CONVOLUTION = (
 )  # fmt: skip
 
 
-def _solved(s: Local, grad: Tensor) -> Tensor:
+def _solve_gradient(s: Local, grad: Tensor) -> Tensor:
     """The gradient of the right side: the transposed equations, solved for grad."""
     if s.left:
         return torch.linalg.solve(_t(s.A), grad)
@@ -121,7 +121,7 @@ def _solved(s: Local, grad: Tensor) -> Tensor:
 
 
 def _solved_matrix(s: Local, grad: Tensor) -> Tensor:
-    right = _solved(s, grad)
+    right = _solve_gradient(s, grad)
     if s.result.dim() < s.A.dim():
         return -right[..., :, None] * s.result[..., None, :]
     return -right @ _t(s.result) if s.left else -_t(s.result) @ right
@@ -135,7 +135,7 @@ _LINEAR_ALGEBRA = (
               lambda s, grad: (grad * s.result)[..., None, None] * _t(torch.linalg.inv(s.A)))),
     rule("LinalgSolveExBackward0", "derivative of the solution of A · out = B", "A⁻¹ @ B",
          Slot("A", "-(d B) @ outᵀ", _solved_matrix),
-         Slot("B", "(Aᵀ)⁻¹ @ grad", _solved)),
+         Slot("B", "(Aᵀ)⁻¹ @ grad", _solve_gradient)),
 )  # fmt: skip
 
 

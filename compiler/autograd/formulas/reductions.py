@@ -25,7 +25,7 @@ def _dims(s: Local) -> tuple[int, ...]:
     return dims if isinstance(dims, tuple) else (dims,)
 
 
-def _back(s: Local, value: Tensor) -> Tensor:
+def _expand_back(s: Local, value: Tensor) -> Tensor:
     return spread(value, _dims(s), bool(s.saved.get("keepdim", False)), s.size())
 
 
@@ -37,9 +37,9 @@ def _count(s: Local) -> int:
 
 def _extreme(s: Local, grad: Tensor) -> Tensor:
     """Shared equally by all elements that are as great (or small) as the result."""
-    chosen = (s.self == _back(s, s.result)).to(grad.dtype)
+    chosen = (s.self == _expand_back(s, s.result)).to(grad.dtype)
     dims = _dims(s) or tuple(range(s.self.dim()))
-    return _back(s, grad) * chosen / (chosen.sum(dims, keepdim=True) if dims else chosen)
+    return _expand_back(s, grad) * chosen / (chosen.sum(dims, keepdim=True) if dims else chosen)
 
 
 def _at_index(s: Local, grad: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ def _variance(s: Local, grad: Tensor) -> Tensor:
     dims = _dims(s) or tuple(range(s.self.dim()))
     count = _count(s)
     correction = 1 if s.correction is None else s.correction
-    return _back(s, grad) * 2 * (s.self - s.self.mean(dims, keepdim=True)) / (count - correction)
+    return _expand_back(s, grad) * 2 * (s.self - s.self.mean(dims, keepdim=True)) / (count - correction)
 
 
 def _deviation(s: Local, grad: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ def _deviation(s: Local, grad: Tensor) -> Tensor:
 def _norm(s: Local, grad: Tensor) -> Tensor:
     """X · |x|^(p-2) / ‖x‖^(p-1) for a finite p; 0 where the norm is 0."""
     p, x = float(s.ord), s.self
-    result, grad = _back(s, s.result), _back(s, grad)
+    result, grad = _expand_back(s, s.result), _expand_back(s, grad)
     if p == math.inf:
         chosen = (x.abs() == result).to(grad.dtype)
         return grad * x.sign() * chosen / chosen.sum(_dims(s) or tuple(range(x.dim())), keepdim=True)
@@ -105,13 +105,13 @@ def _running_softmax(s: Local, grad: Tensor) -> Tensor:
 
 _SUMS = (
     rule("SumBackward0", "each term of a sum counts once", "Σ self",
-         Slot("self", "grad, copied to every term", _back)),
+         Slot("self", "grad, copied to every term", _expand_back)),
     rule("SumBackward1", "each term of a sum counts once", "Σ_dim self",
-         Slot("self", "grad, copied along dim", _back)),
+         Slot("self", "grad, copied along dim", _expand_back)),
     rule("MeanBackward0", "a sum divided by n", "Σ self / n",
-         Slot("self", "grad / n, copied to every term", lambda s, grad: _back(s, grad) / _count(s))),
+         Slot("self", "grad / n, copied to every term", lambda s, grad: _expand_back(s, grad) / _count(s))),
     rule("MeanBackward1", "a sum divided by n", "Σ_dim self / n",
-         Slot("self", "grad / n, copied along dim", lambda s, grad: _back(s, grad) / _count(s))),
+         Slot("self", "grad / n, copied along dim", lambda s, grad: _expand_back(s, grad) / _count(s))),
     rule("CumsumBackward0", "an element counts in all sums from it on", "outᵢ = Σ_{j ≤ i} selfⱼ",
          Slot("self", "Σ_{j ≥ i} gradⱼ", lambda s, grad: grad.flip(s.dim).cumsum(s.dim).flip(s.dim))),
     rule("CumprodBackward0", "product rule, in all products that it is in", "outᵢ = Π_{j ≤ i} selfⱼ",
@@ -148,7 +148,7 @@ _STATISTICS = (
          Slot("self", "grad - exp(out) · Σ grad", _log_softmax)),
     rule("LogsumexpBackward0", "the gradient of logsumexp is softmax", "ln Σ exp(self)",
          Slot("self", "grad · exp(self - out)",
-              lambda s, grad: _back(s, grad) * (s.self - _back(s, s.result)).exp())),
+              lambda s, grad: _expand_back(s, grad) * (s.self - _expand_back(s, s.result)).exp())),
     rule("VarBackward0", "sum of squares around the mean", "Σ (self - mean)² / (n - correction)",
          Slot("self", "grad · 2 · (self - mean) / (n - correction)", _variance)),
     rule("StdBackward0", "root of the variance", "√var(self)",

@@ -33,7 +33,7 @@ class Local:
             value = self.saved[name]
         except KeyError:
             raise AttributeError(f"the node saved no {name!r}; it saved {', '.join(self.saved)}") from None
-        return signed(value)
+        return as_signed_int(value)
 
     def size(self, index: int = 0) -> tuple[int, ...]:
         """Shape of an input that wants a gradient."""
@@ -42,10 +42,10 @@ class Local:
         return found[0]
 
 
-def signed(value: Any) -> Any:
+def as_signed_int(value: Any) -> Any:
     """Torch gives a negative dim (-1) as the unsigned number of the same bits."""
     if isinstance(value, tuple):
-        return tuple(signed(each) for each in value)
+        return tuple(as_signed_int(each) for each in value)
     wraps = isinstance(value, int) and not isinstance(value, bool) and value >= 2**63
     return value - 2**64 if wraps else value
 

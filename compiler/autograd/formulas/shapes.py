@@ -17,7 +17,7 @@ def _moves(node: str, name: str, forward: str, formula: str, gradient: Gradient)
     return rule(node, name, forward, Slot("self", formula, gradient))
 
 
-def _scattered(read: Any) -> Gradient:
+def _write_into_zeros(read: Any) -> Gradient:
     """The gradient written to the place that `read(s, tensor)` reads from, in a tensor of zeros."""
 
     def gradient(s: Local, grad: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ def _scattered(read: Any) -> Gradient:
     return gradient
 
 
-def _indexed(s: Local, grad: Tensor) -> Tensor:
+def _index_gradient(s: Local, grad: Tensor) -> Tensor:
     zeros = torch.zeros(s.size(), dtype=grad.dtype, device=grad.device)
     positions = torch.arange(zeros.numel(), device=grad.device).reshape(zeros.shape)[_indices(s)]
     return zeros.reshape(-1).index_add(0, positions.reshape(-1), grad.reshape(-1)).reshape(zeros.shape)
@@ -46,22 +46,22 @@ def _overwritten(s: Local, grad: Tensor) -> Tensor:
     return kept
 
 
-def _taken(s: Local, grad: Tensor) -> Tensor:
+def _take_gradient(s: Local, grad: Tensor) -> Tensor:
     zeros = torch.zeros(s.size(), dtype=grad.dtype, device=grad.device)
     return zeros.reshape(-1).index_add(0, s.index.reshape(-1), grad.reshape(-1)).reshape(zeros.shape)
 
 
-def _looked_up(s: Local, grad: Tensor) -> Tensor:
+def _embedding_gradient(s: Local, grad: Tensor) -> Tensor:
     rows = s.indices.reshape(-1)
     grad = grad.reshape(rows.numel(), -1).masked_fill((rows == s.padding_idx)[:, None], 0)
     return torch.zeros(s.size(), dtype=grad.dtype, device=grad.device).index_add(0, rows, grad)
 
 
-def _gathered(s: Local, grad: Tensor) -> Tensor:
+def _gather_gradient(s: Local, grad: Tensor) -> Tensor:
     return torch.zeros(s.size(), dtype=grad.dtype, device=grad.device).scatter_add(s.dim, s.index, grad)
 
 
-def _padded(s: Local, grad: Tensor) -> Tensor:
+def _pad_gradient(s: Local, grad: Tensor) -> Tensor:
     for place in range(len(s.pad) // 2):
         dim = grad.dim() - 1 - place
         before = s.pad[2 * place]
@@ -69,7 +69,7 @@ def _padded(s: Local, grad: Tensor) -> Tensor:
     return grad
 
 
-def _repeated(s: Local, grad: Tensor) -> Tensor:
+def _repeat_gradient(s: Local, grad: Tensor) -> Tensor:
     """A sum over the copies."""
     shape = s.size()
     lead = len(s.repeats) - len(shape)
@@ -82,7 +82,7 @@ def _inverse(dims: tuple[int, ...]) -> list[int]:
     return sorted(range(len(order)), key=order.__getitem__)
 
 
-def _joined(s: Local, grad: Tensor) -> Tensor:
+def _cat_gradient(s: Local, grad: Tensor) -> Tensor:
     """The piece of a concatenation that came from one input."""
     dim = s.dim % grad.dim()
     known = [shape[0][dim] if shape else None for shape in s.inputs]
@@ -108,7 +108,7 @@ def _split(s: Local, _: Tensor) -> Tensor:
     return _pieces(s, lambda whole: [min(s.split_size, whole - at) for at in range(0, whole, s.split_size)])
 
 
-def _sliced(s: Local, zeros: Tensor) -> Tensor:
+def _slice_of(s: Local, zeros: Tensor) -> Tensor:
     keys = [slice(None)] * zeros.dim()
     keys[s.dim] = slice(s.start, s.end, s.step)
     return zeros[tuple(keys)]
@@ -131,11 +131,11 @@ _VIEWS = (
     _moves("ExpandBackward0", "one element used many times: sum", "self, repeated without a copy",
            "Σ grad over what was repeated", lambda s, grad: grad),
     _moves("SliceBackward0", "passes to what was read", "self[start:end:step]", _IN_PLACE_OF,
-           _scattered(_sliced)),
+           _write_into_zeros(_slice_of)),
     _moves("SelectBackward0", "passes to what was read", "self[index]", _IN_PLACE_OF,
-           _scattered(lambda s, zeros: zeros.select(s.dim, s.index))),
+           _write_into_zeros(lambda s, zeros: zeros.select(s.dim, s.index))),
     _moves("DiagonalBackward0", "passes to what was read", "the diagonal of self", _IN_PLACE_OF,
-           _scattered(lambda s, zeros: zeros.diagonal(s.offset, s.dim1, s.dim2))),
+           _write_into_zeros(lambda s, zeros: zeros.diagonal(s.offset, s.dim1, s.dim2))),
     _moves("AliasBackward0", "the same tensor", "self", "grad", lambda s, grad: grad),
     *(_moves(f"{node}Backward0", "join the pieces", "self, cut into pieces", "the gradients of all pieces, joined",
              _split)
@@ -156,7 +156,7 @@ _COPIES = (
     _moves("TraceBackward0", "each term of a sum counts once", "Σ of the diagonal", "grad on the diagonal, 0 elsewhere",
            lambda s, grad: grad * torch.eye(*s.size(), dtype=grad.dtype, device=grad.device)),
     _moves("RepeatBackward0", "one element used many times: sum", "self, repeated", "Σ grad over the copies",
-           _repeated),
+           _repeat_gradient),
     _moves("FlipBackward0", "flip back", "self, reversed", "grad, reversed", lambda s, grad: grad.flip(s.dims)),
     _moves("RollBackward0", "roll back", "self, rolled", "grad, rolled back",
            lambda s, grad: grad.roll([-shift for shift in s.shifts], s.dims)),
@@ -164,21 +164,22 @@ _COPIES = (
            lambda s, grad: grad.tril(s.diagonal)),
     _moves("TriuBackward0", "passes where something was kept", "self above the diagonal", "grad above the diagonal",
            lambda s, grad: grad.triu(s.diagonal)),
-    _moves("ConstantPadNdBackward0", "the padding is constant", "self, padded", "grad without the padding", _padded),
+    _moves("ConstantPadNdBackward0", "the padding is constant", "self, padded", "grad without the padding",
+           _pad_gradient),
 )  # fmt: skip
 
 _LOOKUPS = (
     _moves("IndexBackward0", "passes to what was read; sums where it was read twice", "self[indices]",
-           "Σ grad at each place that was read", _indexed),
+           "Σ grad at each place that was read", _index_gradient),
     rule("EmbeddingBackward0", "passes to the rows that were looked up", "weight[indices]",
-         Slot("weight", "Σ grad for each row, by how often it was looked up", _looked_up)),
+         Slot("weight", "Σ grad for each row, by how often it was looked up", _embedding_gradient)),
     _moves("IndexSelectBackward0", "passes to what was read; sums where it was read twice", "self[index]",
            "Σ grad at each place that was read",
            lambda s, grad: torch.zeros(s.size(), dtype=grad.dtype).to(grad.device).index_add(s.dim, s.index, grad)),
     _moves("GatherBackward0", "passes to what was read; sums where it was read twice", "self at index along dim",
-           "Σ grad at each place that was read", _gathered),
+           "Σ grad at each place that was read", _gather_gradient),
     _moves("TakeBackward0", "passes to what was read; sums where it was read twice", "self[index], counted flat",
-           "Σ grad at each place that was read", _taken),
+           "Σ grad at each place that was read", _take_gradient),
     _moves("MaskedSelectBackward0", "passes to what was read", "self where mask", _IN_PLACE_OF,
            lambda s, grad: torch.zeros(s.size(), dtype=grad.dtype, device=grad.device).masked_scatter(s.mask, grad)),
     rule("IndexPutBackward0", "passes to whichever was written", "self, with values written at indices",
@@ -199,7 +200,7 @@ _LOOKUPS = (
 
 _JOINS = (
     Rule("CatBackward0", "cut the gradient into pieces", "all inputs, joined along dim",
-         (Slot("tensors", "its piece of grad", _joined),), many=True),
+         (Slot("tensors", "its piece of grad", _cat_gradient),), many=True),
     Rule("StackBackward0", "cut the gradient into pieces", "all inputs, stacked along dim",
          (Slot("tensors", "its piece of grad", lambda s, grad: grad.select(s.dim, s.index)),), many=True),
 )  # fmt: skip

@@ -34,7 +34,7 @@ def _log_softmax_output(s: Local, grad: Tensor) -> Tensor:
     return -grad * s.output.exp() * s.grad_output.sum(s.dim, keepdim=True)
 
 
-def _picked(s: Local, grad: Tensor) -> Tensor:
+def _nll_of_grad(s: Local, grad: Tensor) -> Tensor:
     return nll_loss(grad, s.target, s.weight, ignore_index=s.ignore_index, reduction=_REDUCTIONS[s.reduction])
 
 
@@ -70,5 +70,5 @@ RULES: dict[str, Rule] = table(
          Slot("grad_output", "grad - Σ grad · exp(output)", _log_softmax),
          Slot("output", "-grad · exp(output) · Σ grad_output", _log_softmax_output)),
     rule("NllLossBackwardBackward0", "linear in grad_output", "-grad_output · weight / Σ weight at the target",
-         Slot("grad_output", "-Σ weight · grad[target] / Σ weight", _picked)),
+         Slot("grad_output", "-Σ weight · grad[target] / Σ weight", _nll_of_grad)),
 )  # fmt: skip

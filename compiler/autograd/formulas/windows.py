@@ -40,7 +40,7 @@ def _linear(s: Local, axis: int, count: int, scale: float | None) -> Tensor:
     return (1 - share) * eye[low] + share * eye[(low + 1).clamp(max=size - 1)]
 
 
-def _resized(weights: Callable[[Local, int, int, float | None], Tensor]) -> Callable[[Local, Tensor], Tensor]:
+def _resize_gradient(weights: Callable[[Local, int, int, float | None], Tensor]) -> Callable[[Local, Tensor], Tensor]:
     def gradient(s: Local, grad: Tensor) -> Tensor:
         rows = weights(s, -2, s.output_size[0], s.scales_h).to(grad)
         columns = weights(s, -1, s.output_size[1], s.scales_w).to(grad)
@@ -49,16 +49,16 @@ def _resized(weights: Callable[[Local, int, int, float | None], Tensor]) -> Call
     return gradient
 
 
-def _reflected(place: Tensor, size: int) -> Tensor:
+def _reflect(place: Tensor, size: int) -> Tensor:
     place = place.abs()
     return torch.where(place >= size, 2 * (size - 1) - place, place)
 
 
-def _clamped(place: Tensor, size: int) -> Tensor:
+def _clamp(place: Tensor, size: int) -> Tensor:
     return place.clamp(0, size - 1)
 
 
-def _padded(source: Callable[[Tensor, int], Tensor]) -> Callable[[Local, Tensor], Tensor]:
+def _padding_gradient(source: Callable[[Tensor, int], Tensor]) -> Callable[[Local, Tensor], Tensor]:
     """Each place gets the gradients of all its copies in the padding."""
 
     def gradient(s: Local, grad: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ def _padded(source: Callable[[Tensor, int], Tensor]) -> Callable[[Local, Tensor]
     return gradient
 
 
-def _unfolded(s: Local, grad: Tensor) -> Tensor:
+def _unfold_gradient(s: Local, grad: Tensor) -> Tensor:
     found = torch.zeros(s.size(), dtype=grad.dtype, device=grad.device)
     dim = s.dimension % found.dim()
     for place in range(s.size_of_window):
@@ -82,7 +82,7 @@ def _unfolded(s: Local, grad: Tensor) -> Tensor:
 
 
 def _windows_of(s: Local, grad: Tensor) -> Tensor:
-    return _unfolded(Local({**s.saved, "size_of_window": s.saved["size"]}, s.grads, s.inputs), grad)
+    return _unfold_gradient(Local({**s.saved, "size_of_window": s.saved["size"]}, s.grads, s.inputs), grad)
 
 
 def _columns(s: Local, grad: Tensor) -> Tensor:
@@ -95,13 +95,13 @@ _WINDOWS = "Σ grad of the windows that it is in"
 
 RULES: dict[str, Rule] = table(
     rule("UpsampleNearest2DBackward0", "one element used many times: sum", "the nearest element of self",
-         Slot("self", _COPIES, _resized(_nearest))),
+         Slot("self", _COPIES, _resize_gradient(_nearest))),
     rule("UpsampleBilinear2DBackward0", "weighted means of four neighbours", "means of neighbours in self",
-         Slot("self", _WEIGHTED, _resized(_linear))),
+         Slot("self", _WEIGHTED, _resize_gradient(_linear))),
     *(rule(f"ReflectionPad{dims}DBackward0", "one element used many times: sum", "self, mirrored at its edges",
-           Slot("self", _COPIES, _padded(_reflected))) for dims in (1, 2)),
+           Slot("self", _COPIES, _padding_gradient(_reflect))) for dims in (1, 2)),
     *(rule(f"ReplicationPad{dims}DBackward0", "one element used many times: sum", "self, its edges repeated",
-           Slot("self", _COPIES, _padded(_clamped))) for dims in (1, 2)),
+           Slot("self", _COPIES, _padding_gradient(_clamp))) for dims in (1, 2)),
     rule("UnfoldBackward0", "one element used many times: sum", "windows of self along a dim",
          Slot("self", _WINDOWS, _windows_of)),
     rule("Im2ColBackward0", "one element used many times: sum", "windows of self, as columns",

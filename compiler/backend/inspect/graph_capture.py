@@ -37,7 +37,7 @@ class Asked:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     dynamic: bool | None = None
-    surroundings: Surroundings = field(default_factory=Surroundings.now)
+    surroundings: Surroundings = field(default_factory=Surroundings.current)
 
     @property
     def title(self) -> str:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compiler.capture.suggestions import calls, control, python, training, values
-from compiler.capture.suggestions.case import Case, case_of, narrowed
+from compiler.capture.suggestions.case import Case, case_of, narrow_to_header
 from compiler.capture.suggestions.rule import Rule, quoted_code
 from compiler.record import Suggestion
 
-__all__ = ["Advice", "Case", "advise", "case_of", "narrowed", "quoted_code"]
+__all__ = ["Advice", "Case", "advise", "case_of", "narrow_to_header", "quoted_code"]
 
 RULES: tuple[Rule, ...] = (*control.RULES, *values.RULES, *training.RULES, *calls.RULES, *python.RULES)
 

@@ -62,7 +62,7 @@ class Case:
 def case_of(kind: str, context: str, place: Place, span: Span, depth: int = 0, inlined: bool = False) -> Case:
     """The case of a break at `place`; without a source that parses, only torch's words are there."""
     source = tuple(linecache.getlines(place.file))
-    tree = _parsed("".join(source))
+    tree = _parse("".join(source))
     path = _path(tree, place) if tree is not None else ()
     statements = [node for node in path if isinstance(node, ast.stmt)]
     nodes = [node for node in path if isinstance(node, ast.expr) and _is_at(node, place)]
@@ -79,11 +79,11 @@ def case_of(kind: str, context: str, place: Place, span: Span, depth: int = 0, i
     )
 
 
-def narrowed(place: Place) -> Place:
+def narrow_to_header(place: Place) -> Place:
     """Some instructions of a `with`, `if` or `for` have the place of the whole block; here it is the header's."""
     if not place.end_line or place.end_line == place.line:
         return place
-    tree = _parsed("".join(linecache.getlines(place.file)))
+    tree = _parse("".join(linecache.getlines(place.file)))
     statement = (_path(tree, place) if tree is not None else ())[-1:]
     header = _header(statement[0]) if statement and getattr(statement[0], "col_offset", -1) == place.column else None
     if header is None:
@@ -101,7 +101,7 @@ def _header(statement: ast.AST) -> ast.expr | None:
 
 
 @lru_cache(maxsize=16)
-def _parsed(text: str) -> ast.Module | None:
+def _parse(text: str) -> ast.Module | None:
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError):

@@ -27,7 +27,7 @@ class Printed:
 
 def print_in_graph(case: Case) -> Lines | None:
     """`print("mean", m)` becomes `torch._higher_order_ops.print("mean {!s}", m)`, which is a node of the graph."""
-    node = _printing(case)
+    node = _print_call(case)
     if node is None or node.keywords or not node.args:
         return None
     found = kinds(case) if can_be_printed(case) else [""] * len(node.args) if node is not case.node else []
@@ -44,7 +44,7 @@ def write_in_graph(case: Case) -> Lines | None:
     node = case.node
     if not isinstance(node, ast.Call) or node.keywords or len(node.args) != 1 or case.callee != "sys.stdout.write":
         return None
-    part = _formatted(node.args[0])
+    part = _format_parts(node.args[0])
     if part is None or not part.text.endswith("\n") or part.text == "\n":
         return None
     return _call(case, node, part.text.removesuffix("\n"), [part])
@@ -56,7 +56,7 @@ def _call(case: Case, node: ast.Call, template: str, parts: list[Printed]) -> Li
     return node.lineno, node.end_lineno or node.lineno, case.replaced(node, new)
 
 
-def _printing(case: Case) -> ast.Call | None:
+def _print_call(case: Case) -> ast.Call | None:
     """The call of `print` that the culprit is, or is in."""
     calls = (node for node in ast.walk(case.statement or ast.Pass()) if isinstance(node, ast.Call))
     prints = (call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print")
@@ -117,17 +117,17 @@ def _argument(case: Case, node: ast.expr, kind: str) -> Printed | None:
     if kind == "SizeVariable":
         return Printed("{}", (f"f{'{' + ast.unparse(node) + '}'!r}",))
     if isinstance(node, ast.Constant) or (isinstance(node, ast.JoinedStr) and kind != "ConstantVariable"):
-        return _formatted(node)
+        return _format_parts(node)
     if kind in ("", "StringFormatVariable"):  # of an unknown kind, or text by the time it is printed
         return None
     return Printed("{}" if kind == "ConstantVariable" else "{!s}", (case.text(node),))
 
 
-def _formatted(node: ast.expr) -> Printed | None:
+def _format_parts(node: ast.expr) -> Printed | None:
     if isinstance(node, ast.Constant):
         return Printed(str(node.value).replace("{", "{{").replace("}", "}}"))
     if isinstance(node, ast.JoinedStr):
-        parts = [_value(part) if isinstance(part, ast.FormattedValue) else _formatted(part) for part in node.values]
+        parts = [_value(part) if isinstance(part, ast.FormattedValue) else _format_parts(part) for part in node.values]
         known = [part for part in parts if part is not None]
         values = tuple(value for part in known for value in part.values)
         return Printed("".join(part.text for part in known), values) if len(known) == len(parts) else None

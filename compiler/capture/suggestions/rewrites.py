@@ -102,8 +102,8 @@ def _can_combine(test: ast.expr) -> bool:
 
 def _choices(statement: ast.If) -> tuple[tuple[str, str], tuple[str, str]] | None:
     """What is assigned if the condition holds, and what if it does not, each with its name."""
-    yes = _assigned(statement.body)
-    no = _assigned(statement.orelse) if statement.orelse else yes and (yes[0], yes[0])
+    yes = _only_assignment(statement.body)
+    no = _only_assignment(statement.orelse) if statement.orelse else yes and (yes[0], yes[0])
     return (yes, no) if yes is not None and no is not None else None
 
 
@@ -135,7 +135,7 @@ def _is_scaled(node: ast.expr) -> bool:
     return isinstance(node, ast.Name)
 
 
-def _assigned(body: list[ast.stmt]) -> tuple[str, str] | None:
+def _only_assignment(body: list[ast.stmt]) -> tuple[str, str] | None:
     """Name and value of the one assignment in a block."""
     if len(body) != 1 or not isinstance(body[0], ast.Assign) or len(body[0].targets) != 1:
         return None
@@ -186,7 +186,7 @@ def assert_in_graph(case: Case) -> Lines | None:
     if raises(case) and isinstance(statement, ast.If) and _can_combine(statement.test):
         error = statement.body[0].exc if isinstance(statement.body[0], ast.Raise) else None
         message = _message(case, error.args if isinstance(error, ast.Call) else [], statement.test)
-        return _put(case, statement, f"torch._assert_async({_negated(case, statement.test)}, {message})")
+        return _put(case, statement, f"torch._assert_async({_negate(case, statement.test)}, {message})")
     return None
 
 
@@ -218,7 +218,7 @@ def _message(case: Case, given: list[ast.expr], test: ast.expr) -> str:
     return ast.unparse(ast.Constant(" ".join(case.text(test).split())))
 
 
-def _negated(case: Case, test: ast.expr) -> str:
+def _negate(case: Case, test: ast.expr) -> str:
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return _condition(case, test.operand)
     return f"torch.logical_not({_condition(case, test)})"

@@ -83,7 +83,7 @@ _SIZE = (
 )
 
 
-def _compared(function: str, method: str, words: str) -> tuple[Change, ...]:
+def _comparison_changes(function: str, method: str, words: str) -> tuple[Change, ...]:
     """What to do about a comparison that gives a Python bool."""
     return (
         Change(
@@ -192,13 +192,13 @@ RULES: tuple[Rule, ...] = (
         kinds=("Data dependent operator",),
         calls=r"torch\.equal|.*\.equal",
         what="{code} gives a Python bool that depends on the numbers in its tensors.",
-        changes=_compared("({0} == {1}).all()", "({self} == {0}).all()", "(a == b).all()"),
+        changes=_comparison_changes("({0} == {1}).all()", "({self} == {0}).all()", "(a == b).all()"),
     ),
     Rule(
         kinds=("Data dependent operator",),
         calls=r"torch\.allclose|.*\.allclose",
         what="{code} gives a Python bool that depends on the numbers in its tensors.",
-        changes=_compared(
+        changes=_comparison_changes(
             "torch.isclose({arguments}).all()", "torch.isclose({self}, {arguments}).all()", "torch.isclose(a, b).all()"
         ),
     ),

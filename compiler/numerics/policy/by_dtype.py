@@ -40,7 +40,7 @@ def numbers(mine: Named, eager: Named, exact: Named | None = None) -> tuple[Numb
 
     `exact` is what the same computation gives in float64, where that is known.
     """
-    scope = Scope.of(value for _, value in eager)
+    scope = Scope.of_results(value for _, value in eager)
     found: dict[str, list[Check]] = {}
     for (name, theirs), (_, own), (_, best) in zip(eager, mine, exact or [("", None)] * len(eager), strict=True):
         if theirs is not None or own is not None:

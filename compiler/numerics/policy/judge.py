@@ -67,7 +67,7 @@ class Scope:
     rounded_comparisons: bool = False
 
     @classmethod
-    def of(cls, eager: Iterable[Any], narrowest: torch.dtype | None = None) -> Scope:
+    def of_results(cls, eager: Iterable[Any], narrowest: torch.dtype | None = None) -> Scope:
         """The scope of eager's results; values that are no tensors of floats don't count."""
         tensors = (plain(value) for value in eager if isinstance(value, Tensor))
         return cls(max(map(largest, tensors), default=0.0), narrowest)
@@ -151,7 +151,7 @@ def is_as_near(check: Check) -> bool:
 
 def is_reference(eager: Sequence[Any], exact: Sequence[Any]) -> bool:
     """Whether results in float64 say something about eager's: none of them is farther from eager's than `FAR`."""
-    scope = Scope.of(exact)
+    scope = Scope.of_results(exact)
     pairs = [
         (plain(own), plain(best))
         for own, best in zip(eager, exact, strict=True)

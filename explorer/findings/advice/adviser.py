@@ -131,7 +131,7 @@ def with_trial(record: Record, call: Call | None, number: int, tell: Callable[[s
     except (CannotApplyError, CannotCopyError) as error:
         trial = Trial(advice.id, problem=str(error))
     others = tuple(each for each in record.trials if each.advice != advice.id)
-    return record.with_(trials=(*others, trial))
+    return record.with_fields(trials=(*others, trial))
 
 
 class Tried:

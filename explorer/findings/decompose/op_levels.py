@@ -22,11 +22,11 @@ def decompose(operator: str | Callable[..., Any], *args: Any, **kwargs: Any) -> 
     Raises OperatorError (a ValueError) for a name that torch does not have, and for arguments that it can't be called
     with; TypeError for what can't be called.
     """
-    from compiler.decompose.one_op import decomposed
+    from compiler.decompose.one_op import decompose_call
     from compiler.decompose.operators import operator_named
 
     name, function = operator_named(operator)
-    return OpLevels(decomposed(name, function, args, kwargs))
+    return OpLevels(decompose_call(name, function, args, kwargs))
 
 
 class OpLevel:

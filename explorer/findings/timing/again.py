@@ -54,7 +54,7 @@ def profiled(record: Record, call: Call | None, optimizer: str | MakeOptimizer |
     found = profile_again(call, record, explore_again, optimizer_named(optimizer))
     problems = tuple(problem for problem in found.problems if problem not in record.problems)
     times = {"kernel_times": found.kernel_times, "line_times": found.line_times}
-    return record.with_(**times, problems=(*record.problems, *problems))
+    return record.with_fields(**times, problems=(*record.problems, *problems))
 
 
 @contextmanager

@@ -29,7 +29,7 @@ def with_measured(record: Record) -> Record:
     }
     if not known:
         return record
-    return record.with_(artifacts=tuple(_with_times(artifact, known) for artifact in record.artifacts))
+    return record.with_fields(artifacts=tuple(_with_times(artifact, known) for artifact in record.artifacts))
 
 
 def measured(record: Record) -> dict[str, float]:

@@ -322,8 +322,8 @@ def test_the_record_links_a_product_from_python_to_its_kernel() -> None:
     [facts] = found.kernels
     assert facts.category == "template"
     assert facts.bytes == 2 * (64 * 32 + 48 * 32 + 48 + 64 * 48)
-    assert kernel in found.linked(facts.id)
-    linked = found.linked(product)
+    assert kernel in found.linked_ids(facts.id)
+    linked = found.linked_ids(product)
     assert {"captured[0/0].linear", "inference[0/0].addmm", "fused[0/0 inference].addmm"} <= linked
     lines = facts.id + ".L"
     assert any(other.startswith(lines) for other in linked)

@@ -1,0 +1,42 @@
+"""Run an FX graph node by node, with hooks around each node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any
+
+from torch.fx import GraphModule, Interpreter, Node
+
+from compiler.torch_api.pytrees import tree_map
+from compiler.triton_interpreter.reference import copy_to_cpu
+
+Hook = Callable[[Node, Callable[[], Any]], Any]
+"""Given a node and what computes its value; returns the value to go on with."""
+
+
+class HookedInterpreter(Interpreter):
+    """Runs a graph as eager would; the first hook is the outermost around each node."""
+
+    def __init__(self, module: GraphModule, *hooks: Hook) -> None:
+        super().__init__(module)
+        self.extra_traceback = False  # it would be put into the message of the user's error
+        self._hooks = hooks
+
+    def run_node(self, n: Node) -> Any:
+        run: Callable[[], Any] = partial(super().run_node, n)
+        for hook in reversed(self._hooks):
+            run = partial(hook, n, run)
+        return run()
+
+
+def keep_values(into: dict[str, Any], wanted: Collection[str] | None = None) -> Hook:
+    """Keep copies of the values of nodes in `into`, by name: those that are `wanted`, or all."""
+
+    def keep(node: Node, run: Callable[[], Any]) -> Any:
+        value = run()
+        if wanted is None or node.name in wanted:
+            into[node.name] = tree_map(copy_to_cpu, value)
+        return value
+
+    return keep
