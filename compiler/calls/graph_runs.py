@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
 from compiler.torch_api.pytrees import tree_map
-from compiler.triton_interpreter.reference import copy_to_cpu
 
 Hook = Callable[[Node, Callable[[], Any]], Any]
 """Given a node and what computes its value; returns the value to go on with."""
@@ -40,3 +41,13 @@ def keep_values(into: dict[str, Any], wanted: Collection[str] | None = None) -> 
         return value
 
     return keep
+
+
+def copy_to_cpu(value: Any) -> Any:
+    """A copy of a tensor with its layout, on the CPU; other values as they are."""
+    if not isinstance(value, Tensor):
+        return value
+    value = value.detach().cpu()
+    if 0 in value.stride() or value.is_conj() or value.layout != torch.strided:
+        return value.clone()
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype).copy_(value)

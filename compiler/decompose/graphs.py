@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from compiler.autograd.provenance import Provenance
-from compiler.calls.graph_runs import HookedInterpreter
+from compiler.calls.graph_runs import HookedInterpreter, copy_to_cpu
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.capture.graphs import graph_artifact
 from compiler.decompose.levels import TABLES
@@ -32,7 +32,6 @@ from compiler.torch_api.decomposition_tables import table
 from compiler.torch_api.level_traces import AotGraphs, Kind, aot_graphs, expanded, first_line
 from compiler.torch_api.pytrees import tree_leaves
 from compiler.torch_api.widened import random_state
-from compiler.triton_interpreter.reference import copy_to_cpu
 
 
 class LevelError(RuntimeError):

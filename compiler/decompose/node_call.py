@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from compiler.calls.graph_runs import HookedInterpreter, keep_values
+from compiler.calls.graph_runs import HookedInterpreter, copy_to_cpu, keep_values
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.decompose.graphs import HalfGraph, LevelError
 from compiler.decompose.random_draws import seed_and_restore
@@ -26,7 +26,7 @@ from compiler.record import Artifact, Entity
 from compiler.torch_api import fx
 from compiler.torch_api.buffers import bare
 from compiler.torch_api.pytrees import tree_leaves
-from compiler.triton_interpreter.reference import Reference, Unknown, copy_to_cpu
+from compiler.triton_interpreter.reference import Reference, Unknown
 
 _INPUT = re.compile(r"primals_(?P<from_one>\d+)|arg(?P<from_zero>\d+)_1")
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from compiler.calls.call import Call
-from compiler.calls.graph_runs import HookedInterpreter
+from compiler.calls.graph_runs import HookedInterpreter, copy_to_cpu
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.decompose.graphs import LevelGraphs
 from compiler.decompose.levels import TABLES
@@ -28,7 +28,7 @@ from compiler.numerics.random_replay import Draws, ReplayingReference, draws_of
 from compiler.numerics.stage_runs import NotComparableError, Stage, stages_of
 from compiler.torch_api.aot import Boxed
 from compiler.torch_api.level_traces import Kind
-from compiler.triton_interpreter.reference import Reference, Unknown, copy_to_cpu
+from compiler.triton_interpreter.reference import Reference, Unknown
 
 ATEN = "ATen"
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from compiler.calls.graph_runs import copy_to_cpu
 from compiler.calls.kept_graphs import KeptFrame
 from compiler.decompose.graphs import Results
 from compiler.decompose.random_draws import seed_and_restore
@@ -17,7 +18,7 @@ from compiler.numerics.random_replay import Draws, ReplayingReference
 from compiler.torch_api.buffers import InputLayout, bare, input_layouts
 from compiler.triton_interpreter.inputs import argument
 from compiler.triton_interpreter.program import ProgramError
-from compiler.triton_interpreter.reference import Unknown, copy_to_cpu
+from compiler.triton_interpreter.reference import Unknown
 
 Graphs = Mapping[str, GraphModule]
 _PLAIN = ("non_alias", "unsafe_view_alias", "custom_function_view")

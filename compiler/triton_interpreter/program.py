@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from compiler.calls.graph_runs import copy_to_cpu
 from compiler.calls.kept_graphs import KeptGraph
 from compiler.torch_api.buffers import mutated_inputs
 from compiler.triton_interpreter import wrapper
-from compiler.triton_interpreter.reference import Reference, Unknown, copy_to_cpu, evaluate
+from compiler.triton_interpreter.reference import Reference, Unknown, evaluate
 from compiler.triton_interpreter.signature import signature
 from compiler.triton_interpreter.unrounded import HALF, Unrounded
 

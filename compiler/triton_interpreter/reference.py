@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.node import map_arg
 
+from compiler.calls.graph_runs import copy_to_cpu
 from compiler.triton_interpreter import gpu_attention, philox
 
 
@@ -93,16 +94,6 @@ def evaluate(
     with torch.no_grad():
         outputs = reference.run(*(copy_to_cpu(value) for value in inputs))
     return reference.values, list(outputs) if isinstance(outputs, tuple | list) else [outputs]
-
-
-def copy_to_cpu(value: Any) -> Any:
-    """A copy of a tensor with its layout, on the CPU; what is none is given back."""
-    if not isinstance(value, Tensor):
-        return value
-    value = value.detach().cpu()
-    if 0 in value.stride() or value.is_conj() or value.layout != torch.strided:
-        return value.clone()
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype).copy_(value)
 
 
 def _is_unknown(value: Any) -> bool:
