@@ -91,8 +91,7 @@ _ADVICE: dict[str, str] = {
     ),
     IDENTITY: (
         "`{argument}` is made anew for each call, and torch drops the code for the one before with it. Make it once, "
-        "outside of the compiled function, and pass the same object.",
-        (),
+        "outside of the compiled function, and pass the same object."
     ),
 }
 _SMALL = (
