@@ -120,6 +120,12 @@ def _check_facts(record: Record, path: str) -> None:
             raise DamagedError(
                 f"Expected the id of a kernel, got {binary.kernel!r} - at `{path}.binaries[{place}].kernel`"
             )
+    for place, candidate in enumerate(record.candidates):
+        quartiles = [each for each in (candidate.low, candidate.seconds, candidate.high) if each is not None]
+        if quartiles != sorted(quartiles):
+            raise DamagedError(
+                f"Expected low, seconds and high in this order - at `{path}.candidates[{place}].seconds`"
+            )
     for place, event in enumerate(record.memory):
         if max(abs(event.bytes), abs(event.live)) > MOST_BYTES:
             raise DamagedError(f"Expected at most {MOST_BYTES:,} bytes - at `{path}.memory[{place}]`")

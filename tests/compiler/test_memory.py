@@ -142,6 +142,16 @@ def test_what_the_backward_needs_is_kept_and_the_gradients_stay(record: Record) 
     assert gradients == sum(parameter.nbytes for parameter in Net().parameters())
 
 
+@pytest.mark.parametrize("side", ["compiled", "eager"])
+def test_only_the_callers_memory_outlives_the_backward(record: Record, side: str) -> None:
+    """What autograd kept for the backward, and the gradients that it handed to it, are freed by its end."""
+    found = events(record, side)
+    given = sum(event.bytes for event in found if event.what == "input" and event.half == "forward")
+    left = sum(event.bytes for event in found if event.role in ("result", "gradient"))
+    assert found[-1].half == "backward"
+    assert found[-1].live == given + left
+
+
 def test_inputs_and_parameters_are_there_before_each_once(record: Record) -> None:
     base = timelines(record)[0].base
     assert base["parameters"] == sum(parameter.nbytes for parameter in Net().parameters())

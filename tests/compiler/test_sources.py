@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from compiler.capture.sources import GAP, SourceBook, importable_path, is_cell, is_installed
+from compiler.capture.sources import GAP, WHOLE_FILE_LINES, SourceBook, importable_path, is_cell, is_installed
 
 
 def test_a_short_file_is_shown_whole() -> None:
@@ -43,6 +43,16 @@ def test_methods_keep_their_class_header_and_decorators() -> None:
     assert "class Module:" in artifact.text
     assert "def register_full_backward_hook(" in artifact.text
     assert "def forward(" not in artifact.text
+
+
+def test_long_files_show_all_decorators(tmp_path: Path) -> None:
+    method = ["    @staticmethod", "    @functools.cache", "    def last(x):", "        return x", ""]
+    file = tmp_path / "long.py"
+    file.write_text("\n".join(["class Model:", *["    value = 1"] * WHOLE_FILE_LINES, "", *method]))
+    book = SourceBook()
+    book.line(str(file), WHOLE_FILE_LINES + 6)
+    (artifact,) = book.artifacts()
+    assert artifact.text.split("\n") == ["class Model:", GAP, *method]
 
 
 def test_names_are_short_and_distinct() -> None:

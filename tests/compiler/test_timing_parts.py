@@ -221,6 +221,7 @@ def test_when_compiling_has_paid_for_itself() -> None:
     faster = Candidate("inductor", seconds=2e-3, rounds=(2e-3,), compile_seconds=10.0)
     slower = Candidate("inductor", seconds=4e-3, rounds=(4e-3,), compile_seconds=10.0)
     assert (calls_to_pay(faster, eager), speed_up(faster, eager)) == (10_000, 1.5)
+    assert calls_to_pay(replace(faster, seconds=2.7, rounds=(2.7,)), replace(eager, seconds=5.7, rounds=(5.7,))) == 4
     assert math.isinf(calls_to_pay(slower, eager) or 0)
     assert calls_to_pay(eager, eager) is None
     assert calls_to_pay(Candidate("broken", problem="no"), eager) is None
@@ -244,6 +245,17 @@ def test_candidates_that_vary_together_are_told_apart_from_their_speed_ups() -> 
         "the speed-up of inductor, taken round by round, varied by 0 % only: the machine's speed changed for both"
         in notes
     )
+
+
+def test_a_steady_speed_up_is_steadier_than_both_times() -> None:
+    """Half of the variation of one of them alone says that only that one varied more."""
+    eager = candidate(2.0, 4.0, 6.0, 8.0, 2.0, 4.0, 6.0, 8.0)
+    other = replace(candidate(*(1 + 0.35 * seconds for seconds in eager.rounds)), name="inductor")
+    ratio = speed_up_spread(other, eager)
+    assert ratio is not None
+    least, most = sorted(Spread.of(each.rounds).relative for each in (eager, other))
+    assert least / 2 < ratio.relative < most / 2
+    assert not [note for note in noise.notes([eager, other], [], None) if "round by round" in note]
 
 
 def test_the_peak_is_what_was_live_at_once() -> None:

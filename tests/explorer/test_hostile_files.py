@@ -68,6 +68,8 @@ MERGE = {"graph": "0/0", "kind": "forward", "round": 1, "first": "b", "second": 
         (lambda plain: plain.update(phases=[PHASE, PHASE | {"name": "b", "parent": "a"}]), r"\$\.phases"),
         (lambda plain: plain.update(merges=[MERGE, MERGE | {"name": "b", "first": "a"}]), r"\$\.merges"),
         (lambda plain: plain.update(memory=[EVENT, EVENT | {"live": 2**51}]), r"\$\.memory\[1\]"),
+        (lambda plain: plain.update(candidates=[{"name": "eager", "seconds": 1.0, "low": 0.9, "high": 0.5}]),
+         r"\$\.candidates\[0\]\.seconds"),
         (lambda plain: plain["frames"][0].update(caller="0/0"), r"\$\.frames"),
         (lambda plain: plain["breaks"][0].update(link="javascript:alert(1)"), r"\$\.breaks\[0\]\.link"),
         (lambda plain: plain["kernels"][0].update(name="a\nimport os"), r"\$\.kernels\[0\]\.name"),

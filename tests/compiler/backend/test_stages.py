@@ -21,6 +21,7 @@ from compiler.backend.ir.expr import Load, with_loads
 from compiler.backend.ir.reference_interpreter import interpret
 from compiler.backend.lower.graph import lower
 from compiler.backend.passes.context import Context
+from compiler.backend.passes.simplify import simplify
 from compiler.backend.pipeline import PASSES, run
 from compiler.backend.torch_glue.compiling import compile_with_autograd
 from tests import golden
@@ -129,6 +130,14 @@ def test_every_stage_computes_what_eager_mode_does(stage: str) -> None:
 def test_passes_give_the_same_object_where_there_is_nothing_to_do() -> None:
     programs = compiler.open(lambda x: x @ x, numbers(4, 4)).graph.stages.programs
     assert programs["lowered"] is programs["simplify"] is programs["inline"] is programs["fuse"] is programs["order"]
+
+
+def test_equal_loops_are_one_unless_what_they_read_changes() -> None:
+    """Between the two a call may write to what they read."""
+    lowered = compiler.open(lambda x: (x + 1).exp() - (x.view(8) + 1).sin(), numbers(8)).lowered
+    changing = replace(lowered, mutated=frozenset(lowered.inputs))
+    count = len(lowered.kernels)
+    assert [len(simplify(program, Context()).kernels) for program in (lowered, changing)] == [count - 1, count]
 
 
 def test_a_program_prints_the_same_each_time() -> None:
