@@ -251,6 +251,8 @@ class _Session:
                 self.observer.frame_skipped(frame.f_code, why or "")
             return result
 
+        # Torch looks for its first caller outside of this file: that of `torch.compiler.disable(recursive=False)` counts.
+        observed.__code__ = observed.__code__.replace(co_filename=convert_frame.__file__)
         return observed
 
     def wrap_compile(self, compile_frame: Compiled) -> Compiled:

@@ -358,8 +358,15 @@ def disabled_callee() -> Program:
     def eager(a: Tensor) -> Tensor:
         return a + 1
 
+    def compiled(a: Tensor) -> Tensor:
+        return a.sin() * 2
+
+    @torch.compiler.disable(recursive=False)
+    def eager_alone(a: Tensor) -> Tensor:
+        return compiled(a) + 1
+
     def f(a: Tensor) -> Tensor:
-        return eager(a * 2) * 3
+        return eager_alone(eager(a * 2) * 3)
 
     return Program(f, [(x(),), (x(),)])
 
