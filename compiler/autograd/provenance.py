@@ -3,7 +3,8 @@
 torch keeps several traces of that, none complete. In the order tried here:
 
 1. `meta["from_node"]`: the node that was being interpreted when this one was traced (torch.fx.traceback).
-2. The name: passes and the partitioner copy nodes under their own names.
+2. The name: passes and the partitioner copy nodes under their own names. A custom operator that writes into its
+   arguments: the auto_functionalized node that held it.
 3. `meta["seq_nr"]`: a backward node carries the sequence number of the forward operation whose gradient it computes
    (torch._functorch._aot_autograd: copy_fwd_metadata_to_bw_nodes), so it comes from that operation's nodes.
 4. The same user stack in the same module.
@@ -47,6 +48,7 @@ class Provenance:
         self.found: dict[Node, Ids] = {}
         self._placeholders(module.graph)
         self._each(self._direct)
+        self._written_in_place()
         by_sequence = self._by_sequence()
         self._each(lambda node: by_sequence.get((node.graph, self._sequence(node)), ()))
         self._each(lambda node: by_sequence.get((self._is_inside(node), self._sequence(node)), ()))
@@ -85,6 +87,16 @@ class Provenance:
         known = (self.ids[name] for name in named if name in self.ids)
         called = {origin for caller in self.callers.get(node.graph, ()) for origin in self.found.get(caller, ())}
         return next(((origin,) for origin in known if origin not in called), ())
+
+    def _written_in_place(self) -> None:
+        """Operators that write into their arguments, taken out of auto_functionalized nodes by Inductor, in order."""
+        wrapped: dict[str, list[str]] = {}
+        for entity in self.parent.entities:
+            if operator := entity.attrs.get("operator"):
+                wrapped.setdefault(str(operator), []).append(entity.id)
+        for node in self.nodes:
+            if node not in self.found and (ids := wrapped.get(fx.target_name(node))):
+                self.found[node] = (ids.pop(0),)
 
     def _is_inside(self, node: Node) -> bool:
         return bool(self.paths[node.graph])

@@ -202,6 +202,8 @@ def _attrs(node: Node, book: SourceBook) -> dict[str, Any]:
     for name, text in (("source", fx.input_source(node)), ("description", fx.input_description(node))):
         if text:
             attrs[name] = text
+    if operator := fx.functionalized_operator(node):
+        attrs["operator"] = operator
     if accumulates:
         attrs["gradient_accumulation"] = True
     if node.meta.get("autograd_backward"):

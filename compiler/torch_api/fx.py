@@ -311,6 +311,12 @@ def target_name(node: Node) -> str:
     return f"{module}.{name}" if module and not module.startswith("torch._C") else f"torch.{name}"
 
 
+def functionalized_operator(node: Node) -> str:
+    """The custom operator that writes into its arguments, and that AOTAutograd put into an auto_functionalized node."""
+    is_wrapper = target_name(node).startswith("torch.ops.higher_order.auto_functionalized")
+    return str(node.args[0]) if is_wrapper else ""
+
+
 def short_name(target: str) -> str:
     """The operation without its namespace and overload: `mul` of `aten.mul.Tensor`, `operator.mul` and `mul`."""
     parts = target.split(".")

@@ -80,6 +80,17 @@ def mapped(x: torch.Tensor) -> torch.Tensor:
     return map_op(lambda row, scale: torch.sin(row) * scale, x, x.sum())
 
 
+@torch.library.custom_op("tcompile_subgraphs::add_one", mutates_args={"x"})
+def add_one(x: torch.Tensor) -> None:
+    x.add_(1)
+
+
+def written_into(x: torch.Tensor) -> torch.Tensor:
+    y = x.sin()
+    add_one(y)
+    return y * 2
+
+
 def record_of(fn: object, *, grad: bool = False, target: str = "cpu", backend: str = "inductor") -> Record:
     torch._dynamo.reset()
     x = torch.randn(8, 16, requires_grad=grad)
@@ -169,6 +180,13 @@ def test_kernel_of_a_nested_branch_links_to_its_line() -> None:
     post_grad = {e.label for e in record["post_grad"].entities if e.id in found}
     assert "while_loop_body_graph_0.true_graph_0.exp" in post_grad
     assert "while_loop_body_graph_0.false_graph_0.tanh" not in post_grad
+
+
+def test_operator_that_writes_links_to_its_call() -> None:
+    record = record_of(written_into)
+    assert linked(record, "add_one(y)", "post_grad") == {"add_one_default"}
+    assert linked(record, "add_one(y)", "ir") >= {"op1"}
+    assert linked(record, "y = x.sin()", "post_grad") == {"sin"}
 
 
 def test_checkpointed_blocks_of_one_line_stay_apart() -> None:
