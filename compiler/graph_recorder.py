@@ -25,7 +25,7 @@ from compiler.autograd.roles import (
     requires_grad,
     with_attrs,
 )
-from compiler.capture.error_words import first_lines, hint_of, inner_error
+from compiler.capture.error_words import first_lines, hint_of, inner_error, operator_limit
 from compiler.capture.graphs import graph_artifact, line_origins
 from compiler.inductor.candidates import autotuning_decision, candidates_artifact
 from compiler.inductor.ir import FxOriginIds, fx_origins, ir_artifact, lowered_origins, part_origins
@@ -381,16 +381,10 @@ class GraphRecorder:
         return {"round": float(last), "saved": float(saved)}
 
     def _problem(self, stage: str, error: Exception) -> None:
-        reason, hint = first_lines(error), hint_of(error)
         captured = self.recorder.kept[self.frame].captured
         operators = higher_order_operators(captured) if captured is not None else ()
-        if operators and needs_scalar_outputs(inner_error(error)):
-            reason = (
-                f"torch cannot compile {', '.join(operators)} while torch._dynamo.config.capture_scalar_outputs is "
-                f"False: the code traced for it reads a number from a tensor. torch.compile alone meets the same "
-                f"error:\n{reason}"
-            )
-            hint = f"set torch._dynamo.config.capture_scalar_outputs = True; {hint}"
+        limit = operator_limit(error, operators, needs_scalars=needs_scalar_outputs(inner_error(error)))
+        reason, hint = limit or (first_lines(error), hint_of(error))
         problem = Problem(stage, reason, hint, self.frame)
         self.problems.append(problem)
         self.builder.problem(problem)

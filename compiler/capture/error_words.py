@@ -2,6 +2,33 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
+
+SCALAR_OUTPUTS = "reads a number from a tensor"
+_LIMITS: Mapping[str, tuple[str, str]] = {
+    SCALAR_OUTPUTS: (
+        "while torch._dynamo.config.capture_scalar_outputs is False: the code traced for it reads a number from a "
+        "tensor",
+        "set torch._dynamo.config.capture_scalar_outputs = True",
+    ),
+    r"might be aliasing the input or the output": (
+        "here: two of the tensors that a body takes and returns, or that the backward of one does, are the same tensor "
+        "or share memory",
+        "make them two tensors, by `* 1.0` on one of what the body returns, or on one of the operator's results where "
+        "these are added: their gradients are one tensor",
+    ),
+    r"no rule registered for HigherOrderOperator (?P<operator>\w+) and mode <torch\.utils\.checkpoint": (
+        "inside a checkpoint",
+        "call it outside of the function given to torch.utils.checkpoint",
+    ),
+    r"FakeTensorUpdater cannot update this argument": (
+        "with a number of Python's among what it takes: TorchInductor can't update that",
+        "carry a tensor, torch.tensor(0) in place of 0; backend='tcompile' takes numbers too",
+    ),
+}
+"""What torch itself can't compile: what its error says -> where, and what to change. Each change is tried in a test."""
+
 
 def inner_error(error: BaseException) -> BaseException:
     """The error that Dynamo or Inductor wrapped, or `error` itself."""
@@ -12,6 +39,21 @@ def first_lines(error: BaseException, count: int = 4) -> str:
     inner = inner_error(error)
     lines = [line.rstrip() for line in str(inner).splitlines() if line.strip()]
     return "\n".join(lines[:count]) or type(inner).__name__
+
+
+def operator_limit(
+    error: BaseException, operators: Sequence[str], *, needs_scalars: bool = False
+) -> tuple[str, str] | None:
+    """The reason and what to change where torch alone can't compile higher-order `operators`; None of other errors."""
+    if not operators:
+        return None
+    text = SCALAR_OUTPUTS if needs_scalars else first_lines(error)
+    for pattern, (where, change) in _LIMITS.items():
+        if found := re.search(pattern, text):
+            which = found.groupdict().get("operator") or ", ".join(operators)
+            reason = f"torch cannot compile {which} {where}. torch.compile alone meets the same error:"
+            return f"{reason}\n{first_lines(error)}", f"{change}; {hint_of(error)}"
+    return None
 
 
 def hint_of(error: BaseException) -> str:

@@ -80,8 +80,9 @@ def as_eager(module: GraphModule) -> GraphModule:
 
 
 def higher_order_operators(module: GraphModule) -> tuple[str, ...]:
-    """The names of the higher-order operators that a graph calls, each once."""
-    targets = (node.target for node in fx.calls(module))
+    """The names of the higher-order operators that a graph and its bodies call, each once."""
+    graphs = [module, *(body.module for body in fx.bodies(module))]
+    targets = (node.target for graph in graphs for node in fx.calls(graph))
     return tuple(dict.fromkeys(target.name() for target in targets if isinstance(target, HigherOrderOperator)))
 
 
