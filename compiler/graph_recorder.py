@@ -37,7 +37,7 @@ from compiler.torch_api import dynamo, fx
 from compiler.torch_api.aot import Replaceable, aot_facts
 from compiler.torch_api.cudagraphs import Verdict
 from compiler.torch_api.ddp_buckets import Bucket
-from compiler.torch_api.eager import higher_order_operators, needs_scalar_outputs
+from compiler.torch_api.eager import needs_scalar_outputs
 from compiler.torch_api.fusion_rounds import MergeFacts
 from compiler.torch_api.inductor import IrFacts, KernelFacts, Kind
 from compiler.torch_api.kernel_choices import Selection
@@ -382,7 +382,7 @@ class GraphRecorder:
 
     def _problem(self, stage: str, error: Exception) -> None:
         captured = self.recorder.kept[self.frame].captured
-        operators = higher_order_operators(captured) if captured is not None else ()
+        operators = fx.higher_order_operators(captured) if captured is not None else ()
         limit = operator_limit(error, operators, needs_scalars=needs_scalar_outputs(inner_error(error)))
         reason, hint = limit or (first_lines(error), hint_of(error))
         problem = Problem(stage, reason, hint, self.frame)

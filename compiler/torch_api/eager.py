@@ -12,7 +12,6 @@ import torch
 from torch._dynamo import config
 from torch._higher_order_ops.invoke_subgraph import invoke_subgraph
 from torch._higher_order_ops.wrap import tag_activation_checkpoint
-from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
@@ -77,13 +76,6 @@ def as_eager(module: GraphModule) -> GraphModule:
         node.target = _EAGER.get(node.target, node.target)
     copied.recompile()
     return copied
-
-
-def higher_order_operators(module: GraphModule) -> tuple[str, ...]:
-    """The names of the higher-order operators that a graph and its bodies call, each once."""
-    graphs = [module, *(body.module for body in fx.bodies(module))]
-    targets = (node.target for graph in graphs for node in fx.calls(graph))
-    return tuple(dict.fromkeys(target.name() for target in targets if isinstance(target, HigherOrderOperator)))
 
 
 def needs_scalar_outputs(error: BaseException) -> bool:

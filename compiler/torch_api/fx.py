@@ -415,6 +415,14 @@ def calls(module: GraphModule) -> Iterator[Node]:
     return (node for node in module.graph.nodes if node.op == "call_function")
 
 
+def higher_order_operators(module: GraphModule) -> tuple[str, ...]:
+    """The names of the higher-order operators that a graph and its bodies call, each once."""
+    graphs = [module, *(body.module for body in bodies(module))]
+    targets = (node.target for graph in graphs for node in calls(graph))
+    found = (target for target in targets if isinstance(target, torch._ops.HigherOrderOperator))
+    return tuple(dict.fromkeys(target.name() for target in found))
+
+
 def output_names(module: GraphModule) -> tuple[str, ...]:
     """The names of the nodes that a graph returns, by position; "" for what is no node."""
     [output] = module.graph.find_nodes(op="output")

@@ -201,6 +201,56 @@ def test_loops_need_scalar_outputs(program: Callable[[Tensor], Tensor], backend:
     assert {artifact.stage for artifact in record.artifacts} >= STAGES
 
 
+def added_results(x: Tensor, one: float = 1) -> Tensor:
+    first, second = torch.cond(x.sum() > 0, lambda x: (x.sin(), x.cos()), lambda x: (x * 2, x * 3), (x,))
+    total: Tensor = first + (second if one == 1 else second * one)
+    return total
+
+
+def stepped(x: Tensor, make: Callable[[int], Any] = int) -> Tensor:
+    return while_loop(lambda i, _y: i < 3, lambda i, y: (i + 1, y.sin() * 2), (make(0), x.detach()))[1] + x
+
+
+def branch(x: Tensor) -> Tensor:
+    return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+
+def branch_of_checkpoint(x: Tensor) -> Tensor:
+    return branch(in_checkpoint(dropped, use_reentrant=False)(x))
+
+
+@pytest.mark.parametrize(
+    ("program", "operator", "hint", "mended"),
+    [
+        (added_results, "cond", "`* 1.0`", partial(added_results, one=1.0 + 1e-9)),
+        (in_checkpoint(branch, use_reentrant=False), "cond", "outside", branch_of_checkpoint),
+        (stepped, "while_loop", "torch.tensor(0)", partial(stepped, make=torch.tensor)),
+    ],
+)
+def test_limits_of_torch_are_told_with_a_change(
+    program: Callable[[Tensor], Tensor], operator: str, hint: str, mended: Callable[[Tensor], Tensor]
+) -> None:
+    [problem] = explored(program, "cpu", "inductor").problems
+    assert f"torch cannot compile {operator}" in problem.reason
+    assert "torch.compile alone meets the same error" in problem.reason
+    assert hint in problem.hint
+    with scalars_captured():
+        assert explored(mended, "cpu", "inductor").problems == ()
+
+
+def scanned_tanh(x: Tensor) -> Tensor:
+    def step(total: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+        total = (total + row).tanh()
+        return total, total * 2
+
+    return scan(step, x[0] * 0, x)[1]
+
+
+def test_own_backend_scans_what_its_backward_reads() -> None:
+    """Inductor's decompositions have torch's scan return the tanh twice, which it refuses."""
+    torch.testing.assert_close(trained(torch.compile(scanned_tanh, backend="tcompile")), trained(scanned_tanh))
+
+
 def test_torch_alone_cannot_compile_map() -> None:
     config: Any = torch._dynamo.config
     with config.patch(suppress_errors=False), pytest.raises(Exception, match="_local_scalar_dense"):

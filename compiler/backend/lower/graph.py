@@ -254,11 +254,14 @@ class _Walk:
         return made
 
     def made(self, name: str, meta: Any) -> Any:
-        """New buffers for what a call returns."""
+        """New buffers for what a call returns. A number of several results that depends on values is not read: a graph
+        in which it is was divided there (`data_sizes`).
+        """
         if isinstance(meta, torch.Tensor):
             return self.low.whole(name, meta)
         if isinstance(meta, tuple | list):
-            return tuple(self.made(f"{name}_{place}", item) for place, item in enumerate(meta))
+            unread = [isinstance(item, torch.SymInt) and item.node.hint is None for item in meta]
+            return tuple(None if unread[place] else self.made(f"{name}_{place}", x) for place, x in enumerate(meta))
         if isinstance(meta, torch.SymInt) and meta.node.hint is not None:
             return index_of(meta)
         if isinstance(meta, torch.SymInt | torch.SymFloat | torch.SymBool):

@@ -17,6 +17,7 @@ from compiler.backend.torch_glue.direct_training import WatchedTraining, written
 from compiler.backend.torch_glue.partition import partition, without_repeats
 from compiler.backend.torch_glue.saved import keep_what_is_saved
 from compiler.backend.torch_glue.traced_again import copying
+from compiler.torch_api import fx
 from compiler.torch_api.aot import (
     Call,
     Compile,
@@ -78,6 +79,7 @@ def compile_with_autograd(
             of_both.has_backward(graph, call)
         return boxed(written_out(call))
 
+    has_scan = "scan" in fx.higher_order_operators(_whole(module))
     with _traced(module, inputs):
         made = aot_module(
             module,
@@ -85,7 +87,7 @@ def compile_with_autograd(
             fw_compiler=watched_forward,
             bw_compiler=_untraced(watched_backward),
             inference_compiler=watched,
-            decompositions=decompositions(random),
+            decompositions=decompositions(random, has_scan),
             partition_fn=partition,
             keep_inference_input_mutations=True,
         )
@@ -98,10 +100,15 @@ def compile_with_autograd(
 @contextmanager
 def _traced(module: GraphModule, inputs: Sequence[Any]) -> Iterator[None]:
     """AOTAutograd traces the module in the block, and does nothing else that takes time."""
-    graph = getattr(module, "gm", module).graph  # flatten_graph_inputs gives a module around it
-    once = copying() if len(graph.nodes) > FEW else nullcontext()
+    once = copying() if len(_whole(module).graph.nodes) > FEW else nullcontext()
     with without_python_code(), without_unread_logs(), once, operators_kept_whole(inputs):
         yield
+
+
+def _whole(module: GraphModule) -> GraphModule:
+    """The captured graph; `flatten_graph_inputs` gives a module around it."""
+    found: GraphModule = getattr(module, "gm", module)
+    return found
 
 
 def _with_traced_dtypes(call: Callable[..., Any], module: GraphModule) -> Callable[..., Any]:

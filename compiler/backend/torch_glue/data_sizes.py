@@ -7,7 +7,7 @@ each of which is given the sizes as arguments. torch names such sizes u0, u1 …
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,12 +20,28 @@ from compiler.torch_api.fx import value_of
 from compiler.torch_api.pytrees import tree_leaves
 
 OUTSIDE = "tcompile_outside"
-"""In a piece's `meta`: names and operators of what runs right before it, outside of any piece."""
+"""In a piece's `meta`: names and operators of what runs right before it, outside of any piece; in the last piece's
+also of what runs after it.
+"""
 
 
 def asks_data(module: GraphModule) -> bool:
-    """Whether a node of the graph gives a size or a number that only its data tell, or asks about such a size."""
-    return any(node.meta.get("unbacked_bindings") or _is_told(value_of(node)) for node in module.graph.nodes)
+    """Whether a node of the graph gives a size or a number that only its data tell, and that something reads."""
+    return any(_is_told(value_of(node)) or _is_read(node) for node in module.graph.nodes)
+
+
+def _is_read(node: Node) -> bool:
+    """Whether a node gives sizes or numbers that only its data tell, and a tensor or another node's value has them. The
+    counter of a `while_loop` that returns its tensors alone is not read.
+    """
+    if not node.meta.get("unbacked_bindings"):
+        return False
+    numbers, tensors = [], []
+    for leaf in tree_leaves(value_of(node)):
+        (tensors if isinstance(leaf, torch.Tensor) else numbers).append(leaf)
+    told = {symbol for symbol in _symbols(numbers) if _unbacked({symbol})}
+    others = (value_of(other) for other in node.graph.nodes if other is not node)
+    return not told or not told.isdisjoint(_symbols([*tensors, *others]))
 
 
 def is_piece(module: GraphModule) -> bool:
@@ -37,20 +53,25 @@ def divided(module: GraphModule, compile_piece: Compile) -> Call:
     """A call that runs the graph: pieces of it are compiled."""
     graph = module.graph
     outside, sizes = _settled_outside(graph)
-    runs = [*_runs(graph, outside)]
-    before: list[tuple[str, str]] = []
+    constants = _constants_outside(module, outside)
+    runs = [*_runs(graph, outside, constants)]
+    if all(nodes[0] in outside for nodes in runs):
+        runs.append([])  # a piece that computes nothing says why
+    last_piece = max(number for number, nodes in enumerate(runs) if not outside.keys() & nodes)
+    before: list[Node] = []
     steps: list[_Outside | _Piece] = []
-    for nodes in runs:
-        if nodes[0] in outside:
+    for number, nodes in enumerate(runs):
+        if outside.keys() & nodes:
             steps.append(_Outside(nodes[0]))
-            before += [(nodes[0].name, str(nodes[0].target))] if nodes[0].meta.get("unbacked_bindings") else []
-        else:
-            steps.append(_piece(module, nodes, sizes, before, compile_piece))
-            before = []
+            before += nodes
+            continue
+        told = before if number < last_piece else [*before, *(node for after in runs[number + 1 :] for node in after)]
+        steps.append(_piece(module, nodes, sizes, told, compile_piece))
+        before = []
     last = {node: number for number, step in enumerate(steps) for node in (*step.given, *step.made)}
     for node in last.keys() - {*graph.output_node().all_input_nodes}:
         steps[last[node]].done.append(node)
-    return _Divided(graph.find_nodes(op="placeholder"), steps, graph.output_node().args[0]).run
+    return _Divided(graph.find_nodes(op="placeholder"), constants, steps, graph.output_node().args[0]).run
 
 
 @dataclass(slots=True)
@@ -91,11 +112,12 @@ class _Piece:
 @dataclass(frozen=True, slots=True)
 class _Divided:
     inputs: Sequence[Node]
+    constants: Mapping[Node, Any]
     steps: Sequence[_Outside | _Piece]
     outputs: Any
 
     def run(self, args: list[Any]) -> Sequence[Any]:
-        values = dict(zip(self.inputs, args, strict=True))
+        values = dict(zip(self.inputs, args, strict=True)) | self.constants
         args.clear()
         for step in self.steps:
             step.run(values)
@@ -170,11 +192,17 @@ def _named(graph: Graph, node: Node, value: Any, symbols: set[Any]) -> Iterator[
             yield size.node.expr, made
 
 
-def _runs(graph: Graph, outside: dict[Node, None]) -> Iterator[list[Node]]:
+def _constants_outside(module: GraphModule, outside: dict[Node, None]) -> dict[Node, Any]:
+    """The bodies and tensors of the module that only nodes outside of pieces take."""
+    found = [node for node in module.graph.find_nodes(op="get_attr") if node.users.keys() <= outside.keys()]
+    return {node: operator.attrgetter(str(node.target))(module) for node in found}
+
+
+def _runs(graph: Graph, outside: dict[Node, None], constants: Mapping[Node, Any]) -> Iterator[list[Node]]:
     """The nodes that compute: each one outside alone, the others as long as they follow one another."""
     run: list[Node] = []
     for node in graph.nodes:
-        if node.op in ("placeholder", "output"):
+        if node.op in ("placeholder", "output") or node in constants:
             continue
         if node not in outside:
             run.append(node)
@@ -188,7 +216,7 @@ def _runs(graph: Graph, outside: dict[Node, None]) -> Iterator[list[Node]]:
 
 
 def _piece(
-    module: GraphModule, nodes: list[Node], sizes: dict[Any, Node], before: list[tuple[str, str]], compiled: Compile
+    module: GraphModule, nodes: list[Node], sizes: dict[Any, Node], outside: list[Node], compiled: Compile
 ) -> _Piece:
     own = dict.fromkeys(nodes)
     given = dict.fromkeys(source for node in nodes for source in node.all_input_nodes if source not in own)
@@ -204,5 +232,6 @@ def _piece(
         copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(tuple(copies[node] for node in made))
     piece = GraphModule(module, graph)
-    piece.meta[OUTSIDE] = tuple(before)
+    asked = [node for node in outside if node.meta.get("unbacked_bindings")]
+    piece.meta[OUTSIDE] = tuple((node.name, str(node.target)) for node in asked)
     return _Piece([*given], made, compiled(piece, [value_of(node) for node in given]))

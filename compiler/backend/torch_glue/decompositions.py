@@ -231,8 +231,13 @@ eager has an error for negative places, which the steps take from the end."""
 
 
 @cache
-def decompositions(random: str = "philox") -> dict[Any, Callable[..., Any]]:
-    """Inductor's decompositions, less those that hurt us. With `random` "eager", random operators stay as they are."""
+def decompositions(random: str = "philox", has_scan: bool = False) -> dict[Any, Callable[..., Any]]:
+    """Inductor's decompositions, less those that hurt us. With `random` "eager", random operators stay as they are.
+
+    With `has_scan` detach stays. Without it, a step of a scan whose result the backward reads (tanh) returns that twice,
+    which torch refuses: "scan might be aliasing the input or the output".
+    """
     kept, own = (_KEPT_WHOLE + _RANDOM_OPERATORS, {}) if random == "eager" else (_KEPT_WHOLE, _RANDOM_NUMBERS)
+    kept += ("aten.detach",) if has_scan else ()
     found = {op: function for op, function in table("Inductor").items() if str(op.overloadpacket) not in kept}
     return {**found, **own, **_MENDED, **_POOLING}

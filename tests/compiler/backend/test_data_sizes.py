@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._higher_order_ops.while_loop import while_loop
 from torch.nn import functional
 
 import compiler
@@ -81,6 +82,35 @@ def test_pieces_are_shown_and_what_divides_them_is_named() -> None:
     assert [graph.name for graph in opened.graphs] == ["inference", "inference_2"]
     decisions = opened.graphs[1].decisions
     assert any("aten.index.Tensor" in decision.why and "as data say" in decision.why for decision in decisions)
+
+
+def counted(x: Tensor) -> tuple[int, Tensor]:
+    """Carries a number of Python's, from which the code of a later piece may follow."""
+    found: tuple[int, Tensor] = while_loop(lambda i, _y: i < 4, lambda i, y: (i + 1, y.tanh() * 2), (0, x.sin()))
+    return found
+
+
+def test_unread_loop_counter_divides_nothing() -> None:
+    opened = compiler.open(lambda x: counted(x)[1] + 1, numbers(6)[0])
+    assert len(opened.graphs) == 1
+    assert "[None, while_loop_1] = while_loop(" in str(opened.lowered)
+    assert torch.equal(opened.run(), counted(numbers(6)[0])[1] + 1)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_read_loop_counter_divides_the_graph(scaled: bool) -> None:
+    def fn(x: Tensor) -> tuple[int, Tensor]:
+        count, y = counted(x)
+        return count, y * count if scaled else y
+
+    x = numbers(6)[0]
+    count, found = torch.compile(fn, backend=tcompile, fullgraph=True)(x)
+    assert (count, fn(x)[0]) == (4, 4)
+    torch.testing.assert_close(found, fn(x)[1])
+    opened = compiler.open(fn, x)
+    assert len(opened.graphs) == 1 + scaled
+    assert any("while_loop: what it gives" in decision.why for decision in opened.graphs[-1].decisions)
+    assert "_graph_0" not in str(opened.lowered)
 
 
 def test_other_sizes_need_no_other_compilation() -> None:
