@@ -251,7 +251,7 @@ class _Session:
                 self.observer.frame_skipped(frame.f_code, why or "")
             return result
 
-        # Torch looks for its first caller outside of this file: that of `torch.compiler.disable(recursive=False)` counts.
+        # Torch looks at its first caller outside of this file: is it the wrapper of `disable(recursive=False)`?
         observed.__code__ = observed.__code__.replace(co_filename=convert_frame.__file__)
         return observed
 

@@ -234,7 +234,7 @@ eager has an error for negative places, which the steps take from the end."""
 def decompositions(random: str = "philox", has_scan: bool = False) -> dict[Any, Callable[..., Any]]:
     """Inductor's decompositions, less those that hurt us. With `random` "eager", random operators stay as they are.
 
-    With `has_scan` detach stays. Without it, a step of a scan whose result the backward reads (tanh) returns that twice,
+    With `has_scan` detach stays. Without it, a step of a scan that ends in a tanh returns its result twice in training,
     which torch refuses: "scan might be aliasing the input or the output".
     """
     kept, own = (_KEPT_WHOLE + _RANDOM_OPERATORS, {}) if random == "eager" else (_KEPT_WHOLE, _RANDOM_NUMBERS)
