@@ -36,9 +36,9 @@ def _is_read(node: Node) -> bool:
     """
     if not node.meta.get("unbacked_bindings"):
         return False
-    numbers, tensors = [], []
-    for leaf in tree_leaves(value_of(node)):
-        (tensors if isinstance(leaf, torch.Tensor) else numbers).append(leaf)
+    leaves = tree_leaves(value_of(node))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    numbers = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
     told = {symbol for symbol in _symbols(numbers) if _unbacked({symbol})}
     others = (value_of(other) for other in node.graph.nodes if other is not node)
     return not told or not told.isdisjoint(_symbols([*tensors, *others]))
@@ -112,7 +112,7 @@ class _Piece:
 @dataclass(frozen=True, slots=True)
 class _Divided:
     inputs: Sequence[Node]
-    constants: Mapping[Node, Any]
+    constants: dict[Node, Any]
     steps: Sequence[_Outside | _Piece]
     outputs: Any
 

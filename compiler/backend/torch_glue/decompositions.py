@@ -238,6 +238,6 @@ def decompositions(random: str = "philox", has_scan: bool = False) -> dict[Any, 
     which torch refuses: "scan might be aliasing the input or the output".
     """
     kept, own = (_KEPT_WHOLE + _RANDOM_OPERATORS, {}) if random == "eager" else (_KEPT_WHOLE, _RANDOM_NUMBERS)
-    kept += ("aten.detach",) if has_scan else ()
-    found = {op: function for op, function in table("Inductor").items() if str(op.overloadpacket) not in kept}
+    whole = {*kept, "aten.detach"} if has_scan else {*kept}
+    found = {op: function for op, function in table("Inductor").items() if str(op.overloadpacket) not in whole}
     return {**found, **own, **_MENDED, **_POOLING}
