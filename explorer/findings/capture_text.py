@@ -42,9 +42,8 @@ def _guards(record: Record) -> str:
 def guards_head(frame: Frame, guards: Sequence[Guard]) -> str:
     inside = sum(guard.internal for guard in guards)
     counts = f"{counted(len(guards) - inside, 'guard')}, and {inside} on the insides of modules and of torch"
-    time = (
-        "" if frame.guard_seconds is None else f"; one check of all: {seconds_text(frame.guard_seconds)}, caches cold"
-    )
+    took = frame.guard_seconds
+    time = "" if took is None else f"; one check of all takes {seconds_text(took)} with cold caches; each alone, warm:"
     return f"{frame.id}  {function_name(frame.function)} ({place_text(frame.file, frame.line)}): {counts}{time}"
 
 
@@ -64,7 +63,7 @@ def guard_cells(guard: Guard) -> tuple[str, str, str, str]:
 
 
 def _cost(guard: Guard) -> str:
-    return "" if guard.seconds is None else f"{guard.seconds * 1e6:.2f} µs"
+    return "" if guard.seconds is None else seconds_text(guard.seconds)
 
 
 def _failed(times: int) -> str:

@@ -121,6 +121,12 @@ def test_a_loaded_run_asks_before_it_compiles(
     expect(card).to_contain_text("Execute code from the file?", timeout=60_000)
     expect(card.locator("li")).to_have_text(["triton_per_fused_gelu_native_layer_norm_0"])
     notebook.show(view.root)
+    notebook.page.set_viewport_size({"width": 1100, "height": 900})
+    inside, pane = card.bounding_box(), view.stage.bounding_box()
+    assert inside
+    assert pane
+    assert pane["x"] <= inside["x"]
+    assert inside["x"] + inside["width"] <= pane["x"] + pane["width"]
     notebook.screenshot(f"lab-confirm-{'dark' if dark else 'light'}")
     assert notebook.run_cell(3).strip() == "0"
     card.get_by_role("button", name="Not now").click()

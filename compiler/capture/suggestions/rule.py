@@ -63,7 +63,8 @@ class Rule:
         return not self.context or bool(re.search(self.context, case.context))
 
     def words(self, case: Case) -> str:
-        return self.what.replace("{code}", code_of(case))
+        words = self.what.replace("{code}", code_of(case))
+        return words[:1].upper() + words[1:]
 
     def suggestions(self, case: Case) -> tuple[Suggestion, ...]:
         """Every change that fits. A rewrite that this code is no case of is left out, unless there is nothing else."""
@@ -91,8 +92,10 @@ def code_of(case: Case) -> str:
 
 
 def quoted_code(code: str) -> str:
-    """Code in one short line, between backticks; one of its own ends it before."""
-    text = " ".join(code.split()) or "this line"
+    """Code in one short line, between backticks, of which one of its own ends it; `this line` where none is known."""
+    text = " ".join(code.split())
+    if not text:
+        return "this line"
     if "`" in text:
         text = f"{text[: text.index('`')]}..."
     return f"`{text if len(text) <= 60 else text[:57] + '...'}`"
