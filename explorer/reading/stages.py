@@ -125,7 +125,7 @@ STAGE_WORDS: dict[str, StageWords] = {
         "Which loops became one kernel, in which round, what that saves, and why others were not fused.",
         _CODE,
         frozenset({"fused kernel"}),
-        "launches",
+        "fused nodes",
     ),
     "kernels": StageWords(
         "Kernels", "Generated kernels, and the code that calls them.", _CODE, frozenset({"kernel"}), "kernels"

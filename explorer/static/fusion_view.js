@@ -16,7 +16,7 @@ import { FindingView } from "./finding_view.js";
 
 /** So many cards and pairs are made at once. */
 const MANY = 60;
-const MODES = { kernels: "Launches and calls", refused: "Not fused" };
+const MODES = { kernels: "Fused nodes and calls", refused: "Not fused" };
 const ORDERS = { order: "as they run", bytes: "by bytes moved", saved: "by bytes saved", stake: "by potential saving" };
 
 export class FusionView extends FindingView {

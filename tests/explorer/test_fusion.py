@@ -24,6 +24,10 @@ def chain(x: torch.Tensor) -> torch.Tensor:
     return ((x + 1) * 2).relu()
 
 
+def two_sizes(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.sin(), y.cos()
+
+
 def looped_softmax(x: torch.Tensor) -> torch.Tensor:
     """Rows so long that a kernel goes over them more than once."""
     return torch.softmax(x * 2, -1)
@@ -44,6 +48,17 @@ def test_a_chain_of_pointwise_operations_moves_its_input_and_output_once() -> No
     [kernel] = half.kernels
     assert (kernel.least, kernel.after, half.least) == (2 * SIZE, 2 * SIZE, 2 * SIZE)
     assert half.refusals == ()
+
+
+def test_fused_nodes_that_share_a_function_are_one_launch() -> None:
+    """C++ for a CPU has several loop nests in one function; the chip says as many launches as there are."""
+    record = explore(two_sizes, torch.randn(64), torch.randn(32), target="cpu").record
+    half = only(record)
+    assert len(half.kernels) == 2
+    assert half.launches == sum(kernel.calls for kernel in record.kernels) == 1
+    finding = fusion_finding(record)
+    assert finding is not None
+    assert finding.artifact.attrs["counted"] == "1 launch"
 
 
 def test_a_reduction_that_goes_over_its_input_again_moves_more_than_the_least() -> None:

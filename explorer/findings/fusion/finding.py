@@ -27,7 +27,9 @@ def fusion_finding(record: Record) -> Finding | None:
     for half in found:
         _tell(text, half)
     data = {"halves": [half_data(half) for half in found]}
-    return Finding(text.artifact(STAGE, "fusion"), "view", STAGE, data)
+    launches = sum(half.launches for half in found)
+    count = f"{launches:,} {'launch' if launches == 1 else 'launches'}"
+    return Finding(text.artifact(STAGE, "fusion", count=count), "view", STAGE, data)
 
 
 def kernel_id(half: Fusion, kernel: Kernel) -> str:
@@ -51,7 +53,7 @@ def _tell(text: LinkedText, half: Fusion) -> None:
     text.add("\n".join(heading(half)))
     if half.refusals:
         text.add("\n".join(refusal_lines(half)))
-    text.add("  Launches and calls, in the order in which they run: nodes; bytes before fusion, now, and the least")
+    text.add("  Fused nodes and calls, in the order in which they run: nodes; bytes before fusion, now, and the least")
     rows = columns([kernel_row(kernel) for kernel in half.kernels], right=(1, 2, 3, 4)) if half.kernels else []
     for kernel, row in zip(half.kernels, rows, strict=True):
         text.add(f"    {row}".rstrip(), kernel_entity(half, kernel))
@@ -62,8 +64,7 @@ def heading(half: Fusion) -> Iterator[str]:
     nodes = sum(max(len(kernel.parts), 1) for kernel in half.kernels)
     rounds = f" in {counted(half.rounds, 'round')}" if half.rounds else ""
     calls = sum(kernel.is_call for kernel in half.kernels)
-    launches = len(half.kernels) - calls
-    kinds = ((launches, "kernel launch", "kernel launches"), (calls, "extern call", "extern calls"))
+    kinds = ((half.launches, "kernel launch", "kernel launches"), (calls, "extern call", "extern calls"))
     became = " and ".join(f"{count:,} {one if count == 1 else many}" for count, one, many in kinds if count)
     yield f"Fusion, {half.title}: {counted(nodes, 'node')} became {became}{rounds}"
     yield (

@@ -102,6 +102,11 @@ class Fusion:
         return sum(kernel.least for kernel in self.kernels)
 
     @property
+    def launches(self) -> int:
+        """How many launches of generated kernels these are: on a CPU several fused nodes may share a function."""
+        return len({(kernel.call or kernel.node).id for kernel in self.kernels if not kernel.is_call})
+
+    @property
     def rounds(self) -> int:
         return max((merge.round for merge in self.merges.values()), default=0)
 
