@@ -303,7 +303,8 @@ class Exploration:
         files = {book.name(file): file for file in book.lines}
         if any(may_run_once(found, files) for found in breaks):
             unheard = self._observation.unheard
-            breaks[:] = mark_first_call_breaks(breaks, self._calls[0], self.options.dynamic, unheard, files)
+            call, frames = self._calls[0], self._builder.frames
+            breaks[:] = mark_first_call_breaks(breaks, call, self.options.dynamic, unheard, files, frames)
 
     def _profile(self, call: Call) -> None:
         """How long each kernel takes, and each line, where the code that was recorded is built."""

@@ -77,7 +77,7 @@ class Recorder:
         self._codes: dict[str, CodeType] = {}
         self._open: dict[str, tuple[SymbolFacts, ...]] = {}
         self._failed: dict[str, Failed] = {}
-        self._ran: dict[int, set[str]] = {}
+        self._ran: dict[int, set[int]] = {}
         self._call_seconds = 0.0
         self.breaks = BreakLog(builder, self.book)
         self.skips = SkipLog()
@@ -110,6 +110,8 @@ class Recorder:
             "skipped",
             resumes=self.breaks.break_before(code),
             call_number=self.call_number,
+            code=list(self._frame_ids).index(key[0]),
+            compilation=list(self._frame_ids[key[0]]).index(key[1]),
         )
         self.builder.frames[frame] = self.calls.with_caller(started, sys._getframe(1))
         self.calls.runs(code, frame)
@@ -236,7 +238,7 @@ class Recorder:
 
         def call_and_note(*args: Any, **kwargs: Any) -> Any:
             nonlocal announced
-            self._ran.setdefault(self.call_number, set()).add(frame.partition("/")[0])
+            self._ran.setdefault(self.call_number, set()).add(self.builder.frames[frame].code)
             if not announced:
                 announced = True
                 self.builder.progress("call", "it runs on the CPU, uncompiled")
@@ -266,7 +268,7 @@ class Recorder:
         """The calls, from that on in which torch gave up on a function, in which none of its code ran compiled."""
         if not found.limit or self.build or not found.call_number:
             return ()
-        code = found.frame.partition("/")[0]
+        code = self.builder.frames[found.frame].code
         calls = range(found.call_number, self.call_number + 1)
         return tuple(number for number in calls if code not in self._ran.get(number, ()))
 
@@ -307,7 +309,10 @@ class Recorder:
         for entry in entries:
             self._failed.setdefault(self.frame_id(entry.key), Counter()).update(map(_failure_key, entry.guards))
         stack = self._stack_names(new.frame)
-        self.builder.recompiles.append(recompile(new, entries, self.frame_id, global_state(), bool(resumes), stack))
+        is_outermost = key[0] == next(iter(self._frame_ids))
+        self.builder.recompiles.append(recompile(
+            new, entries, self.frame_id, global_state(), is_outermost=is_outermost, resumes=bool(resumes), stack=stack,
+        ))  # fmt: skip
 
     def _stack_names(self, frame: str) -> dict[str, str]:
         """The locals that values on the stack at the start of a frame are stored to."""

@@ -97,7 +97,10 @@ def _obstacles(reading: Reading) -> Iterator[Evidence]:
     """Why torch would not capture: its own verdict if there is one, or else what it looks at."""
     for found in reading.decisions("functionalization", "mutated input"):
         if not _is_kept(reading, found.subjects[0]):
-            name = reading.source_of(found.subjects[0]) or found.subjects[0].rpartition(".")[2]
+            subject = found.subjects[0]
+            name = reading.source_of(subject) or (
+                reading.entities[subject].label if subject in reading.entities else subject
+            )
             told = (
                 f"The call writes into its input {name}: a replay writes to the address of the recording, and the "
                 f"input of "

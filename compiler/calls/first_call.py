@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from compiler.calls.call import Call, leave_no_trace
-from compiler.record import GraphBreak
+from compiler.record import Frame, GraphBreak
 from compiler.torch_api.dynamo import Unheard, first_break
 
 _CONDITION = re.compile(r"\s*(?:if|elif|else|try|except|with|import|from|while)\b")
@@ -37,8 +37,9 @@ def mark_first_call_breaks(
     dynamic: bool | None,
     unheard: Callable[[], AbstractContextManager[Unheard]],
     files: Mapping[str, str],
+    frames: Mapping[str, Frame],
 ) -> list[GraphBreak]:
-    """The breaks, with those of the first call that a second capture passes by marked.
+    """The breaks, with those of the first call that a second capture passes by marked; `frames` are by id.
 
     A capture ends at its first break: of the breaks behind that nothing is known, and none is marked.
     """
@@ -48,12 +49,14 @@ def mark_first_call_breaks(
             stack = first_break(call.fn, args, kwargs, dynamic)
         except Exception:  # noqa: BLE001 - what can't be captured whole for another reason says nothing of breaks
             return list(breaks)
-    return [replace(found, first_call=stack is None or _is_before(found, stack, files)) for found in breaks]
+    return [replace(found, first_call=stack is None or _is_before(found, stack, files, frames)) for found in breaks]
 
 
-def _is_before(found: GraphBreak, stack: Sequence[tuple[str, int]], files: Mapping[str, str]) -> bool:
+def _is_before(
+    found: GraphBreak, stack: Sequence[tuple[str, int]], files: Mapping[str, str], frames: Mapping[str, Frame]
+) -> bool:
     """Whether a break is on an earlier line than the first one that is left, in the first function of both."""
-    if not found.chain or not found.frame.startswith("0/"):
+    if not found.chain or frames[found.frame].code != 0:
         return False
     file, line = files.get(found.chain[0].file, ""), found.chain[0].line
     return any(other == file and line < where for other, where in stack)

@@ -67,12 +67,16 @@ def recompile(
     entries: Sequence[EntryFailures],
     name: Callable[[tuple[int, int]], str],
     state: str,
+    *,
+    is_outermost: bool = True,
     resumes: bool = False,
     stack: dict[str, str] | None = None,
 ) -> Recompile:
-    """`known` with all that failed. `name` gives the id of the compilation that an entry is of, `state` is torch's
-    global state now, as JSON; `resumes` is whether the function goes on after a graph break, and `stack` the
-    locals that values on the stack are stored to.
+    """Add all guards that failed, their cause and advice to a recompilation.
+
+    `name` gives the id of the compilation that an entry is of, `state` is torch's global state now, as JSON.
+    `is_outermost` is whether it is of the compiled function itself, `resumes` whether the function goes on after a
+    graph break, and `stack` the locals that values on the stack are stored to.
     """
     newest_first = sorted(entries, key=lambda entry: entry.key, reverse=True)
     failures = [sorted(_failures(name(entry.key), entry, state, stack or {}), key=_rank) for entry in newest_first]
@@ -83,7 +87,7 @@ def recompile(
     text, settings = advice(first)
     if first.cause == IDENTITY and first.argument == UNNAMED:
         text = ON_THE_STACK
-    if first.cause in SIZES and (resumes or not known.frame.startswith("0/")):
+    if first.cause in SIZES and (resumes or not is_outermost):
         text, settings = inner_advice(function_name(known.function), resumes), ()
     others = other_conditions(first, nearest)
     if known.file.startswith("torch/distributed/"):

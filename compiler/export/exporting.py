@@ -30,8 +30,6 @@ from compiler.torch_api.careful_export import careful_export
 from compiler.torch_api.dynamo import BreakFacts
 from compiler.torch_api.traced_lines import Place, place_of, places_of, watching
 
-FRAME = "export"
-"""What `GraphBreak.frame` begins with where it was torch.export that stopped."""
 _BRANCH = "Data-dependent branching"
 
 
@@ -154,7 +152,8 @@ def _failed_export(error: Exception, strict: bool, book: SourceBook) -> Exported
         return Exported(strict, problem=Problem("exported", f"torch.export, {mode}: {words}", hint))
     kind = words.splitlines()[0].rstrip(".") if dynamo.is_dynamo_error(error) else _kind(error)
     facts = BreakFacts(kind, words, (), places, str(error), raises=True)
-    return Exported(strict, card=graph_break(f"export.{mode}", f"{FRAME} {mode}", facts, book, True))
+    card = graph_break(f"export.{mode}", f"export {mode}", facts, book, fullgraph=True)
+    return Exported(strict, card=replace(card, of_export=True))
 
 
 def _kind(error: Exception) -> str:

@@ -30,7 +30,7 @@ from compiler.record.capture_facts import (
     Suggestion,
     Symbol,
 )
-from compiler.record.checks import DamagedError, check_record, with_halves
+from compiler.record.checks import DamagedError, check_record, upgrade
 from compiler.record.limits import TooLargeError, check_json
 from compiler.record.measure_facts import (
     Candidate,
@@ -91,9 +91,9 @@ __all__ = [
     "stage_rank",
 ]
 
-SCHEMA = 2
-READABLE = (1, SCHEMA)
-"""Before schema 2, the half that an artifact or a kernel is of stood in ids alone."""
+SCHEMA = 3
+READABLE = (1, 2, SCHEMA)
+"""Before schema 2 ids alone said the half of a graph; before 3 the index of a code object and a kernel's variant."""
 
 STAGES: tuple[str, ...] = (
     "source",
@@ -531,7 +531,7 @@ class Record:
         try:
             record = cls.decode(data)
             check_record(record)
-            record = record if version == SCHEMA else with_halves(record, SCHEMA)
+            record = record if version == SCHEMA else upgrade(record, SCHEMA)
         except TooLargeError as error:
             raise RecordError(f"this tcompile record is too large: {error}") from None
         except _UNREADABLE as error:

@@ -8,7 +8,10 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One compilation of one code object by TorchDynamo. `id` is `frame/compilation`; `graphs` are artifact ids.
+    """One compilation of one code object by TorchDynamo. `id` is canonical (`0/1`); `graphs` are artifact ids.
+
+    `code` is the index of the code object among those that TorchDynamo read, -1 for one that it left alone, and
+    `compilation` the index of the compilation among those of that code object, both from 0.
 
     `caller` is the frame whose call, at `called_at`, led here ("" for the call that is explored). `plain` are the lines
     that certainly ran as plain Python: not those that only may have.
@@ -33,6 +36,8 @@ class Frame:
     plain: tuple[int, ...] = ()
     call_number: int = 0
     guard_seconds: float | None = None
+    code: int = -1
+    compilation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,8 @@ class GraphBreak:
 
     `outcome` says what followed: "resumed" (the function goes on in resume functions: `resumed_by` are their frames'
     ids), "plain" (the rest of the function ran as plain Python), "skipped" (all of the function did), "error"
-    (torch.compile raises). `consequence` is the kind of a second break that the first one led to.
+    (torch.compile raises, or torch.export where `of_export` is set). `consequence` is the kind of a second break that
+    the first one led to.
 
     `ended` is the captured graph before the break ("" if there is none). `nodes` are the calls in it and in the graphs
     after the break; it hands `crossing` tensors, of `crossing_bytes`, back to Python because it ends here.
@@ -129,6 +135,7 @@ class GraphBreak:
     first_call: bool = False
     lost_seconds: float | None = None
     lost_note: str = ""
+    of_export: bool = False
 
 
 @dataclass(frozen=True, slots=True)

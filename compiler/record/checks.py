@@ -16,7 +16,7 @@ import msgspec
 from compiler.record.limits import check_counts
 
 if TYPE_CHECKING:
-    from compiler.record import Artifact, GraphHalf, Kernel, Record
+    from compiler.record import Artifact, Frame, GraphHalf, Kernel, Record
 
 MOST_LINES = 10_000_000
 MOST_BYTES = 2**50
@@ -216,21 +216,38 @@ def _in_order(edges: Mapping[Any, Sequence[Any]], path: str, field: str) -> Iter
         raise DamagedError(f"it leads in a circle, {shown} - at `{path}`, {field}") from None
 
 
-def with_halves(record: Record, schema: int) -> Record:
-    """A record of schema 1 as one of today's: the halves of graphs stood in ids alone."""
+def upgrade(record: Record, schema: int) -> Record:
+    """A record of an earlier schema as one of today's: what fields say now stood in ids alone."""
+    kernels, artifacts = record.kernels, record.artifacts
+    if record.schema == 1:
+        artifacts = tuple(
+            replace(found, half=_HALVES.get(found.stage) or _half_in(found.id, found.graph)) for found in artifacts
+        )
+        kernels = tuple(replace(kernel, half=_half_in(kernel.artifact, kernel.graph)) for kernel in kernels)
     return replace(
         record,
-        artifacts=tuple(
-            replace(found, half=_HALVES.get(found.stage) or _half_in(found.id, found.graph))
-            for found in record.artifacts
-        ),
-        kernels=tuple(replace(kernel, half=_half_in(kernel.artifact, kernel.graph)) for kernel in record.kernels),
-        versus=record.versus and with_halves(record.versus, schema),
+        artifacts=artifacts,
+        kernels=tuple(replace(kernel, variant=_variant_of(kernel)) for kernel in kernels),
+        frames=tuple(map(_with_numbers, record.frames)),
+        versus=record.versus and upgrade(record.versus, schema),
         schema=schema,
     )
 
 
+def _words_after(graph: str, artifact: str) -> list[str]:
+    """What an artifact's id names after its graph: `kernels[0/0 submod_1 forward Triton]`."""
+    return artifact.partition(f"[{graph} ")[2].rstrip("]").split(" ")
+
+
 def _half_in(artifact: str, graph: str) -> GraphHalf:
-    """The half that an artifact's id names after its graph: `kernels[0/0 submod_1 forward Triton]`."""
-    words = artifact.partition(f"[{graph} ")[2].rstrip("]").split(" ")
-    return next((_HALVES[word] for word in words if word in _HALVES), "")
+    return next((_HALVES[word] for word in _words_after(graph, artifact) if word in _HALVES), "")
+
+
+def _variant_of(kernel: Kernel) -> str:
+    return " ".join(word for word in _words_after(kernel.graph, kernel.artifact) if word not in _HALVES)
+
+
+def _with_numbers(frame: Frame) -> Frame:
+    code, _, compilation = frame.id.partition("/")
+    is_read = code.isdecimal() and compilation.isdecimal()
+    return replace(frame, code=int(code), compilation=int(compilation)) if is_read else frame

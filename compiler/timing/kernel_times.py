@@ -38,16 +38,19 @@ class Kernels:
         self._record = record
         self._gpu = gpu
         self._kernels = {kernel.id: kernel for kernel in record.kernels}
-        artifacts = record.of_stage("kernels")
-        self.calls = {
-            each.id: each for found in artifacts for each in found.entities if each.kind in ("call", "extern")
-        }
+        by_name = {(kernel.artifact, kernel.name): kernel.id for kernel in record.kernels}
+        self.calls: dict[str, Entity] = {}
+        self._called: dict[str, str] = {}
+        for artifact in record.of_stage("kernels"):
+            calls = {each.id: each for each in artifact.entities if each.kind in ("call", "extern")}
+            self.calls |= calls
+            self._called |= {name: by_name.get((artifact.id, call.label), "") for name, call in calls.items()}
 
     def kernel_of(self, call: str) -> Kernel | None:
         entity = self.calls.get(call)
         if entity is None:
             return None
-        own = entity.id if entity.kind == "extern" else f"{call.rpartition('.')[0]}.{entity.label}"
+        own = entity.id if entity.kind == "extern" else self._called[call]
         known = (self._kernels[name] for name in (own, *entity.origins) if name in self._kernels)
         return next(known, None)
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from compiler.binary.formulas import Node
 from compiler.record import Entity, Record
-
-LINE = re.compile(r"source\[.+\]\.L\d+")
 
 Chain = tuple[str, ...]
 """Ids of source lines, outermost first."""
@@ -18,23 +15,26 @@ Chain = tuple[str, ...]
 def line_chains(record: Record) -> dict[str, tuple[Chain, ...]]:
     """Map entity ids to the chains of lines that they come from; an entity without any is left out."""
     origins = {entity.id: entity.origins for entity in record.entities()}
+    lines = {entity.id for artifact in record.of_stage("source") for entity in artifact.entities}
     known: dict[str, tuple[Chain, ...]] = {}
     for identity in origins:
-        _follow(identity, origins, known)
+        _follow(identity, origins, lines, known)
     return {identity: chains for identity, chains in known.items() if chains}
 
 
-def _follow(identity: str, origins: Mapping[str, tuple[str, ...]], known: dict[str, tuple[Chain, ...]]) -> None:
+def _follow(
+    identity: str, origins: Mapping[str, tuple[str, ...]], lines: Set[str], known: dict[str, tuple[Chain, ...]]
+) -> None:
     """Add an entity's chains to `known`. Recursion is as deep as there are stages."""
     if identity in known:
         return
     known[identity] = ()
     parents = origins.get(identity, ())
-    own = tuple(parent for parent in parents if LINE.fullmatch(parent))
+    own = tuple(parent for parent in parents if parent in lines)
     found = [own] if own else []
     for parent in parents:
         if parent not in own:
-            _follow(parent, origins, known)
+            _follow(parent, origins, lines, known)
             found.extend(known[parent])
     known[identity] = tuple(dict.fromkeys(found))
 

@@ -141,7 +141,7 @@ def _again(others: Sequence[GraphBreak]) -> list[str]:
 def outcome_words(found: GraphBreak, at_once: bool = True) -> str:
     """What followed, and what it costs. `at_once` is whether a graph follows before another break."""
     kinds = f" (a {found.consequence})" if found.consequence.startswith("graph break in") else ""
-    if found.outcome == "error" and found.frame.startswith("export"):
+    if found.outcome == "error" and found.of_export:
         return "torch.export raises here: nothing is exported."
     if found.outcome == "error":
         return "torch.compile raises here: nothing is compiled."

@@ -168,11 +168,12 @@ class FrameMap:
     # What leads where
 
     def _connect(self, frame: Frame) -> None:
-        known = [found for found in self.record.breaks if found.id in self.broken]
+        frames = {each.id: each for each in self.record.frames}
+        known = [found for found in self.record.breaks if found.id in self.broken and found.frame in frames]
         after = [found for found in known if found.id == frame.resumes or frame.id in found.resumed_by]
         code = self.codes[code_key(frame)]
         for found in after:
-            self._go_on(self.broken[found.id], self.codes[found.frame.partition("/")[0]], code)
+            self._go_on(self.broken[found.id], self.codes[code_key(frames[found.frame])], code)
         if not after and frame.caller in self.ends:
             self._call(self._where_called(frame), code)
 
@@ -271,8 +272,7 @@ class FrameMap:
 
 def code_key(frame: Frame) -> str:
     """What the compilations of one code object have in common."""
-    number = frame.id.partition("/")[0]
-    return frame.id if number == "skipped" else number
+    return frame.id if frame.code < 0 else str(frame.code)
 
 
 def _same_place(one: GraphBreak, other: GraphBreak) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from compiler.record import Binary, Kernel, Record
+from compiler.record import MACHINE_STAGES, Binary, Kernel, Record
 from explorer.reading.kernel_table import binaries_of, bound_microseconds, config_text, half, occupancy_percent
 from explorer.reading.provenance import ancestors
 
@@ -86,16 +86,23 @@ def _most_alike(
 
 def matching_ids(before: Record, after: Record) -> dict[str, str]:
     """Artifact id of the second side -> that of the first, for machine code of kernels whose names differ."""
-    renamed = {
-        second.name: first.name for first, second in matched(before, after) if first and second and first != second
+    first_code, second_code = _machine_code(before), _machine_code(after)
+    pairs = [(first.id, second.id) for first, second in matched(before, after) if first and second and first != second]
+    return {
+        theirs: own
+        for first, second in pairs
+        for stage in MACHINE_STAGES
+        for own, theirs in zip(first_code.get((first, stage), ()), second_code.get((second, stage), ()), strict=False)
     }
-    known = {artifact.id for artifact in before.artifacts}
-    partner = {
-        artifact.id: artifact.id.replace(artifact.title, renamed[artifact.title])
-        for artifact in after.artifacts
-        if artifact.attrs.get("kernel") and artifact.title in renamed
-    }
-    return {second: first for second, first in partner.items() if first in known}
+
+
+def _machine_code(record: Record) -> dict[tuple[str, str], list[str]]:
+    """By kernel and stage, the ids of the artifacts that it was compiled to: one for each configuration."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for artifact in record.artifacts:
+        if kernel := artifact.attrs.get("kernel"):
+            found.setdefault((str(kernel), artifact.stage), []).append(artifact.id)
+    return found
 
 
 def kernel_facts(before: Record, after: Record, labels: tuple[str, str]) -> pd.DataFrame:

@@ -72,11 +72,10 @@ def recompile_id(found: Recompile) -> str:
 
 def code_objects(record: Record) -> list[list[Frame]]:
     """The compilations of each code object, in their order."""
-    found: dict[str, list[Frame]] = {}
+    found: dict[int, list[Frame]] = {}
     for frame in record.frames:
-        number = frame.id.split("/")[0]
-        if number.isdigit():
-            found.setdefault(number, []).append(frame)
+        if frame.code >= 0:
+            found.setdefault(frame.code, []).append(frame)
     return list(found.values())
 
 
@@ -130,7 +129,7 @@ def state_of(frame: Frame, record: Record) -> State:
         return "limit"
     if frame.outcome != "compiled":
         return frame.outcome
-    return "compiled" if frame.id.endswith("/0") else "recompiled"
+    return "recompiled" if frame.compilation else "compiled"
 
 
 def timeline_lines(rows: Sequence[Sequence[Frame]], calls: Sequence[Calls], record: Record) -> list[str]:

@@ -106,17 +106,19 @@ def _bytes(record: Record, *, extern: bool) -> Value:
 
 def own_kernels(record: Record) -> list[Kernel]:
     """A record's kernels without those of the other side, which a view of both has too."""
-    return [kernel for kernel in record.kernels if not kernel.id.startswith(_others(record))]
+    others = _artifacts_of_other(record)
+    return [kernel for kernel in record.kernels if kernel.artifact not in others]
 
 
-def _others(record: Record) -> tuple[str, ...]:
-    """What ids of the other side begin with, in a view of both."""
-    return () if record.versus is None else (f"{names_of(record)[1]}: ",)
+def _artifacts_of_other(record: Record) -> set[str]:
+    """Ids of the other side's artifacts, in a view of both."""
+    other = names_of(record)[1] if record.versus else None
+    return {artifact.id for artifact in record.artifacts if other and artifact.attrs.get("side") == other}
 
 
 def _has_code(record: Record) -> bool:
-    made = (artifact for artifact in record.of_stage("kernels") if not artifact.id.startswith(_others(record)))
-    return bool(own_kernels(record)) or any(made)
+    others = _artifacts_of_other(record)
+    return bool(own_kernels(record)) or any(artifact.id not in others for artifact in record.of_stage("kernels"))
 
 
 def _seconds(record: Record) -> Value:

@@ -166,8 +166,8 @@ def binaries_of(record: Record) -> dict[str, Binary]:
 
 
 def half(kernel: Kernel) -> str:
-    """Which graph and half of it calls a kernel: `0/0 forward` of `kernels[0/0 forward]`."""
-    return kernel.artifact.partition("[")[2].removesuffix("]") or kernel.graph
+    """Which graph and half of it calls a kernel: `0/0 forward`."""
+    return kernel.place
 
 
 def intensity(binary: Binary) -> float | None:

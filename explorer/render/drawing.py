@@ -135,7 +135,7 @@ def plan(record: Record, artifact: Artifact, depth: int | None = None, readable:
     boxes: dict[str, Box] = {}
     for entity in work:
         box_id = home[entity.id]
-        box = boxes.setdefault(box_id, _box(entity, box_id, paths[entity.id][:depth]))
+        box = boxes.setdefault(box_id, _box(entity, box_id, paths[entity.id], depth))
         box.closed += box_id != entity.id
     _name_closed(work, boxes)
     _add_chips(artifact, home, boxes, _EdgeNames(input_sources(record), saved_tensors(record)))
@@ -174,9 +174,10 @@ def _box_id(entity_id: str, path: Path, depth: int) -> str:
     return "module " + ".".join(path[: depth + 1]) if len(path) > depth else entity_id
 
 
-def _box(entity: Entity, box_id: str, module: Path) -> Box:
+def _box(entity: Entity, box_id: str, path: Path, depth: int) -> Box:
+    module = path[:depth]
     if box_id != entity.id:
-        return Box(box_id, box_id.rpartition(".")[2].removeprefix("module "), "", module)
+        return Box(box_id, path[depth], "", module)
     if "about" in entity.attrs:
         about = shorten(str(entity.attrs["about"]), ABOUT_SHOWN, placeholder=" …")
         return Box(box_id, entity.label, about, module, fill=_KIND_FILLS.get(entity.kind, _WHITE))

@@ -159,7 +159,7 @@ def _lines_of_graphs(record: Record) -> dict[str, Counter[str]]:
     """Captured graph -> the source lines that its calls came from, as text."""
     known = innermost_lines(record)
     text = {entity.id: entity.label for artifact in record.of_stage("source") for entity in artifact.entities}
-    names = {name for frame in record.frames if frame.id.endswith("/0") for name in frame.graphs}
+    names = {name for frame in record.frames if not frame.compilation for name in frame.graphs}
     first = [artifact for artifact in record.of_stage("captured") if artifact.id in names]
     reached = ((graph.graph, {line for item in graph.entities for line in known.get(item.id, ())}) for graph in first)
     return {graph: Counter(text.get(line, line) for line in lines) for graph, lines in reached}

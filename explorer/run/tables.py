@@ -290,7 +290,7 @@ def _graph_row(artifact: Artifact, functions: dict[str, str]) -> dict[str, Any]:
 def _saved_row(artifact: Artifact, entity: Entity, source: str | None) -> dict[str, Any]:
     attrs = entity.attrs
     return {
-        "name": entity.id.removeprefix(f"{artifact.id}."),
+        "name": entity.label,
         "graph": artifact.graph,
         "op": op_name(entity) if entity.kind == "call" else "input",
         "dtype": dtype_name(attrs.get("dtype")) or None,

@@ -109,7 +109,7 @@ def _kernel_names(record: Record) -> dict[str, str]:
         homes.setdefault(kernel.name, set()).add(kernel.artifact)
     return {
         kernel.id: kernel.name if kernel.category == "extern" or len(homes[kernel.name]) == 1
-        else f"{kernel.name} ({kernel.artifact.partition('[')[2].removesuffix(']')})"
+        else f"{kernel.name} ({kernel.place})"
         for kernel in record.kernels
     }  # fmt: skip
 

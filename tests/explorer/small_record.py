@@ -128,7 +128,7 @@ def small_record() -> Record:
         options=Options(mode="max-autotune", stages=("source", "forward")),
         environment=Environment(python="3.11", torch="2.13.0", triton="3.7.1"),
         artifacts=(source(), captured(), forward(), backward(), kernels()),
-        frames=(Frame("0/0", "f", "cell", 1, "compiled", graphs=("captured[0/0]",)),),
+        frames=(Frame("0/0", "f", "cell", 1, "compiled", graphs=("captured[0/0]",), code=0),),
         breaks=(
             GraphBreak(
                 id="break[0/0].0",

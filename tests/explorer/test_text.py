@@ -69,7 +69,7 @@ def test_where_it_is_not_known_what_differed_torch_tells() -> None:
 
 def test_functions_left_to_python_say_why() -> None:
     record = small_record()
-    skipped = Frame("1/0", "torch_dynamo_resume_in_g_at_7", "m.py", 7, "skipped", "a decorator keeps it out")
+    skipped = Frame("1/0", "torch_dynamo_resume_in_g_at_7", "m.py", 7, "skipped", "a decorator keeps it out", code=1)
     shown = text.summary(record.with_fields(frames=(*record.frames, skipped)))
     assert "1 function left to Python\n  g (m.py:7): a decorator keeps it out" in shown
 

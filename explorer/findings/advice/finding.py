@@ -60,7 +60,7 @@ def _is_known(name: str, labels: Mapping[str, str]) -> bool:
 
 def _label(found: Entity) -> str:
     if found.kind == "line":
-        return found.id.removeprefix("source[").replace("].L", ":")
+        return f"{found.attrs.get('file', '')}:{found.attrs.get('line', 0)}"
     if found.kind == "extern" and "line" in found.attrs:  # many calls have the same name
         return f"{found.label}, line {found.attrs['line']}"
     return found.label

@@ -62,6 +62,8 @@ class Known:
         self.entities = {entity.id: entity for entity in record.entities()}
         self.makers = {node: entity for artifact in record.of_stage("kernels") for entity in artifact.entities
                        if entity.kind in ("call", "extern") for node in entity.origins}  # fmt: skip
+        self.homes = {entity.id: artifact.id for artifact in record.of_stage("kernels") for entity in artifact.entities}
+        self.kernels = {(kernel.artifact, kernel.name): kernel.id for kernel in record.kernels}
         self.numbers: dict[str, int] = {}
 
     def numbered(self, found: Sequence[Timeline]) -> list[MemoryEvent]:
@@ -96,7 +98,7 @@ class Known:
         call = self.call(event)
         if call is None:
             return (event.entity,) if event.entity in self.entities else ()
-        kernel = call.id.rpartition(".")[0] + f".{call.label}"
+        kernel = self.kernels.get((self.homes[call.id], call.label))
         return (call.id, kernel) if kernel in self.entities else (call.id,)
 
     def line(self, event: MemoryEvent) -> str:
