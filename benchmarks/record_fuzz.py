@@ -161,7 +161,7 @@ def _looks(run: Run, good: Run) -> Iterator[Callable[[], object]]:
             yield lambda name=name: _table(run, name)  # type: ignore[misc]
     yield lambda: page_record.record_of(page_record.with_facts(html.page(record), record))
     yield lambda: _payload(record)
-    yield lambda: [run.linked_ids(entity.id) for entity in list(record.entities())[:3]]
+    yield lambda: [run.linked(entity.id) for entity in list(record.entities())[:3]]
     yield lambda: [_kernel(run, kernel.id) for kernel in record.kernels[:3]]
     for one, other in ((run, good), (good, run)):
         yield lambda one=one, other=other: _differ(one, other)  # type: ignore[misc]

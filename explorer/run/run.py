@@ -161,7 +161,7 @@ class Run(MeasuredRun):
 
         Raises ValueError for an id that the record does not have.
         """
-        return _tables().linked_ids(self._shown, self._known(ids))
+        return _tables().linked(self._shown, self._known(ids))
 
     @property
     def cards(self) -> Cards:

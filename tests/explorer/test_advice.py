@@ -92,7 +92,7 @@ def test_a_break_in_advice_leads_to_the_card_of_the_break(broken: Run) -> None:
     assert [link["label"] for link in card["evidence"][0]["links"]] == ["the break"]
     assert "torch._higher_order_ops.print" in card["change"]["new"][0]
     assert card["change"]["at"] is not None
-    assert "breaks.break[0/0].0" in broken.linked_ids(finding.artifact.entities[0].id)["id"].to_list()
+    assert "breaks.break[0/0].0" in broken.linked(finding.artifact.entities[0].id)["id"].to_list()
 
 
 def test_trying_advice_puts_the_result_beside_it(broken: Run) -> None:

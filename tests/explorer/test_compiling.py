@@ -85,15 +85,15 @@ def test_a_kernel_as_text_is_headed_by_its_facts(run: Run) -> None:
 
 def test_linked_follows_a_line_of_python_to_the_instructions(run: Run) -> None:
     run.compile_kernels()
-    table = run.linked_ids("source[cell].L2").set_index("id")
+    table = run.linked("source[cell].L2").set_index("id")
     assert list(table.index)[:2] == ["source[cell].L2", "post_grad[0/0 inference].sigmoid"]
     instructions = table[table["stage"] == "sass"]
     assert list(instructions.index) == [f"sass[0/0 inference {fused.SUM}].{part}" for part in ("kernel", "L5", "L6")]
     assert list(instructions["line"]) == [1, 2, 5]
-    ptx = set(run.linked_ids(f"sass[0/0 inference {fused.SUM}].L5")["stage"])
+    ptx = set(run.linked(f"sass[0/0 inference {fused.SUM}].L5")["stage"])
     assert ptx == {"source", "post_grad", "kernels", "ptx", "sass"}
     with pytest.raises(ValueError, match="no entity has the id 'nothing'"):
-        run.linked_ids(["nothing"])
+        run.linked(["nothing"])
 
 
 def test_a_kernel_that_ptxas_refuses_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

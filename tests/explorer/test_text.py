@@ -83,7 +83,7 @@ def test_kernels_of_one_name_are_summed_and_the_biggest_come_first() -> None:
 def test_kernels_of_one_name_in_two_graphs_are_told_apart() -> None:
     homes = [(half, f"kernels[0/0 {half}]") for half in ("forward", "backward")]
     kernels = [
-        Kernel(f"{home}.{name}", name, "0/0", home, "triton", category, (1, 1), (), 1, size)
+        Kernel(f"{home}.{name}", name, "0/0", home, "triton", category, (1, 1), (), 1, size, half)
         for size, (half, home) in zip((512, 1024), homes, strict=True)
         for name, category in (("kernel_mm", "template"), (f"kernel_{half}", "pointwise"), ("aten.mm", "extern"))
     ]
