@@ -49,6 +49,18 @@ def test_folders_that_others_write_are_refused(folder: Path, mode: int) -> None:
     check_is_refused(folder, "others may write")
 
 
+def test_folders_that_another_group_writes_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group of the user's alone, or root's, is no other."""
+    folder.mkdir(mode=0o770, parents=True)
+    folder.chmod(0o770)
+    group = folder.stat().st_gid
+    monkeypatch.setattr(disk_cache, "_private_groups", lambda: iter((group,)))
+    assert disk_cache.why_untrusted(folder) == ""
+    others = os.stat_result((stat.S_IFDIR | 0o770, 1, 1, 1, os.getuid(), 12345, 0, 0, 0, 0))
+    monkeypatch.setattr(Path, "lstat", lambda _: others)
+    assert disk_cache.why_untrusted(folder) == f"others may write to {folder}"
+
+
 def test_folders_in_ones_that_others_write_are_refused(folder: Path) -> None:
     folder.mkdir()
     folder.parent.chmod(0o777)

@@ -84,3 +84,14 @@ def test_whole_numbers_are_promoted_before_they_are_computed_with(
     x, y = torch.tensor([271, 2049, 70001, -3]), torch.tensor([2.734375, 3, 0, 5], dtype=dtype)
     found = torch.compile(left, backend=tcompile, options=options)(x, y)
     torch.testing.assert_close(found, left(x, y), equal_nan=True)
+
+
+@pytest.mark.parametrize("narrow", [torch.float32, torch.float64])
+def test_integers_are_rounded_by_a_float_between(narrow: torch.dtype) -> None:
+    """A float of as many bits does not hold all integers, whatever torch promotes the two to."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x.to(narrow).to(torch.int64) + 1
+
+    x = torch.tensor([2**24 + 1, 2**53 + 1, -7])
+    torch.testing.assert_close(torch.compile(fn, backend=tcompile)(x), fn(x))

@@ -26,6 +26,19 @@ if (child := os.fork()) == 0:
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
+BUILDING = """
+import os, signal, sys
+from pathlib import Path
+from compiler.backend.cpp.emit import Code, Function
+from compiler.backend.runtime.build_cpp import Build
+made = Build(Code('extern "C" int one(int threads) { return 1; }', (Function("one", "one", (), (), True),)))
+if (child := os.fork()) == 0:
+    signal.alarm(60)
+    Path(sys.argv[1]).touch()
+    os._exit(made.functions()["one"](1) != 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) or made.functions()["one"](1) != 1)
+"""
+
 COMPILING = """
 import torch
 from compiler.backend import tcompile
@@ -43,6 +56,19 @@ def test_forked_processes_run_compiled_functions() -> None:
     done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("Call torch.set_num_threads(1) first, or start the process by spawn") == 1
+
+
+def test_forked_processes_build_what_the_parent_has_begun(tmp_path: Path) -> None:
+    """The compiler works once there is a file, which the child makes: none of the parent's threads is in the child."""
+    file, program = tmp_path / "go on", tmp_path / "c++"
+    program.write_text(
+        f'#!/bin/sh\nuntil [ -e "{file}" ]; do sleep 0.01; done\nexec "{build_cpp.compiler()[0]}" "$@"\n'
+    )
+    program.chmod(0o755)
+    command = [sys.executable, "-c", BUILDING, str(file)]
+    environment = {**os.environ, "CXX": str(program)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_processes_that_compile_the_same_are_right(tmp_path: Path) -> None:
