@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from explorer.entry.explore import explore
-from explorer.findings.cards import break_cards, recompile_cards
+from explorer.findings.cards import break_texts, recompile_texts
 from explorer.reading.sites import break_count, recompile_count
 from explorer.run.run import Run
 
@@ -57,14 +57,14 @@ def _breaks(run: Run, allowed: int) -> list[str]:
     found = run.record.breaks
     if len(found) <= allowed:
         return []
-    return [_counted(run, break_count(found), allowed), *break_cards(found)]
+    return [_counted(run, break_count(found), allowed), *break_texts(run.record)]
 
 
 def _recompiles(run: Run, allowed: int) -> list[str]:
     found = run.record.recompiles
     if len(found) <= allowed:
         return []
-    return [_counted(run, recompile_count(found), allowed), *recompile_cards(found)]
+    return [_counted(run, recompile_count(found), allowed), *recompile_texts(run.record)]
 
 
 def _counted(run: Run, count: str, allowed: int) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.record import Problem, Record
 from compiler.record.options import Options
-from explorer.findings.cards import outcome_words
+from explorer.findings.breaks import outcome_words
 from explorer.run.run import Run
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Graph breaks as cards to select: each is linked to the lines that led to it and to the graph that it ended.
+"""Graph breaks as a document of cards: each is linked to the lines that led to it and to the graph that it ended.
 
 What was left to Python without a break (functions that were skipped, compilations that failed, code that torch read
 anew) is told below, apart from them.
@@ -7,20 +7,39 @@ anew) is told below, apart from them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from compiler.capture.function_names import function_name
-from compiler.record import Entity, Frame, GraphBreak, Record, Suggestion
-from explorer.findings.cards import advice_text, break_card, cost_words, first_call_words, outcome_words
+from compiler.record import Entity, Frame, GraphBreak, Record
 from explorer.reading.cause import break_reason, culprit_code, users_place, users_span
-from explorer.reading.plain_text import counted, one_line
-from explorer.reading.provenance import place_text
-from explorer.reading.shapes import size_text
+from explorer.reading.plain_text import clip, counted, one_line
+from explorer.reading.shapes import seconds_text, size_text
 from explorer.reading.sites import break_count, break_groups
 from explorer.reading.source_lines import SourceLines
-from explorer.reading.spots import line_spot, spot
-from explorer.render.finding import Finding, LinkedText
+from explorer.render.document import (
+    VIEW,
+    Card,
+    Code,
+    Flow,
+    Fold,
+    Items,
+    Link,
+    Only,
+    Parts,
+    Section,
+    Step,
+    Tag,
+    Text,
+    Way,
+    Words,
+    payload,
+)
+from explorer.render.finding import Finding
+from explorer.render.places import change_part, line_link, way
+from explorer.render.text import document_artifact
+
+ENDS = {"plain": "plain Python", "skipped": "plain Python, all of the function", "error": "an error"}
+"""Outcome of a break -> what follows it in place of a graph."""
+TORCHS_WORDS = 1_000
 
 
 def breaks_finding(record: Record) -> Finding | None:
@@ -28,18 +47,103 @@ def breaks_finding(record: Record) -> Finding | None:
     told = notes(record)
     if not record.breaks and not told:
         return None
-    text, lines, graphs = LinkedText(), SourceLines(record), Graphs(record)
-    groups = break_groups(record.breaks)
-    for number, group in enumerate(groups, 1):
-        entities = [break_entity(item, lines, graphs) for item in group]
-        text.add(break_card(group[0], number, len(groups), group[1:]), *entities)
-        text.add("")
+    lines, graphs = SourceLines(record), Graphs(record)
+    document: list[Parts] = [*break_cards(record)]
     if told:
-        text.add("\n".join([notes_title(record), *map(str, told)]))
-    cards = [card(number, len(groups), group, lines, graphs) for number, group in enumerate(groups, 1)]
-    data = {"cards": cards, "notes": [note.data(lines) for note in told], "title": notes_title(record)}
-    artifact = text.artifact("breaks", "graph breaks", count=break_count(record.breaks, "break"))
-    return Finding(artifact, "view", "breaks", data)
+        title = notes_title(record)
+        document.append(Section((Items(tuple(note_words(note, lines) for note in told)),), title))
+    entities = {break_id(found): break_entity(found, lines, graphs) for found in record.breaks}
+    count = break_count(record.breaks, "break")
+    artifact = document_artifact("breaks", "graph breaks", document, entities, count)
+    return Finding(artifact, "view", VIEW, payload(document))
+
+
+def break_cards(record: Record) -> list[Card]:
+    """A card for each site of a record."""
+    lines, graphs, groups = SourceLines(record), Graphs(record), break_groups(record.breaks)
+    return [break_card(group, number, len(groups), lines, graphs) for number, group in enumerate(groups, 1)]
+
+
+def break_card(group: Sequence[GraphBreak], number: int, total: int, lines: SourceLines, graphs: Graphs) -> Card:
+    """The card of a site, number `number` of `total`. The user's own line comes first; calls inside of packages follow.
+    Breaks after the first are those of other compilations.
+    """
+    found, *others = group
+    times = f", {len(group)} times" if others else ""
+    kind = found.kind + (f" ({found.gb_id})" if found.gb_id else "")
+    users = users_span(found)
+    place = users or found
+    parts: list[Parts] = [way_there(found, lines)]
+    if others:
+        parts.append(Text(_again(others), "again"))
+    parts.append(flow(found, graphs))
+    parts += [Text(words, "why") for words in (first_call_words(found), cost_words(found)) if words]
+    labels = ("change", *["or"] * len(found.suggestions))
+    parts += [change_part(item, label, lines) for label, item in zip(labels, found.suggestions, strict=False)]
+    parts.append(torchs_words(found))
+    return Card(
+        title=f"Graph break {number} of {total}",
+        ids=tuple(map(break_id, group)),
+        lead=break_reason(found),
+        parts=tuple(parts),
+        kind="break",
+        about=line_link(place.file, place.line, lines),
+        aside=f"in {function_name(users.function)}" if users else "",
+        line=f"graph break {number} of {total}{times}: {kind}",
+        count=len(group),
+        link=_page(found),
+    )
+
+
+def way_there(found: GraphBreak, lines: SourceLines) -> Way:
+    """The user's line, and the calls that lead there, or on from there."""
+    users = users_span(found)
+    if users is not None:
+        return way(found.chain, users, lines)
+    place = line_link(found.file, found.line, lines)
+    return Way((Step(place, "", Code((found.code,)), f"{found.file}:{found.line}", found.code),))
+
+
+def flow(found: GraphBreak, graphs: Graphs) -> Flow:
+    """The graph before, what crosses, and where it goes on."""
+    goes_on = [graphs.resumed(name) for name in found.resumed_by]
+    before = graphs.link(found.ended) or Tag("no graph before", "muted")
+    end = ENDS.get(found.outcome, "")
+    after: tuple[Words, ...] = (Tag(end, "plain"),) if end else tuple(words for words, _ in goes_on)
+    at_once = not goes_on or any(has_graph for _, has_graph in goes_on)
+    size = f", {size_text(found.crossing_bytes)}" if found.crossing_bytes else ""
+    across = f"{counted(found.crossing, 'tensor')}{size}" if found.ended else ""
+    return Flow(before, across, after, outcome_words(found, at_once))
+
+
+def _again(others: Sequence[GraphBreak]) -> Words:
+    links = [Link(item.frame, id=break_id(item), title=break_id(item)) for item in others]
+    between: list[str | Link | Tag] = ["and here again in "]
+    for link in links:
+        between += [link, ", "]
+    return tuple(between[:-1])
+
+
+def _page(found: GraphBreak) -> Link | None:
+    """Torch's page on this kind of break, or only its number."""
+    title = "What torch's documentation says of this kind of break"
+    if found.link:
+        return Link(found.gb_id or "documentation", url=found.link, title=title)
+    return Link(found.gb_id) if found.gb_id else None
+
+
+def torchs_words(found: GraphBreak) -> Fold:
+    """What torch says of a break."""
+    parts: list[Parts] = [Text(words) for words in (found.explanation,) if words]
+    if found.hints:
+        parts.append(Items(found.hints))
+    if found.consequence:
+        parts.append(Text(f"It led to: {found.consequence}."))
+    code = ["\n".join(found.stack), found.reason]
+    parts.append(Only(("view",), tuple(Code(tuple(each.splitlines()), language="") for each in code if each)))
+    if not found.explanation:
+        parts.append(Only(("html",), (Text(clip(one_line(found.reason), TORCHS_WORDS)),)))
+    return Fold(f"In torch's words: {found.kind}", tuple(parts))
 
 
 def break_id(found: GraphBreak) -> str:
@@ -66,94 +170,92 @@ class Graphs:
         artifact = self._graphs.get(graph)
         return tuple(entity.id for entity in artifact.entities if entity.kind == "output") if artifact else ()
 
-    def graph(self, name: str) -> dict[str, Any] | None:
-        """A graph to open: its artifact, and how many ops are in it. None where the record does not have it."""
+    def link(self, name: str) -> Link | None:
+        """A link that opens a graph, with how many ops are in it. None where the record does not have it."""
         artifact = self._graphs.get(name)
-        return None if artifact is None else {"id": name, "name": f"graph {artifact.graph}", "ops": self.ops(name)}
+        if artifact is None:
+            return None
+        ops = sum(entity.kind == "call" for entity in artifact.entities)
+        return Link(f"{self.title(name)} · {counted(ops, 'op')}", open=name, title=f"Open {name}")
 
-    def ops(self, name: str) -> int:
-        return sum(entity.kind == "call" for entity in self._graphs[name].entities)
+    def title(self, name: str) -> str:
+        return f"graph {self._graphs[name].graph}"
 
-    def resumed(self, name: str) -> dict[str, Any]:
-        """A frame that goes on after a break: what it is, and its graph if it has one."""
+    def resumed(self, name: str) -> tuple[Words, bool]:
+        """A frame that goes on after a break: what it is with its graph if it has one, and whether it has."""
         frame = self._frames.get(name)
-        graph = self.graph(frame.graphs[0]) if frame and frame.graphs else None
-        words = f"the rest of {function_name(frame.function)}, from line {frame.line}" if frame else name
-        return {"frame": name, "words": words, "graph": graph}
+        if frame is None:
+            return name, True
+        graph = self.link(frame.graphs[0]) if frame.graphs else None
+        words = f" the rest of {function_name(frame.function)}, from line {frame.line}"
+        return (graph or "no graph in", words), graph is not None
 
 
-def card(number: int, total: int, group: Sequence[GraphBreak], lines: SourceLines, graphs: Graphs) -> dict[str, Any]:
-    """All that a card says of breaks of one place and kind, in plain JSON values."""
-    found, *others = group
-    users = users_span(found)
-    after = [graphs.resumed(name) for name in found.resumed_by]
-    return {
-        "ids": [break_id(item) for item in group],
-        "number": number,
-        "total": total,
-        "what": break_reason(found),
-        "at": spot(users, lines) if users else line_spot(found.file, found.line, lines) | {"code": [found.code]},
-        "chain": [spot(span, lines) | {"main": span == users} for span in found.chain] if len(found.chain) > 1 else [],
-        "outcome": found.outcome,
-        "words": outcome_words(found, not after or any(item["graph"] for item in after)),
-        "before": graphs.graph(found.ended),
-        "crossing": _crossing(found),
-        "after": after,
-        "lost": f"{first_call_words(found)} {cost_words(found)}".strip(),
-        "changes": [_change(suggestion, lines) for suggestion in found.suggestions],
-        "again": [{"id": break_id(item), "frame": item.frame} for item in others],
-        "torch": _torchs_words(found),
-    }
+def outcome_words(found: GraphBreak, at_once: bool = True) -> str:
+    """What followed, and what it costs. `at_once` is whether a graph follows before another break."""
+    kinds = f" (a {found.consequence})" if found.consequence.startswith("graph break in") else ""
+    if found.outcome == "error" and found.of_export:
+        return "torch.export raises here: nothing is exported."
+    if found.outcome == "error":
+        return "torch.compile raises here: nothing is compiled."
+    if found.outcome == "skipped":
+        return f"The whole function runs as plain Python{kinds}.{unread_words(found)}"
+    size = f" ({size_text(found.crossing_bytes)})" if found.crossing_bytes else ""
+    cost = f"; {counted(found.crossing, 'tensor')}{size} handed back to Python" if found.ended else ""
+    before = f"{counted(found.nodes[0], 'op')} in the graph before" if found.ended else "No graph before"
+    ops = f"{before}, {counted(found.nodes[1], 'op')} after{cost}."
+    if found.outcome == "plain":
+        return f"The rest of the function runs as plain Python. {ops}{unread_words(found)}"
+    following = (
+        "The function resumes in a graph of its own." if at_once else "Its next graph comes after another break."
+    )
+    if found.unread is not None:
+        return f"{ops}{unread_words(found)}"
+    goes_on = following if found.nodes[1] else "What is left of the function has no ops of its own."
+    return f"{goes_on} {ops}"
 
 
-def _crossing(found: GraphBreak) -> str:
-    size = f", {size_text(found.crossing_bytes)}" if found.crossing_bytes else ""
-    return f"{counted(found.crossing, 'tensor')}{size}" if found.ended else ""
+def unread_words(found: GraphBreak) -> str:
+    """Which lines torch did not analyse because of the break, as a sentence to append; "" where it read them all."""
+    if found.unread is None:
+        return ""
+    first, last = found.unread
+    lines = f"Line {first}" if first == last else f"Lines {first} to {last}"
+    where = function_name(found.chain[0].function) if found.chain else function_name(found.function)
+    return (
+        f" {lines} of `{where}` {'was' if first == last else 'were'} not analysed: more breaks may follow there. "
+        "Functions that are called from there are compiled by themselves, if at all."
+    )
 
 
-def _torchs_words(found: GraphBreak) -> dict[str, Any]:
-    return {
-        "kind": found.kind,
-        "explanation": found.explanation,
-        "hints": list(found.hints),
-        "reason": found.reason,
-        "consequence": found.consequence,
-        "stack": list(found.stack),
-        "id": found.gb_id,
-        "link": found.link,
-    }
+def first_call_words(found: GraphBreak) -> str:
+    """Said of a break that a second call does not have; "" of others."""
+    if not found.first_call:
+        return ""
+    return (
+        "Only the first call breaks here: captured once more after it, the call does not. Code that runs once (lazy "
+        "initialisation, a lock around it) is the reason; a call in eager mode before torch.compile takes the break "
+        "away."
+    )
 
 
-def _change(suggestion: Suggestion, lines: SourceLines) -> dict[str, Any]:
-    """A suggestion; a rewrite comes with the lines that it replaces."""
-    first, last = suggestion.line, suggestion.end_line
-    old = lines.code(suggestion.file, first, last) if suggestion.rewrite else ()
-    return {
-        "words": advice_text(suggestion),
-        "applicability": suggestion.applicability,
-        "at": line_spot(suggestion.file, first, lines) if suggestion.rewrite else None,
-        "old": list(old),
-        "new": suggestion.rewrite.splitlines(),
-        "settings": list(suggestion.settings),
-    }
+def cost_words(found: GraphBreak) -> str:
+    """What it costs in time, or why that is not known; "" where nobody asked."""
+    if found.lost_seconds is None:
+        return f"Time lost is not known: {found.lost_note}." if found.lost_note else ""
+    change = "costs" if found.lost_seconds >= 0 else "saves"
+    return f"It {change} {seconds_text(abs(found.lost_seconds))} a call: {found.lost_note}."
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
-    """What was not compiled though no graph broke there, or was read more than once: which function, and why."""
+Note = tuple[str, str, str, int]
+"""A function that was left to Python though no graph broke there, or was read more than once: name, why, and where."""
 
-    function: str
-    words: str
-    file: str = ""
-    line: int = 0
 
-    def __str__(self) -> str:
-        place = f" ({place_text(self.file, self.line)})" if self.file else ""
-        return f"  {self.function}{place} {self.words}".rstrip()
-
-    def data(self, lines: SourceLines) -> dict[str, Any]:
-        at = line_spot(self.file, self.line, lines) if self.file else None
-        return {"function": self.function, "at": at, "words": self.words}
+def note_words(note: Note, lines: SourceLines) -> Words:
+    """A note as a sentence that leads to the function."""
+    function, words, file, line = note
+    where: tuple[str | Link | Tag, ...] = (" (", line_link(file, line, lines), ")") if file else ()
+    return (Tag(function, "strong"), *where, f" {words}") if function else words
 
 
 def notes_title(record: Record) -> str:
@@ -165,10 +267,10 @@ def notes_title(record: Record) -> str:
 def notes(record: Record) -> list[Note]:
     """What a record has of them; where nothing was even looked at, why not."""
     broken = {found.frame for found in record.breaks}
-    frames = [Note(function_name(frame.function), words, frame.file, frame.line)
+    frames = [(function_name(frame.function), words, frame.file, frame.line)
               for frame in record.frames for words in _frame_words(frame, frame.id in broken)]  # fmt: skip
     none = () if record.breaks or record.of_stage("captured") else record.problems
-    whole = [Note("", one_line(problem.reason)) for problem in none if problem.stage == "captured"]
+    whole = [("", one_line(problem.reason), "", 0) for problem in none if problem.stage == "captured"]
     return list(dict.fromkeys(frames)) or whole
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from compiler.capture.function_names import function_name
 from compiler.record import Frame, GraphBreak, Guard, Record, Symbol
-from explorer.findings.cards import break_cards, recompile_cards
+from explorer.findings.cards import break_texts, recompile_texts
 from explorer.reading.cause import condition_text, place_and_code, users_place
 from explorer.reading.plain_text import clip, columns, counted, one_line
 from explorer.reading.provenance import place_text
@@ -22,11 +22,11 @@ def told(record: Record, name: str) -> str:
 
 
 def _breaks(record: Record) -> str:
-    return "\n\n".join(break_cards(record.breaks)) or "no graph breaks"
+    return "\n\n".join(break_texts(record)) or "no graph breaks"
 
 
 def _recompiles(record: Record) -> str:
-    return "\n\n".join(recompile_cards(record.recompiles)) or "no recompilations"
+    return "\n\n".join(recompile_texts(record)) or "no recompilations"
 
 
 def _guards(record: Record) -> str:

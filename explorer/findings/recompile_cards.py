@@ -1,18 +1,22 @@
-"""What the view shows of each recompilation: what is to blame, old beside new for every guard that failed, advice."""
+"""The cards of recompilations: what is to blame, old beside new for every guard that failed, advice."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 from compiler.capture.function_names import function_name
+from compiler.capture.guard_words import quoted
 from compiler.record import Guard, GuardFailure, Recompile, Record
 from explorer.findings.breaks import Graphs
-from explorer.findings.cards import limit_words
-from explorer.findings.timeline import recompile_id
-from explorer.reading.cause import closest_failure
+from explorer.findings.timeline import recompile_id, runs_of
+from explorer.reading.cause import closest_failure, recompile_reason
+from explorer.reading.plain_text import counted
+from explorer.reading.sites import recompile_groups
 from explorer.reading.source_lines import SourceLines
-from explorer.reading.spots import line_spot, spot
+from explorer.render.document import Card, Change, Code, Fold, Link, Only, Parts, Row, Table, Tag, Text, Words
+from explorer.render.places import line_link, span_code
+
+MOST_ALIKE = 4
 
 
 class Known:
@@ -33,63 +37,176 @@ class Known:
         return [guard for guard in same if guard.failed] or same
 
 
-def group_cards(number: int, total: int, group: Sequence[Recompile], known: Known) -> list[dict[str, Any]]:
-    """The cards of the recompilations of one cause, number `number` of `total`."""
-    title = f"Recompilation, cause {number} of {total}"
-    titles = [title] if len(group) == 1 else [f"{title}: {nth} of {len(group)}" for nth, _ in enumerate(group, 1)]
-    return [card_data(name, number, total, found, known) for name, found in zip(titles, group, strict=True)]
-
-
-def card_data(title: str, number: int, total: int, found: Recompile, known: Known) -> dict[str, Any]:
-    """All that a card says of a recompilation, in plain JSON values; it is for cause number `number` of `total`."""
-    closest, lines = closest_failure(found), known.lines
-    return {
-        "ids": [recompile_id(found)],
-        "title": title,
-        "number": number,
-        "total": total,
-        "frame": found.frame,
-        "function": function_name(found.function),
-        "at": line_spot(found.file, found.line, lines),
-        "call": spot(found.call, lines) if found.call else None,
-        "call_number": found.call_number,
-        "cause": found.cause,
-        "blamed": failure_data(closest, known) if closest else None,
-        "reasons": [] if found.failures else [line for reason in found.reasons for line in reason.splitlines()[:1]],
-        "entries": entries_data(found, closest, known),
-        "advice": found.advice,
-        "applicability": found.applicability,
-        "settings": list(found.settings),
-        "limit": limit_words(found) if found.limit else "",
-        "graphs": compared(found, known),
-        "changed": found.graph_change,
-        "torch": list(found.reasons),
-    }
-
-
-def entries_data(found: Recompile, closest: GuardFailure | None, known: Known) -> list[dict[str, Any]]:
-    """Per cache entry all guards that failed, the entry that came closest first."""
-    entries: dict[str, list[GuardFailure]] = {closest.entry: []} if closest else {}
-    for failure in found.failures:
-        entries.setdefault(failure.entry, []).append(failure)
+def recompile_cards(record: Record) -> list[Only | Card]:
+    """The cards of a record: in a text one for each cause, in the view one for each recompilation."""
+    known, groups = Known(record), recompile_groups(record.recompiles)
     return [
-        {"entry": entry, "failures": [failure_data(failure, known) for failure in failures]}
-        for entry, failures in entries.items()
+        part
+        for number, group in enumerate(groups, 1)
+        for part in (
+            Only(("text", "html"), (cause_card(group, number, len(groups), known),)),
+            Only(("view",), tuple(single_cards(group, number, len(groups), known))),
+        )
     ]
 
 
-def failure_data(failure: GuardFailure, known: Known) -> dict[str, Any]:
+def cause_card(group: Sequence[Recompile], number: int, total: int, known: Known) -> Card:
+    """The card of a cause, number `number` of `total`: every guard that failed in its first recompilation, entry by
+    entry, and what followed.
+    """
+    found, *others = group
+    last = group[-1]
+    blamed = f", {_blamed(found)}" if found.cause and found.argument else ""
+    times = f", {len(group)} times" if others else ""
+    parts = [*call_parts(found, known), *failure_parts(found, known)]
+    if found.graph_change:
+        shows = f"{found.graph_change} (run.recompile_diff({found.frame!r}) shows it)"
+        parts.append(Only(("text",), (Text(shows, label=f"graph, against {found.closest}: "),)))
+    if others:
+        parts.append(Text("; ".join(map(again_words, others)), label="and again: "))
+    parts += change_parts(last)
+    if last.limit:
+        parts.append(Text(f"torch gave up on this function: {limit_words(last)}"))
+    return Card(
+        title=f"Recompilation, cause {number} of {total}",
+        ids=tuple(map(recompile_id, group)),
+        lead="",
+        parts=tuple(parts),
+        kind="recompile",
+        about=found.frame,
+        line=f"recompilation {number} of {total}{times}: {_name(found)} ({found.file}:{found.line}){blamed}",
+        summary=recompile_reason(found),
+        count=len(group),
+    )
+
+
+def single_cards(group: Sequence[Recompile], number: int, total: int, known: Known) -> Iterator[Card]:
+    """The cards of the recompilations of one cause, number `number` of `total`."""
+    for nth, found in enumerate(group, 1):
+        which = f": {nth} of {len(group)}" if len(group) > 1 else ""
+        function = function_name(found.function)
+        parts = [*call_parts(found, known)]
+        if found.limit:
+            parts.append(Text(given_up(found, function), "warning"))
+        parts += change_parts(found)
+        closest, *others = failure_parts(found, known)
+        parts.append(closest)
+        if others:
+            title = f"Why {counted(len(others), 'other compilation')} did not fit either"
+            parts.append(Fold(title, tuple(others)))
+        parts += comparison(found, known)
+        if found.reasons:
+            code = Code(tuple("\n\n".join(found.reasons).splitlines()), language="")
+            parts.append(Fold("In torch's words", (code,)))
+        yield Card(
+            title=f"Recompilation, cause {number} of {total}{which}",
+            ids=(recompile_id(found),),
+            lead=blame(found),
+            parts=tuple(parts),
+            kind="recompile",
+            about=Tag(found.frame, "muted"),
+            aside=(f"{function} ", line_link(found.file, found.line, known.lines)),
+        )
+
+
+def blame(found: Recompile) -> Words:
+    """What differed from the code that came closest, was and is; torch's reasons where that is not known."""
+    closest = closest_failure(found)
+    if closest is None:
+        return "; ".join(line for reason in found.reasons for line in reason.splitlines()[:1])
+    if not closest.old and not closest.new:
+        return closest.words
+    return (f"{about(closest)} ", *was_is(closest), " ", Tag(closest.cause, "muted"))
+
+
+def was_is(failure: GuardFailure) -> tuple[Tag, str, Tag]:
+    return Tag(failure.old, "was"), " → ", Tag(failure.new, "now")
+
+
+def call_parts(found: Recompile, known: Known) -> list[Parts]:
+    """The call that led to it."""
+    if found.call is None:
+        return []
+    which = f"call {found.call_number}, " if found.call_number else ""
+    full = f"{which}in {found.call.file}:{found.call.line}  {found.call.code}"
+    link = line_link(found.call.file, found.call.line, known.lines)
+    words: Words = (f"Call {found.call_number}, " if found.call_number else "Called from ", link)
+    shown = Only(("view",), (Text(words, "why"), span_code(found.call, known.lines)))
+    return [Only(("text", "html"), (Text(full, "line"),)), shown]
+
+
+def change_parts(found: Recompile) -> list[Parts]:
+    if not found.advice:
+        return []
+    return [Change("change", found.advice, found.applicability, settings=tuple(found.settings))]
+
+
+def failure_parts(found: Recompile, known: Known) -> list[Parts]:
+    """A table for each entry, the one that came closest first in the view: every guard that failed. Torch's own words
+    where it is not known what differed.
+    """
+    closest = closest_failure(found)
+    entries: dict[str, list[GuardFailure]] = {}
+    for failure in found.failures:
+        entries.setdefault(failure.entry, []).append(failure)
+    if not entries:
+        reasons = [line for reason in found.reasons for line in reason.splitlines()[:1]]
+        return [Only(("text", "html"), tuple(Text(line, "line") for line in reasons))]
+    first = closest.entry if closest else next(iter(entries))
+    order = sorted(entries, key=lambda entry: entry != first)
+    return [entry_table(entry, entries[entry], known) for entry in order]
+
+
+def entry_table(entry: str, failures: Sequence[GuardFailure], known: Known) -> Table:
+    """All guards of one cache entry that failed."""
+    words = folded_words(failures)
+    rows = [failure_row(failure, words.get(id(failure), ""), known) for failure in failures]
+    return Table((), tuple(rows), f"code of {entry} does not fit", style="failures")
+
+
+def failure_row(failure: GuardFailure, words: str, known: Known) -> Row:
     """A failed guard: was and is, and the line that asked for it."""
     asked = next((guard for guard in known.failed(failure) if guard.file), None)
-    return {
-        "about": about(failure),
-        "cause": failure.cause,
-        "old": failure.old,
-        "new": failure.new,
-        "words": failure.words,
-        "code": failure.code,
-        "at": line_spot(asked.file, asked.line, known.lines) if asked else None,
-    }
+    differs: Words = was_is(failure) if failure.old or failure.new else failure.words
+    by: tuple[str | Link, ...] = (" ", line_link(asked.file, asked.line, known.lines)) if asked else ()
+    return Row((about(failure), differs, (failure.cause, *by)), words=words, title=failure.code or failure.words)
+
+
+def folded_words(failures: Iterable[GuardFailure]) -> dict[int, str]:
+    """The words of each failure, by its `id()`; of many that changed in the same way (`training` of each layer) those
+    of the first, and a count.
+    """
+    alike: dict[tuple[str, str, str], list[GuardFailure]] = {}
+    for failure in failures:
+        alike.setdefault((failure.cause, failure.old, failure.new), []).append(failure)
+    words: dict[int, str] = {}
+    for group in alike.values():
+        shown = group if len(group) <= MOST_ALIKE else group[:1]
+        words |= {id(failure): failure.words for failure in shown}
+        if len(group) > len(shown):
+            words[id(group[1])] = f"  and so for {len(group) - 1} more: run.recompiles has all"
+    return words
+
+
+def comparison(found: Recompile, known: Known) -> list[Parts]:
+    """A link that compares the graph of the compilation that came closest with the new one, where both are there."""
+    frames = {frame.id: frame for frame in known.record.frames if frame.id in (found.closest, found.frame)}
+    pair = [frames.get(found.closest), frames.get(found.frame)]
+    names = [frame.graphs[0] for frame in pair if frame and frame.graphs and known.graphs.link(frame.graphs[0])]
+    if len(names) < 2:
+        return []
+    titles = [known.graphs.title(name) for name in names]
+    link = Link(f"Compare {titles[0]} with {titles[1]}", compare=(names[0], names[1]))
+    return [Text((link, f" {found.graph_change}".rstrip()))]
+
+
+def given_up(found: Recompile, function: str) -> str:
+    entries = len({failure.entry for failure in found.failures})
+    none = f"none of the {entries} compilations that there are" if entries else "no compilation that there is"
+    return (
+        f"torch gave up on {function} here: {limit_words(found)}. From this call on, a call that fits {none} is not "
+        "compiled."
+    )
 
 
 def about(failure: GuardFailure) -> str:
@@ -98,10 +215,24 @@ def about(failure: GuardFailure) -> str:
     return failure.words.removesuffix(suffix) if failure.words.endswith(suffix) else f"`{failure.argument}`"
 
 
-def compared(found: Recompile, known: Known) -> list[dict[str, Any]] | None:
-    """The graph of the compilation that came closest, and the new one; None where one of them is not there."""
-    frames = {frame.id: frame for frame in known.record.frames if frame.id in (found.closest, found.frame)}
-    pair = [frames.get(found.closest), frames.get(found.frame)]
-    graphs = [known.graphs.graph(frame.graphs[0]) for frame in pair if frame and frame.graphs]
-    both = [graph for graph in graphs if graph]
-    return both if len(both) == 2 else None
+def again_words(found: Recompile) -> str:
+    """A later recompilation for a cause that a card has told: `0/2 in call 3, `n` was the int 4, is the int 5`."""
+    call = f" in call {found.call_number}" if found.call_number else ""
+    closest = closest_failure(found)
+    return f"{found.frame}{call}" + (f", {closest.words}" if closest else "")
+
+
+def limit_words(found: Recompile) -> str:
+    """Which limit is reached, and what ran as plain Python from then on."""
+    plain = f"; {runs_of('call', found.plain_calls)} ran as plain Python" if found.plain_calls else ""
+    return f"{found.limit} is reached{plain}"
+
+
+def _blamed(found: Recompile) -> str:
+    """A cause and whose it is; a global is called one already."""
+    return quoted(found.argument) if found.cause == "global" else f"{found.cause} of {quoted(found.argument)}"
+
+
+def _name(found: Recompile) -> str:
+    name = function_name(found.function)
+    return name if name == found.function else f"the rest of {name}"

@@ -5,13 +5,14 @@ unnecessary, had its guards held.
 from __future__ import annotations
 
 from compiler.record import Entity, Recompile, Record
-from explorer.findings.cards import recompile_card
 from explorer.findings.guards import guard_id
-from explorer.findings.recompile_cards import Known, group_cards
-from explorer.findings.timeline import call_columns, call_data, code_objects, recompile_id, row_data, timeline_lines
+from explorer.findings.recompile_cards import Known, recompile_cards
+from explorer.findings.timeline import code_objects, recompile_id, timeline
 from explorer.reading.cause import recompile_reason
-from explorer.reading.sites import recompile_count, recompile_groups
-from explorer.render.finding import Finding, LinkedText
+from explorer.reading.sites import recompile_count
+from explorer.render.document import VIEW, Parts, Text, payload
+from explorer.render.finding import Finding
+from explorer.render.text import document_artifact
 
 
 def recompiles_finding(record: Record) -> Finding | None:
@@ -19,22 +20,14 @@ def recompiles_finding(record: Record) -> Finding | None:
     rows = code_objects(record)
     if not rows or (not record.recompiles and record.calls < 2):
         return None
-    text, known, calls = LinkedText(), Known(record), call_columns(record)
-    text.add("\n".join(timeline_lines(rows, calls, record)))
-    groups = recompile_groups(record.recompiles)
-    for number, group in enumerate(groups, 1):
-        text.add("")
-        card = recompile_card(group[0], number, len(groups), group[1:])
-        text.add(card, *(recompile_entity(found, known) for found in group))
-    data = {
-        "calls": [call_data(some, record, known.lines) for some in calls],
-        "rows": [row_data(frames, calls, record, known.lines) for frames in rows],
-        "cards": [
-            card for number, group in enumerate(groups, 1) for card in group_cards(number, len(groups), group, known)
-        ],
-    }
-    artifact = text.artifact("recompiles", "recompilations", count=recompile_count(record.recompiles))
-    return Finding(artifact, "view", "recompiles", data)
+    known = Known(record)
+    entities = {recompile_id(found): recompile_entity(found, known) for found in record.recompiles}
+    document: list[Parts] = [timeline(rows, record, known.lines), *recompile_cards(record)]
+    count = recompile_count(record.recompiles)
+    artifact = document_artifact("recompiles", "recompilations", document, entities, count)
+    if not record.recompiles:
+        document.append(Text("Nothing was compiled again.", "why"))
+    return Finding(artifact, "view", VIEW, payload(document))
 
 
 def recompile_entity(found: Recompile, known: Known) -> Entity:

@@ -5,18 +5,16 @@ A row is a code object, a column a call in which something was compiled.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from compiler.capture.function_names import function_name
 from compiler.record import Frame, Recompile, Record
-from explorer.findings.cards import runs_of
 from explorer.reading.cause import recompile_reason
-from explorer.reading.plain_text import columns
-from explorer.reading.provenance import place_text
 from explorer.reading.source_lines import SourceLines
-from explorer.reading.spots import line_spot
+from explorer.render.document import Link, Row, Table, Tag, Words
+from explorer.render.places import line_link
 
 State = Literal["none", "compiled", "recompiled", "reused", "limit", "plain", "closed", "skipped", "failed"]
 WORDS: Final[Mapping[State, str]] = {
@@ -132,49 +130,66 @@ def state_of(frame: Frame, record: Record) -> State:
     return "recompiled" if frame.compilation else "compiled"
 
 
-def timeline_lines(rows: Sequence[Sequence[Frame]], calls: Sequence[Calls], record: Record) -> list[str]:
-    """The timeline as a table: a line for each code object, a column for each call."""
-    head = ["call", *map(str, calls)]
-    body = [[code_name(frames[0]), *(_signs(marks_of(frames, some, record)) for some in calls)] for frames in rows]
-    return columns([head, *body])
+def timeline(rows: Sequence[Sequence[Frame]], record: Record, lines: SourceLines) -> Table:
+    """The timeline as a table: a row for each code object, a column for each call."""
+    calls = call_columns(record)
+    head: tuple[Words, ...] = ("call", *(call_words(some, record, lines) for some in calls))
+    body = [
+        Row((code_words(frames[0], lines), *(mark_words(marks_of(frames, some, record), record) for some in calls)))
+        for frames in rows
+    ]
+    return Table(head, tuple(body), style="timeline", label="Compilations by call")
 
 
-def _signs(marks: Iterable[Mark]) -> str:
-    return ", ".join(SIGNS[mark.state] for mark in marks)
-
-
-def code_name(frame: Frame) -> str:
-    """A code object as the user knows it."""
-    rest = "the rest of " if frame.resumes else ""
-    return f"{rest}{function_name(frame.function)} ({place_text(frame.file, frame.line)})"
-
-
-def call_data(calls: Calls, record: Record, lines: SourceLines) -> dict[str, Any]:
-    """A column: its number, and the line of the call as far as a recompilation tells it."""
+def call_words(calls: Calls, record: Record, lines: SourceLines) -> Words:
+    """A column: its number, which leads to the line of the call as far as a recompilation tells it."""
     spans = (found.call for found in record.recompiles if found.call_number == calls.first and found.call)
     span = next(spans, None)
-    return {"name": str(calls), "at": line_spot(span.file, span.line, lines) if span else None}
+    if span is None:
+        return str(calls)
+    place = line_link(span.file, span.line, lines)
+    return Link(str(calls), row=place.row, title=f"Call {calls}, in {place.words}")
 
 
-def row_data(frames: Sequence[Frame], calls: Sequence[Calls], record: Record, lines: SourceLines) -> dict[str, Any]:
-    """A code object, and what happened to it in each column."""
-    return {
-        "name": ("the rest of " if frames[0].resumes else "") + function_name(frames[0].function),
-        "at": line_spot(frames[0].file, frames[0].line, lines),
-        "cells": [[mark_data(mark, record) for mark in marks_of(frames, some, record)] for some in calls],
-    }
+def code_words(frame: Frame, lines: SourceLines) -> Words:
+    """A code object as the user knows it, and where it is."""
+    rest = "the rest of " if frame.resumes else ""
+    name = Tag(f"{rest}{function_name(frame.function)}", "strong")
+    return name, " (", line_link(frame.file, frame.line, lines), ")"
 
 
-def mark_data(mark: Mark, record: Record) -> dict[str, Any]:
-    """A mark in a cell: what it says, the card that it leads to, or the graph."""
+def mark_words(marks: Sequence[Mark], record: Record) -> Words:
+    """What happened in a cell; it leads to the card of the recompilation, else to the graph."""
+    found: list[str | Link | Tag] = []
+    for mark in marks:
+        found += [", "] if found else []
+        found.append(mark_link(mark, record))
+    return tuple(found)
+
+
+def mark_link(mark: Mark, record: Record) -> Link:
     found = next((item for item in record.recompiles if item.frame == mark.frame and mark.frame), None)
     frame = next((item for item in record.frames if item.id == mark.frame), None)
     why = recompile_reason(found) if found else frame.reason if frame else mark.which
-    return {
-        "state": mark.state,
-        "frame": mark.frame,
-        "words": f"{WORDS[mark.state]}: {why}" if why else WORDS[mark.state],
-        "blamed": found.argument if found else "",
-        "id": recompile_id(found) if found else "",
-        "graph": next(iter(frame.graphs), "") if frame else "",
-    }
+    words = f"{WORDS[mark.state]}: {why}" if why else WORDS[mark.state]
+    return Link(
+        SIGNS[mark.state],
+        open="" if found else next(iter(frame.graphs), "") if frame else "",
+        id=recompile_id(found) if found else "",
+        title=f"{mark.frame}: {words}" if mark.frame else words,
+        style=mark.state,
+        detail=found.argument if found else "",
+    )
+
+
+def runs_of(name: str, numbers: Sequence[int]) -> str:
+    """`calls 9 to 12 and 14`, `call 9`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], number]
+        else:
+            runs.append([number])
+    told = [" to ".join(map(str, run)) for run in runs]
+    listed = " and ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told)
+    return f"{name if len(numbers) == 1 else name + 's'} {listed}"

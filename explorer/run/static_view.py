@@ -15,17 +15,20 @@ from pygments.token import Comment, Keyword, String
 
 from compiler.record import MACHINE_STAGES, Artifact, GraphBreak, Problem, Record
 from explorer.findings import versus_table as versus
-from explorer.findings.advice.html import advice_html
-from explorer.findings.cards_html import break_html, recompile_html
+from explorer.findings.advice.finding import advice_cards
+from explorer.findings.breaks import break_cards
 from explorer.findings.check_text import Checked, result_cells, sentences, stage_sentences
+from explorer.findings.recompile_cards import recompile_cards
 from explorer.findings.timing.heat_text import heat_html
 from explorer.reading.plain_text import clip, counted, text_lines
 from explorer.reading.shapes import seconds_text
-from explorer.reading.sites import break_count, break_groups, card_number, recompile_count, recompile_groups
+from explorer.reading.sites import break_count, card_number, recompile_count
 from explorer.reading.source_marks import landed_lines
 from explorer.reading.stages import counts, size, stage_order, stage_seconds, stage_title
+from explorer.render.document import shown
 from explorer.render.drawing import PICTURE_BOXES, PICTURE_BYTES, drawing, has_flow, plain_svg
 from explorer.render.html import CELL, cell, details, left_out, muted, note, picture, pre, safe, table_html, tint
+from explorer.render.static import document_html
 from explorer.run import tables, text
 
 BUDGET = 170_000
@@ -255,14 +258,13 @@ def _ops(record: Record) -> str:
 
 
 def _breaks(record: Record) -> str:
-    groups = break_groups(record.breaks)
-    shown = "".join(map(break_html, groups[:ROWS]))
-    return _cards(break_count(record.breaks), len(groups), shown)
+    cards = break_cards(record)
+    return _cards(break_count(record.breaks), len(cards), document_html(cards[:ROWS]))
 
 
 def _recompiles(record: Record) -> str:
-    groups = recompile_groups(record.recompiles)
-    return _cards(recompile_count(record.recompiles), len(groups), "".join(map(recompile_html, groups[:ROWS])))
+    cards = list(shown(recompile_cards(record), "html"))
+    return _cards(recompile_count(record.recompiles), len(cards), document_html(cards[:ROWS]))
 
 
 def _cards(title: str, count: int, cards: str) -> str:
@@ -289,7 +291,7 @@ def _advice(record: Record) -> str:
     """What would make it faster, closed: it is there for those who look for it."""
     if not record.of_stage("captured"):
         return ""
-    return details(f"<b>{stage_title('advice')}</b>", advice_html(record, is_open=False))
+    return details(f"<b>{stage_title('advice')}</b>", document_html(advice_cards(record, is_open=False)))
 
 
 def _problems(record: Record) -> str:

@@ -1,10 +1,6 @@
 // The card of a selected entity of a finding, the same as in the finding's view.
 
-import { breakCard } from "./break_card.js";
-import { recompileCard } from "./recompile_card.js";
-
-/** @type {Record<string, (card: any, actions: import("./inspector.js").Actions, tools: Node[]) => HTMLElement>} */
-const CARDS = { break: breakCard, recompile: recompileCard };
+import { cardOf, cardPart } from "./document.js";
 
 /**
  * None for what has no card, or before it has arrived.
@@ -12,9 +8,9 @@ const CARDS = { break: breakCard, recompile: recompileCard };
  * @param {import("./inspector.js").Actions} actions @param {Node[]} tools that stand in its corner
  */
 export function findingCard(store, entity, actions, tools) {
-  const artifact = entity.kind in CARDS ? store.artifactOf(entity.id) : undefined;
-  if (!artifact?.info.parts.view) return null;
+  const artifact = store.artifactOf(entity.id);
+  if (artifact?.info.view !== "document") return null;
   store.need(artifact.info.id, "view");
-  const card = artifact.view?.cards.find((/** @type {{ids: string[]}} */ { ids }) => ids.includes(entity.id));
-  return card ? CARDS[entity.kind](card, actions, tools) : null;
+  const card = artifact.view && cardOf(artifact.view.parts, entity.id);
+  return card ? cardPart(card, { actions, item: (_, element) => element, tools }) : null;
 }

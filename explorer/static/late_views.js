@@ -1,14 +1,12 @@
 // Views that a widget gets only when one is opened: most records need none of them, and every widget carries its script.
 // A saved page has them from the start. They may import from any module of the core; the core imports none of them.
 
-import { AdviceView } from "./advice_view.js";
 import { ChainView } from "./chain_view.js";
 import { FusionView } from "./fusion_view.js";
 import { MemoryView } from "./memory_view.js";
-import { RecompilesView } from "./recompiles_view.js";
 import { StepsView } from "./steps_view.js";
 import { TimingView } from "./timing_view.js";
 import { VersusView } from "./versus_view.js";
 
 /** @type {import("./views.js").Views} */
-export const LATE_VIEWS = { advice: AdviceView, chain_rule: ChainView, fusion: FusionView, memory: MemoryView, recompiles: RecompilesView, steps: StepsView, timing: TimingView, versus: VersusView };
+export const LATE_VIEWS = { chain_rule: ChainView, fusion: FusionView, memory: MemoryView, steps: StepsView, timing: TimingView, versus: VersusView };

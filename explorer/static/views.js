@@ -1,7 +1,7 @@
 // The views of findings by name. Those of late_views.js are added when they are there.
 
-import { BreaksView } from "./breaks_view.js";
 import { BytecodeView } from "./bytecode_view.js";
+import { DocumentView } from "./document_view.js";
 import { GuardsView } from "./guards_view.js";
 
 /**
@@ -19,4 +19,4 @@ import { GuardsView } from "./guards_view.js";
  */
 
 /** @type {Views} */
-export const VIEWS = { breaks: BreaksView, bytecode: BytecodeView, guards: GuardsView };
+export const VIEWS = { bytecode: BytecodeView, document: DocumentView, guards: GuardsView };

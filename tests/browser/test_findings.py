@@ -63,7 +63,7 @@ def test_a_mark_on_the_timeline_opens_the_card_and_that_the_two_graphs(open_page
     mark.click()
     expect(mark).to_have_attribute("aria-pressed", "true")
     card = view.stage.locator(".tc-recompile-card.tc-primary")
-    expect(card.locator(".tc-blame")).to_contain_text("2 → 3")
+    expect(card.locator(".tc-lead")).to_contain_text("2 → 3")
     card.get_by_role("button", name="Compare graph 0/0 with graph 0/1").click()
     beside = view.root.locator(".tc-pane:not(.tc-home)").nth(1)
     expect(beside.locator(".tc-row.tc-added").first).to_be_visible()

@@ -12,6 +12,7 @@ from explorer.findings.advice.words import holds, trial_words
 from explorer.reading.stages import stage_title
 from explorer.run.run import Run
 from tests.compiler.advice_cases import printing, products
+from tests.explorer.documents import parts_of
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def test_advice_reads_from_the_finding_to_the_code_to_write(run: Run) -> None:
     text = str(run.advice)
     heading = text.index("TF32 is off · saves an estimated")
     assert heading < text.index("Estimate: 65 %", heading) < text.index("change: Let products", heading)
-    assert '        torch.set_float32_matmul_precision("high")' in text
+    assert '      torch.set_float32_matmul_precision("high")' in text
     assert "numbers: Factors are rounded to 10 bits" in text
     assert max(map(len, text.splitlines())) <= 115
 
@@ -78,9 +79,9 @@ def test_the_stage_links_each_finding_to_what_shows_it(run: Run) -> None:
     known = {entity.id for entity in run.record.entities()}
     for entity in finding.artifact.entities:
         assert set(entity.origins) <= known
-    first = finding.data["cards"][0]
-    assert first["evidence"][0]["links"]
-    assert first["call"] == ""
+    first = parts_of(finding.data, "card")[0]
+    assert parts_of(parts_of(first, "items")[0]["items"][0], "link")
+    assert not any("run.try_advice" in str(text["words"]) for text in parts_of(first, "text"))
     assert stage_title("advice") == "Advice"
     assert str(run["advice"]) == finding.artifact.text
 
@@ -88,11 +89,11 @@ def test_the_stage_links_each_finding_to_what_shows_it(run: Run) -> None:
 def test_a_break_in_advice_leads_to_the_card_of_the_break(broken: Run) -> None:
     finding = advice_finding(broken.record)
     assert finding is not None
-    card = next(card for card in finding.data["cards"] if card["title"].startswith("Graph break"))
-    assert [link["label"] for link in card["evidence"][0]["links"]] == ["the break"]
-    assert "torch._higher_order_ops.print" in card["change"]["new"][0]
-    assert card["change"]["at"] is not None
-    assert "breaks.break[0/0].0" in broken.linked(finding.artifact.entities[0].id)["id"].to_list()
+    card = next(card for card in parts_of(finding.data, "card") if card["title"].startswith("Graph break"))
+    assert [link["detail"] for link in parts_of(parts_of(card, "items")[0]["items"][0], "link")] == ["the break"]
+    assert "torch._higher_order_ops.print" in parts_of(card, "change")[0]["new"][0]
+    assert parts_of(card, "change")[0]["place"]
+    assert "breaks.break[0/0].0" in broken.linked_ids(finding.artifact.entities[0].id)["id"].to_list()
 
 
 def test_trying_advice_puts_the_result_beside_it(broken: Run) -> None:

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import explorer
-from compiler.record import GuardFailure, Recompile
-from explorer.findings.cards import cards, recompile_card
+from compiler.record import GuardFailure, Recompile, Record
+from compiler.record.options import Options
+from explorer.findings.cards import cards, recompile_texts
 from explorer.run.run import Run
 
 X = torch.ones(4)
@@ -143,6 +144,7 @@ def test_guards_that_failed_in_the_same_way_are_told_once() -> None:
         for n in range(12)
     ]
     other = GuardFailure("0/0", "dtype", "x", "float32", "float64", "dtype of `x` was float32, is float64")
-    card = recompile_card(Recompile("recompile[0/1]", "0/1", "f", "cell", 1, (), failures=(*failures, other)))
+    found = Recompile("recompile[0/1]", "0/1", "f", "cell", 1, (), failures=(*failures, other))
+    (card,) = recompile_texts(Record("", Options(), recompiles=(found,)))
     told = [line.strip() for line in card.splitlines()[2:]]
     assert told == ["`layers.0` was, is", "and so for 11 more: run.recompiles has all", other.words]

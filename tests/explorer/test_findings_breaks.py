@@ -12,6 +12,7 @@ from explorer import explore
 from explorer.findings import with_findings
 from explorer.findings.breaks import breaks_finding
 from explorer.render.finding import Finding
+from tests.explorer.documents import parts_of, words_of
 
 
 def shout(y: torch.Tensor) -> torch.Tensor:
@@ -48,17 +49,28 @@ def finding(record: Record) -> Finding:
 
 @pytest.fixture(scope="module")
 def cards(finding: Finding) -> list[dict[str, Any]]:
-    return list(finding.data["cards"])
+    return parts_of(finding.data, "card")
 
 
-def marked(spot: dict[str, Any]) -> str:
-    return "\n".join(text[first:last] for text, (first, last) in zip(spot["code"], spot["marks"], strict=True))
+def way_of(card: dict[str, Any]) -> list[dict[str, Any]]:
+    return list(card["parts"][0]["steps"])
+
+
+def meant(card: dict[str, Any]) -> dict[str, Any]:
+    """The user's own line among the calls that lead there."""
+    (step,) = (step for step in way_of(card) if "how" not in step)
+    return step
+
+
+def marked(step: dict[str, Any]) -> str:
+    code = step["code"]
+    return "\n".join(text[first:last] for text, (first, last) in zip(code["lines"], code["marks"], strict=True))
 
 
 def test_every_break_has_the_exact_piece_of_code_marked(record: Record, cards: list[dict[str, Any]]) -> None:
     culprits = {f"breaks.{found.id}": found.chain[-1].code for found in record.breaks}
-    assert [marked(card["at"]) for card in cards] == [culprits[card["ids"][0]] for card in cards]
-    assert [marked(card["at"]) for card in cards][:3] == [
+    assert [marked(meant(card)) for card in cards] == [culprits[card["ids"][0]] for card in cards]
+    assert [marked(meant(card)) for card in cards][:3] == [
         'print("rows", y.shape[0])',
         "h.max().item()",
         "h.mean() > 0.1",
@@ -66,7 +78,7 @@ def test_every_break_has_the_exact_piece_of_code_marked(record: Record, cards: l
 
 
 def test_a_break_in_a_call_has_the_way_there(cards: list[dict[str, Any]]) -> None:
-    assert [(step["function"], marked(step), step["main"]) for step in cards[0]["chain"]] == [
+    assert [(step["function"], marked(step), "how" not in step) for step in way_of(cards[0])] == [
         ("three_breaks", "shout(torch.relu(x))", False),
         ("shout", 'print("rows", y.shape[0])', True),
     ]
@@ -74,12 +86,12 @@ def test_a_break_in_a_call_has_the_way_there(cards: list[dict[str, Any]]) -> Non
 
 def test_each_place_leads_to_its_row_in_the_source(record: Record, cards: list[dict[str, Any]]) -> None:
     for card in cards:
-        artifact, row = card["at"]["place"]
-        assert record[artifact].text.splitlines()[row - 1].strip() == card["at"]["code"][0]
+        artifact, row = card["about"]["row"]
+        assert record[artifact].text.splitlines()[row - 1].strip() == meant(card)["code"]["lines"][0]
 
 
 def test_a_rewrite_stands_against_the_lines_it_replaces(cards: list[dict[str, Any]]) -> None:
-    branch = cards[2]["changes"][0]
+    branch = parts_of(cards[2], "change")[0]
     assert [line.strip() for line in branch["old"]] == [
         "if h.mean() > 0.1:  # noqa: SIM108 - this is how people write it",
         "h = h + 1",
@@ -87,16 +99,16 @@ def test_a_rewrite_stands_against_the_lines_it_replaces(cards: list[dict[str, An
         "h = h - 1",
     ]
     assert [line.strip() for line in branch["new"]] == ["h = torch.where(h.mean() > 0.1, h + 1, h - 1)"]
-    assert "torch._dynamo.config.capture_scalar_outputs = True" in cards[1]["changes"][1]["settings"]
+    assert "torch._dynamo.config.capture_scalar_outputs = True" in parts_of(cards[1], "change")[1]["settings"]
 
 
 def test_a_break_says_which_graph_it_ended_and_which_go_on(record: Record, cards: list[dict[str, Any]]) -> None:
     graphs = {artifact.id for artifact in record.of_stage("captured")}
-    branch = cards[2]
-    assert branch["before"]["id"] in graphs
-    assert [after["graph"]["id"] in graphs for after in branch["after"]] == [True]
-    assert branch["after"][0]["words"].startswith("the rest of three_breaks, from line ")
-    assert branch["crossing"] == "2 tensors, 129 B"
+    (flow,) = parts_of(cards[2], "flow")
+    assert flow["before"]["open"] in graphs
+    assert [after[0]["open"] in graphs for after in flow["after"]] == [True]
+    assert flow["after"][0][1].startswith(" the rest of three_breaks, from line ")
+    assert flow["across"] == "2 tensors, 129 B"
 
 
 def test_selecting_a_break_lights_its_lines_and_the_end_of_its_graph(record: Record) -> None:
@@ -114,18 +126,21 @@ def test_where_nothing_is_compiled_the_reason_is_told_and_no_break() -> None:
 
     found = breaks_finding(explore(unchanged, torch.randn(3), stages=("captured",)).record)
     assert found is not None
-    assert found.data["cards"] == []
+    assert parts_of(found.data, "card") == []
     assert "Nothing was compiled:" in found.artifact.text
-    assert any("no operation on tensors" in note["words"] for note in found.data["notes"])
+    assert "no operation on tensors" in words_of(parts_of(found.data, "items")[0]["items"])
 
 
 def test_a_failure_with_fullgraph_has_the_same_card(cards: list[dict[str, Any]]) -> None:
     found = breaks_finding(explore(three_breaks, torch.randn(8, 4), stages=("captured",), fullgraph=True).record)
     assert found is not None
-    (card,) = found.data["cards"]
-    assert (card["outcome"], card["at"], card["chain"]) == ("error", cards[0]["at"], cards[0]["chain"])
-    assert [change["new"] for change in card["changes"]] == [change["new"] for change in cards[0]["changes"]]
-    assert found.data["notes"] == []
+    (card,) = parts_of(found.data, "card")
+    (flow,) = parts_of(card, "flow")
+    assert (words_of(flow["after"]), card["about"], way_of(card)) == ("an error", cards[0]["about"], way_of(cards[0]))
+    assert [change.get("new") for change in parts_of(card, "change")] == [
+        change.get("new") for change in parts_of(cards[0], "change")
+    ]
+    assert parts_of(found.data, "section") == []
 
 
 def test_breaks_of_one_place_share_a_card() -> None:
@@ -134,9 +149,10 @@ def test_breaks_of_one_place_share_a_card() -> None:
 
     found = breaks_finding(explore(twice, torch.randn(3), stages=("captured",)).record)
     assert found is not None
-    ids = [name for card in found.data["cards"] for name in card["ids"]]
+    cards = parts_of(found.data, "card")
+    ids = [name for card in cards for name in card["ids"]]
     assert ids == [entity.id for entity in found.artifact.entities]
-    assert len(found.data["cards"]) < len(ids)
+    assert len(cards) < len(ids)
     assert "and here again in" in found.artifact.text
 
 
@@ -150,7 +166,7 @@ def unsure(x: torch.Tensor) -> torch.Tensor:
 def test_what_goes_on_without_a_graph_is_not_said_to_have_one() -> None:
     found = breaks_finding(explore(unsure, torch.randn(3), stages=("captured",)).record)
     assert found is not None
-    first, second = found.data["cards"]
-    assert first["after"][0]["graph"] is None
+    first, second = parts_of(found.data, "flow")
+    assert words_of(first["after"][0]).startswith("no graph in")
     assert first["words"].startswith("Its next graph comes after another break. 1 op in the graph before, 1 op after")
     assert second["words"].startswith("The function resumes in a graph of its own.")

@@ -12,6 +12,7 @@ from explorer import explore
 from explorer.findings import with_findings
 from explorer.findings.recompiles import recompiles_finding
 from explorer.render.finding import Finding
+from tests.explorer.documents import parts_of, words_of
 
 
 class Counting(torch.nn.Module):
@@ -38,39 +39,51 @@ def finding(storm: Record) -> Finding:
     return found
 
 
-def states(row: dict[str, Any]) -> list[str]:
-    return [mark["state"] for marks in row["cells"] for mark in marks]
+def rows_of(finding: Finding) -> list[list[dict[str, Any]]]:
+    """The marks of each row of the timeline."""
+    table = finding.data["parts"][0]
+    return [[mark for cell in row["cells"][1:] for mark in parts_of(cell, "link")] for row in table["rows"]]
+
+
+def calls_of(finding: Finding) -> list[str]:
+    return list(map(words_of, finding.data["parts"][0]["head"][1:]))
 
 
 def test_a_storm_is_a_row_of_recompilations_up_to_the_limit(finding: Finding) -> None:
-    (row,) = finding.data["rows"]
-    assert states(row) == ["compiled", *["recompiled"] * 7, "limit", "plain"]
-    assert [call["name"] for call in finding.data["calls"]] == [*map(str, range(1, 10)), "10-11"]
-    assert {mark["blamed"] for marks in row["cells"][1:9] for mark in marks} == {"self.calls"}
+    (row,) = rows_of(finding)
+    assert [mark["style"] for mark in row] == ["compiled", *["recompiled"] * 7, "limit", "plain"]
+    assert calls_of(finding) == [*map(str, range(1, 10)), "10-11"]
+    assert {mark["detail"] for mark in row[1:9]} == {"self.calls"}
 
 
 def test_each_recompilation_in_the_row_leads_to_its_card(finding: Finding) -> None:
-    (row,) = finding.data["rows"]
-    led = [mark["id"] for marks in row["cells"] for mark in marks if mark["id"]]
-    assert led == [name for card in finding.data["cards"] for name in card["ids"]]
+    (row,) = rows_of(finding)
+    led = [mark["id"] for mark in row if "id" in mark]
+    assert led == [name for card in parts_of(finding.data, "card") for name in card["ids"]]
     assert led == [entity.id for entity in finding.artifact.entities]
 
 
 def test_a_card_has_old_beside_new_for_every_entry_the_closest_first(finding: Finding) -> None:
-    card = finding.data["cards"][2]
-    assert [entry["entry"] for entry in card["entries"]] == ["0/2", "0/1", "0/0"]
-    assert [(item["about"], item["old"], item["new"]) for entry in card["entries"] for item in entry["failures"]] == [
-        ("`self.calls`", f"the int {old}", "the int 3") for old in (2, 1, 0)
+    card = parts_of(finding.data, "card")[2]
+    tables = parts_of(card, "table")
+    assert [table["caption"] for table in tables] == [
+        f"code of {entry} does not fit" for entry in ("0/2", "0/1", "0/0")
     ]
-    assert card["blamed"] == card["entries"][0]["failures"][0]
-    assert [graph["id"] for graph in card["graphs"]] == ["captured[0/2]", "captured[0/3]"]
+    assert [tuple(map(words_of, row["cells"][:2])) for table in tables for row in table["rows"]] == [
+        ("`self.calls`", f"the int {old} → the int 3") for old in (2, 1, 0)
+    ]
+    assert words_of(card["lead"]).startswith("`self.calls` the int 2 → the int 3")
+    assert [link["compare"] for link in parts_of(card, "link") if "compare" in link] == [
+        ("captured[0/2]", "captured[0/3]")
+    ]
 
 
 def test_the_last_card_says_that_torch_gave_up(finding: Finding) -> None:
-    *others, last = finding.data["cards"]
-    assert "recompile_limit of 8 is reached; calls 9 to 11 ran as plain Python" in last["limit"]
-    assert last["graphs"] is None
-    assert not any(card["limit"] for card in others)
+    *others, last = parts_of(finding.data, "card")
+    (warning,) = (text["words"] for text in parts_of(last, "text") if text.get("style") == "warning")
+    assert "recompile_limit of 8 is reached; calls 9 to 11 ran as plain Python" in warning
+    assert not any("compare" in link for link in parts_of(last, "link"))
+    assert not any(text.get("style") == "warning" for card in others for text in parts_of(card, "text"))
 
 
 def test_a_recompilation_is_linked_to_the_guard_that_failed_and_so_to_its_line(storm: Record, finding: Finding) -> None:
@@ -88,6 +101,6 @@ def test_calls_that_use_the_code_again_are_told_and_one_call_tells_nothing() -> 
     x = torch.randn(3)
     found = recompiles_finding(explore(double, calls=[(x,)] * 3, stages=("captured",)).record)
     assert found is not None
-    assert [states(row) for row in found.data["rows"]] == [["compiled", "reused"]]
-    assert [call["name"] for call in found.data["calls"]] == ["1", "2-3"]
+    assert [[mark["style"] for mark in row] for row in rows_of(found)] == [["compiled", "reused"]]
+    assert calls_of(found) == ["1", "2-3"]
     assert recompiles_finding(explore(double, x, stages=("captured",)).record) is None

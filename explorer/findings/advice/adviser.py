@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from compiler.advise import Advice, advise, can_try
 from compiler.record import Record
 from compiler.record.measure_facts import Trial
 from compiler.targets import target
-from explorer.findings.advice.words import advice_text, gain_words, holds, trial_words
+from explorer.findings.advice.finding import advice_cards
+from explorer.findings.advice.words import gain_words, holds, trial_words
+from explorer.render.text import card_texts, wrapped
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from compiler.calls.call import Call
 
-WIDTH = 110
 NO_CALL = (
     "this run has no call to try advice on: it was loaded from a file, or its code calls torch.compile itself. Explore "
     "the call here first: %%tcompile, or explorer.explore(model, x)"
@@ -85,27 +85,14 @@ class AdviceList(Sequence[Advice]):
 
     __repr__ = __str__
 
-    def texts(self) -> Iterator[str]:
+    def texts(self) -> list[str]:
         """Each piece of advice as wrapped text."""
-        for number, advice in enumerate(self):
-            first, *rest = advice_text(advice, number, self.trial(advice), can_try(advice, self._record))
-            yield "\n".join([first, *(line for text in rest for line in _wrapped(text))])
+        return card_texts(advice_cards(self._record))
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        from explorer.findings.advice.html import advice_html
+        from explorer.render.static import document_html
 
-        return {"text/plain": str(self), "text/html": advice_html(self._record)}
-
-
-def _wrapped(text: str) -> list[str]:
-    """A line of advice, indented; what is listed or is code keeps its own indentation."""
-    if text.startswith("    "):
-        return [f"    {text}"]
-    label = text.split(" ", maxsplit=1)[0] + " " if text.startswith(("- ", "change", "numbers: ", "tried: ")) else ""
-    indent = "  "
-    return textwrap.wrap(
-        text, WIDTH, initial_indent=indent, subsequent_indent=indent + " " * len(label), break_long_words=False
-    )
+        return {"text/plain": str(self), "text/html": document_html(advice_cards(self._record))}
 
 
 def with_trial(record: Record, call: Call | None, number: int, tell: Callable[[str], None] | None = None) -> Record:
@@ -148,7 +135,7 @@ class Tried:
 
     def __str__(self) -> str:
         told = f"{self.advice.title} · {gain_words(self.advice.gain)}"
-        return "\n".join([told, *_wrapped(trial_words(self.trial))])
+        return "\n".join([told, *wrapped(trial_words(self.trial))])
 
     __repr__ = __str__
 

@@ -1,45 +1,104 @@
-"""Advice as a stage to look at: each finding is linked to the kernels, lines, breaks and guards that show it."""
+"""Advice as a document of cards: each is linked to the kernels, lines, breaks and guards that show it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from compiler.advise import Advice, Evidence, advise, can_try
+from compiler.advise import Advice, Change, Evidence, advise, can_try
 from compiler.record import Entity, Record
 from compiler.record.measure_facts import Trial
-from explorer.findings.advice.words import BASES, advice_text, gain_source, gain_words, holds, snippet, trial_words
+from explorer.findings.advice.words import BASES, gain_source, gain_words, holds, snippet, trial_words
 from explorer.reading.plain_text import counted
 from explorer.reading.source_lines import SourceLines
-from explorer.reading.spots import line_spot
-from explorer.render.finding import Finding, LinkedText
+from explorer.render.document import VIEW, Card, Code, Items, Link, Only, Parts, Tag, Text, Words, payload
+from explorer.render.document import Change as ChangePart
+from explorer.render.finding import Finding
+from explorer.render.places import change_part
+from explorer.render.text import document_artifact
 
 FINDINGS = {"breaks": "the break", "guards": "a guard", "recompiles": "the recompilation"}
 """What is linked in other findings, by the stage that an id begins with."""
-MOST_LINKS = 5
+MOST_LINKS, MOST_OPEN = 5, 2
 
 
 def advice_finding(record: Record) -> Finding | None:
     """The advice on a record; None where nothing was compiled."""
-    found = advise(record)
-    if not record.of_stage("captured") or not found:
+    cards = advice_cards(record)
+    if not record.of_stage("captured") or not cards:
         return None
-    trials = {trial.advice: trial for trial in record.trials}
-    labels = {entity.id: _label(entity) for entity in record.entities()}
-    text, lines = LinkedText(), SourceLines(record)
-    for number, advice in enumerate(found):
-        text.add(
-            "\n".join(advice_text(advice, number, trials.get(advice.id), can_try(advice, record))),
-            entity(advice, labels),
-        )
-        text.add("")
-    cards = [
-        _card(number, advice, trials.get(advice.id), labels, lines, can_try(advice, record))
-        for number, advice in enumerate(found)
-    ]
+    found = advise(record)
+    labels = labels_of(record)
+    entities = {advice_id(advice): entity(advice, labels) for advice in found}
     changes = counted(sum(advice.change is not None for advice in found), "finding")
-    artifact = text.artifact("advice", "what would make it faster", count=changes)
-    return Finding(artifact, "view", "advice", {"cards": cards})
+    artifact = document_artifact("advice", "what would make it faster", cards, entities, changes)
+    return Finding(artifact, "view", VIEW, payload(cards))
+
+
+def advice_cards(record: Record, *, is_open: bool = True) -> list[Card]:
+    """Every piece of advice as a card, what gains most first; where HTML folds them, the first two may be open."""
+    labels, lines = labels_of(record), SourceLines(record)
+    trials = {trial.advice: trial for trial in record.trials}
+    return [
+        Card(
+            title=advice.title,
+            ids=(advice_id(advice),),
+            lead=advice.found,
+            parts=(*_parts(advice, labels, lines), *_trial(number, trials.get(advice.id), can_try(advice, record))),
+            kind="advice",
+            line=f"[{number}] {advice.title}" + (f" · {gain_words(advice.gain)}" if advice.change else ""),
+            tag=Tag(gain_words(advice.gain), "gain" if advice.gain else "muted") if advice.change else None,
+            warns=False,
+            is_open=is_open and number < MOST_OPEN,
+        )
+        for number, advice in enumerate(advise(record))
+    ]
+
+
+def _parts(advice: Advice, labels: Mapping[str, str], lines: SourceLines) -> list[Parts]:
+    """What shows it, and what to change."""
+    items = [_evidence(item, labels) for item in advice.evidence]
+    items += [gain_source(advice.gain)] if advice.gain is not None else []
+    parts: list[Parts] = [Items(tuple(items), "Evidence", "- ")] if items else []
+    parts += [_change(advice.change, lines)] if advice.change is not None else []
+    return parts + ([Text(advice.numbers, "why", "numbers: ")] if advice.numbers else [])
+
+
+def _evidence(item: Evidence, labels: Mapping[str, str]) -> Words:
+    known = [name for name in dict.fromkeys(item.ids) if _is_known(name, labels)][:MOST_LINKS]
+    links = [
+        Link("", id=name, detail=labels.get(name) or FINDINGS[name.partition(".")[0]], title=f"Show {name}")
+        for name in known
+    ]
+    return (item.text, " ", Tag(BASES[item.basis], "badge"), *links)
+
+
+def _change(change: Change, lines: SourceLines) -> ChangePart:
+    """The change as the cards of breaks have it: a rewrite comes with the lines that it replaces."""
+    suggestion = change.suggestion
+    if suggestion is None or not suggestion.rewrite:
+        return ChangePart("change", change.text, change.applicability, settings=tuple(snippet(change)))
+    rewrite = change_part(suggestion, "change", lines)
+    return ChangePart(
+        "change", change.text, change.applicability, rewrite.place, rewrite.where, rewrite.old, rewrite.new
+    )
+
+
+def _trial(number: int, trial: Trial | None, can_be_tried: bool) -> list[Parts]:
+    """What trying it showed, or how to try it."""
+    if trial is not None:
+        fell_short = holds(trial) is False
+        label = "not tried: " if trial.problem else "tried, less than claimed: " if fell_short else "tried: "
+        return [Text(trial_words(trial), "short" if fell_short or trial.problem else "trial", label)]
+    if not can_be_tried:
+        return []
+    call = f"run.try_advice({number})"
+    shown = Only(("view",), (Text("Measure it on this call:", "why"), Code((call,), copy=call)))
+    return [Only(("text",), (Text(call, label="try it: "),)), Only(("html",), (Text(f"`{call}` measures it."),)), shown]
+
+
+def labels_of(record: Record) -> dict[str, str]:
+    """What links to entities are called."""
+    return {entity.id: _label(entity) for entity in record.entities()}
 
 
 def advice_id(advice: Advice) -> str:
@@ -64,53 +123,3 @@ def _label(found: Entity) -> str:
     if found.kind == "extern" and "line" in found.attrs:  # many calls have the same name
         return f"{found.label}, line {found.attrs['line']}"
     return found.label
-
-
-def _card(
-    number: int, advice: Advice, trial: Trial | None, labels: Mapping[str, str], lines: SourceLines, can_be_tried: bool
-) -> dict[str, Any]:
-    """All that a card says, in plain JSON values."""
-    return {
-        "ids": [advice_id(advice)],
-        "number": number,
-        "title": advice.title,
-        "gain": gain_words(advice.gain) if advice.change is not None else "",
-        "known": advice.gain is not None,
-        "found": advice.found,
-        "evidence": [_evidence(item, labels) for item in advice.evidence],
-        "source": gain_source(advice.gain) if advice.gain is not None else "",
-        "change": _change(advice, lines),
-        "numbers": advice.numbers,
-        "trial": _trial(trial) if trial is not None else None,
-        "call": f"run.try_advice({number})" if can_be_tried else "",
-    }
-
-
-def _evidence(item: Evidence, labels: Mapping[str, str]) -> dict[str, Any]:
-    known = [name for name in dict.fromkeys(item.ids) if _is_known(name, labels)]
-    links = [{"id": name, "label": labels.get(name) or FINDINGS[name.partition(".")[0]]} for name in known[:MOST_LINKS]]
-    return {"text": item.text, "basis": BASES[item.basis], "links": links}
-
-
-def _change(advice: Advice, lines: SourceLines) -> dict[str, Any] | None:
-    """The change as the cards of breaks have it: a rewrite comes with the lines that it replaces."""
-    change = advice.change
-    if change is None:
-        return None
-    suggestion = change.suggestion
-    if suggestion is None or not suggestion.rewrite:
-        words = {"words": change.text, "applicability": change.applicability}
-        return words | {"at": None, "old": [], "new": [], "settings": snippet(change)}
-    first, last = suggestion.line, suggestion.end_line
-    return {
-        "words": change.text,
-        "applicability": change.applicability,
-        "at": line_spot(suggestion.file, first, lines),
-        "old": list(lines.code(suggestion.file, first, last)),
-        "new": suggestion.rewrite.splitlines(),
-        "settings": [],
-    }
-
-
-def _trial(trial: Trial) -> dict[str, Any]:
-    return {"words": trial_words(trial), "holds": holds(trial), "failed": bool(trial.problem)}

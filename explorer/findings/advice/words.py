@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from compiler.advise import Advice, Change, Gain
+from compiler.advise import Change, Gain
 from compiler.advise.facts import percent, seconds
 from compiler.record.measure_facts import Trial
-from explorer.reading.cause import rewritten_lines
 
 BASES = {"measured": "measured", "recorded": "recorded", "estimate": "estimate"}
 
@@ -41,16 +38,6 @@ def snippet(change: Change) -> list[str]:
     if asked:
         return [f"torch.compile(model, {asked})"]
     return list(change.settings)
-
-
-def change_lines(change: Change) -> Iterator[str]:
-    """The code of a change for a text: a rewrite by its lines, or statements."""
-    suggestion = change.suggestion
-    if suggestion is not None and suggestion.rewrite:
-        yield f"{rewritten_lines(suggestion)}:"
-        yield from (f"+ {line.strip()}" for line in suggestion.rewrite.splitlines())
-    else:
-        yield from snippet(change)
 
 
 def trial_words(trial: Trial) -> str:
@@ -109,25 +96,3 @@ def holds(trial: Trial) -> bool | None:
     if trial.of == "compile":
         return (trial.compile_before or 0.0) - (trial.compile_after or 0.0) >= trial.expected
     return (trial.high or 0.0) >= trial.expected
-
-
-def advice_text(advice: Advice, number: int, trial: Trial | None = None, can_be_tried: bool = False) -> list[str]:
-    """One piece of advice, in lines."""
-    lines = [
-        f"[{number}] {advice.title} · {gain_words(advice.gain)}" if advice.change else f"[{number}] {advice.title}"
-    ]
-    lines.append(advice.found)
-    lines += [f"- {item.text} ({BASES[item.basis]})" for item in advice.evidence]
-    if advice.gain is not None:
-        lines.append(f"- {gain_source(advice.gain)}")
-    if advice.change is not None:
-        kind = f" ({advice.change.applicability})" if advice.change.applicability else ""
-        lines.append(f"change{kind}: {advice.change.text}")
-        lines += [f"    {line}" for line in change_lines(advice.change)]
-    if advice.numbers:
-        lines.append(f"numbers: {advice.numbers}")
-    if trial is not None:
-        lines.append(f"tried: {trial_words(trial)}")
-    elif can_be_tried:
-        lines.append(f"try it: run.try_advice({number})")
-    return lines

@@ -1,0 +1,65 @@
+"""Parts of documents for places in Python source: links to lines, pieces of code, the way through calls, changes."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from compiler.capture.function_names import function_name
+from compiler.record import Span, Suggestion
+from explorer.reading.cause import rewritten_lines
+from explorer.reading.provenance import place_text
+from explorer.reading.source_lines import SourceLines
+from explorer.reading.spots import CODE_LINES, marks
+from explorer.render.document import Change, Code, Link, Step, Way
+
+
+def line_link(file: str, line: int, lines: SourceLines) -> Link:
+    """A line by its name (`m.py:12`), which leads there where the record shows it."""
+    name = place_text(file, line)
+    return Link(name, row=lines.place(file, line), title=f"Show {name}")
+
+
+def span_code(span: Span, lines: SourceLines, most: int = CODE_LINES) -> Code:
+    """A span with its whole lines, and from which to which column of each it goes."""
+    whole = lines.code(span.file, span.line, min(span.end_line, span.line + most - 1))
+    code = textwrap.dedent("\n".join(whole)).split("\n") if whole else span.code.splitlines()[:most]
+    removed = len(whole[0]) - len(code[0]) if whole else 0
+    return Code(tuple(code), tuple(marks(span, code, removed)) if whole else ())
+
+
+def way(chain: Sequence[Span], meant: Span | None, lines: SourceLines) -> Way:
+    """The calls that lead to a place, and on from there inside of packages; `meant` is the user's own line."""
+    return Way(tuple(_step(span, span == meant, lines) for span in chain))
+
+
+def _step(span: Span, is_meant: bool, lines: SourceLines) -> Step:
+    place, name = line_link(span.file, span.line, lines), function_name(span.function)
+    if is_meant:
+        full = f"{span.file}:{span.line}:{span.column + 1} in {span.function}"
+        return Step(place, name, span_code(span, lines), full, span.code)
+    how = "through" if span.installed else "called in"
+    code = span_code(span, lines, 1)
+    return Step(place, name, code, f"{span.file}:{span.line}", span.code, how)
+
+
+def change_part(suggestion: Suggestion, label: str, lines: SourceLines) -> Change:
+    """A suggestion; a rewrite comes with the lines that it replaces."""
+    rewrite = bool(suggestion.rewrite)
+    first, last = suggestion.line, suggestion.end_line
+    return Change(
+        label,
+        advice_sentence(suggestion),
+        suggestion.applicability,
+        line_link(suggestion.file, first, lines) if rewrite else None,
+        rewritten_lines(suggestion) if rewrite else "",
+        lines.code(suggestion.file, first, last) if rewrite else (),
+        tuple(suggestion.rewrite.splitlines()),
+        tuple(suggestion.settings),
+    )
+
+
+def advice_sentence(suggestion: Suggestion) -> str:
+    """The advice as a sentence of its own, and what a "maybe" may lead to."""
+    text = suggestion.text.removeprefix("Or ")
+    return f"{text[:1].upper()}{text[1:]} {suggestion.caveat}".rstrip()

@@ -1,0 +1,125 @@
+"""Documents as HTML without scripts and style sheets, for saved notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import singledispatch
+
+from explorer.reading.plain_text import clip
+from explorer.render.document import (
+    Card,
+    Change,
+    Code,
+    Document,
+    Flow,
+    Fold,
+    Items,
+    Link,
+    Part,
+    Section,
+    Table,
+    Tag,
+    Text,
+    Way,
+    Words,
+    pieces,
+    plain,
+    shown,
+)
+from explorer.render.html import WARNING, details, muted, note, pre, prose, safe, table_html
+from explorer.render.text import text_of as lines_of
+
+CODE_MOST = 1_000
+"""Characters of a piece of code that are shown."""
+
+
+def document_html(document: Document) -> str:
+    """The parts of a document, one below the other."""
+    return "\n".join(piece for part in shown(document, "html") for piece in html_of(part))
+
+
+@singledispatch
+def html_of(part: Part) -> Iterator[str]:
+    """The HTML of a part, in pieces."""
+    raise TypeError(f"{type(part).__name__} has no HTML")
+
+
+@html_of.register
+def _(card: Card) -> Iterator[str]:
+    times = f" ({card.count} times)" if card.count > 1 else ""
+    title = f"<b>{safe(plain(card.about) or card.title)}</b> {words_html(card.summary or card.lead)}{times}"
+    link = note(f"{card.link.words} {card.link.url}".strip()) if card.link and card.link.url else ""
+    tag = f" {muted(card.tag.words)}" if card.tag else ""
+    yield details(title + tag, document_html(card.parts) + link, card.is_open)
+
+
+@html_of.register
+def _(text: Text) -> Iterator[str]:
+    if text.style == "warning":
+        yield f'<div style="{WARNING}">{words_html(text.words)}</div>'
+    elif text.words:
+        label = f"<b>{safe(text.label.rstrip(': ').capitalize())}</b> " if text.label else ""
+        yield f'<div style="margin:0.4em 0">{label}{words_html(text.words)}</div>'
+
+
+@html_of.register
+def _(code: Code) -> Iterator[str]:
+    yield pre([safe(clip(line, CODE_MOST)) for line in code.lines])
+
+
+@html_of.register
+def _(way: Way) -> Iterator[str]:
+    if way.steps:
+        yield pre([safe(line.removeprefix("  ")) for line in lines_of(way)])
+
+
+@html_of.register
+def _(flow: Flow) -> Iterator[str]:
+    yield f'<div style="margin:0.4em 0">{words_html(flow.words)}</div>'
+
+
+@html_of.register
+def _(change: Change) -> Iterator[str]:
+    tried = f" ({change.applicability})" if change.applicability else ""
+    yield f"<div><b>{change.label.capitalize()}</b>{tried}: {words_html(change.words)}</div>"
+    if change.new:
+        yield f"<div>{muted(change.where)}</div>"
+    if code := [*(line.strip() if len(change.new) == 1 else line for line in change.new), *change.settings]:
+        yield pre([safe(line) for line in code])
+
+
+@html_of.register
+def _(items: Items) -> Iterator[str]:
+    yield from (f"<div>· {words_html(words)}</div>" for words in items.items)
+
+
+@html_of.register
+def _(table: Table) -> Iterator[str]:
+    if table.caption:
+        yield f"<div>{words_html(table.caption)}</div>"
+    if any(row.words for row in table.rows):
+        yield pre([safe(row.words) for row in table.rows if row.words])
+    else:
+        yield table_html(map(plain, table.head), [tuple(map(plain, row.cells)) for row in table.rows])
+
+
+@html_of.register
+def _(fold: Fold) -> Iterator[str]:
+    yield details(prose(fold.title), document_html(fold.parts))
+
+
+@html_of.register
+def _(section: Section) -> Iterator[str]:
+    heading = f"<b>{prose(section.heading)}</b>" if section.heading else ""
+    yield f'<div style="margin:0.4em 0">{heading}{document_html(section.parts)}</div>'
+
+
+def words_html(words: Words) -> str:
+    """A sentence for between tags. A link is its words: there is nothing for it to lead to."""
+    return "".join(map(_piece_html, pieces(words)))
+
+
+def _piece_html(piece: str | Link | Tag) -> str:
+    if isinstance(piece, Tag) and piece.style in ("muted", "badge", "gain"):
+        return muted(piece.words)
+    return prose(piece if isinstance(piece, str) else piece.words)

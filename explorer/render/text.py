@@ -1,0 +1,166 @@
+"""Documents as text, for a terminal and for `print`; each line knows the entities that it is of."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from functools import singledispatch
+
+from compiler.record import Artifact, Entity
+from explorer.reading.plain_text import columns
+from explorer.render.document import (
+    Card,
+    Change,
+    Code,
+    Document,
+    Flow,
+    Fold,
+    Items,
+    Part,
+    Parts,
+    Section,
+    Table,
+    Text,
+    Way,
+    plain,
+    shown,
+)
+from explorer.render.finding import LinkedText
+
+WIDTH = 100
+INDENT, CODE_INDENT = "  ", "      "
+CODE_LINES, CODE_WIDTH = 3, 60
+
+
+def document_artifact(
+    stage: str, title: str, document: Document, entities: Mapping[str, Entity], count: str = ""
+) -> Artifact:
+    """A document's text as an artifact; the lines of a card or row are those of its entities."""
+    text = LinkedText()
+    for part in shown(document, "text"):
+        if text.blocks:
+            text.add("")
+        add_part(text, part, entities)
+    return text.artifact(stage, title, count=count)
+
+
+def add_part(text: LinkedText, part: Parts, entities: Mapping[str, Entity]) -> None:
+    """Add a part to a text that grows."""
+    if isinstance(part, Section):
+        if part.heading:
+            text.add(part.heading)
+        for inside in shown(part.parts, "text"):
+            add_part(text, inside, entities)
+    elif isinstance(part, Table):
+        add_table(text, part, entities)
+    elif lines := list(text_of(part)):
+        ids = part.ids if isinstance(part, Card) else ()
+        text.add("\n".join(lines), *(entities[name] for name in ids))
+
+
+def add_table(text: LinkedText, table: Table, entities: Mapping[str, Entity]) -> None:
+    """Add a table line by line, each with the entities of its row."""
+    for row, line in zip((None, *table.rows) if table.head else table.rows, aligned(table), strict=True):
+        text.add(line, *(entities[name] for name in (row.ids if row else ())))
+
+
+def aligned(table: Table) -> list[str]:
+    """The rows of a table as lines of equal columns, under its head where it has one."""
+    rows = [tuple(map(plain, row.cells)) for row in table.rows]
+    return columns([tuple(map(plain, table.head)), *rows] if table.head else rows, right=table.right)
+
+
+def card_texts(document: Document) -> list[str]:
+    """The cards of a document, a text each."""
+    return ["\n".join(text_of(card)) for card in shown(document, "text") if isinstance(card, Card)]
+
+
+@singledispatch
+def text_of(part: Part) -> Iterator[str]:
+    """The lines of a part inside a card; none of what is folded."""
+    if not isinstance(part, Fold):
+        raise TypeError(f"{type(part).__name__} has no text")
+    yield from ()
+
+
+@text_of.register
+def _(card: Card) -> Iterator[str]:
+    yield card.line or card.title
+    parts = list(shown(card.parts, "text"))
+    ways = [part for part in parts if isinstance(part, Way) or (isinstance(part, Text) and part.style == "again")]
+    for place in ways:
+        yield from text_of(place)
+    yield from wrapped(plain(card.lead))
+    for part in parts:
+        if part not in ways:
+            yield from text_of(part)
+    if card.link and card.link.url:
+        yield INDENT + card.link.url
+
+
+@text_of.register
+def _(text: Text) -> Iterator[str]:
+    words = plain(text.words)
+    yield from [INDENT + words] if text.style == "line" else wrapped(words, text.label)
+
+
+@text_of.register
+def _(code: Code) -> Iterator[str]:
+    yield from (f"{CODE_INDENT}{line.strip()}" for line in code.lines[:CODE_LINES])
+
+
+@text_of.register
+def _(way: Way) -> Iterator[str]:
+    for step in way.steps:
+        if not step.how:
+            yield f"{INDENT}{step.full}"
+            yield from (f"{CODE_INDENT}{line.strip()}" for line in step.exact.splitlines()[:CODE_LINES])
+    for step in way.steps:
+        if step.how:
+            yield f"{INDENT}{step.how} {step.full}  {' '.join(step.exact.split())[:CODE_WIDTH]}"
+
+
+@text_of.register
+def _(flow: Flow) -> Iterator[str]:
+    yield from wrapped(plain(flow.words))
+
+
+@text_of.register
+def _(change: Change) -> Iterator[str]:
+    tried = f" ({change.applicability})" if change.applicability else ""
+    yield from wrapped(plain(change.words), f"{change.label}{tried}: ")
+    if change.new:
+        yield f"{CODE_INDENT}{change.where}:"
+        yield from (f"{CODE_INDENT}+ {line}" for line in textwrap.dedent("\n".join(change.new)).splitlines())
+    yield from (f"{CODE_INDENT}{setting}" for setting in change.settings)
+
+
+@text_of.register
+def _(items: Items) -> Iterator[str]:
+    for words in items.items:
+        yield from wrapped(plain(words), items.bullet) if items.bullet else [INDENT + plain(words)]
+
+
+@text_of.register
+def _(table: Table) -> Iterator[str]:
+    """Rows in words where they have them, under the caption."""
+    if table.caption:
+        yield f"{INDENT}{plain(table.caption)}:"
+    yield from (f"{INDENT}{INDENT}{row.words}" for row in table.rows if row.words)
+
+
+@text_of.register
+def _(section: Section) -> Iterator[str]:
+    if section.heading:
+        yield section.heading
+    for part in shown(section.parts, "text"):
+        yield from text_of(part)
+
+
+def wrapped(text: str, label: str = "") -> Sequence[str]:
+    """A sentence in lines, indented, with a label before the first."""
+    if not text:
+        return []
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=INDENT + label, subsequent_indent=INDENT + " " * len(label), break_long_words=False
+    )

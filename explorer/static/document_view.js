@@ -1,0 +1,43 @@
+// A finding as a document: its parts one below the other, those that stand for entities chosen and lit up.
+
+import { elements } from "./document.js";
+import { h } from "./dom.js";
+import { FindingView } from "./finding_view.js";
+
+export class DocumentView extends FindingView {
+  draw() {
+    const actions = { ...this.actions, goTo: (/** @type {string} */ id) => this.choose(id) };
+    const place = { actions, item: (/** @type {string[]} */ ids, /** @type {any} */ element) => this.item(ids, element) };
+    const parts = elements(this.artifact.view.parts, place);
+    this.scroller.replaceChildren(h("div", { class: "tc-card-list" }, ...parts));
+    /** Links that show which entity is chosen. @type {HTMLElement[]} */
+    this.marks = [...this.scroller.querySelectorAll("button")].filter((button) => button.dataset.entity);
+    this.mark();
+  }
+
+  /** An entity of this document is chosen and shown here, others where they are. @param {string} id */
+  choose(id) {
+    if (!this.items.has(id)) return this.actions.goTo(id);
+    this.callbacks.onSelect([id], false);
+    this.reveal(this.items.get(id));
+  }
+
+  mark() {
+    super.mark();
+    for (const mark of this.marks ?? []) {
+      const chosen = this.primary.has(mark.dataset.entity ?? "");
+      mark.setAttribute("aria-pressed", String(chosen));
+      if (chosen) bringIntoSight(mark);
+    }
+  }
+}
+
+/** Scroll the table around a link sideways, and nothing else. @param {HTMLElement} mark */
+function bringIntoSight(mark) {
+  const frame = mark.closest(".tc-timeline-scroll");
+  if (!frame) return;
+  const [box, around] = [mark.getBoundingClientRect(), frame.getBoundingClientRect()];
+  const names = frame.querySelector("th")?.offsetWidth ?? 0;
+  if (box.left < around.left + names) frame.scrollLeft -= around.left + names - box.left + 8;
+  else if (box.right > around.right) frame.scrollLeft += box.right - around.right + 8;
+}
