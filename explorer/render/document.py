@@ -133,6 +133,21 @@ class Table(Part, frozen=True):
     label: str = ""
 
 
+class Chart(Part, frozen=True):
+    """Numbers that the view draws: `kind` names its drawing, `data` is what that takes. Elsewhere they are a table."""
+
+    kind: str
+    data: dict[str, Any]
+    table: Table
+
+
+class Picture(Part, frozen=True):
+    """A drawing as SVG, for HTML."""
+
+    alt: str
+    svg: str
+
+
 class Fold(Part, frozen=True):
     """What is shown when it is asked for; a text leaves it out."""
 
@@ -148,7 +163,7 @@ class Only(Part, frozen=True):
 
 
 class Section(Part, frozen=True):
-    """Parts that belong together under a heading."""
+    """Parts that belong together, under a heading if there is one."""
 
     parts: tuple[Parts, ...]
     heading: str = ""
@@ -178,7 +193,7 @@ class Card(Part, frozen=True):
     is_open: bool = False
 
 
-Parts: TypeAlias = "Text | Code | Way | Flow | Change | Items | Table | Fold | Only | Section | Card"
+Parts: TypeAlias = "Text | Code | Way | Flow | Change | Items | Table | Chart | Picture | Fold | Only | Section | Card"
 Document: TypeAlias = Sequence[Parts]
 
 VIEW: Final = "document"

@@ -9,6 +9,7 @@ from explorer.reading.plain_text import clip
 from explorer.render.document import (
     Card,
     Change,
+    Chart,
     Code,
     Document,
     Flow,
@@ -16,6 +17,7 @@ from explorer.render.document import (
     Items,
     Link,
     Part,
+    Picture,
     Section,
     Table,
     Tag,
@@ -26,7 +28,7 @@ from explorer.render.document import (
     plain,
     shown,
 )
-from explorer.render.html import WARNING, details, muted, note, pre, prose, safe, table_html
+from explorer.render.html import WARNING, details, muted, note, picture, pre, prose, safe, table_html
 from explorer.render.text import text_of as lines_of
 
 CODE_MOST = 1_000
@@ -101,6 +103,16 @@ def _(table: Table) -> Iterator[str]:
         yield pre([safe(row.words) for row in table.rows if row.words])
     else:
         yield table_html(map(plain, table.head), [tuple(map(plain, row.cells)) for row in table.rows])
+
+
+@html_of.register
+def _(chart: Chart) -> Iterator[str]:
+    yield from html_of(chart.table)
+
+
+@html_of.register
+def _(drawn: Picture) -> Iterator[str]:
+    yield picture(drawn.alt, drawn.svg)
 
 
 @html_of.register

@@ -11,6 +11,7 @@ from explorer.reading.plain_text import columns
 from explorer.render.document import (
     Card,
     Change,
+    Chart,
     Code,
     Document,
     Flow,
@@ -27,7 +28,7 @@ from explorer.render.document import (
 )
 from explorer.render.finding import LinkedText
 
-WIDTH = 100
+WIDTH, PAGE_WIDTH = 100, 110
 INDENT, CODE_INDENT = "  ", "      "
 CODE_LINES, CODE_WIDTH = 3, 60
 
@@ -44,24 +45,40 @@ def document_artifact(
     return text.artifact(stage, title, count=count)
 
 
-def add_part(text: LinkedText, part: Parts, entities: Mapping[str, Entity]) -> None:
-    """Add a part to a text that grows."""
+def add_part(text: LinkedText, part: Parts, entities: Mapping[str, Entity], indent: str = "") -> None:
+    """Add a part to a text that grows. What is under a heading is indented."""
     if isinstance(part, Section):
         if part.heading:
             text.add(part.heading)
         for inside in shown(part.parts, "text"):
-            add_part(text, inside, entities)
+            add_part(text, inside, entities, INDENT if part.heading else indent)
+    elif isinstance(part, Chart):
+        add_table(text, part.table, entities, indent)
     elif isinstance(part, Table):
-        add_table(text, part, entities)
+        add_table(text, part, entities, indent)
+    elif isinstance(part, Text):
+        text.add("\n".join(paragraph(part, indent)))
     elif lines := list(text_of(part)):
-        ids = part.ids if isinstance(part, Card) else ()
-        text.add("\n".join(lines), *(entities[name] for name in ids))
+        text.add("\n".join(lines), *(entities[name] for name in (part.ids if isinstance(part, Card) else ())))
 
 
-def add_table(text: LinkedText, table: Table, entities: Mapping[str, Entity]) -> None:
-    """Add a table line by line, each with the entities of its row."""
+def paragraph(text: Text, indent: str) -> list[str]:
+    """A sentence that stands by itself: a warning with its mark, one that leads in one line, others wrapped."""
+    words = plain(text.words)
+    if text.style == "warning":
+        return [f"! {words}"]
+    if len(words) <= PAGE_WIDTH or text.style in ("lead", "line"):
+        return [indent + words]
+    return textwrap.wrap(words, PAGE_WIDTH, initial_indent=indent, subsequent_indent=indent)
+
+
+def add_table(text: LinkedText, table: Table, entities: Mapping[str, Entity], indent: str) -> None:
+    """Add a table line by line, each with the entities of its row: those that are there already are not added again."""
     for row, line in zip((None, *table.rows) if table.head else table.rows, aligned(table), strict=True):
-        text.add(line, *(entities[name] for name in (row.ids if row else ())))
+        ids = row.ids if row else ()
+        known = {entity.id for entity in text.entities}
+        new = [entities[name] for name in ids if name not in known]
+        text.add(indent + line, *new, within=[name for name in ids if name in known])
 
 
 def aligned(table: Table) -> list[str]:

@@ -19,6 +19,7 @@ from explorer.findings.advice.finding import advice_cards
 from explorer.findings.breaks import break_cards
 from explorer.findings.check_text import Checked, result_cells, sentences, stage_sentences
 from explorer.findings.recompile_cards import recompile_cards
+from explorer.findings.timing.finding import timing_html
 from explorer.findings.timing.heat_text import heat_html
 from explorer.reading.plain_text import clip, counted, text_lines
 from explorer.reading.shapes import seconds_text
@@ -165,9 +166,6 @@ def _tagged(tag: str, code: str) -> str:
 def _timing(record: Record) -> str:
     if not record.candidates:
         return ""
-    # It imports matplotlib, which takes longer than all else here.
-    from explorer.findings.timing.html import timing_html
-
     title = f"<b>{stage_title('timing')}</b> {muted(counted(len(record.candidates), 'candidate'))}"
     return details(title, timing_html(record), is_open=True)
 

@@ -8,7 +8,8 @@ import { h, icon } from "./dom.js";
 /** A sentence, or its pieces. @typedef {string | Part | (string | Part)[]} Words */
 /**
  * What parts need of what shows them: where links lead, and who is told that an element stands for entities.
- * @typedef {{actions: Actions, item: (ids: string[], element: HTMLElement) => HTMLElement, tools?: Node[]}} Place
+ * @typedef {{actions: Actions, item: (ids: string[], element: HTMLElement) => HTMLElement, tools?: Node[], charts?: Charts}} Place
+ * @typedef {Record<string, (data: any, place: Place) => HTMLElement>} Charts What draws a chart, by its kind.
  */
 
 /** @type {Record<string, (part: Part, place: Place) => (Node | null)[]>} */
@@ -20,8 +21,9 @@ const PARTS = {
   change: (part, place) => [changePart(part, place)],
   items: (part, place) => [h("ul", { "aria-label": part.label || null }, ...part.items.map((/** @type {Words} */ words) => h("li", {}, ...sentence(words, place))))],
   table: (part, place) => [tablePart(part, place)],
+  chart: (part, place) => [place.charts?.[part.kind](part.data, place) ?? tablePart(part.table, place)],
   fold: (part, place) => [folded(part.title, ...elements(part.parts, place))],
-  section: (part, place) => [h("section", { class: part.style ? `tc-${part.style}` : "tc-notes" }, part.heading ? h("p", { class: "tc-why" }, part.heading) : null, ...elements(part.parts, place))],
+  section: (part, place) => [h("section", { class: part.style ? `tc-${part.style}` : "tc-notes", "aria-label": part.heading || null }, part.heading ? h("h4", {}, part.heading) : null, ...elements(part.parts, place))],
   card: (part, place) => [cardPart(part, place)],
 };
 

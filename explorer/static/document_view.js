@@ -6,13 +6,29 @@ import { FindingView } from "./finding_view.js";
 
 export class DocumentView extends FindingView {
   draw() {
+    const body = h("div", { class: "tc-card-list" });
     const actions = { ...this.actions, goTo: (/** @type {string} */ id) => this.choose(id) };
-    const place = { actions, item: (/** @type {string[]} */ ids, /** @type {any} */ element) => this.item(ids, element) };
-    const parts = elements(this.artifact.view.parts, place);
-    this.scroller.replaceChildren(h("div", { class: "tc-card-list" }, ...parts));
+    const place = { actions, charts: this.begin(body), item: (/** @type {string[]} */ ids, /** @type {HTMLElement} */ element) => this.firstItem(ids, element) };
+    body.append(...elements(this.artifact.view.parts, place));
+    this.scroller.replaceChildren(body);
     /** Links that show which entity is chosen. @type {HTMLElement[]} */
     this.marks = [...this.scroller.querySelectorAll("button")].filter((button) => button.dataset.entity);
     this.mark();
+  }
+
+  /**
+   * What draws the charts of a document, by their kind; `body` is around all of it.
+   * @param {HTMLElement} body @returns {import("./document.js").Charts}
+   */
+  begin(body) {
+    body.classList.add("tc-document");
+    return {};
+  }
+
+  /** The first element of an entity stands for it. @param {string[]} ids @param {HTMLElement} element */
+  firstItem(ids, element) {
+    const own = ids.filter((id) => !this.items.has(id));
+    return own.length ? this.item(own, element) : element;
   }
 
   /** An entity of this document is chosen and shown here, others where they are. @param {string} id */

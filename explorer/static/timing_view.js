@@ -1,70 +1,39 @@
 // Times of a call, eager and compiled: a row a candidate, with a bar, its quartiles and rounds, and the numbers beside it.
 
+import { DocumentView } from "./document_view.js";
 import { h, icon } from "./dom.js";
-import { FindingView } from "./finding_view.js";
 import { axisEnd, percent, roundTicks, stacked, tickText } from "./timing_scale.js";
 
+/** @typedef {import("./document.js").Place} Place */
 /**
  * @typedef {{id: string, name: string, tone: string, seconds: number | null, low: number | null, high: number | null,
  *   rounds: number[], time: string, spread: string, ratio: string, range: string, compiling: string, pays: string,
- *   peak: number | null, memory: string, host: (number | null)[] | null, parts: string[], counts: string[],
- *   notes: string[], problem: string}} Row
+ *   peak: number | null, memory: string, counts: string[], problem: string}} Row
  * @typedef {{name: string, seconds: number}} Unit
- * @typedef {{what: string, where: string, lead: string[], method: string[], unit: Unit | null, parts: string[],
- *   rows: Row[]}} Group
- * @typedef {{heading: string, lead: string, figures: [string, string][], sources: string[]}} Estimate
+ * @typedef {{name: string, seconds: number | null, host: (number | null)[], words: string[]}} HostRow
  */
 
 /** @type {Record<string, string>} */
 const TONES = { eager: "eager", faster: "faster than eager", slower: "slower than eager", equal: "as fast as eager" };
 const TICKS = 6;
-/** So many warnings stand above the numbers without a fold. */
-const WARNINGS = 3;
 const FACTS = ["compiling", "pays off", "memory"];
 
-export class TimingView extends FindingView {
-  draw() {
-    /** @type {{warnings: string[], groups: Group[], estimate: Estimate | null}} */
-    const { warnings, groups, estimate } = this.artifact.view;
-    const body = h("div", { class: "tc-timing" }, warned(warnings), ...groups.map((group) => this.group(group)), estimate ? estimated(estimate) : null);
+export class TimingView extends DocumentView {
+  /** @param {HTMLElement} body */
+  begin(body) {
+    body.className = "tc-timing";
     body.addEventListener("keydown", (event) => moveByArrow(event, body));
-    this.scroller.replaceChildren(body);
-  }
-
-  /** @param {Group} group */
-  group(group) {
-    const [first, ...rest] = group.lead;
-    return h(
-      "section",
-      {},
-      h("p", { class: "tc-time-what" }, h("b", {}, `One call: ${group.what}`), ` on ${group.where}`),
-      h("p", { class: "tc-time-lead" }, first),
-      h("p", { class: "tc-time-more" }, rest.join(" ")),
-      this.times(group),
-      whereItGoes(group),
-      notesOf(group),
-      h("details", { class: "tc-more-of-it" }, h("summary", {}, "How it was measured"), ...group.method.map((line) => h("p", {}, line))),
-    );
-  }
-
-  /** @param {Group} group */
-  times(group) {
-    const most = axisEnd(group.rows);
-    const eager = group.rows.find(({ tone }) => tone === "eager")?.seconds ?? null;
-    const peak = Math.max(0, ...group.rows.map((row) => row.peak ?? 0));
-    const rows = group.rows.map((row) => this.item(row.id, row.problem ? failedRow(row) : timeRow(row, most, eager, peak)));
-    return h("div", { class: "tc-times", role: "table", "aria-label": "Time of a call by candidate" }, headRow(most, group.unit), ...rows);
+    return { times: timesChart, host: hostChart };
   }
 }
 
-/** What is to be known before the numbers; of much, the rest in a fold. @param {string[]} warnings */
-function warned(warnings) {
-  if (!warnings.length) return null;
-  const item = (/** @type {string} */ words) => h("li", {}, words);
-  const some = warnings.length > WARNINGS ? WARNINGS - 1 : warnings.length;
-  const rest = warnings.slice(some);
-  const fold = rest.length ? h("details", {}, h("summary", {}, `${rest.length} more notes`), h("ul", {}, ...rest.map(item))) : null;
-  return h("div", { class: "tc-time-warnings", role: "note" }, icon("warning"), h("div", {}, h("ul", {}, ...warnings.slice(0, some).map(item)), fold));
+/** @param {{unit: Unit | null, rows: Row[]}} data @param {Place} place */
+function timesChart({ unit, rows }, place) {
+  const most = axisEnd(rows);
+  const eager = rows.find(({ tone }) => tone === "eager")?.seconds ?? null;
+  const peak = Math.max(0, ...rows.map((row) => row.peak ?? 0));
+  const drawn = rows.map((row) => place.item([row.id], row.problem ? failedRow(row) : timeRow(row, most, eager, peak)));
+  return h("div", { class: "tc-times", role: "table", "aria-label": "Time of a call by candidate" }, headRow(most, unit), ...drawn);
 }
 
 /** @param {number} most @param {Unit | null} unit */
@@ -155,33 +124,29 @@ function failedRow({ name, problem, counts }) {
   );
 }
 
-/** The time of a call in its parts: those of the host end to end, the GPU's beside them. @param {Group} group */
-function whereItGoes({ rows, parts }) {
-  const known = rows.filter(({ host }) => host !== null);
-  if (!known.length) return null;
-  const most = 1.04 * Math.max(...known.map(({ host, seconds }) => Math.max(seconds ?? 0, sum((host ?? []).slice(0, -1)), host?.at(-1) ?? 0)));
-  const legend = parts.flatMap((name, part) => (known.some(({ host }) => host?.[part]) ? [h("span", {}, h("i", { class: `tc-part tc-part-${part}` }), name)] : []));
+/** The time of a call in its parts: those of the host end to end, the GPU's beside them. @param {{parts: string[], rows: HostRow[]}} data */
+function hostChart({ parts, rows }) {
+  const most = 1.04 * Math.max(...rows.map(({ host, seconds }) => Math.max(seconds ?? 0, sum(host.slice(0, -1)), host.at(-1) ?? 0)));
+  const legend = parts.flatMap((name, part) => (rows.some(({ host }) => host[part]) ? [h("span", {}, h("i", { class: `tc-part tc-part-${part}` }), name)] : []));
   return h(
     "div",
     { class: "tc-host" },
-    h("h4", {}, "Where the time of a call goes"),
     h("p", { class: "tc-host-legend" }, ...legend),
-    h("div", { class: "tc-times", role: "table", "aria-label": "Where the time of a call goes" }, ...known.map((row) => hostRow(row, most))),
+    h("div", { class: "tc-times", role: "table", "aria-label": "Where the time of a call goes" }, ...rows.map((row) => hostRow(row, most))),
   );
 }
 
-/** @param {Row} row @param {number} most */
-function hostRow(row, most) {
-  const host = row.host ?? [];
+/** @param {HostRow} row @param {number} most */
+function hostRow({ name, host, words }, most) {
   const gpu = host.at(-1) ?? 0;
   const pieces = stacked(host.slice(0, -1), most).map(({ left, width }, part) => pieceOf(part, left, width));
   if (gpu) pieces.push(pieceOf(host.length - 1, 0, percent(gpu, most)));
   return h(
     "div",
     { class: gpu ? "tc-time-row tc-two-lanes" : "tc-time-row", role: "row" },
-    nameOf({ name: row.name, counts: [] }),
+    nameOf({ name, counts: [] }),
     h("div", { class: "tc-time-bar", role: "cell", "aria-hidden": "true" }, ...pieces),
-    h("div", { class: "tc-host-words", role: "cell" }, row.parts.join(" · ")),
+    h("div", { class: "tc-host-words", role: "cell" }, words.join(" · ")),
   );
 }
 
@@ -194,25 +159,6 @@ function pieceOf(part, left, width) {
 /** @param {(number | null)[]} parts */
 function sum(parts) {
   return parts.reduce((/** @type {number} */ total, part) => total + (part ?? 0), 0);
-}
-
-/** What there is to say of single candidates. @param {Group} group */
-function notesOf({ rows }) {
-  const told = rows.flatMap(({ name, notes }) => notes.map((note) => h("li", {}, h("b", {}, name), " ", note)));
-  return told.length ? h("ul", { class: "tc-time-notes" }, ...told) : null;
-}
-
-/** What was not measured, in a frame of its own and without a bar. @param {Estimate} estimate */
-function estimated({ heading, lead, figures, sources }) {
-  const rows = figures.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]);
-  return h(
-    "section",
-    { class: "tc-estimate", "aria-label": heading },
-    h("h4", {}, heading),
-    h("p", {}, lead),
-    h("dl", {}, ...rows),
-    ...sources.map((words) => h("p", { class: "tc-time-what" }, words)),
-  );
 }
 
 /** Up and down go from candidate to candidate. @param {KeyboardEvent} event @param {HTMLElement} body */

@@ -15,12 +15,13 @@ from compiler.record.options import Options
 from explorer.findings import findings
 from explorer.findings.timing.chart import svg, timing_chart
 from explorer.findings.timing.compared import Ratio, by_call, timed
-from explorer.findings.timing.html import timing_html
+from explorer.findings.timing.finding import timing_html
 from explorer.findings.timing.tables import timings
 from explorer.findings.timing.words import about, lead_sentences, ratio_text, three_digits, time_text
 from explorer.reading.plain_text import WIDTH
 from explorer.run import tables, text
 from explorer.run.run import Run
+from tests.explorer.documents import parts_of
 from tests.explorer.golden import assert_golden
 from tests.explorer.small_record import small_record
 from tests.explorer.timed_record import MS, NOISE, candidate, measurement, timed_record
@@ -133,8 +134,9 @@ def test_an_estimate_stands_apart_from_what_was_measured_and_says_that_it_is_non
     assert heading in timing_html(timed_record())
     assert heading not in Run(timed_record("cpu"))["timing"].text
     [finding] = [found for found in findings(timed_record()) if found.artifact.stage == "timing"]
-    assert heading not in str(finding.data["groups"])
-    assert finding.data["estimate"]["heading"] == heading
+    sections = parts_of(finding.data, "section")
+    assert [section["heading"] for section in sections if section["style"] == "estimate"] == [heading]
+    assert heading not in str(parts_of(finding.data, "chart"))
     assert not any("stimate" in entity.label for entity in finding.artifact.entities)
 
 
@@ -153,7 +155,8 @@ def test_each_candidate_is_an_entity_on_its_line() -> None:
         assert lines[own[0] - 1].startswith(entity.label)
     assert [entity.kind for entity in finding.artifact.entities] == ["candidate"] * 6
     assert finding.view == "timing"
-    assert [row["id"] for row in finding.data["groups"][0]["rows"]] == [item.id for item in finding.artifact.entities]
+    rows = parts_of(finding.data, "chart")[0]["data"]["rows"]
+    assert [row["id"] for row in rows] == [item.id for item in finding.artifact.entities]
 
 
 def test_nothing_timed_is_no_stage_and_no_chart() -> None:
@@ -218,7 +221,7 @@ def test_a_time_that_is_missing_is_not_a_zero() -> None:
 
 def test_quartiles_lie_around_the_median() -> None:
     finding = next(found for found in findings(timed_record()) if found.artifact.stage == "timing")
-    rows = [row for row in finding.data["groups"][0]["rows"] if row["seconds"] is not None]
+    rows = [row for row in parts_of(finding.data, "chart")[0]["data"]["rows"] if row["seconds"] is not None]
     assert rows
     for row in rows:
         assert row["low"] < row["seconds"] < row["high"]

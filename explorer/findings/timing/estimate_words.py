@@ -67,10 +67,3 @@ def _unknown(found: Estimate) -> str:
         return ""
     more = f" and {len(found.unknown) - NAMES_SHOWN} more" if len(found.unknown) > NAMES_SHOWN else ""
     return f"Not counted, as their sizes are not known: {', '.join(found.unknown[:NAMES_SHOWN])}{more}."
-
-
-def estimate_lines(words: EstimateWords) -> list[str]:
-    """As plain text."""
-    width = max(len(name) for name, _ in words.figures)
-    figures = [f"  {name:<{width}}  {value}" for name, value in words.figures]
-    return [words.heading, f"  {words.lead}", *figures, *(f"  {source}" for source in words.sources)]

@@ -1,31 +1,28 @@
-"""The measured candidates as a stage to look at: how long one call takes, eager and compiled, and if that pays."""
+"""The measured candidates as a document: how long one call takes, eager and compiled, and if that pays."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from compiler.record import Entity, Record
 from explorer.findings.timing.compared import Timed, by_call, timed
-from explorer.findings.timing.estimate_words import estimate_lines, estimate_words
+from explorer.findings.timing.estimate_words import estimate_words
 from explorer.findings.timing.text import (
+    COUNT_HEAD,
+    HEAD,
     PARTS,
-    count_lines,
+    cells,
+    count_cells,
     counted_parts,
     heading,
-    host_lines,
     method_lines,
-    note_lines,
     part_words,
     parts_of,
-    table_lines,
     why_not,
 )
 from explorer.findings.timing.words import (
     Unit,
-    device_text,
     lead_sentences,
     memory_text,
     pays_text,
@@ -37,59 +34,134 @@ from explorer.findings.timing.words import (
     unbroken,
     warnings,
 )
-from explorer.render.finding import Finding, LinkedText
+from explorer.reading.plain_text import one_line
+from explorer.render.document import (
+    Chart,
+    Document,
+    Fold,
+    Only,
+    Parts,
+    Picture,
+    Row,
+    Section,
+    Table,
+    Tag,
+    Text,
+    payload,
+)
+from explorer.render.finding import Finding
+from explorer.render.static import document_html
+from explorer.render.text import document_artifact
 
-STAGE, WIDTH = "timing", 110
+STAGE = "timing"
+WARNINGS = 3
+"""So many warnings stand above the numbers without a fold."""
+NUMBERS = tuple(range(1, len(HEAD)))
 
 
 def timing_finding(record: Record) -> Finding | None:
     """Every candidate of a record; None where nothing was timed."""
     if not record.candidates:
         return None
+    document = timing_document(record)
+    entities = {item.id: entity(item) for item in timed(record)}
+    artifact = document_artifact(STAGE, "times, eager and compiled", document, entities)
+    return Finding(artifact, "view", STAGE, payload(document))
+
+
+def timing_html(record: Record) -> str:
+    """All of it, with a chart; "" where nothing was timed."""
+    if not record.candidates:
+        return ""
+    # It imports matplotlib, which takes longer than all else here.
+    from explorer.findings.timing.chart import svg, timing_chart
+
+    above, *others = timing_document(record)
+    drawn = any(item.candidate.seconds for item in timed(record))
+    picture = [Picture("Times of a call as bars", svg(timing_chart(record)))] if drawn else []
+    return document_html([above, *picture, *others])
+
+
+def timing_document(record: Record) -> Document:
+    """What is to be known before the numbers, the candidates by call, and what is estimated, apart from them."""
+    warned: tuple[Parts, ...] = tuple(Text(words, "warning") for words in warnings(record))
+    if len(warned) > WARNINGS:
+        some, rest = warned[: WARNINGS - 1], warned[WARNINGS - 1 :]
+        warned = (*some, Only(("text", "html"), rest), Only(("view",), (Fold(f"{len(rest)} more notes", rest),)))
     groups = by_call(timed(record))
-    told = LinkedText()
-    for warning in warnings(record):
-        told.add(f"! {warning}")
+    parts: list[Parts] = [Section(warned, style="time-warnings")] if warned else []
     for group in groups:
-        _tell(told, group, record)
+        parts += group_parts(group, record)
+    return [*parts, *estimate_parts(record)]
+
+
+def group_parts(group: Sequence[Timed], record: Record) -> Iterator[Parts]:
+    """The candidates for one call."""
+    first, *rest = lead_sentences(group, record)
+    more = tuple(Text(words, "line") for words in rest)
+    yield Section((Text(heading(group, record), "line"), Text(first, "lead"), *more), style="time-group")
+    yield Section((times(group), Only(("text", "html"), failures(group))), style="time-table")
+    if any(item.candidate.host is not None for item in group):
+        yield Section((host(group),), "where the time of a call goes", "time-host")
+    if counts := tuple(cells for item in group if (cells := count_cells(item.candidate))):
+        table = Table(COUNT_HEAD, tuple(map(Row, counts)), right=(1, 2, 3))
+        yield Only(("text", "html"), (Section((table,), "what was compiled"),))
+    method = tuple(Text(line) for line in method_lines(record.measurement, group))
+    notes = tuple(
+        Row(((Tag(item.candidate.name, "strong"), f": {one_line(note)}"),), (item.id,))
+        for item in group
+        for note in item.candidate.notes
+    )
+    noted: tuple[Parts, ...] = (Table((), notes, style="notes"),) if notes else ()
+    yield Only(("text", "html"), (Section((*method, *noted)),))
+    yield Only(("view",), (*noted, Fold("How it was measured", method)))
+
+
+def times(group: Sequence[Timed]) -> Chart:
+    """The times of the candidates, beside each other."""
+    unit = shared_unit(group)
+    measured = [item for item in group if item.candidate.seconds is not None]
+    table = Table(HEAD, tuple(Row(cells(item, unit), (item.id,)) for item in measured), right=NUMBERS)
+    data = {
+        "unit": {"name": unit.name, "seconds": unit.seconds} if unit else None,
+        "rows": [_row_data(item, unit) for item in group],
+    }
+    return Chart("times", data, table if measured else Table((), ()))
+
+
+def failures(group: Sequence[Timed]) -> tuple[Parts, ...]:
+    """The candidates that have no numbers, and why."""
+    failed = [item for item in group if item.candidate.seconds is None]
+    rows = tuple(Row((f"{item.candidate.name}: {why_not(item.candidate)}",), (item.id,)) for item in failed)
+    return (Table((), rows),) if rows else ()
+
+
+def host(group: Sequence[Timed]) -> Chart:
+    """Where the time of a call goes, for those of whom that is known."""
+    known = [item.candidate for item in group if item.candidate.host is not None]
+    rows = tuple(Row((found.name, ", ".join(part_words(found)))) for found in known)
+    data = {
+        "parts": PARTS,
+        "rows": [
+            {
+                "name": found.name,
+                "seconds": found.seconds,
+                "host": parts_of(found),
+                "words": [unbroken(part) for part in part_words(found)],
+            }
+            for found in known
+        ],
+    }
+    return Chart("host", data, Table((), rows))
+
+
+def estimate_parts(record: Record) -> Iterator[Parts]:
+    """What is known of a GPU that is not here, in a frame of its own."""
     words = estimate_words(record)
     if words is not None:
-        told.add("\n" + "\n".join(row for line in estimate_lines(words) for row in _rows(line)))
-    data = {
-        "warnings": warnings(record),
-        "groups": [_group_data(group, record) for group in groups],
-        "estimate": None if words is None else asdict(words),
-    }
-    return Finding(told.artifact(STAGE, "times, eager and compiled"), "view", "timing", data)
-
-
-def _tell(told: LinkedText, group: Sequence[Timed], record: Record) -> None:
-    """A group in words, each line of the table with its candidate."""
-    if told.count:
-        told.add("")
-    told.add(heading(group, record))
-    told.add("\n".join(lead_sentences(group, record)))
-    told.add("")
-    measured = [item for item in group if item.candidate.seconds is not None]
-    failed = [item for item in group if item.candidate.seconds is None]
-    lines = table_lines(group)
-    if measured:
-        told.add(lines.pop(0))
-    for line, item in zip(lines, [*measured, *failed], strict=True):
-        told.add(line, entity(item))
-    method = [row for line in method_lines(record.measurement, group) for row in _rows(line)]
-    for block in (host_lines(group), count_lines(group), method):
-        if block:
-            told.add("\n" + "\n".join(block))
-    for item in group:
-        for note in note_lines(item.candidate):
-            told.add(note, within=(item.id,))
-
-
-def _rows(line: str) -> list[str]:
-    """A long line as several."""
-    indent = "  " if line.startswith("  ") else ""
-    return textwrap.wrap(line, WIDTH, subsequent_indent=indent) if len(line) > WIDTH else [line]
+        figures = Table((), tuple(map(Row, words.figures)))
+        sources = tuple(Text(source, "why") for source in words.sources)
+        yield Section((Text(words.lead), figures, *sources), words.heading, "estimate")
 
 
 def entity(item: Timed) -> Entity:
@@ -111,22 +183,6 @@ def entity(item: Timed) -> Entity:
     return Entity(item.id, "candidate", candidate.name, {name: fact for name, fact in facts.items() if fact})
 
 
-# For the view
-
-
-def _group_data(group: Sequence[Timed], record: Record) -> dict[str, Any]:
-    unit = shared_unit(group)
-    return {
-        "what": group[0].candidate.what,
-        "where": device_text(record.measurement) or group[0].candidate.device,
-        "lead": [unbroken(sentence) for sentence in lead_sentences(group, record)],
-        "method": method_lines(record.measurement, group),
-        "unit": {"name": unit.name, "seconds": unit.seconds} if unit else None,
-        "parts": PARTS,
-        "rows": [_row_data(item, unit) for item in group],
-    }
-
-
 def _row_data(item: Timed, unit: Unit | None) -> dict[str, Any]:
     """Numbers to be drawn, and all in words."""
     found = item.candidate
@@ -146,9 +202,6 @@ def _row_data(item: Timed, unit: Unit | None) -> dict[str, Any]:
         "pays": pays_text(item),
         "peak": found.peak_bytes,
         "memory": memory_text(found),
-        "host": parts_of(found) if found.host is not None else None,
-        "parts": [unbroken(part) for part in part_words(found)] if found.host is not None else [],
         "counts": counted_parts(found),
-        "notes": found.notes,
         "problem": why_not(found) if found.seconds is None else "",
     }

@@ -144,23 +144,14 @@ def _share(part: float, whole: float) -> str:
     return f" ({percent:.0f} %)" if percent >= 1 or not part else " (<1 %)"
 
 
-def host_lines(group: Sequence[Timed]) -> list[str]:
-    """Where the time of a call goes, for those of whom that is known."""
-    known = [item.candidate for item in group if item.candidate.host is not None]
-    if not known:
-        return []
-    rows = [(candidate.name, ", ".join(part_words(candidate))) for candidate in known]
-    return ["where the time of a call goes", *_indented(columns(rows))]
+COUNT_HEAD = ("", "graphs", "kernels", "launches a call")
 
 
-def count_lines(group: Sequence[Timed]) -> list[str]:
-    """Graphs, kernels and launches of a call."""
-    known = [item.candidate for item in group if (item.candidate.kernels, item.candidate.graphs) != (None, None)]
-    if not known:
-        return []
-    head = ("", "graphs", "kernels", "launches a call")
-    rows = [(found.name, *map(_count, (found.graphs, found.kernels, found.launches))) for found in known]
-    return ["what was compiled", *_indented(columns([head, *rows], right=range(1, 4)))]
+def count_cells(found: Candidate) -> tuple[str, ...]:
+    """Graphs, kernels and launches of a call, as a row; none where they are not known."""
+    if (found.kernels, found.graphs) == (None, None):
+        return ()
+    return (found.name, *map(_count, (found.graphs, found.kernels, found.launches)))
 
 
 def counted_parts(candidate: Candidate) -> list[str]:
@@ -174,13 +165,5 @@ def _plural(count: int, name: str) -> str:
     return counted(count, name) if name != "launch" or count == 1 else f"{count:,} launches"
 
 
-def note_lines(candidate: Candidate) -> list[str]:
-    return [f"{candidate.name}: {one_line(note)}" for note in candidate.notes]
-
-
 def _count(count: int | None) -> str:
     return "" if count is None else f"{count:,}"
-
-
-def _indented(lines: list[str]) -> list[str]:
-    return [f"  {line}" for line in lines]
