@@ -93,7 +93,7 @@ def test_a_break_in_advice_leads_to_the_card_of_the_break(broken: Run) -> None:
     assert [link["detail"] for link in parts_of(parts_of(card, "items")[0]["items"][0], "link")] == ["the break"]
     assert "torch._higher_order_ops.print" in parts_of(card, "change")[0]["new"][0]
     assert parts_of(card, "change")[0]["place"]
-    assert "breaks.break[0/0].0" in broken.linked_ids(finding.artifact.entities[0].id)["id"].to_list()
+    assert "breaks.break[0/0].0" in broken.linked(finding.artifact.entities[0].id)["id"].to_list()
 
 
 def test_trying_advice_puts_the_result_beside_it(broken: Run) -> None:
