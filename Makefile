@@ -1,4 +1,4 @@
-# `make lab` and `make test`, from a fresh clone; all that they install goes to .venv, and nothing needs activating.
+# `make lab` and `make test` work from a fresh clone. Everything is installed into .venv; nothing needs activating.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
@@ -14,11 +14,11 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 help:
 	@echo 'make lab          open the first notebook in JupyterLab (PORT=8899 picks the port)'
 	@echo 'make test         install what the tests need, and run every check'
-	@echo 'make constraints  pin the newest versions of everything but torch'
-	@echo 'make clean        remove .venv and what tools left behind'
+	@echo 'make constraints  pin the newest versions of everything except torch'
+	@echo 'make clean        remove .venv and the files of tools'
 
-# First pip, as an old one gets lost among so many pins; then torch, so that nothing else gets to choose which torch.
-# With torch comes setuptools, which builds us.
+# First pip, because an old pip cannot resolve so many pins; then torch, so that no other package chooses its version.
+# torch brings setuptools, which builds tcompile.
 $(VENV)/ready: pyproject.toml constraints.txt
 	"$$(build_tools/find_python)" -m venv "$(VENV)"
 	$(INSTALL) pip
@@ -30,7 +30,7 @@ $(VENV)/ready-to-test: $(VENV)/ready
 	$(INSTALL) --no-build-isolation --editable '.[notebooks,test]'
 	touch $@
 
-# No browser is started where there is no display: Jupyter prints the address.
+# Without a display no browser is started: Jupyter prints the address.
 lab: $(VENV)/ready
 	exec $(PYTHON_HERE) -m jupyterlab --ServerApp.ip=127.0.0.1 \
 	    --LabApp.default_url=/lab/tree/notebooks/01_first_look.ipynb \
@@ -38,12 +38,12 @@ lab: $(VENV)/ready
 	    $(if $(filter 0,$(shell id -u)),--allow-root) \
 	    $(if $(DISPLAY)$(WAYLAND_DISPLAY)$(filter Darwin,$(shell uname)),,--no-browser)
 
-# mypy runs beside pytest, whose tests wait for browsers and kernels now and then.
+# mypy runs in parallel with pytest, whose tests sometimes wait for browsers and kernels.
 test: programs lint frontend
 	$(MAKE) --no-print-directory --jobs 2 types suite
 
-# Three processes for two cores, as tests wait for browsers and kernels; each takes 1.5 GB.
-# Files in the order of tests/conftest.py: xdist's own puts those with few tests last, and they take longest.
+# Three processes for two cores, because tests wait for browsers and kernels; each takes 1.5 GB.
+# Files keep the order of tests/conftest.py: xdist would put files with few tests last, and those take longest.
 suite: $(VENV)/ready-to-test axe
 	$(PYTHON_HERE) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 

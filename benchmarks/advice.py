@@ -1,7 +1,7 @@
-"""Does advice keep what it claims? `python -m benchmarks.advice [MODEL …] [--case training] [--json FILE]`.
+"""Does advice gain what it claims? `python -m benchmarks.advice [MODEL …] [--case training] [--json FILE]`.
 
-Each model is explored and timed, every piece of advice that a machine can try is tried, and what it gained is set
-beside what was claimed. A claim holds where the upper quartile of what was gained reaches it.
+Each model is explored and timed, and every suggestion that can be tried automatically is tried. The measured gain is
+compared with the claim. A claim holds if the upper quartile of the gain reaches it.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _row(name: str, advice: Advice, trial: Trial | None) -> dict[str, Any]:
 
 
 def holds(trial: Trial) -> bool | None:
-    """Whether what was claimed was gained, within how much it varied; None where nothing was claimed or measured."""
+    """Whether the gain reached the claim, within noise; None if nothing was claimed or measured."""
     if trial.expected is None or trial.high is None or trial.problem:
         return None
     if trial.of == "compile":

@@ -1,8 +1,8 @@
-"""Are claims of the adviser modest? `python -m benchmarks.advice_claims SUITE.json [MODEL …]`.
+"""Are the adviser's claims conservative? `python -m benchmarks.advice_claims SUITE.json [MODEL …]`.
 
-SUITE.json is what `benchmarks.suite` measured on a GPU: eager, the default mode, reduce-overhead, with and without
-autocast. Each model is explored here for that GPU, given the times of its default mode alone, and what the adviser then
-claims for CUDA graphs and for autocast is set beside what the other candidates measured.
+SUITE.json has the results of `benchmarks.suite` on a GPU: eager, the default mode, reduce-overhead, with and without
+autocast. Each model is explored here for that GPU, with the times of its default mode only. The adviser's claims for
+CUDA graphs and for autocast are compared with the measured times of the other candidates.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from compiler.targets import target
 
 @dataclass(frozen=True)
 class Claim:
-    """What a rule claimed for a case, None for nothing, and what was measured, both in seconds a call."""
+    """The gain that a rule claimed for a case (None if nothing) and the measured gain, both in seconds per call."""
 
     model: str
     case: str
@@ -39,7 +39,7 @@ class Claim:
 
     @property
     def holds(self) -> bool:
-        """Whether at least that was gained, within the quartiles of the two that were compared."""
+        """Whether the measured gain reached the claim, within the quartiles of the two candidates."""
         return self.claimed is None or self.measured + self.noise >= self.claimed
 
     def __str__(self) -> str:

@@ -3,7 +3,7 @@
     python -m benchmarks.backend            each measurement in a fresh process with empty caches; JSON
     python -m benchmarks.backend NAME KIND  one of them, in this process
 
-A cold time is that of the first forward and backward; torch is imported before. The bar is a sixth of Inductor's for
+A cold time covers the first forward and backward; torch is imported before. The bar is a sixth of Inductor's time for
 the tutorials' MLP (issue 6, "Speed").
 """
 
@@ -50,7 +50,7 @@ PROGRAMS = {"mlp": mlp, "norm_gelu": norm_gelu, "softmax": softmax}
 
 
 def measure(name: str, backend: str) -> dict[str, float]:
-    """Seconds of the first forward and backward, and of one later on: the median."""
+    """Seconds of the first forward and backward, and the median of later ones."""
     import torch
 
     torch.manual_seed(0)

@@ -1,10 +1,9 @@
-"""How near to a plain copy's bandwidth do memory-bound kernels of `backend="tcompile"` come, and Inductor's?
+"""Bandwidth of memory-bound kernels, by `backend="tcompile"` and by Inductor, as a fraction of a plain copy's.
 
     python -m benchmarks.backend_bandwidth [--out FILE] [NAME …]
 
-Each case reads and writes known bytes, far more than the GPU's cache holds. Its GPU time is that of CUDA events around
-calls in turns with a device-to-device copy and with Inductor's kernel, medians of all; the bandwidth is given as a
-fraction of the copy's. Needs a GPU.
+Each case reads and writes a known number of bytes, far more than the GPU's cache holds. CUDA events time our kernel, a
+device-to-device copy and Inductor's kernel in interleaved rounds; the times are medians. Needs a GPU.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ ROW = 1024
 LONG_ROW = 32768
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 Case = tuple[Callable[[Tensor], Tensor], int, int]
-#: What is computed of a matrix, the length of its rows, and the size of the result in 1024ths of the matrix.
+#: A function of a matrix, the length of the matrix's rows, and the size of the result in 1024ths of the matrix.
 CASES: dict[str, Case] = {
     "relu": (torch.relu, ROW, 1024),
     "gelu": (functional.gelu, ROW, 1024),
@@ -45,7 +44,7 @@ CASES: dict[str, Case] = {
 
 
 def seconds(calls: Sequence[Callable[[], Any]]) -> list[float]:
-    """GPU seconds of a call of each, in turns: medians."""
+    """Median GPU seconds per call of each candidate, in interleaved rounds."""
     found: list[list[float]] = [[] for _ in calls]
     for _ in range(ROUNDS):
         for call, into in zip(calls, found, strict=True):

@@ -3,11 +3,11 @@
     python -m benchmarks.backend_correctness [--device cuda] [--processes 12] [--small] [--out FILE]
         [--backend tcompile,inductor] [MODEL …]
 
-What is allowed is measured, not chosen: eager mode runs the same steps in float64, which stand for the exact numbers,
-and in the dtype of the case. What eager is off by (the most so far in the run, as errors of a step reach all later
-ones) is the dtype's noise; compiled code may be off by SLACK times that. `noise` in a row is ours as a multiple of
-eager's. Gradients of the first step are held the same way, parameter by parameter: a row names the worst. Another
-backend beside ours is a control: what both fail lies in the case.
+The tolerance is measured: eager mode runs the same steps in float64, as the reference, and in the dtype of the case.
+Eager's error (the largest so far in the run, because an error in a step affects all later steps) is the dtype's noise.
+The error of compiled code may be SLACK times that. `noise` in a row is our error as a multiple of eager's. Gradients of
+the first step are compared the same way, parameter by parameter; a row names the worst. A second backend is a control:
+if both fail, the case itself is the cause.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ Compile = Callable[[torch.nn.Module], Callable[..., Any]]
 
 @dataclass(frozen=True)
 class Row:
-    """One case. `noise` is how far compiled code is off, as a multiple of eager's distance from float64: at most SLACK.
-    `gradients` is the same of the parameter `worst`.
+    """One case. `noise` is the error of compiled code, as a multiple of eager's error against float64: at most SLACK.
+
+    `gradients` is the same for the gradient of the parameter `worst`.
     """
 
     model: str
@@ -72,7 +73,7 @@ def eager(module: torch.nn.Module) -> Callable[..., Any]:
 
 
 def compiled(backend: str, mode: str | None, options: Mapping[str, Any]) -> Compile:
-    """How a backend is asked for."""
+    """Compile with a backend by name."""
 
     def compile_(module: torch.nn.Module) -> Callable[..., Any]:
         torch.compiler.reset()
@@ -84,14 +85,14 @@ def compiled(backend: str, mode: str | None, options: Mapping[str, Any]) -> Comp
 
 @dataclass(frozen=True)
 class Found:
-    """What a run gave: losses step by step, gradients of the first one by parameter; or the output, in inference."""
+    """A run's results: the loss of each step and the first step's gradients by parameter; in inference, the output."""
 
     numbers: tuple[Tensor, ...]
     gradients: Mapping[str, Tensor]
 
 
 def inference(case: Trial, call: Callable[..., Any], precision: torch.dtype) -> Found:
-    """Two calls: the second finds what the first left behind."""
+    """Two calls, because the first may leave state that changes the second."""
     case.model.eval()
     with torch.no_grad(), autocast(case, precision):
         outputs = [result(call(**case.arguments)).double().cpu() for _ in range(2)]
@@ -124,9 +125,9 @@ def autocast(case: Trial, precision: torch.dtype) -> Any:
 
 
 def noise(ours: Sequence[Tensor], theirs: Sequence[Tensor], exact: Sequence[Tensor], eps: float) -> tuple[float, float]:
-    """How far we are off at worst, as a multiple of what eager is off by so far; and what that is at the end.
+    """Our largest error as a multiple of eager's largest error so far, and that multiple at the end.
 
-    Half a unit in the last place of the largest exact number counts as noise where eager happens to be exact.
+    Half a unit in the last place of the largest exact number counts as noise if eager happens to be exact.
     """
     worst = most = 0.0
     for own, other, right in zip(ours, theirs, exact, strict=True):
@@ -139,8 +140,9 @@ def noise(ours: Sequence[Tensor], theirs: Sequence[Tensor], exact: Sequence[Tens
 
 
 def gradient_noise(ours: Found, theirs: Found, exact: Found, eps: float) -> tuple[float, str]:
-    """The same for each parameter's gradient, by norms, and the worst one's name. Some are nothing but noise: the floor
-    is set by all of them.
+    """The largest relative error of a parameter's gradient, by norms, and that parameter's name.
+
+    Some gradients are only noise: the floor comes from all of them.
     """
     assert ours.gradients.keys() == exact.gradients.keys(), "other parameters have gradients"
     whole = sum(float(value.norm()) ** 2 for value in exact.gradients.values()) ** 0.5
@@ -153,7 +155,7 @@ def gradient_noise(ours: Found, theirs: Found, exact: Found, eps: float) -> tupl
 
 
 def measured(case: Row, device: str, small: bool, compile_: Compile) -> Row:
-    """A case, of which only what was asked for is known: three runs of the same steps."""
+    """Measure a case: three runs of the same steps."""
     start, dtype = time.perf_counter(), PRECISIONS[case.precision]
     run = inference if case.kind == "inference" else training
 
@@ -176,13 +178,13 @@ def measured(case: Row, device: str, small: bool, compile_: Compile) -> Row:
 
 
 def alone(case: Row, device: str, small: bool, mode: str | None, options: Mapping[str, Any]) -> Row:
-    """A case in a process that may be its own."""
+    """Measure a case, in a separate process if asked."""
     torch.backends.cudnn.allow_tf32 = False
     return measured(case, device, small, compiled(case.backend, mode, options))
 
 
 def rows(cases: Sequence[Row], processes: int, *rest: Any) -> Iterator[Row]:
-    """The cases as they are done, with several processes each in a fresh one."""
+    """Yield the cases as they finish; with several processes, each case has a fresh one."""
     if processes == 1:
         yield from (alone(case, *rest) for case in cases)
         return

@@ -1,11 +1,11 @@
-"""Random programs by our own backend against eager mode, as many as there is time for; what differs is made small.
+"""Compare random programs in our own backend with eager mode, and minimize the programs that differ.
 
     python -m benchmarks.backend_fuzz FIRST COUNT [--device cuda] [--options JSON] [--as-gpu] [--writes]
 
-prints each seed whose program differs, the few steps that it takes, and how they go wrong; at the end, how many agree
-and how many torch itself refuses, too. Memory is full of NaN before anything is written there, so that reading too
-early is seen. With `--as-gpu` programs are compiled as for a GPU that is not here, and their kernels run in Triton's
-interpreter. See tests/compiler/backend/random_programs.py.
+prints each seed whose program differs, its minimized steps, and the error; at the end, how many programs agree and how
+many torch itself refuses. Memory is filled with NaN before it is written, so that a read before the write is visible.
+With `--as-gpu` programs are compiled for a GPU that is not here, and their kernels run in Triton's interpreter. See
+tests/compiler/backend/random_programs.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FINE = (AGREES, NOT_EAGER, NOT_TORCH)
 
 
 def verdict(case: Case) -> str:
-    """One of FINE, else how compiling or running a program goes wrong."""
+    """A verdict of FINE, or the error of compiling or running a program."""
     try:
         for grow in case.grows:
             replace(case, device="cpu").results(program(case.steps), grow)
@@ -50,7 +50,7 @@ def verdict(case: Case) -> str:
 
 
 def smallest(case: Case) -> Case:
-    """The case with as few steps as still go wrong, leaving out one at a time."""
+    """Minimize a case: leave out one step at a time while the program still fails."""
     place = len(case.steps) - 1
     while place >= 0:
         shorter = replace(case, steps=[*case.steps[:place], *case.steps[place + 1 :]])
@@ -62,7 +62,7 @@ def smallest(case: Case) -> Case:
 def verdicts(
     seeds: range, device: str, options: Mapping[str, Any], names: Sequence[str]
 ) -> Iterator[tuple[int, Case, str]]:
-    """Of each seed, its program as small as it still goes wrong, and how."""
+    """For each seed, its minimized program and the verdict."""
     for seed in seeds:
         case = case_of(seed, device, options, names)
         with poisoned():

@@ -1,12 +1,12 @@
-"""How much of the host's time does a call of a small compiled graph take?
+"""How much host time does a call of a small compiled graph take?
 
     python -m benchmarks.backend_host [--device cpu|cuda] [--rounds N] [--seconds S] [--mode MODE] [--out FILE] [NAME …]
 
-Microseconds per call of eager mode, of a backend of TorchDynamo that does nothing (what every compiler pays for guards
-and prologue), of Inductor and of ours. All take turns in each round, in another order each time, for a fixed time each;
-the ratio is the median of the rounds' own ratios, so what slows the whole machine down for a while slows both sides.
-On a GPU the queue is emptied between turns and not within, and a turn is too short to fill it. On a CPU the thread's
-own time counts, as others may use the cores too; with a GPU there is autograd's thread besides, and wall time counts.
+Microseconds per call of eager mode, of a TorchDynamo backend that does nothing (the cost of guards and prologue, which
+every compiler pays), of Inductor and of our backend. Each runs for a fixed time in each round, in a different order
+each time. The ratio is the median of the per-round ratios, so a slow phase of the machine slows both sides. On a GPU
+the queue is drained between turns and not within, and a turn is too short to fill it. On a CPU the thread's own time
+counts, because others may use the cores too; with a GPU there is also autograd's thread, so wall time counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 ROUNDS, SECONDS = 31, 0.02
 MOST_CALLS = 400
-"""GPUs queue about a thousand launches before the host has to wait."""
+"""The most calls in a turn: GPUs queue about a thousand launches before the host has to wait."""
 Call = Callable[[], Any]
 
 
@@ -49,13 +49,13 @@ def mlp(device: str) -> nn.Sequential:
 
 
 def own_code(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A copy that TorchDynamo keeps apart: its entries hang on the code object."""
+    """A copy of a function with its own code object, because TorchDynamo keeps its cache entries on the code object."""
     assert isinstance(fn, FunctionType)
     return FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
 
 
 def nothing(result: Any) -> Callable[..., Any]:
-    """A backend whose code is there already, and is this."""
+    """A backend that returns this function without compiling anything."""
     return lambda *_: lambda *_: (result,)
 
 
@@ -80,7 +80,7 @@ def inference(fn: Callable[..., Any], args: Sequence[Tensor], mode: str | None) 
 def training(
     fn: Callable[..., Tensor], args: Sequence[Tensor], leaves: Sequence[Tensor], mode: str | None
 ) -> dict[str, Call]:
-    """Steps without an optimizer. What is returned is summed outside of the compiled graph."""
+    """Training steps without an optimizer. The result is summed outside the compiled graph."""
 
     def step(compiled: Callable[..., Tensor]) -> Call:
         def call() -> None:
@@ -92,7 +92,7 @@ def training(
 
     torch.set_grad_enabled(True)
     found = compilers(None, mode)
-    del found["nothing"]  # there is no backward of nothing
+    del found["nothing"]  # a backend that does nothing has no backward
     steps = {name: step(compiled(own_code(fn))) for name, compiled in found.items()}
     steps["eager"]()
     expected = [leaf.grad for leaf in leaves]

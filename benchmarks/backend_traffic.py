@@ -1,9 +1,9 @@
-"""What our own backend's kernels move on a GPU, beside Inductor's for the same models: no GPU is needed for that.
+"""Bytes that our own backend's kernels move on a GPU, against Inductor's for the same models; needs no GPU.
 
     python -m benchmarks.backend_traffic [NAME …] [--inference] [--training] [--amp] [--out FILE] [--ours]
 
-Both compile for an H200 that need not be here. Of each: generated kernels, calls of PyTorch, and the bytes that the
-generated kernels read and write, each element of a buffer counted once a kernel. Ratios are ours over Inductor's.
+Both compile for an H200 that need not be here. Counted for each: generated kernels, extern calls, and the bytes that
+the generated kernels read and write; each element of a buffer counts once per kernel. Ratios are ours over Inductor's.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ TARGET = "h200"
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Of all graphs of a call."""
+    """Counts over all graphs of a call."""
 
     kernels: int
     calls: int
@@ -114,7 +114,7 @@ MODELS: dict[str, Callable[[], Step]] = {
 
 
 def called(step: Step, training: bool) -> Callable[..., Any]:
-    """What is compiled: the model in evaluation mode, or in training mode with its loss."""
+    """The function to compile: the model in evaluation mode, or in training mode with its loss."""
     model = step.model.train(training)
     if not training:
         return model
@@ -122,12 +122,12 @@ def called(step: Step, training: bool) -> Callable[..., Any]:
 
 
 def in_bfloat16(amp: bool) -> AbstractContextManager[Any]:
-    """Where calls run under autocast: of the CPU, which is taken for the GPU's while graphs are traced for one."""
+    """Run calls under the CPU's autocast, which stands for the GPU's while graphs are traced for a GPU."""
     return torch.autocast("cpu", torch.bfloat16, enabled=amp)
 
 
 def inductor(step: Step, training: bool, amp: bool = False) -> tuple[Count, Counter[str]]:
-    """What Inductor makes of it, and its kernels by name."""
+    """Inductor's counts for the call, and its kernels by name."""
     options = parse_options(target=TARGET, grad=training)
     with in_bfloat16(amp):
         record = explore(called(step, training), (), step.arguments, options).record
@@ -140,7 +140,7 @@ def inductor(step: Step, training: bool, amp: bool = False) -> tuple[Count, Coun
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """A graph of the call: its context, and what each pass made of it."""
+    """A graph of the call: its context, and the program after each pass."""
 
     ctx: Context
     stages: pipeline.Stages
@@ -151,7 +151,7 @@ class Ours:
 
 
 def tcompile(step: Step, training: bool, amp: bool = False) -> list[Ours]:
-    """The programs that our backend makes of the call's graphs, for the GPU."""
+    """Our backend's programs for the call's graphs, for the GPU."""
     gpu, found = target(TARGET), []
 
     def keep(module: GraphModule, inputs: Sequence[Any], name: str) -> Any:
@@ -178,7 +178,7 @@ def tcompile(step: Step, training: bool, amp: bool = False) -> list[Ours]:
 
 
 def count(graphs: Sequence[Ours]) -> Count:
-    """What the kernels of these programs move."""
+    """Count the kernels and bytes of these programs."""
     kernels = sum(len(graph.program.kernels) for graph in graphs)
     calls = sum(len(graph.program.steps) for graph in graphs) - kernels
     return Count(kernels, calls, sum(traffic(k, g.program, g.ctx) for g in graphs for k in g.program.kernels))

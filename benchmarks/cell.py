@@ -1,8 +1,8 @@
-"""A `%%tcompile` cell in a real kernel, heard as a notebook hears it: `python -m benchmarks.cell gpt2`.
+"""A `%%tcompile` cell in a real kernel, observed as a notebook would: `python -m benchmarks.cell gpt2`.
 
 Prints a JSON object: `captured` is the seconds from sending the cell until the entities of the biggest captured graph
-have come, while the cell still runs; `seconds` until it was idle again; `widget_bytes` what the finished widget holds,
-sent once; `sent_bytes` all that was sent for it while it grew; `peak_mib` the kernel's peak memory.
+arrive, while the cell still runs; `seconds` until the kernel is idle again; `widget_bytes` the size of the finished
+widget, sent once; `sent_bytes` all bytes sent for it while it grew; `peak_mib` the kernel's peak memory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LIMIT_SECONDS = 900
 
 @dataclass
 class Heard:
-    """What came from the kernel: a widget's state as it stands, and how many bytes it took to get there."""
+    """Messages received from the kernel: a widget's current state, and how many bytes were sent for it."""
 
     state: dict[str, Any] = field(default_factory=dict)
     parts: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict)
@@ -58,13 +58,13 @@ class Heard:
             self.parts[artifact, name] = (self.parts[artifact, name][0], len(buffer))
 
     def captured(self) -> float | None:
-        """When the biggest captured graph's entities came; None if they did not."""
+        """When the biggest captured graph's entities arrived; None if they did not."""
         found = [(size, at) for (artifact, name), (at, size) in self.parts.items()
                  if name == "entities" and CAPTURED.fullmatch(artifact)]  # fmt: skip
         return max(found)[1] if found else None
 
     def held(self) -> int:
-        """Bytes of the state as it stands and of each part once."""
+        """Bytes of the current state, with each part counted once."""
         return len(json.dumps(self.state).encode()) + sum(size for _, size in self.parts.values())
 
 
@@ -99,7 +99,7 @@ def measured(client: BlockingKernelClient, model: str) -> dict[str, Any]:
 
 
 def run(client: BlockingKernelClient, code: str) -> Iterator[tuple[dict[str, Any], float]]:
-    """Every message of a cell, and how many seconds after sending it came. Raises SystemExit when the cell fails."""
+    """Yield each message of a cell with its seconds since sending. Raises SystemExit when the cell fails."""
     start = time.perf_counter()
     request = client.execute(code)
     while True:

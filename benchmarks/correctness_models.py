@@ -1,6 +1,7 @@
 """Models that `benchmarks/backend_correctness.py` and the backend's tests train: each in two sizes, without dropout.
 
-Without it, as our random numbers on a GPU need not be eager's. All come from transformers or are written here.
+There is no dropout because our random numbers on a GPU differ from eager's. All models come from transformers or are
+written here.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tests.compiler.models import MLP, Block, ResNet18
 
 @dataclass(frozen=True)
 class Trial:
-    """A model, what it is called with, and the loss of what it returns."""
+    """A model, its arguments, and the loss of its output."""
 
     model: nn.Module
     arguments: dict[str, Any]
@@ -35,7 +36,7 @@ class Trial:
 
 
 def result(output: Any) -> Tensor:
-    """The tensor that a model's output is about."""
+    """The main tensor of a model's output."""
     if isinstance(output, tuple):
         output = output[0]
     found: Tensor = output.logits if hasattr(output, "logits") else output
@@ -48,7 +49,7 @@ def _own(output: Any) -> Tensor:
 
 
 def _waves(output: Any) -> Tensor:
-    """The distance from a wave, so that there is something to learn without labels."""
+    """The distance from a wave: a target to learn without labels."""
     found = result(output)
     wave = torch.linspace(0, 9, found.numel(), device=found.device).sin().view(found.shape)
     return (found.float() - wave).square().mean() if found.dtype != torch.float64 else (found - wave).square().mean()
@@ -94,7 +95,7 @@ def _llama(small: bool) -> Trial:
 
 
 def _t5(small: bool) -> Trial:
-    """As of version 1.1, whose activation is smooth: the first version's ReLU makes another model of rounding."""
+    """T5 version 1.1, because its activation is smooth: the first version's ReLU amplifies rounding errors."""
     layers, width, words = (1, 16, 97) if small else (3, 128, 5000)
     return _language(
         "T5ForConditionalGeneration", "T5Config", *((2, 6) if small else (8, 96)), vocab_size=words, d_model=width,
@@ -129,7 +130,7 @@ def _convnext(small: bool) -> Trial:
 
 
 class Inverted(nn.Module):
-    """MobileNetV2's block: made wide, convolved channel by channel, made narrow (https://arxiv.org/abs/1801.04381)."""
+    """MobileNetV2's block: expand, depthwise convolution, project (https://arxiv.org/abs/1801.04381)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -145,10 +146,11 @@ class Inverted(nn.Module):
 
 
 def _mobilenet(small: bool) -> Trial:
-    """The large one is made so that what eager mode is off by is no accident. Weights keep variances as they are: with
-    those of transformers numbers fade away layer by layer, and gradients are so large that a step of training makes of
-    rounding another model. Its activation is smooth: of ten million values that ReLU6 gets, a few lie so near 0 or 6
-    that rounding takes them to the other side, each of which is a thousandth of a gradient, or nothing.
+    """A MobileNet with a stable eager error in its large size.
+
+    Weights preserve the variance: with transformers' weights, activations vanish layer by layer, and gradients are so
+    large that a training step amplifies rounding errors into a different model. The activation is smooth: of the ten
+    million values that ReLU6 gets, rounding moves a few across 0 or 6, and each changes a gradient by a thousandth.
     """
     if small:
         return Trial(nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), Inverted(8)), {"input": torch.randn(2, 3, 12, 12)}, _waves)
@@ -163,7 +165,7 @@ def _mobilenet(small: bool) -> Trial:
 
 
 class SmoothBlock(Block):
-    """ResNet's block with an activation without a kink."""
+    """ResNet's block with a smooth activation."""
 
     def forward(self, x: Tensor) -> Tensor:
         y = functional.silu(self.bn1(self.conv1(x)))
@@ -172,8 +174,10 @@ class SmoothBlock(Block):
 
 
 def _resnet(small: bool) -> Trial:
-    """The large one is smooth: of three million values that ReLU gets, rounding takes a few to the other side of
-    0, each a thousandth of a gradient; and now and then max-pooling picks another.
+    """A ResNet, smooth in its large size.
+
+    Of the three million values that ReLU gets, rounding moves a few across 0, and each changes a gradient by a
+    thousandth; and sometimes max pooling picks another element.
     """
     if small:
         return Trial(nn.Sequential(Block(3, 8, 1), Block(8, 8, 2)), {"input": torch.randn(4, 3, 8, 8)}, _waves)
@@ -212,13 +216,13 @@ def _cells(small: bool) -> Trial:
 
 
 def _lstm(small: bool) -> Trial:
-    """TorchDynamo leaves nn.LSTM to eager, and compiles what is around it."""
+    """A model with nn.LSTM, which TorchDynamo leaves to eager mode; it compiles the code around it."""
     width, x = (12, torch.randn(3, 5, 12)) if small else (128, torch.randn(32, 16, 128))
     return Trial(nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.LSTM(width, width, 2)), {"input": x}, _waves)
 
 
 class Messages(nn.Module):
-    """A graph network: each node takes the mean of what its neighbours send, twice."""
+    """A graph network: each node takes the mean of its neighbours' messages, twice."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Every operator of MLP, ResNet-18, GPT-2 and ViT in training, taken apart; every level's graphs against eager.
+"""Decompose every operator of MLP, ResNet-18, GPT-2 and ViT in training, and compare every level's graphs with eager.
 
 python -m benchmarks.decompositions            all four, small configurations; writes results/decompositions.json
 python -m benchmarks.decompositions mlp vit    some of them
@@ -60,7 +60,7 @@ MODELS: dict[str, Callable[[], Step]] = {"mlp": mlp, "resnet18": resnet18, "gpt2
 
 @dataclass
 class Trees:
-    """Trees of a model's calls, one for each operator with arguments of other types or values."""
+    """Decomposition trees of a model's calls, one for each operator with different argument types or values."""
 
     calls: int = 0
     different: int = 0
@@ -70,7 +70,7 @@ class Trees:
 
 
 class Taking(Interpreter):
-    """Runs a graph, and takes each call apart on the values that it has there."""
+    """Runs a graph, and decomposes each call with its actual inputs."""
 
     def __init__(self, module: GraphModule, known: set[str], trees: Trees) -> None:
         super().__init__(module)
@@ -110,7 +110,7 @@ def _type(value: Any) -> Any:
 
 
 def explored(step: Step) -> Exploration:
-    """The model's step, recorded; Inductor's part is left out."""
+    """Record the model's step, without Inductor's stages."""
     with Exploration(Options(stages=("captured",))) as exploration:
         step.run(exploration.compile(step.model))
     return exploration

@@ -1,6 +1,6 @@
 """An independent check of `compiler.timing` on a GPU: a plain loop of CUDA events over the same call.
 
-It shares no code with the engine: the caller compiles with `torch.compile` as a user does, and hands over a step.
+It shares no code with the engine: the caller compiles with `torch.compile` as a user would, and passes in a step.
 """
 
 from __future__ import annotations
@@ -17,16 +17,14 @@ MOST_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Looped:
-    """Seconds of one call: `alone`, on an idle GPU whose L2 cache holds other data, the median; and in a `stream` of
-    calls one after the other.
-    """
+    """Median seconds of one call: `alone` (idle GPU, flushed L2 cache), and in a `stream` of back-to-back calls."""
 
     alone: float
     stream: float
 
 
 def looped(step: Callable[[], object], calls: int = 100) -> Looped:
-    """Time a step that launches work on the current GPU. Fewer calls where they would last longer than two seconds."""
+    """Time a step that launches work on the current GPU. Makes fewer calls if they would take more than two seconds."""
     for _ in range(WARM_UP):
         step()
     torch.cuda.synchronize()

@@ -1,21 +1,21 @@
-"""What tcompile costs, measured in fresh processes; each figure is printed beside its bar.
+"""The cost of tcompile, measured in fresh processes; each figure is printed with its bar.
 
     python benchmarks/explore.py                          everything that this machine can measure
     python benchmarks/explore.py --ratio --models mlp     some sections, some models
 
 --ratio       exploring ÷ the first call of plain torch.compile: forward and backward, both cold, in turns
 --triton      code for a virtual GPU: seconds to Triton source and to binaries; exploring ÷ torch.compile for the CPU
---captured    seconds until the captured graph is there, in the engine and in a notebook's cell
---provenance  share of compute nodes, stage by stage, that lead to a line of Python
---size        bytes of the saved page, and of what the widget is sent
+--captured    seconds until the captured graph arrives, in the engine and in a notebook's cell
+--provenance  share of compute nodes, stage by stage, that are linked to a line of Python
+--size        bytes of the saved page, and bytes sent to the widget
 --frontend    the page in headless Chromium: first paint, selection, groups, panning
 --memory      peak memory of the exploring process
 --recording   on a GPU: compiling while it is recorded ÷ compiling
---recorded    what recording adds to a compile for the CPU, and the stepper to capturing: CPU seconds, in one process
+--recorded    CPU seconds that recording adds to a compile for the CPU, and the stepper to capturing, in one process
 
-Cold is a fresh process whose every cache of torch's is its own, and empty. Measurements that are compared run in turns,
-after one round that is thrown away where disk caches matter; a ratio is that of the medians. Results are written as
-JSON into benchmarks/results/. Ends with code 1 if a bar was missed or a measurement failed.
+Cold means a fresh process with its own, empty torch caches. Compared measurements run in interleaved rounds, after a
+discarded first round if disk caches matter; a ratio is the ratio of the medians. Results are written as JSON to
+benchmarks/results/. Exits with code 1 if a bar was missed or a measurement failed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ FX_STAGES = ("captured", "pre_grad", "joint", "forward", "backward", "inference"
 
 @dataclass
 class Bench:
-    """What was asked for, and what has been measured already, for sections that need the same."""
+    """The command-line arguments, and earlier measurements that other sections need too."""
 
     models: list[str]
     rounds: int
@@ -74,7 +74,7 @@ class Bench:
         return found
 
     def once(self, model: str) -> list[dict[str, Any]]:
-        """What is known of exploring a model; explores it if nothing is."""
+        """The first measurement of exploring a model; explores it if there is none."""
         return self.explored.get(model) or [self.explore(model)]
 
     def record(self, model: str) -> Any:
@@ -100,7 +100,7 @@ def ratio(bench: Bench) -> Iterable[Figure]:
 
 
 def triton(bench: Bench) -> Iterable[Figure]:
-    """To Triton source for a GPU that is not here, beside torch.compile for the CPU; then from there to binaries."""
+    """Time to Triton source for a GPU that is not here, against torch.compile for the CPU; then to binaries."""
     for model in bench.models:
         explored, built, compiled = [], [], []
         for _ in range(bench.rounds):
@@ -150,7 +150,7 @@ def captured(bench: Bench) -> Iterable[Figure]:
 
 
 def captured_at(events: list[dict[str, Any]]) -> float:
-    """When the biggest captured graph was there."""
+    """When the biggest captured graph arrived."""
     graphs = [event for event in events if event["artifact"].startswith("captured[")]
     return float(max(graphs, key=lambda event: event["entities"])["at"])
 
@@ -190,7 +190,7 @@ def kilobytes(name: str, count: int, bar: int | None, note: str = "") -> Figure:
 
 
 def widget_bytes(record: Any) -> dict[str, int]:
-    """Bytes that showing a record in a notebook takes, all its parts asked for: code, style, manifest and parts."""
+    """Bytes sent to show a record in a notebook, with all its parts loaded: code, style, manifest and parts."""
     import msgspec
 
     from explorer.run import frontend
@@ -237,7 +237,7 @@ def recording(bench: Bench) -> Iterable[Figure]:
 
 
 def recorded(bench: Bench) -> Iterable[Figure]:
-    """Cases of their own, whatever models are asked for."""
+    """Measure fixed cases, independent of `--models`."""
     for what, rounds in (("compile", bench.rounds), ("capture", 4 * bench.rounds)):
         for case in RECORDED_CASES:
             say(f"{what} of {case}, plain and recorded, in {rounds} rounds")
@@ -249,7 +249,7 @@ def recorded(bench: Bench) -> Iterable[Figure]:
 
 
 def in_turns(name: str, found: dict[str, dict[str, list[float]]], way: str, bar: float | None) -> Figure:
-    """The median, over rounds, of the ratio of CPU seconds; the note has its quartiles and the seconds."""
+    """The median over rounds of a ratio of CPU seconds; the note has its quartiles and the seconds."""
     pairs = zip(found[way]["cpu_seconds"], found["plain"]["cpu_seconds"], strict=True)
     runs = tuple(mine / plain for mine, plain in pairs)
     low, middle, high = statistics.quantiles(runs, n=4, method="inclusive")
@@ -287,7 +287,7 @@ def say(text: str) -> None:
 
 
 def run_section(section: str, bench: Bench) -> bool:
-    """Measure, print and write one section; whether all its bars were kept."""
+    """Measure, print and write one section; return whether it met all its bars."""
     before = load()
     print(f"\n{section} ({before})", flush=True)
     figures: list[Figure] = []

@@ -1,16 +1,18 @@
-"""How true the code for a GPU that is not here is: the kernels for virtual `h200`, made from CPU inputs, beside those
-that plain torch.compile makes on an H200 with the same torch.
+"""Compare the code for a GPU that is not here with the code on a real one.
+
+The one side is the kernels for virtual `h200`, from CPU inputs; the other is plain torch.compile on an H200, with the
+same torch.
 
     python benchmarks/fidelity.py                                    on a machine with that GPU: everything
     python benchmarks/fidelity.py --models GPT-2 --formats fp32      some of it
-    python benchmarks/fidelity.py --folder sides --sides virtual     one side only: what it makes is kept in the folder
+    python benchmarks/fidelity.py --folder sides --sides virtual     one side only: its code is kept in the folder
 
-Every model × (inference, training) × (fp32, autocast to bf16) is compiled twice, each time in a fresh process: as
-torch.compile does it on the GPU, kernels built and run; and by an exploration with the GPU hidden. What a process made
-is kept in `--folder` and not made again, so one side may come from another machine with the same versions of torch and
-Triton; sides of different versions are refused. Put aside before comparing: paths, torch's number of the compilation,
-and `backend_hash` (a hash of Triton's installation and of the GPU, which an exploration that builds nothing leaves
-out). Nothing else: names, numbers in them, and what is written for the autotuner count. Ends with code 1 below 95 %.
+Every model × (inference, training) × (fp32, autocast to bf16) is compiled twice, each time in a fresh process: by
+torch.compile on the GPU, with kernels built and run; and by an exploration with the GPU hidden. The results of a
+process are kept in `--folder` and reused, so one side may come from another machine with the same versions of torch and
+Triton; sides of different versions are refused. The comparison ignores paths, torch's compilation id, and
+`backend_hash` (a hash of Triton's installation and of the GPU, which an exploration that builds nothing leaves out).
+Everything else counts: names, numbers in them, and the metadata for the autotuner. Exits with code 1 below 95 %.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from benchmarks.same_kernels import Comparison, compared
 
 BAR = 95.0
 MODES, FORMATS, SIDES = ("inference", "training"), ("fp32", "bf16"), ("real", "virtual")
-# A process of the virtual side sees no GPU; one core each, as they run side by side.
+# A process of the virtual side sees no GPU. Each has one core because they run side by side.
 ENVIRONMENT = {
     "real": {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"},
     "virtual": {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
@@ -56,7 +58,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A compared case. `problems` are what kept the virtual side from writing code."""
+    """A compared case. `problems` are the reasons why the virtual side wrote no code."""
 
     case: Case
     comparison: Comparison
@@ -77,7 +79,7 @@ class Row:
 
 
 def make(case: Case, side: str, folder: Path, target: str) -> str:
-    """Compile one side of a case, if it is not in the folder; "" or what went wrong."""
+    """Compile one side of a case, if it is not in the folder; returns an error message, or ""."""
     path = case.file(folder, side)
     if path.exists():
         return ""
@@ -91,7 +93,7 @@ def make(case: Case, side: str, folder: Path, target: str) -> str:
 
 
 def make_all(cases: Sequence[Case], sides: Sequence[str], folder: Path, target: str, jobs: int) -> list[str]:
-    """Compile what is missing, `jobs` processes side by side; what went wrong."""
+    """Compile the missing cases, `jobs` processes side by side; returns the error messages."""
     folder.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(jobs) as pool:
         failures = pool.map(lambda asked: make(*asked, folder, target), product(cases, sides))
@@ -104,7 +106,7 @@ def _told(failure: str) -> str:
 
 
 def rows(cases: Iterable[Case], folder: Path) -> Iterator[Row]:
-    """The cases of which the folder has both sides, compared. Raises ValueError for sides of different versions."""
+    """Compare the cases with both sides in the folder. Raises ValueError for sides of different versions."""
     for case in cases:
         paths = [case.file(folder, side) for side in SIDES]
         if all(path.exists() for path in paths):

@@ -1,7 +1,7 @@
-"""What `benchmarks/fidelity.py` compares: models as people build them, with random weights and full widths.
+"""The models of `benchmarks/fidelity.py`: typical models with random weights and full widths.
 
-Where a model repeats a layer, there are three of them (two in the Llama block): the first, the last and one between
-have all the kernels there are. Batches are small, and multiples of 8 as people choose them.
+A repeated layer occurs three times (two in the Llama block): the first, the last and one between have all the different
+kernels. Batches are small multiples of 8, as is usual.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def llama() -> Step:
 
 
 class Recurrent(nn.Module):
-    """Words embedded, two recurrent layers, a head over the words."""
+    """An embedding, two recurrent layers, and a head over the vocabulary."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -155,12 +155,12 @@ class Stepped(nn.Module):
 
 
 def lstm() -> Step:
-    """nn.LSTM as it is: TorchDynamo leaves it to eager, and compiles what is around it."""
+    """Plain nn.LSTM: TorchDynamo leaves it to eager, and compiles the code around it."""
     return Step(Recurrent("LSTM"), {"ids": torch.randint(0, 10_000, (8, 16))}, _mean)
 
 
 def _captured(kind: str) -> Callable[[], Step]:
-    """A recurrent module with torch._dynamo.config.allow_rnn, under which TorchDynamo captures it."""
+    """A recurrent module with torch._dynamo.config.allow_rnn, so that TorchDynamo captures it."""
 
     def build() -> Step:
         import torch._dynamo

@@ -1,7 +1,7 @@
-"""What one fresh process compiles: `python -m benchmarks.fidelity_side virtual GPT-2 training bf16`; JSON on stdout.
+"""Compile one side of a case: `python -m benchmarks.fidelity_side virtual GPT-2 training bf16`; prints JSON.
 
-`real` is plain torch.compile on CUDA tensors, run, kernels built: each output code as Inductor hands it over. `virtual`
-is an exploration with a virtual target, of the same model on CPU tensors.
+It runs in a fresh process. `real` is plain torch.compile on CUDA tensors, with kernels built and run: each output code
+as Inductor returns it. `virtual` is an exploration of the same model on CPU tensors, with a virtual target.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def virtual(step: Step, casts: Callable[[str], AbstractContextManager[Any]], tar
 
 
 def _run(step: Step, call: Callable[..., Any], casts: AbstractContextManager[Any], backward: bool = True) -> None:
-    """One call, and its backward: an exploration has written that with the forward already."""
+    """Run one call and its backward; an exploration has already written the backward with the forward."""
     with casts:
         loss = step.loss(call(**step.arguments))
     if backward and loss.requires_grad:

@@ -1,4 +1,4 @@
-"""A measured figure beside its bar: printed as a line, written as JSON."""
+"""A measured figure with its bar: printed as a line, written as JSON."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Figure:
-    """`bar` is the most the value may be, with `at_least` the least; None where there is none. `runs` are the single
-    measurements behind the value, in its unit; `details` whatever else a reader of the JSON may want.
+    """A measured value and its bar.
+
+    `bar` is the maximum of the value, or with `at_least` its minimum; None if there is no bar. `runs` are the single
+    measurements behind the value, in its unit; `details` has further data for readers of the JSON.
     """
 
     name: str
@@ -29,7 +31,7 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """Whether the value keeps to the bar; None without one."""
+        """Whether the value meets the bar; None without one."""
         if self.bar is None:
             return None
         return self.value >= self.bar if self.at_least else self.value <= self.bar
@@ -47,7 +49,7 @@ def number(value: float) -> str:
 
 
 def load() -> str:
-    """How busy the machine was: the mean number of processes that wanted a core in the last minute, and the cores."""
+    """How busy the machine was: its one-minute load average, and the number of cores."""
     return f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
 
 

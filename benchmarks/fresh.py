@@ -1,4 +1,4 @@
-"""Fresh processes for measurements: every cache of torch's is their own, and empty."""
+"""Fresh processes for measurements, with their own, empty torch caches."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ TOLD_LINES = 15
 
 
 class ProcessError(RuntimeError):
-    """A measurement's process failed: which, how, and the end of what it said."""
+    """A measurement's process failed; the message has the command, the error, and the end of the output."""
 
 
 @contextmanager
 def cold() -> Iterator[dict[str, str]]:
-    """Environment variables for a process that finds nothing compiled before.
+    """Environment variables for a process with empty compilation caches.
 
-    The temporary folder has to be its own, too: Inductor keeps precompiled headers there, whatever its cache folder is.
+    It needs its own temporary folder, too: Inductor keeps precompiled headers there, not in its cache folder.
     """
     with tempfile.TemporaryDirectory(prefix="tcompile-bench-", ignore_cleanup_errors=True) as folder:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(CHANGING)}
@@ -40,7 +40,7 @@ def cold() -> Iterator[dict[str, str]]:
 
 
 def measured(module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Run `python -m module arguments` cold, with more variables if given; the JSON object that it prints last.
+    """Run `python -m module arguments` cold, with extra environment variables; return the last JSON object it prints.
 
     Raises ProcessError.
     """

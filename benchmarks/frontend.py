@@ -65,7 +65,7 @@ def loaded(browser: Browser, path: Path) -> Page:
 
 
 def observable(saved: Path) -> Path:
-    """The same page with its explorer in reach of a script, which its security policy has to allow."""
+    """The same page with its explorer accessible to a script; its security policy has to allow that."""
     from explorer.run.frontend import page_loader, page_script
 
     html, script = saved.read_text(encoding="utf-8"), page_script()
@@ -122,7 +122,7 @@ def timed(name: str, times: list[float], bar: float) -> Figure:
 
 
 def synthetic(count: int) -> list[dict[str, Any]]:
-    """A graph of so many nodes like those that models give: most inputs near, one in twenty far."""
+    """A graph with `count` nodes, similar to those of models: most inputs near, one in twenty far."""
     from benchmarks.layout import ten_thousand
 
     graph = ten_thousand()

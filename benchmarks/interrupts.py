@@ -1,11 +1,11 @@
-"""Interrupts a first call in a real Jupyter kernel at random moments, and looks for what is left.
+"""Interrupt a first call in a real Jupyter kernel at random moments, and look for leftovers.
 
     python -m benchmarks.interrupts compile --moments 30
     python -m benchmarks.interrupts check --moments 30 --seed 1
 
 `compile` calls a function under `torch.compile(backend="tcompile")`; the other modes explore it with `%%tcompile` and
-the options in MODES. The signal goes to the kernel's process group, as Jupyter sends it. After each interrupt the same
-cell has to work, and no process, temporary file, replaced function or changed setting may be left.
+the options in MODES. The signal goes to the kernel's process group, as from Jupyter. After each interrupt the same cell
+has to work, and no process, temporary file, replaced function or changed setting may remain.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MODES = {
 }
 """The options of `%%tcompile` by mode; None for a plain call of a compiled function."""
 GRACE_SECONDS = 20.0
-"""How long a process may take to end after an interrupt."""
+"""Seconds that a process may take to end after an interrupt."""
 
 SETUP = """
 %load_ext explorer
@@ -67,7 +67,7 @@ print("FACTS", json.dumps({
 
 
 def state() -> dict[str, str]:
-    """What an interrupt may leave changed in this process: functions of torch's, settings, handlers."""
+    """State that an interrupt could leave changed in this process: torch's functions, settings, handlers."""
     import signal
     import warnings
 
@@ -107,8 +107,9 @@ def _functions(name: str, module: Any) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One interrupt: after how many seconds, how the cell ended ("ok": before the interrupt, "went on": in spite of
-    it), and what was wrong afterwards.
+    """One interrupt: its time in seconds, how the cell ended, and the errors found afterwards.
+
+    "ok" means that the cell ended before the interrupt, "went on" that it continued in spite of it.
     """
 
     seconds: float
@@ -117,13 +118,13 @@ class Moment:
 
 
 class Kernel:
-    """A kernel whose cells can be interrupted after a time."""
+    """A kernel whose cells can be interrupted after a given time."""
 
     def __init__(self, manager: KernelManager, client: BlockingKernelClient, folder: Path) -> None:
         self.manager, self.client, self.folder = manager, client, folder
 
     def run(self, code: str, interrupt_after: float | None = None) -> tuple[str, str]:
-        """How a cell ended ("ok", the error's name, or that it went on), and what it printed, or the traceback."""
+        """Run a cell; return how it ended ("ok", the error's name, or "went on"), and its output or traceback."""
         request = self.client.execute(code, allow_stdin=False, stop_on_error=False)
         interrupt_at = None if interrupt_after is None else time.monotonic() + interrupt_after
         printed = []
@@ -146,7 +147,7 @@ class Kernel:
         return self._reply(request, "".join(printed), interrupted=interrupt_after is not None and interrupt_at is None)
 
     def _reply(self, request: str, printed: str, *, interrupted: bool) -> tuple[str, str]:
-        """How the kernel says that a cell ended. An interrupt that hits ipykernel itself can cost the reply."""
+        """The status in the kernel's reply to a cell. An interrupt inside ipykernel itself can lose the reply."""
         try:
             while (reply := self.client.get_shell_msg(timeout=GRACE_SECONDS))["parent_header"].get("msg_id") != request:
                 pass
@@ -157,7 +158,7 @@ class Kernel:
         return reply["content"]["ename"], "\n".join([printed, *reply["content"]["traceback"]])
 
     def facts(self) -> dict[str, Any]:
-        """What `CHECK` says. Raises RuntimeError where it fails."""
+        """The output of `CHECK`. Raises RuntimeError if it fails."""
         ended, said = self.run(CHECK)
         if ended != "ok":
             raise RuntimeError(said)
@@ -165,7 +166,7 @@ class Kernel:
         return found
 
     def processes(self) -> list[str]:
-        """The commands of the kernel's child processes, after the time that they have to end."""
+        """The commands of the kernel's child processes that are still running after the time they have to end."""
         end = time.monotonic() + GRACE_SECONDS
         while (found := self._children()) and time.monotonic() < end:
             time.sleep(0.1)
@@ -178,12 +179,12 @@ class Kernel:
         return [command for child in children if (command := _command(child))]
 
     def files(self) -> set[str]:
-        """Files in the temporary folder, less the caches of torch and Triton."""
+        """Files in the temporary folder, except the caches of torch and Triton."""
         return {path.name for path in self.folder.iterdir() if not path.name.startswith("torchinductor")}
 
 
 def _command(process: psutil.Process) -> str:
-    """The command line of a process, or its name if it has ended unwaited for; empty if it is gone."""
+    """The command line of a process, or its name if it is a zombie; empty if it is gone."""
     try:
         return " ".join(process.cmdline()) or process.name()
     except psutil.ZombieProcess as zombie:
@@ -193,13 +194,13 @@ def _command(process: psutil.Process) -> str:
 
 
 def _seconds_until(moment: float | None) -> float:
-    """How long to wait for a message: until then, or as long as a cell may take."""
+    """Seconds to wait for a message: until the deadline, or the maximum time of a cell."""
     return 300 if moment is None else max(0.0, moment - time.monotonic())
 
 
 @contextmanager
 def started() -> Iterator[Kernel]:
-    """A kernel with its temporary files in a folder of its own."""
+    """Start a kernel with its own temporary folder."""
     with tempfile.TemporaryDirectory(prefix="interrupts-", ignore_cleanup_errors=True) as folder:
         manager = KernelManager()
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
@@ -242,7 +243,7 @@ def interrupted(mode: str, moments: int, seed: int) -> Iterator[Moment]:
 
 
 def _what_is_wrong(kernel: Kernel, cell: str, before: dict[str, Any], files: set[str]) -> Iterator[str]:
-    """What differs from before the interrupt once the cell has run again."""
+    """The differences from before the interrupt, once the cell has run again."""
     yield from (f"file left: {name}" for name in kernel.files() - files)
     ended, said = kernel.run(cell)
     if ended != "ok":
@@ -262,7 +263,7 @@ def _what_is_wrong(kernel: Kernel, cell: str, before: dict[str, Any], files: set
 
 
 def main() -> int:
-    """Print each moment; the exit status counts those after which something was wrong."""
+    """Print each moment; the exit status is the number of moments with an error."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("mode", choices=MODES)
     parser.add_argument("--moments", type=int, default=30)

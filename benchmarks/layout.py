@@ -1,15 +1,15 @@
-"""How graphs are laid out, against Graphviz `dot`: `python -m benchmarks.layout [--keep FOLDER]`.
+"""Our graph layout against Graphviz `dot`: `python -m benchmarks.layout [--keep FOLDER]`.
 
 Ours is explorer/static/layout.js. Graphs: forward and backward of GPT-2 (12 layers, sequence 128, train mode, random
-weights), as a record of one training step has them, trimmed the way the graph view trims them: placeholders, get_attr
-nodes and the output are not nodes, and an edge is there once however often its value is used. Both programs get the
-same boxes and the same gaps. (The view itself lays out one module group at a time; these are the whole graphs.)
+weights), from the record of one training step, trimmed like in the graph view: without placeholders, get_attr nodes and
+the output, and with one edge per pair of nodes. Both programs get the same boxes and the same gaps. (The view itself
+lays out one module group at a time; these are the whole graphs.)
 
-Crossings are counted between neighbouring layers, in the same way for both: pairs of edges that change sides, edges
-that share an end left out. Ours is what layout() reports, which tests/frontend/test_layout.py checks against the lines
-drawn (edges that share a stretch of line count each). dot's is what `dot -v` reports of its own best order
-("mincross"), so that its splines, which may cross more often, don't count against it; and dot need not end for that:
-placing 1,300 nodes takes it many minutes. It is stopped after two minutes.
+Crossings are counted between neighbouring layers, in the same way for both: pairs of edges that cross, without edges
+that share an end. Our count is from layout(); tests/frontend/test_layout.py checks it against the drawn lines (edges
+that share a line segment count separately). dot's count is from `dot -v`, for its own best order ("mincross"), so that its
+splines, which may cross more often, don't count against it. dot reports it before it ends: placing 1,300 nodes takes it
+many minutes, and it is stopped after two.
 
 Milliseconds are the median of five runs in node after one to warm up; a synthetic 10,000-node graph is timed too.
 """
@@ -66,7 +66,7 @@ class Trimmed:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What layout() made: crossings, the area in drawing units, milliseconds of each run."""
+    """The result of layout(): crossings, the area in drawing units, milliseconds of each run."""
 
     crossings: int
     width: float
@@ -80,14 +80,14 @@ class Drawn:
 
 @dataclass(frozen=True)
 class DotDrawn:
-    """`seconds` is None where dot did not end."""
+    """The result of dot; `seconds` is None if dot did not end."""
 
     crossings: int
     seconds: float | None
 
 
 def gpt2(folder: Path | None) -> dict[str, Entities]:
-    """GPT-2's graphs by artifact id, from the folder when they are there."""
+    """GPT-2's graphs by artifact id, from the folder if they are there."""
     path = folder / "gpt2_graphs.json" if folder else None
     if path and path.exists():
         return dict(json.loads(path.read_text()))
@@ -114,7 +114,7 @@ def capture_gpt2() -> dict[str, Entities]:
 
 
 def largest(graphs: dict[str, Entities], stage: str) -> Entities:
-    """A graph break makes several graphs of one stage: the one with the most nodes."""
+    """The largest graph of each stage; a graph break makes several graphs of one stage."""
     return max((entities for name, entities in graphs.items() if name.startswith(f"{stage}[")), key=len)
 
 
@@ -167,7 +167,7 @@ def draw_by_dot(graph: Trimmed) -> DotDrawn:
             )
             seconds = time.perf_counter() - start
         except subprocess.TimeoutExpired:
-            pass  # its order was there long before
+            pass  # dot had printed its order long before
         log.seek(0)
         return DotDrawn(int(MINCROSS.findall(log.read())[-1]), seconds)
 

@@ -1,8 +1,8 @@
-"""How much of the measured time is matched to kernels and to lines of Python, on real models in training.
+"""Share of the measured time that is matched to kernels and to lines of Python, on real models in training.
 
     python -m benchmarks.matched_time [--json FOLDER] [mlp resnet gpt2]
 
-It runs where there is a GPU, else on the CPU with code for it. With `--json` the records are kept in a folder.
+It runs on the GPU if there is one, else on the CPU with code for it. With `--json` the records are kept in a folder.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def profiled(call: Call, device: str) -> Record:
 
 
 def matched(record: Record) -> Iterator[str]:
-    """A line for each side: its time, and the shares matched to lines and kernels; and what is matched to neither."""
+    """A line for each side: its time, the shares matched to lines and kernels, and the unmatched share."""
     for side in ("eager", "compiled"):
         times = [time for time in record.kernel_times if time.side == side]
         whole = sum(time.seconds for time in times)

@@ -1,4 +1,4 @@
-"""What the benchmarks compile: one training step of real models, random weights, sizes as people use them."""
+"""The benchmarks' models: one training step of real models, with random weights and typical sizes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Step:
-    """A training step: `model` in train mode, what it is called with, and the loss of what it returns."""
+    """A training step: `model` in train mode, its arguments, and the loss of its output."""
 
     model: nn.Module
     arguments: dict[str, Any]
     loss: Callable[[Any], Tensor]
 
     def run(self, call: Callable[..., Any]) -> None:
-        """Forward and backward, `call` in the model's place."""
+        """Run forward and backward, with `call` instead of the model."""
         self.loss(call(**self.arguments)).backward()
 
     def to(self, device: str) -> Step:
@@ -29,7 +29,7 @@ class Step:
 
 
 def _own(output: Any) -> Tensor:
-    """The loss that a model of transformers computes itself when it is given labels."""
+    """The loss that a transformers model computes itself from labels."""
     return output.loss
 
 

@@ -1,8 +1,8 @@
-"""What one fresh process measures: `python -m benchmarks.one_process explore gpt2`; a JSON object on stdout.
+"""Measure in one fresh process: `python -m benchmarks.one_process explore gpt2`; prints a JSON object.
 
 `explore` records one training step, `compile` runs it under plain torch.compile. Both start from the same state: torch
-and the model are there, nothing of torch.compile's machinery is imported. Time runs until the backward has ended.
-`binaries` explores for a GPU that need not be here and then compiles its Triton kernels: `seconds` are the second part.
+is imported and the model is built, but torch.compile's modules are not imported. The time ends with the backward.
+`binaries` explores for a GPU that need not be here, then compiles its Triton kernels: `seconds` covers the second part.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.models import MODELS, Step
 
 @dataclass(frozen=True)
 class Start:
-    """When a measurement began: on the clock, and in CPU seconds."""
+    """The start of a measurement: on the clock, and in CPU seconds."""
 
     clock: float
     cpu: float
@@ -42,7 +42,7 @@ class Start:
 
 
 def cpu_seconds() -> float:
-    """CPU seconds of this process and of all that it started, g++ included."""
+    """CPU seconds of this process and of its child processes, g++ included."""
     me = psutil.Process()
     times = [process.cpu_times() for process in (me, *me.children(recursive=True))]
     return sum(sum(used[:4]) for used in times)
@@ -55,7 +55,7 @@ def peak_mib() -> float:
 
 
 def explore(step: Step, asked: argparse.Namespace) -> dict[str, Any]:
-    """Explore the step; `events` says when each artifact came. The record is written to `asked.keep`."""
+    """Explore the step; `events` has the time of each artifact. The record is written to `asked.keep`."""
     result, record = explored(step, asked.target)
     if asked.keep:
         asked.keep.write_text(record.to_json(), encoding="utf-8")
@@ -83,7 +83,7 @@ def explored(step: Step, target: str) -> tuple[dict[str, Any], Any]:
 
 
 def binaries(step: Step, asked: argparse.Namespace) -> dict[str, Any]:
-    """Compile the kernels of an exploration; how many there are, and how many different ones."""
+    """Compile the kernels of an exploration; also counts the kernels and the different ones."""
     first, record = explored(step, asked.target)
     start = Start.now()
     from compiler.binary import compiled

@@ -1,4 +1,4 @@
-"""The studies of `benchmarks.real_models`: models, cells that call them as users do, and what is changed after."""
+"""The studies of `benchmarks.real_models`: models, cells that call them as users do, and later changes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ BOTH = SCALARS | SHAPES
 
 @dataclass(frozen=True)
 class Variant:
-    """The cell of a study after a change: `setup` is run before it, `line` are options of %%tcompile. `fn` is what is
-    compiled where that is not what the study compiles.
+    """The cell of a study after a change.
+
+    `setup` is run before it, `line` has options of %%tcompile, and `fn` is compiled instead of the study's function.
     """
 
     name: str
@@ -28,7 +29,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Study:
-    """`setup` makes the model; `cell` is what `%%tcompile` is put above. `fn` is what that compiles."""
+    """A model and its cell: `setup` makes the model, `cell` is the cell below `%%tcompile`, which compiles `fn`."""
 
     name: str
     setup: str
@@ -42,7 +43,7 @@ class Study:
         return (Variant("as it is", line=self.line), *self.changes)
 
     def bare(self, variant: Variant) -> str:
-        """The cell without an exploration: what that compiles is compiled by torch.compile. Line numbers stay."""
+        """The cell without an exploration, under plain torch.compile, with the same line numbers."""
         lines = ["# in place of %%tcompile", *(variant.cell or self.cell).splitlines()]
         fn = variant.fn or self.fn
         dynamic = ", dynamic=True" if "--dynamic" in variant.line else ""

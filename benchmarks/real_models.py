@@ -1,11 +1,11 @@
-"""Real models with real graph breaks and recompilations: what an exploration finds, and what following it gives.
+"""Real models with real graph breaks and recompilations: what an exploration finds, and the effect of its advice.
 
-python -m benchmarks.real_models                 every study, each in a process of its own
+python -m benchmarks.real_models                 every study, each in a separate process
 python -m benchmarks.real_models mixtral --cards one of them, with its cards; before and after each change
 
 Each study is a notebook cell, run by `%%tcompile` in IPython as a user would. `--compare` runs the same cell under
 torch.compile alone, and compares the lines of breaks and recompilations with those that TORCH_LOGS names.
-Models have random weights and few layers. Besides transformers it takes torchvision, diffusers and timm.
+Models have random weights and few layers. It needs transformers, torchvision, diffusers and timm.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def in_process(name: str, asked: argparse.Namespace) -> list[dict[str, Any]]:
-    """The rows of one study, from a process of its own: its peak memory counts, and nothing is compiled already."""
+    """The rows of one study, from a separate process, because of its peak memory and compilation caches."""
     flags = [f"--{flag}" for flag in ("compare", "all-stages") if getattr(asked, flag.replace("-", "_"))]
     command = [sys.executable, "-m", "benchmarks.real_models", name, *flags]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -55,7 +55,7 @@ def in_process(name: str, asked: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def explored(study: Study, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """One row a variant: numbers, seconds of CPU time, peak memory until then in MiB."""
+    """One row per variant: counts, CPU seconds, peak memory so far in MiB."""
     from IPython.core.interactiveshell import InteractiveShell
 
     shell = InteractiveShell.instance()
@@ -102,7 +102,7 @@ def quiet(shell: Any, code: str) -> None:
 
 @contextmanager
 def configured(variant: Variant) -> Iterator[None]:
-    """The settings of a variant, put back after."""
+    """Set the settings of a variant, and restore them afterwards."""
     import torch._dynamo.config as config
 
     with config.patch(**variant.settings):
@@ -141,7 +141,7 @@ def logged(shell: Any, study: Study, variant: Variant) -> set[str]:
 
 
 def agrees(run: Any, heard: set[str]) -> str:
-    """Says "yes", or what one side has and the other has not."""
+    """Return "yes", or the entries that only one side has."""
     breaks = {f"break {short_name(found.chain[-1].file)}:{found.chain[-1].line}" for found in run.record.breaks}
     recompiles = {f"recompile {short_name(found.file)}:{found.line}" for found in run.record.recompiles}
     ours = breaks | recompiles
@@ -151,7 +151,7 @@ def agrees(run: Any, heard: set[str]) -> str:
 
 
 def short_name(file: str) -> str:
-    """A file's own name; cells have other names without an exploration."""
+    """A file's name without its folder; a cell's file has another name without an exploration."""
     last = Path(file).name
     return "cell" if "ipython" in file or last.startswith("<") or last.isdigit() else last
 

@@ -1,7 +1,7 @@
 """Damaged records: `python -m benchmarks.record_fuzz FIRST COUNT FILE…` mutates saved runs, and loads and shows each.
 
-A mutant is refused with RecordError, or it loads and everything that a user can look at is made of it without an error.
-Mutants are numbered, so that one can be made again: half of them are changed in their bytes, half in their structure.
+A mutant is refused with RecordError, or it loads and every view of it renders without an error. Mutants are numbered,
+so that each can be made again: half of them are changed in their bytes, half in their structure.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from explorer.run.static_view import twin
 from explorer.run.widget import Explorer
 
 SECONDS = 30
-"""So long may one mutant take to be loaded and shown."""
+"""The time limit for loading and showing one mutant."""
 TABLES = (
     "breaks", "guards", "symbols", "recompiles", "graphs", "ops", "kernels", "decisions", "fusion", "unfused", "memory",
     "peak_memory", "saved", "checks", "problems", "frames", "steps", "timings", "phases", "candidates", "kernel_times",
@@ -43,7 +43,7 @@ ODD = (
     "-1", "9" * 30, "\U0001d518", "$\\frac{", "<b>", "javascript:alert(1)", "../../x", [], [[]], {}, {"x": []},
     "source[cell].L2",
 )  # fmt: skip
-#: What a value is replaced by.
+#: Replacements for a value.
 
 
 class TooSlowError(Exception):
@@ -61,13 +61,13 @@ def mutant(record: Record, seed: int) -> tuple[str, bytes]:
         return suffix, bytes(data)
     plain = json.loads(record.to_json())
     for _ in range(chance.choice((1, 1, 1, 2, 4))):
-        with suppress(RecursionError):  # nothing is copied that is nested deeper than Python can follow
+        with suppress(RecursionError):  # too deeply nested for Python to copy
             _damage_structure(plain, chance)
     return suffix, _file(json.dumps(plain), suffix)
 
 
 def _file(encoded: str, suffix: str) -> bytes:
-    """A page has the record in parts, as they are in the JSON, right or wrong; it is JSON where there are no parts."""
+    """The bytes of a file: a page with the record in parts, valid or not; JSON if there are no parts."""
     plain = json.loads(encoded)
     try:
         if suffix == ".html":
@@ -132,20 +132,20 @@ def _damage_structure(plain: Any, chance: random.Random) -> None:
 
 
 def _places(plain: Any, chance: random.Random) -> list[tuple[Any, Any]]:
-    """Containers and keys on a random way down, so that rare fields are met as often as those of each entity."""
+    """Containers and keys along a random path down, so that rare fields are as likely as those of each entity."""
     found: list[tuple[Any, Any]] = []
     node = plain
     while isinstance(node, dict | list) and node:
         key = chance.choice(list(node)) if isinstance(node, dict) else chance.randrange(len(node))
         if node is plain and chance.random() < 0.5:
-            key = "artifacts" if "artifacts" in plain else key  # most of a record is there
+            key = "artifacts" if "artifacts" in plain else key  # most of a record is in its artifacts
         found.append((node, key))
         node = node[key]
     return found
 
 
 def show(run: Run, good: Run) -> None:
-    """Make everything that a user can look at. Raises what that raises."""
+    """Render every view of a run. Errors are passed on."""
     for look in _looks(run, good):
         look()
 
@@ -168,7 +168,7 @@ def _looks(run: Run, good: Run) -> Iterator[Callable[[], object]]:
 
 
 def _table(run: Run, name: str) -> None:
-    with suppress(UntrustedError):  # it says what to do
+    with suppress(UntrustedError):  # an untrusted run raises this on purpose
         str(getattr(run, name))
 
 

@@ -1,10 +1,10 @@
-"""What recording adds to a compile: `python -m benchmarks.recorded resnet18 capture`; a JSON object on stdout.
+"""The cost of recording a compile: `python -m benchmarks.recorded resnet18 capture`; prints a JSON object.
 
-One process compiles the same function again and again, everything forgotten before each time: plainly, recorded, and
-recorded with the stepper, in turns that start elsewhere each round. `capture` compiles with a backend that does
-nothing with what Dynamo captured; `compile` compiles with Inductor for the CPU, g++'s objects from the round that is
-thrown away (so the whole compile is at least as long as here, and recording's share of it at most as big).
-`cpu_seconds` are those of this process: other work on the machine adds little to them.
+One process compiles the same function again and again, with all caches reset before each time: plainly, recorded, and
+recorded with the stepper, in interleaved rounds with a rotating order. `capture` compiles with a backend that runs the
+captured graph as it is. `compile` compiles with Inductor for the CPU and reuses g++'s objects from a discarded first
+round (so a real compile takes at least as long, and recording's share of it is at most as big). `cpu_seconds` are
+those of this process: other work on the machine adds little to them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Call = Callable[..., Any]
 
 
 def breaking(times: int) -> tuple[Call, dict[str, Any]]:
-    """A function with so many graph breaks, and a few operations before and after each."""
+    """A function with `count` graph breaks, and a few operations before and after each."""
     part = ["x = torch.relu(x @ w) + x.mean()", "x = x * torch.sigmoid(x)"]
     lines = [line for number in range(times) for line in (*part, f"print({number})")]
     text = "\n    ".join(["def function(x, w):", *lines, *part, "return x"])
@@ -61,7 +61,7 @@ def plain(call: Call, arguments: dict[str, Any], backend: Any) -> None:
 
 
 def recorded(call: Call, arguments: dict[str, Any], backend: Any, *, step: bool = False) -> None:
-    """Record what the user's own torch.compile does, built and run as the user has it."""
+    """Record the user's own torch.compile, built and run with the user's settings."""
     stages = () if backend == "inductor" else ("bytecode", "captured")
     asked = parse_options(backend=backend, stages=stages, step=step, time=backend == "inductor", target="cpu")
     with Exploration(asked) as exploration:

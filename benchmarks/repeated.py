@@ -1,10 +1,10 @@
-"""Resident memory of one process over repeated explorations of a 2-layer GPT-2, each thrown away before the next.
+"""Resident memory of one process over repeated explorations of a 2-layer GPT-2, each discarded before the next.
 
     python -m benchmarks.repeated                 100 explorations, forward and backward
     python -m benchmarks.repeated --count 20      fewer
 
-Prints the resident memory in MiB after every tenth exploration, and the last one over the tenth; writes JSON into
-benchmarks/results/. Ends with code 1 if the last figure is more than 10 % above the tenth exploration's.
+Prints the resident memory in MiB after every tenth exploration, and the ratio of the last to the tenth; writes JSON to
+benchmarks/results/. Exits with code 1 if the last figure is more than 10 % above the tenth exploration's.
 """
 
 from __future__ import annotations

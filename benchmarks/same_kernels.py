@@ -1,4 +1,4 @@
-"""Two output codes of Inductor compared, kernel by kernel: what is equal, and how the rest differs."""
+"""Compare two output codes of Inductor, kernel by kernel: which are equal, and how the rest differ."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ATEN = re.compile(r"(?:extern_kernels|torch\.ops|aten)\b[\w.]*")
 _NUMBER = re.compile(r"\b(triton_\w+?)_\d+\b")
 
 Identity = tuple[int, str]
-"""Which graph a code is for: its number, and forward, backward or inference."""
+"""The graph of an output code: its number, and forward, backward or inference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Code:
 
     @classmethod
     def of(cls, text: str) -> Code:
-        """Paths, and hashes of the machine and of Triton's installation, are put aside."""
+        """Parse an output code, without paths and hashes of the machine and of Triton's installation."""
         text = _HASH.sub(r"'\1': ''", canonical(text, "graph"))
         tree = ast.parse(text)
         return cls(text, tuple(_kernels(tree)), tuple(_calls(tree)))
@@ -38,7 +38,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Kernels of one graph that only one side has, paired where they look alike; "" where there is none to pair."""
+    """Kernels of one graph that only one side has, paired by similarity; "" if there is no counterpart."""
 
     graph: str
     real: str
@@ -48,8 +48,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What two sets of output codes have in common. `total` is the kernels of the side that has more; of `calls`,
-    ATen's, likewise. `renumbered` kernels are equal but for the number in their name, and not among the equal.
+    """The common kernels and ATen calls of two sets of output codes.
+
+    `total` counts the kernels of the side with more, and likewise for `calls`. `renumbered` kernels are equal except
+    for the number in their name; they do not count as equal.
     """
 
     equal: int = 0
@@ -82,7 +84,7 @@ def compared(real: Sequence[Sequence[Any]], virtual: Sequence[Sequence[Any]]) ->
 
 
 def _in_order(codes: Sequence[Sequence[Any]]) -> dict[Identity, Code]:
-    """Codes by identity, graphs numbered from 0 in the order of the numbers they have: a side may leave some out."""
+    """Codes by identity, with graphs renumbered from 0 in their order, because a side may skip numbers."""
     numbers = sorted({code[0] for code in codes})
     return {(numbers.index(number), kind): Code.of(text) for number, kind, text in codes}
 
@@ -128,7 +130,7 @@ def _differences(
 
 
 def _likeness(name: str, source: str, other_name: str, other_source: str) -> float:
-    """How alike two kernels are, 0 to 1, by the names, then the lines that they share."""
+    """Similarity of two kernels, 0 to 1, by their names, then by common lines."""
     lines, others = Counter(source.split("\n")), Counter(other_source.split("\n"))
     shared = 2 * (lines & others).total() / (lines.total() + others.total())
     return shared + 0.5 * (_NUMBER.sub(r"\1", name) == _NUMBER.sub(r"\1", other_name))
@@ -139,7 +141,7 @@ def _diff(real: str, virtual: str) -> str:
 
 
 def _kernels(tree: ast.Module) -> Iterable[tuple[str, str]]:
-    """`name = async_compile.triton('name', '''source''', …)` gives the name and the source."""
+    """Name and source of each `name = async_compile.triton('name', '''source''', …)`."""
     for statement in tree.body:
         value = statement.value if isinstance(statement, ast.Assign) else None
         if isinstance(value, ast.Call) and ast.unparse(value.func) == "async_compile.triton":
@@ -148,7 +150,7 @@ def _kernels(tree: ast.Module) -> Iterable[tuple[str, str]]:
 
 
 def _calls(tree: ast.Module) -> Iterable[str]:
-    """What the wrapper calls of ATen, by name, in order."""
+    """The wrapper's ATen calls, by name, in order."""
     wrappers = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name != "get_args")
     for wrapper in wrappers:
         if wrapper.name == "call" or wrapper.name.startswith("partition_"):

@@ -1,13 +1,13 @@
 """Does compiling pay? Models as people use them, eager against compiled, in one run: `python -m benchmarks.suite`.
 
 Each case (a model, inference or training, float32 or mixed precision) has a fresh process with empty caches, where
-`compiler.timing` times the candidates in turns. Training is forward, backward and an AdamW step. With several GPUs
-each takes a share of the cases, one at a time, or `--at-once` so many: these compile side by side, and while one is
-timed the others wait. What is done is written after each case, so that a run that is stopped keeps it; `--add` goes on
-from a file, with the cases that are not in it yet.
+`compiler.timing` times the candidates in interleaved rounds. Training is forward, backward and an AdamW step. With
+several GPUs each takes a share of the cases, `--at-once` at a time (default one): these compile side by side, and while
+one is timed the others wait. Results are written after each case, so a stopped run keeps them; `--add` continues from a
+file, with the cases that are not in it yet.
 
-Candidates are compiled one after another, and the first one finds what torch loads once and keeps not loaded yet: every
-other case has them in the opposite order.
+Candidates are compiled one after another, and the first one pays for torch's one-time imports: every other case has the
+candidates in the opposite order.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CASES = ("inference fp32", "inference AMP", "training fp32", "training AMP")
 
 @dataclass
 class Suite:
-    """The cases that are done, and where they are written."""
+    """The finished cases, and the file that they are written to."""
 
     path: Path
     found: dict[str, Any] = field(default_factory=lambda: {"machine": {}, "cases": []})
@@ -42,15 +42,16 @@ class Suite:
 
     @staticmethod
     def of(path: Path, add: bool) -> Suite:
-        """An empty one; with `add`, of the cases that the file has already."""
+        """An empty suite; with `add`, one with the cases in the file."""
         return Suite(path, json.loads(path.read_text(encoding="utf-8"))) if add and path.exists() else Suite(path)
 
     def has(self, model: str, case: str) -> bool:
         return any(_name(done) == (model, case) for done in self.found["cases"])
 
     def add(self, case: Mapping[str, Any], machine: Mapping[str, Any] | None = None) -> None:
-        """Keep a case, in the models' order, and write all of them; a file is whole or as it was. Of a case that is
-        there already, this is a second run, and kept beside the first.
+        """Add a case, in the models' order, and write the file atomically.
+
+        If the case is there already, this is its second run, and is kept with the first.
         """
         with self.lock:
             self.found["machine"] = dict(machine or {})
@@ -72,7 +73,7 @@ def _name(case: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _again(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """A second run of the same candidates: the ratio of the medians, and what either run says of noise."""
+    """A second run of the same candidates: the ratio of the medians, and the noise notes of both runs."""
     before = {one["name"]: one for one in first["candidates"]}
     for one in second["candidates"]:
         other = before.get(one["name"])
@@ -113,8 +114,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @dataclass(frozen=True)
 class Job:
-    """What each case is measured by; after `until` none is begun. On each GPU `at_once` cases are compiled side by
-    side, and timed one after another.
+    """The settings of a suite's run; no case starts after `until`.
+
+    On each GPU `at_once` cases are compiled side by side, and timed one after another.
     """
 
     candidates: Sequence[str]
@@ -123,7 +125,7 @@ class Job:
     at_once: int = 1
 
     def candidates_of(self, model: str, case: str) -> str:
-        """In their order, or in the opposite one."""
+        """The candidates in their order, or in the opposite order."""
         turned = (list(WORKLOADS).index(model) + CASES.index(case)) % 2
         return ",".join(reversed(self.candidates) if turned else self.candidates)
 

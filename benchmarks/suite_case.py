@@ -1,9 +1,9 @@
-"""One case of the suite in a process of its own: `python -m benchmarks.suite_case MODEL CASE CANDIDATES SHARE LOOP`.
+"""One case of the suite in a separate process: `python -m benchmarks.suite_case MODEL CASE CANDIDATES SHARE LOOP`.
 
-SHARE is "1/2" for the second of two GPUs: the process keeps to that half of the cores. With LOOP "loop" the engine's
-clock is compared with a plain loop. Where the variable TCOMPILE_SUITE_GPU names a file, processes that share a GPU take
-turns by it: while one times, no other uses the GPU; they compile side by side. Prints a JSON object:
-the case with its candidates, and the machine.
+SHARE is "1/2" for the second of two GPUs: the process uses that half of the cores. With LOOP "loop" the engine's clock
+is compared with a plain loop. If the variable TCOMPILE_SUITE_GPU names a file, processes that share a GPU use it as a
+lock: while one times, no other uses the GPU; they compile side by side. Prints a JSON object: the case with its
+candidates, and the machine.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ class Shared:
         self.file.close()
 
     def when_timed(self, progress: Progress) -> None:
-        """From the first round on, and for what is looked at afterwards, alone."""
+        """Hold the lock from the first round on, and for the measurements after the rounds."""
         if progress.candidate == IN_TURNS and not progress.done:
             fcntl.flock(self.file, fcntl.LOCK_UN)
             fcntl.flock(self.file, fcntl.LOCK_EX)
 
 
 def prepared(model: str, case: str) -> tuple[Call, bool]:
-    """The call of a case, on the GPU where there is one, and whether it is training."""
+    """The call of a case, on the GPU if there is one, and whether it is training."""
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     kind, precision = case.split()
@@ -90,9 +90,9 @@ def prepared(model: str, case: str) -> tuple[Call, bool]:
 
 
 def _agreement(call: Call, training: bool) -> Iterator[dict[str, Any]]:
-    """The engine's clock and a plain loop of CUDA events, in turns on the same eager step: the ratio of their medians.
+    """Ratio of the medians of the engine's clock and a plain loop of CUDA events, on the same eager step.
 
-    In turns, as a host that others share gets slower and faster by more than is asked about here.
+    The two alternate, because the speed of a shared host varies by more than the difference measured here.
     """
     if not torch.cuda.is_available():
         return

@@ -1,12 +1,12 @@
-"""How long is the first call in a fresh process? The suite's models, by Inductor and by ours.
+"""How long is the first call in a fresh process? The suite's models, with Inductor and with our backend.
 
     python -m benchmarks.suite_cold [--models A,B] [--gpus N] [--at-once N] [--seconds S] [--add] [--out FILE]
     python -m benchmarks.suite_cold MODEL CASE BACKEND      one of them, in this process
 
-What a user waits for after starting Python: torch is imported, the model is on the device and has run in eager mode,
-so that the GPU's libraries are loaded; nothing has been compiled, and every cache is empty. The first call, and in
-training its backward, are timed until the device is done. `benchmarks.suite` times first calls too, in a process where
-both compilers have compiled something before. Both compilers of a case run one after the other on the same cores, in
+A user waits this long after starting Python: torch is imported, the model is on the device and has run in eager mode,
+so the GPU's libraries are loaded; nothing has been compiled, and every cache is empty. The first call, and in training
+its backward, are timed until the device is done. `benchmarks.suite` times first calls too, in a process where both
+compilers have compiled something before. Both compilers of a case run one after the other on the same cores, in
 the opposite order in every other case.
 """
 
@@ -91,7 +91,7 @@ def main() -> None:
 
 
 def _both(model: str, case: str, slot: tuple[str, str], turned: bool) -> dict[str, Any]:
-    """The seconds of both compilers, on the cores and the GPU of a slot."""
+    """The seconds of both compilers, on a slot's cores and GPU."""
     gpu, share = slot
     candidates = []
     for backend in reversed(BACKENDS) if turned else BACKENDS:
@@ -103,7 +103,7 @@ def _both(model: str, case: str, slot: tuple[str, str], turned: bool) -> dict[st
 
 
 def _slots(gpus: int, at_once: int) -> queue.SimpleQueue[tuple[str, str]]:
-    """A GPU and a share of the cores for each case that runs beside others."""
+    """The slots for parallel cases, each with a GPU and a share of the cores."""
     of = gpus * at_once
     slots: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
     for number in range(of):
@@ -112,7 +112,7 @@ def _slots(gpus: int, at_once: int) -> queue.SimpleQueue[tuple[str, str]]:
 
 
 def summary(cases: Sequence[Mapping[str, Any]]) -> str:
-    """Inductor's seconds ÷ ours, and both: tables with a row a model."""
+    """Tables of Inductor's seconds ÷ ours, and of both, with a row per model."""
 
     def seconds(case: Mapping[str, Any], name: str) -> float:
         return next(one["compile_seconds"] for one in case["candidates"] if one["name"] == name)

@@ -1,7 +1,7 @@
-"""What `benchmarks/suite.py` runs: models as people use them on a GPU, random weights, batches that fill it or don't.
+"""The models of `benchmarks/suite.py`: typical models on a GPU, random weights, batches that fill it or don't.
 
-Transformers have six layers, where the published models have twelve and more: layers are alike, so ratios stay, and
-compile seconds are those of six.
+Transformers have six layers instead of the published twelve and more. Layers are alike, so ratios do not change;
+compile seconds are for six layers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.models import Step
 
 @dataclass(frozen=True)
 class Workload:
-    """A model of the suite: `about` says its size and its batch in a few words."""
+    """A model of the suite; `about` describes its size and its batch in a few words."""
 
     about: str
     build: Callable[[], Step]
@@ -82,8 +82,10 @@ def _vit() -> Step:
 
 
 def _language(model: str, config: str, batch: int, length: int, **settings: Any) -> Callable[[], Step]:
-    """A model of transformers with its own loss. Where transformers finds none by the class's name, as for GPT-2, it
-    warns in each forward, which is a graph break; what `loss_type` says in a configuration it does not heed.
+    """A transformers model with its own loss.
+
+    If transformers finds no loss by the class's name, as for GPT-2, it warns in each forward, which is a graph break;
+    it ignores `loss_type` in a configuration.
     """
 
     def build() -> Step:
@@ -99,7 +101,7 @@ def _language(model: str, config: str, batch: int, length: int, **settings: Any)
 
 
 class UNetBlock(nn.Module):
-    """A block of a diffusion model: two residual convolutions told the time, then attention over the pixels."""
+    """A block of a diffusion model: two residual convolutions with the time, then attention over the pixels."""
 
     def __init__(self, width: int = 256, heads: int = 8) -> None:
         super().__init__()

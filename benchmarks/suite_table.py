@@ -1,6 +1,6 @@
 """The suite's results as tables in Markdown: speed-ups over eager, compile seconds, memory, geometric means.
 
-`python -m benchmarks.suite_table FILE` prints those of a file that `benchmarks.suite` wrote.
+`python -m benchmarks.suite_table FILE` prints the tables of a file that `benchmarks.suite` wrote.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WITHIN = 0.05
 
 
 def summary(found: Mapping[str, Any]) -> str:
-    """One table a candidate: a row a model, a column a case; and one of what compiling costs."""
+    """One table per candidate, with a row per model and a column per case; and the tables of compile costs."""
     cases: Sequence[Case] = found["cases"]
     if not cases:
         return "no case was measured"
@@ -65,7 +65,7 @@ def geometric_mean(values: Iterable[float]) -> float | None:
 
 
 def _of(case: Case, name: str, what: str) -> float | None:
-    """A figure of a candidate; `gpu` is the time that the GPU worked in a call."""
+    """A figure of a candidate; `gpu` is the GPU's busy time in a call."""
     found = next((one for one in case["candidates"] if one["name"] == name), {})
     return (found.get("host") or {}).get("gpu") if what == "gpu" else found.get(what)
 
@@ -76,7 +76,7 @@ def _memory(case: Case, name: str) -> float | None:
 
 
 def table(title: str, cases: Sequence[Case], value: Any, *, mean: bool = True) -> str:
-    """A row a model, a column a case of `value(case)`; `mean` adds geometric means."""
+    """A table of `value(case)`, with a row per model and a column per case; `mean` adds geometric means."""
     columns = list(dict.fromkeys(case["case"] for case in cases))
     rows = {model: dict.fromkeys(columns) for model in dict.fromkeys(case["model"] for case in cases)}
     for case in cases:
@@ -98,7 +98,7 @@ def _number(value: float | None) -> str:
 
 
 def _agreement(cases: Sequence[Case]) -> str:
-    """How far an independent loop of CUDA events, and a second measurement, are from these."""
+    """The difference of an independent loop of CUDA events, and of a second measurement, from these results."""
     apart = [abs(one["ratio"] - 1) for case in cases for one in case.get("independent", ())]
     again = [abs(one["ratio"] - 1) for case in cases for one in case.get("again", ())]
     silent = sum(abs(one["ratio"] - 1) > WITHIN and not one["noise"] for case in cases for one in case.get("again", ()))
