@@ -7,9 +7,9 @@ lays out one module group at a time; these are the whole graphs.)
 
 Crossings are counted between neighbouring layers, in the same way for both: pairs of edges that cross, without edges
 that share an end. Our count is from layout(); tests/frontend/test_layout.py checks it against the drawn lines (edges
-that share a line segment count separately). dot's count is from `dot -v`, for its own best order ("mincross"), so that its
-splines, which may cross more often, don't count against it. dot reports it before it ends: placing 1,300 nodes takes it
-many minutes, and it is stopped after two.
+that share a line segment count separately). dot's count is from `dot -v`, for its own best order ("mincross"), so that
+its splines, which may cross more often, don't count against it. dot reports it before it ends: placing 1,300 nodes
+takes it many minutes, and it is stopped after two.
 
 Milliseconds are the median of five runs in node after one to warm up; a synthetic 10,000-node graph is timed too.
 """

@@ -1,4 +1,4 @@
-"""Prints docstrings drawn at random, for fresh eyes to judge whether they read naturally.
+"""Print randomly drawn docstrings, for fresh eyes to judge whether they read naturally.
 
     .venv/bin/python -m build_tools.draw_docstrings [COUNT]
 
@@ -21,7 +21,7 @@ Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def docstrings(path: Path) -> Iterator[tuple[str, str]]:
-    """Where each docstring of a file stands, as `file:line name`, and its text."""
+    """The location of each docstring in a file, as `file:line name`, and its text."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, Documented) and (text := ast.get_docstring(node)):
             name = getattr(node, "name", "(module)")

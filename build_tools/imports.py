@@ -1,4 +1,4 @@
-"""Which modules of a source tree import which, and where imports form circles."""
+"""The import graph of a source tree, and its import cycles."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def module_name(path: Path) -> str:
 
 
 def modules_imported(path: Path, known: Iterable[str]) -> Iterator[str]:
-    """The modules among `known` that a file imports: for `from a import b`, a.b where that is a module, else a."""
+    """The modules among `known` that a file imports: for `from a import b`, a.b if that is a module, else a."""
     for name in imported_names(executed(ast.parse(path.read_text()))):
         if name in known:
             yield name
@@ -76,7 +76,7 @@ def modules_imported(path: Path, known: Iterable[str]) -> Iterator[str]:
 
 
 def imported_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """The dotted name of everything that is imported: a module, or a name from one."""
+    """The dotted names of all imports: a module, or a name from one."""
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -85,7 +85,7 @@ def imported_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def executed(tree: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a module outside of `if TYPE_CHECKING:`."""
+    """The nodes of a module outside `if TYPE_CHECKING:`."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
             for other in node.orelse:

@@ -1,8 +1,8 @@
-"""Prints a line `name==version` for pip and for each package that installing tcompile with its extras brings here.
+"""Print a line `name==version` for pip and for each package that tcompile and its extras install on this machine.
 
-The newest versions that the oldest Python we support can have, but of torch the one that is pinned by now: to change
-it, change its line first. Nothing is installed: pip resolves, and says what it would do. Run it on Linux, where torch
-brings the most.
+These are the newest versions that support the oldest Python we support, except torch, which keeps its pinned version: to
+change it, change its line first. Nothing is installed; pip only resolves. Run it on Linux, where torch has the most
+dependencies.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""Runs notebooks from top to bottom and saves them with their outputs, so that they can be read without being run.
+"""Run notebooks from top to bottom and save them with their outputs, so that they can be read without running them.
 
     .venv/bin/python build_tools/run_notebook.py notebooks/01_first_look.ipynb
 
-Live views are left out of what is saved: they need a kernel, and what is static says the same without one.
+Live views are not saved: they need a kernel, and the static view shows the same without one.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Prints how large the code is and how it hangs together, each figure beside the bar that it is held to.
+"""Print the size and the structure of the code, each figure with its bar.
 
     .venv/bin/python -m build_tools.size [FOLDER]
 
-A line of code holds a token: it is not blank, no comment, and not part of a docstring or of another string that stands
-alone. A function name counts as bare where every word of it is a participle, an adverb or a preposition: `tried`,
-`looked_into`, `as_told`. Words are told by their endings and by lists, so a few are judged wrongly. Properties are not
-counted, as they are named like attributes. An id counts as parsed where a method that cuts or searches text is called
-on something named `id` or `…_id`, or on an attribute that holds an id: `kernel.artifact`, `found.frame`.
+A line of code holds a token: it is not blank, not a comment, and not part of a docstring or of another standalone
+string. A function name counts as bare if every word of it is a participle, an adverb or a preposition: `tried`,
+`looked_into`, `as_told`. Words are classified by their endings and by lists, so a few are judged wrongly. Properties do
+not count, because they are named like attributes. An id counts as parsed if a method that cuts or searches text is
+called on something named `id` or `…_id`, or on an attribute that holds an id: `kernel.artifact`, `found.frame`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ADAPTER = "compiler.torch_api."
 MOST_PYTHON = 42_500
 MOST_FRONTEND = 13_500
 MOST_BACKEND = 8_817
-"""Five sixths of the 10,581 lines that the backend had with its glue when the bar was set."""
+"""Five sixths of the 10,581 lines that the backend and its glue had when the bar was set."""
 MOST_BARE_NAMES = 20
 LARGEST_SHOWN = 5
 
@@ -63,7 +63,7 @@ _VERBS_AND_NOUNS = _words("""
     multiply need padding ping proceed red rely reply ring seed setting shed sing speed spring string supply swing thing
     timing warning wing
 """)
-"""These end as participles and adverbs do."""
+"""These end like participles and adverbs."""
 _ATTRIBUTES_WITH_IDS = _words("artifact caller entity frame kernel")
 _TEXT_METHODS = _words("""
     endswith find index lstrip partition removeprefix removesuffix replace rfind rindex rpartition rsplit rstrip split
@@ -72,7 +72,7 @@ _TEXT_METHODS = _words("""
 
 
 class Bar(NamedTuple):
-    """A figure, and the most that it may be; None where it is only shown."""
+    """A figure and its maximum; None if it is only shown."""
 
     what: str
     figure: int
@@ -110,7 +110,7 @@ class Source(NamedTuple):
                 yield node.name
 
     def parsed_ids(self) -> Iterator[str]:
-        """The calls that take an id apart as text."""
+        """The calls that parse an id as text."""
         for node in ast.walk(self.tree):
             called = node.func if isinstance(node, ast.Call) else None
             if isinstance(called, ast.Attribute) and called.attr in _TEXT_METHODS and _is_id(called.value):
@@ -169,7 +169,7 @@ class Tree:
         return [f"{name}: {call}" for name, source in self.sources.items() for call in source.parsed_ids()]
 
     def rooms(self) -> Counter[str]:
-        """Lines of code by package, those of its folders included."""
+        """Lines of code by package, subfolders included."""
         counts: Counter[str] = Counter()
         for name, lines in self.code.items():
             counts[".".join(self.graph.package(name).split(".")[:2])] += lines
@@ -204,7 +204,7 @@ def _lines_with_tokens(text: str) -> set[int]:
 
 
 def _lines_of_docstrings(tree: ast.Module) -> set[int]:
-    """The lines of strings that stand alone: docstrings of modules, classes, functions and attributes."""
+    """The lines of standalone strings: docstrings of modules, classes, functions and attributes."""
     return {
         line
         for node in ast.walk(tree)

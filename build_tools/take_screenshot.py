@@ -1,8 +1,8 @@
-"""Takes the pictures in the README, in JupyterLab: GPT-2 as a graph, one kernel down to its instructions, graph breaks.
+"""Take the README's screenshots in JupyterLab: GPT-2 as a graph, one kernel down to its instructions, graph breaks.
 
     .venv/bin/python -m build_tools.take_screenshot
 
-It runs JupyterLab and Chromium as the tests do, and writes docs/screenshot.png, docs/machine_code.png and
+It runs JupyterLab and Chromium like the tests, and writes docs/screenshot.png, docs/machine_code.png and
 docs/graph_breaks.png.
 """
 
@@ -85,7 +85,7 @@ gelu_norm(torch.randn(1000, 768), torch.randn(768), torch.randn(768)).shape""",
 
 
 def gpt2(notebook: NotebookPage, view: ExplorerView) -> None:
-    """The graph that was captured, beside the kernels, with an activation function selected."""
+    """The captured graph next to the kernels, with an activation function selected."""
     view.open_stage("captured", "Graph")
     view.chip("kernels").click(modifiers=["Shift"])
     notebook.run_cell(2)
@@ -95,7 +95,7 @@ def gpt2(notebook: NotebookPage, view: ExplorerView) -> None:
 
 
 def kernel(_: NotebookPage, view: ExplorerView) -> None:
-    """A kernel beside its machine code, with one of its two lines of Python selected."""
+    """A kernel next to its machine code, with one of its two lines of Python selected."""
     view.open_stage("kernels")
     view.chip("sass").click(modifiers=["Shift"])
     expect(view.root.locator(".tc-pane").nth(2).locator(".tc-row").first).to_be_visible(timeout=COMPILE_MS)
@@ -104,7 +104,7 @@ def kernel(_: NotebookPage, view: ExplorerView) -> None:
 
 
 def breaks(_: NotebookPage, view: ExplorerView) -> None:
-    """The source by graph, the frame map, and the card of a break of the five that notebook 03 removes."""
+    """The source by graph, the frame map, and the card of one of the five breaks that notebook 03 removes."""
     view.open_stage("frame_map", "Graph")
     view.chip("breaks").click(modifiers=["Shift"])
     view.root.get_by_label("Show or hide the inspector").click()
