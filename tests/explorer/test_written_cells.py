@@ -362,6 +362,13 @@ def test_a_traced_model_is_traced_as_it_is(cells: Comparison, code: str) -> None
     assert cells.shell.user_ns["_tc"].record["captured"].text
 
 
+def test_a_model_has_no_more_attributes_than_before(cells: Comparison) -> None:
+    cells.bare("model(x)")
+    before = sorted(vars(cells.shell.user_ns["model"]))
+    cells.magic("model(x)", "--stages captured")
+    assert sorted(vars(cells.shell.user_ns["model"])) == before
+
+
 def test_blocks_that_are_compiled_each_are_left_as_they_are(cells: Comparison) -> None:
     cell = "model = nn.Sequential(Net(4), nn.Linear(2, 3), Net(4)).eval()\nfor part in model:\n    part.compile(backend='eager')\nmodel(x)"
     assert cells.magic(cell, "--stages captured") == cells.bare(cell)
