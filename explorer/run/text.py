@@ -119,7 +119,7 @@ def _kernels(record: Record) -> str:
         return ""
     totals = kernel_totals(record)
     facts = kernel_facts(record)
-    shown = [(clip(name, 44 if facts else 56), *rest, *facts.get(name, ())) for name, *rest in totals[:KERNELS_SHOWN]]
+    shown = [(clip(name, 40 if facts else 56), *rest, *facts.get(name, ())) for name, *rest in totals[:KERNELS_SHOWN]]
     head = ("kernel", "kind", "calls", "bytes", *(("registers", "spills", "occupancy") if facts else ()))
     rows = columns([(*row, *[""] * (len(head) - len(row))) for row in (head, *shown)], right=range(2, 7))
     return "\n".join([*rows, *_left_out(totals, KERNELS_SHOWN, "run.kernels")])

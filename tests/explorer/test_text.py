@@ -42,6 +42,17 @@ def test_summary_fits_the_width() -> None:
     assert sum(line.endswith("…") for line in lines) >= 1
 
 
+def test_a_long_name_leaves_room_for_every_number() -> None:
+    record = small_record()
+    kernels = tuple(
+        replace(kernel, name="triton_red_fused_" + "add_" * 20, bytes=1_000_000)
+        if kernel.category != "extern"
+        else kernel
+        for kernel in record.kernels
+    )
+    assert "  75 %\n" in text.summary(record.with_fields(kernels=kernels))
+
+
 def test_a_break_that_repeats_is_shown_once() -> None:
     record = small_record()
     shown = text.summary(record.with_fields(breaks=record.breaks * 3))
