@@ -75,8 +75,6 @@ CONVERSION_LOGGERS = (
     "torch._dynamo.variables.tensor",
     "torch._subclasses.fake_tensor",
 )
-MARK = "_is_torch_compile"
-"""What torch sets on what it has compiled."""
 RESUME_PREFIX = "torch_dynamo_resume_in_"
 # What `log_graph_break` is told where the rest of the function, or all of it, is left to plain Python.
 DEAD_ENDS = ("Encountered graph break that we cannot resume from", "Failed to handle graph break gracefully")
@@ -507,12 +505,8 @@ def compiled(fn: Any, backend: Compiled, *, dynamic: bool | None, fullgraph: boo
     def own_backend(module: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Compiled:
         return backend(module, inputs, **options)
 
-    own = vars(fn) if isinstance(fn, torch.nn.Module) else {}
-    was_marked = MARK in own
-    made = torch.compile(fn, backend=own_backend, dynamic=dynamic, fullgraph=fullgraph, **isolation)
-    if not was_marked:  # what torch sets on its wrapper lands on the user's module
-        own.pop(MARK, None)
-    return made
+    with module_calls.unmarked(fn):
+        return torch.compile(fn, backend=own_backend, dynamic=dynamic, fullgraph=fullgraph, **isolation)
 
 
 class _CapturedError(Exception):

@@ -21,6 +21,7 @@ from torch.nn import Module
 
 Compiled = Callable[..., Any]
 _ATTRIBUTE = "_compiled_call_impl"
+_MARK = "_is_torch_compile"
 _active: list[Compiled] = []
 
 
@@ -116,3 +117,13 @@ def uncompiled(module: object) -> Iterator[None]:
     finally:
         if compiled is not None:
             own[_ATTRIBUTE] = compiled
+
+
+@contextmanager
+def unmarked(module: object) -> Iterator[None]:
+    """In the block, what torch.compile sets on its wrapper, which hands it on, is not left on the module."""
+    own = vars(module) if isinstance(module, Module) else {}
+    was_marked = _MARK in own
+    yield
+    if not was_marked:
+        own.pop(_MARK, None)
